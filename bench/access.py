@@ -25,11 +25,18 @@ from bench.comparing import beside_echo
 from bench.ground import FIRST_DIRECTORY, SHOWN, TOPICS
 from bench.load import RESOLVE, Load, channel_to, method_of, resolves
 from bench.rows import Row, at_most
-from directory.access.authorizer import Access
-from directory.access.compiled_grants import Rules
+from directory.access.authorizer import Authorizer
+from directory.access.compiled_grants import CompiledGrants
 from directory.access.grant import Grant, Operation, Permission
-from directory.access.grant_tree import Granted, GrantTree, Place
+from directory.access.grant_tree import EntryPlace, GrantedEntry, GrantTree
 from directory.access.principals import Caller
+from directory.namespace.effective_policies import (
+    effective,
+    explain,
+    levels_of,
+    path_levels,
+    stamp_changed_fields,
+)
 from directory.namespace.entry import (
     NO_POLICIES,
     ROOT_ID,
@@ -40,7 +47,6 @@ from directory.namespace.entry import (
     Stamp,
 )
 from directory.namespace.keys import entry_key, grants_key
-from directory.namespace.policies import effective, explain, levels_of, path_levels, stamped
 from directory.namespace.snapshot import Snapshot
 from directory.store.addresses import open_store
 from directory.store.base import Put, Transaction
@@ -64,7 +70,7 @@ _RESOURCES: Final = 10_000
 
 
 def run() -> list[Row]:
-    """The server, then what needs none."""
+    """Returns the server, then what needs none."""
     return [*_served(), *_in_process(), _first_questions()]
 
 
@@ -98,7 +104,7 @@ def _token() -> str:
 
 
 def _answer_bytes(load: Load, known: ground.Metadata) -> int:
-    """The size of an answer, which must be a topic and not that nothing may be seen."""
+    """Returns the size of an answer, which must be a topic and not that nothing may be seen."""
     with channel_to(load.address) as channel:
         answer: bytes = method_of(channel, RESOLVE)(load.requests[0], timeout=5, metadata=known)
     if not resolve_pb2.ResolveResponse.FromString(answer).outcome.HasField("resolution"):
@@ -108,7 +114,7 @@ def _answer_bytes(load: Load, known: ground.Metadata) -> int:
 
 @functools.cache
 def _granted(address: str, file: Path) -> str:
-    """The address of a copy of the store with ten grants on each directory."""
+    """Returns the address of a copy of the store with ten grants on each directory."""
     shutil.copy(address.removeprefix("sqlite:///"), file)
     copy = f"sqlite:///{file}"
     store = open_store(copy, ground.CLUSTER)
@@ -132,7 +138,7 @@ def _ten(number: int) -> tuple[Grant, ...]:
         who = _WHO if at == 0 else f"team-{(number * _GRANTS + at) % 1000}"
         permission = Permission.DENY if at % 2 else Permission.ALLOW
         host = "10.0.0.1" if at > _GRANTS - 3 else "*"
-        return Grant.of(f"User:{who}", host, Operation.READ, permission)
+        return Grant.from_fields(f"User:{who}", host, Operation.READ, permission)
 
     return tuple(map(grant, range(_GRANTS)))
 
@@ -144,7 +150,7 @@ def _in_process() -> Iterator[Row]:
     """Twenty directories, each with a key that all set, one of its own, an owner and a tag."""
     codec, rows, names, parent = ProtoCodec(), [], [], ROOT_ID
     for depth in range(_DEPTH):
-        policies = stamped(
+        policies = stamp_changed_fields(
             Policies(
                 topic_config={"retention.ms": str(depth), f"own.{depth}": "1"},
                 owner=f"team-{depth}",
@@ -188,10 +194,12 @@ def _first_questions() -> Row:
     """
     choose = random.Random(5)
     granted = [
-        Granted(Place((f"dir-{number // 100:03}", f"topic-{number:05}"), is_topic=True), rules)
+        GrantedEntry(
+            EntryPlace((f"dir-{number // 100:03}", f"topic-{number:05}"), is_topic=True), rules
+        )
         for number, rules in ((n, _of_topic(choose, n)) for n in range(_RESOURCES))
     ]
-    access = Access(mount=ROOT, tree=GrantTree.build(granted))
+    access = Authorizer(mount=ROOT, tree=GrantTree.build(granted))
     took = []
     for number in range(_CALLERS):
         caller = Caller(f"User:team-{number}", "10.0.0.1")
@@ -212,9 +220,9 @@ def _first_questions() -> Row:
     )
 
 
-def _of_topic(choose: random.Random, number: int) -> Rules:
+def _of_topic(choose: random.Random, number: int) -> CompiledGrants:
     grants = [
-        Grant.of(
+        Grant.from_fields(
             "User:*" if at == 0 and number % 10 == 0 else f"User:team-{choose.randrange(_CALLERS)}",
             "*",
             Operation.READ,
@@ -222,11 +230,11 @@ def _of_topic(choose: random.Random, number: int) -> Rules:
         )
         for at in range(_GRANTS)
     ]
-    return Rules.of(dict.fromkeys(grants))
+    return CompiledGrants.compile(dict.fromkeys(grants))
 
 
-def _scanned(granted: list[Granted], caller: Caller) -> bool:
-    """The same, by looking at each grant."""
+def _scanned(granted: list[GrantedEntry], caller: Caller) -> bool:
+    """Returns the same, by looking at each grant."""
     for one in granted:
         mine = [grant for grant in one.rules.grants if grant.principal in caller.keys]
         denied = any(grant.permission is Permission.DENY for grant in mine)

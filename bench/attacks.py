@@ -39,7 +39,7 @@ _NEVER: Final = 10.0
 
 
 def run() -> list[Row]:
-    """Two rows for each attack."""
+    """Returns two rows for each attack."""
     rows = []
     for name in ATTACKS:
         rows += _attacked(name)
@@ -116,12 +116,12 @@ class _Caller:
         self._channel.close()
 
     def p99(self, seconds: float) -> float:
-        """Seconds that 99 of 100 calls take at most."""
+        """Returns seconds that 99 of 100 calls take at most."""
         took = sorted(self.seconds(seconds))
         return took[int(len(took) * 0.99) - 1]
 
     def seconds(self, seconds: float) -> list[float]:
-        """What each call took."""
+        """Returns what each call took."""
         took: list[float] = []
         lock = threading.Lock()
         start = time.monotonic()

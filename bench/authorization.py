@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Final
 
 from bench.rows import Row, at_most
-from directory.access.authorizer import Access
-from directory.access.compiled_grants import Question, Rules
+from directory.access.authorizer import Authorizer
+from directory.access.compiled_grants import AccessQuestion, CompiledGrants
 from directory.access.grant import Grant, Operation, Permission
-from directory.access.grant_tree import Granted, GrantTree, Place
+from directory.access.grant_tree import EntryPlace, GrantedEntry, GrantTree
 from directory.access.principals import Caller
 from resolver.path import ROOT
 
@@ -37,7 +37,7 @@ _CHANGES: Final = 100
 _LIMIT_MICROSECONDS: Final = 20
 _APART: Final = 20_000
 
-_READ: Final = Question.of(Operation.READ)
+_READ: Final = AccessQuestion.for_operation(Operation.READ)
 
 
 def run() -> list[Row]:
@@ -91,7 +91,7 @@ def run() -> list[Row]:
 
 
 def _apart(what: str, size: int) -> dict[str, float]:
-    """One measurement in a process of its own."""
+    """Returns one measurement in a process of its own."""
     done = subprocess.run(
         [sys.executable, "-m", "bench.authorization", what, str(size)],
         stdout=subprocess.PIPE,
@@ -106,13 +106,13 @@ def _apart(what: str, size: int) -> dict[str, float]:
 
 
 def _grant(who: str, permission: Permission, host: str = "*") -> Grant:
-    return Grant.of(f"User:{who}", host, Operation.READ, permission)
+    return Grant.from_fields(f"User:{who}", host, Operation.READ, permission)
 
 
-def _ten() -> Rules:
+def _ten() -> CompiledGrants:
     """Five allows, each taken back in another way: by the same key, by everybody's, by a host's."""
     allow, deny = Permission.ALLOW, Permission.DENY
-    return Rules.of(
+    return CompiledGrants.compile(
         [
             _grant("same", allow),
             _grant("same", deny),
@@ -141,14 +141,14 @@ _CALLERS: Final = (
 """Who asks, and what must come of it."""
 
 
-def _granted(size: int, rules: Rules) -> Iterator[Granted]:
-    """The resources: topics in directories, on each of which one more is denied."""
-    above = Rules.of([_grant("above", Permission.DENY)])
+def _granted(size: int, rules: CompiledGrants) -> Iterator[GrantedEntry]:
+    """Yields the resources: topics in directories, on each of which one more is denied."""
+    above = CompiledGrants.compile([_grant("above", Permission.DENY)])
     for number in range(size):
         directory = f"dir-{number // _IN_A_DIRECTORY:05}"
         if number % _IN_A_DIRECTORY == 0:
-            yield Granted(Place((directory,)), above)
-        yield Granted(Place((directory, f"topic-{number:07}"), is_topic=True), rules)
+            yield GrantedEntry(EntryPlace((directory,)), above)
+        yield GrantedEntry(EntryPlace((directory, f"topic-{number:07}"), is_topic=True), rules)
 
 
 # -- measuring -----------------------------------------------------------------------------------
@@ -160,7 +160,7 @@ def _any(size: int) -> dict[str, float]:
     gc.enable()
     gc.collect()
     gc.freeze()
-    access = Access(mount=ROOT, tree=tree)
+    access = Authorizer(mount=ROOT, tree=tree)
     asks = [partial(_ask, access, *one) for one in _CALLERS]
     cold = max(map(_microseconds, asks))
     warm = max(_median(ask, _ASKED) for ask in asks)
@@ -172,14 +172,14 @@ def _any(size: int) -> dict[str, float]:
     }
 
 
-def _ask(access: Access, caller: Caller, expected: bool) -> None:  # noqa: FBT001 - a row's part
+def _ask(access: Authorizer, caller: Caller, expected: bool) -> None:  # noqa: FBT001 - a row's part
     if access.authorize_any(caller, Operation.READ) is not expected:
         raise AssertionError(f"{caller} was told {not expected}")
 
 
 def _scan(tree: GrantTree, caller: Caller) -> float:
-    """What looking at each grant takes, as Kafka's default implementation does."""
-    entries = list(tree.below(Place(())))
+    """Returns what looking at each grant takes, as Kafka's default implementation does."""
+    entries = list(tree.granted_below(EntryPlace(())))
 
     def scan() -> bool:
         return any(
@@ -194,20 +194,20 @@ def _scan(tree: GrantTree, caller: Caller) -> float:
     return _microseconds(scan)
 
 
-def _change(access: Access, size: int) -> float:
+def _change(access: Authorizer, size: int) -> float:
     """A grant comes to one resource and goes again, by turns, and all are asked about after it."""
-    ten, nine = _ten(), Rules.of(_ten().grants[1:])
+    ten, nine = _ten(), CompiledGrants.compile(_ten().grants[1:])
     tree = access.tree
     if tree is None:
         raise AssertionError("no tree")
     took: list[float] = []
     for number in range(_CHANGES):
         at = (number // 2 * 7919) % size
-        place = Place((f"dir-{at // _IN_A_DIRECTORY:05}", f"topic-{at:07}"), is_topic=True)
+        place = EntryPlace((f"dir-{at // _IN_A_DIRECTORY:05}", f"topic-{at:07}"), is_topic=True)
         rules = ten if number % 2 else nine
         began = time.perf_counter()
-        tree = tree.with_rules(place, rules)
-        Access(mount=ROOT, tree=tree).authorize_any(_CALLERS[2][0], Operation.READ)
+        tree = tree.with_compiled(place, rules)
+        Authorizer(mount=ROOT, tree=tree).authorize_any(_CALLERS[2][0], Operation.READ)
         took.append(time.perf_counter() - began)
     return statistics.median(took) * 1e6
 
@@ -216,16 +216,18 @@ def _depth() -> dict[str, float]:
     """Ten grants on each level, the one that allows on the last."""
     path = tuple(f"level-{depth:02}" for depth in range(_DEPTH))
     nine = [_grant(f"other-{number}", Permission.DENY) for number in range(_GRANTS - 1)]
-    own = Grant.of("User:alice", "*", Operation.WRITE, Permission.ALLOW)
-    levels = Rules.of([*nine, own])
-    granted = [Granted(Place(path[:depth]), levels) for depth in range(_DEPTH)]
-    entry = Place(path, is_topic=True)
-    granted.append(Granted(entry, Rules.of([*nine, _grant("alice", Permission.ALLOW)])))
-    access = Access(mount=ROOT, tree=GrantTree.build(granted))
+    own = Grant.from_fields("User:alice", "*", Operation.WRITE, Permission.ALLOW)
+    levels = CompiledGrants.compile([*nine, own])
+    granted = [GrantedEntry(EntryPlace(path[:depth]), levels) for depth in range(_DEPTH)]
+    entry = EntryPlace(path, is_topic=True)
+    granted.append(
+        GrantedEntry(entry, CompiledGrants.compile([*nine, _grant("alice", Permission.ALLOW)]))
+    )
+    access = Authorizer(mount=ROOT, tree=GrantTree.build(granted))
     caller = Caller("User:alice", "10.0.0.1")
-    if access.decide(caller, _READ, entry).path != ROOT.join(path):
+    if access.authorize(caller, _READ, entry).path != ROOT.join(path):
         raise AssertionError("not decided by the innermost grant")
-    return {"warm": _median(lambda: access.decide(caller, _READ, entry), _ASKED)}
+    return {"warm": _median(lambda: access.authorize(caller, _READ, entry), _ASKED)}
 
 
 def _memory(size: int, *, alike: bool) -> dict[str, float]:
@@ -235,7 +237,7 @@ def _memory(size: int, *, alike: bool) -> dict[str, float]:
         tree = GrantTree.build(_granted(size, _ten()))
     else:
         tree = GrantTree.build(
-            Granted(Place((f"topic-{number:07}",), is_topic=True), _own(number))
+            GrantedEntry(EntryPlace((f"topic-{number:07}",), is_topic=True), _own(number))
             for number in range(size)
         )
     gc.collect()
@@ -244,9 +246,11 @@ def _memory(size: int, *, alike: bool) -> dict[str, float]:
     return {"bytes": (_resident() - before) / size / _GRANTS}
 
 
-def _own(number: int) -> Rules:
+def _own(number: int) -> CompiledGrants:
     permissions = (Permission.ALLOW, Permission.DENY)
-    return Rules.of(_grant(f"team-{number}-{one}", permissions[one % 2]) for one in range(_GRANTS))
+    return CompiledGrants.compile(
+        _grant(f"team-{number}-{one}", permissions[one % 2]) for one in range(_GRANTS)
+    )
 
 
 def _resident() -> int:

@@ -97,11 +97,11 @@ class NewDirectories:
         try:
             while replica.state is not ReplicaState.SERVING:
                 time.sleep(0.01)
-            writer.execute(CreateDirectory(path=parent, make_parents=True))
+            writer.commit_command(CreateDirectory(path=parent, make_parents=True))
             with mock.patch.object(
                 store.connection, "txn", wraps=store.connection.txn
             ) as transactions:
-                written = writer.execute(
+                written = writer.commit_command(
                     CreateDirectory(path=parent.child(_name(_NUMBER))), request_id=_request(_NUMBER)
                 )
         finally:
@@ -122,11 +122,11 @@ class NewDirectories:
         return len(self._recorded)
 
     def next(self) -> bytes:
-        """The next request."""
+        """Returns the next request."""
         return self.take()[1]
 
     def take(self) -> tuple[int, bytes]:
-        """The next request, with its number."""
+        """Returns the next request, with its number."""
         number = next(self._numbers)
         request = (
             self._recorded.replace(_NUMBER.encode(), b"%07d" % number)
@@ -145,7 +145,7 @@ def _request(number: str) -> str:
 
 
 def number_in(text: str) -> int | None:
-    """The number of the directory that a path or key ends with; None: of none."""
+    """Returns the number of the directory that a path or key ends with; None: of none."""
     _, bare, number = text.rpartition(_name(""))
     return int(number) if bare and number.isdigit() else None
 
@@ -252,7 +252,7 @@ def _nothing_until(ended: threading.Event) -> Iterator[Any]:
 
 
 def leader_of(cluster: EtcdCluster) -> EtcdMember:
-    """The member that leads, by its own word."""
+    """Returns the member that leads, by its own word."""
     connection = EtcdConnection(EtcdAddress.parse(address_of(cluster)))
     try:
         for number, member in enumerate(cluster.members):

@@ -95,7 +95,9 @@ def _warm(address: str) -> list[Row]:
 
 
 def _cold(address: str) -> Row:
-    """The same paths, each time unknown to the client, in wall time: a round of each in turn."""
+    """Returns the same paths, each time unknown to the client, in wall time: a round of each in
+    turn.
+    """
     paths = _paths(_COLD_PATHS)
     one, many = [], []
     for _ in range(_COLD_ROUNDS):

@@ -19,7 +19,8 @@ _LATENCY_ROUNDS: Final = 3
 def beside_echo(
     name: str, load: Load, bare: Load, rounds: int, others: Sequence[Load] = ()
 ) -> list[Row]:
-    """Two rows: calls a second of processor, and p99 at half of what the slower one reaches.
+    """Returns two rows: calls a second of processor, and p99 at half of what the slower one
+    reaches.
 
     Args:
         others: take their turns in the same rounds; their rates are the caller's to compare.

@@ -19,7 +19,7 @@ __all__ = ["run"]
 
 
 def run() -> list[Row]:
-    """Three members first, then one."""
+    """Returns three members first, then one."""
     rows: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="kdir-bench-") as name:
         try:

@@ -84,7 +84,7 @@ def _load(address: str) -> Row:
 
 
 def _apart(what: str, address: str) -> float:
-    """Seconds of one measurement in a process of its own."""
+    """Returns seconds of one measurement in a process of its own."""
     done = subprocess.run(
         [sys.executable, "-m", "bench.etcd_reading", what, address],
         stdout=subprocess.PIPE,
@@ -120,7 +120,9 @@ def _read_once(address: str) -> float:
 
 
 def _reads(folder: Path, etcd: EtcdCluster) -> list[Row]:
-    """The same tree from etcd and from sqlite, each by a server of its own, and etcd itself."""
+    """Returns the same tree from etcd and from sqlite, each by a server of its own, and etcd
+    itself.
+    """
     from_sqlite = ground.filled(TOPICS, TOPICS // 100)
     with (
         ground.pinned_directory(folder / "etcd", address_of(etcd)) as of_etcd,
@@ -154,8 +156,8 @@ def _reads(folder: Path, etcd: EtcdCluster) -> list[Row]:
             ),
         ]
         if not h2load.missing("etcd"):
-            anew = _load_on(of_etcd, BATCH, batches(600, range(TOPICS)))
-            rows += _against_etcd(folder, etcd, many, anew)
+            again = _load_on(of_etcd, BATCH, batches(600, range(TOPICS)))
+            rows += _against_etcd(folder, etcd, many, again)
         return rows
 
 
@@ -178,9 +180,9 @@ def _in_turns(loads: Sequence[Load], at_once: int, warm_up: int) -> None:
             load.round(at_once)
 
 
-def _against_etcd(folder: Path, etcd: EtcdCluster, used: Load, anew: Load) -> list[Row]:
-    """Paths of a batch, against serializable reads of a key each, on the same core: etcd need not
-    ask anybody. It is always the same key, which costs etcd the least.
+def _against_etcd(folder: Path, etcd: EtcdCluster, used: Load, again: Load) -> list[Row]:
+    """Returns paths of a batch, against serializable reads of a key each, on the same core: etcd
+    need not ask anybody. It is always the same key, which costs etcd the least.
     """
     body = h2load.Body(folder / "read", bare_etcd.read_of_a_topic(address_of(etcd)))
     pid = etcd.members[0].process.pid
@@ -197,7 +199,7 @@ def _against_etcd(folder: Path, etcd: EtcdCluster, used: Load, anew: Load) -> li
         )
         reads.append(_READS / (ground.cpu_seconds(pid) - before))
         used.round(_BATCHES_AT_ONCE)
-        anew.round(_BATCHES_AT_ONCE)
+        again.round(_BATCHES_AT_ONCE)
     against, rate = "etcd's serializable reads of one key", statistics.median(reads)
     of = f"of {_thousands(ground.in_use())} in use", f"anywhere among {SHOWN}"
     return [
@@ -209,7 +211,7 @@ def _against_etcd(folder: Path, etcd: EtcdCluster, used: Load, anew: Load) -> li
             rate,
             20,
         )
-        for paths, load in zip(of, (used, anew), strict=True)
+        for paths, load in zip(of, (used, again), strict=True)
     ]
 
 

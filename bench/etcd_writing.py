@@ -24,7 +24,7 @@ from kdir.v1 import directory_pb2, watch_pb2, watch_pb2_grpc
 from bench import bare_etcd, ground
 from bench.bare_etcd import PARENT, NewDirectories, address_of, number_in
 from bench.load import channel_to, method_of
-from bench.rows import Row, at_least, at_most, told
+from bench.rows import Row, at_least, at_most, reported
 from deploy.local.directory import DirectoryProcess
 from deploy.local.etcd import EtcdCluster
 
@@ -59,7 +59,7 @@ def measured(folder: Path, etcd: EtcdCluster) -> list[Row]:
 
 @contextmanager
 def _server(folder: Path, etcd: EtcdCluster) -> Iterator[DirectoryProcess]:
-    """One of several on the same store."""
+    """Yields one of several on the same store."""
     settings = {"cluster": ground.CLUSTER, "store": address_of(etcd)}
     with DirectoryProcess(folder, ground.MOUNT, settings) as server:
         request = directory_pb2.GetEntryRequest(path=PARENT).SerializeToString()
@@ -88,11 +88,11 @@ class _Writes:
         self._numbers: Final = itertools.count(1)
 
     def next(self) -> bytes:
-        """The next one."""
+        """Returns the next one."""
         return self.take()[1]
 
     def take(self) -> tuple[str, bytes]:
-        """The next one's path, and it."""
+        """Returns the next one's path, and it."""
         name = f"{self._prefix}-{next(self._numbers):07}"
         request = directory_pb2.CreateEntryRequest(path=f"{PARENT}/{name}", request_id=name)
         request.entry.directory.SetInParent()
@@ -210,15 +210,15 @@ def _seen(etcd: EtcdCluster, bare: NewDirectories, elsewhere: DirectoryProcess) 
     """From when a transaction is sent until the same client is told of it: by a server that did not
     make it, and by a watch on etcd itself, of the very same changes.
     """
-    told_by_server, told_by_etcd = _Sightings(), _Sightings()
+    reported_by_server, reported_by_etcd = _Sightings(), _Sightings()
     p99: list[float] = []
     p99_of_bare: list[float] = []
     with (
-        _watching(elsewhere, lambda path: told_by_server.note(number_in(path))),
+        _watching(elsewhere, lambda path: reported_by_server.note(number_in(path))),
         bare_etcd.watched(
             etcd.endpoints[1],
             address_of(etcd),
-            lambda key: told_by_etcd.note(number_in(key.decode("ascii", "replace"))),
+            lambda key: reported_by_etcd.note(number_in(key.decode("ascii", "replace"))),
         ),
         bare_etcd.transacting(etcd.endpoints[0]) as transact,
     ):
@@ -229,8 +229,8 @@ def _seen(etcd: EtcdCluster, bare: NewDirectories, elsewhere: DirectoryProcess) 
                 number, request = bare.take()
                 sent[number] = time.monotonic()
                 transact(request, timeout=10)
-            p99.append(_p99([told_by_server.of(one) - at for one, at in sent.items()]))
-            p99_of_bare.append(_p99([told_by_etcd.of(one) - at for one, at in sent.items()]))
+            p99.append(_p99([reported_by_server.of(one) - at for one, at in sent.items()]))
+            p99_of_bare.append(_p99([reported_by_etcd.of(one) - at for one, at in sent.items()]))
     return at_most(
         "a change seen through another server, p99",
         1e3 * statistics.median(p99),
@@ -292,14 +292,14 @@ def _deaths(
             leader.await_ready()
     against, seconds = "a bare client of all members", statistics.median(taken_bare)
     return [
-        told(
+        reported(
             "after etcd's leader is killed, until a server takes a write",
             statistics.median(taken),
             "s",
             against,
             seconds,
         ),
-        told(
+        reported(
             "until another server shows that write",
             statistics.median(seen),
             "s",

@@ -59,13 +59,13 @@ _QUIET_LOOKS: Final = 3
 
 
 def path_of(number: int, per_directory: int) -> str:
-    """The path of the topic of this number in a filled store."""
+    """Returns the path of the topic of this number in a filled store."""
     return f"{MOUNT}/dir{number // per_directory:05}/topic-{number % per_directory:06}"
 
 
 @functools.cache
 def filled(topics: int, directories: int) -> str:
-    """The address of such a store; made once for all the benchmarks of one run."""
+    """Returns the address of such a store; made once for all the benchmarks of one run."""
     address = f"sqlite:///{_folder()}/{topics}-{directories}.sqlite"
     fill_store(address, topics, directories)
     return address
@@ -79,12 +79,12 @@ def _folder() -> str:
 
 
 def in_use() -> list[int]:
-    """The numbers of the topics that are asked for again and again."""
+    """Returns the numbers of the topics that are asked for again and again."""
     return random.Random(9).sample(range(TOPICS), min(50_000, TOPICS))
 
 
 def fill_store(address: str, topics: int, directories: int) -> None:
-    """Make a store with so many adopted topics, evenly in so many directories."""
+    """Makes a store with so many adopted topics, evenly in so many directories."""
     store = open_store(address, CLUSTER)
     try:
         for writes in _chunks(rows_of(topics, directories), _BATCH):
@@ -99,7 +99,7 @@ def _chunks(writes: Iterator[Put], size: int) -> Iterator[list[Put]]:
 
 
 def rows_of(topics: int, directories: int) -> Iterator[Put]:
-    """What ``fill_store`` writes."""
+    """Yields what ``fill_store`` writes."""
     codec = ProtoCodec()
     per_directory = topics // directories
     for directory in range(directories):
@@ -160,7 +160,7 @@ def pinned_directory(
 
 
 def await_quiet(pid: int) -> None:
-    """Return when what a server does in the background after its start is over: the index of the
+    """Returns when what a server does in the background after its start is over: the index of the
     names in Kafka takes the interpreter for some seconds in a million topics.
     """
     quiet = 0
@@ -200,7 +200,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def free_core(core: int = 1) -> None:
-    """Keep this process off the server's core."""
+    """Keeps this process off the server's core."""
     os.sched_setaffinity(0, {core % (os.cpu_count() or 1)})
 
 

@@ -16,7 +16,7 @@ __all__ = ["Body", "calls", "missing", "per_second"]
 
 
 def missing(benchmark: str) -> bool:
-    """Whether it is not there, which is said."""
+    """True if it is not there, which is said."""
     if shutil.which("h2load"):
         return False
     sys.stderr.write(f"{benchmark}: h2load is missing (Debian: nghttp2-client); left out\n")

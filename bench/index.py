@@ -21,8 +21,8 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from bench.ground import CLUSTER, MOUNT, TOPICS, filled, free_core, path_of, pinned_directory
 from bench.rows import Row, at_least, at_most
 from resolver.index.arrow_rows import topic_batch, with_cluster
+from resolver.index.build import SparkSettings, build
 from resolver.index.cluster_scan import PAGE_ROWS, SHARD_ROWS
-from resolver.index.job import SparkSettings, build
 from resolver.index.row_schema import ClusterState, spark_schema
 from resolver.index.search import find
 from resolver.index.spark_source import register
@@ -40,7 +40,7 @@ SELECT * FROM read_parquet(?) WHERE contains(lower(path), ?) OR contains(lower(p
 
 
 def run() -> list[Row]:
-    """Rows a second of a whole read, of a build, and how long a search takes."""
+    """Returns rows a second of a whole read, of a build, and how long a search takes."""
     with tempfile.TemporaryDirectory(prefix="kdir-bench-index-") as name:
         folder = Path(name)
         with pinned_directory(folder / "server", filled(TOPICS, DIRECTORIES)) as server:
@@ -53,7 +53,7 @@ def run() -> list[Row]:
 
 
 def _reads(spark: SparkSession, address: str) -> list[Row]:
-    """All sources to nowhere in turn; of each the best of some rounds."""
+    """Returns all sources to nowhere in turn; of each the best of some rounds."""
     register(spark)
     spark.dataSource.register(WithoutServer)
     options = {

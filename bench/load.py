@@ -96,7 +96,9 @@ class Load:
         return statistics.median(self._per_second)
 
     def p99(self, rate: float) -> float:
-        """Seconds that 99 of 100 calls take at most, at an even rate that nothing slows down."""
+        """Returns seconds that 99 of 100 calls take at most, at an even rate that nothing slows
+        down.
+        """
         took: list[float] = []
 
         def note(begun: float) -> Callable[[object], None]:
@@ -128,12 +130,12 @@ def channel_to(address: str) -> Any:
 
 
 def method_of(channel: Any, method: str) -> Any:
-    """The method by its full name, from bytes to bytes."""
+    """Returns the method by its full name, from bytes to bytes."""
     return channel.unary_unary(method)
 
 
 def resolves(topics: int, count: int) -> list[bytes]:
-    """Resolve requests for topics anywhere among so many."""
+    """Resolves requests for topics anywhere among so many."""
     choose = random.Random(7)
     return [
         resolve_pb2.ResolveRequest(

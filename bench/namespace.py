@@ -21,7 +21,7 @@ from bench.ground import SHOWN, TOPICS
 from bench.rows import Row, at_most
 from directory.namespace.entry import ROOT_ID, Directory, Kind, Provision, Topic
 from directory.namespace.keys import entry_key
-from directory.namespace.listing import page
+from directory.namespace.listing import list_page
 from directory.namespace.snapshot import Snapshot
 from directory.store.addresses import open_store
 from directory.store.replica import LOADED_PREFIXES
@@ -69,7 +69,7 @@ def run() -> list[Row]:
 
 
 def _apart(what: str, store: str) -> dict[str, float]:
-    """One measurement in a process of its own."""
+    """Returns one measurement in a process of its own."""
     done = subprocess.run(
         [sys.executable, "-m", "bench.namespace", what, store],
         stdout=subprocess.PIPE,
@@ -123,7 +123,7 @@ def _pages() -> dict[str, float]:
     for _ in range(200):
         for directory, times in took.items():
             began = time.perf_counter()
-            found = page(snapshot, directory, limit=_PAGE)
+            found = list_page(snapshot, directory, limit=_PAGE)
             times.append(time.perf_counter() - began)
             if len(found.entries) != _PAGE:
                 raise AssertionError(f"{len(found.entries)} entries in directory {directory}")

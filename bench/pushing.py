@@ -119,7 +119,7 @@ class _Kafka:
         self._client: AdminClient = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
 
     def create(self) -> None:
-        """Make the topics, until the broker shows all of them whole."""
+        """Makes the topics, until the broker shows all of them whole."""
         from confluent_kafka.admin import NewTopic
 
         for names in _batches(_NAMES):
@@ -136,7 +136,7 @@ class _Kafka:
         return all(name in shown and shown[name].partitions for name in _NAMES)
 
     def change(self, value: str) -> None:
-        """Change the config of all, and wait until all carry it."""
+        """Changes the config of all, and waits until all carry it."""
         from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
         change = ConfigEntry("retention.ms", value, incremental_operation=AlterConfigOpType.SET)
@@ -149,11 +149,11 @@ class _Kafka:
         self.await_all(_NAMES, value)
 
     def read(self) -> Mapping[str, str]:
-        """The retention of all, and all else that a plan looks at."""
+        """Returns the retention of all, and all else that a plan looks at."""
         return self._retention(_NAMES)
 
     def await_all(self, names: Sequence[str], value: str) -> None:
-        """Return when the broker shows the value for each of these topics."""
+        """Returns when the broker shows the value for each of these topics."""
         deadline = time.monotonic() + _PATIENCE_SECONDS
         left = list(dict.fromkeys([*names[::_SAMPLE], names[-1]]))
         while left:
@@ -269,7 +269,7 @@ class _Directory:
     def push(
         self, path: str, value: str, kafka: _Kafka, names: Sequence[str] = tuple(_NAMES)
     ) -> None:
-        """Set a value, and wait until Kafka's topics carry it."""
+        """Sets a value, and waits until Kafka's topics carry it."""
         self.set_retention(path, value)
         kafka.await_all(names, value)
 

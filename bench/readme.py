@@ -17,13 +17,13 @@ END = "<!-- /bench -->"
 
 
 def refresh(names: Sequence[str]) -> None:
-    """Put the kept rows of these benchmarks into the README."""
+    """Puts the kept rows of these benchmarks into the README."""
     rows = [row for name in names for row in read(name)]
     README.write_text(with_section(README.read_text(), section(rows)))
 
 
 def section(rows: Sequence[Row]) -> str:
-    """The table, and what it was measured on."""
+    """Returns the table, and what it was measured on."""
     goals = [row for row in rows if row.goal != NO_GOAL]
     missed = [row for row in goals if not row.holds]
     fate = f"{len(missed)} of {len(goals)} goals are missed" if missed else "all goals are met"
@@ -36,7 +36,7 @@ def section(rows: Sequence[Row]) -> str:
 
 
 def with_section(text: str, body: str) -> str:
-    """The text with this between the marks.
+    """Returns the text with this between the marks.
 
     Raises:
         ValueError: the marks are not there once each, in this order.

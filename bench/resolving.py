@@ -42,7 +42,7 @@ def run() -> list[Row]:
 
 
 def _unary(folder: Path, many: Load) -> list[Row]:
-    """Paths all over the tree: one in five was asked before."""
+    """Returns paths all over the tree: one in five was asked before."""
     with channel_to(many.address) as channel:
         size = len(method_of(channel, RESOLVE)(many.requests[0], timeout=5))
     with (

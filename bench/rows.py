@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-__all__ = ["NO_GOAL", "OUT", "Row", "at_least", "at_most", "read", "show", "told", "write"]
+__all__ = ["NO_GOAL", "OUT", "Row", "at_least", "at_most", "read", "reported", "show", "write"]
 
 NO_GOAL = "none"
 OUT = Path(__file__).parent / "out"
@@ -43,13 +43,13 @@ def at_most(
     return Row(name, value, unit, baseline, baseline_value, ratio, f"<= {goal:g}", ratio <= goal)
 
 
-def told(name: str, value: float, unit: str, baseline: str, baseline_value: float) -> Row:
+def reported(name: str, value: float, unit: str, baseline: str, baseline_value: float) -> Row:
     """A figure beside another, of which nothing is claimed."""
     return Row(name, value, unit, baseline, baseline_value, value / baseline_value, NO_GOAL, True)
 
 
 def show(rows: Sequence[Row]) -> str:
-    """The rows as a Markdown table, as the README has it."""
+    """Returns the rows as a Markdown table, as the README has it."""
     lines = [
         "| what | value | against | ratio | goal | holds |",
         "|---|---|---|---|---|---|",
@@ -64,7 +64,7 @@ def show(rows: Sequence[Row]) -> str:
 
 
 def write(name: str, rows: Sequence[Row]) -> Path:
-    """Keep the rows as ``bench/out/NAME.json``."""
+    """Keeps the rows as ``bench/out/NAME.json``."""
     OUT.mkdir(exist_ok=True)
     file = OUT / f"{name}.json"
     file.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
@@ -72,7 +72,7 @@ def write(name: str, rows: Sequence[Row]) -> Path:
 
 
 def read(name: str) -> list[Row]:
-    """What ``write`` kept; nothing when that benchmark was not run here."""
+    """Returns what ``write`` kept; nothing when that benchmark was not run here."""
     file = OUT / f"{name}.json"
     return [Row(**one) for one in json.loads(file.read_text())] if file.exists() else []
 

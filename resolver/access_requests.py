@@ -15,12 +15,12 @@ __all__ = [
     "Checked",
     "any_request",
     "check_request",
-    "checked",
+    "check_result",
+    "grant_text",
     "grants_of",
     "operation_of",
     "principal_of",
     "resource_of",
-    "words_of",
 ]
 
 
@@ -40,37 +40,38 @@ class Checked(NamedTuple):
         return self.allowed
 
 
-def _number(enum: Any, prefix: str, word: str, what: str) -> int:
-    name = prefix + word.strip().upper().replace("-", "_")
+def _number(enum: Any, prefix: str, part: str, what: str) -> int:
+    name = prefix + part.strip().upper().replace("-", "_")
     names = [one for one, _ in enum.items() if not one.endswith("_UNSPECIFIED")]
     if name in names:
         return int(enum.Value(name))
-    words = [one.removeprefix(prefix).lower().replace("_", "-") for one in names]
-    near = get_close_matches(word.strip().lower(), words, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"expected one of {', '.join(words)}"
-    raise InvalidArgument(f"{what}: found {word!r}; {hint}", field=what)
+    parts = [one.removeprefix(prefix).lower().replace("_", "-") for one in names]
+    near = get_close_matches(part.strip().lower(), parts, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"expected one of {', '.join(parts)}"
+    raise InvalidArgument(f"{what}: found {part!r}; {hint}", field=what)
 
 
-def operation_of(word: str) -> int:
-    """The number of an operation such as ``read`` or ``describe-configs``.
-
-    Raises:
-        InvalidArgument: there is none of this name; says the nearest.
-    """
-    from kdir.v1 import access_pb2
-
-    return _number(access_pb2.Operation, "OPERATION_", word, "operation")
-
-
-def resource_of(word: str) -> int:
-    """The number of a resource kind: ``topic``, ``group``, ``transactional-id`` or ``cluster``.
+def operation_of(part: str) -> int:
+    """Returns the number of an operation such as ``read`` or ``describe-configs``.
 
     Raises:
         InvalidArgument: there is none of this name; says the nearest.
     """
     from kdir.v1 import access_pb2
 
-    return _number(access_pb2.ResourceKind, "RESOURCE_KIND_", word, "resource kind")
+    return _number(access_pb2.Operation, "OPERATION_", part, "operation")
+
+
+def resource_of(part: str) -> int:
+    """Returns the number of a resource kind: ``topic``, ``group``, ``transactional-id`` or
+    ``cluster``.
+
+    Raises:
+        InvalidArgument: there is none of this name; says the nearest.
+    """
+    from kdir.v1 import access_pb2
+
+    return _number(access_pb2.ResourceKind, "RESOURCE_KIND_", part, "resource kind")
 
 
 def principal_of(text: str) -> str:
@@ -87,7 +88,7 @@ def grants_of(
     resource: str = "topic",
     name: str = "",
 ) -> list[access_pb2.Grant]:
-    """One grant an operation.
+    """Returns one grant an operation.
 
     Raises:
         InvalidArgument: an operation or a kind is none.
@@ -97,8 +98,8 @@ def grants_of(
     permission = access_pb2.PERMISSION_DENY if deny else access_pb2.PERMISSION_ALLOW
     kind: Any = resource_of(resource)
     made = []
-    for word in operations:
-        operation: Any = operation_of(word)
+    for part in operations:
+        operation: Any = operation_of(part)
         made.append(
             access_pb2.Grant(
                 principal=principal_of(principal),
@@ -112,19 +113,19 @@ def grants_of(
     return made
 
 
-def words_of(grant: access_pb2.Grant) -> str:
+def grant_text(grant: access_pb2.Grant) -> str:
     """A grant for people, such as ``ALLOW User:alice READ TOPIC from *``."""
     from kdir.v1 import access_pb2
 
-    words = [
+    parts = [
         access_pb2.Permission.Name(grant.permission).removeprefix("PERMISSION_"),
         grant.principal,
         access_pb2.Operation.Name(grant.operation).removeprefix("OPERATION_"),
         access_pb2.ResourceKind.Name(grant.resource_kind).removeprefix("RESOURCE_KIND_"),
     ]
     if grant.resource_name:
-        words.append(grant.resource_name)
-    return f"{' '.join(words)} from {grant.host}"
+        parts.append(grant.resource_name)
+    return f"{' '.join(parts)} from {grant.host}"
 
 
 def check_request(  # noqa: PLR0913 - as Resolver.check has them
@@ -139,7 +140,7 @@ def check_request(  # noqa: PLR0913 - as Resolver.check has them
     explain: bool = False,
     token: str = "",
 ) -> access_pb2.CheckAccessRequest:
-    """The question.
+    """Returns the question.
 
     Raises:
         InvalidArgument: an operation or a kind is none.
@@ -165,7 +166,7 @@ def check_request(  # noqa: PLR0913 - as Resolver.check has them
 def any_request(
     principal: str, operation: str, resource: str, *, host: str
 ) -> access_pb2.AuthorizeAnyRequest:
-    """The question whether there is any such resource (KIP-679).
+    """Returns the question whether there is any such resource (KIP-679).
 
     Raises:
         InvalidArgument: an operation or a kind is none.
@@ -179,6 +180,6 @@ def any_request(
     )
 
 
-def checked(response: access_pb2.CheckAccessResponse) -> Checked:
-    """The answer."""
+def check_result(response: access_pb2.CheckAccessResponse) -> Checked:
+    """Returns the answer."""
     return Checked(response.allowed, response.message, response.deciding_path, response)

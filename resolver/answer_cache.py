@@ -12,17 +12,17 @@ import threading
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import Final, NamedTuple
 
-from resolver.location import TopicLocation
 from resolver.path import Path
-from resolver.resolution.outcome import Referral, Way
+from resolver.resolution.values import AskedBecause, Referral
 from resolver.revision_token import NOTHING_READ, Position, ReadPositions
+from resolver.topic_location import TopicLocation
 
-__all__ = ["Cache", "Followed", "Kept", "KeptReferral"]
+__all__ = ["Cache", "CachedAnswer", "CachedReferral", "FreshnessMark"]
 
 DEFAULT_ENTRIES: Final = 100_000
 
 
-class Followed:
+class FreshnessMark:
     """That a cluster's changes are being followed; shared by all answers that rest on it."""
 
     __slots__ = ("applied", "incarnation", "revision", "until")
@@ -37,7 +37,7 @@ class Followed:
         """Of the changes up to here, each has dropped the answers that it touched."""
 
 
-class Kept(NamedTuple):
+class CachedAnswer(NamedTuple):
     """One answer, or an absence (``location`` is None)."""
 
     location: TopicLocation | None
@@ -55,7 +55,7 @@ class Kept(NamedTuple):
     metadata: Mapping[str, str] | None = None
     attempts: tuple[str, ...] = ()
     """Of an absence: the questions that led to it."""
-    followed: Followed | None = None
+    followed: FreshnessMark | None = None
     original: TopicLocation | None = None
     """Where ``location`` is marked stale: the answer as it was given."""
     read: ReadPositions = NOTHING_READ
@@ -64,7 +64,7 @@ class Kept(NamedTuple):
     """Others that were asked for on the way: a change at or above one may change the answer."""
 
     def is_fresh(self, now: float) -> bool:
-        """Whether it may be given out as it is."""
+        """True if it may be given out as it is."""
         return self.until > now or (self.followed is not None and self.followed.until > now)
 
     def reaches(self, wanted: Mapping[str, Position], now: float) -> bool:
@@ -85,7 +85,7 @@ class Kept(NamedTuple):
         )
 
     def as_stale(self, now: float) -> TopicLocation | None:
-        """The answer marked stale, with its age; None for an absence."""
+        """Returns the answer marked stale, with its age; None for an absence."""
         given = self.original or self.location
         if given is None:
             return None
@@ -93,7 +93,7 @@ class Kept(NamedTuple):
         return dataclasses.replace(given, stale=True, age_seconds=age)
 
 
-class KeptReferral(NamedTuple):
+class CachedReferral(NamedTuple):
     """A mount that the tree, or a hint whose target answered for it, led to."""
 
     referral: Referral
@@ -118,19 +118,21 @@ class Cache:
         if max_entries < 0:
             raise ValueError("max_entries: expected 0 or more")
         self.principal = principal
-        self.answers: dict[Hashable, Kept] = {}
+        self.answers: dict[Hashable, CachedAnswer] = {}
         self._clock = clock
         self._max_entries = max_entries
         self._max_referrals = max(64, (max_entries or DEFAULT_ENTRIES) // 10)
         self._lock = threading.Lock()
         self._aliases: dict[str, set[Hashable]] = {}
         """Keys of answers by a path on the way that is not itself the key: changes name that."""
-        self._referrals: dict[tuple[str, ...], KeptReferral] = {}
+        self._referrals: dict[tuple[str, ...], CachedReferral] = {}
         self._own_mounts: dict[Path, None] = {}
 
     # -- answers ---------------------------------------------------------------------------
 
-    def good(self, key: Hashable, wanted: Mapping[str, Position], now: float) -> Kept | None:
+    def good(
+        self, key: Hashable, wanted: Mapping[str, Position], now: float
+    ) -> CachedAnswer | None:
         """Returns what is remembered, if it is fresh and good for a token of these positions."""
         kept = self.answers.get(key)
         if kept is None or not kept.is_fresh(now) or not kept.reaches(wanted, now):
@@ -138,8 +140,8 @@ class Cache:
         # A change that was applied between the look and the comparison has dropped it since.
         return kept if not wanted or self.answers.get(key) is kept else None
 
-    def keep(self, key: Hashable, kept: Kept) -> None:
-        """Remember an answer in the place of what was known."""
+    def put(self, key: Hashable, kept: CachedAnswer) -> None:
+        """Remembers an answer in the place of what was known."""
         if not self._max_entries:
             return
         with self._lock:
@@ -150,8 +152,10 @@ class Cache:
             for text in _aliases_of(key, kept):
                 self._aliases.setdefault(text, set()).add(key)
 
-    def keep_stale(self, key: Hashable, old: Kept, now: float, seconds: float) -> Kept:
-        """Give out the last good answer, marked stale, for some seconds without asking anew."""
+    def put_stale(
+        self, key: Hashable, old: CachedAnswer, now: float, seconds: float
+    ) -> CachedAnswer:
+        """Gives out the last good answer, marked stale, for some seconds without asking anew."""
         stale = old._replace(location=old.as_stale(now), until=now + seconds, followed=None)
         with self._lock:
             # What is kept remains the answer as it was: its age counts from then, also next time.
@@ -178,24 +182,24 @@ class Cache:
                 if not keys:
                     del self._aliases[text]
 
-    def drop(self, below: Path) -> int:
-        """Forget all answers at or below a path, by the path that was asked, the canonical one or
+    def evict_below(self, below: Path) -> int:
+        """Forgets all answers at or below a path, by the path that was asked, the canonical one or
         one on the way between them; how many there were.
         """
         return self._drop_where(lambda kept: kept.is_at_or_below(below))
 
     def drop_cluster(self, cluster_id: str) -> int:
-        """Forget all answers of a cluster; how many there were."""
+        """Forgets all answers of a cluster; how many there were."""
         return self._drop_where(lambda kept: kept.cluster_id == cluster_id)
 
     def drop_at(self, canonical: str) -> None:
-        """Forget the answers for, or by way of, this very path, however they were asked for."""
+        """Forgets the answers for, or by way of, this very path, however they were asked for."""
         with self._lock:
             self._remove(canonical)
             for key in tuple(self._aliases.get(canonical, ())):
                 self._remove(key)
 
-    def _drop_where(self, condition: Callable[[Kept], bool]) -> int:
+    def _drop_where(self, condition: Callable[[CachedAnswer], bool]) -> int:
         # The hot path wants a plain dict; what touches more than one path is rare, so that a look
         # at all answers is fair.
         with self._lock:
@@ -206,7 +210,7 @@ class Cache:
 
     # -- referrals -------------------------------------------------------------------------
 
-    def learn(self, referral: Referral, seconds: int, since: float) -> None:
+    def add_referral(self, referral: Referral, seconds: int, since: float) -> None:
         """A referral whose target answered as it should; good for ``seconds`` from ``since``.
 
         A mount that was not known before takes the paths below it from whoever answered for them
@@ -221,7 +225,7 @@ class Cache:
             same = known is not None and known.referral.cluster_id == referral.cluster_id
             while len(self._referrals) >= self._max_referrals:
                 del self._referrals[next(iter(self._referrals))]
-            self._referrals[mount.segments] = KeptReferral(referral, until)
+            self._referrals[mount.segments] = CachedReferral(referral, until)
         if not same:
             self._drop_where(
                 lambda kept: (
@@ -231,7 +235,7 @@ class Cache:
                 )
             )
 
-    def unlearn(self, mount: Path) -> None:
+    def remove_referral(self, mount: Path) -> None:
         """That referral led nowhere."""
         with self._lock:
             self._referrals.pop(mount.segments, None)
@@ -251,9 +255,9 @@ class Cache:
                     self._own_mounts.clear()
                 self._own_mounts[mount] = None
 
-    def hint(self, path: Path) -> Referral | None:
-        """The deepest mount known that the path lies in, as a referral with what is left of its
-        life; None where the servers one begins with are as near.
+    def deepest_referral(self, path: Path) -> Referral | None:
+        """Returns the deepest mount known that the path lies in, as a referral with what is left of
+        its life; None where the servers one begins with are as near.
 
         By whole segments; it costs by the depth of the path, not by how much is known.
         """
@@ -263,22 +267,22 @@ class Cache:
             known = self._referrals.get(path.segments[:length])
             if known is not None and known.until - now >= 1:
                 return known.referral._replace(
-                    way=Way.CACHE,
+                    way=AskedBecause.CACHE,
                     lifetime_seconds=int(known.until - now),
                     age_seconds=0,
                 )
         return None
 
-    def referrals(self) -> Iterator[KeptReferral]:
-        """All that are known, for the disk."""
+    def referrals(self) -> Iterator[CachedReferral]:
+        """Yields all that are known, for the disk."""
         yield from list(self._referrals.values())
 
     def own_mounts(self) -> list[Path]:
-        """Where the servers one begins with are mounted, for the disk."""
+        """Returns where the servers one begins with are mounted, for the disk."""
         return list(self._own_mounts)
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Forgets everything."""
         with self._lock:
             self.answers.clear()
             self._aliases.clear()
@@ -286,8 +290,8 @@ class Cache:
             self._own_mounts.clear()
 
 
-def _aliases_of(key: Hashable, kept: Kept) -> Iterator[str]:
-    """The paths other than its key that a change of the answer may be named by."""
+def _aliases_of(key: Hashable, kept: CachedAnswer) -> Iterator[str]:
+    """Yields the paths other than its key that a change of the answer may be named by."""
     canonical = str(kept.canonical)
     if canonical != key:
         yield canonical

@@ -25,13 +25,13 @@ from google.protobuf.message import DecodeError
 from kdir.v1 import resolve_pb2
 
 from resolver import errors, reply_decoding
-from resolver.answer_cache import Cache, Kept
-from resolver.location import location_of
+from resolver.answer_cache import Cache, CachedAnswer
 from resolver.path import Path
-from resolver.resolution.outcome import Answer, Referral, Sender, Way
+from resolver.resolution.values import Answer, AskedBecause, Referral, Sender
 from resolver.revision_token import Position, ReadPositions
+from resolver.topic_location import location_of
 
-__all__ = ["Disk"]
+__all__ = ["AnswerCacheFile"]
 
 _FORMAT: Final = "kdir-cache"
 _VERSION: Final = 2
@@ -42,7 +42,7 @@ _SAVE_SECONDS: Final = 60.0
 """A client that is killed loses the answers of so long."""
 
 
-class Disk:
+class AnswerCacheFile:
     """One file of one client's memory."""
 
     def __init__(
@@ -61,16 +61,16 @@ class Disk:
         self._saved_at = clock()
 
     def load(self) -> int:
-        """Remember what the file holds; how many answers that were. Never raises for the file."""
+        """Remembers what the file holds; how many answers that were. Never raises for the file."""
         try:
             with self._file.open("rb") as file:
                 content = file.read(_MOST_BYTES + 1)
-            return self._take(content)
+            return self._load_records(content)
         except (OSError, ValueError, KeyError, TypeError, DecodeError, errors.KdirError):
             # Whatever is wrong with it: a cache is worth no error.
             return 0
 
-    def _take(self, content: bytes) -> int:
+    def _load_records(self, content: bytes) -> int:
         first, _, body = content.partition(b"\n")
         head = json.loads(first)
         expected = {
@@ -92,11 +92,11 @@ class Disk:
             match record["kind"]:
                 case "answer":
                     kept = _read_answer(record, elapsed, now)
-                    self._cache.keep(str(kept.path), kept)
+                    self._cache.put(str(kept.path), kept)
                     count += 1
                 case "referral":
                     referral, seconds = _read_referral(record, elapsed)
-                    self._cache.learn(referral, seconds, now)
+                    self._cache.add_referral(referral, seconds, now)
                 case "own_mount":
                     self._cache.note_own_mount(Path.parse(record["mount"]))
                 case _:
@@ -104,18 +104,18 @@ class Disk:
         return count
 
     def save_now_and_then(self) -> None:
-        """Write what is remembered, if that was long ago."""
+        """Writes what is remembered, if that was long ago."""
         if self._clock() - self._saved_at > _SAVE_SECONDS:
             self.save_if_possible()
 
     def save_if_possible(self) -> None:
-        """Write what is remembered; a full disk must not end a program that could do without."""
+        """Writes what is remembered; a full disk must not end a program that could do without."""
         self._saved_at = self._clock()
         with contextlib.suppress(OSError):
             self.save()
 
     def save(self) -> None:
-        """Write what is remembered.
+        """Writes what is remembered.
 
         Raises:
             OSError: the file cannot be written.
@@ -161,7 +161,7 @@ def _digest(saved_at: float, body: bytes) -> str:
     return hashlib.sha256(f"{saved_at!r}\n".encode() + body).hexdigest()
 
 
-def _write_answer(kept: Kept, now: float) -> dict[str, Any]:
+def _write_answer(kept: CachedAnswer, now: float) -> dict[str, Any]:
     location = kept.original or kept.location
     assert location is not None  # noqa: S101 - the caller looked; for mypy
     return {
@@ -175,15 +175,15 @@ def _write_answer(kept: Kept, now: float) -> dict[str, Any]:
     }
 
 
-def _read_answer(record: dict[str, Any], elapsed: float, now: float) -> Kept:
+def _read_answer(record: dict[str, Any], elapsed: float, now: float) -> CachedAnswer:
     resolution = resolve_pb2.Resolution.FromString(base64.b64decode(record["resolution"]))
-    sender: Sender = reply_decoding.sender(
+    sender: Sender = reply_decoding.decode_sender(
         resolve_pb2.Authority.FromString(base64.b64decode(record["authority"]))
     )
     canonical = Path.parse(resolution.entry.path)
     age = float(record["age"]) + min(elapsed, 365 * 86_400.0)
     left = min(float(record["left"]), reply_decoding.MAX_LIFETIME_SECONDS) - elapsed
-    return Kept(
+    return CachedAnswer(
         location=location_of(Answer(canonical, 0, resolution), sender),
         until=now + max(left, 0.0),
         path=Path.parse(record["path"]),
@@ -211,7 +211,7 @@ def _write_referral(referral: Referral, left: float) -> dict[str, Any]:
 def _read_referral(record: dict[str, Any], elapsed: float) -> tuple[Referral, int]:
     left = min(float(record["left"]), reply_decoding.MAX_LIFETIME_SECONDS) - elapsed
     referral = Referral(
-        way=Way.CACHE,
+        way=AskedBecause.CACHE,
         mount=Path.parse(record["mount"]),
         endpoints=tuple(str(endpoint) for endpoint in record["endpoints"]),
         cluster_id=str(record["cluster_id"]),

@@ -55,7 +55,7 @@ class Checksum:
             self._add(key, value)
 
     def trailer(self) -> admin_pb2.BackupTrailer:
-        """What ends a backup of these rows."""
+        """Returns what ends a backup of these rows."""
         return admin_pb2.BackupTrailer(rows=self.rows, sha256=self._sha256.digest())
 
     def check(self, trailer: admin_pb2.BackupTrailer) -> None:
@@ -163,7 +163,7 @@ class BackupReader:
             )
 
     def rows(self) -> Iterator[Row]:
-        """All rows, in key order; to be walked once, to its end: only then is all checked.
+        """Yields all rows, in key order; to be walked once, to its end: only then is all checked.
 
         Raises:
             DamagedBackup, OSError
@@ -192,7 +192,7 @@ class BackupReader:
             raise DamagedBackup(f"it goes on after its trailer, at byte {self._at - 1:,}")
 
     def _next(self) -> admin_pb2.BackupResponse | None:
-        """The next message; None at the end of the file."""
+        """Returns the next message; None at the end of the file."""
         begin = self._at
         length = shift = 0
         while True:

@@ -12,18 +12,24 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Final, Protocol
 
 from resolver import errors
-from resolver.answer_cache import Cache, Followed, Kept
+from resolver.answer_cache import Cache, CachedAnswer, FreshnessMark
 from resolver.errors import KdirError
-from resolver.location import TopicLocation, location_of
+from resolver.lookup_options import LookupOptions
 from resolver.path import Path
-from resolver.resolution.link_targets import FALLBACK_SECONDS, could_not_be_asked
-from resolver.resolution.outcome import Failed, Found, NotThere, Sender, Way
-from resolver.resolution.state_machine import Resolution, Rules
+from resolver.resolution.link_targets import FALLBACK_SECONDS, is_unreachable_error
+from resolver.resolution.state_machine import ResolutionOptions, ResolutionStateMachine
+from resolver.resolution.values import (
+    AbsentResult,
+    AnswerResult,
+    AskedBecause,
+    FailedResult,
+    Sender,
+)
+from resolver.resolution_driver import ResolutionDriver, ResolveRequestOptions
 from resolver.revision_token import Position, ReadPositions, Token
-from resolver.walker import Question, Walker
-from resolver.wanted import Wanted
+from resolver.topic_location import TopicLocation, location_of
 
-__all__ = ["Freshness", "Lookups", "lifetime_of"]
+__all__ = ["CachedLookup", "Freshness", "lifetime_of"]
 
 _STALE_RETRY_SECONDS: Final = 2.0
 """A stale answer is given without asking anew for so long: an outage must not cost each caller its
@@ -36,8 +42,8 @@ _MOST_WRITTEN: Final = 32
 class Freshness(Protocol):
     """Keeps answers fresh by their clusters' changes."""
 
-    def of(self, end: Found | NotThere, since: float) -> Followed | None:
-        """What keeps this answer fresh; None = nothing, for now."""
+    def freshness_of(self, end: AnswerResult | AbsentResult, since: float) -> FreshnessMark | None:
+        """Returns what keeps this answer fresh; None = nothing, for now."""
 
     def renew(self) -> None:
         """After a fork: the threads are the parent's."""
@@ -51,7 +57,7 @@ class _Flight:
     def __init__(self, deadline: float) -> None:
         self.deadline = deadline
         self.done = threading.Event()
-        self.kept: Kept | None = None
+        self.kept: CachedAnswer | None = None
         self.error: KdirError | None = None
 
 
@@ -64,14 +70,14 @@ class _Flights:
         self.by_key: dict[Hashable, _Flight] = {}
 
 
-class Lookups:
+class CachedLookup:
     """Resolves over a walker and a cache. Thread-safe."""
 
     def __init__(
         self,
-        make_walker: Callable[[], Walker],
+        make_walker: Callable[[], ResolutionDriver],
         cache: Cache,
-        rules: Callable[[Wanted], Rules],
+        rules: Callable[[LookupOptions], ResolutionOptions],
         clock: Callable[[], float],
         max_stale_seconds: float,
     ) -> None:
@@ -87,13 +93,13 @@ class Lookups:
         """Where that is wished."""
 
     @property
-    def walker(self) -> Walker:
+    def walker(self) -> ResolutionDriver:
         """The walker of this process."""
         self.own_process()
         return self._walker
 
     def own_process(self) -> _Flights:
-        """The walks of this process; after a fork, with new locks and nothing under way."""
+        """Returns the walks of this process; after a fork, with new locks and nothing under way."""
         flights = self._flights
         if flights.pid != os.getpid():
             # After a fork: what other threads of the parent held will never be let go here.
@@ -107,8 +113,10 @@ class Lookups:
 
     # -- one path --------------------------------------------------------------------------
 
-    def find(self, path: Path, wanted: Wanted, token: str, deadline: float) -> TopicLocation:
-        """The location of a path, from memory or by a walk that others may share.
+    def resolve_path(
+        self, path: Path, wanted: LookupOptions, token: str, deadline: float
+    ) -> TopicLocation:
+        """Returns the location of a path, from memory or by a walk that others may share.
 
         Raises:
             KdirError: as ``Resolver.resolve``.
@@ -142,44 +150,53 @@ class Lookups:
             flight.done.set()
         return _given(kept)
 
-    def _wait(self, flight: _Flight, path: Path, deadline: float) -> Kept | None:
-        """What another thread's walk came to; None = it ended early, by its own deadline."""
+    def _wait(self, flight: _Flight, path: Path, deadline: float) -> CachedAnswer | None:
+        """Returns what another thread's walk came to; None = it ended early, by its own
+        deadline.
+        """
         if not flight.done.wait(max(0.0, deadline - self._clock())):
             raise errors.DeadlineExceeded(
                 f"{path}: the time was over while another thread's walk was under way", path=path
             )
         if flight.error is not None:
-            if could_not_be_asked(flight.error) and flight.deadline < deadline:
+            if is_unreachable_error(flight.error) and flight.deadline < deadline:
                 return None
             raise flight.error.copy()
         return flight.kept
 
-    def _walk(self, path: Path, wanted: Wanted, token: str, deadline: float) -> Kept:
+    def _walk(self, path: Path, wanted: LookupOptions, token: str, deadline: float) -> CachedAnswer:
         started, written = self._clock(), self.session.text
-        walk = self.walk(path, self._rules(wanted), wanted, token, deadline)
+        walk = self.resolve_uncached(path, self._rules(wanted), wanted, token, deadline)
         return self._settle(walk, wanted, token, started, written)
 
-    def walk(
-        self, path: Path, rules: Rules, wanted: Wanted, token: str, deadline: float
-    ) -> Resolution:
+    def resolve_uncached(
+        self,
+        path: Path,
+        rules: ResolutionOptions,
+        wanted: LookupOptions,
+        token: str,
+        deadline: float,
+    ) -> ResolutionStateMachine:
         """A walk that nobody else shares, with what this session wrote as its token."""
         question = self.question(wanted, token)
         rules = rules.for_token(token)
-        walk = self.walker.walk(path, rules, question, deadline)
+        walk = self.walker.resolve(path, rules, question, deadline)
         if question.token and _is_expired(walk) and not token:
             # Our own note of an earlier write, not the caller's wish: that store lives no more.
             self.session.clear()
-            walk = self.walker.walk(path, rules, self.question(wanted, ""), deadline)
+            walk = self.walker.resolve(path, rules, self.question(wanted, ""), deadline)
         return walk
 
-    def question(self, wanted: Wanted, token: str) -> Question:
-        """The question to every server on the way."""
-        return Question(wanted.prefer, self.session.with_token(token), wanted.no_follow)
+    def question(self, wanted: LookupOptions, token: str) -> ResolveRequestOptions:
+        """Returns the question to every server on the way."""
+        return ResolveRequestOptions(
+            wanted.prefer, self.session.with_token(token), wanted.no_follow
+        )
 
     # -- many paths ------------------------------------------------------------------------
 
     def find_many(
-        self, paths: Sequence[Path], wanted: Wanted, token: str, deadline: float
+        self, paths: Sequence[Path], wanted: LookupOptions, token: str, deadline: float
     ) -> dict[Path, TopicLocation | KdirError]:
         """Many paths at once; each has its own outcome."""
         now, written = self._clock(), self.session.text
@@ -201,8 +218,8 @@ class Lookups:
         return found
 
     def walk_many(
-        self, paths: Sequence[Path], wanted: Wanted, token: str, deadline: float
-    ) -> list[Resolution]:
+        self, paths: Sequence[Path], wanted: LookupOptions, token: str, deadline: float
+    ) -> list[ResolutionStateMachine]:
         """A walk for each path that nobody else shares; all have ended."""
         self.own_process()
         question = self.question(wanted, token)
@@ -211,31 +228,40 @@ class Lookups:
 
     # -- remembering -----------------------------------------------------------------------
 
-    def learn(self, walk: Resolution, since: float) -> None:
-        """Keep the referrals that proved right, and drop those that did not."""
+    def add_referral(self, walk: ResolutionStateMachine, since: float) -> None:
+        """Keeps the referrals that proved right, and drops those that did not."""
         for mount in walk.bad_hints:
-            self._cache.unlearn(mount)
+            self._cache.remove_referral(mount)
         for attempt in walk.attempts:
             reply = attempt.reply
-            if attempt.ask.way is Way.START and reply is not None and not attempt.ask.recursive:
+            if (
+                attempt.ask.way is AskedBecause.START
+                and reply is not None
+                and not attempt.ask.recursive
+            ):
                 self._cache.note_own_mount(reply.sender.mount)
         for referral, seconds in walk.learned:
-            self._cache.learn(referral, seconds, since)
+            self._cache.add_referral(referral, seconds, since)
 
     def _settle(
-        self, walk: Resolution, wanted: Wanted, token: str, since: float, written: str
-    ) -> Kept:
-        """Keep what a walk came to. ``written`` is what the session had written when it began.
+        self,
+        walk: ResolutionStateMachine,
+        wanted: LookupOptions,
+        token: str,
+        since: float,
+        written: str,
+    ) -> CachedAnswer:
+        """Keeps what a walk came to. ``written`` is what the session had written when it began.
 
         Raises:
             KdirError: it came to nothing, and there is nothing old to give either.
         """
-        self.learn(walk, since)
+        self.add_referral(walk, since)
         path = walk.path
-        end = walk.next()
+        end = walk.next_query()
         match end:
-            case Found(answer=answer, sender=sender, links=links):
-                kept = Kept(
+            case AnswerResult(answer=answer, sender=sender, links=links):
+                kept = CachedAnswer(
                     location=location_of(answer, sender, links),
                     until=since + lifetime_of(end),
                     path=path,
@@ -247,9 +273,9 @@ class Lookups:
                     read=end.read,
                     paths=_others(walk.paths, path, answer.path),
                 )
-            case NotThere(path=canonical, sender=sender):
+            case AbsentResult(path=canonical, sender=sender):
                 error = absent_error(path, end)
-                kept = Kept(
+                kept = CachedAnswer(
                     location=None,
                     until=since + end.lifetime_seconds,
                     path=path,
@@ -264,28 +290,32 @@ class Lookups:
                     read=end.read,
                     paths=_others(walk.paths, path, canonical),
                 )
-            case Failed(error=error):
+            case FailedResult(error=error):
                 return self._stale_or_raise(path, wanted, token, error)
             case _:
                 raise AssertionError(f"a walk to {path} did not end: {end}")
-        self._keep(wanted.key(str(path)), kept, sender, written)
+        self._store(wanted.key(str(path)), kept, sender, written)
         return kept
 
-    def _followed(self, walk: Resolution, end: Found | NotThere, since: float) -> Followed | None:
+    def _followed(
+        self, walk: ResolutionStateMachine, end: AnswerResult | AbsentResult, since: float
+    ) -> FreshnessMark | None:
         # Behind a link the answer rests on more than its own cluster.
         if self.freshness is None or end.links:
             return None
-        if walk.is_in_ones_name and not (isinstance(end, Found) and end.answer.path == walk.path):
+        if walk.is_in_ones_name and not (
+            isinstance(end, AnswerResult) and end.answer.path == walk.path
+        ):
             return None
-        return self.freshness.of(end, since)
+        return self.freshness.freshness_of(end, since)
 
-    def _keep(self, key: Hashable, kept: Kept, sender: Sender, written: str) -> None:
-        """Remember an answer, unless a change that this client knows of has overtaken it.
+    def _store(self, key: Hashable, kept: CachedAnswer, sender: Sender, written: str) -> None:
+        """Remembers an answer, unless a change that this client knows of has overtaken it.
 
         The look comes after the keeping: whoever learns of a change notes its revision first and
         drops answers then, so that one of the two finds an old answer.
         """
-        self._cache.keep(key, kept)
+        self._cache.put(key, kept)
         followed = kept.followed
         overtaken = followed is not None and sender.revision < followed.revision
         # What was written before the walk began was sent along; the hints that it touched are gone.
@@ -293,7 +323,9 @@ class Lookups:
         if overtaken or (wrote and self.session.is_after(kept.read)):
             self._cache.forget(key)
 
-    def _stale_or_raise(self, path: Path, wanted: Wanted, token: str, error: KdirError) -> Kept:
+    def _stale_or_raise(
+        self, path: Path, wanted: LookupOptions, token: str, error: KdirError
+    ) -> CachedAnswer:
         key = wanted.key(str(path))
         old = self._cache.answers.get(key)
         now = self._clock()
@@ -307,7 +339,7 @@ class Lookups:
             or now - old.asked_at > self._max_stale_seconds
         ):
             raise error
-        return self._cache.keep_stale(key, old, now, _STALE_RETRY_SECONDS)
+        return self._cache.put_stale(key, old, now, _STALE_RETRY_SECONDS)
 
 
 class Session:
@@ -333,7 +365,7 @@ class Session:
             self.text = str(self._token)
 
     def clear(self) -> None:
-        """Begin anew."""
+        """Begins anew."""
         with self._lock:
             self._token, self.text = Token(), ""
 
@@ -342,14 +374,14 @@ class Session:
         return read.is_before(self._token.positions)
 
     def with_token(self, text: str) -> str:
-        """The session's token with the caller's."""
+        """Returns the session's token with the caller's."""
         if not text or not self.text:
             return text or self.text
         return str(Token.merge([self._token, Token.parse(text)]))
 
 
-def absent_error(path: Path, end: NotThere) -> errors.Absent:
-    """What the owner's *absent* is raised as."""
+def absent_error(path: Path, end: AbsentResult) -> errors.Absent:
+    """Returns what the owner's *absent* is raised as."""
     facts = {
         "path": str(path),
         "cluster_id": end.sender.cluster_id,
@@ -373,7 +405,7 @@ def absent_error(path: Path, end: NotThere) -> errors.Absent:
     return errors.Absent(message, metadata=facts)
 
 
-def lifetime_of(end: Found) -> int:
+def lifetime_of(end: AnswerResult) -> int:
     """For how many seconds an answer may be kept."""
     fallback = any(step.fallback for step in end.links)
     return min(end.lifetime_seconds, FALLBACK_SECONDS) if fallback else end.lifetime_seconds
@@ -381,12 +413,12 @@ def lifetime_of(end: Found) -> int:
 
 def _may_give_old(error: KdirError) -> bool:
     # Lame is no outage: whoever is asked says "not mine", and the parent may have unmounted it.
-    return could_not_be_asked(error) and not isinstance(error, errors.Lame)
+    return is_unreachable_error(error) and not isinstance(error, errors.Lame)
 
 
-def _is_expired(walk: Resolution) -> bool:
-    end = walk.next()
-    return isinstance(end, Failed) and isinstance(end.error, errors.TokenExpired)
+def _is_expired(walk: ResolutionStateMachine) -> bool:
+    end = walk.next_query()
+    return isinstance(end, FailedResult) and isinstance(end.error, errors.TokenExpired)
 
 
 def _others(paths: tuple[Path, ...], asked: Path, canonical: Path) -> tuple[Path, ...]:
@@ -397,13 +429,13 @@ def _positions(token: str) -> Mapping[str, Position]:
     return Token.parse(token).positions if token else _NO_POSITIONS
 
 
-def _outcome(kept: Kept) -> TopicLocation | KdirError:
+def _outcome(kept: CachedAnswer) -> TopicLocation | KdirError:
     if kept.location is None:
         return errors.Absent(kept.message, attempts=kept.attempts, metadata=kept.metadata)
     return kept.location
 
 
-def _given(kept: Kept) -> TopicLocation:
+def _given(kept: CachedAnswer) -> TopicLocation:
     outcome = _outcome(kept)
     if isinstance(outcome, KdirError):
         raise outcome

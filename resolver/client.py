@@ -1,7 +1,7 @@
 """Resolver: the public door for asking directories; refuses to hold rules of its own.
 
 ``resolve`` answers from memory while it may, and by a walk over the nearest directory servers else.
-Each verb lives in a module of its own, and ``base.py`` has the parts that they share.
+Each verb lives in a module of its own, and ``client_options.py`` has the parts that they share.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from resolver import errors
-from resolver.base import BaseResolver
+from resolver.client_options import BaseResolver
 from resolver.errors import KdirError
-from resolver.location import Listener, TopicLocation
+from resolver.lookup_options import LookupOptions, as_path, kind_number
 from resolver.owner_calls import Owner
 from resolver.path import Path
-from resolver.wanted import Wanted, kind_of, path_of
+from resolver.topic_location import Listener, TopicLocation
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
     from resolver.access_requests import Checked
     from resolver.directory_listing import Listing
-    from resolver.resolution.state_machine import Resolution
+    from resolver.resolution.state_machine import ResolutionStateMachine
     from resolver.trace import Trace
     from resolver.watch_stream import Watching
 
@@ -47,7 +47,7 @@ class Resolver(BaseResolver):
         for_writes: bool = False,
         timeout_seconds: float | None = None,
     ) -> TopicLocation:
-        """Where a path is.
+        """Returns where a path is.
 
         Args:
             path: canonical.
@@ -72,9 +72,9 @@ class Resolver(BaseResolver):
                 now = self._clock()
                 if kept.until > now or (kept.followed is not None and kept.followed.until > now):
                     return kept.location
-        found = self._lookups.find(
-            path_of(path),
-            Wanted(kind_of(prefer), no_follow, for_writes),
+        found = self._lookups.resolve_path(
+            as_path(path),
+            LookupOptions(kind_number(prefer), no_follow, for_writes),
             token,
             self._deadline(timeout_seconds),
         )
@@ -92,12 +92,13 @@ class Resolver(BaseResolver):
         for_writes: bool = False,
         timeout_seconds: float | None = None,
     ) -> list[TopicLocation | KdirError]:
-        """Where many paths are, in the order asked; what went wrong with one stands in its place.
+        """Returns where many paths are, in the order asked; what went wrong with one stands in its
+        place.
 
         Arguments as for ``resolve``, but that the time, unless it is given, is longer by a second
         for each 2,000 paths. Paths at the same servers travel in one call.
         """
-        wanted = Wanted(kind_of(prefer), no_follow, for_writes)
+        wanted = LookupOptions(kind_number(prefer), no_follow, for_writes)
         parsed = [_path_or_error(path) for path in paths]
         if timeout_seconds is None:
             timeout_seconds = self._timeout_seconds + len(parsed) / 2000
@@ -114,18 +115,18 @@ class Resolver(BaseResolver):
         token: str = "",
         no_follow: bool = False,
         timeout_seconds: float | None = None,
-    ) -> list[Resolution]:
-        """The walks to many paths, each ended; for a server that answers in its callers' names.
-        Only where mounts are is remembered of them.
+    ) -> list[ResolutionStateMachine]:
+        """Returns the walks to many paths, each ended; for a server that answers in its callers'
+        names. Only where mounts are is remembered of them.
 
         Raises:
             InvalidToken: not one that a directory server gave.
         """
         since = self._clock()
-        wanted = Wanted(prefer, no_follow)
+        wanted = LookupOptions(prefer, no_follow)
         walks = self._lookups.walk_many(paths, wanted, token, self._deadline(timeout_seconds))
         for walk in walks:
-            self._lookups.learn(walk, since)
+            self._lookups.add_referral(walk, since)
         return walks
 
     # -- calling owners --------------------------------------------------------------------
@@ -138,13 +139,13 @@ class Resolver(BaseResolver):
         for_writes: bool = False,
         timeout_seconds: float | None = None,
     ) -> Owner:
-        """Who owns a path, also one where nothing stands yet.
+        """Returns who owns a path, also one where nothing stands yet.
 
         Raises:
             KdirError: as ``resolve``, but for Absent.
         """
-        wanted = Wanted(0, no_follow, for_writes)
-        return self._owners.owner_of(path_of(path), wanted, self._deadline(timeout_seconds))
+        wanted = LookupOptions(0, no_follow, for_writes)
+        return self._owners.owner_of(as_path(path), wanted, self._deadline(timeout_seconds))
 
     def call(
         self,
@@ -156,7 +157,7 @@ class Resolver(BaseResolver):
         at_parent: bool = False,
         timeout_seconds: float | None = None,
     ) -> Any:
-        """Call a method of the contract at the owner of a path.
+        """Calls a method of the contract at the owner of a path.
 
         The request's ``path`` (and ``new_path``) is replaced by the canonical one, an empty
         ``request_id`` is filled, a ``token`` completed by what this client wrote. Other servers of
@@ -177,7 +178,7 @@ class Resolver(BaseResolver):
             KdirError: what the owner said, or why it could not be asked.
         """
         return self._owners.call(
-            path_of(path),
+            as_path(path),
             method,
             request,
             self._deadline(timeout_seconds),
@@ -201,7 +202,7 @@ class Resolver(BaseResolver):
         token: str = "",
         timeout_seconds: float | None = None,
     ) -> Checked:
-        """Whether a principal may do something on an entry, and which grant decides.
+        """Returns whether a principal may do something on an entry, and which grant decides.
 
         Args:
             path: canonical; it need not exist.
@@ -221,7 +222,7 @@ class Resolver(BaseResolver):
             KdirError: as ``resolve``; Absent where the asker may neither describe the entry nor
                 asks for itself.
         """
-        from resolver.access_requests import check_request, checked
+        from resolver.access_requests import check_request, check_result
 
         request = check_request(
             str(path),
@@ -230,14 +231,14 @@ class Resolver(BaseResolver):
             host=host,
             resource=resource,
             name=name,
-            kind=kind_of(prefer),
+            kind=kind_number(prefer),
             explain=explain,
             token=token,
         )
         answer = self.call(
             path, "AccessService.CheckAccess", request, timeout_seconds=timeout_seconds
         )
-        return checked(answer)
+        return check_result(answer)
 
     def authorize_any(
         self,
@@ -249,7 +250,7 @@ class Resolver(BaseResolver):
         path: str | Path = "",
         timeout_seconds: float | None = None,
     ) -> bool:
-        """Whether there is any resource of a kind on which a principal may do something (KIP-679),
+        """True if there is any resource of a kind on which a principal may do something (KIP-679),
         in the cluster that owns a path; without one, in that of the servers one begins with.
 
         Arguments as for ``check``.
@@ -267,7 +268,7 @@ class Resolver(BaseResolver):
         else:
             request.token = self._lookups.session.with_token("")
             deadline = self._deadline(timeout_seconds)
-            answer = self._owners.ask(self.servers, method(name), request, deadline)
+            answer = self._owners.call_owner(self.servers, method(name), request, deadline)
         return bool(answer.allowed)
 
     # -- reading more than one place -------------------------------------------------------
@@ -286,7 +287,7 @@ class Resolver(BaseResolver):
         token: str = "",
         timeout_seconds: float | None = None,
     ) -> Listing:
-        """The entries of a directory, page by page as they are iterated.
+        """Returns the entries of a directory, page by page as they are iterated.
 
         A union link's targets are merged, the first target's entry of a name counts. What is no
         directory lists itself. Parts that did not answer are named in ``Listing.not_listed``.
@@ -306,16 +307,16 @@ class Resolver(BaseResolver):
         Raises:
             KdirError: nothing could be listed; as ``resolve``.
         """
-        from resolver.directory_listing import Filter, Lists
+        from resolver.directory_listing import DirectoryListings, Filter
 
-        lists = Lists(self._lookups, self._owners, self._rules, self._clock)
+        lists = DirectoryListings(self._lookups, self._owners, self._rules, self._clock)
         wanted = Filter(
             name_glob=name_glob,
-            kinds=tuple(kind_of(kind) for kind in kinds),
+            kinds=tuple(kind_number(kind) for kind in kinds),
             include_system=include_system,
         )
         return lists.open(
-            path_of(path),
+            as_path(path),
             wanted,
             recursive=recursive,
             across=across,
@@ -333,7 +334,7 @@ class Resolver(BaseResolver):
         token: str = "",
         timeout_seconds: float | None = None,
     ) -> TopicLocation:
-        """The way back: where a topic of Kafka is in the tree.
+        """Returns the way back: where a topic of Kafka is in the tree.
 
         Args:
             cluster: its name or id; empty = that of the first server that answers.
@@ -346,9 +347,11 @@ class Resolver(BaseResolver):
             NoRoute: no cluster of this name is known.
             KdirError: as ``resolve``.
         """
-        from resolver.reverse_lookup import Locator
+        from resolver.reverse_lookup import ReverseLookup
 
-        locator = Locator(self._transport, self._health, self._allow.refusal, self._clock)
+        locator = ReverseLookup(
+            self._transport, self._health, self._allow.why_not_allowed, self._clock
+        )
         session = self._lookups.session.with_token(token)
         deadline = self._deadline(timeout_seconds)
         return locator.locate(self.servers, cluster, topic, session, deadline)
@@ -361,16 +364,16 @@ class Resolver(BaseResolver):
         use_cache: bool = False,
         timeout_seconds: float | None = None,
     ) -> Trace:
-        """One resolve, hop by hop; what went wrong is in ``Trace.error``, not raised.
+        """Returns one resolve, hop by hop; what went wrong is in ``Trace.error``, not raised.
 
         ``use_cache``: begin at the deepest mount that is known, as ``resolve`` would.
         """
         from resolver.trace import trace_of
 
-        parsed, wanted = path_of(path), Wanted(kind_of(prefer))
+        parsed, wanted = as_path(path), LookupOptions(kind_number(prefer))
         rules = self._rules(wanted)
         started = self._clock()
-        walk = self._lookups.walk(
+        walk = self._lookups.resolve_uncached(
             parsed,
             rules if use_cache else rules.without_hints(),
             wanted,
@@ -389,7 +392,7 @@ class Resolver(BaseResolver):
         checkpoint_seconds: int = 5,
         timeout_seconds: float | None = None,
     ) -> Watching:
-        """The changes at and below a path, in the cluster that owns it, as they come.
+        """Returns the changes at and below a path, in the cluster that owns it, as they come.
 
         Iterate it; ``close`` it from any thread. It goes on by itself when a connection breaks.
 
@@ -403,25 +406,25 @@ class Resolver(BaseResolver):
             KdirError: the owner cannot be found; as ``resolve``, but for Absent.
         """
         deadline = self._deadline(timeout_seconds)
-        return self._feeds.watch(path_of(path), after, checkpoint_seconds, deadline)
+        return self._feeds.watch(as_path(path), after, checkpoint_seconds, deadline)
 
     def follow(self, path: str | Path, *, timeout_seconds: float | None = None) -> None:
-        """Follow the changes of the cluster that owns a path: its answers stay fresh from now on.
+        """Follows the changes of the cluster that owns a path: its answers stay fresh from now on.
 
         Raises:
             KdirError: the owner cannot be found; as ``resolve``.
         """
-        self._feeds.follow(path_of(path), self._deadline(timeout_seconds))
+        self._feeds.follow(as_path(path), self._deadline(timeout_seconds))
 
     # -- housekeeping ----------------------------------------------------------------------
 
     def forget(self, path: str | Path = "/") -> None:
-        """Forget the answers at and below a path."""
-        self._cache.drop(path_of(path))
+        """Forgets the answers at and below a path."""
+        self._cache.evict_below(as_path(path))
 
 
 def _path_or_error(path: str | Path) -> Path | KdirError:
     try:
-        return path_of(path)
+        return as_path(path)
     except errors.InvalidPath as error:
         return error

@@ -12,10 +12,10 @@ import pathlib
 from typing import Final
 
 from resolver.errors import InvalidArgument
-from resolver.file_reload import Rereading
+from resolver.file_reload import ReloadingValue
 from resolver.peer_certificates import TlsMaterial
 from resolver.transport import BEARER, Metadata
-from resolver.user_config import Login
+from resolver.user_config import LoginSettings
 
 __all__ = ["UserCredentials"]
 
@@ -23,7 +23,7 @@ __all__ = ["UserCredentials"]
 class UserCredentials:
     """``resolver.transport.Credentials`` of a user. Files are read again when they change."""
 
-    def __init__(self, login: Login) -> None:
+    def __init__(self, login: LoginSettings) -> None:
         """Reads the files.
 
         Raises:
@@ -37,9 +37,9 @@ class UserCredentials:
             raise InvalidArgument("token or token_file, not both", field="token")
         self._login: Final = login
         files = [file for file in (login.ca, login.cert, login.key) if file]
-        self._tls: Final = Rereading(files, self._read_tls) if login.ca else None
+        self._tls: Final = ReloadingValue(files, self._read_tls) if login.ca else None
         self._token: Final = (
-            Rereading([login.token_file], self._read_token) if login.token_file else None
+            ReloadingValue([login.token_file], self._read_token) if login.token_file else None
         )
         if login.token:
             _header(login.token, "token")
@@ -101,7 +101,7 @@ def _read(file: str, what: str) -> bytes | None:
         raise InvalidArgument(message, field=what) from None
 
 
-def _check(login: Login) -> None:
+def _check(login: LoginSettings) -> None:
     """What gRPC would say of these files is a failed handshake, without a reason."""
     import ssl
 

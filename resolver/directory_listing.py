@@ -14,27 +14,27 @@ from typing import TYPE_CHECKING, Any
 from kdir.v1 import directory_pb2
 
 from resolver import errors
-from resolver.cached_lookup import Lookups, absent_error
+from resolver.cached_lookup import CachedLookup, absent_error
 from resolver.errors import KdirError
 from resolver.glob import Glob
-from resolver.owner_calls import Owners
+from resolver.lookup_options import LookupOptions
+from resolver.owner_calls import OwnerCalls
 from resolver.path import Path
-from resolver.resolution.outcome import Failed, Found, NotThere, United
-from resolver.resolution.state_machine import Rules
+from resolver.resolution.state_machine import ResolutionOptions
+from resolver.resolution.values import AbsentResult, AnswerResult, FailedResult, United
 from resolver.transport import method
-from resolver.wanted import Wanted
 
 if TYPE_CHECKING:
     from kdir.v1 import entry_pb2, policies_pb2, resolve_pb2
 
-__all__ = ["Filter", "Listed", "Listing", "Lists", "NotListed"]
+__all__ = ["DirectoryListings", "Filter", "ListedEntry", "Listing", "NotListed"]
 
 _DIRECTORY = 1
 _MOST_MOUNTS = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class ListedEntry:
     """One entry, where it was found."""
 
     path: Path
@@ -65,7 +65,7 @@ class Filter:
     include_system: bool = False
 
     def passes(self, entry: entry_pb2.Entry) -> bool:
-        """Whether an entry is wanted, where the server could not be asked to choose."""
+        """True if an entry is wanted, where the server could not be asked to choose."""
         kind = _KINDS.get(entry.WhichOneof("kind") or "", 0)
         if self.kinds and kind not in self.kinds:
             return False
@@ -93,9 +93,9 @@ class Listing:
         self.not_listed: list[NotListed] = []
         self.revision_changed = False
         """A page came from a newer revision than the one before."""
-        self._entries: Iterator[Listed] = iter(())
+        self._entries: Iterator[ListedEntry] = iter(())
 
-    def __iter__(self) -> Iterator[Listed]:
+    def __iter__(self) -> Iterator[ListedEntry]:
         return self._entries
 
     @property
@@ -104,14 +104,14 @@ class Listing:
         return bool(self.not_listed)
 
 
-class Lists:
+class DirectoryListings:
     """Makes listings. Thread-safe; each listing is one thread's."""
 
     def __init__(
         self,
-        lookups: Lookups,
-        owners: Owners,
-        rules: Callable[[Wanted], Rules],
+        lookups: CachedLookup,
+        owners: OwnerCalls,
+        rules: Callable[[LookupOptions], ResolutionOptions],
         clock: Callable[[], float],
     ) -> None:
         self._lookups = lookups
@@ -154,25 +154,25 @@ class Lists:
             raise listing.not_listed[0].error
         return listing
 
-    def walk(self, path: Path, token: str, deadline: float) -> Any:
-        """Where a directory is, with all targets of a union."""
-        wanted = Wanted(prefer=_DIRECTORY)
+    def locate_directory(self, path: Path, token: str, deadline: float) -> Any:
+        """Returns where a directory is, with all targets of a union."""
+        wanted = LookupOptions(prefer=_DIRECTORY)
         rules = self._rules(wanted).gathering_unions()
         since = self._clock()
-        walk = self._lookups.walk(path, rules, wanted, token, deadline)
-        self._lookups.learn(walk, since)
-        return walk.next()
+        walk = self._lookups.resolve_uncached(path, rules, wanted, token, deadline)
+        self._lookups.add_referral(walk, since)
+        return walk.next_query()
 
     def page(
         self,
-        found: Found,
+        found: AnswerResult,
         request: directory_pb2.ListEntriesRequest,
         deadline: float,
     ) -> directory_pb2.ListEntriesResponse:
-        """One page, by whichever of the servers answers."""
+        """Returns one page, by whichever of the servers answers."""
         rpc = method("DirectoryService.ListEntries")
         response: directory_pb2.ListEntriesResponse
-        response = self._owners.ask(
+        response = self._owners.call_owner(
             found.endpoints, rpc, request, deadline, cluster_id=found.sender.cluster_id
         )
         return response
@@ -182,7 +182,7 @@ class Lists:
         return self._clock() + timeout_seconds
 
     def token(self, token: str) -> str:
-        """The caller's, with what this client wrote."""
+        """Returns the caller's, with what this client wrote."""
         return self._lookups.session.with_token(token)
 
 
@@ -191,7 +191,7 @@ class _Task:
 
     def __init__(
         self,
-        lists: Lists,
+        lists: DirectoryListings,
         listing: Listing,
         request: directory_pb2.ListEntriesRequest,
         token: str,
@@ -206,42 +206,42 @@ class _Task:
         self._timeout_seconds = timeout_seconds
         self._across = across
 
-    def directory(self, path: Path, shown: Path, depth: int) -> Iterator[Listed]:
-        """What is in a directory; ``shown`` is how its path looks to the caller."""
+    def directory(self, path: Path, shown: Path, depth: int) -> Iterator[ListedEntry]:
+        """Yields what is in a directory; ``shown`` is how its path looks to the caller."""
         if depth > _MOST_MOUNTS:
             raise errors.ReferralLoop(
                 f"{self._listing.path}: more than {_MOST_MOUNTS} mounts within each other"
             )
         deadline = self._lists.deadline(self._timeout_seconds)
-        end = self._lists.walk(path, self._token, deadline)
+        end = self._lists.locate_directory(path, self._token, deadline)
         match end:
-            case Found():
+            case AnswerResult():
                 yield from self._found(end, shown, depth)
             case United():
                 yield from self._union(end, shown, depth)
-            case NotThere():
+            case AbsentResult():
                 raise absent_error(path, end)
-            case Failed(error=error):
+            case FailedResult(error=error):
                 raise error
             case _:
                 raise AssertionError(f"a walk to {path} did not end: {end}")
 
-    def _found(self, found: Found, shown: Path, depth: int) -> Iterator[Listed]:
-        """What is in a directory that was found; what is none lists itself."""
+    def _found(self, found: AnswerResult, shown: Path, depth: int) -> Iterator[ListedEntry]:
+        """Yields what is in a directory that was found; what is none lists itself."""
         resolution: Any = found.answer.payload
         if resolution.entry.WhichOneof("kind") == "directory":
             yield from self._pages(found, shown, depth)
         else:
             yield self._single(found, shown)
 
-    def _single(self, found: Found, shown: Path) -> Listed:
+    def _single(self, found: AnswerResult, shown: Path) -> ListedEntry:
         resolution: Any = found.answer.payload
         authority: Any = found.sender.payload
         self._listing.authority = self._listing.authority or authority
         inherited = resolution.effective if resolution.HasField("effective") else None
-        return Listed(shown, resolution.entry, authority, inherited, found.answer.path)
+        return ListedEntry(shown, resolution.entry, authority, inherited, found.answer.path)
 
-    def _pages(self, found: Found, shown: Path, depth: int) -> Iterator[Listed]:
+    def _pages(self, found: AnswerResult, shown: Path, depth: int) -> Iterator[ListedEntry]:
         canonical = found.answer.path
         request = directory_pb2.ListEntriesRequest()
         request.CopyFrom(self._request)
@@ -255,7 +255,7 @@ class _Task:
             for entry in response.entries:
                 own, relative = _below(entry, canonical)
                 where = shown.join(relative)
-                yield Listed(where, entry, response.authority, inherited, canonical)
+                yield ListedEntry(where, entry, response.authority, inherited, canonical)
                 if self._across and request.recursive and entry.HasField("mount"):
                     yield from self._part(own, where, depth + 1)
             if not response.next_page_token:
@@ -278,16 +278,16 @@ class _Task:
             if shown == listing.path:
                 listing.directory = response.directory
 
-    def _part(self, path: Path, shown: Path, depth: int) -> Iterator[Listed]:
-        """What is in a part of the whole; that it cannot be listed is noted, not raised."""
+    def _part(self, path: Path, shown: Path, depth: int) -> Iterator[ListedEntry]:
+        """Yields what is in a part of the whole; that it cannot be listed is noted, not raised."""
         try:
             yield from self.directory(path, shown, depth)
         except KdirError as error:
             self._listing.not_listed.append(NotListed(path, error))
 
-    def _union(self, united: United, shown: Path, depth: int) -> Iterator[Listed]:
-        """The targets' entries in name order; of one name the first target's counts."""
-        parts: list[Iterator[Listed]] = []
+    def _union(self, united: United, shown: Path, depth: int) -> Iterator[ListedEntry]:
+        """Yields the targets' entries in name order; of one name the first target's counts."""
+        parts: list[Iterator[ListedEntry]] = []
         failures: list[KdirError] = []
         self._listing.not_listed.extend(NotListed(path, error) for path, error in united.missing)
         for found in united.parts:
@@ -299,8 +299,8 @@ class _Task:
                 if not isinstance(error, errors.Absent):  # removed a moment ago
                     self._listing.not_listed.append(NotListed(target, error))
         if not parts:
-            told = (error for error in failures if not isinstance(error, errors.Absent))
-            raise united.trouble or next(told, failures[0])
+            reported = (error for error in failures if not isinstance(error, errors.Absent))
+            raise united.trouble or next(reported, failures[0])
         seen: set[tuple[Path, bool]] = set()
         # A recursive listing is in depth-first order, which a merge by name would tear apart.
         for listed in _in_turn(parts) if self._request.recursive else _merged(parts):
@@ -309,48 +309,50 @@ class _Task:
                 seen.add(key)
                 yield listed
 
-    def _rest(self, target: Path, entries: Iterator[Listed]) -> Iterator[Listed]:
+    def _rest(self, target: Path, entries: Iterator[ListedEntry]) -> Iterator[ListedEntry]:
         try:
             yield from entries
         except KdirError as error:
             self._listing.not_listed.append(NotListed(target, error))
 
 
-def _primed(entries: Iterator[Listed]) -> Iterator[Listed]:
-    """The same, after the first has come: what fails at once is raised here, not at iteration."""
+def _primed(entries: Iterator[ListedEntry]) -> Iterator[ListedEntry]:
+    """Returns the same, after the first has come: what fails at once is raised here, not at
+    iteration.
+    """
     first = next(entries, None)
     return iter(()) if first is None else _chain(first, entries)
 
 
-def _chain(first: Listed, rest: Iterator[Listed]) -> Iterator[Listed]:
+def _chain(first: ListedEntry, rest: Iterator[ListedEntry]) -> Iterator[ListedEntry]:
     yield first
     yield from rest
 
 
-def _in_turn(parts: list[Iterator[Listed]]) -> Iterator[Listed]:
+def _in_turn(parts: list[Iterator[ListedEntry]]) -> Iterator[ListedEntry]:
     for part in parts:
         yield from part
 
 
-def _merged(parts: list[Iterator[Listed]]) -> Iterator[Listed]:
+def _merged(parts: list[Iterator[ListedEntry]]) -> Iterator[ListedEntry]:
     # Of equal names the earlier part's comes first: heapq.merge is stable.
     return heapq.merge(*parts, key=_order)
 
 
-def _wanted_of(entries: Iterator[Listed], wanted: Filter) -> Iterator[Listed]:
+def _wanted_of(entries: Iterator[ListedEntry], wanted: Filter) -> Iterator[ListedEntry]:
     return (listed for listed in entries if wanted.passes(listed.entry))
 
 
-def _order(listed: Listed) -> tuple[str, bool]:
+def _order(listed: ListedEntry) -> tuple[str, bool]:
     return listed.path.name, _is_container(listed)
 
 
-def _is_container(listed: Listed) -> bool:
+def _is_container(listed: ListedEntry) -> bool:
     return bool(listed.entry.WhichOneof("kind") != "topic")
 
 
 def _below(entry: entry_pb2.Entry, directory: Path) -> tuple[Path, tuple[str, ...]]:
-    """An entry's path, and that below the directory it was listed in.
+    """Returns an entry's path, and that below the directory it was listed in.
 
     Raises:
         Lame: no honest server lists such an entry there.

@@ -13,7 +13,7 @@ from typing import Final
 from resolver.errors import InvalidArgument
 from resolver.host_port import Endpoint, is_host_name, parse_endpoint
 
-__all__ = ["LEAST_SECONDS", "AllowList", "Health", "patience"]
+__all__ = ["LEAST_SECONDS", "AllowList", "ServerHealth", "per_server_timeout"]
 
 _METADATA_NAMES: Final = frozenset({"metadata", "metadata.google.internal", "instance-data"})
 FAILED_SECONDS: Final = 2.0
@@ -80,19 +80,21 @@ class AllowList:
                 ipaddress.ip_network(network)
 
     @classmethod
-    def beside(cls, start: Iterable[Endpoint]) -> AllowList:
-        """The default: loopback is allowed only when every server to begin with is there too."""
+    def for_servers(cls, start: Iterable[Endpoint]) -> AllowList:
+        """Returns the default: loopback is allowed only when every server to begin with is there
+        too.
+        """
         return cls(loopback=all(endpoint.is_loopback for endpoint in start))
 
     @classmethod
     def of(cls, allow: Iterable[str] | None, start: Iterable[Endpoint]) -> AllowList:
-        """The list of a config: CIDR networks and domains; None = the default.
+        """Returns the list of a config: CIDR networks and domains; None = the default.
 
         Raises:
             InvalidArgument: one is neither.
         """
         if allow is None:
-            return cls.beside(start)
+            return cls.for_servers(start)
         networks: list[str] = []
         names: list[str] = []
         for text in allow:
@@ -105,8 +107,8 @@ class AllowList:
         """For people: what is listed."""
         return ", ".join((*self.networks, *self.names)) or "nothing"
 
-    def refusal(self, text: str) -> str:
-        """Why an endpoint may not be asked; empty = it may."""
+    def why_not_allowed(self, text: str) -> str:
+        """Returns why an endpoint may not be asked; empty = it may."""
         verdict = self._verdicts.get(text)
         if verdict is None:
             verdict = self._judge(text)
@@ -161,11 +163,13 @@ class AllowList:
         return ""
 
 
-def patience(left_seconds: float, share: float, *, hurried: bool = False, paths: int = 1) -> float:
-    """How long to wait for one server: its share of the time left, and where others of its kind
-    were not asked yet (``hurried``) not longer than a healthy one needs. The habit is a DNS stub
-    resolver's: a short first round, a longer second one; so one that hangs, with its port still
-    open, costs half a second and not half of the deadline.
+def per_server_timeout(
+    left_seconds: float, share: float, *, hurried: bool = False, paths: int = 1
+) -> float:
+    """Returns how long to wait for one server: its share of the time left, and where others of its
+    kind were not asked yet (``hurried``) not longer than a healthy one needs. The habit is a DNS
+    stub resolver's: a short first round, a longer second one; so one that hangs, with its port
+    still open, costs half a second and not half of the deadline.
     """
     part = left_seconds * share
     if hurried:
@@ -173,7 +177,7 @@ def patience(left_seconds: float, share: float, *, hurried: bool = False, paths:
     return max(part, LEAST_SECONDS)
 
 
-class Health:
+class ServerHealth:
     """How servers fared lately: the order in which those that are all alike are asked.
 
     Nobody is left out: when all look down, all are asked (the habit of CoreDNS' ``forward``).
@@ -190,7 +194,7 @@ class Health:
         self._bad_until: dict[str, float] = {}
         self._good_until: dict[str, float] = {}
 
-    def good(self, endpoint: str) -> None:
+    def note_success(self, endpoint: str) -> None:
         """It answered as it should; its connection stands, so it comes first for a while."""
         if endpoint in self._good_until and not self._bad_until:
             return
@@ -199,33 +203,35 @@ class Health:
             self._good_until.clear()
         self._good_until.setdefault(endpoint, self._clock() + GOOD_SECONDS)
 
-    def failed(self, endpoint: str, seconds: float = FAILED_SECONDS) -> None:
+    def note_failure(self, endpoint: str, seconds: float = FAILED_SECONDS) -> None:
         """It did not answer."""
         self._good_until.pop(endpoint, None)
         if len(self._bad_until) >= _MOST_REMEMBERED:
             self._bad_until.clear()
         self._bad_until[endpoint] = self._clock() + seconds
 
-    def slow(self, endpoint: str) -> None:
+    def note_slow(self, endpoint: str) -> None:
         """It said nothing for as long as it was given."""
-        self.failed(endpoint, SLOW_SECONDS)
+        self.note_failure(endpoint, SLOW_SECONDS)
 
-    def lame(self, endpoint: str) -> None:
+    def note_lame(self, endpoint: str) -> None:
         """It answered wrongly."""
-        self.failed(endpoint, LAME_SECONDS)
+        self.note_failure(endpoint, LAME_SECONDS)
 
     def is_bad(self, endpoint: str) -> bool:
-        """Whether it failed, or was lame, a short time ago."""
+        """True if it failed, or was lame, a short time ago."""
         until = self._bad_until.get(endpoint)
         return until is not None and until > self._clock()
 
     def troubles(self) -> dict[str, float]:
-        """The bad ones, each with the seconds for which it still counts as such."""
+        """Returns the bad ones, each with the seconds for which it still counts as such."""
         now = self._clock()
         return {one: until - now for one, until in self._bad_until.items() if until > now}
 
     def order(self, endpoints: Sequence[str]) -> Sequence[str]:
-        """Those that answered, then those never asked, in random order; at last the bad ones."""
+        """Returns those that answered, then those never asked, in random order; at last the bad
+        ones.
+        """
         if len(endpoints) < 2:
             return endpoints
         shuffled = list(endpoints)
@@ -247,7 +253,7 @@ class Health:
 
 
 def _is_domain(text: str) -> bool:
-    """Whether an element of an allow list is a domain; else it is a network.
+    """True if an element of an allow list is a domain; else it is a network.
 
     Raises:
         InvalidArgument: neither.

@@ -34,7 +34,7 @@ ATTEMPTS: Final = "attempts"
 _MAX_MESSAGE: Final = 1024
 _MAX_FACT: Final = 512
 _MAX_FACTS: Final = 3000
-_MAX_HEARD: Final = 4096
+_MAX_RECEIVED: Final = 4096
 
 _WITHOUT_REASON: Final[Mapping[grpc.StatusCode, type[KdirError]]] = {
     grpc.StatusCode.ABORTED: errors.Conflict,
@@ -62,7 +62,7 @@ _GENERIC: Final[Mapping[str, type[KdirError]]] = {
 def to_status(
     error: BaseException, request_id: str = ""
 ) -> tuple[grpc.StatusCode, str, tuple[tuple[str, bytes], ...]]:
-    """The code, message and trailing metadata that say ``error``.
+    """Returns the code, message and trailing metadata that say ``error``.
 
     Anything that is no ``KdirError`` becomes INTERNAL with the request id and not a word of its
     own: nothing of a store or a stack leaks. Long facts are cut, so that the whole stays below
@@ -87,8 +87,8 @@ def to_status(
 
 
 def from_rpc_error(rpc_error: grpc.RpcError, *, secure: bool | None = None) -> KdirError:
-    """The error that a failed call says; never raises. ``secure``: whether it was made with TLS,
-    for better words where that is why it failed.
+    """Returns the error that a failed call says; never raises. ``secure``: whether it was made with
+    TLS, for better words where that is why it failed.
     """
     code = _code_of(rpc_error)
     info = _error_info(rpc_error)
@@ -107,19 +107,19 @@ def from_rpc_error(rpc_error: grpc.RpcError, *, secure: bool | None = None) -> K
 
 
 def _unreachable(text: str, facts: dict[str, str], *, secure: bool | None) -> KdirError:
-    """What gRPC and BoringSSL say of a handshake, in words."""
+    """Returns what gRPC and BoringSSL say of a handshake, in words."""
     peer = re.match(r"(?:ipv4|ipv6|unix|dns):[^ ]*?(?=: )", text)
     where = f"{peer[0]}: " if peer else ""
-    for sign, words in _HANDSHAKES.items():
+    for sign, message in _HANDSHAKES.items():
         if sign in text:
-            return errors.HandshakeFailed(f"{where}{words}", metadata=facts)
+            return errors.HandshakeFailed(f"{where}{message}", metadata=facts)
     if "handshake failed" in text or "Custom verification check failed" in text:
         return errors.HandshakeFailed(text, metadata=facts)
     if secure is not None and text.endswith(("Socket closed", "Connection reset by peer")):
         # It came to a connection and to nothing more: who refuses a handshake does not say why.
         if secure:
-            words = f"{text}; does it not take the certificate of this side, or want one?"
-            return errors.HandshakeFailed(words, metadata=facts)
+            message = f"{text}; does it not take the certificate of this side, or want one?"
+            return errors.HandshakeFailed(message, metadata=facts)
         text += "; does it want TLS? there is none on this side"
     return errors.Unreachable(text, metadata=facts)
 
@@ -152,7 +152,7 @@ def _without_preamble(message: str) -> str:
 
 
 def to_outcome(error: KdirError) -> resolve_pb2.ErrorOutcome:
-    """The same error as one path's outcome."""
+    """Returns the same error as one path's outcome."""
     from kdir.v1 import error_pb2, resolve_pb2
 
     name = f"ERROR_REASON_{error.reason}"
@@ -167,7 +167,7 @@ def to_outcome(error: KdirError) -> resolve_pb2.ErrorOutcome:
 
 
 def from_outcome(outcome: resolve_pb2.ErrorOutcome) -> KdirError:
-    """The error that an outcome says; never raises."""
+    """Returns the error that an outcome says; never raises."""
     from kdir.v1 import error_pb2
 
     try:
@@ -215,8 +215,10 @@ def _cut(text: str, most: int) -> str:
 
 
 def _clean(text: str) -> str:
-    """What another side said, for people: not endless, and nothing that a terminal would obey."""
-    text = text if len(text) <= _MAX_HEARD else text[: _MAX_HEARD - 1] + "…"
+    """Returns what another side said, for people: not endless, and nothing that a terminal would
+    obey.
+    """
+    text = text if len(text) <= _MAX_RECEIVED else text[: _MAX_RECEIVED - 1] + "…"
     return printable(text)
 
 

@@ -81,7 +81,7 @@ class KdirError(Exception):
         self.attempts: tuple[str, ...] = tuple(attempts)
 
     def copy(self) -> KdirError:
-        """The same error for another caller: raising one object in two threads mixes their
+        """Returns the same error for another caller: raising one object in two threads mixes their
         tracebacks and attempts.
         """
         return type(self)(self.message, attempts=self.attempts, metadata=self.metadata)
@@ -341,5 +341,7 @@ class Closed(Cancelled):
 
 
 def by_reason(reason: str) -> type[KdirError]:
-    """The class whose ``reason`` this is; ``KdirError`` for one that this version does not know."""
+    """Returns the class whose ``reason`` this is; ``KdirError`` for one that this version does not
+    know.
+    """
     return _BY_REASON.get(reason, KdirError)

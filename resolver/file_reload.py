@@ -14,13 +14,13 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final, Generic, TypeVar
 
-__all__ = ["Rereading"]
+__all__ = ["ReloadingValue"]
 
 T = TypeVar("T")
 _Stamp = tuple[int, int, int] | None
 
 
-class Rereading(Generic[T]):
+class ReloadingValue(Generic[T]):
     """A value made of files. Thread-safe.
 
     Args:
@@ -46,7 +46,7 @@ class Rereading(Generic[T]):
         self._every_seconds: Final = every_seconds
         self._clock: Final = clock
         self._lock: Final = threading.Lock()
-        self._stamps = self._look()
+        self._stamps = self._file_stamps()
         self._refused: tuple[_Stamp, ...] | None = None
         self._value = read()
         self._looked_at = clock()
@@ -54,7 +54,7 @@ class Rereading(Generic[T]):
         """Rises with each new value."""
 
     def value(self, *, look: bool = False) -> T:
-        """The newest one; ``look``: look at the files however lately that was done."""
+        """Returns the newest one; ``look``: look at the files however lately that was done."""
         if self._files and (look or self._clock() - self._looked_at >= self._every_seconds):
             with self._lock:
                 self._renew()
@@ -62,7 +62,7 @@ class Rereading(Generic[T]):
 
     def _renew(self) -> None:
         self._looked_at = self._clock()
-        stamps = self._look()
+        stamps = self._file_stamps()
         if stamps == self._stamps:
             return
         try:
@@ -77,7 +77,7 @@ class Rereading(Generic[T]):
         self._stamps, self._refused = stamps, None
         self.generation += 1
 
-    def _look(self) -> tuple[_Stamp, ...]:
+    def _file_stamps(self) -> tuple[_Stamp, ...]:
         return tuple(map(_stamp, self._files))
 
 

@@ -63,7 +63,7 @@ class _Run:
                 self._masks[character] = mask & ~bit if atom.inverse else mask | bit
 
     def starts(self, name: str, at: int) -> bool:
-        """Whether it takes the characters from ``at`` on."""
+        """True if it takes the characters from ``at`` on."""
         if self.text is not None:
             return name.startswith(self.text, at)
         if len(name) - at < self.length:
@@ -74,7 +74,7 @@ class _Run:
         )
 
     def find(self, name: str, start: int, end: int) -> int:
-        """The leftmost place between ``start`` and ``end`` where it fits; -1 = none."""
+        """Returns the leftmost place between ``start`` and ``end`` where it fits; -1 = none."""
         if self.text is not None:
             return name.find(self.text, start, end)
         states, accepting = 0, 1 << (self.length - 1)
@@ -94,7 +94,7 @@ class _Segment:
     """What every name that matches begins with."""
 
     def matches(self, name: str) -> bool:
-        """Whether a name does."""
+        """True if a name does."""
         first, last = self.runs[0], self.runs[-1]
         if len(self.runs) == 1:
             return len(name) == first.length and first.starts(name, 0)
@@ -119,7 +119,7 @@ class Glob:
 
     @classmethod
     def parse(cls, text: str) -> Glob:
-        """Read a pattern.
+        """Reads a pattern.
 
         Raises:
             InvalidArgument: naming the place (characters counted from 1) and the rule.
@@ -152,13 +152,13 @@ class Glob:
         return len(self._groups) == 1 and len(self._groups[0]) == 1
 
     def matches_segment(self, name: str) -> bool:
-        """Whether a path of this one segment matches."""
+        """True if a path of this one segment matches."""
         if self.is_segment:
             return self._groups[0][0].matches(name)
         return self.matches((name,))
 
     def matches(self, segments: Sequence[str]) -> bool:
-        """Whether a path of these segments matches."""
+        """True if a path of these segments matches."""
         first, last = self._groups[0], self._groups[-1]
         if len(self._groups) == 1:
             return len(segments) == len(first) and _fits(first, segments, 0)
@@ -193,7 +193,7 @@ class _Reader:
         self._atoms: list[_Atom] = []
 
     def segment(self) -> _Segment:
-        """The pattern.
+        """Returns the pattern.
 
         Raises:
             InvalidArgument: as ``Glob.parse``.

@@ -67,7 +67,7 @@ class Endpoint(NamedTuple):
 
 
 def parse_endpoint(text: str) -> Endpoint:
-    """Read ``host:port``, ``1.2.3.4:port`` or ``[v6]:port``.
+    """Reads ``host:port``, ``1.2.3.4:port`` or ``[v6]:port``.
 
     Raises:
         InvalidArgument: naming what was found, cut short, and what would be right.
@@ -114,7 +114,7 @@ def is_host_name(text: str) -> bool:
 
 
 def parse_servers(servers: str | Sequence[str]) -> tuple[Endpoint, ...]:
-    """Read the servers to begin with: a list, or one text with commas.
+    """Reads the servers to begin with: a list, or one text with commas.
 
     Raises:
         InvalidArgument: one is none, or there is none.

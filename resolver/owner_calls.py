@@ -16,16 +16,16 @@ from google.protobuf.message import Message
 
 from resolver import errors
 from resolver.answer_cache import Cache
-from resolver.cached_lookup import Lookups
-from resolver.endpoints import Health
+from resolver.cached_lookup import CachedLookup
+from resolver.endpoints import ServerHealth
 from resolver.errors import KdirError
+from resolver.lookup_options import LookupOptions
 from resolver.path import Path
-from resolver.resolution.outcome import Answer, Failed, Found, NotThere, Sender
-from resolver.resolution.state_machine import Rules
+from resolver.resolution.state_machine import ResolutionOptions
+from resolver.resolution.values import AbsentResult, Answer, AnswerResult, FailedResult, Sender
 from resolver.transport import Method, Transport, method
-from resolver.wanted import Wanted
 
-__all__ = ["Owner", "Owners"]
+__all__ = ["Owner", "OwnerCalls"]
 
 _NOT_FOLLOWED: Final = frozenset({"CreateEntry", "DeleteEntry", "MoveEntry"})
 """Calls about the entry at the path itself, also where that is a link or a mount."""
@@ -59,7 +59,7 @@ class _Call:
     __slots__ = ("at_parent", "new_path", "path", "request", "rpc", "token", "wanted")
 
     def __init__(
-        self, path: Path, rpc: Method, request: Any, wanted: Wanted, *, at_parent: bool
+        self, path: Path, rpc: Method, request: Any, wanted: LookupOptions, *, at_parent: bool
     ) -> None:
         self.path = path
         self.rpc = rpc
@@ -71,16 +71,16 @@ class _Call:
         self.new_path = Path.parse(request.new_path) if moves else None
 
 
-class Owners:
+class OwnerCalls:
     """Finds owners and calls them. Thread-safe."""
 
     def __init__(
         self,
-        lookups: Lookups,
+        lookups: CachedLookup,
         cache: Cache,
         transport: Transport,
-        health: Health,
-        rules: Callable[[Wanted], Rules],
+        health: ServerHealth,
+        rules: Callable[[LookupOptions], ResolutionOptions],
         clock: Callable[[], float],
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
@@ -95,14 +95,14 @@ class Owners:
     def owner_of(
         self,
         path: Path,
-        wanted: Wanted,
+        wanted: LookupOptions,
         deadline: float,
         *,
         fresh: bool = False,
         token: str = "",
     ) -> Owner:
-        """Who owns the path, by a walk; ``fresh``: not by what was known before; ``token``: by what
-        holds at these positions or later.
+        """Returns who owns the path, by a walk; ``fresh``: not by what was known before; ``token``:
+        by what holds at these positions or later.
 
         Raises:
             KdirError: nobody who owns it could be asked.
@@ -111,14 +111,14 @@ class Owners:
         if fresh:
             rules = rules.without_hints()
         since = self._clock()
-        walk = self._lookups.walk(path, rules, wanted, token, deadline)
-        self._lookups.learn(walk, since)
-        match end := walk.next():
-            case Found(answer=answer, sender=sender, endpoints=endpoints):
+        walk = self._lookups.resolve_uncached(path, rules, wanted, token, deadline)
+        self._lookups.add_referral(walk, since)
+        match end := walk.next_query():
+            case AnswerResult(answer=answer, sender=sender, endpoints=endpoints):
                 return _owner(answer.path, sender, endpoints, _kind(answer))
-            case NotThere(path=canonical, sender=sender, endpoints=endpoints):
+            case AbsentResult(path=canonical, sender=sender, endpoints=endpoints):
                 return _owner(canonical, sender, endpoints, "")
-            case Failed(error=error):
+            case FailedResult(error=error):
                 raise error
             case _:
                 raise AssertionError(f"a walk to {path} did not end: {end}")
@@ -133,7 +133,7 @@ class Owners:
         no_follow: bool | None = None,
         at_parent: bool = False,
     ) -> Any:
-        """Call the owner of ``path``; see ``Resolver.call``."""
+        """Calls the owner of ``path``; see ``Resolver.call``."""
         rpc = method(name)
         copy = _copy(rpc, request)
         writes = _has(copy, "request_id")
@@ -141,7 +141,9 @@ class Owners:
             copy.request_id = os.urandom(16).hex()
         if no_follow is None:
             no_follow = name.partition(".")[2] in _NOT_FOLLOWED
-        wanted = Wanted(prefer=getattr(copy, "kind", 0), no_follow=no_follow, for_writes=writes)
+        wanted = LookupOptions(
+            prefer=getattr(copy, "kind", 0), no_follow=no_follow, for_writes=writes
+        )
         call = _Call(path, rpc, copy, wanted, at_parent=at_parent)
         answer = self._ready(call, deadline)
         if writes or name.partition(".")[2] in _WRITE_WITHOUT_ID:
@@ -184,10 +186,10 @@ class Owners:
             return self._once(call, deadline, fresh=True)
 
     def _once(self, call: _Call, deadline: float, *, fresh: bool) -> Any:
-        """Find the owner and ask it, with what it is to know filled in."""
+        """Finds the owner and asks it, with what it is to know filled in."""
         request = call.request
         if call.at_parent and not call.path.is_root:
-            above = Wanted(for_writes=call.wanted.for_writes)
+            above = LookupOptions(for_writes=call.wanted.for_writes)
             owner = self.owner_of(call.path.parent, above, deadline, fresh=fresh, token=call.token)
             canonical = owner.path.child(call.path.name)
         else:
@@ -196,7 +198,7 @@ class Owners:
         if _has(request, "path"):
             request.path = str(canonical)
         if call.new_path is not None:
-            above = Wanted(for_writes=True)
+            above = LookupOptions(for_writes=True)
             target = self.owner_of(
                 call.new_path.parent, above, deadline, fresh=fresh, token=call.token
             )
@@ -204,7 +206,7 @@ class Owners:
         if _has(request, "token"):
             request.token = self._lookups.session.with_token(call.token)
         patient = call.wanted.for_writes
-        return self.ask(
+        return self.call_owner(
             owner.endpoints,
             call.rpc,
             request,
@@ -214,19 +216,19 @@ class Owners:
         )
 
     def _wrote(self, call: _Call, answer: Any) -> None:
-        """Read what was written from now on, and forget what it changed."""
+        """Reads what was written from now on, and forgets what it changed."""
         self._lookups.session.wrote(getattr(answer, "token", ""))
         fields = [field for field in ("path", "new_path") if _has(call.request, field)]
         sent = [Path.parse(getattr(call.request, field)) for field in fields]
         for path in (call.path, *sent):
-            self._cache.drop(path)
+            self._cache.evict_below(path)
             if getattr(call.request, "make_parents", False):
                 for length in range(1, len(path)):  # they may have been remembered as absent
                     self._cache.drop_at(str(Path(path.segments[:length])))
             if call.wanted.no_follow:  # a mount may have come, gone or moved
                 self._cache.unlearn_below(path)
 
-    def ask(
+    def call_owner(
         self,
         endpoints: Sequence[str],
         rpc: Method,
@@ -236,7 +238,8 @@ class Owners:
         cluster_id: str = "",
         patient: bool = False,
     ) -> Any:
-        """The first answer of servers that are all alike, of one cluster, within the deadline.
+        """Returns the first answer of servers that are all alike, of one cluster, within the
+        deadline.
 
         ``patient``: give a server all the time there is. A write may rightly take long (a topic is
         waited for), and its server has just answered a walk; one that is gone says so at once.
@@ -259,19 +262,19 @@ class Owners:
                 )
             except KdirError as error:
                 attempts.append(f"{endpoint}: {error}")
-                if not _another_may_say(error):
+                if not can_try_next_server(error):
                     error.attempts = (*attempts, *error.attempts)
                     raise
                 match error:
                     case errors.DeadlineExceeded():
-                        self._health.slow(endpoint)
+                        self._health.note_slow(endpoint)
                     case errors.TokenFromFuture():
                         pass  # it answers; it only lags behind its store
                     case _:
-                        self._health.failed(endpoint)
-                last = _heavier(last, error)
+                        self._health.note_failure(endpoint)
+                last = more_informative_error(last, error)
             else:
-                self._health.good(endpoint)
+                self._health.note_success(endpoint)
                 return answer
         if last is None:
             raise errors.DeadlineExceeded(f"{rpc.name}: the time was over before it was asked")
@@ -300,7 +303,7 @@ def _copy(rpc: Method, request: Message) -> Any:
     return copy
 
 
-def _another_may_say(error: KdirError) -> bool:
+def can_try_next_server(error: KdirError) -> bool:
     match error:
         case errors.KafkaUnavailable() | errors.Lame() | errors.Closed():
             return False
@@ -312,7 +315,7 @@ def _another_may_say(error: KdirError) -> bool:
             return False
 
 
-def _heavier(known: KdirError | None, error: KdirError) -> KdirError:
+def more_informative_error(known: KdirError | None, error: KdirError) -> KdirError:
     """Of several failures the one that says most: a server that spoke, before silence."""
     if known is None or isinstance(error, errors.NotReady | errors.StoreUnavailable):
         return error

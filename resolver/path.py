@@ -60,7 +60,7 @@ class Path:
 
     @classmethod
     def parse(cls, text: str) -> Path:
-        """Read a canonical path.
+        """Reads a canonical path.
 
         Raises:
             InvalidPath: naming the segment (counted from 1) and the rule that it breaks.
@@ -72,8 +72,8 @@ class Path:
         raise _explained(text)
 
     @classmethod
-    def of(cls, segments: Iterable[str]) -> Path:
-        """Build a path of segments, checking each and the whole.
+    def from_segments(cls, segments: Iterable[str]) -> Path:
+        """Builds a path of segments, checking each and the whole.
 
         Raises:
             InvalidPath: as ``parse``.
@@ -105,12 +105,12 @@ class Path:
         return Path(self.segments[:-1])
 
     def child(self, name: str) -> Path:
-        """The path of the entry ``name`` in this directory.
+        """Returns the path of the entry ``name`` in this directory.
 
         Raises:
             InvalidPath: the name is no segment, or the whole becomes too long.
         """
-        return Path.of((*self.segments, name))
+        return Path.from_segments((*self.segments, name))
 
     def join(self, relative: Iterable[str]) -> Path:
         """This path with segments put after it.
@@ -118,14 +118,14 @@ class Path:
         Raises:
             InvalidPath: the whole becomes too long.
         """
-        return Path.of((*self.segments, *relative))
+        return Path.from_segments((*self.segments, *relative))
 
     def is_prefix_of(self, other: Path) -> bool:
-        """Whether ``other`` is this path or lies below it."""
+        """True if ``other`` is this path or lies below it."""
         return other.segments[: len(self.segments)] == self.segments
 
     def below(self, ancestor: Path) -> tuple[str, ...]:
-        """The segments of this path below ``ancestor``.
+        """Returns the segments of this path below ``ancestor``.
 
         Raises:
             ValueError: ``ancestor`` is no prefix; a bug of the caller's.
@@ -139,7 +139,7 @@ class Path:
         return target.join(self.below(source))
 
     def relation(self, other: Path) -> Relation:
-        """How this path lies to ``other``: ANCESTOR means that this one is above."""
+        """Returns how this path lies to ``other``: ANCESTOR means that this one is above."""
         if self.segments == other.segments:
             return Relation.EQUAL
         if self.is_prefix_of(other):
@@ -149,7 +149,7 @@ class Path:
         return Relation.DISJOINT
 
     def common_ancestor(self, other: Path) -> Path:
-        """The deepest path that is a prefix of both."""
+        """Returns the deepest path that is a prefix of both."""
         count = 0
         for mine, theirs in zip(self.segments, other.segments, strict=False):
             if mine != theirs:
@@ -163,7 +163,7 @@ ROOT: Final = Path()
 
 
 def is_system(name: str) -> bool:
-    """Whether a segment names a system entry, hidden from listings unless asked for."""
+    """True if a segment names a system entry, hidden from listings unless asked for."""
     return name.startswith("__")
 
 
@@ -173,7 +173,7 @@ def is_segment(text: str) -> bool:
 
 
 def check_segment(segment: str, position: int = 1) -> None:
-    """Check one segment.
+    """Checks one segment.
 
     Raises:
         InvalidPath: naming the segment, its place (counted from 1) and the rule.
@@ -183,10 +183,10 @@ def check_segment(segment: str, position: int = 1) -> None:
 
 
 def _refusal(message: str, *, segment: str, position: int, rule: str) -> InvalidPath:
-    return InvalidPath(message, segment=_shown(segment), position=position, rule=rule)
+    return InvalidPath(message, segment=_quote(segment), position=position, rule=rule)
 
 
-def _shown(text: str, most: int = 60) -> str:
+def _quote(text: str, most: int = 60) -> str:
     # Long or unprintable input must not flood a terminal or a log.
     quoted = text.encode("unicode_escape", "backslashreplace").decode("ascii")
     return quoted if len(quoted) <= most else f"{quoted[:most]}… ({len(text)} characters)"
@@ -195,7 +195,7 @@ def _shown(text: str, most: int = 60) -> str:
 def _explained(text: str) -> InvalidPath:
     if not text.startswith("/"):
         return _refusal(
-            f"path {_shown(text)!r}: must begin with '/'", segment=text, position=0, rule="absolute"
+            f"path {_quote(text)!r}: must begin with '/'", segment=text, position=0, rule="absolute"
         )
     size = len(text.encode("utf-8", "surrogatepass"))
     segments = text[1:].split("/")
@@ -206,13 +206,13 @@ def _explained(text: str) -> InvalidPath:
                 return _explained_segment(segment, position)
     if len(segments) > MAX_SEGMENTS:
         return _refusal(
-            f"path {_shown(text)!r}: {len(segments)} segments; at most {MAX_SEGMENTS} are allowed",
+            f"path {_quote(text)!r}: {len(segments)} segments; at most {MAX_SEGMENTS} are allowed",
             segment=segments[MAX_SEGMENTS],
             position=MAX_SEGMENTS + 1,
             rule="segments",
         )
     return _refusal(
-        f"path {_shown(text)!r}: {size} bytes; at most {MAX_PATH_BYTES} are allowed",
+        f"path {_quote(text)!r}: {size} bytes; at most {MAX_PATH_BYTES} are allowed",
         segment=segments[-1],
         position=len(segments),
         rule="bytes",
@@ -228,13 +228,13 @@ def _explained_segment(segment: str, position: int) -> InvalidPath:
     elif (illegal := _ILLEGAL.search(segment)) is not None:
         rule = "characters"
         what = (
-            f"{where} is {_shown(segment)!r}: character {_shown(illegal.group())!r} at "
+            f"{where} is {_quote(segment)!r}: character {_quote(illegal.group())!r} at "
             f"{illegal.start()} is not one of a-z A-Z 0-9 . _ -"
         )
     else:
         rule = "length"
         what = (
             f"{where} has {len(segment)} characters; at most {MAX_SEGMENT_LENGTH} are allowed: "
-            f"{_shown(segment)!r}"
+            f"{_quote(segment)!r}"
         )
     return _refusal(f"invalid path: {what}", segment=segment, position=position, rule=rule)

@@ -92,7 +92,7 @@ class PeerCertificates:
         self._reading: Final[dict[tuple[str, str], Future[bytes]]] = {}
 
     def known(self, endpoint: str, cluster_id: str) -> bytes:
-        """The certificates of an endpoint, PEM; empty where none was read yet."""
+        """Returns the certificates of an endpoint, PEM; empty where none was read yet."""
         return b"".join(self._known.get((endpoint, cluster_id), ()))
 
     def read(
@@ -247,7 +247,7 @@ def _context(material: TlsMaterial) -> ssl.SSLContext:
 
 
 def _why(error: ssl.SSLCertVerificationError) -> str:
-    """The words of ``resolver.error_status`` for the same."""
+    """Returns the words of ``resolver.error_status`` for the same."""
     if error.verify_code in _OTHER_NAME:
         return "its certificate is not for the name that was dialled"
     if error.verify_code in _NO_CA:

@@ -11,7 +11,7 @@ __all__ = ["parse_settings", "read_settings"]
 
 
 def read_settings(file: str) -> dict[str, str]:
-    """The settings in a file (see ``parse_settings``).
+    """Returns the settings in a file (see ``parse_settings``).
 
     Raises:
         ValueError: it cannot be read, or a line is wrong; one sentence that begins with its name.
@@ -29,7 +29,8 @@ def read_settings(file: str) -> dict[str, str]:
 
 
 def parse_settings(text: str) -> dict[str, str]:
-    """The settings of lines ``KEY=VALUE``; those that begin with ``#`` or ``!`` are comments.
+    """Returns the settings of lines ``KEY=VALUE``; those that begin with ``#`` or ``!`` are
+    comments.
 
     Blanks around key and value are no part of them. Nothing is escaped, and no line goes on in the
     next.

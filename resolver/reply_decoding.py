@@ -15,24 +15,30 @@ from resolver import errors
 from resolver.error_status import from_outcome
 from resolver.path import Path
 from resolver.printable import printable
-from resolver.resolution.outcome import (
+from resolver.resolution.values import (
     Absent,
     Answer,
+    AskedBecause,
+    ErrorAnswer,
     LinkMode,
     Outcome,
     Referral,
     Reply,
     Rewrite,
-    Said,
     Sender,
-    Way,
 )
 from resolver.revision_token import NOTHING_READ, ReadPositions, Token
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = ["MAX_LIFETIME_SECONDS", "MAX_NEGATIVE_SECONDS", "batch", "one", "sender"]
+__all__ = [
+    "MAX_LIFETIME_SECONDS",
+    "MAX_NEGATIVE_SECONDS",
+    "decode_batch",
+    "decode_reply",
+    "decode_sender",
+]
 
 MAX_LIFETIME_SECONDS: Final = 3600
 """No answer or referral is kept longer, whatever its sender says (R18)."""
@@ -40,9 +46,9 @@ MAX_NEGATIVE_SECONDS: Final = 30
 """No absence is kept longer: a topic made a moment ago must not stay away for long (R18)."""
 
 _WAYS: Final = {
-    resolve_pb2.REFERRAL_KIND_DOWN: Way.DOWN,
-    resolve_pb2.REFERRAL_KIND_UP: Way.UP,
-    resolve_pb2.REFERRAL_KIND_DIRECT: Way.DIRECT,
+    resolve_pb2.REFERRAL_KIND_DOWN: AskedBecause.DOWN,
+    resolve_pb2.REFERRAL_KIND_UP: AskedBecause.UP,
+    resolve_pb2.REFERRAL_KIND_DIRECT: AskedBecause.DIRECT,
 }
 _MAX_NAME: Final = 256  # of ids and names that only people and comparisons look at
 _MAX_ENDPOINT: Final = 300
@@ -50,19 +56,20 @@ _REMEMBERED_TOKENS: Final = 256
 """Of servers; one gives the same token until its tree changes."""
 
 
-def one(response: resolve_pb2.ResolveResponse) -> Reply:
-    """The reply to one question.
+def decode_reply(response: resolve_pb2.ResolveResponse) -> Reply:
+    """Returns the reply to one question.
 
     Raises:
         Lame: it cannot be read.
     """
-    return Reply(sender(response.authority), _outcome(response.outcome))
+    return Reply(decode_sender(response.authority), _outcome(response.outcome))
 
 
-def batch(
+def decode_batch(
     response: resolve_pb2.BatchResolveResponse, paths: Sequence[Path]
 ) -> Iterator[Reply | errors.KdirError]:
-    """The replies to ``paths``, in order; what went wrong with one of them is an error there.
+    """Yields the replies to ``paths``, in order; what went wrong with one of them is an error
+    there.
 
     Raises:
         Lame: there are not as many outcomes as paths.
@@ -72,7 +79,7 @@ def batch(
     senders: list[Sender | errors.Lame] = []
     for authority in response.authorities:
         try:
-            senders.append(sender(authority))
+            senders.append(decode_sender(authority))
         except errors.Lame as error:
             senders.append(error)
     everybody = NOTHING_READ
@@ -96,7 +103,7 @@ def batch(
 def _whose(
     senders: list[Sender | errors.Lame], path: Path, index: int | None
 ) -> Sender | errors.Lame:
-    """Who gave an outcome. Only resolutions say it; the rest is by the deepest that may."""
+    """Returns who gave an outcome. Only resolutions say it; the rest is by the deepest that may."""
     if not senders:
         return errors.Lame("answer without authority")
     if len(senders) == 1 and not index:
@@ -107,8 +114,8 @@ def _whose(
     return max(able, key=lambda one: len(one.mount), default=senders[0])
 
 
-def sender(authority: resolve_pb2.Authority) -> Sender:
-    """Who answered.
+def decode_sender(authority: resolve_pb2.Authority) -> Sender:
+    """Returns who answered.
 
     Raises:
         Lame: it does not say, or not so that it could be read.
@@ -133,7 +140,7 @@ def sender(authority: resolve_pb2.Authority) -> Sender:
 
 @lru_cache(_REMEMBERED_TOKENS)
 def _read_positions(token: str) -> ReadPositions:
-    """What a server read: of itself, and of those that it asked in one's name."""
+    """Returns what a server read: of itself, and of those that it asked in one's name."""
     try:
         return ReadPositions(Token.parse(token).positions) if token else NOTHING_READ
     except errors.InvalidToken:
@@ -153,7 +160,7 @@ def _outcome(outcome: resolve_pb2.Outcome) -> Outcome:
             nearest = _optional(absent.nearest_directory, "nearest directory")
             return Absent(nearest, min(absent.lifetime_seconds, MAX_NEGATIVE_SECONDS))
         case "error":
-            return Said(from_outcome(outcome.error))
+            return ErrorAnswer(from_outcome(outcome.error))
         case _:
             raise errors.Lame("answered nothing")
 
@@ -167,10 +174,10 @@ def _answer(resolution: resolve_pb2.Resolution) -> Answer:
 
 
 def _referral(referral: resolve_pb2.Referral) -> Referral:
-    way = _WAYS.get(referral.kind, Way.START)
+    way = _WAYS.get(referral.kind, AskedBecause.START)
     return Referral(
         way=way,
-        mount=(_optional if way is Way.UP else _required)(referral.mount, "mount"),
+        mount=(_optional if way is AskedBecause.UP else _required)(referral.mount, "mount"),
         # One too long to be an endpoint is cut, and refused as what it then is.
         endpoints=tuple(endpoint[:_MAX_ENDPOINT] for endpoint in referral.endpoints[:100]),
         cluster_id=_text(referral.cluster_id),

@@ -12,27 +12,35 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from resolver import errors, reply_decoding
-from resolver.endpoints import LEAST_SECONDS, Health, patience
+from resolver.endpoints import LEAST_SECONDS, ServerHealth, per_server_timeout
 from resolver.errors import KdirError
-from resolver.location import TopicLocation, location_of
 from resolver.path import ROOT, Path
-from resolver.resolution.hop import Hop, Trouble, few, is_above
-from resolver.resolution.outcome import Absent, Answer, Referral, Reply, Rewrite, Said, Way
+from resolver.resolution.referral_checks import Hop, ServerFailure, first_endpoints, is_above
 from resolver.resolution.state_machine import MAX_HOPS
+from resolver.resolution.values import (
+    Absent,
+    Answer,
+    AskedBecause,
+    ErrorAnswer,
+    Referral,
+    Reply,
+    Rewrite,
+)
+from resolver.topic_location import TopicLocation, location_of
 from resolver.transport import Transport, method
 
 if TYPE_CHECKING:
     from kdir.v1 import resolve_pb2
 
-__all__ = ["Locator"]
+__all__ = ["ReverseLookup"]
 
 
 @dataclass(frozen=True, slots=True)
-class Locator:
+class ReverseLookup:
     """Finds the path of a physical topic. Thread-safe."""
 
     transport: Transport
-    health: Health
+    health: ServerHealth
     refusal: Callable[[str], str]
     clock: Callable[[], float]
 
@@ -44,7 +52,8 @@ class Locator:
         token: str,
         deadline: float,
     ) -> TopicLocation:
-        """Where the topic is; ``cluster`` is a name or an id, empty = that of the first server.
+        """Returns where the topic is; ``cluster`` is a name or an id, empty = that of the first
+        server.
 
         Raises:
             KdirError: as ``Resolver.which``.
@@ -56,7 +65,9 @@ class Locator:
         )
         search = _Search(self, request, deadline)
         try:
-            return search.run(Hop(Way.START, ROOT, None, start, list(self.health.order(start))))
+            return search.run(
+                Hop(AskedBecause.START, ROOT, None, start, list(self.health.order(start)))
+            )
         except KdirError as error:
             error.attempts = (*search.attempts, *error.attempts)
             raise
@@ -66,7 +77,7 @@ class _Search:
     """One search."""
 
     def __init__(
-        self, locator: Locator, request: resolve_pb2.LocateRequest, deadline: float
+        self, locator: ReverseLookup, request: resolve_pb2.LocateRequest, deadline: float
     ) -> None:
         self._locator = locator
         self._request = request
@@ -89,7 +100,7 @@ class _Search:
         )
 
     def _ask_all(self, hop: Hop) -> TopicLocation | Hop:
-        """The location, or the servers to ask next."""
+        """Returns the location, or the servers to ask next."""
         slow: set[str] = set()
         while hop.queue:
             endpoint = hop.queue.pop(0)
@@ -97,7 +108,7 @@ class _Search:
             left = self._deadline - self._locator.clock()
             if left < LEAST_SECONDS:
                 raise errors.DeadlineExceeded(
-                    f"cluster {self._request.cluster!r}: the time was over before {hop.named} "
+                    f"cluster {self._request.cluster!r}: the time was over before {hop.label} "
                     "could be asked"
                 )
             share = min(len(hop.queue) + 1, 4)
@@ -107,45 +118,45 @@ class _Search:
                     endpoint,
                     method("ResolveService.Locate"),
                     self._request,
-                    patience(left, 1 / share, hurried=hurried),
+                    per_server_timeout(left, 1 / share, hurried=hurried),
                     cluster_id=hop.cluster_id,
                 )
-                return self._judge(hop, endpoint, reply_decoding.one(response))
+                return self._judge(hop, endpoint, reply_decoding.decode_reply(response))
             except KdirError as error:
                 self.attempts.append(f"{endpoint} ({hop.way.value}): {error}")
                 if isinstance(error, errors.DeadlineExceeded):
-                    self._locator.health.slow(endpoint)
+                    self._locator.health.note_slow(endpoint)
                     if hurried:
                         slow.add(endpoint)
                         hop.queue.append(endpoint)
                         continue
                 hop.troubles.append((self._trouble(hop, endpoint, error), error))
-        raise hop.verdict(ROOT)
+        raise hop.combined_error(ROOT)
 
-    def _trouble(self, hop: Hop, endpoint: str, error: KdirError) -> Trouble:
-        """What an error makes of a server; what another would say too is raised again."""
+    def _trouble(self, hop: Hop, endpoint: str, error: KdirError) -> ServerFailure:
+        """Returns what an error makes of a server; what another would say too is raised again."""
         match error:
             case errors.NotReady() | errors.StoreUnavailable() | errors.TokenFromFuture():
-                return Trouble.NOT_READY
-            case errors.Absent() if self._is_owner_word(hop, error):
+                return ServerFailure.NOT_READY
+            case errors.Absent() if self._is_owner_record(hop, error):
                 raise error
             case errors.BadReferral() | errors.Lame() | errors.NotAuthoritative():
-                self._locator.health.lame(endpoint)
+                self._locator.health.note_lame(endpoint)
                 is_bad = isinstance(error, errors.BadReferral)
-                return Trouble.BAD if is_bad else Trouble.LAME
+                return ServerFailure.BAD if is_bad else ServerFailure.LAME
             case errors.Absent() | errors.Unmounted() | errors.Unimplemented():
-                return Trouble.LAME
+                return ServerFailure.LAME
             case errors.NoRoute():
-                return Trouble.NO_ROUTE
+                return ServerFailure.NO_ROUTE
             case errors.DeadlineExceeded():
-                return Trouble.UNREACHABLE
+                return ServerFailure.UNREACHABLE
             case errors.Unavailable():
-                self._locator.health.failed(endpoint)
-                return Trouble.UNREACHABLE
+                self._locator.health.note_failure(endpoint)
+                return ServerFailure.UNREACHABLE
             case _:
                 raise error
 
-    def _is_owner_word(self, hop: Hop, error: KdirError) -> bool:
+    def _is_owner_record(self, hop: Hop, error: KdirError) -> bool:
         if hop.referral is None:
             return True
         return error.metadata.get("cluster_id", "") == hop.referral.cluster_id
@@ -158,7 +169,7 @@ class _Search:
         owns = wanted in {"", sender.cluster_id, sender.cluster}
         match reply.outcome:
             case Answer(path=path) as answer if owns and sender.mount.is_prefix_of(path):
-                self._locator.health.good(endpoint)
+                self._locator.health.note_success(endpoint)
                 return location_of(answer, sender)
             case Absent() if owns:
                 raise errors.Absent(
@@ -168,24 +179,26 @@ class _Search:
                 )
             case Referral() as referral if not owns:
                 return self._follow(endpoint, sender.mount, referral)
-            case Said(error=error):
+            case ErrorAnswer(error=error):
                 raise error
             case Answer() | Absent() | Referral() | Rewrite():
                 raise errors.Lame(f"{endpoint} answers for cluster {wanted!r}, which it is not")
 
     def _follow(self, endpoint: str, mount: Path, referral: Referral) -> Hop:
-        if referral.way is Way.UP:
+        if referral.way is AskedBecause.UP:
             above = referral.mount is None or is_above(referral.mount, mount)
             why = "" if self._rising and above else "up, after the search has come down"
         else:
             own = referral.mount == mount
             why = "to its own mount" if own or referral.mount is None else ""
-            if referral.way is Way.DOWN and not why:
+            if referral.way is AskedBecause.DOWN and not why:
                 why = (
                     "" if is_above(mount, referral.mount or ROOT) else "down, to what is not below"
                 )
             self._rising = False
-        endpoints = tuple(one for one in few(referral.endpoints) if one not in self._asked)
+        endpoints = tuple(
+            one for one in first_endpoints(referral.endpoints) if one not in self._asked
+        )
         if referral.endpoints and not endpoints:
             raise errors.ReferralLoop(f"{endpoint} refers {referral.shown}, which was asked before")
         if why:
@@ -197,7 +210,9 @@ class _Search:
         allowed: list[str] = []
         for one in endpoints:
             if refused := self._locator.refusal(one):
-                hop.troubles.append((Trouble.BAD, errors.BadReferral(f"{hop.named}: {refused}")))
+                hop.troubles.append(
+                    (ServerFailure.BAD, errors.BadReferral(f"{hop.label}: {refused}"))
+                )
             else:
                 allowed.append(one)
         hop.queue = list(self._locator.health.order(allowed))

@@ -38,13 +38,13 @@ class Token:
     positions: Mapping[str, Position] = field(default_factory=lambda: MappingProxyType({}))
 
     @classmethod
-    def of(cls, cluster_id: str, incarnation: str, revision: int) -> Token:
-        """The token of one position."""
+    def from_position(cls, cluster_id: str, incarnation: str, revision: int) -> Token:
+        """Returns the token of one position."""
         return cls({cluster_id: Position(incarnation, revision)})
 
     @classmethod
     def parse(cls, text: str) -> Token:
-        """Read a token; the empty text is the empty token.
+        """Reads a token; the empty text is the empty token.
 
         Raises:
             InvalidToken: not one that a directory server gave.
@@ -80,8 +80,8 @@ class Token:
 
     @classmethod
     def merge(cls, tokens: Iterable[Token]) -> Token:
-        """The later position of each cluster; of two incarnations the one that comes later in
-        ``tokens``, since only its store still lives.
+        """Returns the later position of each cluster; of two incarnations the one that comes later
+        in ``tokens``, since only its store still lives.
         """
         merged: dict[str, Position] = {}
         for token in tokens:
@@ -109,7 +109,7 @@ class ReadPositions(NamedTuple):
     asked, or a server walked on in one's name."""
 
     def joined(self, other: ReadPositions) -> ReadPositions:
-        """What rests on both: the earlier position of each cluster."""
+        """Returns what rests on both: the earlier position of each cluster."""
         if not other.positions:
             return self if other.is_complete else self.incomplete()
         positions = other.positions
@@ -127,11 +127,13 @@ class ReadPositions(NamedTuple):
         return ReadPositions(positions, self.is_complete and other.is_complete)
 
     def incomplete(self) -> ReadPositions:
-        """The same, with clusters missing."""
+        """Returns the same, with clusters missing."""
         return ReadPositions(self.positions, is_complete=False) if self.is_complete else self
 
     def advanced(self, cluster_id: str, place: Position) -> ReadPositions:
-        """The same, with one cluster's position replaced by a later one of the same incarnation."""
+        """Returns the same, with one cluster's position replaced by a later one of the same
+        incarnation.
+        """
         known = self.positions.get(cluster_id)
         if (
             known is None

@@ -1,7 +1,8 @@
 """Definitions of settings that are kept as text: what fits, and which texts are the same value.
 
-Refuses to know any setting; ``directory.namespace.topic_configs`` and ``resolver.kafka.settings``
-do. Numbers have Kafka's 32 and 64 bits (``org.apache.kafka.common.config.ConfigDef``).
+Refuses to know any setting; ``directory.namespace.topic_configs`` and
+``resolver.kafka.client_settings`` do. Numbers have Kafka's 32 and 64 bits
+(``org.apache.kafka.common.config.ConfigDef``).
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from typing import Final
 
 __all__ = [
     "INTEGER",
-    "Definition",
+    "SettingType",
+    "boolean",
     "int_of",
     "list_of",
     "long_of",
@@ -22,7 +24,6 @@ __all__ = [
     "one_of",
     "parts",
     "ratio",
-    "truth",
 ]
 
 _INT_MAX: Final = 2**31 - 1
@@ -36,7 +37,7 @@ _MOST_COMPARED: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Definition:
+class SettingType:
     """One setting: ``fits`` is a test of its text, ``wanted`` says in words what would be right."""
 
     wanted: str
@@ -45,7 +46,7 @@ class Definition:
     """The same text for the same value."""
 
 
-def _whole(least: int, most: int, *besides: int) -> Definition:
+def _whole(least: int, most: int, *besides: int) -> SettingType:
     def fits(text: str) -> bool:
         if not INTEGER.fullmatch(text.strip()):
             return False
@@ -54,52 +55,52 @@ def _whole(least: int, most: int, *besides: int) -> Definition:
 
     upper = "" if most in {_INT_MAX, _LONG_MAX} else f" to {most}"
     bits = "" if upper else f" (at most {most})"
-    words = f"a whole number from {least}{upper}{bits}"
+    parts = f"a whole number from {least}{upper}{bits}"
     extra = "".join(f", or {number}" for number in besides)
-    return Definition(words + extra, fits, lambda text: str(int(text)))
+    return SettingType(parts + extra, fits, lambda text: str(int(text)))
 
 
-def int_of(least: int = -(2**31), most: int = _INT_MAX, *besides: int) -> Definition:
+def int_of(least: int = -(2**31), most: int = _INT_MAX, *besides: int) -> SettingType:
     """A number of 32 bits, from ``least`` to ``most``, or one of ``besides``."""
     return _whole(least, most, *besides)
 
 
-def long_of(least: int = -(2**63), most: int = _LONG_MAX) -> Definition:
+def long_of(least: int = -(2**63), most: int = _LONG_MAX) -> SettingType:
     """A number of 64 bits, from ``least`` to ``most``."""
     return _whole(least, most)
 
 
-def ratio() -> Definition:
+def ratio() -> SettingType:
     """A decimal number from 0 to 1."""
 
     def fits(text: str) -> bool:
         return bool(_DECIMAL.fullmatch(text.strip())) and 0.0 <= float(text) <= 1.0
 
-    return Definition("a number from 0 to 1", fits, lambda text: repr(float(text)))
+    return SettingType("a number from 0 to 1", fits, lambda text: repr(float(text)))
 
 
-def truth() -> Definition:
+def boolean() -> SettingType:
     """``true`` or ``false``, in any case of letters."""
-    return Definition(
+    return SettingType(
         "true or false",
         lambda text: text.strip().lower() in {"true", "false"},
         lambda text: text.strip().lower(),
     )
 
 
-def one_of(*choices: str) -> Definition:
-    """One of these texts."""
-    return Definition(f"one of {', '.join(choices)}", lambda text: text in choices)
+def one_of(*choices: str) -> SettingType:
+    """Returns one of these texts."""
+    return SettingType(f"one of {', '.join(choices)}", lambda text: text in choices)
 
 
 def parts(text: str) -> list[str]:
-    """What stands between the commas."""
+    """Returns what stands between the commas."""
     return [part.strip() for part in text.split(",")]
 
 
-def list_of(*choices: str) -> Definition:
-    """One or more of these texts, in any order."""
-    return Definition(
+def list_of(*choices: str) -> SettingType:
+    """Returns one or more of these texts, in any order."""
+    return SettingType(
         f"one or more of {', '.join(choices)}, with commas between them",
         lambda text: set(parts(text)) <= set(choices),
         lambda text: ",".join(sorted(set(parts(text)))),
@@ -107,6 +108,6 @@ def list_of(*choices: str) -> Definition:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """The known name that looks most like this one, as far as its beginning says."""
+    """Returns the known name that looks most like this one, as far as its beginning says."""
     # To compare costs the product of both lengths, and a name may be whatever somebody sent.
     return get_close_matches(name[:_MOST_COMPARED], known, n=1, cutoff=0.0)[0]

@@ -60,17 +60,17 @@ class MemoryTransport:
         *,
         cluster_id: str = "",
     ) -> Any:
-        return self._ask(endpoint, method, request)
+        return self._send_request(endpoint, method, request)
 
     def stream(
         self, endpoint: str, method: Method, request: Message, *, cluster_id: str = ""
     ) -> Stream:
-        return _MemoryStream(lambda: self._ask(endpoint, method, request))
+        return _MemoryStream(lambda: self._send_request(endpoint, method, request))
 
     def close(self) -> None:
         self._handlers.clear()
 
-    def _ask(self, endpoint: str, method: Method, request: Message) -> Any:
+    def _send_request(self, endpoint: str, method: Method, request: Message) -> Any:
         name = method.name.removeprefix("/kdir.v1.").replace("/", ".")
         self.calls.append((endpoint, name))
         handler = self._handlers.get(endpoint)
@@ -104,7 +104,7 @@ class MemoryDirectory:
         self._resolvers: list[Resolver] = []
 
     def cluster(self, mount: str, name: str = "", *, bootstrap_servers: str = "") -> str:
-        """Mount a cluster; its server's endpoint. Its parent is the nearest one above it.
+        """Mounts a cluster; its server's endpoint. Its parent is the nearest one above it.
 
         ``name`` is by default the mount, joined by ``-``.
         """
@@ -119,7 +119,7 @@ class MemoryDirectory:
         return endpoint
 
     def topic(self, path: str, physical_name: str = "", *, partitions: int = 1) -> None:
-        """Make a topic, and the directories above it."""
+        """Makes a topic, and the directories above it."""
         parsed = Path.parse(path)
         cluster = self._owner(parsed)
         name = physical_name or ".".join(parsed.below(cluster.mount))
@@ -137,21 +137,21 @@ class MemoryDirectory:
         )
 
     def mkdir(self, path: str) -> None:
-        """Make a directory, and those above it."""
+        """Makes a directory, and those above it."""
         parsed = Path.parse(path)
         self._owner(parsed).put(parsed, entry_pb2.Entry(directory=entry_pb2.Directory()))
 
     def link(
         self, path: str, *targets: str, union: bool = False, fall_back_on_absent: bool = False
     ) -> None:
-        """Make a link, and the directories above it."""
+        """Makes a link, and the directories above it."""
         parsed = Path.parse(path)
         mode = entry_pb2.LINK_MODE_UNION if union else entry_pb2.LINK_MODE_FIRST
         link = entry_pb2.Link(targets=targets, mode=mode, fall_back_on_absent=fall_back_on_absent)
         self._owner(parsed).put(parsed, entry_pb2.Entry(link=link))
 
     def remove(self, path: str) -> None:
-        """Remove what stands at a path."""
+        """Removes what stands at a path."""
         parsed = Path.parse(path)
         self._owner(parsed).remove(parsed)
 
@@ -195,7 +195,7 @@ class MemoryDirectory:
         return found
 
     def deepest(self, path: Path, *, strictly_above: bool = False) -> _Cluster | None:
-        """The cluster mounted nearest above a path, or at it."""
+        """Returns the cluster mounted nearest above a path, or at it."""
         for length in range(len(path) - strictly_above, -1, -1):
             found = self._clusters.get(Path(path.segments[:length]))
             if found is not None:
@@ -203,7 +203,7 @@ class MemoryDirectory:
         return None
 
     def below(self, mount: Path, path: Path) -> _Cluster | None:
-        """The topmost cluster mounted strictly below ``mount`` that ``path`` lies in."""
+        """Returns the topmost cluster mounted strictly below ``mount`` that ``path`` lies in."""
         for length in range(len(mount) + 1, len(path) + 1):
             found = self._clusters.get(Path(path.segments[:length]))
             if found is not None:
@@ -211,7 +211,7 @@ class MemoryDirectory:
         return None
 
     def named(self, name: str) -> _Cluster | None:
-        """The cluster of this name or id."""
+        """Returns the cluster of this name or id."""
         for cluster in self._clusters.values():
             if name in (cluster.name, cluster.cluster_id):
                 return cluster
@@ -326,7 +326,7 @@ class _Cluster:
         parent.refer(resolve_pb2.REFERRAL_KIND_UP, outcome.referral)
 
     def refer(self, kind: resolve_pb2.ReferralKind, referral: resolve_pb2.Referral) -> None:
-        """Say that this cluster is the one to ask."""
+        """Reports that this cluster is the one to ask."""
         referral.kind = kind
         referral.mount = str(self.mount)
         referral.cluster_id = self.cluster_id
@@ -396,6 +396,6 @@ class _Cluster:
 
 
 def _from_to(above: Path, path: Path) -> Iterator[Path]:
-    """The paths from ``above`` down to ``path``, both included."""
+    """Yields the paths from ``above`` down to ``path``, both included."""
     for length in range(len(above), len(path) + 1):
         yield Path(path.segments[:length])

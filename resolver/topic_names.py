@@ -14,7 +14,9 @@ _ILLEGAL: Final = re.compile(r"[^a-zA-Z0-9._-]", re.ASCII)
 
 
 def why_invalid(name: str) -> str | None:
-    """The rule of Kafka's (``Topic#validate``) that a name breaks, in words; None = none."""
+    """Returns the rule of Kafka's (``Topic#validate``) that a name breaks, in words;
+    None = none.
+    """
     if not name:
         return "it is empty"
     if name in {".", ".."}:

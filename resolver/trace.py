@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from resolver.cached_lookup import absent_error
 from resolver.errors import KdirError
-from resolver.location import TopicLocation, location_of
 from resolver.path import Path
-from resolver.resolution.outcome import Attempt, Failed, Found, NotThere
-from resolver.resolution.state_machine import Resolution
+from resolver.resolution.state_machine import ResolutionStateMachine
+from resolver.resolution.values import AbsentResult, AnswerResult, Attempt, FailedResult
+from resolver.topic_location import TopicLocation, location_of
 
 __all__ = ["Trace", "trace_of"]
 
@@ -28,20 +28,20 @@ class Trace:
     elapsed_seconds: float
 
 
-def trace_of(walk: Resolution, elapsed_seconds: float) -> Trace:
-    """What a walk that has ended was."""
+def trace_of(walk: ResolutionStateMachine, elapsed_seconds: float) -> Trace:
+    """Returns what a walk that has ended was."""
     location: TopicLocation | None = None
     error: KdirError | None = None
     lifetime = 0
-    match end := walk.next():
-        case Found(answer=answer, sender=sender, links=links, lifetime_seconds=lifetime):
+    match end := walk.next_query():
+        case AnswerResult(answer=answer, sender=sender, links=links, lifetime_seconds=lifetime):
             try:
                 location = location_of(answer, sender, links)
             except KdirError as unusable:
                 error = unusable
-        case NotThere(lifetime_seconds=lifetime):
+        case AbsentResult(lifetime_seconds=lifetime):
             error = absent_error(walk.path, end)
-        case Failed(error=error):
+        case FailedResult(error=error):
             pass
         case _:
             raise AssertionError(f"a walk to {walk.path} did not end: {end}")

@@ -108,7 +108,7 @@ _MODULES: Final = {
 
 @functools.cache
 def method(name: str) -> Method:
-    """The rpc of this name, such as ``DirectoryService.CreateEntry``.
+    """Returns the rpc of this name, such as ``DirectoryService.CreateEntry``.
 
     Raises:
         KeyError: the contract has none of this name.
@@ -134,7 +134,7 @@ class Stream(Protocol):
     def __iter__(self) -> Iterator[Any]: ...
 
     def cancel(self) -> None:
-        """End it, from any thread; its iteration then ends with ``Cancelled``."""
+        """Ends it, from any thread; its iteration then ends with ``Cancelled``."""
 
 
 class Transport(Protocol):
@@ -152,7 +152,7 @@ class Transport(Protocol):
         *,
         cluster_id: str = "",
     ) -> Any:
-        """One question, one answer, within ``timeout_seconds``.
+        """Returns one question, one answer, within ``timeout_seconds``.
 
         Raises:
             KdirError: what the server said, or Unreachable, DeadlineExceeded, Unimplemented.
@@ -161,10 +161,10 @@ class Transport(Protocol):
     def stream(
         self, endpoint: str, method: Method, request: Message, *, cluster_id: str = ""
     ) -> Stream:
-        """One question, answers until either side ends it. Does not wait for the first."""
+        """Returns one question, answers until either side ends it. Does not wait for the first."""
 
     def close(self) -> None:
-        """Give back what was opened; calls under way end with ``Cancelled``."""
+        """Gives back what was opened; calls under way end with ``Cancelled``."""
 
 
 Metadata = Sequence[tuple[str, str | bytes]]
@@ -175,15 +175,15 @@ class Credentials(Protocol):
     """Who one is to servers. Thread-safe; files behind it may change."""
 
     def tls(self) -> tuple[int, TlsMaterial | None]:
-        """What connections are made with, None: without TLS; and which one of all so far it is.
-        With another one new connections are made.
+        """Returns what connections are made with, None: without TLS; and which one of all so far it
+        is. With another one new connections are made.
 
         Raises:
             KdirError: it cannot be used.
         """
 
     def metadata(self) -> Metadata:
-        """What goes with each call, such as a bearer token."""
+        """Returns what goes with each call, such as a bearer token."""
 
 
 class GrpcTransport:
@@ -298,7 +298,7 @@ class GrpcTransport:
             self._channels.close()
 
     def _with(self, endpoint: str, more: Metadata) -> Any:
-        """The metadata of a call.
+        """Returns the metadata of a call.
 
         Raises:
             InvalidArgument: a token would go there without TLS.
@@ -323,8 +323,8 @@ class GrpcTransport:
         again: bool,
         caller: str = "",
     ) -> _Peer:
-        """Whom to connect to: for a token to a server that was referred to, who shows a certificate
-        of the cluster. ``again``: read it although one is known.
+        """Returns whom to connect to: for a token to a server that was referred to, who shows a
+        certificate of the cluster. ``again``: read it although one is known.
 
         Raises:
             HandshakeFailed: it shows none of that cluster.

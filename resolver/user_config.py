@@ -36,10 +36,10 @@ __all__ = [
     "NO_CONTEXTS",
     "Context",
     "Contexts",
-    "Login",
+    "LoginSettings",
     "choose_allow",
     "choose_context",
-    "choose_login",
+    "choose_credentials",
     "choose_servers",
     "config_file",
     "environment_allow",
@@ -58,7 +58,7 @@ _FILES = ("ca", "cert", "key", "token_file")
 _KEYS = ("servers", "protected", *_FILES, "token", "allow")
 
 
-class Login(NamedTuple):
+class LoginSettings(NamedTuple):
     """Who the user is to servers, and which servers are believed; files are PEM, but for the token.
     All empty: no TLS, and nobody in particular.
     """
@@ -88,7 +88,7 @@ class Login(NamedTuple):
         return ", ".join(parts) or ("nobody, over TLS" if self.ca else "")
 
 
-_VARIABLES: Final = tuple(f"KDIR_{key.upper()}" for key in Login._fields)
+_VARIABLES: Final = tuple(f"KDIR_{key.upper()}" for key in LoginSettings._fields)
 
 
 class Context(NamedTuple):
@@ -97,7 +97,7 @@ class Context(NamedTuple):
     name: str
     servers: tuple[str, ...]
     protected: bool = False
-    login: Login = Login()
+    login: LoginSettings = LoginSettings()
     allow: tuple[str, ...] | None = None
     """Networks and domains of the servers that may be asked besides; None = all."""
 
@@ -109,7 +109,7 @@ class Contexts(NamedTuple):
     by_name: Mapping[str, Context] = MappingProxyType({})
 
     def get(self, name: str) -> Context:
-        """The context of that name.
+        """Returns the context of that name.
 
         Raises:
             InvalidArgument: there is none; names those that there are.
@@ -128,7 +128,7 @@ NO_CONTEXTS: Final = Contexts()
 
 
 def config_file() -> str:
-    """Where the contexts are kept, whether or not the file exists."""
+    """Returns where the contexts are kept, whether or not the file exists."""
     base = os.environ.get("XDG_CONFIG_HOME", "")
     if not os.path.isabs(base):  # the XDG specification: a relative one is to be ignored
         base = os.path.join(os.path.expanduser("~"), ".config")
@@ -136,7 +136,8 @@ def config_file() -> str:
 
 
 def choose_context(at: str, name: str, environ: Mapping[str, str]) -> Context | None:
-    """The context in force: ``name``, else the current one unless servers are named otherwise.
+    """Returns the context in force: ``name``, else the current one unless servers are named
+    otherwise.
 
     Raises:
         InvalidArgument: there is no such context, or the file is wrong.
@@ -149,7 +150,7 @@ def choose_context(at: str, name: str, environ: Mapping[str, str]) -> Context | 
 
 
 def choose_servers(at: str, name: str, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """The servers to ask.
+    """Returns the servers to ask.
 
     They are ``at``, else those of the context ``name``, else the variable ``KDIR_AT``, else those
     of the current context, else this machine's own.
@@ -165,43 +166,44 @@ def choose_servers(at: str, name: str, environ: Mapping[str, str]) -> tuple[str,
     return context.servers if context else (DEFAULT_SERVER,)
 
 
-def choose_login(at: str, name: str, environ: Mapping[str, str]) -> Login:
-    """Who the user is to the servers of ``choose_servers``: as the context says that is named, or
-    that they are of; servers of none are told nothing. Variables of the environment go before.
+def choose_credentials(at: str, name: str, environ: Mapping[str, str]) -> LoginSettings:
+    """Returns who the user is to the servers of ``choose_servers``: as the context says that is
+    named, or that they are of; servers of none are told nothing. Variables of the environment go
+    before.
 
     Raises:
         InvalidArgument: there is no such context, or the file is wrong.
     """
     context = _context_meant(at, name, environ)
-    login = context.login if context else Login()
-    said = environment_login(environ)
-    if said.token or said.token_file:
+    login = context.login if context else LoginSettings()
+    answered = environment_login(environ)
+    if answered.token or answered.token_file:
         login = login._replace(token="", token_file="")
-    return login._replace(**{key: value for key, value in said._asdict().items() if value})
+    return login._replace(**{key: value for key, value in answered._asdict().items() if value})
 
 
 def choose_allow(at: str, name: str, environ: Mapping[str, str]) -> tuple[str, ...] | None:
-    """The networks and domains of the servers that may be asked besides those of
-    ``choose_servers``, of the context that ``choose_login`` takes; None = all.
+    """Returns the networks and domains of the servers that may be asked besides those of
+    ``choose_servers``, of the context that ``choose_credentials`` takes; None = all.
 
     Raises:
         InvalidArgument: there is no such context, or the file is wrong.
     """
-    said = environment_allow(environ)
-    if said is not None:
-        return said
+    answered = environment_allow(environ)
+    if answered is not None:
+        return answered
     context = _context_meant(at, name, environ)
     return context.allow if context else None
 
 
 def environment_allow(environ: Mapping[str, str]) -> tuple[str, ...] | None:
-    """What the variable ``KDIR_ALLOW`` says, ``10.0.0.0/8,example.com``; None = nothing."""
-    said = environ.get("KDIR_ALLOW", "")
-    return tuple(part.strip() for part in said.split(",") if part.strip()) if said else None
+    """Returns what the variable ``KDIR_ALLOW`` says, ``10.0.0.0/8,example.com``; None = nothing."""
+    answered = environ.get("KDIR_ALLOW", "")
+    return tuple(part.strip() for part in answered.split(",") if part.strip()) if answered else None
 
 
 def _context_meant(at: str, name: str, environ: Mapping[str, str]) -> Context | None:
-    """The context in force, or one of the servers that were named."""
+    """Returns the context in force, or one of the servers that were named."""
     context = choose_context("" if name else at, name, environ)
     if context is not None:
         return context
@@ -210,13 +212,13 @@ def _context_meant(at: str, name: str, environ: Mapping[str, str]) -> Context | 
     return next(found, None)
 
 
-def environment_login(environ: Mapping[str, str]) -> Login:
-    """Who the user is as the variables ``KDIR_CA``, ``KDIR_CERT``, … alone say."""
-    return Login(*(environ.get(name, "") for name in _VARIABLES))
+def environment_login(environ: Mapping[str, str]) -> LoginSettings:
+    """Returns who the user is as the variables ``KDIR_CA``, ``KDIR_CERT``, … alone say."""
+    return LoginSettings(*(environ.get(name, "") for name in _VARIABLES))
 
 
 def parse_servers(text: str, where: str) -> tuple[str, ...]:
-    """Read ``host:port,host:port``.
+    """Reads ``host:port,host:port``.
 
     Raises:
         InvalidArgument: not of that form; ``where`` says what it was read from.
@@ -241,7 +243,7 @@ def _check_server(server: object, where: str) -> None:
 
 
 def load_contexts() -> Contexts:
-    """Read the file; without one there are no contexts.
+    """Reads the file; without one there are no contexts.
 
     Raises:
         InvalidArgument: the file is no such TOML; names the key and what would be right.
@@ -311,8 +313,8 @@ def check_allow(allow: object, where: str) -> None:
         raise InvalidArgument(f"{where}: {error.message.removeprefix('allow: ')}") from None
 
 
-def _login(value: Mapping[str, Any], where: str, name: str) -> Login:
-    found = {key: value.get(key, "") for key in Login._fields}
+def _login(value: Mapping[str, Any], where: str, name: str) -> LoginSettings:
+    found = {key: value.get(key, "") for key in LoginSettings._fields}
     for key, text in found.items():
         if not isinstance(text, str):
             raise InvalidArgument(f"{where}.{key}: a text was expected")
@@ -324,7 +326,7 @@ def _login(value: Mapping[str, Any], where: str, name: str) -> Login:
         raise InvalidArgument(f"{where}: token or token_file, not both")
     if found["token"] and os.path.exists(name) and os.stat(name).st_mode & 0o077:
         raise InvalidArgument(f"{name}: holds a token, and others may read it: chmod 600 {name}")
-    return Login(**found)
+    return LoginSettings(**found)
 
 
 def _check_keys(table: Mapping[str, Any], known: Sequence[str], where: str) -> None:
@@ -341,7 +343,7 @@ def _unknown_key(key: str, known: Sequence[str], where: str) -> NoReturn:
 
 
 def write_context(context: Context) -> None:
-    """Add a context to the file, or change the one of that name.
+    """Adds a context to the file, or changes the one of that name.
 
     Raises:
         InvalidArgument: the name is no bare TOML key, or the file cannot be written.
@@ -367,7 +369,7 @@ def write_context(context: Context) -> None:
     if context.allow is not None:
         check_allow(context.allow, f"context {context.name}")
         _set_key(lines, start + 1, "allow", _quoted_list(context.allow))
-    for key, text in zip(Login._fields, context.login, strict=True):
+    for key, text in zip(LoginSettings._fields, context.login, strict=True):
         known = before.by_name.get(context.name)
         if text and (known is None or text != getattr(known.login, key)):
             _set_key(lines, start + 1, key, _quoted(text))
@@ -375,7 +377,7 @@ def write_context(context: Context) -> None:
 
 
 def write_current(name: str) -> None:
-    """Make a context the current one.
+    """Makes a context the current one.
 
     Raises:
         InvalidArgument: there is none of that name, or the file cannot be written.
@@ -396,7 +398,7 @@ def _lines() -> list[str]:
 
 
 def _set_key(lines: list[str], start: int, key: str, value: str) -> None:
-    """Change ``key`` in the table that begins at line ``start``, or add it there."""
+    """Changes ``key`` in the table that begins at line ``start``, or adds it there."""
     pattern = re.compile(rf"\s*{key}\s*=")
     at = start
     while at < len(lines) and not lines[at].lstrip().startswith("["):
@@ -452,7 +454,7 @@ def _whole(contexts: Contexts) -> str:
         allow = "" if context.allow is None else f"allow = {_quoted_list(context.allow)}\n"
         login = "".join(
             f"{key} = {_quoted(text)}\n"
-            for key, text in zip(Login._fields, context.login, strict=True)
+            for key, text in zip(LoginSettings._fields, context.login, strict=True)
             if text
         )
         parts.append(

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from resolver.owner_calls import Owner
 
-__all__ = ["CHECKPOINT_SECONDS", "Changes", "Watching"]
+__all__ = ["CHECKPOINT_SECONDS", "WatchedChanges", "Watching"]
 
 CHECKPOINT_SECONDS: Final = 5
 """An idle server speaks this often."""
@@ -35,7 +35,7 @@ _LONGEST_PAUSE_SECONDS: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Changes:
+class WatchedChanges:
     """The changes of one revision, or a checkpoint with none."""
 
     events: tuple[watch_pb2.ChangeEvent, ...]
@@ -76,7 +76,7 @@ class Watching:
         """By the clock, when it was last begun to wait for the server; None while the caller is
         busy with what came."""
 
-    def __iter__(self) -> Iterator[Changes]:
+    def __iter__(self) -> Iterator[WatchedChanges]:
         pause = _FIRST_PAUSE_SECONDS
         position = 0
         owner: Owner | None = None
@@ -101,7 +101,7 @@ class Watching:
             self._closed.wait(pause)
             pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
 
-    def _follow(self, endpoint: str, owner: Owner) -> Iterator[Changes]:
+    def _follow(self, endpoint: str, owner: Owner) -> Iterator[WatchedChanges]:
         request = watch_pb2.WatchRequest(
             path=str(owner.path),
             after_token=self.token,
@@ -130,7 +130,7 @@ class Watching:
                         f"not {owner.cluster_id}"
                     )
                 self.token = response.token or self.token
-                yield Changes(tuple(response.events), self.token, authority)
+                yield WatchedChanges(tuple(response.events), self.token, authority)
                 if self._closed.is_set():
                     return
                 self._waiting_since = self._clock()
@@ -150,7 +150,7 @@ class Watching:
                 return
 
     def close(self) -> None:
-        """End it, from any thread."""
+        """Ends it, from any thread."""
         self._closed.set()
         stream = self._stream
         if stream is not None:

@@ -41,7 +41,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def soak_seconds(request: pytest.FixtureRequest) -> float:
-    """How long a test that could go on for ever does; ``--soak`` makes it ten minutes."""
+    """Returns how long a test that could go on for ever does; ``--soak`` makes it ten minutes."""
     return 600.0 if request.config.getoption("--soak") else 5.0
 
 
@@ -62,12 +62,12 @@ class SharedEtcd:
     endpoints: tuple[str, ...]
 
     def address(self) -> str:
-        """The address of a store that nobody else uses."""
+        """Returns the address of a store that nobody else uses."""
         return f"etcd://{','.join(self.endpoints)}/test-{secrets.token_hex(6)}"
 
 
 def missing(reason: object) -> NoReturn:
-    """Skip the test for want of a server, or fail it where servers are required.
+    """Skips the test for want of a server, or fail it where servers are required.
 
     Raises:
         pytest.skip.Exception: servers are optional here.
@@ -107,7 +107,9 @@ def kafka_brokers() -> Iterator[Callable[..., KafkaBroker]]:
 
 @pytest.fixture(scope="session")
 def kafka_broker(request: pytest.FixtureRequest) -> Iterator[SharedBroker]:
-    """One broker for all tests, started when the first asks; KDIR_TEST_KAFKA names another."""
+    """Yields one broker for all tests, started when the first asks; KDIR_TEST_KAFKA
+    names another.
+    """
     named = os.environ.get(OWN_BROKER)
     if named:
         from confluent_kafka.admin import AdminClient
@@ -130,8 +132,8 @@ def etcd_clusters() -> Iterator[Callable[..., EtcdCluster]]:
 
 @pytest.fixture(scope="session")
 def etcd_cluster(request: pytest.FixtureRequest) -> Iterator[SharedEtcd]:
-    """Three members for all tests, started when the first asks; KDIR_TEST_ETCD names others, as
-    host:port,host:port,….
+    """Yields three members for all tests, started when the first asks; KDIR_TEST_ETCD names others,
+    as host:port,host:port,….
     """
     named = os.environ.get(OWN_ETCD)
     if named:
@@ -143,7 +145,7 @@ def etcd_cluster(request: pytest.FixtureRequest) -> Iterator[SharedEtcd]:
 
 @pytest.fixture(scope="session")
 def delta_jars() -> list[Path]:
-    """The jars that make Spark read and write Delta tables."""
+    """Returns the jars that make Spark read and write Delta tables."""
     try:
         return spark.delta_jars()
     except ServerUnavailable as reason:

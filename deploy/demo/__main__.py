@@ -22,7 +22,7 @@ _CHECKOUT = Path(__file__).resolve().parents[2]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Do it; 0 when it worked, else a sentence on stderr says why not."""
+    """Does it; 0 when it worked, else a sentence on stderr says why not."""
     parser = argparse.ArgumentParser(prog="python -m deploy.demo", description=__doc__)
     parser.add_argument("action", choices=("up", "down", "status"))
     parser.add_argument(
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def up(home: Path) -> int:
-    """Start the demo below ``home`` and tell its story; the exit code."""
+    """Starts the demo below ``home`` and reports its story; the exit code."""
     began = time.monotonic()
     with federation.locked(home) as held:
         if not held:
@@ -55,7 +55,7 @@ def up(home: Path) -> int:
             )
         try:
             federation.remove(home)
-            _tell(home, began)
+            _report(home, began)
         except (StepFailed, StartFailed, ServerUnavailable) as error:
             federation.take_down(home)
             return _refuse(f"{error}\nThe demo's servers were ended; their logs are in {home}.")
@@ -65,12 +65,12 @@ def up(home: Path) -> int:
     return 0
 
 
-def _tell(home: Path, began: float) -> None:
+def _report(home: Path, began: float) -> None:
     kafka.installed()  # said before anything is started
     demo = Federation(home)
     with (home / "transcript.txt").open("w") as transcript:
         shell = Shell(transcript)
-        story.tell(demo, shell, began)
+        story.report(demo, shell, began)
 
 
 def _down(home: Path) -> int:

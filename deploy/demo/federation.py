@@ -48,7 +48,7 @@ KAFKA: dict[str, dict[str, Any]] = {
 
 
 def variable(cluster: str) -> str:
-    """The shell variable with the address of a cluster's directory: `LA_TRACKING`."""
+    """Returns the shell variable with the address of a cluster's directory: `LA_TRACKING`."""
     return cluster.upper().replace("-", "_")
 
 
@@ -63,7 +63,7 @@ class Federation:
         self.directories: dict[str, DirectoryProcess] = {}
 
     def start_brokers(self) -> None:
-        """Start the brokers together, and make the topics that were there before kdir."""
+        """Starts the brokers together, and makes the topics that were there before kdir."""
 
         def start(name: str) -> None:
             self.brokers[name].start()
@@ -72,7 +72,7 @@ class Federation:
         _each(start, self.brokers)
 
     def start_directories(self) -> None:
-        """Start the directory servers together; each is bound when this returns."""
+        """Starts the directory servers together; each is bound when this returns."""
         # Only now: the brokers hold their ports, so that none of these is one of theirs.
         ports: dict[str, int] = {}
         for name in CLUSTERS:
@@ -108,7 +108,7 @@ class Federation:
         return settings
 
     def restart(self, *names: str) -> None:
-        """Start directory servers again, on their ports and stores."""
+        """Starts directory servers again, on their ports and stores."""
         _each(lambda name: self.directories[name].start(), names)
 
     def kill(self, *names: str) -> None:
@@ -117,7 +117,7 @@ class Federation:
             self.directories[name].kill()
 
     def variables(self) -> dict[str, str]:
-        """What the demo's command lines, and its user's, find in the environment.
+        """Returns what the demo's command lines, and its user's, find in the environment.
 
         ``KDIR_AT`` is what somebody at the site la would have set.
         """
@@ -132,7 +132,7 @@ class Federation:
         }
 
     def write_environment(self) -> Path:
-        """Write the variables for `. FILE` in any POSIX shell."""
+        """Writes the variables for `. FILE` in any POSIX shell."""
         file = self.home / "env"
         variables = self.variables()
         del variables["PATH"]  # the reader's own, plus ours
@@ -142,7 +142,7 @@ class Federation:
 
 
 def _each(act: Callable[[str], object], names: Iterable[str]) -> None:
-    """Act on all at once; the first error counts, when all have ended."""
+    """Acts on all at once; the first error counts, when all have ended."""
     with ThreadPoolExecutor() as pool:
         for done in [pool.submit(act, name) for name in names]:
             done.result()
@@ -152,17 +152,19 @@ def _each(act: Callable[[str], object], names: Iterable[str]) -> None:
 
 
 def recorded(home: Path) -> list[Path]:
-    """The records of the servers that were started and not ended: directories, then brokers."""
+    """Returns the records of the servers that were started and not ended: directories, then
+    brokers.
+    """
     return sorted(home.glob("directories/*/*.pid")) + sorted(home.glob("kafka/*/*.pid"))
 
 
 def running(home: Path) -> list[str]:
-    """The names of the servers that run."""
+    """Returns the names of the servers that run."""
     return [record.parent.name for record in recorded(home) if is_recorded(record)]
 
 
 def take_down(home: Path) -> int:
-    """End what runs of the demo, directories before brokers; returns how many that were."""
+    """Ends what runs of the demo, directories before brokers; returns how many that were."""
     ended = 0
     for kind in ("directories", "kafka"):
         records = list(home.glob(f"{kind}/*/*.pid"))
@@ -172,7 +174,7 @@ def take_down(home: Path) -> int:
 
 
 def remove(home: Path) -> None:
-    """Remove the demo's data; the folder itself keeps its lock."""
+    """Removes the demo's data; the folder itself keeps its lock."""
     for place in home.iterdir():
         if place.name != "lock":
             shutil.rmtree(place) if place.is_dir() else place.unlink()
@@ -180,7 +182,7 @@ def remove(home: Path) -> None:
 
 @contextmanager
 def locked(home: Path, wait_seconds: float = 0) -> Iterator[bool]:
-    """Hold the demo's folder; gives whether that was to be had. The kernel lets go of the dead."""
+    """Holds the demo's folder; gives whether that was to be had. The kernel lets go of the dead."""
     home.mkdir(parents=True, exist_ok=True)
     deadline = time.monotonic() + wait_seconds
     with (home / "lock").open("w") as file:

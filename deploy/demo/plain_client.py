@@ -15,7 +15,7 @@ _SECONDS = 20
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Do what the words say; 0 when it worked."""
+    """Does what the words say; 0 when it worked."""
     parser = argparse.ArgumentParser(prog="plain_client", description=__doc__)
     mode = parser.add_mutually_exclusive_group(required=True)
     mode.add_argument("-L", action="store_true", help="list the topics")

@@ -45,13 +45,13 @@ class Shell:
         self._heading = ""
 
     def export(self, variables: Mapping[str, str]) -> None:
-        """Give the command lines to come these variables."""
+        """Gives the command lines to come these variables."""
         self._environment |= variables
 
     # -- words -----------------------------------------------------------------------------------
 
     def step(self, heading: str, prose: str = "") -> None:
-        """Begin a step: a heading, and what to look at."""
+        """Begins a step: a heading, and what to look at."""
         self._number += 1
         self._heading = f"{self._number}. {heading}"
         self._print(f"\n━━ {self._heading} ".ljust(100, "━"), style="1")
@@ -90,7 +90,7 @@ class Shell:
         lacks: Sequence[str] = (),
         code: int = 0,
     ) -> str:
-        """Run a command line, show it with its output, and check both; returns the output.
+        """Runs a command line, show it with its output, and checks both; returns the output.
 
         ``shows`` and ``lacks`` are regular expressions that must be found, or must not be.
 
@@ -114,7 +114,8 @@ class Shell:
         code: int = 0,
         seconds: float = 60,
     ) -> str:
-        """The same, for what becomes so by itself within ``seconds``; shows only how it came out.
+        """Returns the same, for what becomes so by itself within ``seconds``; shows only how it
+        came out.
 
         Raises:
             StepFailed: it did not, in time.
@@ -135,7 +136,7 @@ class Shell:
         return _COLOUR.sub("", text)
 
     def expect(self, holds: bool, what: str) -> None:  # noqa: FBT001 - reads as a sentence
-        """Check something that was computed from what commands printed.
+        """Checks something that was computed from what commands printed.
 
         Raises:
             StepFailed: it does not hold.
@@ -144,7 +145,7 @@ class Shell:
             self.fail(what)
 
     def fail(self, why: str) -> NoReturn:
-        """End the demo.
+        """Ends the demo.
 
         Raises:
             StepFailed: always.
@@ -158,7 +159,7 @@ class Shell:
             self._print(f"(exit code {code})", style="2")
 
     def _execute(self, line: str) -> tuple[int, str]:
-        """The exit code, and all that was printed, as on one terminal."""
+        """Returns the exit code, and all that was printed, as on one terminal."""
         ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, _WIDTH, 0, 0))
         process = subprocess.Popen(
@@ -184,7 +185,7 @@ class Shell:
 
 
 def _read(terminal: int, deadline: float) -> Iterator[bytes]:
-    """What is printed, until nobody holds the other end any more.
+    """Yields what is printed, until nobody holds the other end any more.
 
     Raises:
         TimeoutError: that did not happen by the deadline.
@@ -201,7 +202,7 @@ def _read(terminal: int, deadline: float) -> Iterator[bytes]:
 
 
 def _wrong(found: int, text: str, shows: Sequence[str], lacks: Sequence[str], code: int) -> str:
-    """What is not as it must be; empty when all is."""
+    """Returns what is not as it must be; empty when all is."""
     plain = _COLOUR.sub("", text)
     if found != code:
         return f"exit code {found}, {code} was expected; it printed:\n{plain}"

@@ -11,7 +11,7 @@ import time
 from deploy.demo.federation import CLUSTERS, Federation, variable
 from deploy.demo.shell import Shell
 
-__all__ = ["tell"]
+__all__ = ["report"]
 
 _CLICKS = "/la/tracking/search/clicks"
 _NEW = "/la/tracking/search/experiments/clicks"
@@ -19,8 +19,8 @@ _NY_CLICKS = "/ny/tracking/search/clicks"
 _PLAIN = "python -m deploy.demo.plain_client"
 
 
-def tell(demo: Federation, shell: Shell, began: float) -> None:
-    """Start everything and show it; leaves the federation running.
+def report(demo: Federation, shell: Shell, began: float) -> None:
+    """Starts everything and show it; leaves the federation running.
 
     Raises:
         StepFailed: a command did not print what it must.

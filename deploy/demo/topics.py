@@ -47,7 +47,7 @@ SEEDS: Mapping[str, tuple[Seed, ...]] = MappingProxyType(
 
 
 def make(bootstrap: str, seeds: tuple[Seed, ...]) -> None:
-    """Make the topics by a plain Kafka client, and wait until the broker has them.
+    """Makes the topics by a plain Kafka client, and waits until the broker has them.
 
     Raises:
         confluent_kafka.KafkaException: the broker refused.

@@ -17,7 +17,7 @@ _ON_JAVA = ("kafka", "delta")
 
 
 def main(names: list[str]) -> int:
-    """Fetch them; 0, or 1 after a sentence on stderr that says what is missing."""
+    """Fetches them; 0, or 1 after a sentence on stderr that says what is missing."""
     unknown = set(names) - set(_SERVERS)
     if unknown:
         print(f"unknown: {', '.join(unknown)}; known: {', '.join(_SERVERS)}", file=sys.stderr)

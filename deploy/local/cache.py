@@ -24,7 +24,9 @@ def cache_home() -> Path:
 
 @contextmanager
 def _lock(home: Path) -> Iterator[None]:
-    """One maker at a time, whichever clone it runs in; the kernel lets go when a maker dies."""
+    """Yields one maker at a time, whichever clone it runs in; the kernel lets go when a
+    maker dies.
+    """
     home.mkdir(parents=True, exist_ok=True)
     with (home / "lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -32,7 +34,7 @@ def _lock(home: Path) -> Iterator[None]:
 
 
 def provide(name: str, make: Callable[[Path], None]) -> Path:
-    """The folder `name` of the cache, made by `make` if it is not there.
+    """Returns the folder `name` of the cache, made by `make` if it is not there.
 
     `name` carries the version and whatever else decides the content. `make` is given an empty
     folder, which gets its name only when `make` returned: nobody ever sees half of it, and one
@@ -58,6 +60,6 @@ def provide(name: str, make: Callable[[Path], None]) -> Path:
 
 
 def find(name: str) -> Path | None:
-    """The folder `name` of the cache, if it is there."""
+    """Returns the folder `name` of the cache, if it is there."""
     target = cache_home() / name
     return target if target.is_dir() else None

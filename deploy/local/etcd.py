@@ -30,7 +30,7 @@ _START_SECONDS = 60
 
 
 def fetch() -> Path:
-    """The folder with the programs etcd, etcdutl and certificates, built by Go if missing.
+    """Returns the folder with the programs etcd, etcdutl and certificates, built by Go if missing.
 
     Raises:
         ServerUnavailable: Go is missing, or failed.
@@ -39,7 +39,7 @@ def fetch() -> Path:
 
 
 def installed() -> Path:
-    """The etcd program; builds nothing.
+    """Returns the etcd program; builds nothing.
 
     Raises:
         ServerUnavailable: it is not there yet.
@@ -97,11 +97,11 @@ class Certificates:
         return self.folder / "ca.pem"
 
     def cert(self, name: str) -> Path:
-        """The certificate of one name."""
+        """Returns the certificate of one name."""
         return self.folder / f"{name}.pem"
 
     def key(self, name: str) -> Path:
-        """Its private key."""
+        """Returns its private key."""
         return self.folder / f"{name}-key.pem"
 
 
@@ -147,7 +147,7 @@ class EtcdMember:
         return self._process
 
     def join(self, command: list[str | Path]) -> None:
-        """Start for the first time, by the command that says which cluster this is."""
+        """Starts for the first time, by the command that says which cluster this is."""
         scheme = "http" if self._certificates is None else "https"
         own = [
             f"--name={self.name}",
@@ -175,11 +175,11 @@ class EtcdMember:
         ]
 
     def start(self) -> None:
-        """Start again, on its data; without a quorum it will be there, and not ready."""
+        """Starts again, on its data; without a quorum it will be there, and not ready."""
         self.process.start()
 
     def await_ready(self) -> None:
-        """Return once it answers linearizable reads, which needs a quorum.
+        """Returns once it answers linearizable reads, which needs a quorum.
 
         Raises:
             StartFailed: with the last lines of its log.
@@ -187,7 +187,7 @@ class EtcdMember:
         self.process.await_ready(self.healthy, _START_SECONDS)
 
     def healthy(self) -> bool:
-        """Whether it answers a linearizable read now."""
+        """True if it answers a linearizable read now."""
         try:
             with urlopen(f"http://{LOOPBACK}:{self._health_port}/health", timeout=2) as page:
                 return bool(json.load(page)["health"] == "true")
@@ -195,7 +195,7 @@ class EtcdMember:
             return False
 
     def stop(self) -> None:
-        """Ask it to end."""
+        """Asks it to end."""
         self.process.stop()
 
     def kill(self) -> None:
@@ -291,7 +291,7 @@ class EtcdCluster:
         return ",".join(member.peer for member in self.members)
 
     def restore(self, snapshot: Path, token: str) -> None:
-        """Put a snapshot in place of all that is there, as etcd's manual says: every member is
+        """Puts a snapshot in place of all that is there, as etcd's manual says: every member is
         ended, gets the snapshot by `etcdutl`, and starts. `token` makes etcd's id of the cluster:
         another one, another id.
 
@@ -321,7 +321,7 @@ class EtcdCluster:
             member.await_ready()
 
     def kill(self) -> None:
-        """End every member at once, and remove their data."""
+        """Ends every member at once, and removes their data."""
         for member in self.members:
             member.kill()
         shutil.rmtree(self.directory, ignore_errors=True)

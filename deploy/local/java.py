@@ -14,7 +14,7 @@ OLDEST = 17
 
 @cache
 def java() -> str:
-    """The path of `java`: that of JAVA_HOME, else the first on PATH.
+    """Returns the path of `java`: that of JAVA_HOME, else the first on PATH.
 
     Raises:
         ServerUnavailable: there is none, or only an older one.

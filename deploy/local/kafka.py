@@ -30,7 +30,8 @@ _JVM = ("-XX:TieredStopAtLevel=1", "-Xshare:auto", "-Dorg.slf4j.simpleLogger.def
 
 
 def fetch() -> Path:
-    """The folder of Kafka's jars: KDIR_KAFKA_LIBS if set, else the cache's, fetched if missing.
+    """Returns the folder of Kafka's jars: KDIR_KAFKA_LIBS if set, else the cache's, fetched if
+    missing.
 
     Raises:
         ServerUnavailable: it cannot be had; the message says why.
@@ -39,7 +40,7 @@ def fetch() -> Path:
 
 
 def installed() -> Path:
-    """The same, but fetching nothing.
+    """Returns the same, but fetching nothing.
 
     Raises:
         ServerUnavailable: it is not there yet, or Java is missing.
@@ -151,7 +152,7 @@ class KafkaBroker:
         return self._process.running
 
     def start(self) -> None:
-        """Start the broker on its data and return once it answers a metadata request.
+        """Starts the broker on its data and returns once it answers a metadata request.
 
         Raises:
             StartFailed: with the last lines of its log.
@@ -189,7 +190,7 @@ class KafkaBroker:
         self._process.resume()
 
     def restart(self) -> None:
-        """Stop, if it runs, and start again on the same port and data."""
+        """Stops, if it runs, and starts again on the same port and data."""
         self.stop()
         self.start()
 
@@ -221,7 +222,7 @@ class KafkaBroker:
         return [java(), *_JVM, "-cp", f"{self._libs}/*", *arguments]
 
     def _prepare(self) -> None:
-        """Write the settings; format the data folder the first time."""
+        """Writes the settings; format the data folder the first time."""
         data = self.directory / "data"
         settings = _DEFAULTS | {"log.dirs": str(data)}
         protocol = "PLAINTEXT"
@@ -284,7 +285,7 @@ _DEFAULTS = {
 
 
 def _listeners(protocol: str, port: int, controller_port: int) -> dict[str, str]:
-    """The clients' listener, called as its protocol, and the controller's, of the same."""
+    """Returns the clients' listener, called as its protocol, and the controller's, of the same."""
     controller = f"{LOOPBACK}:{controller_port}"
     return {
         "listeners": f"{protocol}://{LOOPBACK}:{port},{_CONTROLLER}://{controller}",
@@ -303,7 +304,7 @@ def _read_properties(path: Path) -> dict[str, str]:
 
 
 def _new_cluster_id() -> str:
-    """Kafka's form of a random id: 16 bytes, base64 for URLs, no padding (KIP-78).
+    """Returns Kafka's form of a random id: 16 bytes, base64 for URLs, no padding (KIP-78).
 
     Never with a dash in front, as Kafka's own: its storage tool would take that for an option.
     """

@@ -31,7 +31,7 @@ class BrokerUsers(Protocol):
         """The first super user: whoever looks whether the broker is there."""
 
     def properties(self, listeners: Sequence[str]) -> Mapping[str, str]:
-        """Lines of server.properties, for listeners of these names."""
+        """Returns lines of server.properties, for listeners of these names."""
 
     def client(self, user: str) -> dict[str, str]:
         """librdkafka's properties of a user, all but ``bootstrap.servers``."""

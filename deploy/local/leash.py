@@ -12,7 +12,7 @@ import sys
 
 
 def hold(group: int) -> None:
-    """Wait for the end of standard input, then kill `group`."""
+    """Waits for the end of standard input, then kill `group`."""
     while sys.stdin.buffer.read(4096):
         pass
     with contextlib.suppress(ProcessLookupError):

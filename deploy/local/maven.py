@@ -12,7 +12,7 @@ from deploy.local.cache import ServerUnavailable
 
 
 def jars(pom: Path, name: str) -> Path:
-    """The cache's folder with the jars of `pom` and all that they need, fetched if missing.
+    """Returns the cache's folder with the jars of `pom` and all that they need, fetched if missing.
 
     Raises:
         ServerUnavailable: Maven is missing, or failed.
@@ -21,7 +21,7 @@ def jars(pom: Path, name: str) -> Path:
 
 
 def folder(pom: Path, name: str) -> str:
-    """The cache's name for the jars: another pom makes another folder."""
+    """Returns the cache's name for the jars: another pom makes another folder."""
     return f"{name}-{hashlib.sha256(pom.read_bytes()).hexdigest()[:8]}"
 
 

@@ -27,7 +27,7 @@ def free_port() -> int:
 
 
 def listening(port: int) -> bool:
-    """Whether something accepts connections there."""
+    """True if something accepts connections there."""
     with socket.socket() as client:
         client.settimeout(1)
         return client.connect_ex((LOOPBACK, port)) == 0

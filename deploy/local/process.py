@@ -64,7 +64,7 @@ class LocalProcess:
         return None if self._server is None else self._server.poll()
 
     def start(self) -> None:
-        """Start it; the log is appended to.
+        """Starts it; the log is appended to.
 
         Raises:
             RuntimeError: it runs already.
@@ -92,7 +92,7 @@ class LocalProcess:
             )
 
     def await_ready(self, ready: Callable[[], bool], timeout_seconds: float) -> None:
-        """Return once `ready` says so; it is asked again and again.
+        """Returns once `ready` says so; it is asked again and again.
 
         Raises:
             StartFailed: the process ended first, or the time did.
@@ -106,7 +106,7 @@ class LocalProcess:
             time.sleep(_POLL_SECONDS)
 
     def stop(self, grace_seconds: float = 20) -> None:
-        """Ask it to end, insist after `grace_seconds`; nothing happens if it is not running."""
+        """Asks it to end, insist after `grace_seconds`; nothing happens if it is not running."""
         if self._server is None:
             return
         self.resume()
@@ -140,7 +140,7 @@ class LocalProcess:
             self._paused = False
 
     def tail(self, lines: int = 20) -> str:
-        """The last lines of its log."""
+        """Returns the last lines of its log."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
 
     def _signal(self, number: int) -> None:
@@ -150,7 +150,7 @@ class LocalProcess:
 
 
 def is_recorded(record: Path) -> bool:
-    """Whether the detached process that `record` names is still there."""
+    """True if the detached process that `record` names is still there."""
     if not record.exists():
         return False
     identity = record.read_text()
@@ -158,7 +158,7 @@ def is_recorded(record: Path) -> bool:
 
 
 def stop_recorded(record: Path, grace_seconds: float = 20) -> bool:
-    """End the detached process that `record` names; whether it was still there.
+    """Ends the detached process that `record` names; whether it was still there.
 
     A process that merely got the same id later is left alone.
     """
@@ -180,7 +180,9 @@ def stop_recorded(record: Path, grace_seconds: float = 20) -> bool:
 
 
 def _identity(pid: int) -> str:
-    """The process id and when that process began; no time if there is none, or a dead one."""
+    """Returns the process id and when that process began; no time if there is none, or
+    a dead one.
+    """
     shown = subprocess.run(
         ["ps", "-o", "stat=,lstart=", "-p", str(pid)], capture_output=True, text=True, check=False
     )

@@ -26,7 +26,7 @@ _START_SECONDS = 60
 
 
 def fetch() -> Path:
-    """The folder of Delta Lake's jars, fetched if missing.
+    """Returns the folder of Delta Lake's jars, fetched if missing.
 
     Raises:
         ServerUnavailable: it cannot be had; the message says why.
@@ -35,7 +35,7 @@ def fetch() -> Path:
 
 
 def delta_jars() -> list[Path]:
-    """The jars that a session's `spark.jars` needs for Delta tables; fetches nothing.
+    """Returns the jars that a session's `spark.jars` needs for Delta tables; fetches nothing.
 
     Raises:
         ServerUnavailable: they are not there yet, or Java is missing.
@@ -48,7 +48,7 @@ def delta_jars() -> list[Path]:
 
 
 def _spark_home() -> Path:
-    """Where pyspark and its jars are; pyspark itself is not imported."""
+    """Returns where pyspark and its jars are; pyspark itself is not imported."""
     spec = find_spec("pyspark")
     if spec is None or spec.origin is None:
         raise ServerUnavailable("pyspark is not installed: install kdir[index].")

@@ -13,12 +13,12 @@ PROTO = ROOT / "proto"
 
 
 def contract(source: Path = PROTO) -> list[Path]:
-    """Every .proto file of the contract, in name order."""
+    """Returns every .proto file of the contract, in name order."""
     return sorted((source / "kdir").rglob("*.proto"))
 
 
 def generate(target: Path, source: Path = PROTO) -> None:
-    """Write the generated modules of `source` below `target`.
+    """Writes the generated modules of `source` below `target`.
 
     Raises:
         RuntimeError: protoc refused the contract; its own words are on stderr.

@@ -20,7 +20,7 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 PACKAGES: Final = ("directory", "resolver")
 
 LAYERS: Final = (
-    ("resolver.counting", "resolver.errors", "resolver.glob", "resolver.host_port",
+    ("resolver.counts", "resolver.errors", "resolver.glob", "resolver.host_port",
      "resolver.path", "resolver.printable", "resolver.resolution", "resolver.revision_token",
      "resolver.topic_names"),
     ("resolver",),
@@ -32,9 +32,10 @@ LAYERS: Final = (
     ("directory.wire",),
     ("directory.server.authentication", "directory.server.bearer_tokens",
      "directory.server.certificates", "directory.server.config_security",
-     "directory.server.dialling", "directory.server.feature_levels", "directory.server.logs",
-     "directory.server.metrics.calls", "directory.server.metrics.histogram",
-     "directory.server.metrics.store", "directory.server.principal_mapping",
+     "directory.server.peer_credentials", "directory.server.feature_levels",
+     "directory.server.logs",
+     "directory.server.metrics.call_metrics", "directory.server.metrics.histogram",
+     "directory.server.metrics.store_metrics", "directory.server.principal_mapping",
      "directory.server.toml_table", "directory.api.rpc.call_context"),
     ("directory.store",),
     ("directory.server.config", "directory.server.config_kafka",
@@ -46,7 +47,7 @@ LAYERS: Final = (
     ("directory.server",),
     ("directory.api",),
     ("directory.__main__", "directory.server.command_line", "directory.server.metrics",
-     "directory.server.process", "directory.server.pulse", "directory.server.startup",
+     "directory.server.process", "directory.server.heartbeat", "directory.server.startup",
      "directory.server.supervisor"),
 )  # fmt: skip
 """From the lowest to the topmost; a module is in the layer of the longest name that it is or lies

@@ -2,10 +2,10 @@
 refuses to know what is above the tree: how far a walk has come is handed in.
 
 True when there is an entry for which ``decide`` would allow it. For topics and clusters the
-branches know that by key (``Branch.live``), so one look answers it where grants of one key only are
-about the caller. Where several meet (an allow for alice, a deny for everybody), those parts of the
-tree that hold grants of more than one are looked at, and the fans remember what was found: a second
-question, and one after a change elsewhere, finds it there.
+branches know that by key (``GrantNode.live``), so one look answers it where grants of one key only
+are about the caller. Where several meet (an allow for alice, a deny for everybody), those parts of
+the tree that hold grants of more than one are looked at, and the fans remember what was found: a
+second question, and one after a change elsewhere, finds it there.
 
 Names of groups and transactional ids are compared as Kafka does it: of all the names that an allow
 covers, one is free unless a single deny, at the same entry or above, covers them all.
@@ -13,22 +13,22 @@ covers, one is free unless a single deny, at the same entry or above, covers the
 
 from __future__ import annotations
 
-from directory.access.branch import Branch, Fan
-from directory.access.compiled_grants import Question, Rules
+from directory.access.compiled_grants import AccessQuestion, CompiledGrants
 from directory.access.grant import Grant, Permission
-from directory.access.walk import Passing, passing_after
+from directory.access.grant_evaluator import TraverseRight, traverse_right_after
+from directory.access.grant_node import GrantChildren, GrantNode
 
-__all__ = ["Free", "anywhere_below"]
+__all__ = ["NamedResourceSearch", "is_allowed_below"]
 
 Keys = tuple[str, ...]
 
 
-def anywhere_below(fan: Fan, keys: Keys, bit: int, passing: Passing) -> bool:
-    """Whether something in the fan is allowed; nothing above it denies it.
+def is_allowed_below(fan: GrantChildren, keys: Keys, bit: int, passing: TraverseRight) -> bool:
+    """True if something in the fan is allowed; nothing above it denies it.
 
     ``keys`` are the caller's, ``bit`` says the operation on topics or clusters.
     """
-    present = _alive(fan, keys, bit)
+    present = _keys_with_live_grants(fan, keys, bit)
     if not present:
         return False
     if len(present) == 1 and not fan.shut:
@@ -36,7 +36,7 @@ def anywhere_below(fan: Fan, keys: Keys, bit: int, passing: Passing) -> bool:
     asked = (present, bit, passing if fan.shut else None)
     known = None if fan.memo is None else fan.memo.get(asked)
     if known is None:
-        known = any(anywhere_below(part, present, bit, passing) for part in fan.parts) or any(
+        known = any(is_allowed_below(part, present, bit, passing) for part in fan.parts) or any(
             _in_branch(branch, present, bit, passing) for branch in fan.items.values()
         )
         if fan.memo is None:
@@ -45,7 +45,7 @@ def anywhere_below(fan: Fan, keys: Keys, bit: int, passing: Passing) -> bool:
     return known
 
 
-def _in_branch(branch: Branch, keys: Keys, bit: int, passing: Passing) -> bool:
+def _in_branch(branch: GrantNode, keys: Keys, bit: int, passing: TraverseRight) -> bool:
     by_key = branch.rules.by_key
     allow = deny = 0
     for key in keys:
@@ -59,14 +59,16 @@ def _in_branch(branch: Branch, keys: Keys, bit: int, passing: Passing) -> bool:
         return True
     if not branch.fan.size:
         return False
-    passing = passing_after(passing, allow, deny)
-    if branch.closed and passing is not Passing.YES:
+    passing = traverse_right_after(passing, allow, deny)
+    if branch.closed and passing is not TraverseRight.ALLOWED:
         return False
-    return anywhere_below(branch.fan, keys, bit, passing)
+    return is_allowed_below(branch.fan, keys, bit, passing)
 
 
-def _alive(fan: Fan, keys: Keys, bit: int) -> Keys:
-    """Those of the keys that occur in the fan; none when nothing that they allow is left."""
+def _keys_with_live_grants(fan: GrantChildren, keys: Keys, bit: int) -> Keys:
+    """Returns those of the keys that occur in the fan; none when nothing that they
+    allow is left.
+    """
     live = fan.live
     present = []
     found = 0
@@ -78,19 +80,19 @@ def _alive(fan: Fan, keys: Keys, bit: int) -> Keys:
     return tuple(present) if found & bit else ()
 
 
-class Free:
+class NamedResourceSearch:
     """Looks for an allow on a group or transactional id of which no deny covers all names.
 
     What it costs depends on the caller's own grants of that kind (and everybody's), not on those of
     others.
     """
 
-    def __init__(self, keys: Keys, question: Question) -> None:
+    def __init__(self, keys: Keys, question: AccessQuestion) -> None:
         self._keys = keys
         self._question = question
 
-    def about(self, rules: Rules, permission: Permission) -> list[Grant]:
-        """The grants of a level that speak of the operation, whatever the name."""
+    def matching_grants(self, rules: CompiledGrants, permission: Permission) -> list[Grant]:
+        """Returns the grants of a level that speak of the operation, whatever the name."""
         asked = self._question
         return [
             grant
@@ -102,21 +104,21 @@ class Free:
             and grant.covers(asked.operation)
         ]
 
-    def left(self, allows: list[Grant], denies: list[Grant]) -> bool:
-        """Whether one of the allows has a name that no deny takes away."""
+    def has_free_name(self, allows: list[Grant], denies: list[Grant]) -> bool:
+        """True if one of the allows has a name that no deny takes away."""
         return any(not any(deny.includes(allow) for deny in denies) for allow in allows)
 
-    def below(self, fan: Fan, denies: list[Grant], passing: Passing) -> bool:
-        """Whether there is one in the fan; ``denies`` are those on the way to it."""
-        if not _alive(fan, self._keys, self._question.bit):
+    def below(self, fan: GrantChildren, denies: list[Grant], passing: TraverseRight) -> bool:
+        """True if there is one in the fan; ``denies`` are those on the way to it."""
+        if not _keys_with_live_grants(fan, self._keys, self._question.bit):
             return False
         return any(self.below(part, denies, passing) for part in fan.parts) or any(
             self._in_branch(branch, denies, passing) for branch in fan.items.values()
         )
 
-    def _in_branch(self, branch: Branch, denies: list[Grant], passing: Passing) -> bool:
-        here = [*denies, *self.about(branch.rules, Permission.DENY)]
-        if self.left(self.about(branch.rules, Permission.ALLOW), here):
+    def _in_branch(self, branch: GrantNode, denies: list[Grant], passing: TraverseRight) -> bool:
+        here = [*denies, *self.matching_grants(branch.rules, Permission.DENY)]
+        if self.has_free_name(self.matching_grants(branch.rules, Permission.ALLOW), here):
             return True
         allow = deny = 0
         for key in self._keys:
@@ -124,7 +126,7 @@ class Free:
             if own is not None:
                 allow |= own.allow
                 deny |= own.deny
-        passing = passing_after(passing, allow, deny)
-        if branch.closed and passing is not Passing.YES:
+        passing = traverse_right_after(passing, allow, deny)
+        if branch.closed and passing is not TraverseRight.ALLOWED:
             return False
         return self.below(branch.fan, here, passing)

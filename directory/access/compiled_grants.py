@@ -26,7 +26,7 @@ from directory.access.grant import (
 )
 from directory.access.principals import ANY_HOST, Caller, key_of
 
-__all__ = ["NO_RULES", "PASSING", "Own", "Question", "Rules"]
+__all__ = ["NO_RULES", "PASSING", "AccessQuestion", "CompiledGrants", "PrincipalGrants"]
 
 _WIDTH: Final = 16
 _ALL: Final = (1 << _WIDTH) - 1
@@ -60,7 +60,7 @@ PASSING: Final = _bit(ResourceKind.TOPIC, Operation.DESCRIBE)
 """Who may DESCRIBE a closed directory may pass it."""
 
 
-class Question(NamedTuple):
+class AccessQuestion(NamedTuple):
     """What is asked of each level of a path; ``bit`` says the same as operation and kind."""
 
     operation: Operation
@@ -69,14 +69,14 @@ class Question(NamedTuple):
     bit: int
 
     @classmethod
-    def of(
+    def for_operation(
         cls, operation: Operation, kind: ResourceKind = ResourceKind.TOPIC, name: str = ""
-    ) -> Question:
+    ) -> AccessQuestion:
         """The name is that of a group or transactional id; empty = none that a grant names."""
         return cls(operation, kind, name, _BIT[kind, operation])
 
-    def is_about(self, grant: Grant) -> bool:
-        """Whether the grant speaks of this, whoever it is for."""
+    def matches_grant(self, grant: Grant) -> bool:
+        """True if the grant speaks of this, whoever it is for."""
         return (
             grant.kind is self.kind
             and grant.covers(self.operation)
@@ -84,14 +84,14 @@ class Question(NamedTuple):
         )
 
 
-class Own(NamedTuple):
+class PrincipalGrants(NamedTuple):
     """What one entry's grants say about one principal from one host."""
 
     allow: int
     """What is allowed; of a kind with names, for at least one name."""
     deny: int
     """What is denied; of a kind with names, for all names."""
-    deny_some: int
+    partial_deny: int
     """What is denied for at least one name."""
     kept: int
     """What no grant of the entry denies to whoever these grants are about: theirs, or everybody's,
@@ -99,11 +99,11 @@ class Own(NamedTuple):
     """
     grants: tuple[Grant, ...]
 
-    def find(self, permission: Permission, question: Question) -> Grant | None:
-        """The grant that speaks of the question; rather one of the very operation."""
+    def deciding_grant(self, permission: Permission, question: AccessQuestion) -> Grant | None:
+        """Returns the grant that speaks of the question; rather one of the very operation."""
         found: Grant | None = None
         for grant in self.grants:
-            if grant.permission is permission and question.is_about(grant):
+            if grant.permission is permission and question.matches_grant(grant):
                 if grant.operation is question.operation:
                     return grant
                 found = found or grant
@@ -111,16 +111,18 @@ class Own(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class CompiledGrants:
     """The grants of one entry. Made once, and shared by entries with the same grants."""
 
     grants: tuple[Grant, ...]
-    by_key: Mapping[str, Own]
+    by_key: Mapping[str, PrincipalGrants]
     live: immutables.Map[str, int]
-    """For each key the operations that its allows give, as far as they are ``Own.kept``."""
+    """For each key the operations that its allows give, as far as they are
+    ``PrincipalGrants.kept``.
+    """
 
     @classmethod
-    def of(cls, grants: Iterable[Grant]) -> Rules:
+    def compile(cls, grants: Iterable[Grant]) -> CompiledGrants:
         """Of an entry's grants, in any order."""
         ordered = in_order(grants)
         if not ordered:
@@ -147,11 +149,11 @@ class Rules:
 
 
 def _wider(grant: Grant) -> tuple[str, ...]:
-    """The keys of all grants that are about whoever this one is about."""
+    """Returns the keys of all grants that are about whoever this one is about."""
     return Caller(grant.principal, "" if grant.host == ANY_HOST else grant.host).keys
 
 
-def _own(grants: tuple[Grant, ...]) -> Own:
+def _own(grants: tuple[Grant, ...]) -> PrincipalGrants:
     allow = deny = deny_some = 0
     for grant in grants:
         # Where there is one grant the table's own number is kept, and not one that is equal: a
@@ -163,7 +165,7 @@ def _own(grants: tuple[Grant, ...]) -> Own:
             deny_some = deny_some | bits if deny_some else bits
             if not grant.kind.has_names or grant.name == "*":
                 deny = deny | bits if deny else bits
-    return Own(allow, deny, deny_some, ~deny, grants)
+    return PrincipalGrants(allow, deny, deny_some, ~deny, grants)
 
 
-NO_RULES: Final = Rules((), {}, immutables.Map())
+NO_RULES: Final = CompiledGrants((), {}, immutables.Map())

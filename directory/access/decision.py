@@ -9,10 +9,10 @@ from typing import Final
 from directory.access.grant import Grant, Operation
 from resolver.path import Path
 
-__all__ = ["SUPER_USER", "Decision", "Mode", "Reason"]
+__all__ = ["SUPER_USER", "AccessMode", "Decision", "DecisionReason"]
 
 
-class Mode(enum.Enum):
+class AccessMode(enum.Enum):
     """What holds where no grant matches (``access`` in the config). Denies and closed
     directories hold in every mode.
     """
@@ -21,13 +21,13 @@ class Mode(enum.Enum):
     """Denied."""
     OPEN = "open"
     """Allowed: how an adopted cluster starts."""
-    OPEN_WHERE_UNGRANTED = "open where ungranted"
+    OPEN_IF_NO_GRANTS = "open where ungranted"
     """Allowed if there is no grant on the resource for anybody, else denied: what Kafka does with
     ``allow.everyone.if.no.acl.found``. kdir's servers have no such setting.
     """
 
 
-class Reason(enum.Enum):
+class DecisionReason(enum.Enum):
     """Why a decision is as it is; the value is for people."""
 
     GRANT = "a matching grant"
@@ -43,7 +43,7 @@ class Decision:
     """Whether something is allowed, and why."""
 
     allowed: bool
-    reason: Reason
+    reason: DecisionReason
     grant: Grant | None = None
     """The grant that decided: of several denies, or of several allows, the outermost."""
     path: Path | None = None
@@ -60,5 +60,5 @@ class Decision:
         return f"{verdict}: {self.grant} on {self.path}{implied}"
 
 
-SUPER_USER: Final = Decision(allowed=True, reason=Reason.SUPER_USER)
+SUPER_USER: Final = Decision(allowed=True, reason=DecisionReason.SUPER_USER)
 """What every super user is told, always."""

@@ -8,17 +8,17 @@ import enum
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from directory.access.authorizer import HERE, Access, Level
-from directory.access.branch import Branch
-from directory.access.compiled_grants import Question
-from directory.access.decision import Decision, Reason
+from directory.access.authorizer import MOUNT_ROOT, Authorizer, InheritedGrantLevel
+from directory.access.compiled_grants import AccessQuestion
+from directory.access.decision import Decision, DecisionReason
 from directory.access.grant import Grant, Permission
-from directory.access.grant_tree import Place
+from directory.access.grant_evaluator import GrantEvaluator
+from directory.access.grant_node import GrantNode
+from directory.access.grant_tree import EntryPlace
 from directory.access.principals import ANY_HOST, EVERYBODY, Caller
-from directory.access.walk import Walk
 from resolver.path import Path
 
-__all__ = ["Effect", "Explanation", "LevelSeen", "Seen", "explain"]
+__all__ = ["Effect", "EvaluatedGrant", "EvaluatedLevel", "Explanation", "explain"]
 
 
 class Effect(enum.Enum):
@@ -35,7 +35,7 @@ class Effect(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class EvaluatedGrant:
     """A grant for the caller, or for everybody, on the path; and what it came to."""
 
     grant: Grant
@@ -43,11 +43,11 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class LevelSeen:
+class EvaluatedLevel:
     """An entry on the path that sets something."""
 
     path: Path
-    grants: tuple[Seen, ...]
+    grants: tuple[EvaluatedGrant, ...]
     closed: bool
     inherited: bool
     """Whether it lies above the mount."""
@@ -58,7 +58,7 @@ class Explanation:
     """A decision with all that was looked at for it, outermost first."""
 
     decision: Decision
-    levels: tuple[LevelSeen, ...]
+    levels: tuple[EvaluatedLevel, ...]
 
     def lines(self) -> Iterator[str]:
         """For people, the decision first."""
@@ -72,50 +72,52 @@ class Explanation:
 
 
 def explain(
-    access: Access,
+    access: Authorizer,
     caller: Caller,
-    question: Question,
-    place: Place = HERE,
+    question: AccessQuestion,
+    place: EntryPlace = MOUNT_ROOT,
     *,
     age_seconds: float = 0.0,
 ) -> Explanation:
-    """As ``Access.decide``, which is asked, with every level that could have had a say.
+    """As ``Authorizer.authorize``, which is asked, with every level that could have had a say.
 
     Raises:
-        NotReady: as ``Access.decide``.
+        NotReady: as ``Authorizer.authorize``.
     """
-    decision = access.decide(caller, question, place, age_seconds=age_seconds)
-    if decision.reason is Reason.SUPER_USER:
+    decision = access.authorize(caller, question, place, age_seconds=age_seconds)
+    if decision.reason is DecisionReason.SUPER_USER:
         return Explanation(decision, ())
     expired = access.has_expired(age_seconds)
-    walk = Walk(caller, question)
-    levels: list[LevelSeen] = []
+    walk = GrantEvaluator(caller, question)
+    levels: list[EvaluatedLevel] = []
     for path, level, inherited in _levels(access, place):
         ended = expired and inherited
         does_not_count = (
-            Effect.EXPIRED if ended else None if walk.shut_at is None else Effect.BLOCKED
+            Effect.EXPIRED if ended else None if walk.blocked_at is None else Effect.BLOCKED
         )
         seen = tuple(
-            Seen(grant, _effect(grant, path, decision, does_not_count))
+            EvaluatedGrant(grant, _effect(grant, path, decision, does_not_count))
             if (other := _mismatch(grant, caller, question)) is None
-            else Seen(grant, other)
+            else EvaluatedGrant(grant, other)
             for grant in level.rules.grants
             if grant.kind is question.kind and grant.principal in {caller.principal, EVERYBODY}
         )
         if seen or level.closed:
-            levels.append(LevelSeen(path, seen, level.closed, inherited))
-        access.enter(walk, level, 0, allows_count=not ended)
+            levels.append(EvaluatedLevel(path, seen, level.closed, inherited))
+        access.add_level(walk, level, 0, allows_count=not ended)
     return Explanation(decision, tuple(levels))
 
 
-def _levels(access: Access, place: Place) -> Iterator[tuple[Path, Branch | Level, bool]]:
-    for level in access.above():
+def _levels(
+    access: Authorizer, place: EntryPlace
+) -> Iterator[tuple[Path, GrantNode | InheritedGrantLevel, bool]]:
+    for level in access.inherited_grants():
         yield level.path, level, True
-    for depth, branch in access.loaded().along(place):
+    for depth, branch in access.own_grants().levels_to(place):
         yield Path((*access.mount.segments, *place.relative[:depth])), branch, False
 
 
-def _mismatch(grant: Grant, caller: Caller, question: Question) -> Effect | None:
+def _mismatch(grant: Grant, caller: Caller, question: AccessQuestion) -> Effect | None:
     if not grant.covers(question.operation):
         return Effect.OTHER_OPERATION
     if grant.host not in {ANY_HOST, caller.host}:

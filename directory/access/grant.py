@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Final, TypeVar
 
-from directory.access.principals import ANY_HOST, check_principal, host_of, shown
+from directory.access.principals import ANY_HOST, check_principal, parse_host, quote_for_message
 from resolver.errors import InvalidArgument
 
 __all__ = [
@@ -129,7 +129,7 @@ class Grant:
     name: str = ""
 
     @classmethod
-    def of(
+    def from_fields(
         cls,
         principal: str,
         host: str,
@@ -143,36 +143,40 @@ class Grant:
         Raises:
             InvalidArgument: naming the field, what was found and what would be right.
         """
-        address = host if host == ANY_HOST else host_of(host)
+        address = host if host == ANY_HOST else parse_host(host)
         _check_name(kind, name)
         return cls(check_principal(principal), address, operation, permission, kind, name)
 
     def covers(self, operation: Operation) -> bool:
-        """Whether it speaks of the operation: an allow also of those that its own implies."""
+        """True if it speaks of the operation: an allow also of those that its own implies."""
         own = self.operation
         if own is operation or own is Operation.ALL:
             return True
         return self.permission is Permission.ALLOW and own in IMPLIED_BY.get(operation, ())
 
     def matches_name(self, name: str) -> bool:
-        """Whether it speaks of the group or transactional id of this name."""
+        """True if it speaks of the group or transactional id of this name."""
         own = self.name
         return name.startswith(own[:-1]) if own.endswith("*") else name == own
 
     def includes(self, other: Grant) -> bool:
-        """Whether its names are all of the other's, or more."""
+        """True if its names are all of the other's, or more."""
         if self.name.endswith("*"):
             return other.name.startswith(self.name[:-1])
         return self.name == other.name
 
     def __str__(self) -> str:
-        about = self.kind.name if not self.name else f"{self.kind.name} {shown(self.name)}"
-        name = self.principal if self.principal.isprintable() else shown(self.principal)
+        about = (
+            self.kind.name if not self.name else f"{self.kind.name} {quote_for_message(self.name)}"
+        )
+        name = self.principal if self.principal.isprintable() else quote_for_message(self.principal)
         return f"{self.permission.name} {name} {self.operation.name} {about} from {self.host}"
 
 
 def in_order(grants: Iterable[Grant]) -> tuple[Grant, ...]:
-    """Each once, in the order of principal, then operation: how an entry's are kept and shown."""
+    """Returns each once, in the order of principal, then operation: how an entry's are kept and
+    shown.
+    """
     return tuple(
         sorted(
             set(grants),
@@ -189,12 +193,12 @@ def in_order(grants: Iterable[Grant]) -> tuple[Grant, ...]:
 
 
 def add_grants(grants: Iterable[Grant], more: Iterable[Grant]) -> tuple[Grant, ...]:
-    """An entry's grants with more; one that is there already stays as it is."""
+    """Returns an entry's grants with more; one that is there already stays as it is."""
     return in_order((*grants, *more))
 
 
 def remove_grants(grants: Iterable[Grant], gone: Iterable[Grant]) -> tuple[Grant, ...]:
-    """An entry's grants without these, each exactly as it was added; all others stay."""
+    """Returns an entry's grants without these, each exactly as it was added; all others stay."""
     without = frozenset(gone)
     return tuple(one for one in grants if one not in without)
 
@@ -203,7 +207,7 @@ def _check_name(kind: ResourceKind, name: str) -> None:
     if not kind.has_names:
         if name:
             raise InvalidArgument(
-                f"resource name: found {shown(name)}; expected none: a "
+                f"resource name: found {quote_for_message(name)}; expected none: a "
                 f"{kind.name.lower()} is named "
                 f"by the path that the grant is set on",
                 field="resource_name",
@@ -217,13 +221,14 @@ def _check_name(kind: ResourceKind, name: str) -> None:
         )
     if len(name) > _MOST_NAME or not name.isprintable():
         raise InvalidArgument(
-            f"resource name: found {shown(name)}; expected at most {_MOST_NAME} printable "
+            f"resource name: found {quote_for_message(name)}; expected at most {_MOST_NAME} "
+            "printable "
             f"characters",
             field="resource_name",
         )
     if "*" in name[:-1]:
         raise InvalidArgument(
-            f"resource name: found {shown(name)}; * may stand only at its end",
+            f"resource name: found {quote_for_message(name)}; * may stand only at its end",
             field="resource_name",
         )
 
@@ -237,4 +242,4 @@ def _named(cls: type[_E], what: str, text: str) -> _E:
         return cls[word]
     near = next(iter(get_close_matches(word, cls.__members__, n=1)), "")
     hint = f"did you mean {near}?" if near else f"expected one of {', '.join(cls.__members__)}"
-    raise InvalidArgument(f"{what}: found {shown(text)}; {hint}", field=what, near=near)
+    raise InvalidArgument(f"{what}: found {quote_for_message(text)}; {hint}", field=what, near=near)

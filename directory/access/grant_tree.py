@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from directory.access.branch import NO_BRANCH, Branch, changed, fan_of
-from directory.access.compiled_grants import NO_RULES, Rules
+from directory.access.compiled_grants import NO_RULES, CompiledGrants
 from directory.access.grant import Grant
+from directory.access.grant_node import NO_BRANCH, GrantNode, build_children, update_node
 
-__all__ = ["NO_GRANTS", "GrantTree", "Granted", "Place"]
+__all__ = ["NO_GRANTS", "EntryPlace", "GrantTree", "GrantedEntry"]
 
 
-class Place(NamedTuple):
+class EntryPlace(NamedTuple):
     """Where an entry is: its segments below the mount, and whether it is the topic or the container
     of that name. The root directory has no segments.
     """
@@ -36,11 +36,11 @@ class Place(NamedTuple):
         return tuple(steps)
 
 
-class Granted(NamedTuple):
+class GrantedEntry(NamedTuple):
     """An entry that has grants of its own, or is a closed directory."""
 
-    place: Place
-    rules: Rules = NO_RULES
+    place: EntryPlace
+    rules: CompiledGrants = NO_RULES
     closed: bool = False
 
 
@@ -50,14 +50,14 @@ class GrantTree:
     itself. Safe to read from any thread.
     """
 
-    root: Branch
+    root: GrantNode
 
     @classmethod
-    def build(cls, granted: Iterable[Granted]) -> GrantTree:
+    def build(cls, granted: Iterable[GrantedEntry]) -> GrantTree:
         """Of all entries that have grants or are closed, each once, in any order. Entries with the
         same grants do well to have the same rules: the tree keeps what it is given.
         """
-        seeds = _Seed()
+        seeds = _NodeBuilder()
         for place, rules, closed in granted:
             seed = seeds.at(place)
             seed.rules, seed.closed = rules, closed
@@ -70,25 +70,27 @@ class GrantTree:
         """Entries with grants of their own."""
         return self.root.count
 
-    def branch(self, place: Place) -> Branch | None:
-        """The branch of an entry; None when no grant and no closed directory is at or below it."""
-        found: Branch | None = self.root
+    def node_at(self, place: EntryPlace) -> GrantNode | None:
+        """Returns the branch of an entry; None when no grant and no closed directory is at or below
+        it.
+        """
+        found: GrantNode | None = self.root
         for step in place.steps:
             if found is None:
                 return None
             found = found.fan.get(step)
         return found
 
-    def grants_at(self, place: Place) -> tuple[Grant, ...]:
-        """The grants set on this very entry, in order."""
-        found = self.branch(place)
+    def grants_at(self, place: EntryPlace) -> tuple[Grant, ...]:
+        """Returns the grants set on this very entry, in order."""
+        found = self.node_at(place)
         return () if found is None else found.rules.grants
 
-    def along(self, place: Place) -> Iterator[tuple[int, Branch]]:
-        """What encloses an entry, and the entry, outermost first, each with its depth: those that
-        have grants or are closed.
+    def levels_to(self, place: EntryPlace) -> Iterator[tuple[int, GrantNode]]:
+        """Yields what encloses an entry, and the entry, outermost first, each with its depth: those
+        that have grants or are closed.
         """
-        branch: Branch | None = self.root
+        branch: GrantNode | None = self.root
         steps = iter(place.steps)
         depth = 0
         while branch is not None:
@@ -100,86 +102,88 @@ class GrantTree:
             branch = branch.fan.get(step)
             depth += 1
 
-    def below(self, place: Place) -> Iterator[Granted]:
-        """The entries in this one, at any depth, that have grants or are closed; in no order."""
-        found = self.branch(place)
+    def granted_below(self, place: EntryPlace) -> Iterator[GrantedEntry]:
+        """Yields the entries in this one, at any depth, that have grants or are closed; in no
+        order.
+        """
+        found = self.node_at(place)
         if found is not None:
-            yield from _below(found, place.relative)
+            yield from _node_below(found, place.relative)
 
     # The next version.
 
-    def with_grants(self, place: Place, grants: Iterable[Grant]) -> GrantTree:
+    def with_grants(self, place: EntryPlace, grants: Iterable[Grant]) -> GrantTree:
         """With these as the grants of an entry; all others that it had are gone."""
-        return self.with_rules(place, Rules.of(grants))
+        return self.with_compiled(place, CompiledGrants.compile(grants))
 
-    def with_rules(self, place: Place, rules: Rules) -> GrantTree:
-        """The same, of rules that are made already."""
-        before = self.branch(place)
+    def with_compiled(self, place: EntryPlace, rules: CompiledGrants) -> GrantTree:
+        """Returns the same, of rules that are made already."""
+        before = self.node_at(place)
         keys = {*rules.by_key, *(before.rules.by_key if before is not None else ())}
         return self._with(
-            place, lambda old: Branch.of(rules, old.fan, closed=old.closed), tuple(keys)
+            place, lambda old: GrantNode.build(rules, old.fan, closed=old.closed), tuple(keys)
         )
 
     def with_closed(self, relative: tuple[str, ...], *, closed: bool) -> GrantTree:
         """With a directory closed, or open again."""
         return self._with(
-            Place(relative), lambda old: Branch.of(old.rules, old.fan, closed=closed), ()
+            EntryPlace(relative), lambda old: GrantNode.build(old.rules, old.fan, closed=closed), ()
         )
 
-    def cut(self, place: Place) -> tuple[GrantTree, Branch]:
-        """Without an entry and all below it; and what that was, for ``graft``. Costs by the keys
-        that occur in it, not by its size.
+    def detach_subtree(self, place: EntryPlace) -> tuple[GrantTree, GrantNode]:
+        """Without an entry and all below it; and what that was, for ``attach_subtree``. Costs by
+        the keys that occur in it, not by its size.
         """
-        before = self.branch(place)
+        before = self.node_at(place)
         if before is None:
             return self, NO_BRANCH
         return self._with(place, lambda _: NO_BRANCH, tuple(before.live)), before
 
-    def graft(self, place: Place, branch: Branch) -> GrantTree:
+    def attach_subtree(self, place: EntryPlace, branch: GrantNode) -> GrantTree:
         """With a branch that was cut elsewhere; there must be nothing at the place."""
         return self._with(place, lambda _: branch, tuple(branch.live))
 
     def _with(
-        self, place: Place, change: Callable[[Branch], Branch], keys: tuple[str, ...]
+        self, place: EntryPlace, change: Callable[[GrantNode], GrantNode], keys: tuple[str, ...]
     ) -> GrantTree:
-        return GrantTree(changed(self.root, place.steps, change, keys))
+        return GrantTree(update_node(self.root, place.steps, change, keys))
 
 
 NO_GRANTS: Final = GrantTree(NO_BRANCH)
 
 
 @dataclass(slots=True)
-class _Seed:
+class _NodeBuilder:
     """A branch that is being put together."""
 
-    rules: Rules = NO_RULES
+    rules: CompiledGrants = NO_RULES
     closed: bool = False
-    below: dict[str, _Seed] = field(default_factory=dict)
+    below: dict[str, _NodeBuilder] = field(default_factory=dict)
 
-    def at(self, place: Place) -> _Seed:
-        """The seed at a place; made, with all that lead to it, if it is not there."""
+    def at(self, place: EntryPlace) -> _NodeBuilder:
+        """Returns the seed at a place; made, with all that lead to it, if it is not there."""
         seed = self
         for step in place.steps:
             found = seed.below.get(step)
             if found is None:
-                found = seed.below[step] = _Seed()
+                found = seed.below[step] = _NodeBuilder()
             seed = found
         return seed
 
-    def grown(self) -> Branch:
-        """The branch of it."""
+    def grown(self) -> GrantNode:
+        """Returns the branch of it."""
         below = {
             step: branch
             for step, seed in self.below.items()
             if not (branch := seed.grown()).is_empty
         }
-        return Branch.of(self.rules, fan_of(below), closed=self.closed)
+        return GrantNode.build(self.rules, build_children(below), closed=self.closed)
 
 
-def _below(branch: Branch, relative: tuple[str, ...]) -> Iterator[Granted]:
+def _node_below(branch: GrantNode, relative: tuple[str, ...]) -> Iterator[GrantedEntry]:
     for step, one in branch.fan.branches():
         is_topic = not step.endswith("/")
-        at = Place((*relative, step.removesuffix("/")), is_topic)
+        at = EntryPlace((*relative, step.removesuffix("/")), is_topic)
         if one.rules or one.closed:
-            yield Granted(at, one.rules, one.closed)
-        yield from _below(one, at.relative)
+            yield GrantedEntry(at, one.rules, one.closed)
+        yield from _node_below(one, at.relative)

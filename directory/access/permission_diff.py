@@ -7,7 +7,7 @@ like the nearest wider one that has some: the same principal from any host, ever
 host, everybody. So it is with names of groups and transactional ids: the narrowest pattern counts.
 
 Kinds of resources that no grant on the way or below speaks of are left out, but for topics, and of
-the root directory for the cluster. Not for ``OPEN_WHERE_UNGRANTED``, which no server has.
+the root directory for the cluster. Not for ``OPEN_IF_NO_GRANTS``, which no server has.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from directory.access.authorizer import Access, Level
-from directory.access.branch import NO_BRANCH, Branch
-from directory.access.compiled_grants import Question
+from directory.access.authorizer import Authorizer, InheritedGrantLevel
+from directory.access.compiled_grants import AccessQuestion
 from directory.access.grant import Operation, ResourceKind
-from directory.access.grant_tree import Place
+from directory.access.grant_evaluator import GrantEvaluator
+from directory.access.grant_node import NO_BRANCH, GrantNode
+from directory.access.grant_tree import EntryPlace
 from directory.access.principals import ANY_HOST, EVERYBODY, Caller, key_of
-from directory.access.walk import Walk
 
-__all__ = ["AccessChange", "Side", "differences"]
+__all__ = ["AccessChange", "DiffSide", "diff_permissions"]
 
 _OPERATIONS: Final = tuple(one for one in Operation if one is not Operation.ALL)
 _NONE: Final[frozenset[Operation]] = frozenset()
@@ -33,11 +33,11 @@ _UNNAMED: Final = "\0"
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class DiffSide:
     """An entry before, or after: who may do what, and where the entry is."""
 
-    access: Access
-    place: Place
+    access: Authorizer
+    place: EntryPlace
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +49,14 @@ class AccessChange:
     kind: ResourceKind
     name: str
     """Of groups and transactional ids: a name, or a beginning with ``*`` behind it."""
-    place: Place
+    place: EntryPlace
     """Where it is afterwards."""
     gained: frozenset[Operation]
     lost: frozenset[Operation]
 
 
 class _Row(NamedTuple):
-    place: Place
+    place: EntryPlace
     gained: frozenset[Operation]
     lost: frozenset[Operation]
 
@@ -64,15 +64,15 @@ class _Row(NamedTuple):
 _Rows = tuple[_Row, ...]
 
 
-class _Told:
+class _InheritedRows:
     """What was said of each caller so far, as far as narrower ones are measured by it."""
 
     def __init__(self) -> None:
         self._rows: dict[tuple[str, str], _Rows] = {}
         self._principal = EVERYBODY
 
-    def of(self, caller: Caller) -> _Rows:
-        """What somebody who has heard all rows so far believes of a caller."""
+    def lookup(self, caller: Caller) -> _Rows:
+        """Returns what somebody who has heard all rows so far believes of a caller."""
         wider = (
             (caller.principal, caller.host),
             (caller.principal, ""),
@@ -89,21 +89,21 @@ class _Told:
         self._rows[caller.principal, caller.host] = rows
 
 
-def differences(
-    before: Side,
-    after: Side,
+def diff_permissions(
+    before: DiffSide,
+    after: DiffSide,
     *,
     age_seconds: float = 0.0,
     go_on: Callable[[], bool] = lambda: True,
 ) -> Iterator[AccessChange]:
-    """The rows, those for everybody first, then by principal and host; within a caller an entry
-    before what lies below it. Ends early when ``go_on``, asked for each caller, says no.
+    """Yields the rows, those for everybody first, then by principal and host; within a caller an
+    entry before what lies below it. Ends early when ``go_on``, asked for each caller, says no.
 
     Raises:
-        NotReady: as ``Access.decide``.
+        NotReady: as ``Authorizer.authorize``.
     """
-    pair = _Pair(before, after, age_seconds)
-    told: dict[ResourceKind, _Told] = {kind: _Told() for kind in ResourceKind}
+    pair = _SidePair(before, after, age_seconds)
+    reported: dict[ResourceKind, _InheritedRows] = {kind: _InheritedRows() for kind in ResourceKind}
     for caller in pair.callers():
         if not go_on():
             return
@@ -112,15 +112,15 @@ def differences(
         for kind in pair.kinds:
             if not kind.has_names:
                 rows = pair.rows(caller, kind)
-                if rows != told[kind].of(caller):
-                    told[kind].add(caller, rows)
-                    yield from _shown(caller, kind, "", rows or pair.nothing)
+                if rows != reported[kind].lookup(caller):
+                    reported[kind].add(caller, rows)
+                    yield from _access_changes(caller, kind, "", rows or pair.nothing)
                 continue
-            yield from _of_names(pair, told[kind], caller, kind)
+            yield from _of_names(pair, reported[kind], caller, kind)
 
 
 def _of_names(
-    pair: _Pair, told: _Told, caller: Caller, kind: ResourceKind
+    pair: _SidePair, told: _InheritedRows, caller: Caller, kind: ResourceKind
 ) -> Iterator[AccessChange]:
     """As rows of each pattern, the widest first, where they differ from what a wider one says."""
     said: dict[str, _Rows] = {}
@@ -131,47 +131,47 @@ def _of_names(
         if rows != known:
             said[pattern] = rows
     flat = tuple(
-        _Row(Place((pattern, *row.place.relative), row.place.is_topic), row.gained, row.lost)
+        _Row(EntryPlace((pattern, *row.place.relative), row.place.is_topic), row.gained, row.lost)
         for pattern, rows in said.items()
         for row in rows or pair.nothing
     )
-    if flat == told.of(caller):
+    if flat == told.lookup(caller):
         return
     told.add(caller, flat)
     for pattern, rows in (said or {"*": pair.nothing}).items():
-        yield from _shown(caller, kind, pattern, rows or pair.nothing)
+        yield from _access_changes(caller, kind, pattern, rows or pair.nothing)
 
 
-def _shown(
+def _access_changes(
     caller: Caller, kind: ResourceKind, name: str, rows: Iterable[_Row]
 ) -> Iterator[AccessChange]:
     for row in rows:
         yield AccessChange(caller, kind, name, row.place, row.gained, row.lost)
 
 
-class _Entered(NamedTuple):
+class _LevelAtDepth(NamedTuple):
     """A level of a path, as a walk enters it."""
 
-    level: Branch | Level
+    level: GrantNode | InheritedGrantLevel
     at: int
     counts: bool
     """Whether its allows do."""
 
 
-class _Pair:
+class _SidePair:
     """Both sides, and the levels that lead to the entry on each."""
 
-    def __init__(self, before: Side, after: Side, age_seconds: float) -> None:
+    def __init__(self, before: DiffSide, after: DiffSide, age_seconds: float) -> None:
         self._before, self._after = before, after
         self._old, self._new = _levels(before, age_seconds), _levels(after, age_seconds)
-        self._old_branch = before.access.loaded().branch(before.place) or NO_BRANCH
-        self._new_branch = after.access.loaded().branch(after.place) or NO_BRANCH
+        self._old_branch = before.access.own_grants().node_at(before.place) or NO_BRANCH
+        self._new_branch = after.access.own_grants().node_at(after.place) or NO_BRANCH
         self.nothing: Final[_Rows] = (_Row(after.place, _NONE, _NONE),)
         self.kinds: Final = tuple(self._kinds())
 
     def _kinds(self) -> Iterator[ResourceKind]:
-        """Topics and directories, at its root the cluster; else what grants speak of."""
-        spoken = {one.kind for entered in self._every() for one in entered.level.rules.grants}
+        """Yields topics and directories, at its root the cluster; else what grants speak of."""
+        reported = {one.kind for entered in self._every() for one in entered.level.rules.grants}
         bits = 0
         for branch in (self._old_branch, self._new_branch):
             for live in branch.live.values():
@@ -179,20 +179,22 @@ class _Pair:
         for kind in ResourceKind:
             mask = 0
             for one in _OPERATIONS:
-                mask |= Question.of(one, kind).bit
+                mask |= AccessQuestion.for_operation(one, kind).bit
             always = kind is ResourceKind.TOPIC or (
                 kind is ResourceKind.CLUSTER and not self._after.place.relative
             )
-            if always or kind in spoken or bits & mask:
+            if always or kind in reported or bits & mask:
                 yield kind
 
-    def _every(self) -> tuple[_Entered, ...]:
+    def _every(self) -> tuple[_LevelAtDepth, ...]:
         return (*self._old, *self._new)
 
     # -- for whom ------------------------------------------------------------------------------
 
     def callers(self) -> Iterator[Caller]:
-        """Those for whom there may be a difference, or who may fare otherwise than everybody."""
+        """Yields those for whom there may be a difference, or who may fare otherwise than
+        everybody.
+        """
         scope = {key for one in self._every() for key in one.level.rules.by_key}
         scope.update(self._old_branch.live, self._new_branch.live)
         touched, everybody = self._touched()
@@ -210,8 +212,8 @@ class _Pair:
             yield from (Caller(principal, host) for host in ("", *sorted(own)))
 
     def _touched(self) -> tuple[set[str], bool]:
-        """The keys of grants that are not the same on both sides; and whether what is different
-        may be for everybody.
+        """Returns the keys of grants that are not the same on both sides; and whether what is
+        different may be for everybody.
         """
         same = 0
         for one, other in zip(self._old, self._new, strict=False):
@@ -234,7 +236,7 @@ class _Pair:
         return keys, wide
 
     def patterns(self, caller: Caller, kind: ResourceKind) -> list[str]:
-        """The patterns of grants of a kind that are about a caller, the widest first."""
+        """Returns the patterns of grants of a kind that are about a caller, the widest first."""
         found = {"*"}
         for one in self._every():
             found |= _patterns(one.level, caller, kind)
@@ -242,43 +244,43 @@ class _Pair:
         while waiting:
             branch = waiting.pop()
             found |= _patterns(branch, caller, kind)
-            waiting += [below for _, below in branch.fan.about(caller.keys)]
+            waiting += [below for _, below in branch.fan.nodes_for(caller.keys)]
         # A name of its own is narrower than a beginning of the same text.
         return sorted(found, key=lambda one: (len(one.removesuffix("*")), one[-1:] != "*", one))
 
     # -- what ----------------------------------------------------------------------------------
 
     def rows(self, caller: Caller, kind: ResourceKind, pattern: str = "") -> _Rows:
-        """What changes for a caller, the entry first."""
+        """Returns what changes for a caller, the entry first."""
         name = pattern[:-1] + _UNNAMED if pattern.endswith("*") else pattern
         pairs = []
         for operation in _OPERATIONS:
-            question = Question.of(operation, kind, name)
+            question = AccessQuestion.for_operation(operation, kind, name)
             pairs.append(
-                _Walks(
+                _EvaluatorPair(
                     operation,
-                    _arrived(self._before.access, self._old, caller, question),
-                    _arrived(self._after.access, self._new, caller, question),
+                    _evaluate_levels(self._before.access, self._old, caller, question),
+                    _evaluate_levels(self._after.access, self._new, caller, question),
                 )
             )
         found: list[_Row] = []
-        at = _At(self._old_branch, self._new_branch, self._before.place, self._after.place)
+        at = _EntryPair(self._old_branch, self._new_branch, self._before.place, self._after.place)
         self._compare(caller, pairs, at, (_NONE, _NONE), found)
         return tuple(found)
 
     def _compare(
         self,
         caller: Caller,
-        pairs: Sequence[_Walks],
-        at: _At,
+        pairs: Sequence[_EvaluatorPair],
+        at: _EntryPair,
         outer: tuple[frozenset[Operation], frozenset[Operation]],
         found: list[_Row],
     ) -> None:
         gained: set[Operation] = set()
         lost: set[Operation] = set()
         for operation, old, new in pairs:
-            was = self._before.access.verdict(old, at.old_place).allowed
-            now = self._after.access.verdict(new, at.new_place).allowed
+            was = self._before.access.decide(old, at.old_place).allowed
+            now = self._after.access.decide(new, at.new_place).allowed
             if was != now:
                 (gained if now else lost).add(operation)
         here = (frozenset(gained), frozenset(lost))
@@ -292,30 +294,30 @@ class _Pair:
             below = at.below(step)
             further = [one.fork() for one in left]
             for one in further:
-                self._before.access.enter(one.old, below.old, len(below.old_place.relative))
-                self._after.access.enter(one.new, below.new, len(below.new_place.relative))
+                self._before.access.add_level(one.old, below.old, len(below.old_place.relative))
+                self._after.access.add_level(one.new, below.new, len(below.new_place.relative))
             self._compare(caller, further, below, here, found)
 
     @staticmethod
-    def _steps(at: _At, caller: Caller) -> list[str]:
-        steps = {step for step, _ in at.old.fan.about(caller.keys)}
+    def _steps(at: _EntryPair, caller: Caller) -> list[str]:
+        steps = {step for step, _ in at.old.fan.nodes_for(caller.keys)}
         if at.old.fan is not at.new.fan:
-            steps |= {step for step, _ in at.new.fan.about(caller.keys)}
+            steps |= {step for step, _ in at.new.fan.nodes_for(caller.keys)}
         return sorted(steps)
 
 
 _OF_EVERYBODY: Final = (key_of(EVERYBODY, ANY_HOST), f"{EVERYBODY}\0")
 
 
-class _Walks(NamedTuple):
+class _EvaluatorPair(NamedTuple):
     """One question on both sides."""
 
     operation: Operation
-    old: Walk
-    new: Walk
+    old: GrantEvaluator
+    new: GrantEvaluator
 
-    def fork(self) -> _Walks:
-        return _Walks(self.operation, self.old.fork(), self.new.fork())
+    def fork(self) -> _EvaluatorPair:
+        return _EvaluatorPair(self.operation, self.old.copy(), self.new.copy())
 
     @property
     def is_settled(self) -> bool:
@@ -328,33 +330,35 @@ class _Walks(NamedTuple):
         return self.old.state == self.new.state
 
 
-class _At(NamedTuple):
+class _EntryPair(NamedTuple):
     """One entry on both sides."""
 
-    old: Branch
-    new: Branch
-    old_place: Place
-    new_place: Place
+    old: GrantNode
+    new: GrantNode
+    old_place: EntryPlace
+    new_place: EntryPlace
 
-    def below(self, step: str) -> _At:
+    def below(self, step: str) -> _EntryPair:
         name, is_topic = step.removesuffix("/"), not step.endswith("/")
-        return _At(
+        return _EntryPair(
             self.old.fan.get(step) or NO_BRANCH,
             self.new.fan.get(step) or NO_BRANCH,
-            Place((*self.old_place.relative, name), is_topic),
-            Place((*self.new_place.relative, name), is_topic),
+            EntryPlace((*self.old_place.relative, name), is_topic),
+            EntryPlace((*self.new_place.relative, name), is_topic),
         )
 
 
-def _levels(side: Side, age_seconds: float) -> tuple[_Entered, ...]:
+def _levels(side: DiffSide, age_seconds: float) -> tuple[_LevelAtDepth, ...]:
     access = side.access
-    counts, above = not access.has_expired(age_seconds), access.above()
-    entered = [_Entered(one, at, counts) for at, one in enumerate(above, start=-len(above))]
-    entered += [_Entered(one, at, True) for at, one in access.loaded().along(side.place)]
+    counts, above = not access.has_expired(age_seconds), access.inherited_grants()
+    entered = [_LevelAtDepth(one, at, counts) for at, one in enumerate(above, start=-len(above))]
+    entered += [
+        _LevelAtDepth(one, at, True) for at, one in access.own_grants().levels_to(side.place)
+    ]
     return tuple(entered)
 
 
-def _alike(one: _Entered, other: _Entered) -> bool:
+def _alike(one: _LevelAtDepth, other: _LevelAtDepth) -> bool:
     mine, yours = one.level, other.level
     return (
         (mine.rules is yours.rules or mine.rules.grants == yours.rules.grants)
@@ -363,16 +367,18 @@ def _alike(one: _Entered, other: _Entered) -> bool:
     )
 
 
-def _arrived(
-    access: Access, levels: Iterable[_Entered], caller: Caller, question: Question
-) -> Walk:
-    walk = Walk(caller, question)
+def _evaluate_levels(
+    access: Authorizer, levels: Iterable[_LevelAtDepth], caller: Caller, question: AccessQuestion
+) -> GrantEvaluator:
+    walk = GrantEvaluator(caller, question)
     for level, at, counts in levels:
-        access.enter(walk, level, at, allows_count=counts)
+        access.add_level(walk, level, at, allows_count=counts)
     return walk
 
 
-def _patterns(level: Branch | Level, caller: Caller, kind: ResourceKind) -> set[str]:
+def _patterns(
+    level: GrantNode | InheritedGrantLevel, caller: Caller, kind: ResourceKind
+) -> set[str]:
     by_key = level.rules.by_key
     return {
         grant.name

@@ -20,11 +20,11 @@ __all__ = [
     "EVERYBODY",
     "Caller",
     "check_principal",
-    "host_of",
     "key_of",
+    "parse_host",
     "parse_principal",
     "parse_super_users",
-    "shown",
+    "quote_for_message",
 ]
 
 EVERYBODY: Final = "User:*"
@@ -42,7 +42,7 @@ _TYPE: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*", re.ASCII)
 class Caller:
     """Who asks, and from where; made once a call.
 
-    ``host`` is an address as ``host_of`` writes it. Without one (a socket that has none; "from
+    ``host`` is an address as ``parse_host`` writes it. Without one (a socket that has none; "from
     anywhere", when a person asks) only grants for every host are about the caller.
     """
 
@@ -58,13 +58,13 @@ class Caller:
         object.__setattr__(self, "keys", keys)
 
     @classmethod
-    def of(cls, principal: str, host: str = "") -> Caller:
+    def parse(cls, principal: str, host: str = "") -> Caller:
         """From what came from outside; an empty host is none.
 
         Raises:
             InvalidArgument: no principal, or no address.
         """
-        return cls(check_principal(principal), host_of(host) if host else "")
+        return cls(check_principal(principal), parse_host(host) if host else "")
 
 
 def key_of(principal: str, host: str) -> str:
@@ -73,7 +73,7 @@ def key_of(principal: str, host: str) -> str:
 
 
 def parse_principal(text: str) -> tuple[str, str]:
-    """The type and the name of a principal; only the first colon parts them.
+    """Returns the type and the name of a principal; only the first colon parts them.
 
     Raises:
         InvalidArgument: not ``Type:name``, too long, or with characters that do not print.
@@ -82,7 +82,8 @@ def parse_principal(text: str) -> tuple[str, str]:
     if not colon or not name or not _TYPE.fullmatch(kind):
         hint = f", such as User:{text}" if text and ":" not in text and text.isprintable() else ""
         raise InvalidArgument(
-            f"principal: found {shown(text)}; expected Type:name{hint}", field="principal"
+            f"principal: found {quote_for_message(text)}; expected Type:name{hint}",
+            field="principal",
         )
     if len(text) > _MOST_CHARACTERS:
         raise InvalidArgument(
@@ -91,14 +92,15 @@ def parse_principal(text: str) -> tuple[str, str]:
         )
     if not text.isprintable() or name != name.strip():
         raise InvalidArgument(
-            f"principal: {shown(text)} has blanks around the name, or characters that do not print",
+            f"principal: {quote_for_message(text)} has blanks around the name, or characters "
+            "that do not print",
             field="principal",
         )
     return kind, name
 
 
 def check_principal(text: str) -> str:
-    """The principal as it is, checked; ``*`` is a name only in ``User:*``.
+    """Returns the principal as it is, checked; ``*`` is a name only in ``User:*``.
 
     Raises:
         InvalidArgument: as ``parse_principal``.
@@ -106,15 +108,16 @@ def check_principal(text: str) -> str:
     _, name = parse_principal(text)
     if name == "*" and text != EVERYBODY:
         raise InvalidArgument(
-            f"principal: found {shown(text)}; everybody, of whatever type, is {EVERYBODY}",
+            f"principal: found {quote_for_message(text)}; everybody, of whatever type, is "
+            f"{EVERYBODY}",
             field="principal",
         )
     return text
 
 
-def host_of(text: str) -> str:
-    """An address in the one form in which it is compared: an IPv4 address that came in an IPv6
-    socket is an IPv4 address, and the interface behind ``%`` does not matter.
+def parse_host(text: str) -> str:
+    """Returns an address in the one form in which it is compared: an IPv4 address that came in an
+    IPv6 socket is an IPv4 address, and the interface behind ``%`` does not matter.
 
     Raises:
         InvalidArgument: not an address. Names of hosts are never looked up.
@@ -132,19 +135,19 @@ def host_of(text: str) -> str:
 
 def _no_host(text: str) -> InvalidArgument:
     return InvalidArgument(
-        f"host: found {shown(text)}; expected an IP address, or * for every host,",
+        f"host: found {quote_for_message(text)}; expected an IP address, or * for every host,",
         field="host",
     )
 
 
-def parse_super_users(words: str | Iterable[str]) -> frozenset[str]:
-    """The super users of a setting: a list, or Kafka's ``User:a;User:b`` (blanks and empty parts
-    do not matter there).
+def parse_super_users(message: str | Iterable[str]) -> frozenset[str]:
+    """Returns the super users of a setting: a list, or Kafka's ``User:a;User:b`` (blanks and empty
+    parts do not matter there).
 
     Raises:
         InvalidArgument: one is no principal, or stands for everybody.
     """
-    parts = words.split(";") if isinstance(words, str) else words
+    parts = message.split(";") if isinstance(message, str) else message
     found = frozenset(check_principal(part.strip()) for part in parts if part.strip())
     if EVERYBODY in found:
         raise InvalidArgument(
@@ -154,7 +157,9 @@ def parse_super_users(words: str | Iterable[str]) -> frozenset[str]:
     return found
 
 
-def shown(text: object, most: int = 80) -> str:
-    """What was found, in quotes, for a message: never longer than a line, all of it printable."""
+def quote_for_message(text: object, most: int = 80) -> str:
+    """Returns what was found, in quotes, for a message: never longer than a line, all of it
+    printable.
+    """
     quoted = ascii(text)
     return quoted if len(quoted) <= most else f"{quoted[:most]}…"

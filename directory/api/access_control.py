@@ -1,8 +1,8 @@
 """Who may do what, asked by every handler in one line; refuses to decide it itself.
 
 ``authorization`` decides, from the grants of one snapshot and what is inherited from above the
-mount; ``caller_view.py`` says what that comes to for one caller, ``authorizing.py`` what a change
-needs.
+mount; ``caller_view.py`` says what that comes to for one caller, ``write_authorization.py`` what a
+change needs.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from directory.access.authorizer import Access
-from directory.access.compiled_grants import Rules
-from directory.access.decision import Mode
+from directory.access.authorizer import Authorizer
+from directory.access.compiled_grants import CompiledGrants
+from directory.access.decision import AccessMode
 from directory.access.grant_tree import GrantTree
 from directory.access.principals import ANONYMOUS, EVERYBODY, Caller
-from directory.api.caller_view import Sight
+from directory.api.caller_view import CallerView
 from directory.api.rpc.call_context import Call
 from directory.api.rpc.rights import cluster_check
 from directory.namespace.snapshot import Snapshot
@@ -24,75 +24,80 @@ from directory.store.replica import ReplicaState
 from resolver.errors import NotAuthoritative, NotReady, PermissionDenied
 from resolver.path import Path
 
-__all__ = ["Guarding", "check_owned"]
+__all__ = ["AccessControl", "check_owned"]
 
-_MOST_SIGHTS: Final = 256
+_MAX_VIEWS: Final = 256
 """Callers whose view of a snapshot is remembered."""
 
 
 @dataclass(slots=True)
-class _Known:
+class _SnapshotAccess:
     """What is remembered of one cluster's newest snapshot."""
 
-    access: Access
+    access: Authorizer
     snapshot: Snapshot
-    of_hosts: frozenset[str]
+    host_specific_principals: frozenset[str]
     """The principals of whom a grant for one host only speaks: of others nobody asks from where
     they call, which costs as much as half of an answer.
     """
-    everything: Sight
+    unrestricted_view: CallerView
     """Of whom nothing is hidden."""
-    says_nothing: bool
-    sights: dict[tuple[str, str, bool], Sight] = field(default_factory=dict)
+    has_no_grants: bool
+    views: dict[tuple[str, str, bool], CallerView] = field(default_factory=dict)
 
 
-class Guarding:
+class AccessControl:
     """The access of the clusters that a process hosts; used by any thread."""
 
     def __init__(self) -> None:
-        self._known: dict[Cluster, _Known] = {}
+        self._known: dict[Cluster, _SnapshotAccess] = {}
 
-    def access(self, cluster: Cluster, snapshot: Snapshot) -> Access:
-        """Who may do what, at a snapshot."""
+    def access(self, cluster: Cluster, snapshot: Snapshot) -> Authorizer:
+        """Returns who may do what, at a snapshot."""
         return self._of(cluster, snapshot).access
 
-    def sight(
+    def caller_view(
         self, cluster: Cluster, snapshot: Snapshot, call: Call, *, past: bool = False
-    ) -> Sight:
-        """What the caller may see and do in a cluster, at a snapshot; ``past``: also of what was
-        before, when more may have been hidden than is now.
+    ) -> CallerView:
+        """Returns what the caller may see and do in a cluster, at a snapshot; ``past``: also of
+        what was before, when more may have been hidden than is now.
 
         Raises:
             NotReady: what a parent has to hand down never came; not for super users (A3).
         """
         known = self._of(cluster, snapshot)
         principal = call.principal or ANONYMOUS
-        says_nothing = known.says_nothing and (not past or cluster.access_history.is_constant)
+        says_nothing = known.has_no_grants and (not past or cluster.access_history.is_constant)
         if says_nothing or principal in known.access.super_users:
-            return known.everything
-        hosts_matter = principal in known.of_hosts or EVERYBODY in known.of_hosts
+            return known.unrestricted_view
+        hosts_matter = (
+            principal in known.host_specific_principals
+            or EVERYBODY in known.host_specific_principals
+        )
         host = call.host if hosts_matter or past else ""  # then it may have mattered
         expired = _has_expired(cluster, known.access)
         key = (principal, host, expired)
-        sight = known.sights.get(key)
-        if sight is None:
-            known.access.above()
-            if len(known.sights) >= _MOST_SIGHTS:
-                known.sights.clear()
-            sight = Sight(cluster, snapshot, known.access, Caller(principal, host), expired=expired)
-            known.sights[key] = sight
-        return sight
+        view = known.views.get(key)
+        if view is None:
+            known.access.inherited_grants()
+            if len(known.views) >= _MAX_VIEWS:
+                known.views.clear()
+            view = CallerView(
+                cluster, snapshot, known.access, Caller(principal, host), expired=expired
+            )
+            known.views[key] = view
+        return view
 
-    def acting(self, cluster: Cluster, snapshot: Snapshot, call: Call) -> Sight:
-        """The same, for what is decided one by one and told to the audit: also of super users, and
-        where nothing is hidden.
+    def view_for_decision(self, cluster: Cluster, snapshot: Snapshot, call: Call) -> CallerView:
+        """Returns the same, for what is decided one by one and told to the audit: also of super
+        users, and where nothing is hidden.
         """
         access = self._of(cluster, snapshot).access
         caller = Caller(call.principal or ANONYMOUS, call.host)
         expired = _has_expired(cluster, access)
-        return Sight(cluster, snapshot, access, caller, expired=expired)
+        return CallerView(cluster, snapshot, access, caller, expired=expired)
 
-    def require_admin(self, cluster: Cluster, method: str, call: Call) -> Sight | None:
+    def require_admin(self, cluster: Cluster, method: str, call: Call) -> CallerView | None:
         """That a caller may do with a cluster what a method such as ``AdminService/Backup`` takes,
         by its row of ``rights.py``. Only one that tells how a server is doing passes before
         anything is loaded: what denies it may be among what is not loaded yet. Returns what the
@@ -105,23 +110,27 @@ class Guarding:
         operation, check = cluster_check(method)
         is_loading = cluster.replica.state is ReplicaState.LOADING
         if (call.principal or ANONYMOUS) in cluster.config.auth.super_users:
-            return None if is_loading else self.acting(cluster, cluster.replica.snapshot, call)
-        is_open = cluster.config.access is Mode.OPEN
+            return (
+                None
+                if is_loading
+                else self.view_for_decision(cluster, cluster.replica.snapshot, call)
+            )
+        is_open = cluster.config.access is AccessMode.OPEN
         if is_loading:
             if is_open and check.while_loading:
                 return None
             raise NotReady(f"cluster {cluster.config.cluster} is not loaded yet: ask again")
-        sight = self.acting(cluster, cluster.replica.snapshot, call)
-        access = sight.access
+        view = self.view_for_decision(cluster, cluster.replica.snapshot, call)
+        access = view.access
         if is_open and access.inherited is None and not access.super_users:
             # What was inherited cannot be read, and nobody stands above it: somebody must be able
             # to see that, and to mend it.
             own = replace(access, inherited=())
-            sight = Sight(cluster, sight.snapshot, own, sight.caller)
-        sight.require_cluster(operation)
-        return sight
+            view = CallerView(cluster, view.snapshot, own, view.caller)
+        view.require_cluster(operation)
+        return view
 
-    def check_link(self, cluster: Cluster, child_id: str, call: Call) -> None:
+    def require_link_right(self, cluster: Cluster, child_id: str, call: Call) -> None:
         """That a caller may speak for a child cluster: its certificate names it, or, where access
         is enforced and there is none, CLUSTER_ACTION is granted to it.
 
@@ -136,45 +145,45 @@ class Guarding:
                     child=child_id,
                 )
             return
-        sight = self.acting(cluster, cluster.replica.snapshot, call)
-        sight.require_cluster(cluster_check("FederationService/Link")[0])
+        view = self.view_for_decision(cluster, cluster.replica.snapshot, call)
+        view.require_cluster(cluster_check("FederationService/Link")[0])
 
-    def _of(self, cluster: Cluster, snapshot: Snapshot) -> _Known:
+    def _of(self, cluster: Cluster, snapshot: Snapshot) -> _SnapshotAccess:
         known = self._known.get(cluster)
         if known is None or known.snapshot is not snapshot:
             known = self._known[cluster] = _known(cluster, snapshot, known)
         return known
 
 
-def _known(cluster: Cluster, snapshot: Snapshot, before: _Known | None) -> _Known:
+def _known(cluster: Cluster, snapshot: Snapshot, before: _SnapshotAccess | None) -> _SnapshotAccess:
     access = cluster.access_at(snapshot)
     inherited = access.inherited
     same = before is not None and before.access.tree is snapshot.grants
     levels = inherited or ()
     says_nothing = (
-        access.mode is Mode.OPEN
+        access.mode is AccessMode.OPEN
         and inherited is not None
         and snapshot.grants.root.is_empty
         and not any(level.rules or level.closed for level in levels)
     )
-    return _Known(
+    return _SnapshotAccess(
         access,
         snapshot,
-        before.of_hosts
+        before.host_specific_principals
         if before is not None and same and before.access.inherited == inherited
         else _of_hosts(snapshot.grants, [level.rules for level in levels]),
-        Sight(cluster, snapshot, access, None),
+        CallerView(cluster, snapshot, access, None),
         says_nothing,
     )
 
 
-def _of_hosts(tree: GrantTree, rules: list[Rules]) -> frozenset[str]:
-    lives = [tree.root.live, *(one.live for one in rules)]
-    parted = (key.partition("\0") for live in lives for key in live)
+def _of_hosts(tree: GrantTree, rules: list[CompiledGrants]) -> frozenset[str]:
+    incarnations = [tree.root.live, *(one.live for one in rules)]
+    parted = (key.partition("\0") for live in incarnations for key in live)
     return frozenset(principal for principal, at_host, _ in parted if at_host)
 
 
-def _has_expired(cluster: Cluster, access: Access) -> bool:
+def _has_expired(cluster: Cluster, access: Authorizer) -> bool:
     if access.grants_max_age_seconds is None or not access.inherited:
         return False
     return access.has_expired(cluster.unconfirmed_seconds() or 0.0)

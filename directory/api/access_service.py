@@ -7,24 +7,28 @@ from typing import Final, cast
 
 from kdir.v1 import access_pb2
 
-from directory.access.compiled_grants import Question
-from directory.access.decision import Decision, Reason
+from directory.access.compiled_grants import AccessQuestion
+from directory.access.decision import Decision, DecisionReason
 from directory.access.explain import Effect, Explanation, explain
 from directory.access.grant import Operation, ResourceKind
-from directory.access.grant_tree import Place
+from directory.access.grant_tree import EntryPlace
 from directory.access.principals import ANONYMOUS, Caller
-from directory.api.authorizing import authorizing, meant, veiling
-from directory.api.cluster_router import Hosting
-from directory.api.dry_run import fill_plan
-from directory.api.present import as_if_absent, kind_asked, may_ask_about
-from directory.api.resolve_answers import kind_of
+from directory.api.cluster_router import ClusterRouter
+from directory.api.dry_run import fill_change_plan
+from directory.api.resolve_answers import kind_from_number
 from directory.api.rpc.call_context import Call
 from directory.api.rpc.handlers import Handler, Service
+from directory.api.visibility import as_if_absent, can_query_access, kind_asked
+from directory.api.write_authorization import (
+    authorize_command,
+    redacting_errors,
+    with_inferred_kind,
+)
 from directory.namespace.command import AddGrants, RemoveGrants
 from directory.namespace.entry import Kind
-from directory.namespace.traversal import standing
+from directory.namespace.traversal import locate_entry
 from directory.server.cluster import Cluster
-from directory.store.writer import Written
+from directory.store.writer import CommitResult
 from directory.wire.grant_messages import (
     grant_to_proto,
     grants_from_proto,
@@ -36,7 +40,7 @@ from resolver.path import Path
 
 __all__ = ["AccessService"]
 
-_DESCRIBE: Final = Question.of(Operation.DESCRIBE)
+_DESCRIBE: Final = AccessQuestion.for_operation(Operation.DESCRIBE)
 _REQUEST_ID_LENGTH = 128
 
 
@@ -46,10 +50,10 @@ class AccessService(Service):
     descriptor = access_pb2.DESCRIPTOR.services_by_name["AccessService"]
     writes = frozenset({"AddGrants", "RemoveGrants"})
 
-    def __init__(self, hosting: Hosting) -> None:
-        self._hosting = hosting
+    def __init__(self, router: ClusterRouter) -> None:
+        self._router = router
 
-    def handlers(self) -> Mapping[str, Handler]:
+    def method_handlers(self) -> Mapping[str, Handler]:
         return {
             "AddGrants": self.add_grants,
             "RemoveGrants": self.remove_grants,
@@ -78,7 +82,7 @@ class AccessService(Service):
 
     def _change(
         self,
-        wish: type[AddGrants | RemoveGrants],
+        desired: type[AddGrants | RemoveGrants],
         request: access_pb2.AddGrantsRequest | access_pb2.RemoveGrantsRequest,
         call: Call,
         response: access_pb2.AddGrantsResponse | access_pb2.RemoveGrantsResponse,
@@ -91,51 +95,51 @@ class AccessService(Service):
                 f"request_id: {len(request.request_id)} characters; expected at most "
                 f"{_REQUEST_ID_LENGTH}"
             )
-        asked = wish(
+        asked = desired(
             path=Path.parse(request.path),
             grants=grants_from_proto(request.grants),
-            kind=kind_of(request.kind),
+            kind=kind_from_number(request.kind),
         )
-        hosting, guarding = self._hosting, self._hosting.guarding
+        router, access_control = self._router, self._router.access_control
         path, holder = asked.path, asked.kind is Kind.MOUNT
 
-        def attempt() -> tuple[Cluster, AddGrants | RemoveGrants, Written]:
-            cluster = hosting.owner_of(path, holder=holder)
-            command = meant(guarding, cluster, asked, call)
-            with veiling(guarding, cluster, command, call):
-                written = cluster.writer.execute(
+        def attempt() -> tuple[Cluster, AddGrants | RemoveGrants, CommitResult]:
+            cluster = router.require_owner(path, holder=holder)
+            command = with_inferred_kind(access_control, cluster, asked, call)
+            with redacting_errors(access_control, cluster, command, call):
+                written = cluster.writer.commit_command(
                     command,
                     principal=call.principal,
                     request_id=request.request_id,
                     timeout_seconds=call.seconds_left(),
                     validate_only=request.validate_only,
-                    authorize=authorizing(guarding, cluster, command, call),
-                    as_shown=hosting.as_shown(cluster, command, call),
+                    authorize=authorize_command(access_control, cluster, command, call),
+                    as_shown=router.as_shown(cluster, command, call),
                 )
             return cluster, command, written
 
-        picked = hosting.pick_holder(path) if holder else hosting.pick(path)
-        cluster, command, written = hosting.decide(picked, request.token, call, attempt)
+        picked = router.cluster_holding_entry(path) if holder else router.cluster_for_path(path)
+        cluster, command, written = router.decide(picked, request.token, call, attempt)
         response.token = cluster.token_at(written.revision)
         response.grants.extend(map(grant_to_proto, written.plan.grants))
         response.topic_count = written.plan.topic_count
         if request.validate_only:
-            fill_plan(self._hosting, cluster, command, written, call, response.plan)
+            fill_change_plan(self._router, cluster, command, written, call, response.plan)
         return map(grant_to_proto, written.plan.grants_changed)
 
     def list_grants(
         self, request: access_pb2.ListGrantsRequest, call: Call
     ) -> access_pb2.ListGrantsResponse:
-        """The grants set on an entry itself."""
+        """Returns the grants set on an entry itself."""
         path = Path.parse(request.path)
-        kind = kind_of(request.kind)
-        cluster, snapshot = self._hosting.read_owned(
+        kind = kind_from_number(request.kind)
+        cluster, snapshot = self._router.read_owned(
             path, request.token, call, holder=kind is Kind.MOUNT
         )
-        sight = self._hosting.sight(cluster, snapshot, call)
-        shown = sight.find(path, kind, no_follow=True)
-        found = standing(snapshot, sight.access.mount, path, shown)
-        place = Place(path.below(sight.access.mount), found.entry.kind is Kind.TOPIC)
+        view = self._router.view(cluster, snapshot, call)
+        shown = view.resolve_kind(path, kind, no_follow=True)
+        found = locate_entry(snapshot, view.access.mount, path, shown)
+        place = EntryPlace(path.below(view.access.mount), found.entry.kind is Kind.TOPIC)
         return access_pb2.ListGrantsResponse(
             grants=map(grant_to_proto, snapshot.grants.grants_at(place)),
             token=cluster.token_of(snapshot),
@@ -146,35 +150,36 @@ class AccessService(Service):
     def check_access(
         self, request: access_pb2.CheckAccessRequest, call: Call
     ) -> access_pb2.CheckAccessResponse:
-        """Whether a principal may do something, and which grant decides. The path need not exist.
+        """Returns whether a principal may do something, and which grant decides. The path need not
+        exist.
 
         Everybody may ask for oneself; for others, and why, who may describe the entry.
         """
         path = Path.parse(request.path)
-        caller = Caller.of(request.principal, request.host)
+        caller = Caller.parse(request.principal, request.host)
         resource = resource_kind_from_proto(request.resource_kind)
         operation = operation_from_proto(request.operation)
-        question = Question.of(operation, resource, request.resource_name)
-        cluster, snapshot = self._hosting.read_owned(path, request.token, call)
-        sight = self._hosting.sight(cluster, snapshot, call)
+        question = AccessQuestion.for_operation(operation, resource, request.resource_name)
+        cluster, snapshot = self._router.read_owned(path, request.token, call)
+        view = self._router.view(cluster, snapshot, call)
         age = _age(cluster)
         of_others = caller.principal != (call.principal or ANONYMOUS)
-        if of_others and not may_ask_about(sight, path, kind_of(request.kind)):
-            raise sight.absent(path)
-        access = self._hosting.guarding.access(cluster, snapshot)
+        if of_others and not can_query_access(view, path, kind_from_number(request.kind)):
+            raise view.absent_error(path)
+        access = self._router.access_control.access(cluster, snapshot)
 
-        def is_granted_at(place: Place) -> bool:
+        def is_granted_at(place: EntryPlace) -> bool:
             of_itself = not of_others
             return of_itself and access.is_granted_at(caller, question, place, age_seconds=age)
 
-        kind = kind_asked(sight, path, kind_of(request.kind), is_granted_at)
-        relative = path.below(sight.access.mount)
+        kind = kind_asked(view, path, kind_from_number(request.kind), is_granted_at)
+        relative = path.below(view.access.mount)
         is_topic = kind is Kind.TOPIC and bool(relative) and resource is ResourceKind.TOPIC
-        place = Place(relative, is_topic)
+        place = EntryPlace(relative, is_topic)
         shown = True
-        if not of_others and not sight.sees_all:
-            access = as_if_absent(sight, access, place, is_granted_at)
-            shown = access.decide(sight.caller, _DESCRIBE, place, age_seconds=age).allowed
+        if not of_others and not view.is_unrestricted:
+            access = as_if_absent(view, access, place, is_granted_at)
+            shown = access.authorize(view.caller, _DESCRIBE, place, age_seconds=age).allowed
         explained = explain(access, caller, question, place, age_seconds=age)
         decision = explained.decision
         response = access_pb2.CheckAccessResponse(
@@ -191,22 +196,23 @@ class AccessService(Service):
     def authorize_any(
         self, request: access_pb2.AuthorizeAnyRequest, call: Call
     ) -> access_pb2.AuthorizeAnyResponse:
-        """Whether a principal may do something on any resource of a kind (KIP-679), in the cluster
-        that owns the path. Everybody may ask for oneself; for others, who may describe the cluster.
+        """Returns whether a principal may do something on any resource of a kind (KIP-679), in the
+        cluster that owns the path. Everybody may ask for oneself; for others, who may describe the
+        cluster.
         """
-        caller = Caller.of(request.principal, request.host)
+        caller = Caller.parse(request.principal, request.host)
         operation = operation_from_proto(request.operation)
         resource = resource_kind_from_proto(request.resource_kind)
         if request.path:
             path = Path.parse(request.path)
-            cluster, snapshot = self._hosting.read_owned(path, request.token, call)
+            cluster, snapshot = self._router.read_owned(path, request.token, call)
         else:
-            cluster = self._hosting.clusters[0]
+            cluster = self._router.clusters[0]
             cluster.check_mounted()
-            snapshot = self._hosting.read(cluster, request.token, call)
+            snapshot = self._router.read_snapshot(cluster, request.token, call)
         if caller.principal != (call.principal or ANONYMOUS):
-            self._hosting.guarding.require_admin(cluster, "AccessService/AuthorizeAny", call)
-        access = self._hosting.guarding.access(cluster, snapshot)
+            self._router.access_control.require_admin(cluster, "AccessService/AuthorizeAny", call)
+        access = self._router.access_control.access(cluster, snapshot)
         age = _age(cluster)
         if (operation, resource) == (Operation.IDEMPOTENT_WRITE, ResourceKind.CLUSTER):
             allowed = access.may_produce_idempotently(caller, age_seconds=age)
@@ -230,7 +236,7 @@ def _why(decision: Decision, response: access_pb2.CheckAccessResponse) -> None:
 
 
 def _fill_levels(explained: Explanation, response: access_pb2.CheckAccessResponse) -> None:
-    if explained.decision.reason is Reason.SUPER_USER:
+    if explained.decision.reason is DecisionReason.SUPER_USER:
         return
     for level in explained.levels:
         out = response.levels.add(

@@ -9,30 +9,30 @@ from typing import TYPE_CHECKING, Final
 
 from kdir.v1 import admin_pb2
 
-from directory.api.cluster_router import Hosting
-from directory.api.counting import seen_below
-from directory.api.enforcing import unenforced
-from directory.api.keeping import KeepingCalls
-from directory.api.parenting import ParentCalls
-from directory.api.present import STOPPED
+from directory.api.backup_and_verify import BackupAndVerifyCalls
+from directory.api.cluster_router import ClusterRouter
+from directory.api.parent_link_calls import ParentLinkCalls
 from directory.api.rpc.call_context import Call
 from directory.api.rpc.handlers import Handler, Service
-from directory.federation import facts
+from directory.api.unenforced_grants import list_unenforced_mounts
+from directory.api.visibility import STOPPED
+from directory.api.visible_counts import count_visible_below
+from directory.federation import parent_state
 from directory.federation.link_records import BELOW, is_path
 from directory.namespace.entry import Kind
 from directory.namespace.keys import CHILD, MOUNT_ROW
 from directory.server import logs
 from directory.server.cluster import Cluster
-from directory.server.health import is_told
-from directory.server.membership import VERSION, Finalised, unreadable
+from directory.server.health import has_inherited_policy
+from directory.server.membership import VERSION, FinalizeResult, unreadable
 from directory.store.large_changes import progress_of, rules_from_proto
 from directory.store.replica import ReplicaState
 from resolver.errors import InvalidArgument
 from resolver.path import Path
 
 if TYPE_CHECKING:
-    from directory.api.caller_view import Sight
-    from directory.kafka.operator_requests import Adopting
+    from directory.api.caller_view import CallerView
+    from directory.kafka.operator_requests import AdoptionResult
     from directory.kafka.reconciler import Reconciler
 
 __all__ = ["AdminService"]
@@ -50,12 +50,12 @@ class AdminService(Service):
         {"AdoptTopics", "Acknowledge", "FinalizeFeatures", "DetachParent", "AttachParent"}
     )
 
-    def __init__(self, hosting: Hosting) -> None:
-        self._hosting = hosting
-        self._keeping = KeepingCalls(hosting)
-        self._parenting = ParentCalls(hosting)
+    def __init__(self, router: ClusterRouter) -> None:
+        self._router = router
+        self._retention = BackupAndVerifyCalls(router)
+        self._parenting = ParentLinkCalls(router)
 
-    def handlers(self) -> Mapping[str, Handler]:
+    def method_handlers(self) -> Mapping[str, Handler]:
         return {
             "GetStatus": self.get_status,
             "AdoptTopics": self.adopt_topics,
@@ -64,19 +64,19 @@ class AdminService(Service):
             "FinalizeFeatures": self.finalize_features,
             "DetachParent": self._parenting.detach,
             "AttachParent": self._parenting.attach,
-            "Backup": self._keeping.backup,
-            "Verify": self._keeping.verify,
+            "Backup": self._retention.backup,
+            "Verify": self._retention.verify,
         }
 
     def get_status(
         self, request: admin_pb2.GetStatusRequest, call: Call
     ) -> admin_pb2.GetStatusResponse:
-        """How a server is doing; answers also while nothing is loaded."""
+        """Returns how a server is doing; answers also while nothing is loaded."""
         call.check()
-        cluster = self._hosting.named(request.cluster)
-        guarding = self._hosting.guarding
-        sight = guarding.require_admin(cluster, "AdminService/GetStatus", call)
-        shows_all = sight is None or sight.shows_all()
+        cluster = self._router.cluster_by_name(request.cluster)
+        access_control = self._router.access_control
+        view = access_control.require_admin(cluster, "AdminService/GetStatus", call)
+        shows_all = view is None or view.shows_all()
         state = cluster.replica.state
         response = admin_pb2.GetStatusResponse(
             replica_state=_REPLICA_STATES[state],
@@ -88,24 +88,26 @@ class AdminService(Service):
             uptime_seconds=time.monotonic() - cluster.started_at,
             principal=call.principal,
         )
-        if sight is not None:
-            snapshot = sight.snapshot
+        if view is not None:
+            snapshot = view.snapshot
             response.authority.CopyFrom(cluster.authority(snapshot))
             response.unenforced.extend(
-                said for mount, said in unenforced(cluster, snapshot) if sight.may_refer(mount)
+                reported
+                for mount, reported in list_unenforced_mounts(cluster, snapshot)
+                if view.can_refer_to(mount)
             )
-            seen = seen_below(sight, (), snapshot.root)
+            seen = count_visible_below(view, (), snapshot.root)
             response.topic_count, response.directory_count = seen.topics, seen.containers
             response.progress.extend(
                 one
                 for one in progress_of(snapshot, cluster.reaper.trouble)
-                if sight.sees_path(Path.parse(one.path), Kind.DIRECTORY)
+                if view.can_describe_path(Path.parse(one.path), Kind.DIRECTORY)
             )
-            named = {**dict(facts.unreadable(snapshot)), **dict(unreadable(snapshot))}
+            named = {**dict(parent_state.unreadable_rows(snapshot)), **dict(unreadable(snapshot))}
             if shows_all:
                 named = {**dict(snapshot.quarantined), **named}
             else:
-                named = {key: why for key, why in named.items() if _is_shown(cluster, sight, key)}
+                named = {key: why for key, why in named.items() if _is_shown(cluster, view, key)}
             response.quarantined_count = len(named)
             response.quarantined.extend(
                 f"{key!r}: {why}" for key, why in itertools.islice(named.items(), _SHOWN)
@@ -128,22 +130,22 @@ class AdminService(Service):
         out.linked = status.linked
         out.standby = status.configured and status.standby
         out.message = status.message
-        if status.heard_seconds is not None:
-            out.last_heard_seconds = status.heard_seconds
+        if status.contact_age_seconds is not None:
+            out.last_heard_seconds = status.contact_age_seconds
         if cluster.replica.state is ReplicaState.LOADING:
             return
         snapshot = cluster.replica.snapshot
-        out.detached = facts.detached_of(snapshot)
-        if not is_told(cluster):
-            out.untold = facts.why_unknown(snapshot)
+        out.detached = parent_state.detached_of(snapshot)
+        if not has_inherited_policy(cluster):
+            out.untold = parent_state.why_inherited_unknown(snapshot)
         position = cluster.federation.view().position
         out.unmounted = bool(position.unmounted)
         if position.parent is not None:
             out.cluster_id = position.parent.parent_cluster_id
 
     def _reconciler(self, name: str) -> tuple[Cluster, Reconciler]:
-        """The cluster meant, and its reconciler: never one that happens to come first."""
-        hosted = self._hosting.clusters
+        """Returns the cluster meant, and its reconciler: never one that happens to come first."""
+        hosted = self._router.clusters
         if name:
             hosted = tuple(one for one in hosted if name in (one.cluster_id, one.config.cluster))
             if not hosted:
@@ -172,8 +174,8 @@ class AdminService(Service):
         cluster, reconciler = self._reconciler(request.cluster)
         rules = rules_from_proto(request.rules)
 
-        def attempt() -> Adopting:
-            self._hosting.guarding.require_admin(cluster, "AdminService/AdoptTopics", call)
+        def attempt() -> AdoptionResult:
+            self._router.access_control.require_admin(cluster, "AdminService/AdoptTopics", call)
             cluster.check_mounted()
             call.check()
             return reconciler.adopt(
@@ -184,7 +186,7 @@ class AdminService(Service):
                 timeout_seconds=call.seconds_left(),
             )
 
-        adopting = self._hosting.decide(cluster, request.token, call, attempt, ask_first=True)
+        adopting = self._router.decide(cluster, request.token, call, attempt, ask_first=True)
         response = adoptions_to_proto(adopting.rows)
         if adopting.under_way is not None:
             response.progress.CopyFrom(adopting.under_way.to_proto())
@@ -195,21 +197,21 @@ class AdminService(Service):
     def list_drift(
         self, request: admin_pb2.ListDriftRequest, call: Call
     ) -> admin_pb2.ListDriftResponse:
-        """Where Kafka differs from what is wished or recorded."""
+        """Returns where Kafka differs from what is wished or recorded."""
         from directory.api.drift_messages import drifts_to_proto, unarmed_at
 
         call.check()
         asked = Path.parse(request.path) if request.path else None
-        owner = "" if asked is None else self._hosting.pick(asked).cluster_id
+        owner = "" if asked is None else self._router.cluster_for_path(asked).cluster_id
         cluster, reconciler = self._reconciler(owner)
-        sight = self._hosting.guarding.require_admin(cluster, "AdminService/ListDrift", call)
+        view = self._router.access_control.require_admin(cluster, "AdminService/ListDrift", call)
         snapshot = cluster.replica.snapshot
         mount = cluster.mount_at(snapshot)
         path = asked or mount
         drifts = reconciler.drift(path)
         unarmed = unarmed_at(snapshot, mount, path) if request.unarmed else []
         shown = [
-            [one for one in rows if sight is None or sight.sees_path(one.path, one.kind)]
+            [one for one in rows if view is None or view.can_describe_path(one.path, one.kind)]
             for rows in (drifts, unarmed)
         ]
         return drifts_to_proto(snapshot, mount, *shown)
@@ -222,10 +224,10 @@ class AdminService(Service):
         cluster, reconciler = self._reconciler(request.cluster)
 
         def attempt() -> None:
-            self._hosting.guarding.require_admin(cluster, "AdminService/Acknowledge", call)
+            self._router.access_control.require_admin(cluster, "AdminService/Acknowledge", call)
             reconciler.acknowledge(request.stopped)
 
-        self._hosting.decide(cluster, request.token, call, attempt)
+        self._router.decide(cluster, request.token, call, attempt)
         token = cluster.token_of(cluster.replica.snapshot)
         return admin_pb2.AcknowledgeResponse(token=token)
 
@@ -234,13 +236,15 @@ class AdminService(Service):
     ) -> admin_pb2.FinalizeFeaturesResponse:
         """Raises the cluster's feature level, or says whether it could be done."""
         call.check()
-        cluster = self._hosting.one_named(request.cluster)
+        cluster = self._router.require_cluster_by_name(request.cluster)
 
-        def attempt() -> Finalised:
-            self._hosting.guarding.require_admin(cluster, "AdminService/FinalizeFeatures", call)
+        def attempt() -> FinalizeResult:
+            self._router.access_control.require_admin(
+                cluster, "AdminService/FinalizeFeatures", call
+            )
             return cluster.members.finalise(request.level, validate_only=request.validate_only)
 
-        done = self._hosting.decide(cluster, request.token, call, attempt)
+        done = self._router.decide(cluster, request.token, call, attempt)
         response = admin_pb2.FinalizeFeaturesResponse(
             finalised_level=done.level or 0, supported_level=done.supported, members=done.members
         )
@@ -249,7 +253,7 @@ class AdminService(Service):
         return response
 
 
-def _is_shown(cluster: Cluster, sight: Sight, key: bytes) -> bool:
+def _is_shown(cluster: Cluster, view: CallerView, key: bytes) -> bool:
     """True if a record of the link is of no mount, or of one that the caller may know of."""
     mounts: list[Path] = []
     if key.startswith(MOUNT_ROW):
@@ -261,7 +265,7 @@ def _is_shown(cluster: Cluster, sight: Sight, key: bytes) -> bool:
         mounts = [mount for mount, one in own.items() if one.row.cluster_id == cluster_id]
     else:
         return True
-    return bool(mounts) and all(map(sight.may_refer, mounts))
+    return bool(mounts) and all(map(view.can_refer_to, mounts))
 
 
 def _store(cluster: Cluster, out: admin_pb2.StoreStatus) -> None:

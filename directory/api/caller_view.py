@@ -15,14 +15,14 @@ from typing import Final, NamedTuple
 
 from kdir.v1 import entry_pb2, resolve_pb2
 
-from directory.access.audit import AuditLevel, audit_line
-from directory.access.authorizer import HERE, Access, Within
-from directory.access.compiled_grants import Question
-from directory.access.decision import Decision, Reason
+from directory.access.audit_line import AuditLevel, audit_line
+from directory.access.authorizer import MOUNT_ROOT, Authorizer, DirectoryAuthorization
+from directory.access.compiled_grants import AccessQuestion
+from directory.access.decision import Decision, DecisionReason
 from directory.access.grant import Operation, ResourceKind
-from directory.access.grant_tree import Place
+from directory.access.grant_tree import EntryPlace
 from directory.access.principals import ANONYMOUS, Caller
-from directory.api.response_cache import Ready
+from directory.api.response_cache import ResponseCache
 from directory.api.rpc.call_context import CURRENT
 from directory.namespace.entry import Kind
 from directory.namespace.lookup import (
@@ -36,17 +36,19 @@ from directory.namespace.lookup import (
     lookup,
 )
 from directory.namespace.snapshot import Node, Snapshot
-from directory.namespace.traversal import follow
+from directory.namespace.traversal import traverse
 from directory.server.cluster import Cluster
 from resolver.errors import Absent, NotReady, PermissionDenied
 from resolver.path import Path
 
-__all__ = ["Seen", "Sight", "fill_seen"]
+__all__ = ["CallerView", "Seen", "fill_visible_counts"]
 
 _audit = logging.getLogger("kdir.audit")
-_DESCRIBE: Final = Question.of(Operation.DESCRIBE)
-_ALTER: Final = Question.of(Operation.ALTER)
-_ANY_OPERATION: Final = tuple(Question.of(one) for one in Operation if one is not Operation.ALL)
+_DESCRIBE: Final = AccessQuestion.for_operation(Operation.DESCRIBE)
+_ALTER: Final = AccessQuestion.for_operation(Operation.ALTER)
+_ANY_OPERATION: Final = tuple(
+    AccessQuestion.for_operation(one) for one in Operation if one is not Operation.ALL
+)
 _MOST_DIRECTORIES: Final = 1 << 12
 """So many directories are remembered for each caller: 100 MB, should all ask everywhere."""
 _MOST_PLAIN: Final = 1 << 14
@@ -65,7 +67,7 @@ class Seen(NamedTuple):
     """Of the topics, as quotas count them; only of all that lies below."""
 
 
-class Sight:
+class CallerView:
     """What one caller may see and do in one cluster at one snapshot. Without a caller: all."""
 
     __slots__ = (
@@ -77,7 +79,7 @@ class Sight:
         "_withins",
         "access",
         "caller",
-        "sees_all",
+        "is_unrestricted",
         "snapshot",
     )
 
@@ -85,7 +87,7 @@ class Sight:
         self,
         cluster: Cluster,
         snapshot: Snapshot,
-        access: Access,
+        access: Authorizer,
         caller: Caller | None,
         *,
         expired: bool = False,
@@ -94,172 +96,193 @@ class Sight:
         self._mount: Final = access.mount
         self.snapshot: Final = snapshot
         self.access: Final = access
-        self.sees_all: Final = caller is None
+        self.is_unrestricted: Final = caller is None
         """Nothing is hidden from the caller, and nothing refused."""
         self.caller: Final = caller or Caller(ANONYMOUS)
         self._age_seconds: Final = float("inf") if expired else 0.0
-        self._withins: dict[Segments, Within] = {}
-        self._above: dict[str, Within] = {}
+        self._withins: dict[Segments, DirectoryAuthorization] = {}
+        self._above: dict[str, DirectoryAuthorization] = {}
         self._plain: set[str] = set()
 
     # -- seeing ----------------------------------------------------------------------------------
 
-    def sees(self, relative: Segments, *, is_topic: bool) -> bool:
-        """Whether an entry at a path below the mount may be described."""
-        if self.sees_all:
+    def can_describe(self, relative: Segments, *, is_topic: bool) -> bool:
+        """True if an entry at a path below the mount may be described."""
+        if self.is_unrestricted:
             return True
         if not relative:
-            return self.decide(_DESCRIBE, HERE).allowed
-        return self.within(relative[:-1]).child(relative[-1], is_topic=is_topic).allowed
+            return self.decide(_DESCRIBE, MOUNT_ROOT).allowed
+        return (
+            self.directory_view(relative[:-1])
+            .entry_decision(relative[-1], is_topic=is_topic)
+            .allowed
+        )
 
     def shows(self, relative: Segments, kind: Kind) -> bool:
-        """Whether an entry may be shown to the caller: it may describe it, or ALTER it, and so
+        """True if an entry may be shown to the caller: it may describe it, or ALTER it, and so
         remove what hides it.
         """
         is_topic = kind is Kind.TOPIC and bool(relative)
         return (
-            self.sees(relative, is_topic=is_topic)
-            or self.decide(_ALTER, Place(relative, is_topic)).allowed
+            self.can_describe(relative, is_topic=is_topic)
+            or self.decide(_ALTER, EntryPlace(relative, is_topic)).allowed
         )
 
-    def sees_all_in(self, relative: Segments) -> bool:
-        """Whether all at any depth in a directory may be described."""
-        if self.sees_all:
+    def can_describe_all_below(self, relative: Segments) -> bool:
+        """True if all at any depth in a directory may be described."""
+        if self.is_unrestricted:
             return True
-        within = self.within(relative)
+        within = self.directory_view(relative)
         return within.is_uniform and within.decision.allowed
 
-    def sees_path(self, path: Path, kind: Kind | None) -> bool:
-        """Whether an entry of this kind, or of any, at an absolute path may be described."""
-        if self.sees_all:
+    def can_describe_path(self, path: Path, kind: Kind | None) -> bool:
+        """True if an entry of this kind, or of any, at an absolute path may be described."""
+        if self.is_unrestricted:
             return True
         if not self._mount.is_prefix_of(path):
             return False
         relative = path.below(self._mount)
         kinds = (True, False) if kind is None else (kind is Kind.TOPIC,)
-        return any(self.sees(relative, is_topic=is_topic) for is_topic in kinds)
+        return any(self.can_describe(relative, is_topic=is_topic) for is_topic in kinds)
 
-    def may_pass(self, path: Path) -> bool:
-        """Whether there can be something at or below a path that may be described."""
-        if self.sees_all:
+    def has_describable_below(self, path: Path) -> bool:
+        """True if there can be something at or below a path that may be described."""
+        if self.is_unrestricted:
             return True
-        place = Place(path.below(self._mount) if self._mount.is_prefix_of(path) else ())
+        place = EntryPlace(path.below(self._mount) if self._mount.is_prefix_of(path) else ())
         return self.access.authorize_any(
             self.caller, Operation.DESCRIBE, place=place, age_seconds=self._age_seconds
         )
 
-    def within(self, relative: Segments) -> Within:
-        """Whether a directory may be described, and what stands in it; of who sees not all."""
+    def directory_view(self, relative: Segments) -> DirectoryAuthorization:
+        """Returns whether a directory may be described, and what stands in it; of who
+        sees not all.
+        """
         within = self._withins.get(relative)
         if within is None:
             if len(self._withins) >= _MOST_DIRECTORIES:
                 self._withins.clear()
-            within = self.access.within(
+            within = self.access.for_directory(
                 self.caller, _DESCRIBE, relative, age_seconds=self._age_seconds
             )
             self._withins[relative] = within
         return within
 
-    def find(
+    def resolve_kind(
         self, path: Path, prefer: Kind | None = None, *, no_follow: bool = False
     ) -> Kind | None:
-        """Which kind at a path is to be answered with: that preferred, or the container beside a
-        topic that may not be seen.
+        """Returns which kind at a path is to be answered with: that preferred, or the container
+        beside a topic that may not be seen.
 
         Raises:
             Absent: what is there may not be described; as where nothing is.
             NotReady: the mount moved between two looks at it.
         """
-        if self.sees_all:
+        if self.is_unrestricted:
             return prefer
         if not self._mount.is_prefix_of(path):
             raise self._moving()
         relative = path.segments[len(self._mount) :]
         found = lookup(self.snapshot, relative, prefer)
-        if self._shows(found, relative, no_follow=no_follow):
+        if self._can_describe_found(found, relative, no_follow=no_follow):
             return prefer
         if isinstance(found, TopicAt) and found.container_too and prefer is None:
             beside = lookup(self.snapshot, relative, Kind.DIRECTORY)
-            if self._shows(beside, relative, no_follow=no_follow):
+            if self._can_describe_found(beside, relative, no_follow=no_follow):
                 return Kind.DIRECTORY
-        self._told(_DESCRIBE, path, self.decide(_DESCRIBE, Place(relative)), explicit=False)
-        raise self.absent(path)
+        self._write_audit_line(
+            _DESCRIBE, path, self.decide(_DESCRIBE, EntryPlace(relative)), explicit=False
+        )
+        raise self.absent_error(path)
 
-    def may_refer(self, mount: Path) -> bool:
-        """Whether a mount may be spoken of: who may do what there is its own cluster's to say, but
+    def can_refer_to(self, mount: Path) -> bool:
+        """True if a mount may be spoken of: who may do what there is its own cluster's to say, but
         a deny above holds there, too.
         """
-        if self.sees_all or not self._mount.is_prefix_of(mount):
+        if self.is_unrestricted or not self._mount.is_prefix_of(mount):
             return True
-        decision = self.decide(_DESCRIBE, Place(mount.below(self._mount)))
+        decision = self.decide(_DESCRIBE, EntryPlace(mount.below(self._mount)))
         return decision.allowed or decision.grant is None
 
     def shows_all(self) -> bool:
-        """Whether numbers and names of all entries may be shown: to whom nothing is hidden from,
+        """True if numbers and names of all entries may be shown: to whom nothing is hidden from,
         and to whom may back up the cluster.
         """
-        return self.sees_all_in(()) or self.may_do(Operation.ALTER, ResourceKind.CLUSTER)
+        return self.can_describe_all_below(()) or self.can_do_on_cluster(
+            Operation.ALTER, ResourceKind.CLUSTER
+        )
 
-    def may_do(self, operation: Operation, resource: ResourceKind) -> bool:
-        """Whether the caller may do something with the cluster's own root directory."""
-        return self.sees_all or self.decide(Question.of(operation, resource), HERE).allowed
+    def can_do_on_cluster(self, operation: Operation, resource: ResourceKind) -> bool:
+        """True if the caller may do something with the cluster's own root directory."""
+        return (
+            self.is_unrestricted
+            or self.decide(AccessQuestion.for_operation(operation, resource), MOUNT_ROOT).allowed
+        )
 
-    def _shows(self, found: Found, relative: Segments, *, no_follow: bool) -> bool:
+    def _can_describe_found(self, found: Found, relative: Segments, *, no_follow: bool) -> bool:
         match found:
             case TopicAt():
-                return self.sees(relative, is_topic=True)
+                return self.can_describe(relative, is_topic=True)
             case LinkAt(relative=at):
-                return self.sees(at, is_topic=False)
+                return self.can_describe(at, is_topic=False)
             case MountAt(relative=at, rest=rest):
                 # Who may do what below is the child's to say; but a deny holds there, too.
                 if no_follow and not rest:
-                    return self.sees(at, is_topic=False)
-                return self.may_refer(self._mount.join(at))
+                    return self.can_describe(at, is_topic=False)
+                return self.can_refer_to(self._mount.join(at))
             case DirectoryAt():
-                return self.sees(relative, is_topic=False)
+                return self.can_describe(relative, is_topic=False)
             case Unreadable(relative=at):
-                return self.sees(at, is_topic=True) and self.sees(at, is_topic=False)
+                return self.can_describe(at, is_topic=True) and self.can_describe(
+                    at, is_topic=False
+                )
             case Missing():
-                return False  # said by ``absent``, so that its words are the same
+                return False  # said by ``absent_error``, so that its words are the same
 
     def _moving(self) -> NotReady:
         return NotReady(f"the mount of {self._mount} is being moved; ask again")
 
-    def absent(self, path: Path) -> Absent:
-        """What is said of what is not there, and of what may not be seen."""
-        nearest = self._nearest(path)
+    def absent_error(self, path: Path) -> Absent:
+        """Returns what is said of what is not there, and of what may not be seen."""
+        nearest = self._nearest_describable(path)
         return Absent(f"{path} does not exist", path=path, nearest=nearest)
 
-    def _nearest(self, path: Path) -> Path:
-        """The deepest directory above a path that exists and may be described."""
+    def _nearest_describable(self, path: Path) -> Path:
+        """Returns the deepest directory above a path that exists and may be described."""
         relative = path.below(self._mount)
-        way = follow(self.snapshot, relative[:-1])
+        way = traverse(self.snapshot, relative[:-1])
         for length in range(way.depth, 0, -1):
-            if self.sees(relative[:length], is_topic=False):
+            if self.can_describe(relative[:length], is_topic=False):
                 return self._mount.join(relative[:length])
         return self._mount
 
     # -- remembered answers ----------------------------------------------------------------------
 
-    def outcome(
-        self, ready: Ready, text: str, prefer: Kind | None = None, *, no_follow: bool = False
+    def encode_outcome(
+        self,
+        ready: ResponseCache,
+        text: str,
+        prefer: Kind | None = None,
+        *,
+        no_follow: bool = False,
     ) -> bytes:
-        """The part of an answer for a path, as ``Ready.outcome`` has it for everybody.
+        """Returns the part of an answer for a path, as ``ResponseCache.outcome_bytes`` has it for
+        everybody.
 
         Raises:
             InvalidPath, KdirError: as there.
         """
-        if self.sees_all or self._is_plain(text):
-            return ready.outcome(text, prefer, no_follow=no_follow)
+        if self.is_unrestricted or self._is_plain(text):
+            return ready.outcome_bytes(text, prefer, no_follow=no_follow)
         path = Path.parse(text)
         if not self._mount.is_prefix_of(path):
             # Where to ask for it, which everybody may know.
-            part = ready.outcome(text, prefer, no_follow=no_follow)
+            part = ready.outcome_bytes(text, prefer, no_follow=no_follow)
             if resolve_pb2.ResolveResponse.FromString(part).outcome.HasField("resolution"):
                 raise self._moving()
             return part
         try:
-            shown = self.find(path, prefer, no_follow=no_follow)
+            shown = self.resolve_kind(path, prefer, no_follow=no_follow)
         except Absent as absent:
             seconds = self._cluster.config.limits.absent_seconds
             outcome = resolve_pb2.Outcome(
@@ -268,22 +291,22 @@ class Sight:
                 )
             )
             return resolve_pb2.ResolveResponse(outcome=outcome).SerializeToString()
-        part = ready.outcome(text, shown, no_follow=no_follow)
+        part = ready.outcome_bytes(text, shown, no_follow=no_follow)
         relative = path.segments[len(self._mount) :]
-        if self.sees_all_in(relative):
+        if self.can_describe_all_below(relative):
             return part
         response = resolve_pb2.ResolveResponse.FromString(part)
         found = response.outcome.resolution
-        if found.container_too and not self.sees(relative, is_topic=False):
+        if found.container_too and not self.can_describe(relative, is_topic=False):
             found.container_too = False
         elif found.entry.HasField("directory"):
-            fill_seen(self, relative, found.entry)
+            fill_visible_counts(self, relative, found.entry)
         else:
             return part
         return response.SerializeToString()
 
     def _is_plain(self, text: str) -> bool:
-        """Whether whatever stands at the path may be seen: no grants of its own say otherwise."""
+        """True if whatever stands at the path may be seen: no grants of its own say otherwise."""
         above, slash, name = text.rpartition("/")
         if above in self._plain:
             return bool(name)
@@ -293,10 +316,10 @@ class Sight:
             depth = len(self._mount)
             if not slash or segments[:depth] != self._mount.segments:
                 return False
-            within = self.access.within(
+            within = self.access.for_directory(
                 self.caller, _DESCRIBE, segments[depth:], age_seconds=self._age_seconds
             )
-            if within.decision.allowed and within.has_none_below:
+            if within.decision.allowed and within.has_no_grants_below:
                 if len(self._plain) >= _MOST_PLAIN:
                     self._plain.clear()
                 self._plain.add(sys.intern(above))
@@ -306,19 +329,19 @@ class Sight:
             self._above[above] = within
         if not within.decision.allowed or not name:
             return False
-        return not within.speaks_of(name) or (
-            within.child(name, is_topic=True).allowed
-            and within.child(name, is_topic=False).allowed
+        return not within.has_own_answer(name) or (
+            within.entry_decision(name, is_topic=True).allowed
+            and within.entry_decision(name, is_topic=False).allowed
             and within.is_uniform_in(name)
         )
 
     # -- doing -----------------------------------------------------------------------------------
 
-    def decide(self, question: Question, place: Place) -> Decision:
-        """Whether the caller may do something on the entry at a place."""
-        return self.access.decide(self.caller, question, place, age_seconds=self._age_seconds)
+    def decide(self, question: AccessQuestion, place: EntryPlace) -> Decision:
+        """Returns whether the caller may do something on the entry at a place."""
+        return self.access.authorize(self.caller, question, place, age_seconds=self._age_seconds)
 
-    def require(
+    def require_operation(
         self,
         operation: Operation,
         path: Path,
@@ -336,23 +359,27 @@ class Sight:
             Absent: it does not even know of the entry.
         """
         relative = path.below(self._mount)
-        place = Place(relative, kind is Kind.TOPIC and bool(relative))
-        question = Question.of(operation, resource)
+        place = EntryPlace(relative, kind is Kind.TOPIC and bool(relative))
+        question = AccessQuestion.for_operation(operation, resource)
         decision = self.decide(question, place)
-        self._told(question, path, decision)
+        self._write_audit_line(question, path, decision)
         if decision.allowed and (
             operation is Operation.ALTER or self._is_granted_at(question, place)
         ):
             return
-        if resource is ResourceKind.TOPIC and not self.sees(relative, is_topic=place.is_topic):
+        if resource is ResourceKind.TOPIC and not self.can_describe(
+            relative, is_topic=place.is_topic
+        ):
             if not any(self._is_granted_at(one, place) for one in _ANY_OPERATION):
-                raise self.absent(path)
+                raise self.absent_error(path)
             if decision.allowed:
-                raise self.denied(Operation.DESCRIBE, path, self.decide(_DESCRIBE, place))
+                raise self.permission_denied_error(
+                    Operation.DESCRIBE, path, self.decide(_DESCRIBE, place)
+                )
         if not decision.allowed:
-            raise self.denied(operation, path, decision, resource)
+            raise self.permission_denied_error(operation, path, decision, resource)
 
-    def _is_granted_at(self, question: Question, place: Place) -> bool:
+    def _is_granted_at(self, question: AccessQuestion, place: EntryPlace) -> bool:
         return self.access.is_granted_at(
             self.caller, question, place, age_seconds=self._age_seconds
         )
@@ -364,10 +391,10 @@ class Sight:
         Raises:
             PermissionDenied
         """
-        if self.sees_all:
+        if self.is_unrestricted:
             return
         try:
-            self.require(operation, self._mount, resource=ResourceKind.CLUSTER)
+            self.require_operation(operation, self._mount, resource=ResourceKind.CLUSTER)
         except PermissionDenied as refused:
             if not purpose:
                 raise
@@ -377,7 +404,7 @@ class Sight:
                 metadata=refused.metadata,
             ) from None
 
-    def denied(
+    def permission_denied_error(
         self,
         operation: Operation,
         path: Path,
@@ -385,7 +412,11 @@ class Sight:
         resource: ResourceKind = ResourceKind.TOPIC,
     ) -> PermissionDenied:
         """That it may not, and why as far as it may know."""
-        why = decision.reason.value if decision.reason is not Reason.GRANT else "a grant denies it"
+        why = (
+            decision.reason.value
+            if decision.reason is not DecisionReason.GRANT
+            else "a grant denies it"
+        )
         kind = " --cluster" if resource is ResourceKind.CLUSTER else ""
         return PermissionDenied(
             f"{self.caller.principal} may not {operation.name} {path}: {why}; "
@@ -402,28 +433,31 @@ class Sight:
             PermissionDenied
         """
         relative = path.below(self._mount)
-        place = Place(relative, kind is Kind.TOPIC and bool(relative))
+        place = EntryPlace(relative, kind is Kind.TOPIC and bool(relative))
         decision = self.decide(_DESCRIBE, place)
         if not decision.allowed:
-            raise self.denied(Operation.DESCRIBE, path, decision)
+            raise self.permission_denied_error(Operation.DESCRIBE, path, decision)
         if kind is Kind.DIRECTORY:
-            self.require_below(Operation.DESCRIBE, path)
+            self.require_on_descendants(Operation.DESCRIBE, path)
 
-    def require_below(self, operation: Operation, path: Path) -> None:
+    def require_on_descendants(self, operation: Operation, path: Path) -> None:
         """That the caller may do something on all that a directory holds.
 
         Raises:
             PermissionDenied: names what stands in the way, as far as it may be seen.
         """
-        question = Question.of(operation)
-        refusals = self.access.refusals_below(
-            self.caller, question, Place(path.below(self._mount)), age_seconds=self._age_seconds
+        question = AccessQuestion.for_operation(operation)
+        refusals = self.access.denied_below(
+            self.caller,
+            question,
+            EntryPlace(path.below(self._mount)),
+            age_seconds=self._age_seconds,
         )
         for place, decision in refusals:
             at = self._mount.join(place.relative)
-            self._told(question, at, decision)
-            if self.sees(place.relative, is_topic=place.is_topic):
-                raise self.denied(operation, at, decision)
+            self._write_audit_line(question, at, decision)
+            if self.can_describe(place.relative, is_topic=place.is_topic):
+                raise self.permission_denied_error(operation, at, decision)
             raise PermissionDenied(
                 f"{self.caller.principal} may not {operation.name} all that lies below {path}",
                 path=path,
@@ -431,12 +465,12 @@ class Sight:
                 principal=self.caller.principal,
             )
 
-    def _told(
-        self, question: Question, path: Path, decision: Decision, *, explicit: bool = True
+    def _write_audit_line(
+        self, question: AccessQuestion, path: Path, decision: Decision, *, explicit: bool = True
     ) -> None:
         """Writes the audit line, if anybody reads such (A11)."""
-        told = AuditLevel.DEBUG if decision.allowed else AuditLevel.INFO
-        if not _audit.isEnabledFor(told if explicit else AuditLevel.TRACE):
+        reported = AuditLevel.DEBUG if decision.allowed else AuditLevel.INFO
+        if not _audit.isEnabledFor(reported if explicit else AuditLevel.TRACE):
             return
         call = CURRENT.call
         line = audit_line(
@@ -456,38 +490,40 @@ class Sight:
         """True if what is inherited was confirmed too long ago to allow anything."""
         return self._age_seconds > 0.0
 
-    def aged(self, *, expired: bool) -> Sight:
-        """The same caller's view, had what is inherited expired, or not."""
-        return Sight(self._cluster, self.snapshot, self.access, self.caller, expired=expired)
+    def aged(self, *, expired: bool) -> CallerView:
+        """Returns the same caller's view, had what is inherited expired, or not."""
+        return CallerView(self._cluster, self.snapshot, self.access, self.caller, expired=expired)
 
-    def by_rights(self, access: Access) -> Sight:
-        """The same caller's view by the rights of another revision."""
+    def by_rights(self, access: Authorizer) -> CallerView:
+        """Returns the same caller's view by the rights of another revision."""
         mine = self.access
         if (access.tree, access.mount) == (mine.tree, mine.mount) and (
             access.inherited == mine.inherited
         ):
             return self
-        return Sight(self._cluster, self.snapshot, access, self.caller, expired=self.is_expired)
+        return CallerView(
+            self._cluster, self.snapshot, access, self.caller, expired=self.is_expired
+        )
 
-    def sees_same_below(self, path: Path, other: Sight, other_path: Path) -> bool:
+    def sees_same_below(self, path: Path, other: CallerView, other_path: Path) -> bool:
         """True if the caller sees a directory, and all in it, just as another one by other rights:
         of the same names the same ones.
         """
-        return self.within(path.below(self._mount)).is_same_as(
-            other.within(other_path.below(other.access.mount))
+        return self.directory_view(path.below(self._mount)).is_same_as(
+            other.directory_view(other_path.below(other.access.mount))
         )
 
 
-def _seen_in(sight: Sight, relative: tuple[str, ...], node: Node) -> Seen:
+def _seen_in(view: CallerView, relative: tuple[str, ...], node: Node) -> Seen:
     """Of what stands right in a directory."""
     topics, containers = len(node.topics), len(node.containers)
-    if sight.sees_all_in(relative):
+    if view.can_describe_all_below(relative):
         return Seen(topics, containers)
-    within = sight.within(relative)
+    within = view.directory_view(relative)
     usual = within.decision.allowed
     if not usual:
         topics = containers = 0
-    for name, is_topic, allowed in within.others():
+    for name, is_topic, allowed in within.entries_with_grants():
         if allowed != usual and is_topic:
             topics += (name in node.topics) * (1 if allowed else -1)
         elif allowed != usual:
@@ -495,11 +531,11 @@ def _seen_in(sight: Sight, relative: tuple[str, ...], node: Node) -> Seen:
     return Seen(topics, containers)
 
 
-def fill_seen(sight: Sight, relative: tuple[str, ...], out: entry_pb2.Entry) -> None:
+def fill_visible_counts(view: CallerView, relative: tuple[str, ...], out: entry_pb2.Entry) -> None:
     """Puts the counts of a directory's message right."""
-    if not out.HasField("directory") or sight.sees_all_in(relative):
+    if not out.HasField("directory") or view.can_describe_all_below(relative):
         return
-    directory_id = sight.snapshot.find_directory(relative)
-    node = None if directory_id is None else sight.snapshot.node(directory_id)
-    seen = Seen() if node is None else _seen_in(sight, relative, node)
+    directory_id = view.snapshot.find_directory(relative)
+    node = None if directory_id is None else view.snapshot.node(directory_id)
+    seen = Seen() if node is None else _seen_in(view, relative, node)
     out.directory.topic_count, out.directory.container_count = seen.topics, seen.containers

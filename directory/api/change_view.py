@@ -13,12 +13,12 @@ from typing import Final
 
 from kdir.v1 import watch_pb2
 
-from directory.access.authorizer import Access
-from directory.api.caller_view import Sight
-from directory.api.present import is_known
+from directory.access.authorizer import Authorizer
+from directory.api.caller_view import CallerView
+from directory.api.visibility import is_visible
 from directory.namespace.entry import Kind, etag_of
 from directory.namespace.removal_records import DELETED
-from directory.namespace.traversal import standing
+from directory.namespace.traversal import locate_entry
 from directory.server.access_history import AccessHistory
 from resolver.errors import KdirError, NotReady, Resync
 from resolver.path import Path
@@ -33,11 +33,11 @@ class ChangeView:
     what it hides now is not shown of the past, either.
     """
 
-    def __init__(self, sight: Sight, history: AccessHistory, path: Path) -> None:
-        self._now: Final = sight
+    def __init__(self, view: CallerView, history: AccessHistory, path: Path) -> None:
+        self._now: Final = view
         self._history: Final = history
         self._path: Final = path
-        self._known: tuple[Access, Sight] | None = None
+        self._known: tuple[Authorizer, CallerView] | None = None
         """The view by the rights that were asked for last."""
 
     # -- the log ---------------------------------------------------------------------------------
@@ -48,7 +48,7 @@ class ChangeView:
         Raises:
             StoreUnavailable: that is in the store only, which is away.
         """
-        return 0 if self._now.sees_all else self._history.known_since()
+        return 0 if self._now.is_unrestricted else self._history.known_since()
 
     def logged(self, events: Iterable[Event]) -> list[Event]:
         """Returns what a list of past changes shows of some. Of those that are older than what is
@@ -57,7 +57,7 @@ class ChangeView:
         Raises:
             StoreUnavailable: whose rights those were is in the store only, which is away.
         """
-        shown = (one if self._now.sees_all else self._logged(one) for one in events)
+        shown = (one if self._now.is_unrestricted else self._logged(one) for one in events)
         return [one for one in shown if one is not None and _concerns(one, self._path)]
 
     def _logged(self, event: Event) -> Event | None:
@@ -74,22 +74,22 @@ class ChangeView:
 
     def _sees(self, path: Path, kind: Kind | None, revision: int) -> bool:
         """True if the caller might see what stood at a path at a revision, and may now."""
-        if not self._now.sees_path(path, kind):
+        if not self._now.can_describe_path(path, kind):
             return False
         then = self._at(revision)
         try:
-            return then is not None and then.sees_path(path, kind)
+            return then is not None and then.can_describe_path(path, kind)
         except NotReady:
             return False  # what was inherited then could not be read
 
     def _is_unchanged(self, event: Event, step: _Step) -> bool:
         """True if the entry, which may be seen now, still is where and as the change left it."""
         is_of_entry = event.scope == watch_pb2.CHANGE_SCOPE_UNSPECIFIED
-        if not is_of_entry or not self._now.sees_path(step.new, step.kind):
+        if not is_of_entry or not self._now.can_describe_path(step.new, step.kind):
             return False
         try:
             mount = self._now.access.mount
-            entry = standing(self._now.snapshot, mount, step.new, step.kind).entry
+            entry = locate_entry(self._now.snapshot, mount, step.new, step.kind).entry
         except KdirError:
             return False
         return entry.entry_id == event.entry_id and etag_of(entry) == event.after.etag
@@ -102,7 +102,7 @@ class ChangeView:
         Raises:
             Resync, StoreUnavailable
         """
-        if not self._now.sees_all:
+        if not self._now.is_unrestricted:
             self._required(revision)
 
     def streamed(self, reached: int, revision: int, events: Sequence[Event]) -> list[Event]:
@@ -118,7 +118,7 @@ class ChangeView:
             self._refuse_moved(at)
             if at != revision:
                 self._refuse_other_view(at)
-        if self._now.sees_all:
+        if self._now.is_unrestricted:
             return [one for one in events if _concerns(one, self._path)]
         before, after = self._required(revision - 1), self._required(revision)
         same_tree = before.access.tree is after.access.tree
@@ -137,7 +137,7 @@ class ChangeView:
                 shown.append(one)
         return shown
 
-    def refuse_other_age(self, before: Sight) -> None:
+    def refuse_other_age(self, before: CallerView) -> None:
         """Refuses to go on where what is inherited expired, or counts again, since the sight of
         before, and the caller sees something else by that.
 
@@ -145,7 +145,7 @@ class ChangeView:
             Resync
         """
         if before.is_expired != self._now.is_expired and not (
-            before.sees_all or self._now.sees_all
+            before.is_unrestricted or self._now.is_unrestricted
         ):
             other = self._now.aged(expired=before.is_expired)
             at = self._watched_at(self._now.access.mount)
@@ -153,10 +153,10 @@ class ChangeView:
                 raise self._resync(self._now.snapshot.revision)
 
     def _streamed(
-        self, step: _Step, before: Sight, after: Sight, *, same_rights: bool
+        self, step: _Step, before: CallerView, after: CallerView, *, same_rights: bool
     ) -> Event | None:
-        saw = step.has_before and before.sees_path(step.old, step.kind)
-        sees = step.has_after and after.sees_path(step.new, step.kind)
+        saw = step.has_before and before.can_describe_path(step.old, step.kind)
+        sees = step.has_after and after.can_describe_path(step.new, step.kind)
         revision = step.event.revision
         in_place = step.is_in_place
         if step.kind is Kind.DIRECTORY and step.has_before and not (in_place and same_rights):
@@ -164,8 +164,8 @@ class ChangeView:
         shown = step.as_seen(saw=saw, sees=sees)
         if shown is None or not _concerns(shown, self._path):
             return None
-        hidden_before = saw and not self._now.sees_path(step.old, step.kind)
-        hidden_after = sees and not self._now.sees_path(step.new, step.kind)
+        hidden_before = saw and not self._now.can_describe_path(step.old, step.kind)
+        hidden_after = sees and not self._now.can_describe_path(step.new, step.kind)
         if in_place and hidden_before and not sees:
             # It is hidden from here on: the watcher is to forget it, and learns nothing else of it.
             shown.ClearField("before")
@@ -176,7 +176,7 @@ class ChangeView:
         return shown
 
     def _refuse_other_below(
-        self, step: _Step, before: Sight, after: Sight, *, saw: bool, sees: bool
+        self, step: _Step, before: CallerView, after: CallerView, *, saw: bool, sees: bool
     ) -> None:
         """Refuses to go on where what is seen in a directory becomes another with its change: the
         change is told of the directory alone, and takes along all that the watcher keeps in it.
@@ -190,27 +190,28 @@ class ChangeView:
             if saw == sees or not self._path.is_prefix_of(step.old):
                 fits = self._have_same_view(before, after, old)
             else:
-                fits = saw and not after.may_pass(old)
+                fits = saw and not after.has_describable_below(old)
         elif saw and sees:
             fits = (old is None and new is None) or before.sees_same_below(
                 step.old, after, step.new
             )
         else:
-            is_left = saw or old is None or not before.may_pass(old)
-            is_come = new is None or not (sees or after.may_pass(new))
+            is_left = saw or old is None or not before.has_describable_below(old)
+            is_come = new is None or not (sees or after.has_describable_below(new))
             fits = is_left and is_come
         if not fits:
             raise self._resync(revision)
 
     def _watched_at(self, path: Path) -> Path | None:
-        """The part of a directory that is watched: all of it, or the watched path in it. Where
-        nothing is seen there now, all, too: else what is hidden there would differ from nothing.
+        """Returns the part of a directory that is watched: all of it, or the watched path in it.
+        Where nothing is seen there now, all, too: else what is hidden there would differ from
+        nothing.
         """
         if self._path.is_prefix_of(path):
             return path
         if not path.is_prefix_of(self._path):
             return None
-        return self._path if is_known(self._now, self._path) else path
+        return self._path if is_visible(self._now, self._path) else path
 
     def _refuse_moved(self, revision: int) -> None:
         before, after = self._history.at(revision - 1), self._history.at(revision)
@@ -223,24 +224,25 @@ class ChangeView:
 
     def _refuse_other_view(self, revision: int) -> None:
         """Refuses to go on over a change of rights of which no event tells what it is about."""
-        if self._now.sees_all:
+        if self._now.is_unrestricted:
             return
         before, after = self._required(revision - 1), self._required(revision)
         if not self._have_same_view(before, after, self._watched_at(after.access.mount)):
             raise self._resync(revision)
 
-    def _have_same_view(self, before: Sight, after: Sight, path: Path | None) -> bool:
+    def _have_same_view(self, before: CallerView, after: CallerView, path: Path | None) -> bool:
         """True if the caller sees the same at and below a path by both; below the mount without."""
         at = after.access.mount if path is None else path
         try:
             return (
                 at == after.access.mount
-                or before.sees_path(at, Kind.TOPIC) == after.sees_path(at, Kind.TOPIC)
+                or before.can_describe_path(at, Kind.TOPIC)
+                == after.can_describe_path(at, Kind.TOPIC)
             ) and before.sees_same_below(at, after, at)
         except NotReady:
             return False
 
-    def _required(self, revision: int) -> Sight:
+    def _required(self, revision: int) -> CallerView:
         found = self._at(revision)
         if found is None:
             raise Resync(
@@ -249,8 +251,8 @@ class ChangeView:
             )
         return found
 
-    def _at(self, revision: int) -> Sight | None:
-        """The caller's view by the rights of a revision; None where they are not known."""
+    def _at(self, revision: int) -> CallerView | None:
+        """Returns the caller's view by the rights of a revision; None where they are not known."""
         access = self._history.at(revision)
         if access is None:
             return None

@@ -8,14 +8,14 @@ from typing import Final, TypeVar
 
 from kdir.v1 import federation_pb2, resolve_pb2
 
-from directory.api.access_control import Guarding, check_owned
-from directory.api.caller_view import Sight
-from directory.api.present import as_shown
-from directory.api.read_consistency import read_at
-from directory.api.resolve_answers import kind_of
-from directory.api.response_cache import Ready, error_part, with_authority_index
+from directory.api.access_control import AccessControl, check_owned
+from directory.api.caller_view import CallerView
+from directory.api.read_consistency import choose_snapshot
+from directory.api.resolve_answers import kind_from_number
+from directory.api.response_cache import ResponseCache, encode_error, with_authority_index
 from directory.api.rpc.call_context import CURRENT, Call
 from directory.api.rpc.caller_slots import CallerSlots
+from directory.api.visibility import as_shown
 from directory.namespace.command import Command, Plan
 from directory.namespace.entry import Kind
 from directory.namespace.snapshot import Snapshot
@@ -30,7 +30,7 @@ from resolver.errors import (
 )
 from resolver.path import Path
 
-__all__ = ["Hosting", "answers_full"]
+__all__ = ["ClusterRouter", "answers_full"]
 
 _LOOK: Final = 64
 """So many paths of a batch are answered between two looks at the deadline and the bytes."""
@@ -38,7 +38,7 @@ _LOOK: Final = 64
 T = TypeVar("T")
 
 
-class Hosting:
+class ClusterRouter:
     """The clusters behind one listening address; usually one. ``waiting`` is put around what a call
     waits for, so that it holds up no others.
     """
@@ -52,13 +52,13 @@ class Hosting:
         self.clusters = tuple(clusters)
         self.limits: Limits = self.clusters[0].config.limits
         self._only = self.clusters[0] if len(self.clusters) == 1 else None
-        self.guarding = Guarding()
-        self._kept: dict[Cluster, Ready] = {}
+        self.access_control = AccessControl()
+        self._kept: dict[Cluster, ResponseCache] = {}
         self._places = CallerSlots(self.limits.waiting_reads, self.limits.principal_waiting_reads)
 
-    def pick(self, path: Path) -> Cluster:
-        """The cluster whose mount is the longest prefix of the path; else the topmost: it refers;
-        from one further down, *up* could lead back to this very address.
+    def cluster_for_path(self, path: Path) -> Cluster:
+        """Returns the cluster whose mount is the longest prefix of the path; else the topmost: it
+        refers; from one further down, *up* could lead back to this very address.
         """
         if self._only is not None:
             return self._only
@@ -67,40 +67,40 @@ class Hosting:
             return _meant(max(owners, key=lambda one: len(one.mount)))
         return _meant(min(self.clusters, key=lambda one: len(one.mount)))
 
-    def pick_holder(self, path: Path) -> Cluster:
-        """The cluster whose tree holds the entry at a path, as its parent directory does: for a
-        mount that is the one above, also where this process hosts the child too.
+    def cluster_holding_entry(self, path: Path) -> Cluster:
+        """Returns the cluster whose tree holds the entry at a path, as its parent directory does:
+        for a mount that is the one above, also where this process hosts the child too.
         """
         holders = [
             one for one in self.clusters if one.mount.is_prefix_of(path) and one.mount != path
         ]
-        return max(holders, key=lambda one: len(one.mount), default=self.pick(path))
+        return max(holders, key=lambda one: len(one.mount), default=self.cluster_for_path(path))
 
-    def owner_of(self, path: Path, *, holder: bool = False, or_above: bool = False) -> Cluster:
-        """The cluster that has the word about a path.
+    def require_owner(self, path: Path, *, holder: bool = False, or_above: bool = False) -> Cluster:
+        """Returns the cluster that has the word about a path.
 
         Args:
-            holder: for a mount the cluster above it; see ``pick_holder``.
+            holder: for a mount the cluster above it; see ``cluster_holding_entry``.
             or_above: a path above its mount is meant as all that it has.
 
         Raises:
             NotAuthoritative: none of this process.
             Unmounted, NotReady: see ``check_mounted``.
         """
-        cluster = self.pick_holder(path) if holder else self.pick(path)
+        cluster = self.cluster_holding_entry(path) if holder else self.cluster_for_path(path)
         cluster.check_mounted()
         check_owned(cluster, cluster.mount, path, or_above=or_above)
         return cluster
 
-    def named(self, cluster: str) -> Cluster:
-        """The cluster of this id or name; else the first."""
+    def cluster_by_name(self, cluster: str) -> Cluster:
+        """Returns the cluster of this id or name; else the first."""
         for one in self.clusters:
             if cluster in (one.cluster_id, one.config.cluster):
                 return one
         return self.clusters[0]
 
-    def one_named(self, cluster: str) -> Cluster:
-        """The one cluster of this id or name; empty = the only one.
+    def require_cluster_by_name(self, cluster: str) -> Cluster:
+        """Returns the one cluster of this id or name; empty = the only one.
 
         Raises:
             InvalidArgument: there is none of this name, or none is named and there are several.
@@ -115,13 +115,15 @@ class Hosting:
             f"cluster: found {cluster!r}; expected one of {names}", field="cluster"
         )
 
-    def parent_of(self, hello: federation_pb2.Hello) -> Cluster:
-        """The cluster that mounts this child; else the one that would, by the child's own word."""
+    def mounting_cluster(self, hello: federation_pb2.Hello) -> Cluster:
+        """Returns the cluster that mounts this child; else the one that would, by the child's own
+        word.
+        """
         for one in self.clusters:
             if hello.cluster_id in one.federation.view().mounts:
                 return one
         above = Path.parse(hello.mount).parent
-        return self.pick(above)
+        return self.cluster_for_path(above)
 
     def read_owned(
         self,
@@ -133,24 +135,27 @@ class Hosting:
         or_above: bool = False,
         streams: bool = False,
     ) -> tuple[Cluster, Snapshot]:
-        """The cluster that has the word about a path, and the snapshot that a call reads there.
+        """Returns the cluster that has the word about a path, and the snapshot that a call reads
+        there.
 
         The mount may move between the choice and the snapshot: the snapshot's own counts. What is
         inherited below one mount never decides about a path below another.
 
         Raises:
-            as ``owner_of`` and ``read``.
+            as ``require_owner`` and ``read_snapshot``.
         """
-        cluster = self.owner_of(path, holder=holder, or_above=or_above)
-        snapshot = self.read(cluster, token, call, streams=streams)
+        cluster = self.require_owner(path, holder=holder, or_above=or_above)
+        snapshot = self.read_snapshot(cluster, token, call, streams=streams)
         check_owned(cluster, cluster.mount_at(snapshot), path, or_above=or_above)
         return cluster, snapshot
 
-    def read(self, cluster: Cluster, token: str, call: Call, *, streams: bool = False) -> Snapshot:
-        """The snapshot that a call reads; see ``consistency``. ``streams``: it holds no thread that
-        answers others, so it may wait however many do.
+    def read_snapshot(
+        self, cluster: Cluster, token: str, call: Call, *, streams: bool = False
+    ) -> Snapshot:
+        """Returns the snapshot that a call reads; see ``consistency``. ``streams``: it holds no
+        thread that answers others, so it may wait however many do.
         """
-        return read_at(
+        return choose_snapshot(
             cluster.replica,
             cluster.cluster_id,
             cluster.config.limits.max_stale_seconds,
@@ -169,9 +174,9 @@ class Hosting:
         *,
         ask_first: bool = False,
     ) -> T:
-        """What a call that may write comes to: ``attempt`` is all of it that looks at the tree, on
-        one at least as new as the token. See ``Writer.decide``: what it refuses or leaves as it is
-        was so in the store, whatever this server had not seen yet.
+        """Returns what a call that may write comes to: ``attempt`` is all of it that looks at the
+        tree, on one at least as new as the token. See ``Writer.decide``: what it refuses or leaves
+        as it is was so in the store, whatever this server had not seen yet.
 
         Raises:
             InvalidToken, TokenExpired, TokenFromFuture
@@ -180,40 +185,40 @@ class Hosting:
         """
         if token and cluster.replica.state is not ReplicaState.STALE:  # else it is refused at once
             # A thread that writes answers no others, so it may wait.
-            self.read(cluster, token, call, streams=True)
+            self.read_snapshot(cluster, token, call, streams=True)
         return cluster.writer.decide(attempt, call.seconds_left(), ask_first=ask_first)
 
-    def sight(
+    def view(
         self, cluster: Cluster, snapshot: Snapshot, call: Call, *, past: bool = False
-    ) -> Sight:
-        """What the caller may see and do; see ``guarding``.
+    ) -> CallerView:
+        """Returns what the caller may see and do; see ``access_control``.
 
         Raises:
             NotReady
         """
-        return self.guarding.sight(cluster, snapshot, call, past=past)
+        return self.access_control.caller_view(cluster, snapshot, call, past=past)
 
     def as_shown(
         self, cluster: Cluster, command: Command, call: Call
     ) -> Callable[[Plan, Snapshot], Plan]:
-        """What the writer asks of each plan: the plan as the caller is shown it."""
+        """Returns what the writer asks of each plan: the plan as the caller is shown it."""
         return lambda planned, snapshot: as_shown(
-            self.sight(cluster, snapshot, call), command, planned
+            self.view(cluster, snapshot, call), command, planned
         )
 
     def resolve(self, request: resolve_pb2.ResolveRequest, call: Call) -> bytes:
-        """One path: the bytes of the ResolveResponse."""
+        """Returns one path: the bytes of the ResolveResponse."""
         text = request.path
-        cluster = self._only or self.pick(Path.parse(text))
+        cluster = self._only or self.cluster_for_path(Path.parse(text))
         try:
             cluster.check_mounted()
-            snapshot = self.read(cluster, request.token, call)
+            snapshot = self.read_snapshot(cluster, request.token, call)
         except KdirError as error:
             raise _error_of(text) or error from None
         ready = self._ready(cluster, snapshot)
-        sight = self.sight(cluster, snapshot, call)
-        prefer = kind_of(request.prefer)
-        outcome = sight.outcome(ready, text, prefer, no_follow=request.no_follow)
+        view = self.view(cluster, snapshot, call)
+        prefer = kind_from_number(request.prefer)
+        outcome = view.encode_outcome(ready, text, prefer, no_follow=request.no_follow)
         return ready.authority(cluster.authority(snapshot)) + outcome
 
     def batch(self, request: resolve_pb2.BatchResolveRequest, call: Call) -> bytes:
@@ -232,12 +237,12 @@ class Hosting:
             if place % _LOOK == 0:
                 call.check()
             try:
-                places.setdefault(self.pick(Path.parse(text)), []).append(place)
+                places.setdefault(self.cluster_for_path(Path.parse(text)), []).append(place)
             except InvalidPath as invalid:
                 error: KdirError = invalid
                 if left < 0:
                     error = answers_full(self.limits.answer_bytes)
-                outcomes[place] = error_part(error)
+                outcomes[place] = encode_error(error)
                 left -= len(outcomes[place])
         authorities: list[bytes] = []
         for cluster, asked in places.items():
@@ -259,32 +264,32 @@ class Hosting:
         call: Call,
         most_bytes: int,
     ) -> tuple[bytes, list[bytes]]:
-        """One cluster's parts of a batch; no authority where the cluster cannot answer at all. Once
-        they are ``most_bytes``, the paths that are left get LIMIT_EXCEEDED.
+        """Returns one cluster's parts of a batch; no authority where the cluster cannot answer at
+        all. Once they are ``most_bytes``, the paths that are left get LIMIT_EXCEEDED.
         """
         try:
             cluster.check_mounted()
-            snapshot = self.read(cluster, request.token, call)
+            snapshot = self.read_snapshot(cluster, request.token, call)
         except KdirError as error:
             parts = []
             for place, text in enumerate(paths):
                 if place % _LOOK == 0:
                     call.check()
-                parts.append(error_part(_error_of(text) or error))
+                parts.append(encode_error(_error_of(text) or error))
             return b"", self._cut(parts, len(parts), most_bytes - sum(map(len, parts)))
         ready = self._ready(cluster, snapshot)
         authority = ready.authority(cluster.authority(snapshot))
-        prefer = kind_of(request.prefer)
-        sight = self.sight(cluster, snapshot, call)
+        prefer = kind_from_number(request.prefer)
+        view = self.view(cluster, snapshot, call)
         no_follow = request.no_follow
         outcomes: list[bytes] = []
         for start in range(0, len(paths), _LOOK):
             call.check()
             texts = paths[start : start + _LOOK]
-            if sight.sees_all:
+            if view.is_unrestricted:
                 parts = ready.outcomes(texts, prefer, no_follow=no_follow)
             else:
-                parts = [_seen(sight, ready, text, prefer, no_follow) for text in texts]
+                parts = [_seen(view, ready, text, prefer, no_follow) for text in texts]
             most_bytes -= sum(map(len, parts))
             outcomes += parts
             if most_bytes < 0:
@@ -292,8 +297,8 @@ class Hosting:
         return authority, outcomes
 
     def _cut(self, outcomes: list[bytes], count: int, over_bytes: int) -> list[bytes]:
-        """The outcomes of so many paths, of which those that do not fit are refused. The first is
-        never: who asks again for the others gets on.
+        """Returns the outcomes of so many paths, of which those that do not fit are refused. The
+        first is never: who asks again for the others gets on.
         """
         kept = len(outcomes)
         while kept > 1 and over_bytes < 0:
@@ -303,27 +308,35 @@ class Hosting:
             return outcomes
         return [
             *outcomes[:kept],
-            *[error_part(answers_full(self.limits.answer_bytes))] * (count - kept),
+            *[encode_error(answers_full(self.limits.answer_bytes))] * (count - kept),
         ]
 
-    def _ready(self, cluster: Cluster, snapshot: Snapshot) -> Ready:
-        """What is remembered of this very snapshot; if that is of another one, it is forgotten."""
+    def _ready(self, cluster: Cluster, snapshot: Snapshot) -> ResponseCache:
+        """Returns what is remembered of this very snapshot; if that is of another one, it is
+        forgotten.
+        """
         view = cluster.federation.view()
         ready = self._kept.get(cluster)
-        if ready is None or not ready.is_of(snapshot, view):
-            ready = self._kept[cluster] = Ready(cluster, snapshot, view)
+        if ready is None or not ready.is_current(snapshot, view):
+            ready = self._kept[cluster] = ResponseCache(cluster, snapshot, view)
         return ready
 
 
-def _seen(sight: Sight, ready: Ready, text: str, prefer: Kind | None, no_follow: bool) -> bytes:  # noqa: FBT001 - one caller
+def _seen(
+    view: CallerView,
+    ready: ResponseCache,
+    text: str,
+    prefer: Kind | None,
+    no_follow: bool,  # noqa: FBT001 - one caller
+) -> bytes:
     try:
-        return sight.outcome(ready, text, prefer, no_follow=no_follow)
+        return view.encode_outcome(ready, text, prefer, no_follow=no_follow)
     except KdirError as error:
-        return error_part(error)
+        return encode_error(error)
 
 
 def answers_full(most_bytes: int) -> LimitExceeded:
-    """What a path of a batch gets for which there is no room in the answer."""
+    """Returns what a path of a batch gets for which there is no room in the answer."""
     return LimitExceeded(
         f"the answers before it have {most_bytes} bytes, as many as one call gets "
         f"(limits.answer_bytes); ask for it in another",
@@ -341,7 +354,7 @@ def _meant(cluster: Cluster) -> Cluster:
 
 
 def _error_of(text: str) -> KdirError | None:
-    """What is wrong with the path itself: that is said first."""
+    """Returns what is wrong with the path itself: that is said first."""
     try:
         Path.parse(text)
     except InvalidPath as error:

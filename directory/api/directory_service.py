@@ -10,29 +10,38 @@ from typing import TypeVar, cast
 from kdir.v1 import directory_pb2, entry_pb2, resolve_pb2
 
 from directory.api import list_entries as listing
-from directory.api.authorizing import authorizing, meant, refuse_lock_out, veiling
-from directory.api.caller_view import fill_seen
-from directory.api.cluster_router import Hosting
-from directory.api.dry_run import fill_plan
-from directory.api.entry_details import fill_beside
-from directory.api.managing import forbidden_at, may_change, refuse_removal
-from directory.api.resolve_answers import Answers, kind_of
+from directory.api.caller_view import fill_visible_counts
+from directory.api.cluster_router import ClusterRouter
+from directory.api.dry_run import fill_change_plan
+from directory.api.entry_details import fill_entry_details
+from directory.api.manage_checks import (
+    check_kafka_removal_allowed,
+    is_kafka_change_allowed,
+    nearest_manage_false,
+)
+from directory.api.resolve_answers import ResolveAnswers, kind_from_number
 from directory.api.rpc.call_context import Call
 from directory.api.rpc.handlers import Handler, Service
+from directory.api.write_authorization import (
+    authorize_command,
+    redacting_errors,
+    refuse_lock_out,
+    with_inferred_kind,
+)
 from directory.namespace.command import (
     Command,
     CreateMount,
     CreateTopic,
     DeleteEntry,
     MoveEntry,
-    Observed,
+    ObservedTopic,
     UpdateEntry,
 )
 from directory.namespace.entry import Kind, Provision, Topic
 from directory.namespace.snapshot import Snapshot
 from directory.server.cluster import Cluster
 from directory.store.base import Guard
-from directory.store.writer import Written
+from directory.store.writer import CommitResult
 from directory.wire.entry_codec import entry_to_proto
 from directory.wire.request_commands import create_command, update_command
 from resolver.error_status import from_outcome
@@ -65,12 +74,12 @@ class DirectoryService(Service):
     long = frozenset({"ListEntries"})
     writes = frozenset({"CreateEntry", "UpdateEntry", "DeleteEntry", "MoveEntry"})
 
-    def __init__(self, hosting: Hosting) -> None:
-        self._hosting = hosting
+    def __init__(self, router: ClusterRouter) -> None:
+        self._router = router
         # A Kafka that is away must not hold every thread that writes.
-        self._awaiting = threading.BoundedSemaphore(max(1, hosting.limits.writers // 2))
+        self._awaiting = threading.BoundedSemaphore(max(1, router.limits.writers // 2))
 
-    def handlers(self) -> Mapping[str, Handler]:
+    def method_handlers(self) -> Mapping[str, Handler]:
         return {
             "GetEntry": self.get_entry,
             "ListEntries": self.list_entries,
@@ -85,15 +94,15 @@ class DirectoryService(Service):
     def get_entry(
         self, request: directory_pb2.GetEntryRequest, call: Call
     ) -> directory_pb2.GetEntryResponse:
-        """One entry itself; links and mounts are shown, not followed."""
+        """Returns one entry itself; links and mounts are shown, not followed."""
         path = Path.parse(request.path)
         of_mount = request.kind == entry_pb2.ENTRY_KIND_MOUNT
-        cluster, snapshot = self._hosting.read_owned(path, request.token, call, holder=of_mount)
-        kind = kind_of(request.kind)
-        sight = self._hosting.sight(cluster, snapshot, call)
-        shown = sight.find(path, kind, no_follow=True)
+        cluster, snapshot = self._router.read_owned(path, request.token, call, holder=of_mount)
+        kind = kind_from_number(request.kind)
+        view = self._router.view(cluster, snapshot, call)
+        shown = view.resolve_kind(path, kind, no_follow=True)
         outcome = resolve_pb2.Outcome()
-        Answers(cluster, snapshot).resolve(path, outcome, shown, no_follow=True)
+        ResolveAnswers(cluster, snapshot).resolve(path, outcome, shown, no_follow=True)
         match outcome.WhichOneof("kind"):
             case "resolution":
                 entry = outcome.resolution.entry
@@ -115,11 +124,11 @@ class DirectoryService(Service):
             raise Absent(f"{path} is no {kind.name.lower()}", path=path)
         if entry.HasField("mount"):
             _mount_state(cluster, path, entry.mount)
-        fill_seen(sight, path.below(sight.access.mount), entry)
+        fill_visible_counts(view, path.below(view.access.mount), entry)
         response = directory_pb2.GetEntryResponse(
             authority=cluster.authority(snapshot), entry=entry
         )
-        fill_beside(response, cluster, snapshot, path, call, sight)
+        fill_entry_details(response, cluster, snapshot, path, call, view)
         return response
 
     def list_entries(
@@ -127,9 +136,9 @@ class DirectoryService(Service):
     ) -> directory_pb2.ListEntriesResponse:
         """A page of a directory's children, or with ``recursive`` of all below it."""
         path = Path.parse(request.path)
-        cluster, snapshot = self._hosting.read_owned(path, request.token, call)
-        sight = self._hosting.sight(cluster, snapshot, call)
-        response = listing.list_entries(cluster, snapshot, path, request, call, sight)
+        cluster, snapshot = self._router.read_owned(path, request.token, call)
+        view = self._router.view(cluster, snapshot, call)
+        response = listing.list_entries(cluster, snapshot, path, request, call, view)
         for entry in response.entries:
             if entry.HasField("mount"):
                 _mount_state(cluster, Path.parse(entry.path), entry.mount)
@@ -142,12 +151,12 @@ class DirectoryService(Service):
     ) -> directory_pb2.CreateEntryResponse:
         """Makes a directory, topic, link or mount."""
         path = Path.parse(request.path)
-        asked = create_command(request, path, self._hosting.limits.bounds)
+        asked = create_command(request, path, self._router.limits.bounds)
         _check_request_id(request)
 
-        def attempt(cluster: Cluster) -> Written:
+        def attempt(cluster: Cluster) -> CommitResult:
             command = asked
-            with veiling(self._hosting.guarding, cluster, command, call):
+            with redacting_errors(self._router.access_control, cluster, command, call):
                 match command:
                     case CreateMount():
                         self._authorize(cluster, command, call)
@@ -175,7 +184,9 @@ class DirectoryService(Service):
 
     def _authorize(self, cluster: Cluster, command: Command, call: Call) -> None:
         """Before anything is looked up for the caller that it might not be told."""
-        authorizing(self._hosting.guarding, cluster, command, call)(cluster.replica.snapshot)
+        authorize_command(self._router.access_control, cluster, command, call)(
+            cluster.replica.snapshot
+        )
 
     @staticmethod
     def _mounting(cluster: Cluster, command: CreateMount) -> CreateMount:
@@ -194,7 +205,7 @@ class DirectoryService(Service):
     ) -> CreateTopic:
         kafka = cluster.config.kafka
         if kafka is None or cluster.reconciler is None:
-            _refuse_the_path(cluster, command)
+            _check_path_syntax_first(cluster, command)
             raise AboveCeiling(
                 f"cluster {cluster.config.cluster} has no Kafka behind it; topics live in clusters "
                 f"that have one",
@@ -204,7 +215,7 @@ class DirectoryService(Service):
             observed = cluster.reconciler.look_up(command.physical_name or command.path.name)
             return replace(command, adopt_existing=observed, physical_name=observed.physical_name)
         if "create" not in kafka.ceiling:
-            _refuse_the_path(cluster, command)
+            _check_path_syntax_first(cluster, command)
             raise AboveCeiling(
                 f"the config of cluster {cluster.config.cluster} does not allow kdir to create "
                 f'topics in Kafka; [kafka] ceiling = ["create"] would',
@@ -212,9 +223,9 @@ class DirectoryService(Service):
             )
         snapshot = cluster.replica.snapshot
         mount = cluster.mount_at(snapshot)
-        where = forbidden_at(snapshot, mount, command.path, "create", Kind.TOPIC)
+        where = nearest_manage_false(snapshot, mount, command.path, "create", Kind.TOPIC)
         if where:
-            _refuse_the_path(cluster, command)
+            _check_path_syntax_first(cluster, command)
             raise AboveCeiling(
                 f"{where} says manage.create=false: kdir creates no topics in Kafka below it",
                 path=where,
@@ -224,8 +235,8 @@ class DirectoryService(Service):
     def _await_active(
         self, cluster: Cluster, path: Path, made: Topic, revision: int, call: Call
     ) -> Topic:
-        """The topic once Kafka has it; still pending when the time is over, or as it was made where
-        the mount moved meanwhile.
+        """Returns the topic once Kafka has it; still pending when the time is over, or as it was
+        made where the mount moved meanwhile.
 
         Raises:
             KafkaRefused: Kafka, or a rule of ours, refused; the entry stays, as failed.
@@ -265,13 +276,17 @@ class DirectoryService(Service):
         """Changes the fields that the mask names."""
         path = Path.parse(request.path)
         asked = update_command(
-            request, path, self._hosting.limits.bounds, call.check, kind=kind_of(request.kind)
+            request,
+            path,
+            self._router.limits.bounds,
+            call.check,
+            kind=kind_from_number(request.kind),
         )
         _check_request_id(request)
 
-        def attempt(cluster: Cluster) -> tuple[UpdateEntry, Written]:
-            command = meant(self._hosting.guarding, cluster, asked, call)
-            with veiling(self._hosting.guarding, cluster, command, call):
+        def attempt(cluster: Cluster) -> tuple[UpdateEntry, CommitResult]:
+            command = with_inferred_kind(self._router.access_control, cluster, asked, call)
+            with redacting_errors(self._router.access_control, cluster, command, call):
                 return command, self._write(cluster, command, request, call)
 
         of_mount = request.kind == entry_pb2.ENTRY_KIND_MOUNT
@@ -281,7 +296,7 @@ class DirectoryService(Service):
         if written.plan.entry is not None:
             entry_to_proto(written.plan.entry, str(path), into=response.entry)
         if request.validate_only:
-            fill_plan(self._hosting, cluster, command, written, call, response.plan)
+            fill_change_plan(self._router, cluster, command, written, call, response.plan)
         return response
 
     def delete_entry(
@@ -291,19 +306,21 @@ class DirectoryService(Service):
         path = Path.parse(request.path)
         asked = DeleteEntry(
             path=path,
-            kind=kind_of(request.kind),
+            kind=kind_from_number(request.kind),
             recursive=request.recursive,
             etag=request.etag,
         )
         _check_request_id(request)
 
-        def attempt(cluster: Cluster) -> tuple[DeleteEntry, Written]:
-            command = meant(self._hosting.guarding, cluster, asked, call)
+        def attempt(cluster: Cluster) -> tuple[DeleteEntry, CommitResult]:
+            command = with_inferred_kind(self._router.access_control, cluster, asked, call)
 
             def check(snapshot: Snapshot) -> None:
-                refuse_removal(cluster, snapshot, path, command.kind, recursive=request.recursive)
+                check_kafka_removal_allowed(
+                    cluster, snapshot, path, command.kind, recursive=request.recursive
+                )
 
-            with veiling(self._hosting.guarding, cluster, command, call):
+            with redacting_errors(self._router.access_control, cluster, command, call):
                 return command, self._write(cluster, command, request, call, check)
 
         cluster, (command, written) = self._decide(
@@ -322,7 +339,7 @@ class DirectoryService(Service):
             response.provision = cast("entry_pb2.Provision", removed.provision.value)
         response.authority.CopyFrom(cluster.authority(cluster.replica.snapshot))
         if request.validate_only:
-            fill_plan(self._hosting, cluster, command, written, call, response.plan)
+            fill_change_plan(self._router, cluster, command, written, call, response.plan)
         return response
 
     def move_entry(
@@ -333,15 +350,15 @@ class DirectoryService(Service):
         asked = MoveEntry(
             path=path,
             new_path=Path.parse(request.new_path),
-            kind=kind_of(request.kind),
+            kind=kind_from_number(request.kind),
             leave_link=request.leave_link,
             etag=request.etag,
         )
         _check_request_id(request)
 
-        def attempt(cluster: Cluster) -> tuple[MoveEntry, Written]:
-            command = meant(self._hosting.guarding, cluster, asked, call)
-            with veiling(self._hosting.guarding, cluster, command, call):
+        def attempt(cluster: Cluster) -> tuple[MoveEntry, CommitResult]:
+            command = with_inferred_kind(self._router.access_control, cluster, asked, call)
+            with redacting_errors(self._router.access_control, cluster, command, call):
                 return command, self._write(cluster, command, request, call)
 
         cluster, (command, written) = self._decide(path, request, call, attempt)
@@ -350,7 +367,7 @@ class DirectoryService(Service):
         if written.plan.entry is not None:
             entry_to_proto(written.plan.entry, request.new_path, into=response.entry)
         if request.validate_only:
-            fill_plan(self._hosting, cluster, command, written, call, response.plan)
+            fill_change_plan(self._router, cluster, command, written, call, response.plan)
         return response
 
     def _decide(
@@ -363,18 +380,22 @@ class DirectoryService(Service):
         holder: bool = True,
         ask_first: bool = False,
     ) -> tuple[Cluster, T]:
-        """The cluster whose tree holds the path, and what the attempt came to there.
+        """Returns the cluster whose tree holds the path, and what the attempt came to there.
 
         ``ask_first``: for a removal with all below it. Its guards hold neither how much that is,
         which is part of the answer, nor all that forbids Kafka's topics to go along.
         """
-        picked = self._hosting.pick_holder(path) if holder else self._hosting.pick(path)
+        picked = (
+            self._router.cluster_holding_entry(path)
+            if holder
+            else self._router.cluster_for_path(path)
+        )
 
         def owned() -> tuple[Cluster, T]:
-            cluster = self._hosting.owner_of(path, holder=holder)
+            cluster = self._router.require_owner(path, holder=holder)
             return cluster, attempt(cluster)
 
-        return self._hosting.decide(picked, request.token, call, owned, ask_first=ask_first)
+        return self._router.decide(picked, request.token, call, owned, ask_first=ask_first)
 
     def _write(
         self,
@@ -383,39 +404,43 @@ class DirectoryService(Service):
         request: _WriteRequest,
         call: Call,
         check: Callable[[Snapshot], None] = lambda _: None,
-    ) -> Written:
+    ) -> CommitResult:
         """Carries out a command, or plans it; ``check`` is asked once the caller may."""
         path, kind = Path.parse(request.path), getattr(command, "kind", None)
-        rights = authorizing(self._hosting.guarding, cluster, command, call)
+        rights = authorize_command(self._router.access_control, cluster, command, call)
 
         def authorize(snapshot: Snapshot) -> Sequence[Guard]:
             guards = rights(snapshot)
             check(snapshot)
             if not _may_lock_out(request):
-                refuse_lock_out(self._hosting.guarding, cluster, snapshot, command, call)
+                refuse_lock_out(self._router.access_control, cluster, snapshot, command, call)
             return guards
 
-        return cluster.writer.execute(
+        return cluster.writer.commit_command(
             command,
             principal=call.principal,
             request_id=request.request_id,
             timeout_seconds=call.seconds_left(),
-            deletes_in_kafka=lambda snapshot: may_change(cluster, snapshot, "delete", path, kind),
-            creates_in_kafka=lambda snapshot: may_change(
+            deletes_in_kafka=lambda snapshot: is_kafka_change_allowed(
+                cluster, snapshot, "delete", path, kind
+            ),
+            creates_in_kafka=lambda snapshot: is_kafka_change_allowed(
                 cluster, snapshot, "create", path, Kind.TOPIC
             ),
             validate_only=request.validate_only,
             authorize=authorize,
-            as_shown=self._hosting.as_shown(cluster, command, call),
+            as_shown=self._router.as_shown(cluster, command, call),
         )
 
 
 def _as_asked(command: CreateTopic, request: directory_pb2.CreateEntryRequest) -> CreateTopic:
-    """The command before Kafka was asked for the topic to adopt, which not everybody may."""
+    """Returns the command before Kafka was asked for the topic to adopt, which not
+    everybody may.
+    """
     if not request.adopt_existing:
         return command
     name = command.physical_name or command.path.name
-    unseen = Observed(physical_name=name, topic_id=b"", partitions=0, replication_factor=0)
+    unseen = ObservedTopic(physical_name=name, topic_id=b"", partitions=0, replication_factor=0)
     return replace(command, adopt_existing=unseen)
 
 
@@ -438,9 +463,9 @@ def _may_lock_out(request: _WriteRequest) -> bool:
             return True
 
 
-def _refuse_the_path(cluster: Cluster, command: Command) -> None:
+def _check_path_syntax_first(cluster: Cluster, command: Command) -> None:
     """What is wrong with the path itself is said before what the config does not allow."""
-    cluster.writer.execute(command, validate_only=True)
+    cluster.writer.commit_command(command, validate_only=True)
 
 
 def _mount_state(cluster: Cluster, path: Path, out: entry_pb2.Mount) -> None:
@@ -449,11 +474,11 @@ def _mount_state(cluster: Cluster, path: Path, out: entry_pb2.Mount) -> None:
     if row is not None:
         out.cluster = row.row.cluster
         out.endpoints[:] = row.row.endpoints
-    live = cluster.federation.live(out.cluster_id)
+    live = cluster.federation.child_liveness(out.cluster_id)
     if live is None:
-        met = cluster.federation.has_met(out.cluster_id)
+        met = cluster.federation.has_ever_linked(out.cluster_id)
         out.state = entry_pb2.MOUNT_STATE_AWAY if met else entry_pb2.MOUNT_STATE_WAITING
         return
     out.state = entry_pb2.MOUNT_STATE_LINKED if live.linked else entry_pb2.MOUNT_STATE_AWAY
-    out.last_heard_seconds = cluster.federation.silent_seconds(live)
+    out.last_heard_seconds = cluster.federation.seconds_since_contact(live)
     out.topic_count = live.topic_count

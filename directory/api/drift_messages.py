@@ -8,14 +8,14 @@ from typing import Final
 
 from kdir.v1 import admin_pb2
 
-from directory.kafka.applying.desired_configs import Wishing
+from directory.kafka.applying.desired_configs import DesiredConfigs
 from directory.kafka.assembly import drift_to_proto
-from directory.kafka.attended import NOT_ARMED, attended_of
 from directory.kafka.drift import Drift, drift_of
 from directory.kafka.recorded_topics import recorded_at
+from directory.kafka.topic_issues import NOT_ARMED, topic_issues
 from directory.namespace.entry import Provision
 from directory.namespace.snapshot import Snapshot
-from directory.namespace.traversal import follow
+from directory.namespace.traversal import traverse
 from resolver.path import Path
 
 __all__ = ["drifts_to_proto", "unarmed_at"]
@@ -25,27 +25,29 @@ _ANSWER_BYTES: Final = 3 * 1024 * 1024
 
 
 def unarmed_at(snapshot: Snapshot, mount: Path, path: Path) -> list[Drift]:
-    """What is inherited by the topics at and below a path, is not in Kafka as it was seen last, and
-    will not be: nobody armed it there.
+    """Returns what is inherited by the topics at and below a path, is not in Kafka as it was seen
+    last, and will not be: nobody armed it there.
     """
-    armed, everywhere = Wishing(snapshot), Wishing(snapshot, everywhere=True)
+    armed, everywhere = DesiredConfigs(snapshot), DesiredConfigs(snapshot, everywhere=True)
     found = []
     for one in recorded_at(snapshot, mount, path):
-        if one.wished is not None or one.topic.provision is not Provision.ACTIVE:
+        if one.desired_config is not None or one.topic.provision is not Provision.ACTIVE:
             continue
-        parent_id = follow(snapshot, one.path.below(mount)[:-1]).node.entry_id
-        wished = everywhere.of(parent_id, one.topic)
-        if wished is None or armed.of(parent_id, one.topic) is not None:
+        parent_id = traverse(snapshot, one.path.below(mount)[:-1]).node.entry_id
+        desired_config = everywhere.for_topic(parent_id, one.topic)
+        if desired_config is None or armed.for_topic(parent_id, one.topic) is not None:
             continue
         own = drift_of(one)
-        found += [row for row in drift_of(replace(one, wished=wished)) if row not in own]
+        found += [
+            row for row in drift_of(replace(one, desired_config=desired_config)) if row not in own
+        ]
     return found
 
 
 def drifts_to_proto(
     snapshot: Snapshot, mount: Path, drifts: Sequence[Drift], unarmed: Collection[Drift] = ()
 ) -> admin_pb2.ListDriftResponse:
-    """The rows of an answer, as many as one message holds."""
+    """Returns the rows of an answer, as many as one message holds."""
     response = admin_pb2.ListDriftResponse()
     unarmed = frozenset(unarmed)
     rows = sorted({*drifts, *unarmed}, key=lambda row: (row.path, row.field))
@@ -69,7 +71,7 @@ def drifts_to_proto(
 
 def _known(snapshot: Snapshot, mount: Path, path: Path) -> Mapping[str, str]:
     relative = path.below(mount)
-    node = follow(snapshot, relative[:-1]).node
+    node = traverse(snapshot, relative[:-1]).node
     place = node.entry_id, relative[-1]
     topic = snapshot.topic(*place)
-    return {} if topic is None else attended_of(snapshot, mount, place, topic)
+    return {} if topic is None else topic_issues(snapshot, mount, place, topic)

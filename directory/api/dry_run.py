@@ -16,19 +16,19 @@ from typing import TYPE_CHECKING, Final, TypeVar, cast
 from kdir.v1 import access_pb2, entry_pb2
 
 from directory.access.grant import Operation
-from directory.access.grant_tree import Place
-from directory.access.permission_diff import AccessChange, Side, differences
-from directory.api.authorizing import locks_out
-from directory.api.counting import seen_below, shown_topics
-from directory.api.managing import may_change
+from directory.access.grant_tree import EntryPlace
+from directory.access.permission_diff import AccessChange, DiffSide, diff_permissions
+from directory.api.manage_checks import is_kafka_change_allowed
 from directory.api.plan_messages import call_to_proto
-from directory.federation import facts
-from directory.kafka.applying import foreseen
-from directory.kafka.applying.arming import KafkaCall
-from directory.kafka.applying.foreseen_acls import acl_calls
+from directory.api.visible_counts import count_visible_below, visible_topics
+from directory.api.write_authorization import locks_out
+from directory.federation import parent_state
+from directory.kafka.applying import predicted_config_calls
+from directory.kafka.applying.config_diff import KafkaCall
+from directory.kafka.applying.predicted_acl_calls import predict_acl_calls
 from directory.kafka.reconciler_settings import ACLS, CONFIGS
 from directory.namespace import change_impact
-from directory.namespace.change_impact import Kept
+from directory.namespace.change_impact import ChangeSide
 from directory.namespace.command import (
     AddGrants,
     DeleteEntry,
@@ -37,19 +37,19 @@ from directory.namespace.command import (
     UpdateEntry,
 )
 from directory.namespace.entry import Directory, Topic
-from directory.namespace.inheriting import Shown
+from directory.namespace.inheritor_counts import Shown
 from directory.namespace.quotas import Quota
 from directory.namespace.snapshot import Snapshot
-from directory.namespace.time_budget import Budget
-from directory.namespace.traversal import Standing, standing
-from directory.store.writer import Written
+from directory.namespace.time_budget import TimeBudget
+from directory.namespace.traversal import LocatedEntry, locate_entry
+from directory.store.writer import CommitResult
 
 if TYPE_CHECKING:
-    from directory.api.cluster_router import Hosting
+    from directory.api.cluster_router import ClusterRouter
     from directory.api.rpc.call_context import Call
     from directory.server.cluster import Cluster
 
-__all__ = ["Planned", "fill_plan"]
+__all__ = ["Planned", "fill_change_plan"]
 
 Planned = UpdateEntry | DeleteEntry | MoveEntry | AddGrants | RemoveGrants
 """The commands whose plans are told."""
@@ -62,11 +62,11 @@ _SECONDS: Final = 2.0
 _OPERATIONS: Final = frozenset(Operation) - {Operation.ALL}
 
 
-def fill_plan(
-    hosting: Hosting,
+def fill_change_plan(
+    router: ClusterRouter,
     cluster: Cluster,
     command: Planned,
-    written: Written,
+    written: CommitResult,
     call: Call,
     out: access_pb2.ChangePlan,
 ) -> None:
@@ -77,45 +77,45 @@ def fill_plan(
         NotReady, DeadlineExceeded, Cancelled
     """
     assert written.snapshot is not None  # noqa: S101 - it was only planned
-    _Telling(hosting, cluster, command, written, written.snapshot, call).fill(out)
+    _ChangePlanBuilder(router, cluster, command, written, written.snapshot, call).fill(out)
 
 
-class _Telling:
+class _ChangePlanBuilder:
     """One plan while it is told; lives for one call."""
 
     def __init__(
         self,
-        hosting: Hosting,
+        router: ClusterRouter,
         cluster: Cluster,
         command: Planned,
-        written: Written,
+        written: CommitResult,
         before: Snapshot,
         call: Call,
     ) -> None:
-        self._hosting = hosting
+        self._router = router
         self._cluster = cluster
         self._command = command
         self._call = call
         self._mount = cluster.mount_at(before)
         self._before = before
         self._after = before.apply(before.revision + 1, written.plan.writes)
-        self._was = standing(before, self._mount, command.path, command.kind)
+        self._was = locate_entry(before, self._mount, command.path, command.kind)
         self._now = self._standing_after()
-        self._budget = Budget(_until(call))
-        self._sight = hosting.sight(cluster, before, call)
+        self._budget = TimeBudget(_until(call))
+        self._view = router.view(cluster, before, call)
         self._here = self._was.path.below(self._mount)
-        self._above = facts.inherited_origins(before)
+        self._above = parent_state.inherited_origins(before)
 
-    def _standing_after(self) -> Standing | None:
+    def _standing_after(self) -> LocatedEntry | None:
         command = self._command
         if isinstance(command, DeleteEntry):
             return None
         path = command.new_path if isinstance(command, MoveEntry) else command.path
-        return standing(self._after, self._mount, path, self._was.entry.kind)
+        return locate_entry(self._after, self._mount, path, self._was.entry.kind)
 
     def fill(self, out: access_pb2.ChangePlan) -> None:
         """Tells it; of what goes only what goes with it."""
-        if not self._sight.shows(self._here, self._was.entry.kind):
+        if not self._view.shows(self._here, self._was.entry.kind):
             return
         self._entries(out)
         if self._now is None:
@@ -125,13 +125,13 @@ class _Telling:
             self._access(self._now, out)
         self._kafka_calls(self._now, out)
         out.locks_out = locks_out(
-            self._hosting.guarding, self._cluster, self._before, self._command, self._call
+            self._router.access_control, self._cluster, self._before, self._command, self._call
         )
         out.at_least = self._budget.is_over
         self._call.check()
 
-    def _place(self, found: Standing) -> Place:
-        return Place(found.path.below(self._mount), isinstance(found.entry, Topic))
+    def _place(self, found: LocatedEntry) -> EntryPlace:
+        return EntryPlace(found.path.below(self._mount), isinstance(found.entry, Topic))
 
     def _entries(self, out: access_pb2.ChangePlan) -> None:
         place = self._place(self._was)
@@ -139,7 +139,7 @@ class _Telling:
         out.entries.directories, out.entries.topics = size.directories, size.topics
         node = self._before.node(self._was.entry.entry_id)
         if isinstance(self._was.entry, Directory) and not self._sees_all and node is not None:
-            seen = seen_below(self._sight, self._here, node)
+            seen = count_visible_below(self._view, self._here, node)
             out.entries.directories, out.entries.topics = seen.containers + 1, seen.topics
             return  # of the others how many are hidden is not known
         out.entries.links, out.entries.mounts = size.links, size.mounts
@@ -148,22 +148,24 @@ class _Telling:
     @property
     def _sees_all(self) -> bool:
         """Whether nothing below the entry is hidden from the caller."""
-        return isinstance(self._was.entry, Topic) or self._sight.sees_all_in(self._here)
+        return isinstance(self._was.entry, Topic) or self._view.can_describe_all_below(self._here)
 
     @property
     def _shown(self) -> Shown | None:
         """Which topics may be told of."""
         if not isinstance(self._was.entry, Directory):
             return None
-        return shown_topics(self._sight, self._here)
+        return visible_topics(self._view, self._here)
 
     def _kafka_topics(self, out: access_pb2.ChangePlan) -> None:
         path, kind = self._command.path, self._was.entry.kind
-        found = change_impact.removed(
+        found = change_impact.removal_impact(
             self._before,
             self._was.entry,
             self._budget,
-            goes_in_kafka=may_change(self._cluster, self._before, "delete", path, kind),
+            goes_in_kafka=is_kafka_change_allowed(
+                self._cluster, self._before, "delete", path, kind
+            ),
             shown=self._shown,
         )
         out.entries.kafka_deleted, out.entries.kafka_detached = found.deleted, found.detached
@@ -171,9 +173,11 @@ class _Telling:
         out.retired_names.extend(found.retired)
         out.retired_names_omitted = found.retired_count - len(found.retired)
 
-    def _policies(self, now: Standing, out: access_pb2.ChangePlan) -> None:
-        kept = Kept(self._before, self._was), Kept(self._after, now)
-        for one in change_impact.policy_changes(*kept, self._above, self._budget, self._shown):
+    def _policies(self, now: LocatedEntry, out: access_pb2.ChangePlan) -> None:
+        kept = ChangeSide(self._before, self._was), ChangeSide(self._after, now)
+        for one in change_impact.diff_effective_policies(
+            *kept, self._above, self._budget, self._shown
+        ):
             row = out.policies.add(
                 field=one.field,
                 topic_count=one.topics,
@@ -184,36 +188,36 @@ class _Telling:
                 row.before = _text(one.before)
             if one.after is not None:
                 row.after = _text(one.after)
-        for quota, used in change_impact.passed_quotas(*kept, self._mount, self._above):
+        for quota, used in change_impact.newly_exceeded_quotas(*kept, self._mount, self._above):
             shown = (
                 used if self._sees_all_of(quota) else quota.limit + 1
             )  # the least that passes it
             out.quotas.add(path=quota.path, field=quota.field, limit=quota.limit, used=shown)
 
     def _sees_all_of(self, quota: Quota) -> bool:
-        """Whether nothing that a quota counts is hidden from the caller."""
+        """True if nothing that a quota counts is hidden from the caller."""
         relative = self._before.path_of(quota.directory_id)
-        return relative is not None and self._sight.sees_all_in(relative)
+        return relative is not None and self._view.can_describe_all_below(relative)
 
     # -- who may do what -----------------------------------------------------------------------
 
-    def _access(self, now: Standing, out: access_pb2.ChangePlan) -> None:
-        access = self._hosting.guarding.access(self._cluster, self._before)
+    def _access(self, now: LocatedEntry, out: access_pb2.ChangePlan) -> None:
+        access = self._router.access_control.access(self._cluster, self._before)
         place = self._place(now)
-        rows = differences(
-            Side(access, self._place(self._was)),
-            Side(replace(access, tree=self._after.grants), place),
+        rows = diff_permissions(
+            DiffSide(access, self._place(self._was)),
+            DiffSide(replace(access, tree=self._after.grants), place),
             age_seconds=self._cluster.unconfirmed_seconds() or 0.0,
             go_on=lambda: self._budget.spend(_CALLER_COSTS),
         )
         shown = (row for row in rows if self._is_shown(row, place))
-        for row in _first(shown, out, "access_omitted"):
+        for row in _take_limited(shown, out, "access_omitted"):
             out.access.append(self._row(row))
 
-    def _is_shown(self, row: AccessChange, place: Place) -> bool:
-        """Whether the caller may know of the entry, where it is now."""
+    def _is_shown(self, row: AccessChange, place: EntryPlace) -> bool:
+        """True if the caller may know of the entry, where it is now."""
         inside = row.place.relative[len(place.relative) :]
-        return self._sight.sees((*self._here, *inside), is_topic=row.place.is_topic)
+        return self._view.can_describe((*self._here, *inside), is_topic=row.place.is_topic)
 
     def _row(self, row: AccessChange) -> access_pb2.AccessChange:
         return access_pb2.AccessChange(
@@ -229,22 +233,22 @@ class _Telling:
 
     # -- Kafka ---------------------------------------------------------------------------------
 
-    def _kafka_calls(self, now: Standing | None, out: access_pb2.ChangePlan) -> None:
+    def _kafka_calls(self, now: LocatedEntry | None, out: access_pb2.ChangePlan) -> None:
         calls = chain(() if now is None else self._config_calls(now), self._acl_calls())
-        for one in _first(calls, out, "kafka_calls_omitted"):
+        for one in _take_limited(calls, out, "kafka_calls_omitted"):
             out.kafka_calls.append(call_to_proto(one))
 
     def _is_allowed(self, aspect: str) -> bool:
         kafka = self._cluster.config.kafka
         return kafka is not None and aspect in kafka.ceiling
 
-    def _config_calls(self, now: Standing) -> Iterable[KafkaCall]:
+    def _config_calls(self, now: LocatedEntry) -> Iterable[KafkaCall]:
         if not self._is_allowed(CONFIGS):
             return ()
         above = [level.policies for level in self._above]
-        return foreseen.config_calls(
-            foreseen.Seen(self._before, self._was, self._mount, above),
-            foreseen.Seen(self._after, now, self._mount, above),
+        return predicted_config_calls.predict_config_calls(
+            predicted_config_calls.KafkaChangeSide(self._before, self._was, self._mount, above),
+            predicted_config_calls.KafkaChangeSide(self._after, now, self._mount, above),
             self._budget,
             self._shown,
         )
@@ -252,14 +256,14 @@ class _Telling:
     def _acl_calls(self) -> Iterable[KafkaCall]:
         if not self._is_allowed(ACLS):
             return ()
-        access = self._hosting.guarding.access(self._cluster, self._before)
-        return acl_calls(
+        access = self._router.access_control.access(self._cluster, self._before)
+        return predict_acl_calls(
             self._before,
             self._after,
             self._mount,
             self._budget,
             expired=access.has_expired(self._cluster.unconfirmed_seconds() or 0.0),
-            shown=lambda path: self._sight.sees_path(path, None),
+            shown=lambda path: self._view.can_describe_path(path, None),
         )
 
 
@@ -268,7 +272,7 @@ _CALLER_COSTS: Final = 50
 
 
 def _until(call: Call) -> Callable[[], bool]:
-    """Whether there is time for more; half of the caller's at most is spent."""
+    """Returns whether there is time for more; half of the caller's at most is spent."""
     end = time.monotonic() + min(_SECONDS, call.seconds_left() / 2)
 
     def go_on() -> bool:
@@ -278,8 +282,8 @@ def _until(call: Call) -> Callable[[], bool]:
     return go_on
 
 
-def _first(found: Iterable[T], out: access_pb2.ChangePlan, omitted: str) -> Iterator[T]:
-    """The first of them; how many more there are is told in a field."""
+def _take_limited(found: Iterable[T], out: access_pb2.ChangePlan, omitted: str) -> Iterator[T]:
+    """Yields the first of them; how many more there are is told in a field."""
     for number, one in enumerate(found):
         if number < _MOST:
             yield one

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from kdir.v1 import federation_pb2
 
 from directory.access.grant import Operation, ResourceKind
-from directory.api.cluster_router import Hosting
+from directory.api.cluster_router import ClusterRouter
 from directory.api.rpc.call_context import Call
 from directory.api.rpc.handlers import Handler, Service
-from directory.api.rpc.interceptors.malformed import Malformed
+from directory.api.rpc.interceptors.malformed_request import MalformedRequest
 from directory.federation.federation_state import unix_ms
 from directory.federation.table_bounds import check_kafka_claim
 from directory.namespace.bounds import Bounds, check_count, check_endpoint, check_text
@@ -28,42 +28,42 @@ class FederationService(Service):
     descriptor = federation_pb2.DESCRIPTOR.services_by_name["FederationService"]
     long = frozenset({"ListMounts"})
 
-    def __init__(self, hosting: Hosting) -> None:
-        self._hosting = hosting
+    def __init__(self, router: ClusterRouter) -> None:
+        self._router = router
 
-    def handlers(self) -> Mapping[str, Handler]:
+    def method_handlers(self) -> Mapping[str, Handler]:
         return {"Link": self.link, "ListMounts": self.list_mounts}
 
     def link(
-        self, requests: Iterator[federation_pb2.LinkRequest | Malformed], call: Call
+        self, requests: Iterator[federation_pb2.LinkRequest | MalformedRequest], call: Call
     ) -> Iterator[federation_pb2.LinkResponse]:
         """Held open by one elected server of each child."""
-        bounds = self._hosting.limits.bounds
-        hello = _first_word(requests, call, bounds)
-        cluster = self._hosting.parent_of(hello)
+        bounds = self._router.limits.bounds
+        hello = _read_hello(requests, call, bounds)
+        cluster = self._router.mounting_cluster(hello)
         _check_peer(hello, call, cluster.config.tls)
         cluster.check_mounted()
-        self._hosting.guarding.check_link(cluster, hello.cluster_id, call)
+        self._router.access_control.require_link_right(cluster, hello.cluster_id, call)
         return cluster.children.serve(hello, _readable(requests, bounds), call.cancel)
 
     def list_mounts(
         self, request: federation_pb2.ListMountsRequest, call: Call
     ) -> federation_pb2.ListMountsResponse:
-        """Every mount known here, and the clusters that wait to be mounted."""
+        """Returns every mount known here, and the clusters that wait to be mounted."""
         del request
         call.check()
         response = federation_pb2.ListMountsResponse()
         now = unix_ms()
         seen: set[str] = set()
-        for cluster in self._hosting.clusters:
-            sight = self._hosting.sight(cluster, cluster.replica.snapshot, call)
+        for cluster in self._router.clusters:
+            view = self._router.view(cluster, cluster.replica.snapshot, call)
             for row in cluster.federation.rows_everywhere():
-                if not sight.may_refer(row.mount):
+                if not view.can_refer_to(row.mount):
                     continue
                 if row.row.mount not in seen:
                     seen.add(row.row.mount)
                     response.rows.append(row.aged(now))
-            if sight.may_do(Operation.DESCRIBE, ResourceKind.CLUSTER):
+            if view.can_do_on_cluster(Operation.DESCRIBE, ResourceKind.CLUSTER):
                 response.waiting.extend(cluster.children.waiting())
         response.rows.sort(key=lambda row: row.mount)
         return response
@@ -77,7 +77,7 @@ def _check_peer(hello: federation_pb2.Hello, call: Call, tls: TlsConfig | None) 
     """
     if tls is None or hello.cluster_id in call.cluster_ids:
         return
-    said = f"link: the hello says cluster {hello.cluster_id} ({hello.cluster}), "
+    reported = f"link: the hello says cluster {hello.cluster_id} ({hello.cluster}), "
     if tls.client != "require":
         why = "and this server asks for no certificates that could say so: [tls] client = require"
     elif call.cluster_ids:
@@ -85,11 +85,11 @@ def _check_peer(hello: federation_pb2.Hello, call: Call, tls: TlsConfig | None) 
     else:
         why = f"the certificate says no cluster; expected its URI kdir://cluster/{hello.cluster_id}"
     certified = " ".join(call.cluster_ids)
-    raise PermissionDenied(said + why, child=hello.cluster_id, certificate=certified)
+    raise PermissionDenied(reported + why, child=hello.cluster_id, certificate=certified)
 
 
-def _first_word(
-    requests: Iterator[federation_pb2.LinkRequest | Malformed], call: Call, bounds: Bounds
+def _read_hello(
+    requests: Iterator[federation_pb2.LinkRequest | MalformedRequest], call: Call, bounds: Bounds
 ) -> federation_pb2.Hello:
     # A caller that connects and says nothing must not hold a thread.
     impatience = threading.Timer(_HELLO_SECONDS, call.cancel)
@@ -106,10 +106,10 @@ def _first_word(
 
 
 def _readable(
-    requests: Iterator[federation_pb2.LinkRequest | Malformed], bounds: Bounds
+    requests: Iterator[federation_pb2.LinkRequest | MalformedRequest], bounds: Bounds
 ) -> Iterator[federation_pb2.LinkRequest]:
     for request in requests:
-        if isinstance(request, Malformed):
+        if isinstance(request, MalformedRequest):
             raise request.error
         if request.HasField("hello"):
             _check_hello(request.hello, bounds)

@@ -15,28 +15,28 @@ from grpc_reflection.v1alpha import reflection
 
 from directory.api.access_service import AccessService
 from directory.api.admin_service import AdminService
-from directory.api.cluster_router import Hosting
+from directory.api.cluster_router import ClusterRouter
 from directory.api.directory_service import DirectoryService
 from directory.api.federation_service import FederationService
 from directory.api.policy_service import PolicyService
 from directory.api.resolve_service import ResolveService
-from directory.api.rpc.binding import bind
 from directory.api.rpc.call_pool import CallPool, waiting_call
-from directory.api.rpc.handlers import CallBounds, Pools, generic_handler
+from directory.api.rpc.handlers import CallBounds, Pools, bind_service
+from directory.api.rpc.health_and_reflection import Health, Reflection
 from directory.api.rpc.interceptors.request_bounds import RequestBounds
+from directory.api.rpc.listener import bind_listener
 from directory.api.rpc.long_calls import LongCalls
 from directory.api.rpc.request_intake import RequestIntake, unsupported
-from directory.api.rpc.standard import Health, Reflection
 from directory.api.rpc.stream_slots import StreamPool, StreamSlots
 from directory.api.rpc.unsent_answers import UnsentAnswers
 from directory.api.rpc.write_pool import WritePool
 from directory.api.scan_service import ScanService
 from directory.api.watch_service import WatchService
-from directory.server.authentication import Identities
+from directory.server.authentication import Authenticator
 from directory.server.cluster import Cluster
 from directory.server.config import Limits
 from directory.server.health import is_ready
-from directory.server.metrics.calls import CallMetrics
+from directory.server.metrics.call_metrics import CallMetrics
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
@@ -56,8 +56,9 @@ _OTHER_FILES = 256
 
 
 def connection_limit(most: int) -> int:
-    """How many connections to take: ``most``, or what the system's limit on open files leaves,
-    which is raised as far as it may be. Without a descriptor to spare nothing could be answered.
+    """Returns how many connections to take: ``most``, or what the system's limit on open files
+    leaves, which is raised as far as it may be. Without a descriptor to spare nothing could be
+    answered.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = most + _OTHER_FILES
@@ -84,12 +85,12 @@ class DirectoryServer:
         listen: str,
         *,
         shared: bool = False,
-        identities: Identities | None = None,
+        identities: Authenticator | None = None,
     ) -> None:
         self._identities = identities
         limits = clusters[0].config.limits
-        if words := unsupported():
-            raise RuntimeError(words)
+        if message := unsupported():
+            raise RuntimeError(message)
         self._intake = RequestIntake(
             limits.unfinished_requests, limits.request_seconds, limits.concurrent_calls
         )
@@ -98,7 +99,7 @@ class DirectoryServer:
             limits.workers, 2 * (limits.workers + limits.waiting_reads), self._intake
         )
         self._long = CallPool(limits.long_workers, 2 * (limits.long_workers + limits.waiting_reads))
-        self._hosting = Hosting(clusters, waiting_call)
+        self._router = ClusterRouter(clusters, waiting_call)
         self._listen = listen
         self._limits = limits
         self.metrics = CallMetrics()
@@ -139,19 +140,19 @@ class DirectoryServer:
             + _REFUSED_AT_ONCE,
         )
         self._add_services()
-        self.port = bind(self._server, listen, identities)
+        self.port = bind_listener(self._server, listen, identities)
         self._stopped = threading.Event()
 
     def _add_services(self) -> None:
         services = (
-            ResolveService(self._hosting),
-            DirectoryService(self._hosting),
-            WatchService(self._hosting),
-            FederationService(self._hosting),
-            ScanService(self._hosting),
-            PolicyService(self._hosting),
-            AccessService(self._hosting),
-            AdminService(self._hosting),
+            ResolveService(self._router),
+            DirectoryService(self._router),
+            WatchService(self._router),
+            FederationService(self._router),
+            ScanService(self._router),
+            PolicyService(self._router),
+            AccessService(self._router),
+            AdminService(self._router),
         )
         seconds = self._limits.call_seconds
         long = LongCalls(self._calls, self._long, self._intake)
@@ -163,7 +164,7 @@ class DirectoryServer:
         )
         self._server.add_generic_rpc_handlers(
             [
-                generic_handler(
+                bind_service(
                     service,
                     seconds,
                     pools,
@@ -213,30 +214,30 @@ class DirectoryServer:
     def start(self) -> None:
         """Begins to answer; health says NOT_SERVING until every cluster behind it can answer."""
         self._server.start()
-        threading.Thread(target=self._look_after, name="health", daemon=True).start()
+        threading.Thread(target=self._maintenance_loop, name="health", daemon=True).start()
 
-    def _look_after(self) -> None:
-        told: int | None = None
+    def _maintenance_loop(self) -> None:
+        reported: int | None = None
         while not self._stopped.wait(_HEALTH_SECONDS):
             try:
-                self._calls.relieve()
-                self._long.relieve()
+                self._calls.unblock_stalled()
+                self._long.unblock_stalled()
                 self._intake.refuse_late()
                 self._reflection.end_late()
                 self._unsent.end_late()
-                told = self._tell_health(told)
+                reported = self._publish_health(reported)
             except Exception:  # noqa: BLE001 - a bug must not end it in silence
                 _log.exception("looking after the calls of %s stumbled", self._listen)
                 self._stopped.wait(1.0)
 
-    def _tell_health(self, told: int | None) -> int:
+    def _publish_health(self, reported: int | None) -> int:
         """Tells who asks for health, where it is another than told before; what it is."""
         status = (
             health_pb2.HealthCheckResponse.SERVING
-            if is_ready(self._hosting.clusters)
+            if is_ready(self._router.clusters)
             else health_pb2.HealthCheckResponse.NOT_SERVING
         )
-        if status != told:
+        if status != reported:
             self._health.set(int(status))
         return int(status)
 
@@ -244,7 +245,7 @@ class DirectoryServer:
         """Takes no new calls, lets those under way end within the limit, then stops."""
         self._stopped.set()
         self._health.end()
-        for cluster in self._hosting.clusters:
+        for cluster in self._router.clusters:
             cluster.drain()
         self._server.stop(self._limits.drain_seconds).wait()
         self._calls.shutdown()

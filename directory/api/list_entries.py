@@ -9,12 +9,12 @@ from typing import Final
 
 from kdir.v1 import directory_pb2
 
-from directory.api.caller_view import Sight, fill_seen
+from directory.api.caller_view import CallerView, fill_visible_counts
 from directory.api.page_tokens import PageToken, page_size
-from directory.api.resolve_answers import Answers, kind_of
+from directory.api.resolve_answers import ResolveAnswers, kind_from_number
 from directory.api.rpc.call_context import Call
 from directory.namespace.entry import Directory, Kind
-from directory.namespace.listing import Cursor, ListedTopic, Page, page
+from directory.namespace.listing import Cursor, ListedTopic, Page, list_page
 from directory.namespace.lookup import DirectoryAt, LinkAt, MountAt, TopicAt, Unreadable, lookup
 from directory.namespace.snapshot import Node, Snapshot
 from directory.server.cluster import Cluster
@@ -42,7 +42,7 @@ def list_entries(
     path: Path,
     request: directory_pb2.ListEntriesRequest,
     call: Call,
-    sight: Sight,
+    view: CallerView,
 ) -> directory_pb2.ListEntriesResponse:
     """A page of a directory's children, or with ``recursive`` of all below it.
 
@@ -51,7 +51,7 @@ def list_entries(
         NotAuthoritative: it lies beyond a mount or a link.
         InvalidPageToken, RevisionGone, InvalidArgument
     """
-    sight.find(path, Kind.DIRECTORY, no_follow=True)
+    view.resolve_kind(path, Kind.DIRECTORY, no_follow=True)
     node = _directory(cluster, snapshot, path)
     size = page_size(request.page_size)
     query = _query(request, path)
@@ -67,14 +67,14 @@ def list_entries(
                 f"{snapshot.revision} by now: begin again"
             )
         response.revision_changed = moved
-    answers = Answers(cluster, snapshot)
+    answers = ResolveAnswers(cluster, snapshot)
     entry_to_proto(node.directory, str(path), node, response.directory)
-    fill_seen(sight, path.below(sight.access.mount), response.directory)
+    fill_visible_counts(view, path.below(view.access.mount), response.directory)
     inherited = answers.inherited(node.entry_id)
     if inherited is not None:
         response.inherited.CopyFrom(inherited)
     most_bytes = cluster.config.limits.answer_bytes
-    last = _fill(response, snapshot, node, path, request, size, most_bytes, after, call, sight)
+    last = _fill(response, snapshot, node, path, request, size, most_bytes, after, call, view)
     if last is not None:
         place = _CONTAINER if last.container else _TOPIC
         response.next_page_token = str(
@@ -116,7 +116,7 @@ def _directory(cluster: Cluster, snapshot: Snapshot, path: Path) -> Node:
 
 
 def _query(request: directory_pb2.ListEntriesRequest, path: Path) -> str:
-    """What a page token is bound to: every field that decides what is listed."""
+    """Returns what a page token is bound to: every field that decides what is listed."""
     kinds = ",".join(str(kind) for kind in sorted(request.kinds))
     return f"{path} {request.name_glob} {kinds} {request.include_system} {request.recursive}"
 
@@ -138,21 +138,21 @@ def _fill(  # noqa: PLR0913, PLR0917 - one caller
     most_bytes: int,
     after: Cursor | None,
     call: Call,
-    sight: Sight,
+    view: CallerView,
 ) -> Cursor | None:
     """Adds entries up to the page's size in entries and bytes; where the next page begins."""
     glob = Glob.parse(request.name_glob) if request.name_glob else None
-    kinds = frozenset(kind for kind in map(kind_of, request.kinds) if kind is not None)
+    kinds = frozenset(kind for kind in map(kind_from_number, request.kinds) if kind is not None)
     base = "" if path.is_root else str(path)
-    above = path.below(sight.access.mount)
-    hides = not sight.sees_all_in(above)
+    above = path.below(view.access.mount)
+    hides = not view.can_describe_all_below(above)
     used = 0
     last: Cursor | None = None
     while True:
         full = len(response.entries) >= size or used >= most_bytes
         if full and not hides:
             return after
-        part: Page = page(
+        part: Page = list_page(
             snapshot,
             node.entry_id,
             after,
@@ -164,7 +164,7 @@ def _fill(  # noqa: PLR0913, PLR0917 - one caller
         )
         for one in part.entries:
             is_topic = isinstance(one, ListedTopic)
-            if hides and not sight.sees((*above, *one.relative), is_topic=is_topic):
+            if hides and not view.can_describe((*above, *one.relative), is_topic=is_topic):
                 continue
             if full or used >= most_bytes:
                 return last  # there is more; and it is not a hidden entry that the token names
@@ -179,7 +179,7 @@ def _fill(  # noqa: PLR0913, PLR0917 - one caller
                 )
                 entry_to_proto(one.entry, where, below, response.entries.add())
                 if hides:
-                    fill_seen(sight, (*above, *one.relative), response.entries[-1])
+                    fill_visible_counts(view, (*above, *one.relative), response.entries[-1])
                 used += response.entries[-1].ByteSize()
         after = part.after
         if after is None:

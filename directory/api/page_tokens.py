@@ -17,7 +17,8 @@ MAX_PAGE: Final = 10_000
 
 
 def page_size(asked: int, default: int = DEFAULT_PAGE) -> int:
-    """The size to use for what a request asks; 0 = the default, more than the most = the most.
+    """Returns the size to use for what a request asks; 0 = the default, more than the most = the
+    most.
 
     Raises:
         InvalidArgument: negative.
@@ -51,7 +52,7 @@ class PageToken:
 
     @classmethod
     def parse(cls, text: str, what: str, query: str) -> PageToken:
-        """Read a token that was given for this very request.
+        """Reads a token that was given for this very request.
 
         Raises:
             InvalidPageToken: tampered with, or of another request.

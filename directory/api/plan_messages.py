@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 from kdir.v1 import policies_pb2
 
 if TYPE_CHECKING:
-    from directory.kafka.acl import Binding
-    from directory.kafka.applying.arming import KafkaCall
-    from directory.kafka.armory import Planned
+    from directory.kafka.acl_values import AclBinding
+    from directory.kafka.applying.config_diff import KafkaCall
+    from directory.kafka.arming_service import ArmingPlan
 
 __all__ = ["call_to_proto", "planned_to_proto"]
 
 
-def planned_to_proto(planned: Planned) -> policies_pb2.PlanArmingResponse:
-    """The plan as it is answered."""
+def planned_to_proto(planned: ArmingPlan) -> policies_pb2.PlanArmingResponse:
+    """Returns the plan as it is answered."""
     counts = planned.acls
     return policies_pb2.PlanArmingResponse(
         plan_hash=planned.plan,
@@ -27,7 +27,7 @@ def planned_to_proto(planned: Planned) -> policies_pb2.PlanArmingResponse:
 
 
 def call_to_proto(one: KafkaCall) -> policies_pb2.KafkaCall:
-    """One call as it is answered."""
+    """Returns one call as it is answered."""
     return policies_pb2.KafkaCall(
         operation=one.operation,
         resource=one.resource,
@@ -39,7 +39,7 @@ def call_to_proto(one: KafkaCall) -> policies_pb2.KafkaCall:
     )
 
 
-def _acl(one: Binding) -> policies_pb2.AclBinding:
+def _acl(one: AclBinding) -> policies_pb2.AclBinding:
     resource, acl = one
     return policies_pb2.AclBinding(
         resource_type=resource.kind.name,

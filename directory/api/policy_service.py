@@ -9,22 +9,28 @@ from typing import TYPE_CHECKING, Final, assert_never
 from kdir.v1 import policies_pb2
 
 from directory.access.grant import Operation
-from directory.api.authorizing import authorizing_on, entry_meant, veiling_stop
-from directory.api.caller_view import Sight
-from directory.api.cluster_router import Hosting
-from directory.api.counting import seen_use, shown_topics
+from directory.api.caller_view import CallerView
+from directory.api.cluster_router import ClusterRouter
 from directory.api.plan_messages import planned_to_proto
 from directory.api.rpc.call_context import Call
 from directory.api.rpc.handlers import Handler, Service
-from directory.federation import facts
+from directory.api.visible_counts import seen_use, visible_topics
+from directory.api.write_authorization import authorizing_on, entry_meant, redacting_stop
+from directory.federation import parent_state
 from directory.federation.federation_state import unix_ms
-from directory.kafka.applying.desired_configs import Wishing
-from directory.kafka.attended import NOT_ARMED, attended_of
-from directory.kafka.inheritance import missing_word
+from directory.kafka.applying.desired_configs import DesiredConfigs
+from directory.kafka.inherited_basis import why_inherited_missing
 from directory.kafka.reconciler_settings import ACLS
+from directory.kafka.topic_issues import NOT_ARMED, topic_issues
+from directory.namespace.effective_policies import (
+    ExplainedValue,
+    PolicyLevel,
+    explain,
+    path_levels,
+    set_fields,
+)
 from directory.namespace.entry import Directory, Kind, Policies, Stamp, Topic
-from directory.namespace.fields import apply_changes
-from directory.namespace.inheriting import inheriting
+from directory.namespace.inheritor_counts import count_inheritors
 from directory.namespace.lookup import (
     DirectoryAt,
     LinkAt,
@@ -34,18 +40,12 @@ from directory.namespace.lookup import (
     Unreadable,
     lookup,
 )
-from directory.namespace.policies import (
-    Explained,
-    Level,
-    explain,
-    path_levels,
-    set_fields,
-)
-from directory.namespace.quotas import QUOTAS, Quota, counts_of
+from directory.namespace.quotas import QUOTAS, Quota, topic_amount
 from directory.namespace.snapshot import Node, Snapshot
-from directory.namespace.time_budget import Budget
+from directory.namespace.time_budget import TimeBudget
 from directory.namespace.topic_configs import same_value
-from directory.namespace.traversal import follow
+from directory.namespace.traversal import traverse
+from directory.namespace.updatable_fields import apply_changes
 from directory.server.cluster import Cluster
 from directory.store.base import Guard
 from directory.wire.request_commands import policy_changes
@@ -60,7 +60,7 @@ from resolver.errors import (
 from resolver.path import Path
 
 if TYPE_CHECKING:
-    from directory.kafka.armory import Armed, Armory, Planned
+    from directory.kafka.arming_service import ArmingPlan, ArmingResult, ArmingService
 
 __all__ = ["PolicyService"]
 
@@ -76,10 +76,10 @@ class PolicyService(Service):
     writes = frozenset({"PlanArming", "Arm"})
     """They wait for Kafka, as writes may."""
 
-    def __init__(self, hosting: Hosting) -> None:
-        self._hosting = hosting
+    def __init__(self, router: ClusterRouter) -> None:
+        self._router = router
 
-    def handlers(self) -> Mapping[str, Handler]:
+    def method_handlers(self) -> Mapping[str, Handler]:
         return {
             "GetEffectivePolicies": self.get_effective_policies,
             "PlanArming": self.plan_arming,
@@ -89,20 +89,20 @@ class PolicyService(Service):
     def plan_arming(
         self, request: policies_pb2.PlanArmingRequest, call: Call
     ) -> policies_pb2.PlanArmingResponse:
-        """The exact calls that arming would make."""
+        """Returns the exact calls that arming would make."""
         path = Path.parse(request.path)
 
-        def attempt() -> Planned:
-            cluster = self._hosting.owner_of(path)
+        def attempt() -> ArmingPlan:
+            cluster = self._router.require_owner(path)
             kind, rights = self._right_to_arm(cluster, path, request, call)
             rights(cluster.replica.snapshot)
-            armory = _armory(cluster)
+            arming_service = _arming_service(cluster)
             call.check()
-            with veiling_stop(self._hosting.guarding, cluster, call):
-                return armory.plan(path, request.aspect, kind, takeover=request.takeover)
+            with redacting_stop(self._router.access_control, cluster, call):
+                return arming_service.plan(path, request.aspect, kind, takeover=request.takeover)
 
-        picked = self._hosting.pick(path)
-        planned = self._hosting.decide(picked, request.token, call, attempt, ask_first=True)
+        picked = self._router.cluster_for_path(path)
+        planned = self._router.decide(picked, request.token, call, attempt, ask_first=True)
         return planned_to_proto(planned)
 
     def _right_to_arm(
@@ -112,12 +112,14 @@ class PolicyService(Service):
         request: policies_pb2.PlanArmingRequest | policies_pb2.ArmRequest,
         call: Call,
     ) -> tuple[Kind, Callable[[Snapshot], tuple[Guard, ...]]]:
-        """The kind of the entry that is meant, and what asks for the right to arm that very one."""
-        guarding = self._hosting.guarding
+        """Returns the kind of the entry that is meant, and what asks for the right to arm that very
+        one.
+        """
+        access_control = self._router.access_control
         asked = Kind.DIRECTORY if request.directory else None
-        kind = entry_meant(guarding, cluster, path, asked, call)
+        kind = entry_meant(access_control, cluster, path, asked, call)
         operation = Operation.ALTER if request.aspect == ACLS else Operation.ALTER_CONFIGS
-        return kind, authorizing_on(guarding, cluster, operation, path, kind, call)
+        return kind, authorizing_on(access_control, cluster, operation, path, kind, call)
 
     def arm(self, request: policies_pb2.ArmRequest, call: Call) -> policies_pb2.ArmResponse:
         """Arms by a plan that was read, and waits for its calls to be made."""
@@ -126,14 +128,14 @@ class PolicyService(Service):
             raise InvalidArgument(
                 "plan_hash: empty; expected what PlanArming answered", field="plan_hash"
             )
-        cluster = self._hosting.pick(path)
+        cluster = self._router.cluster_for_path(path)
 
-        def attempt() -> Armed:
-            cluster = self._hosting.owner_of(path)
+        def attempt() -> ArmingResult:
+            cluster = self._router.require_owner(path)
             kind, rights = self._right_to_arm(cluster, path, request, call)
             rights(cluster.replica.snapshot)
-            with veiling_stop(self._hosting.guarding, cluster, call):
-                return _armory(cluster).arm(
+            with redacting_stop(self._router.access_control, cluster, call):
+                return _arming_service(cluster).arm(
                     path,
                     request.aspect,
                     request.plan_hash,
@@ -145,7 +147,7 @@ class PolicyService(Service):
                     timeout_seconds=call.seconds_left(),
                 )
 
-        armed = self._hosting.decide(cluster, request.token, call, attempt, ask_first=True)
+        armed = self._router.decide(cluster, request.token, call, attempt, ask_first=True)
         return policies_pb2.ArmResponse(
             calls_made=armed.calls_made,
             token=cluster.token_of(cluster.replica.snapshot),
@@ -156,38 +158,42 @@ class PolicyService(Service):
     def get_effective_policies(
         self, request: policies_pb2.GetEffectivePoliciesRequest, call: Call
     ) -> policies_pb2.GetEffectivePoliciesResponse:
-        """Each value that holds at a path: who set it where and when, and what it overrides."""
+        """Returns each value that holds at a path: who set it where and when, and what it
+        overrides.
+        """
         path = Path.parse(request.path)
-        cluster, snapshot = self._hosting.read_owned(path, request.token, call)
+        cluster, snapshot = self._router.read_owned(path, request.token, call)
         _refuse_unloaded(cluster, snapshot)
         prefer = Kind.DIRECTORY if request.directory else None
-        sight = self._hosting.sight(cluster, snapshot, call)
-        prefer = sight.find(path, prefer)
-        node, entry = _found(cluster, snapshot, path, prefer)
+        view = self._router.view(cluster, snapshot, call)
+        prefer = view.resolve_kind(path, prefer)
+        node, entry = _require_entry(cluster, snapshot, path, prefer)
         response = policies_pb2.GetEffectivePoliciesResponse(token=cluster.token_of(snapshot))
-        own, wished, asked = entry.policies, entry, frozenset[str]()
+        own, desired_config, asked = entry.policies, entry, frozenset[str]()
         if request.what_if_mask.paths:
             bounds, mask = cluster.config.limits.bounds, request.what_if_mask.paths
             changes = policy_changes(mask, request.what_if, bounds, call.check)
             changed = apply_changes(entry, changes, bounds, call.check)
             assert isinstance(changed, Directory | Topic)  # noqa: S101 - the kind stays
             response.topics_changed = _topics_changed(
-                sight, node, entry, changed.policies, call, path.below(sight.access.mount)
+                view, node, entry, changed.policies, call, path.below(view.access.mount)
             )
             own = replace(changed.policies, stamps=_kept(changed.policies, entry.policies))
-            wished, asked = changed, _changed(entry.policies, own)
-        levels = facts.inherited_origins(snapshot)
-        levels += path_levels(snapshot, sight.access.mount, node.entry_id)
+            desired_config, asked = changed, _changed(entry.policies, own)
+        levels = parent_state.inherited_origins(snapshot)
+        levels += path_levels(snapshot, view.access.mount, node.entry_id)
         if isinstance(entry, Directory):
             levels = [level for level in levels if level.path != str(path)]
-        levels.append(Level(str(path), own))
+        levels.append(PolicyLevel(str(path), own))
         observed: Mapping[str, str] = {}
         noted: Mapping[str, str] = {}
         if isinstance(entry, Topic):
             observed = _observed(entry)
             place = node.entry_id, path.name
-            noted = attended_of(snapshot, sight.access.mount, place, entry)
-        armed = isinstance(wished, Directory) or Wishing(snapshot).of(node.entry_id, wished)
+            noted = topic_issues(snapshot, view.access.mount, place, entry)
+        armed = isinstance(desired_config, Directory) or DesiredConfigs(snapshot).for_topic(
+            node.entry_id, desired_config
+        )
         for one in explain(levels):
             value = _value(one, observed, noted, str(path))
             if value.HasField("kafka_value") and value.kafka_value != value.value:
@@ -197,15 +203,15 @@ class PolicyService(Service):
                 elif is_new:
                     value.kafka_state = _NOT_SET
             response.values.append(value)
-        _fill_used(response, sight, entry, path)
-        response.ancestors.extend(facts.ancestors(snapshot, unix_ms()))
+        _fill_used(response, view, entry, path)
+        response.ancestors.extend(parent_state.ancestors(snapshot, unix_ms()))
         return response
 
 
-def _found(
+def _require_entry(
     cluster: Cluster, snapshot: Snapshot, path: Path, prefer: Kind | None
 ) -> tuple[Node, Directory | Topic]:
-    """The directory at the path, or the one that holds the topic; and the entry itself."""
+    """Returns the directory at the path, or the one that holds the topic; and the entry itself."""
     found = lookup(snapshot, path.segments[len(cluster.mount_at(snapshot)) :], prefer)
     match found:
         case TopicAt(parent_id=parent_id):
@@ -234,7 +240,7 @@ def _found(
 
 
 def _kept(after: Policies, before: Policies) -> Mapping[str, Stamp]:
-    """Who set what the change leaves as it is."""
+    """Returns who set what the change leaves as it is."""
     old, now = set_fields(before), set_fields(after)
     return {
         name: stamp
@@ -244,7 +250,7 @@ def _kept(after: Policies, before: Policies) -> Mapping[str, Stamp]:
 
 
 def _changed(before: Policies, after: Policies) -> frozenset[str]:
-    """The fields that are set otherwise, or no longer."""
+    """Returns the fields that are set otherwise, or no longer."""
     old, now = set_fields(before), set_fields(after)
     return frozenset(
         name
@@ -254,14 +260,14 @@ def _changed(before: Policies, after: Policies) -> frozenset[str]:
 
 
 def _topics_changed(
-    sight: Sight,
+    view: CallerView,
     node: Node,
     entry: Directory | Topic,
     after: Policies,
     call: Call,
     relative: tuple[str, ...],
 ) -> int:
-    """How many topics would see another value, as far as the caller may know."""
+    """Returns how many topics would see another value, as far as the caller may know."""
     names = _changed(entry.policies, after)
     if not names:
         return 0
@@ -272,37 +278,37 @@ def _topics_changed(
         call.check()
         return True
 
-    shown = shown_topics(sight, relative)
-    return inheriting(sight.snapshot, node.entry_id, names, Budget(go_on), shown).topics
+    shown = visible_topics(view, relative)
+    return count_inheritors(view.snapshot, node.entry_id, names, TimeBudget(go_on), shown).topics
 
 
 def _observed(topic: Topic) -> Mapping[str, str]:
-    """What Kafka had at the last look, by the fields it has a say in."""
+    """Returns what Kafka had at the last look, by the fields it has a say in."""
     found = {f"topic_config[{key}]": value for key, value in topic.observed_config.items()}
     found["partitions"] = str(topic.partitions) if topic.partitions else ""
     found["replication_factor"] = str(topic.replication_factor) if topic.replication_factor else ""
     return found
 
 
-def _armory(cluster: Cluster) -> Armory:
+def _arming_service(cluster: Cluster) -> ArmingService:
     if cluster.reconciler is None:
         raise AboveCeiling(
             f"cluster {cluster.config.cluster} has no Kafka behind it: arm where there is one, at "
             f"or below the mount of its cluster",
             cluster=cluster.config.cluster,
         )
-    return cluster.reconciler.armory
+    return cluster.reconciler.arming_service
 
 
 def _refuse_unloaded(cluster: Cluster, snapshot: Snapshot) -> None:
     """Not loaded is never empty (P1 to P3)."""
-    words = missing_word(snapshot, has_parent=bool(cluster.config.parent))
-    if words:
-        raise NotReady(words)
+    message = why_inherited_missing(snapshot, has_parent=bool(cluster.config.parent))
+    if message:
+        raise NotReady(message)
 
 
-def _speaks_of_kafka(one: Explained, found: str, at: str) -> bool:
-    """Whether the value is one that Kafka should have, now: an inherited number of partitions is
+def _has_kafka_value(one: ExplainedValue, found: str, at: str) -> bool:
+    """True if the value is one that Kafka should have, now: an inherited number of partitions is
     for new topics, and for those that have fewer; one of replicas is for new topics only.
     """
     inherited = one.origin.path != at
@@ -316,7 +322,7 @@ def _speaks_of_kafka(one: Explained, found: str, at: str) -> bool:
 
 
 def _value(
-    one: Explained, observed: Mapping[str, str], noted: Mapping[str, str], at: str
+    one: ExplainedValue, observed: Mapping[str, str], noted: Mapping[str, str], at: str
 ) -> policies_pb2.EffectiveValue:
     value = policies_pb2.EffectiveValue(
         field=one.field,
@@ -331,7 +337,7 @@ def _value(
         value.set_by = one.origin.stamp.by
         value.set_time.FromMilliseconds(one.origin.stamp.at_ms)
     found = observed.get(one.field, "")
-    if observed and _speaks_of_kafka(one, found, at):
+    if observed and _has_kafka_value(one, found, at):
         key = one.field.removeprefix("topic_config[").removesuffix("]")
         same = same_value(key, value.value, found)
         value.kafka_value = value.value if same else found
@@ -341,24 +347,24 @@ def _value(
 
 def _fill_used(
     response: policies_pb2.GetEffectivePoliciesResponse,
-    sight: Sight,
+    view: CallerView,
     entry: Directory | Topic,
     path: Path,
 ) -> None:
     """How much is used of each quota, whether it is the nearest or one that binds beside it, as far
     as the caller sees.
     """
-    snapshot = sight.snapshot
-    above = facts.inherited_origins(snapshot)
+    snapshot = view.snapshot
+    above = parent_state.inherited_origins(snapshot)
 
     def used(field: str, set_at: str) -> int:
         if set_at == str(path) and isinstance(entry, Topic):
-            counted = counts_of(entry)
+            counted = topic_amount(entry)
             return counted.topics if field == "max_topics" else counted.partitions
         here = snapshot.root
         if all(level.path != set_at for level in above):
-            here = follow(snapshot, Path.parse(set_at).below(sight.access.mount)).node
-        return seen_use(sight, Quota(field, set_at, here.entry_id, 0))
+            here = traverse(snapshot, Path.parse(set_at).below(view.access.mount)).node
+        return seen_use(view, Quota(field, set_at, here.entry_id, 0))
 
     for value in response.values:
         if value.field in QUOTAS:

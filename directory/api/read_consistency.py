@@ -16,13 +16,13 @@ from directory.store.replica import Replica, ReplicaState
 from resolver.errors import NotReady, TokenExpired, Unreachable
 from resolver.revision_token import Position, Token
 
-__all__ = ["LONGEST_WAIT_SECONDS", "read_at"]
+__all__ = ["LONGEST_WAIT_SECONDS", "choose_snapshot"]
 
 LONGEST_WAIT_SECONDS: Final = 5.0
 """A token from the future (or a forged one) does not hold a thread for longer."""
 
 
-def read_at(
+def choose_snapshot(
     replica: Replica,
     cluster_id: str,
     max_stale_seconds: float,
@@ -31,7 +31,7 @@ def read_at(
     places: CallerSlots | None = None,
     waiting: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Snapshot:
-    """The snapshot to answer from, at least as new as the token's position of this cluster.
+    """Returns the snapshot to answer from, at least as new as the token's position of this cluster.
     Positions of other clusters are ignored. ``places``: for those that wait at a time, in all and
     of one caller; None: as many as come; ``waiting`` is put around the wait of each of them.
 

@@ -25,7 +25,7 @@ from directory.api.rpc.call_context import CURRENT, REQUEST_ID_KEY, Call
 from directory.api.rpc.caller_slots import CallerSlots
 from directory.api.rpc.handlers import Handler
 from directory.server.authentication import BEARER
-from directory.server.dialling import Dialling
+from directory.server.peer_credentials import PeerCredentials
 from resolver.cached_lookup import lifetime_of
 from resolver.client import Resolver
 from resolver.endpoints import AllowList
@@ -35,11 +35,11 @@ from resolver.host_port import parse_servers
 from resolver.keyed_slots import KeyedSlots
 from resolver.path import Path
 from resolver.peer_certificates import MOST_READ_AT_ONCE
-from resolver.resolution.outcome import End, Failed, Found, NotThere, United
+from resolver.resolution.values import AbsentResult, AnswerResult, End, FailedResult, United
 from resolver.revision_token import Token
 from resolver.transport import GrpcTransport, Method, Stream
 
-__all__ = ["Recursion"]
+__all__ = ["RecursiveResolver"]
 
 _MOST_CALLERS: Final = 64
 _MOST_READ_FOR_ONE: Final = MOST_READ_AT_ONCE // 8
@@ -56,11 +56,11 @@ class _Caller(NamedTuple):
     bearer: str
 
     @classmethod
-    def of(cls, call: Call) -> _Caller:
+    def from_call(cls, call: Call) -> _Caller:
         return cls(call.principal, call.host, call.bearer)
 
 
-class _OwnFirst:
+class _LocalFirstTransport:
     """One caller's way to other servers; answers questions to this one in place, without a call."""
 
     def __init__(
@@ -124,7 +124,7 @@ def _request_id() -> Sequence[tuple[str, str | bytes]]:
     return () if call is None else ((REQUEST_ID_KEY, call.request_id),)
 
 
-class Recursion:
+class RecursiveResolver:
     """Resolves for callers that ask for it, in their name."""
 
     def __init__(
@@ -132,7 +132,7 @@ class Recursion:
         own: Callable[[], tuple[str, ...]],
         handlers: dict[str, Handler],
         most_at_once: int,
-        dialling: Dialling | None = None,
+        dialling: PeerCredentials | None = None,
         waiting: Callable[[], AbstractContextManager[None]] = nullcontext,
         answer_bytes: int = 4 << 20,
         allow: Collection[str] | None = None,
@@ -142,7 +142,7 @@ class Recursion:
         self._waiting = waiting
         self._own = own
         self._handlers = handlers
-        self._dialling = dialling or Dialling(None)
+        self._dialling = dialling or PeerCredentials(None)
         slots = KeyedSlots(MOST_READ_AT_ONCE, _MOST_READ_FOR_ONE)
         self._others = GrpcTransport(self._dialling, metadata=_request_id, slots=slots)
         self._answer_bytes = answer_bytes
@@ -154,18 +154,18 @@ class Recursion:
         """Gives back the channels to other servers."""
         self._others.close()
 
-    def may_speak_for(self, call: Call) -> bool:
-        """Whether others can be asked in the caller's name: by its token; or, where it is nobody in
+    def can_forward_identity(self, call: Call) -> bool:
+        """True if others can be asked in the caller's name: by its token; or, where it is nobody in
         particular, if this server's certificate carries no rights either.
         """
         if call.bearer:
             return True
-        return call.principal in {"", ANONYMOUS} and self._dialling.is_powerless
+        return call.principal in {"", ANONYMOUS} and self._dialling.carries_no_rights
 
     def resolve(
         self, request: resolve_pb2.ResolveRequest, call: Call
     ) -> resolve_pb2.ResolveResponse:
-        """One path, walked to its end.
+        """Returns one path, walked to its end.
 
         Raises:
             KdirError: the walk failed.
@@ -173,10 +173,10 @@ class Recursion:
         (end,) = self._ends([Path.parse(request.path)], request, call)
         response = resolve_pb2.ResolveResponse()
         match end:
-            case Found() | NotThere():
+            case AnswerResult() | AbsentResult():
                 response.authority.CopyFrom(_authority(end))
                 _fill(end, response.outcome)
-            case Failed(error=error):
+            case FailedResult(error=error):
                 raise error
             case United():
                 raise AssertionError("one answer was wanted")
@@ -195,19 +195,19 @@ class Recursion:
             if number % _LOOK == 0:
                 call.seconds_left()
             outcome = response.outcomes.add()
-            end = Failed(one) if isinstance(one, KdirError) else next(ends)
+            end = FailedResult(one) if isinstance(one, KdirError) else next(ends)
             if left <= 0:
                 outcome.error.CopyFrom(to_outcome(answers_full(self._answer_bytes)))
                 continue
-            if isinstance(end, Failed):
+            if isinstance(end, FailedResult):
                 outcome.error.CopyFrom(to_outcome(end.error))
-            elif isinstance(end, Found | NotThere):
+            elif isinstance(end, AnswerResult | AbsentResult):
                 authority = _authority(end)
                 index = indexes.setdefault(authority.SerializeToString(), len(indexes))
                 if index == len(response.authorities):
                     response.authorities.append(authority)
                 _fill(end, outcome)
-                if isinstance(end, Found):
+                if isinstance(end, AnswerResult):
                     outcome.resolution.authority_index = index
             left -= outcome.ByteSize()
         return response
@@ -226,7 +226,7 @@ class Recursion:
                 no_follow=request.no_follow,
                 timeout_seconds=call.seconds_left(),
             )
-        return [walk.next() for walk in walks]  # type: ignore[misc] # they have ended
+        return [walk.next_query() for walk in walks]  # type: ignore[misc] # they have ended
 
     @contextmanager
     def _place(self, call: Call) -> Iterator[None]:
@@ -238,14 +238,15 @@ class Recursion:
             yield
 
     def _resolver_of(self, call: Call) -> Resolver:
-        """One for each caller: it remembers where that caller was referred to, and no answer. Who
-        owns a path is asked each time, so that a right that was taken is felt at once (N5).
+        """Returns one for each caller: it remembers where that caller was referred to, and no
+        answer. Who owns a path is asked each time, so that a right that was taken is felt at once
+        (N5).
         """
-        caller = _Caller.of(call)
+        caller = _Caller.from_call(call)
         with self._lock:
             found = self._resolvers.get(caller)
             if found is None:
-                way = _OwnFirst(caller, self._own, self._handlers, self._others)
+                way = _LocalFirstTransport(caller, self._own, self._handlers, self._others)
                 own = self._own()
                 allow = AllowList.of(self._allow, parse_servers(own))
                 found = Resolver(own, transport=way, max_entries=0, allow=allow)
@@ -263,9 +264,9 @@ def _path_or_error(text: str) -> Path | InvalidPath:
         return error
 
 
-def _authority(end: Found | NotThere) -> resolve_pb2.Authority:
-    """Who answered, with the positions of all on the way to it in its token: what the caller may
-    remember of the answer is good for no later ones.
+def _authority(end: AnswerResult | AbsentResult) -> resolve_pb2.Authority:
+    """Returns who answered, with the positions of all on the way to it in its token: what the
+    caller may remember of the answer is good for no later ones.
     """
     authority = resolve_pb2.Authority()
     authority.CopyFrom(cast("resolve_pb2.Authority", end.sender.payload))
@@ -273,9 +274,9 @@ def _authority(end: Found | NotThere) -> resolve_pb2.Authority:
     return authority
 
 
-def _fill(end: Found | NotThere, outcome: resolve_pb2.Outcome) -> None:
+def _fill(end: AnswerResult | AbsentResult, outcome: resolve_pb2.Outcome) -> None:
     """The owner's answer, to be kept no longer than what led to it."""
-    if isinstance(end, Found):
+    if isinstance(end, AnswerResult):
         outcome.resolution.CopyFrom(cast("resolve_pb2.Resolution", end.answer.payload))
         outcome.resolution.ClearField("authority_index")
         outcome.resolution.lifetime_seconds = lifetime_of(end)

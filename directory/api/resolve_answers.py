@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, assert_never, cast
 
 from kdir.v1 import policies_pb2, resolve_pb2
 
-from directory.federation import facts
+from directory.federation import parent_state
 from directory.federation.federation_state import unix_ms
-from directory.federation.referral import Direction, NoWay, Refer
+from directory.federation.referral import Direction, NoReferral, Referral
+from directory.namespace.effective_policies import effective, levels_of
 from directory.namespace.entry import NO_POLICIES, ROOT_ID, Entry, Kind, Link
 from directory.namespace.lookup import (
     DirectoryAt,
@@ -23,7 +24,6 @@ from directory.namespace.lookup import (
     Unreadable,
     lookup,
 )
-from directory.namespace.policies import effective, levels_of
 from directory.namespace.snapshot import Node, Snapshot
 from directory.server.cluster import Cluster
 from directory.server.config import SiteLink
@@ -35,10 +35,10 @@ from resolver.path import ROOT, Path
 if TYPE_CHECKING:
     from kdir.v1 import entry_pb2
 
-__all__ = ["Answers", "kind_of"]
+__all__ = ["ResolveAnswers", "kind_from_number"]
 
 
-def kind_of(number: int) -> Kind | None:
+def kind_from_number(number: int) -> Kind | None:
     """A kind of the contract; None where it is left open.
 
     Raises:
@@ -51,7 +51,7 @@ def kind_of(number: int) -> Kind | None:
         raise InvalidArgument(f"kind: found {number}; known are {known}", field="kind") from None
 
 
-class Answers:
+class ResolveAnswers:
     """Answers from one snapshot of one cluster; remembers what paths share. Thread-safe."""
 
     def __init__(self, cluster: Cluster, snapshot: Snapshot) -> None:
@@ -128,7 +128,7 @@ class Answers:
         self._hold(resolution, parent_id)
 
     def directory(self, path: Path) -> Node | None:
-        """The directory at a path; None where there is none below this mount."""
+        """Returns the directory at a path; None where there is none below this mount."""
         if not self._mount.is_prefix_of(path):
             return None
         directory_id = self._snapshot.find_directory(path.segments[len(self._mount) :])
@@ -152,7 +152,7 @@ class Answers:
             resolution.effective.ClearField("stamps")
 
     def inherited(self, directory_id: int) -> policies_pb2.Policies | None:
-        """The effective policies of a directory; None where nobody set anything."""
+        """Returns the effective policies of a directory; None where nobody set anything."""
         holder = self._holders.get(directory_id)
         if holder is None:
             holder = self._holders[directory_id] = _nearest_with_policies(
@@ -160,7 +160,7 @@ class Answers:
             )
         if holder in self._effective:
             return self._effective[holder]
-        levels = facts.inherited_policies(self._snapshot)
+        levels = parent_state.inherited_policies(self._snapshot)
         levels += levels_of(self._snapshot, holder)
         message = policies_to_proto(effective(levels)) if levels else None
         # Large policies are few, as long as nobody makes many: then they are made each time.
@@ -188,9 +188,9 @@ class Answers:
             return
         answer = self._cluster.federation.outside(path)
         match answer:
-            case Refer():
+            case Referral():
                 self._refer(answer, outcome.referral)
-            case NoWay(message=message):
+            case NoReferral(message=message):
                 outcome.error.CopyFrom(to_outcome(NoRoute(message, mount=self._mount)))
             case _:
                 assert_never(answer)
@@ -217,13 +217,13 @@ class Answers:
             self._refer(federation.towards(chosen[0]), outcome.referral)
         else:
             up = federation.outside(ROOT) if not self._mount.is_root else None
-            if isinstance(up, Refer) and up.direction is Direction.UP:
+            if isinstance(up, Referral) and up.direction is Direction.UP:
                 self._refer(up, outcome.referral)
                 return
             message = f"no cluster {cluster!r} is known to {self._cluster.config.cluster}"
             outcome.error.CopyFrom(to_outcome(NoRoute(message, cluster=cluster)))
 
-    def _refer(self, answer: Refer, out: resolve_pb2.Referral) -> None:
+    def _refer(self, answer: Referral, out: resolve_pb2.Referral) -> None:
         out.kind = cast("resolve_pb2.ReferralKind", answer.direction.value)
         out.mount = str(answer.mount)
         out.cluster_id = answer.cluster_id
@@ -231,7 +231,7 @@ class Answers:
         out.epoch = answer.epoch
         out.endpoints.extend(answer.endpoints[:20])
         out.lifetime_seconds = self._referral_seconds
-        out.age_seconds = max(0, unix_ms() - answer.word_ms) // 1000
+        out.age_seconds = max(0, unix_ms() - answer.owner_time_ms) // 1000
 
 
 def _nearest_with_policies(snapshot: Snapshot, directory_id: int) -> int:

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 from kdir.v1 import resolve_pb2
 
-from directory.api.cluster_router import Hosting
-from directory.api.recursive_resolve import Recursion
-from directory.api.resolve_answers import Answers
+from directory.api.cluster_router import ClusterRouter
+from directory.api.recursive_resolve import RecursiveResolver
+from directory.api.resolve_answers import ResolveAnswers
 from directory.api.rpc.call_context import Call
 from directory.api.rpc.handlers import Handler, Service
 from directory.namespace.entry import Kind
@@ -23,22 +23,22 @@ class ResolveService(Service):
     descriptor = resolve_pb2.DESCRIPTOR.services_by_name["ResolveService"]
     long = frozenset({"BatchResolve"})
 
-    def __init__(self, hosting: Hosting) -> None:
-        self._hosting = hosting
-        self._recursion = Recursion(
-            hosting.clusters[0].endpoints,
+    def __init__(self, router: ClusterRouter) -> None:
+        self._router = router
+        self._recursion = RecursiveResolver(
+            router.clusters[0].endpoints,
             {
                 "/kdir.v1.ResolveService/Resolve": self._resolve_in_place,
                 "/kdir.v1.ResolveService/BatchResolve": self._batch_resolve_in_place,
             },
-            hosting.limits.workers,
-            hosting.clusters[0].dialling,
-            hosting.waiting,
-            hosting.limits.answer_bytes,
-            hosting.clusters[0].config.dial_allow,
+            router.limits.workers,
+            router.clusters[0].dialling,
+            router.waiting,
+            router.limits.answer_bytes,
+            router.clusters[0].config.dial_allow,
         )
 
-    def handlers(self) -> Mapping[str, Handler]:
+    def method_handlers(self) -> Mapping[str, Handler]:
         return {
             "Resolve": self.resolve,
             "BatchResolve": self.batch_resolve,
@@ -48,16 +48,16 @@ class ResolveService(Service):
     def resolve(
         self, request: resolve_pb2.ResolveRequest, call: Call
     ) -> resolve_pb2.ResolveResponse | bytes:
-        """One path."""
-        if request.recursive and self._recursion.may_speak_for(call):
+        """Returns one path."""
+        if request.recursive and self._recursion.can_forward_identity(call):
             return self._recursion.resolve(request, call)
-        return self._hosting.resolve(request, call)
+        return self._router.resolve(request, call)
 
     def batch_resolve(
         self, request: resolve_pb2.BatchResolveRequest, call: Call
     ) -> resolve_pb2.BatchResolveResponse | bytes:
         """Many paths; each has its own outcome, and a bad one spoils no other."""
-        limit = self._hosting.limits.batch_paths
+        limit = self._router.limits.batch_paths
         if len(request.paths) > limit:
             raise LimitExceeded(
                 f"paths: found {len(request.paths)}; expected at most {limit} in one call "
@@ -65,42 +65,46 @@ class ResolveService(Service):
                 field="paths",
                 limit=limit,
             )
-        if request.recursive and self._recursion.may_speak_for(call):
+        if request.recursive and self._recursion.can_forward_identity(call):
             return self._recursion.batch_resolve(request, call)
-        return self._hosting.batch(request, call)
+        return self._router.batch(request, call)
 
     def _resolve_in_place(
         self, request: resolve_pb2.ResolveRequest, call: Call
     ) -> resolve_pb2.ResolveResponse:
-        return resolve_pb2.ResolveResponse.FromString(self._hosting.resolve(request, call))
+        return resolve_pb2.ResolveResponse.FromString(self._router.resolve(request, call))
 
     def _batch_resolve_in_place(
         self, request: resolve_pb2.BatchResolveRequest, call: Call
     ) -> resolve_pb2.BatchResolveResponse:
-        return resolve_pb2.BatchResolveResponse.FromString(self._hosting.batch(request, call))
+        return resolve_pb2.BatchResolveResponse.FromString(self._router.batch(request, call))
 
     def locate(self, request: resolve_pb2.LocateRequest, call: Call) -> resolve_pb2.LocateResponse:
-        """The way back from a physical topic to its path."""
+        """Returns the way back from a physical topic to its path."""
         if not request.physical_name:
             raise InvalidArgument("physical_name: empty; expected the topic's name in Kafka")
-        cluster = self._hosting.named(request.cluster)
-        snapshot = self._hosting.read(cluster, request.token, call)
+        cluster = self._router.cluster_by_name(request.cluster)
+        snapshot = self._router.read_snapshot(cluster, request.token, call)
         response = resolve_pb2.LocateResponse(authority=cluster.authority(snapshot))
-        answers = Answers(cluster, snapshot)
+        answers = ResolveAnswers(cluster, snapshot)
         if request.cluster not in {"", cluster.cluster_id, cluster.config.cluster}:
             answers.refer_to_cluster(request.cluster, response.outcome)
             return response
         cluster.check_mounted()
         found = snapshot.locate(request.physical_name)
-        sight = self._hosting.sight(cluster, snapshot, call)
-        if found is None or found.relative is None or not sight.sees(found.relative, is_topic=True):
+        view = self._router.view(cluster, snapshot, call)
+        if (
+            found is None
+            or found.relative is None
+            or not view.can_describe(found.relative, is_topic=True)
+        ):
             raise Absent(
                 f"cluster {cluster.config.cluster} has no topic with the physical name "
                 f"{request.physical_name!r}",
                 cluster_id=cluster.cluster_id,
             )
-        answers.resolve(sight.access.mount.join(found.relative), response.outcome, Kind.TOPIC)
+        answers.resolve(view.access.mount.join(found.relative), response.outcome, Kind.TOPIC)
         resolution = response.outcome.resolution
-        if resolution.container_too and not sight.sees(found.relative, is_topic=False):
+        if resolution.container_too and not view.can_describe(found.relative, is_topic=False):
             resolution.container_too = False
         return response

@@ -17,17 +17,17 @@ from typing import Final
 
 from kdir.v1 import resolve_pb2
 
-from directory.api.resolve_answers import Answers
-from directory.federation.federation_state import View
+from directory.api.resolve_answers import ResolveAnswers
+from directory.federation.federation_state import FederationView
 from directory.namespace.entry import Kind
 from directory.namespace.snapshot import Node, Snapshot
 from directory.server.cluster import Cluster
-from directory.wire.topic_splicer import Splicer
+from directory.wire.topic_splicer import TopicSplicer
 from resolver.error_status import from_outcome, to_outcome
 from resolver.errors import InvalidPath, KdirError
 from resolver.path import MAX_PATH_BYTES, Path
 
-__all__ = ["Ready", "authority_part", "error_part", "with_authority_index"]
+__all__ = ["ResponseCache", "encode_authority", "encode_error", "with_authority_index"]
 
 _MOST_OUTCOMES: Final = 1 << 16
 """With their paths some 25 MB; with large policies ``remembered_bytes`` comes first."""
@@ -35,26 +35,26 @@ _REST: Final = 3 * _MOST_OUTCOMES
 _MOST_DIRECTORIES: Final = 1 << 14
 
 
-def authority_part(authority: resolve_pb2.Authority) -> bytes:
-    """The part of an answer that says who gives it."""
+def encode_authority(authority: resolve_pb2.Authority) -> bytes:
+    """Returns the part of an answer that says who gives it."""
     return resolve_pb2.ResolveResponse(authority=authority).SerializeToString()
 
 
-def error_part(error: KdirError) -> bytes:
-    """The part of a batch's answer for a path that cannot be answered."""
+def encode_error(error: KdirError) -> bytes:
+    """Returns the part of a batch's answer for a path that cannot be answered."""
     outcome = resolve_pb2.Outcome(error=to_outcome(error))
     return resolve_pb2.ResolveResponse(outcome=outcome).SerializeToString()
 
 
 def with_authority_index(part: bytes, index: int) -> bytes:
-    """The same outcome, said by another authority of a batch than the first."""
+    """Returns the same outcome, said by another authority of a batch than the first."""
     response = resolve_pb2.ResolveResponse.FromString(part)
     if response.outcome.HasField("resolution"):
         response.outcome.resolution.authority_index = index
     return response.SerializeToString()
 
 
-class Ready:
+class ResponseCache:
     """The answers of one cluster, as it is in one snapshot and one view of the federation.
 
     Thread-safe: what two threads make of the same question is the same.
@@ -74,32 +74,34 @@ class Ready:
         "_view",
     )
 
-    def __init__(self, cluster: Cluster, snapshot: Snapshot, view: View) -> None:
+    def __init__(self, cluster: Cluster, snapshot: Snapshot, view: FederationView) -> None:
         self._snapshot = snapshot
         self._view = view
-        self._answers = Answers(cluster, snapshot)
+        self._answers = ResolveAnswers(cluster, snapshot)
         self._authority: tuple[resolve_pb2.Authority | None, bytes] = (None, b"")
         self._outcomes: dict[str, bytes] = {}
         self._directories: dict[str, Node] = {}
-        self._splicers: dict[str, Splicer] = {}
+        self._splicers: dict[str, TopicSplicer] = {}
         self._unremembered = 0
         self._lifetime_seconds = cluster.config.limits.answer_seconds
         self._most_bytes = self._left_bytes = cluster.config.limits.remembered_bytes
 
-    def is_of(self, snapshot: Snapshot, view: View) -> bool:
-        """Whether it still holds."""
+    def is_current(self, snapshot: Snapshot, view: FederationView) -> bool:
+        """True if it still holds."""
         return snapshot is self._snapshot and view is self._view
 
     def authority(self, authority: resolve_pb2.Authority) -> bytes:
-        """``authority_part``, made once as long as it is given the same message."""
+        """``encode_authority``, made once as long as it is given the same message."""
         known, part = self._authority
         if known is not authority:
-            part = authority_part(authority)
+            part = encode_authority(authority)
             self._authority = (authority, part)
         return part
 
-    def outcome(self, text: str, prefer: Kind | None = None, *, no_follow: bool = False) -> bytes:
-        """The part of an answer for a path.
+    def outcome_bytes(
+        self, text: str, prefer: Kind | None = None, *, no_follow: bool = False
+    ) -> bytes:
+        """Returns the part of an answer for a path.
 
         Raises:
             InvalidPath
@@ -117,7 +119,7 @@ class Ready:
     def outcomes(
         self, texts: Iterable[str], prefer: Kind | None = None, *, no_follow: bool = False
     ) -> list[bytes]:
-        """The parts for many paths, errors among them."""
+        """Returns the parts for many paths, errors among them."""
         if prefer is not None or no_follow:
             return [self._outcome_or_error(text, prefer, no_follow=no_follow) for text in texts]
         known, splice = self._outcomes.get, self._splice
@@ -127,9 +129,9 @@ class Ready:
         self, text: str, prefer: Kind | None = None, *, no_follow: bool = False
     ) -> bytes:
         try:
-            return self.outcome(text, prefer, no_follow=no_follow)
+            return self.outcome_bytes(text, prefer, no_follow=no_follow)
         except KdirError as error:
-            return error_part(error)
+            return encode_error(error)
 
     def _splice(self, text: str) -> bytes | None:
         """As ``_topic``, at half the cost, for most topics. Only where nothing is left that could
@@ -142,16 +144,16 @@ class Ready:
             if node is None:
                 return None
             inherited = self._answers.inherited(node.entry_id)
-            splicer = Splicer(node, self._lifetime_seconds, inherited)
+            splicer = TopicSplicer(node, self._lifetime_seconds, inherited)
             self._left_bytes -= splicer.size
             if len(self._splicers) >= _MOST_DIRECTORIES or self._left_bytes < 0:
                 self._forget()
             self._splicers[above] = splicer
-        part = splicer.part(text, name)
+        part = splicer.resolve_response_bytes(text, name)
         return None if part is None else self._remember(text, part)
 
     def _topic(self, text: str) -> bytes | None:
-        """The part for a topic that no link or mount leads to; None where there is none.
+        """Returns the part for a topic that no link or mount leads to; None where there is none.
 
         What follows the path of a directory and names a topic in it needs no other check: such
         names are legal.

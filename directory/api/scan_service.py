@@ -20,10 +20,10 @@ from typing import Final
 
 from kdir.v1 import scan_pb2
 
-from directory.api.caller_view import Sight
-from directory.api.cluster_router import Hosting
+from directory.api.caller_view import CallerView
+from directory.api.cluster_router import ClusterRouter
 from directory.api.page_tokens import PageToken, page_size
-from directory.api.resolve_answers import Answers
+from directory.api.resolve_answers import ResolveAnswers
 from directory.api.rpc.call_context import Call
 from directory.api.rpc.handlers import Handler, Service
 from directory.namespace.snapshot import Snapshot
@@ -42,7 +42,7 @@ _HELD_SECONDS: Final = 600.0
 _LOOK: Final = 512
 """So many topics are passed between two looks whether the caller still waits."""
 
-_Place = tuple[str, ...]
+_DirectorySegments = tuple[str, ...]
 _Key = tuple[str, str, str, str, int]
 """Principal, host, path, incarnation and revision: a page token is not signed, so what it names is
 held for one caller.
@@ -50,12 +50,12 @@ held for one caller.
 
 
 @dataclass(frozen=True, slots=True)
-class _Scan:
+class _ScanSnapshot:
     """What a scan reads: a snapshot, and its directories below the start in path order."""
 
     snapshot: Snapshot
-    places: tuple[tuple[_Place, int], ...]
-    sight: Sight
+    places: tuple[tuple[_DirectorySegments, int], ...]
+    view: CallerView
     """What the caller saw in it."""
     used_at: float
 
@@ -66,12 +66,12 @@ class ScanService(Service):
     descriptor = scan_pb2.DESCRIPTOR.services_by_name["ScanService"]
     long = frozenset({"ScanTopics"})
 
-    def __init__(self, hosting: Hosting) -> None:
-        self._hosting = hosting
+    def __init__(self, router: ClusterRouter) -> None:
+        self._router = router
         self._lock = threading.Lock()
-        self._held: OrderedDict[_Key, _Scan] = OrderedDict()
+        self._held: OrderedDict[_Key, _ScanSnapshot] = OrderedDict()
 
-    def handlers(self) -> Mapping[str, Handler]:
+    def method_handlers(self) -> Mapping[str, Handler]:
         return {"ScanTopics": self.scan_topics}
 
     def scan_topics(
@@ -87,16 +87,16 @@ class ScanService(Service):
             )
         query = f"{path} {request.shard}/{shards}"
         token = PageToken.parse(request.page_token, "scan", query) if request.page_token else None
-        sight = self._hosting.sight(cluster, newest, call)
+        view = self._router.view(cluster, newest, call)
         scan = None
-        if sight.may_pass(path):
-            scan = self._held_scan(path, token, sight, call) if token is not None else None
-            scan = scan or self._begun(cluster, path, newest, sight, call)
+        if view.has_describable_below(path):
+            scan = self._held_scan(path, token, view, call) if token is not None else None
+            scan = scan or self._begun(cluster, path, newest, view, call)
         if scan is None:
-            raise sight.absent(path)
+            raise view.absent_error(path)
         snapshot = scan.snapshot
         response = scan_pb2.ScanTopicsResponse(authority=cluster.authority(snapshot))
-        last = _fill(response, request, cluster, scan, token, call, sight)
+        last = _fill(response, request, cluster, scan, token, call, view)
         if last:
             response.next_page_token = str(
                 PageToken("scan", query, snapshot.incarnation, snapshot.revision, last)
@@ -106,18 +106,24 @@ class ScanService(Service):
     def _where(
         self, request: scan_pb2.ScanTopicsRequest, call: Call
     ) -> tuple[Cluster, Snapshot, Path]:
-        """The cluster and its newest tree, and the path that is meant; empty = the mount."""
+        """Returns the cluster and its newest tree, and the path that is meant; empty =
+        the mount.
+        """
         if not request.path:
-            cluster = self._hosting.clusters[0]
+            cluster = self._router.clusters[0]
             cluster.check_mounted()
-            snapshot = self._hosting.read(cluster, "", call)
+            snapshot = self._router.read_snapshot(cluster, "", call)
             return cluster, snapshot, cluster.mount_at(snapshot)
         path = Path.parse(request.path)
-        return *self._hosting.read_owned(path, "", call), path
+        return *self._router.read_owned(path, "", call), path
 
-    def _held_scan(self, path: Path, token: PageToken, sight: Sight, call: Call) -> _Scan | None:
-        """What the caller's scan reads that a token is of; None where it is not held any more."""
-        key = (call.principal, sight.caller.host, str(path), token.incarnation, token.revision)
+    def _held_scan(
+        self, path: Path, token: PageToken, view: CallerView, call: Call
+    ) -> _ScanSnapshot | None:
+        """Returns what the caller's scan reads that a token is of; None where it is not held any
+        more.
+        """
+        key = (call.principal, view.caller.host, str(path), token.incarnation, token.revision)
         now = time.monotonic()
         with self._lock:
             while self._held and now - next(iter(self._held.values())).used_at >= _HELD_SECONDS:
@@ -129,8 +135,8 @@ class ScanService(Service):
         return scan
 
     def _begun(
-        self, cluster: Cluster, path: Path, snapshot: Snapshot, sight: Sight, call: Call
-    ) -> _Scan | None:
+        self, cluster: Cluster, path: Path, snapshot: Snapshot, view: CallerView, call: Call
+    ) -> _ScanSnapshot | None:
         """A scan of the newest tree, held from now on; None where there is no directory."""
         start = path.below(cluster.mount_at(snapshot))
         directory_id = snapshot.find_directory(start)
@@ -138,7 +144,7 @@ class ScanService(Service):
             return None
         key = (
             call.principal,
-            sight.caller.host,
+            view.caller.host,
             str(path),
             snapshot.incarnation,
             snapshot.revision,
@@ -147,7 +153,7 @@ class ScanService(Service):
             scan = self._held.get(key)
         if scan is None:
             places = tuple(_directories(snapshot, start, directory_id, call))
-            scan = _Scan(snapshot, places, sight, time.monotonic())
+            scan = _ScanSnapshot(snapshot, places, view, time.monotonic())
         with self._lock:
             self._held[key] = replace(scan, used_at=time.monotonic())
             self._held.move_to_end(key)
@@ -157,10 +163,12 @@ class ScanService(Service):
 
 
 def _directories(
-    snapshot: Snapshot, start: _Place, directory_id: int, call: Call
-) -> list[tuple[_Place, int]]:
-    """The directory and all below it, with their places relative to the mount, in path order."""
-    found: list[tuple[_Place, int]] = []
+    snapshot: Snapshot, start: _DirectorySegments, directory_id: int, call: Call
+) -> list[tuple[_DirectorySegments, int]]:
+    """Returns the directory and all below it, with their places relative to the mount, in path
+    order.
+    """
+    found: list[tuple[_DirectorySegments, int]] = []
     left = [(start, directory_id)]
     while left:
         place, one = left.pop()
@@ -181,17 +189,17 @@ def _fill(
     response: scan_pb2.ScanTopicsResponse,
     request: scan_pb2.ScanTopicsRequest,
     cluster: Cluster,
-    scan: _Scan,
+    scan: _ScanSnapshot,
     token: PageToken | None,
     call: Call,
-    sight: Sight,
+    view: CallerView,
 ) -> str:
     """Adds the topics after the token's; returns where the page ended, or nothing at the end."""
     size = page_size(request.page_size, _PAGE)
     shard, shards = request.shard, request.shard_count or 1
-    answers = Answers(cluster, scan.snapshot)
+    answers = ResolveAnswers(cluster, scan.snapshot)
     mount = cluster.mount_at(scan.snapshot).segments
-    place, after = _place(token)
+    place, after = _parse_scan_position(token)
     begin = bisect.bisect_left(scan.places, (place,)) if token is not None else 0
     entries, owners = response.entries, response.owners
     most_bytes = cluster.config.limits.answer_bytes
@@ -201,7 +209,7 @@ def _fill(
         node = scan.snapshot.node(directory_id)
         if node is None:
             continue
-        sights = [one for one in (sight, scan.sight) if not one.sees_all_in(directory)]
+        views = [one for one in (view, scan.view) if not one.can_describe_all_below(directory)]
         inherited = answers.inherited(directory_id)
         owner = inherited.owner if inherited is not None else ""
         base = "".join(f"/{segment}" for segment in (*mount, *directory))
@@ -211,7 +219,7 @@ def _fill(
             passed += 1
             if passed % _LOOK == 0:
                 call.check()
-            if not all(one.sees((*directory, name), is_topic=True) for one in sights):
+            if not all(one.can_describe((*directory, name), is_topic=True) for one in views):
                 continue
             if shards > 1 and zlib.crc32(name.encode()) % shards != shard:
                 continue
@@ -225,7 +233,7 @@ def _fill(
     return ""
 
 
-def _place(token: PageToken | None) -> tuple[_Place, str]:
+def _parse_scan_position(token: PageToken | None) -> tuple[_DirectorySegments, str]:
     if token is None:
         return (), ""
     *directory, name = token.last.split("/")

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping
 
 from kdir.v1 import watch_pb2
 
-from directory.api.caller_view import Sight
+from directory.api.caller_view import CallerView
 from directory.api.change_view import ChangeView
-from directory.api.cluster_router import Hosting
+from directory.api.cluster_router import ClusterRouter
 from directory.api.page_tokens import PageToken, page_size
-from directory.api.present import may_come
 from directory.api.rpc.call_context import Call
 from directory.api.rpc.handlers import Handler, Service
+from directory.api.visibility import would_be_visible
 from directory.namespace.snapshot import Snapshot
 from directory.server.cluster import Cluster
 from resolver.errors import Resync, TokenExpired, Unmounted, Unreachable
@@ -29,10 +29,10 @@ class WatchService(Service):
     descriptor = watch_pb2.DESCRIPTOR.services_by_name["WatchService"]
     long = frozenset({"ListChanges"})
 
-    def __init__(self, hosting: Hosting) -> None:
-        self._hosting = hosting
+    def __init__(self, router: ClusterRouter) -> None:
+        self._router = router
 
-    def handlers(self) -> Mapping[str, Handler]:
+    def method_handlers(self) -> Mapping[str, Handler]:
         return {"Watch": self.watch, "ListChanges": self.list_changes}
 
     def watch(
@@ -45,13 +45,13 @@ class WatchService(Service):
         that no changes express.
         """
         path = Path.parse(request.path)
-        cluster, snapshot = self._hosting.read_owned(
+        cluster, snapshot = self._router.read_owned(
             path, request.after_token, call_with_wait(call), or_above=True, streams=True
         )
         position = Token.parse(request.after_token).positions.get(cluster.cluster_id)
         after = position.revision if position is not None else snapshot.revision
         idle_seconds = float(request.checkpoint_seconds or 10)
-        sight = self._may_hear(cluster, snapshot, path, call)
+        sight = self._can_see_event(cluster, snapshot, path, call)
         ChangeView(sight, cluster.access_history, path).refuse_unknown(after)
         subscription = cluster.history.follow(after)
         call.on_end(subscription.close)
@@ -70,7 +70,7 @@ class WatchService(Service):
                 batch = subscription.next(min(idle_seconds, _LOOK_SECONDS))
                 # Not the snapshot that it began with: a right that is gone ends the stream (N5).
                 before = sight
-                sight = self._may_hear(cluster, cluster.replica.snapshot, path, call)
+                sight = self._can_see_event(cluster, cluster.replica.snapshot, path, call)
                 view = ChangeView(sight, cluster.access_history, path)
                 view.refuse_other_age(before)
                 if not batch and told > reached:
@@ -96,29 +96,31 @@ class WatchService(Service):
         finally:
             subscription.close()
 
-    def _may_hear(self, cluster: Cluster, snapshot: Snapshot, path: Path, call: Call) -> Sight:
-        """What the caller may hear.
+    def _can_see_event(
+        self, cluster: Cluster, snapshot: Snapshot, path: Path, call: Call
+    ) -> CallerView:
+        """Returns what the caller may hear.
 
         Raises:
             Absent: nothing at or below the path is, or is any more, the caller's to see. Where it
                 might hear of a new entry it hears nothing of one that is hidden.
         """
-        sight = self._hosting.sight(cluster, snapshot, call, past=True)
-        if not (sight.may_pass(path) or may_come(sight, path)):
-            raise sight.absent(path)
-        return sight
+        view = self._router.view(cluster, snapshot, call, past=True)
+        if not (view.has_describable_below(path) or would_be_visible(view, path)):
+            raise view.absent_error(path)
+        return view
 
     @staticmethod
     def _token(cluster_id: str, incarnation: str, revision: int) -> str:
-        return str(Token.of(cluster_id, incarnation, revision))
+        return str(Token.from_position(cluster_id, incarnation, revision))
 
     def list_changes(
         self, request: watch_pb2.ListChangesRequest, call: Call
     ) -> watch_pb2.ListChangesResponse:
         """Past changes, newest first."""
         path = Path.parse(request.path)
-        cluster, snapshot = self._hosting.read_owned(path, "", call, or_above=True)
-        sight = self._may_hear(cluster, snapshot, path, call)
+        cluster, snapshot = self._router.read_owned(path, "", call, or_above=True)
+        sight = self._can_see_event(cluster, snapshot, path, call)
         view = ChangeView(sight, cluster.access_history, path)
         size = page_size(request.page_size)
         before = snapshot.revision + 1
@@ -134,7 +136,7 @@ class WatchService(Service):
         left = cluster.config.limits.answer_bytes
         while len(events) < size and left > 0:
             call.check()
-            older = cluster.history.page_back(before, size)
+            older = cluster.history.page_before(before, size)
             if not older:
                 before = 0
                 break

@@ -21,17 +21,22 @@ import grpc
 from kdir.v1 import federation_pb2
 
 from directory.access.compiled_grants import NO_RULES
-from directory.access.grant_tree import Place
-from directory.federation import child_facts, facts
-from directory.federation.candidates import Candidates, meant
-from directory.federation.federation_state import Federation, Member, View, unix_ms
-from directory.federation.inherited import refuse_oversized
+from directory.access.grant_tree import EntryPlace
+from directory.federation import child_state, parent_state
+from directory.federation.federation_state import (
+    FederationState,
+    FederationView,
+    LocalServer,
+    unix_ms,
+)
+from directory.federation.inherited_records import refuse_oversized
 from directory.federation.table_exchange import ReceivedTable
+from directory.federation.waiting_children import WaitingChildren, find_waiting_child
 from directory.namespace.entry import NO_POLICIES, Mount
 from directory.namespace.keys import ENTRY
 from directory.namespace.mounted import mounted_at
 from directory.namespace.snapshot import Snapshot
-from directory.store.base import KeyIs, NothingNewer, Put, Remove, StoreAway, Write
+from directory.store.base import Delete, KeyEquals, Put, StoreUnreachable, UnchangedSince, Write
 from directory.store.replica import Replica
 from directory.store.writer import Writer
 from resolver.errors import (
@@ -45,7 +50,7 @@ from resolver.errors import (
 )
 from resolver.path import Path
 
-__all__ = ["Children"]
+__all__ = ["ChildLinks"]
 
 _log = logging.getLogger(__name__)
 
@@ -72,7 +77,7 @@ class _Pace:
 @dataclass(slots=True)
 class _Session:
     hello: federation_pb2.Hello
-    heard_at: float
+    received_at: float
     """When the last message came, or what it brought was dealt with."""
     below: ReceivedTable
     pace: _Pace
@@ -89,15 +94,15 @@ class _Session:
     """Whether the store has all that the child reported."""
 
 
-class Children:
+class ChildLinks:
     """The children of one cluster, as this server hears them."""
 
     def __init__(
         self,
-        federation: Federation,
+        federation: FederationState,
         replica: Replica,
         writer: Writer,
-        member: Member,
+        member: LocalServer,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._federation = federation
@@ -113,7 +118,7 @@ class Children:
         self._lock = threading.Lock()
         self._sessions: dict[str, _Session] = {}
         self._paces: dict[str, _Pace] = {}
-        self._candidates = Candidates(clock)
+        self._candidates = WaitingChildren(clock)
         self._stopping = False
         federation.subscribe(self._news)
 
@@ -142,7 +147,7 @@ class Children:
             UnknownChild, MountDisagrees, MountLoop, NotReady
         """
         try:
-            welcome = self._admit(hello)
+            welcome = self._admit_child(hello)
         except KdirError as error:
             self._candidates.remember(hello, error)
             raise
@@ -150,13 +155,13 @@ class Children:
         try:
             self._begin(session)
             reader = threading.Thread(
-                target=self._hear,
+                target=self._receive_updates,
                 args=(session, requests),
                 name=f"link-{hello.cluster}",
                 daemon=True,
             )
             reader.start()
-            yield from self._tell(session, welcome)
+            yield from self._send_updates(session, welcome)
         except LimitExceeded as error:
             self._candidates.remember(session.hello, error)
             raise
@@ -164,7 +169,7 @@ class Children:
             self._end(session)
             cancel()
 
-    def _admit(self, hello: federation_pb2.Hello) -> federation_pb2.Welcome:
+    def _admit_child(self, hello: federation_pb2.Hello) -> federation_pb2.Welcome:
         view = self._federation.view()
         self._refuse_loop(hello.cluster_id)
         found = view.mounts.get(hello.cluster_id)
@@ -189,7 +194,7 @@ class Children:
             )
         return self._welcome(view, path, mount)
 
-    def _welcome(self, view: View, path: Path, mount: Mount) -> federation_pb2.Welcome:
+    def _welcome(self, view: FederationView, path: Path, mount: Mount) -> federation_pb2.Welcome:
         parent = view.position.parent
         ancestors = parent.ancestor_cluster_ids if parent else ()
         return federation_pb2.Welcome(
@@ -226,9 +231,9 @@ class Children:
         if before is not None:
             before.ended = True
             before.news.set()
-        self._federation.heard(hello.cluster_id, hello.topic_count, linked=True)
-        link = child_facts.link_write(hello.cluster_id, self._server_id, hello.topic_count)
-        self._keep((link, *child_facts.child_writes(self._replica.snapshot, hello, unix_ms())))
+        self._federation.note_child_contact(hello.cluster_id, hello.topic_count, linked=True)
+        link = child_state.link_write(hello.cluster_id, self._server_id, hello.topic_count)
+        self._store((link, *child_state.child_writes(self._replica.snapshot, hello, unix_ms())))
         session.link = link
         self._federation.table_changed()
 
@@ -239,7 +244,9 @@ class Children:
             if current is not session:
                 return
             del self._sessions[session.hello.cluster_id]
-        self._federation.heard(session.hello.cluster_id, session.topic_count, linked=False)
+        self._federation.note_child_contact(
+            session.hello.cluster_id, session.topic_count, linked=False
+        )
         self._forget_link(session)
         self._federation.table_changed()
 
@@ -247,23 +254,23 @@ class Children:
         link = session.link
         if link is not None:
             try:
-                self._writer.put_facts((Remove(link.key),), (KeyIs(link.key, link.value),))
-            except (KdirError, StoreAway) as error:
+                self._writer.put_facts((Delete(link.key),), (KeyEquals(link.key, link.value),))
+            except (KdirError, StoreUnreachable) as error:
                 # Another server has the link by now; or the store is away, and this one will be
                 # heard of again, or be gone.
                 _log.debug("the link of child %s is not forgotten: %s", link.key, error)
 
-    def _tell(
+    def _send_updates(
         self, session: _Session, welcome: federation_pb2.Welcome
     ) -> Iterator[federation_pb2.LinkResponse]:
-        """What goes down: welcome, what is inherited, and the table, each again when it changed.
-        The mount and what is inherited there are of one revision, and after each welcome both come.
-        The table is never of a tree in which more changed than the link was told.
+        """Yields what goes down: welcome, what is inherited, and the table, each again when it
+        changed. The mount and what is inherited there are of one revision, and after each welcome
+        both come. The table is never of a tree in which more changed than the link was told.
         """
         yield federation_pb2.LinkResponse(welcome=welcome)
         sent_at = self._clock()
         table_version = 0
-        told_inherited: federation_pb2.Inherited | None = None
+        reported_inherited: federation_pb2.Inherited | None = None
         looked = 0
         while not session.ended and not self._stopping:
             session.news.clear()
@@ -284,9 +291,9 @@ class Children:
                 looked = view.handed_sequence
                 inherited = self._inherited(view, *found)
                 lasting = _lasting(inherited)
-                if lasting != told_inherited:
+                if lasting != reported_inherited:
                     refuse_oversized(inherited)
-                    told_inherited = lasting
+                    reported_inherited = lasting
                     responses.append(federation_pb2.LinkResponse(inherited=inherited))
             version, tables = self._federation.sent_down.messages_since(
                 table_version, reads_changes=session.hello.reads_table_changes
@@ -305,48 +312,56 @@ class Children:
             rest = sent_at + self._heartbeat_seconds - self._clock()
             session.news.wait(max(0.0, rest))
             is_receiving = session.is_receiving  # before the time since it was
-            silent = self._clock() - session.heard_at
+            silent = self._clock() - session.received_at
             if not is_receiving and silent > _SILENT_BEATS * self._heartbeat_seconds:
                 return
 
     def _knows_what_is_above(self, snapshot: Snapshot) -> bool:
-        """Whether what is handed down is all of it: not loaded is not nothing (A3)."""
+        """True if what is handed down is all of it: not loaded is not nothing (A3)."""
         above = self._federation.parent_endpoints
-        return facts.is_known(snapshot) if above else not facts.is_spoiled(snapshot)
+        return (
+            parent_state.is_inherited_readable(snapshot)
+            if above
+            else not parent_state.is_inherited_corrupt(snapshot)
+        )
 
-    def _inherited(self, view: View, mount_path: Path, mount: Mount) -> federation_pb2.Inherited:
+    def _inherited(
+        self, view: FederationView, mount_path: Path, mount: Mount
+    ) -> federation_pb2.Inherited:
         snapshot = view.snapshot
         message = federation_pb2.Inherited(
             mount=str(mount_path),
             epoch=mount.epoch,
             revision=snapshot.revision,
             incarnation=snapshot.incarnation,
-            basis=facts.since_of(snapshot),
+            basis=parent_state.attachment_basis(snapshot),
         )
-        message.levels.extend(facts.inherited_levels(snapshot))
-        message.ancestors.extend(facts.ancestors(snapshot, unix_ms()))
+        message.levels.extend(parent_state.inherited_levels(snapshot))
+        message.ancestors.extend(parent_state.ancestors(snapshot, unix_ms()))
         relative = mount_path.below(view.position.mount)
         for length in range(len(relative)):
             directory_id = snapshot.find_directory(relative[:length])
             node = snapshot.node(directory_id) if directory_id is not None else None
             if node is None:
                 continue
-            branch = snapshot.grants.branch(Place(relative[:length]))
+            branch = snapshot.grants.node_at(EntryPlace(relative[:length]))
             rules = NO_RULES if branch is None else branch.rules
             if node.directory.policies == NO_POLICIES and not (rules or node.directory.closed):
                 continue
             path = view.position.mount.join(relative[:length])
-            message.levels.append(facts.level_of(path, node.directory, rules))
-        branch = snapshot.grants.branch(Place(relative))
+            message.levels.append(parent_state.level_of(path, node.directory, rules))
+        branch = snapshot.grants.node_at(EntryPlace(relative))
         if branch is not None and branch.rules:
-            message.levels.append(facts.grants_level(mount_path, branch.rules))
+            message.levels.append(parent_state.grants_level(mount_path, branch.rules))
         return message
 
-    def _hear(self, session: _Session, requests: Iterator[federation_pb2.LinkRequest]) -> None:
+    def _receive_updates(
+        self, session: _Session, requests: Iterator[federation_pb2.LinkRequest]
+    ) -> None:
         """What comes up, until the child hangs up or says something that cannot be kept."""
         try:
             for request in requests:
-                session.heard_at, session.is_receiving = self._clock(), True
+                session.received_at, session.is_receiving = self._clock(), True
                 if request.HasField("mounts_below"):
                     self._receive_below(session, request.mounts_below)
                 elif request.HasField("heartbeat"):
@@ -354,9 +369,9 @@ class Children:
                 elif request.HasField("hello"):
                     self._hello_again(session, request.hello)
                 self._keep_reported(session)
-                session.heard_at = self._clock()
+                session.received_at = self._clock()
                 session.is_receiving = False
-        except (grpc.RpcError, KdirError, StoreAway) as error:
+        except (grpc.RpcError, KdirError, StoreUnreachable) as error:
             # The stream broke, or what it said cannot be kept: the child will link anew.
             _log.info("the link of child %s ends: %r", session.hello.cluster, error)
         finally:
@@ -386,7 +401,7 @@ class Children:
         began = time.monotonic()
         left_out = session.below.left_out
         if session.below.receive(table, unix_ms()):
-            self._federation.hear_below(session.hello.cluster_id, session.below.rows)
+            self._federation.receive_mounts_below(session.hello.cluster_id, session.below.rows)
             self._federation.table_changed()
             session.is_kept = False
         if session.below.left_out and session.below.left_out != left_out:
@@ -429,27 +444,27 @@ class Children:
                 writes = self._reported_writes(session)
                 size = sum(len(one.value) for one in writes if isinstance(one, Put))
                 pace.due = now + max(_KEEP_SECONDS, size / _KEEP_BYTES_A_SECOND)
-                self._keep(writes)
-            except (KdirError, StoreAway) as error:
+                self._store(writes)
+            except (KdirError, StoreUnreachable) as error:
                 session.is_kept = False
                 _log.info("not kept what child %s reported: %s", session.hello.cluster, error)
 
     def _reported_writes(self, session: _Session) -> tuple[Write, ...]:
         snapshot, hello, now = self._replica.snapshot, session.hello, unix_ms()
-        writes = child_facts.child_writes(snapshot, hello, now)
+        writes = child_state.child_writes(snapshot, hello, now)
         if session.below.has_come:
             rows = session.below.rows
-            writes += child_facts.below_writes(snapshot, hello.cluster_id, rows, now)
+            writes += child_state.below_writes(snapshot, hello.cluster_id, rows, now)
         return writes
 
-    def _keep(self, writes: tuple[Write, ...]) -> None:
+    def _store(self, writes: tuple[Write, ...]) -> None:
         if writes:  # a transaction of nothing would be a revision of nothing
             self._writer.put_facts(writes)
 
     def _heartbeat(self, session: _Session, beat: federation_pb2.Heartbeat) -> None:
         changed = beat.topic_count != session.topic_count
         session.topic_count = beat.topic_count
-        self._federation.heard(session.hello.cluster_id, beat.topic_count, linked=True)
+        self._federation.note_child_contact(session.hello.cluster_id, beat.topic_count, linked=True)
         if beat.endpoints and list(beat.endpoints) != list(session.hello.endpoints):
             hello = federation_pb2.Hello()
             hello.CopyFrom(session.hello)
@@ -479,36 +494,36 @@ class Children:
         with self._lock:
             for cluster_id in self._paces.keys() - mounted - self._sessions.keys():
                 del self._paces[cluster_id]
-        writes = child_facts.forget_writes(snapshot, mounted)
+        writes = child_state.forget_writes(snapshot, mounted)
         if not writes:
             return
         try:
             # Not where something was mounted meanwhile: what its child told is not to be lost.
-            self._writer.put_facts(writes, (NothingNewer(ENTRY, snapshot.revision),))
+            self._writer.put_facts(writes, (UnchangedSince(ENTRY, snapshot.revision),))
         except LostRace:
             return  # the next turn looks again
 
     # -- mounting --------------------------------------------------------------------------------
 
     def linked_count(self) -> int:
-        """How many children are linked to this very server."""
+        """Returns how many children are linked to this very server."""
         with self._lock:
             return len(self._sessions)
 
     def waiting(self) -> list[federation_pb2.WaitingChild]:
-        """The clusters that asked to be linked in the last minute, and may not."""
+        """Returns the clusters that asked to be linked in the last minute, and may not."""
         return self._candidates.recent()
 
     def identify(self, child: str) -> tuple[str, str, tuple[str, ...]]:
-        """The child that an operator means, by cluster id or by the name of a waiting one, as
-        (cluster id, name, endpoints).
+        """Returns the child that an operator means, by cluster id or by the name of a waiting one,
+        as (cluster id, name, endpoints).
 
         Raises:
             InvalidArgument: a name that none, or more than one, of the waiting has.
         """
         with self._lock:
             linked = [one.hello for one in self._sessions.values()]
-        return meant(child, [*self._candidates.hellos(), *linked])
+        return find_waiting_child(child, [*self._candidates.hellos(), *linked])
 
     def check_mount(self, path: Path, cluster_id: str) -> None:
         """What must hold before a child is mounted: no loop, and the child does not disagree.
@@ -546,10 +561,10 @@ class Children:
             )
 
 
-_Said = TypeVar("_Said", federation_pb2.Welcome, federation_pb2.Inherited)
+_Reported = TypeVar("_Reported", federation_pb2.Welcome, federation_pb2.Inherited)
 
 
-def _lasting(message: _Said) -> _Said:
+def _lasting(message: _Reported) -> _Reported:
     """Without what moves with every change of this cluster and of those above: that alone is no
     news for a child.
     """

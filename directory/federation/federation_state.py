@@ -16,11 +16,17 @@ from typing import Final
 
 from kdir.v1 import federation_pb2
 
-from directory.federation import child_facts, facts
-from directory.federation.facts import Position, TableRow
+from directory.federation import child_state, parent_state
 from directory.federation.link_records import BELOW
 from directory.federation.mount_table import MountTable
-from directory.federation.referral import Direction, NoWay, Refer, outside, towards
+from directory.federation.parent_state import Position, TableRow
+from directory.federation.referral import (
+    Direction,
+    NoReferral,
+    Referral,
+    refer_outside_mount,
+    referral_to_mount,
+)
 from directory.federation.table_bounds import fit_rows
 from directory.federation.table_exchange import SentTable
 from directory.namespace.bounds import DEFAULT_TABLE_BOUNDS, TableBounds
@@ -42,12 +48,12 @@ from directory.namespace.keys import (
     parse_entry_key,
 )
 from directory.namespace.snapshot import Snapshot
-from directory.store.replica import Applied, Replica
+from directory.store.replica import AppliedCommit, Replica
 from resolver.endpoints import AllowList
 from resolver.host_port import parse_endpoint, plain_endpoints
 from resolver.path import Path
 
-__all__ = ["Federation", "Member", "View", "endpoint_of_turn", "unix_ms"]
+__all__ = ["FederationState", "FederationView", "LocalServer", "endpoint_of_turn", "unix_ms"]
 
 _log = logging.getLogger(__name__)
 
@@ -58,7 +64,7 @@ def unix_ms() -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class FederationView:
     """What one snapshot says of federation. ``own`` are the mounts of this cluster, ``below`` those
     that children told of, ``above`` what the parent handed down about the rest of the tree.
     """
@@ -77,7 +83,7 @@ class View:
     """What is above, for looking up who owns a path."""
     here: TableRow | None
     """This cluster's own mount, in the parent's words; None at the root."""
-    told_parents: tuple[str, ...]
+    reported_parents: tuple[str, ...]
     """Where the parent says that it may be asked, besides where the config says."""
     above_mounts: frozenset[bytes]
     """The keys of the entries of the mounts, and of all directories above one."""
@@ -87,20 +93,22 @@ class View:
     """Rises where the mounts, or what is handed down to them, may be others."""
 
     def rows(self) -> dict[Path, TableRow]:
-        """Every mount that is known, this cluster's own too; of two words the one nearer to the
-        owner.
+        """Returns every mount that is known, this cluster's own too; of two words the one nearer to
+        the owner.
         """
         here = {} if self.here is None else {self.here.mount: self.here}
         return {**self.above, **here, **self.below, **self.own}
 
     def deepest(self, path: Path) -> TableRow | None:
-        """The row of the table handed down whose mount is the longest prefix of ``path``."""
+        """Returns the row of the table handed down whose mount is the longest prefix of
+        ``path``.
+        """
         hit = self.table.deepest(path)
         return None if hit is None else hit[1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
+class LocalServer:
     """Who speaks for a cluster on its links: one of its servers."""
 
     cluster_id: str
@@ -115,7 +123,7 @@ class Member:
     """The Kafka that the cluster is pinned to; None where it has none, or never saw one."""
 
 
-class Federation:
+class FederationState:
     """The federation side of one cluster."""
 
     def __init__(
@@ -137,21 +145,23 @@ class Federation:
         self._parent = parent
         self._clock_ms = clock_ms
         self._lock = threading.Lock()
-        self._view: View | None = None
+        self._view: FederationView | None = None
         self._listeners: list[Callable[[], None]] = []
-        self._live: dict[str, LiveChild] = {}
-        self._heard_table: Mapping[Path, TableRow] = {}
-        self._heard_below: dict[str, Mapping[Path, TableRow]] = {}
+        self._live: dict[str, ChildLiveness] = {}
+        self._received_table: Mapping[Path, TableRow] = {}
+        self._received_below: dict[str, Mapping[Path, TableRow]] = {}
         self._parts = _Parts()
         self._left_out = 0
-        self.sent_down = SentTable(self.rows_everywhere, facts.bare, clock_ms)
+        self.sent_down = SentTable(
+            self.rows_everywhere, parent_state.without_volatile_fields, clock_ms
+        )
         """The table as all children get it."""
         self.sent_up = SentTable(self.rows_below, _without_age, clock_ms)
         """The mounts below as the parent gets them."""
         replica.subscribe(self._applied)
 
-    def view(self) -> View:
-        """The newest view.
+    def view(self) -> FederationView:
+        """Returns the newest view.
 
         Raises:
             NotReady: the tree is not loaded.
@@ -171,10 +181,10 @@ class Federation:
         return view.position.mount if view is not None else self._configured_mount
 
     def position_at(self, snapshot: Snapshot) -> Position:
-        """Where this cluster hangs by one snapshot: what answers from it must not take the mount of
-        one revision and what is inherited there of another.
+        """Returns where this cluster hangs by one snapshot: what answers from it must not take the
+        mount of one revision and what is inherited there of another.
         """
-        return facts.position_of(snapshot, self._configured_mount)
+        return parent_state.position_of(snapshot, self._configured_mount)
 
     @property
     def configured_parent(self) -> tuple[str, ...]:
@@ -184,34 +194,34 @@ class Federation:
     @property
     def parent_endpoints(self) -> tuple[str, ...]:
         """Where the parent may be asked: as configured, then as it said."""
-        return (*self._parent, *self.view().told_parents) if self._parent else ()
+        return (*self._parent, *self.view().reported_parents) if self._parent else ()
 
-    def parent_endpoint(self, turn: int) -> str:
-        """Where to ask the parent at the ``turn``-th try, from 0: in turn where the config says,
-        and after each such round at one of those that the parent said.
+    def parent_endpoint(self, lock: int) -> str:
+        """Returns where to ask the parent at the ``lock``-th try, from 0: in turn where the config
+        says, and after each such round at one of those that the parent said.
         """
-        return endpoint_of_turn(self._parent, self.view().told_parents, turn)
+        return endpoint_of_turn(self._parent, self.view().reported_parents, lock)
 
-    def told_parents(
+    def reported_parents(
         self, welcome: federation_pb2.Welcome
     ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Where a parent says that it may be asked, besides where the config says: those that are
-        asked, and why others are not.
+        """Returns where a parent says that it may be asked, besides where the config says: those
+        that are asked, and why others are not.
         """
-        told: list[str] = []
+        reported: list[str] = []
         refused: list[str] = []
         for endpoint in plain_endpoints(welcome.parent_endpoints):
             if endpoint in self._parent:
                 continue
-            why = self._allow.refusal(endpoint)
-            (refused if why else told).append(why or endpoint)
-        return tuple(told), tuple(refused)
+            why = self._allow.why_not_allowed(endpoint)
+            (refused if why else reported).append(why or endpoint)
+        return tuple(reported), tuple(refused)
 
     def subscribe(self, listener: Callable[[], None]) -> None:
         """Calls ``listener`` after each change of the view, from the replica's thread."""
         self._listeners.append(listener)
 
-    def _applied(self, applied: Applied) -> None:
+    def _applied(self, applied: AppliedCommit) -> None:
         view = self._view
         touched = _touched_by(applied, view)
         with self._lock:
@@ -237,13 +247,15 @@ class Federation:
         if self.sent_down.mark_changed() | self.sent_up.mark_changed():
             self.changed()
 
-    def _build(self, snapshot: Snapshot, before: View | None, touched: _Touched) -> View:
+    def _build(
+        self, snapshot: Snapshot, before: FederationView | None, touched: _Touched
+    ) -> FederationView:
         """Makes the view; what was not touched is taken from the one before."""
         parts = self._parts
         if before is None:
             touched = _Touched.EVERYTHING
         now = self._clock_ms()
-        position = facts.position_of(snapshot, self._configured_mount)
+        position = parent_state.position_of(snapshot, self._configured_mount)
         if before is None or position.mount != before.position.mount:
             touched |= _Touched.VIEW
         if before is None or _Touched.MOUNTS in touched:
@@ -262,14 +274,16 @@ class Federation:
             }
             here = table.get(position.mount)
             # Not the root: that is where the way up leads, whatever the table says of it.
-            hints = MountTable.of((mount, row) for mount, row in above.items() if not mount.is_root)
+            hints = MountTable.from_rows(
+                (mount, row) for mount, row in above.items() if not mount.is_root
+            )
         else:
             above, here, hints = before.above, before.here, before.table
-        told: tuple[str, ...] = ()
-        if position.parent is not None and facts.is_of_parent_config(snapshot, self._parent):
-            told, _ = self.told_parents(position.parent)
+        reported: tuple[str, ...] = ()
+        if position.parent is not None and parent_state.is_of_parent_config(snapshot, self._parent):
+            reported, _ = self.reported_parents(position.parent)
         below = self._fitting(parts.rows_below(snapshot, placed), len(own) + len(above))
-        return View(
+        return FederationView(
             snapshot=snapshot,
             position=position,
             own=own,
@@ -279,7 +293,7 @@ class Federation:
             above=above,
             table=hints,
             here=here,
-            told_parents=told,
+            reported_parents=reported,
             above_mounts=above_mounts,
             sequence=before.sequence + 1 if before else 1,
             handed_sequence=before.handed_sequence + 1 if before else 1,
@@ -288,7 +302,7 @@ class Federation:
     def _fitting(
         self, below: Mapping[str, Sequence[TableRow]], others: int
     ) -> Mapping[str, Sequence[TableRow]]:
-        """What children reported, as far as the table has room for it beside ``others``."""
+        """Returns what children reported, as far as the table has room for it beside ``others``."""
         fitting = fit_rows(below, self.bounds.table_mounts - others, self.bounds.table_bytes)
         left_out = sum(map(len, below.values())) - sum(map(len, fitting.values()))
         if left_out != self._left_out:
@@ -300,11 +314,11 @@ class Federation:
             )
         return fitting
 
-    def down(self, mount_path: Path, mount: Mount) -> Refer:
-        """The referral to a child mounted here."""
+    def down(self, mount_path: Path, mount: Mount) -> Referral:
+        """Returns the referral to a child mounted here."""
         row = self.view().own.get(mount_path)
         endpoints = tuple(row.row.endpoints) if row else mount.endpoints
-        return Refer(
+        return Referral(
             Direction.DOWN,
             mount_path,
             mount.cluster_id,
@@ -314,15 +328,17 @@ class Federation:
             self._clock_ms(),
         )
 
-    def towards(self, hint: TableRow) -> Refer:
-        """The referral to a mount of the table, whichever way it lies."""
+    def towards(self, hint: TableRow) -> Referral:
+        """Returns the referral to a mount of the table, whichever way it lies."""
         below = self.mount.is_prefix_of(hint.mount)
-        return towards(hint, Direction.DOWN if below else Direction.DIRECT)
+        return referral_to_mount(hint, Direction.DOWN if below else Direction.DIRECT)
 
-    def outside(self, path: Path) -> Refer | NoWay:
-        """The answer for a path that is not below our mount."""
+    def outside(self, path: Path) -> Referral | NoReferral:
+        """Returns the answer for a path that is not below our mount."""
         view = self.view()
-        return outside(path, view.position, view.deepest, self.parent_endpoints, self._clock_ms())
+        return refer_outside_mount(
+            path, view.position, view.deepest, self.parent_endpoints, self._clock_ms()
+        )
 
     def kafka_claims(self) -> list[federation_pb2.KafkaClaim]:
         """Returns the Kafkas that all known clusters are pinned to, and which clusters those are.
@@ -343,8 +359,8 @@ class Federation:
         return claims
 
     def rows_below(self) -> list[TableRow]:
-        """What the parent is told: the mounts of this cluster, and those below them, as far as a
-        parent of the same bounds takes them.
+        """Returns what the parent is told: the mounts of this cluster, and those below them, as far
+        as a parent of the same bounds takes them.
         """
         view = self.view()
         groups: dict[str, list[TableRow]] = {}
@@ -360,8 +376,10 @@ class Federation:
         every = [*rows, *(row for of_child in fitting.values() for row in of_child)]
         return [self._enlivened(row, view) for row in every]
 
-    def lacking(self, path: Path, level: int) -> list[federation_pb2.MountRow]:
-        """The mounts at and below a path whose clusters are known not to have a feature level."""
+    def mounts_below_level(self, path: Path, level: int) -> list[federation_pb2.MountRow]:
+        """Returns the mounts at and below a path whose clusters are known not to have a feature
+        level.
+        """
         view = self.view()
         return [
             one.row
@@ -370,65 +388,71 @@ class Federation:
         ]
 
     def rows_everywhere(self) -> list[TableRow]:
-        """What a child is told, and what ``kdir mounts`` shows: every mount known here."""
+        """Returns what a child is told, and what ``kdir mounts`` shows: every mount known here."""
         view = self.view()
         rows = view.rows()
         return [self._enlivened(rows[path], view) for path in sorted(rows)]
 
-    def hear_table(self, rows: list[TableRow]) -> None:
+    def receive_mount_table(self, rows: list[TableRow]) -> None:
         """The table as the parent told it now, with counts and ages that are not worth a commit."""
-        self._heard_table = {row.mount: row for row in rows}
+        self._received_table = {row.mount: row for row in rows}
 
-    def hear_below(self, cluster_id: str, rows: list[TableRow]) -> None:
+    def receive_mounts_below(self, cluster_id: str, rows: list[TableRow]) -> None:
         """The mounts below a child as it told them now, with counts and ages that are not worth a
         commit.
         """
-        self._heard_below[cluster_id] = {row.mount: row for row in rows}
+        self._received_below[cluster_id] = {row.mount: row for row in rows}
 
-    def heard(self, cluster_id: str, topic_count: int, *, linked: bool) -> None:
+    def note_child_contact(self, cluster_id: str, topic_count: int, *, linked: bool) -> None:
         """A child was heard of, or went away: then nobody knows how those below it are doing."""
-        self._live[cluster_id] = LiveChild(topic_count, linked, self._clock_ms())
+        self._live[cluster_id] = ChildLiveness(topic_count, linked, self._clock_ms())
         if not linked:
-            below = self._heard_below.get(cluster_id, {})
-            self._heard_below[cluster_id] = {mount: row.unlinked() for mount, row in below.items()}
+            below = self._received_below.get(cluster_id, {})
+            self._received_below[cluster_id] = {
+                mount: row.unlinked() for mount, row in below.items()
+            }
 
     def forget_all_but(self, mounted: Collection[str]) -> None:
         """Drops what was heard of clusters that are mounted here no more."""
-        for heard in (self._live, self._heard_below):
-            for cluster_id in set(heard).difference(mounted):
-                heard.pop(cluster_id, None)
+        for received in (self._live, self._received_below):
+            for cluster_id in set(received).difference(mounted):
+                received.pop(cluster_id, None)
 
-    def live(self, cluster_id: str) -> LiveChild | None:
-        """How a child is doing, as this server hears itself, or as another one that lives does."""
+    def child_liveness(self, cluster_id: str) -> ChildLiveness | None:
+        """Returns how a child is doing, as this server hears itself, or as another one that lives
+        does.
+        """
         own = self._live.get(cluster_id)
         if own is not None and own.linked:
             return own
         snapshot = self._replica.snapshot
-        link = child_facts.link_of(snapshot, cluster_id)
+        link = child_state.link_of(snapshot, cluster_id)
         if link is None or link.server_id == self._server_id:
             return own
         if snapshot.fact(member_key(link.server_id)) is None:
             return own  # it died with its links
-        return LiveChild(link.topic_count, linked=True, heard_ms=self._clock_ms())
+        return ChildLiveness(link.topic_count, linked=True, contact_ms=self._clock_ms())
 
-    def has_met(self, cluster_id: str) -> bool:
-        """Whether the child has ever linked to a server of this cluster."""
-        return child_facts.child_hello(self._replica.snapshot, cluster_id) is not None
+    def has_ever_linked(self, cluster_id: str) -> bool:
+        """True if the child has ever linked to a server of this cluster."""
+        return child_state.child_hello(self._replica.snapshot, cluster_id) is not None
 
-    def silent_seconds(self, live: LiveChild) -> float:
+    def seconds_since_contact(self, live: ChildLiveness) -> float:
         """For how long nothing was heard of a child."""
-        return max(0, self._clock_ms() - live.heard_ms) / 1000
+        return max(0, self._clock_ms() - live.contact_ms) / 1000
 
-    def _enlivened(self, one: TableRow, view: View) -> TableRow:
+    def _enlivened(self, one: TableRow, view: FederationView) -> TableRow:
         if one.mount not in view.own:
             child = view.reporters.get(one.mount)
-            told = self._heard_table if child is None else self._heard_below.get(child, {})
-            heard = told.get(one.mount)
+            reported = (
+                self._received_table if child is None else self._received_below.get(child, {})
+            )
+            received = reported.get(one.mount)
             # Another server of this cluster may hold that link by now, and have kept what is newer.
-            is_newer = heard is not None and heard.word_ms >= one.word_ms
-            is_same = heard is not None and heard.row.cluster_id == one.row.cluster_id
-            return heard if heard is not None and is_same and is_newer else one
-        live = self.live(one.row.cluster_id)
+            is_newer = received is not None and received.owner_time_ms >= one.owner_time_ms
+            is_same = received is not None and received.row.cluster_id == one.row.cluster_id
+            return received if received is not None and is_same and is_newer else one
+        live = self.child_liveness(one.row.cluster_id)
         if live is None:
             return one
         row = federation_pb2.MountRow()
@@ -436,24 +460,24 @@ class Federation:
         row.topic_count = live.topic_count
         row.linked = live.linked
         # While the child is linked the word is ours, and fresh.
-        return TableRow(row, self._clock_ms() if live.linked else live.heard_ms)
+        return TableRow(row, self._clock_ms() if live.linked else live.contact_ms)
 
 
-def endpoint_of_turn(configured: Sequence[str], told: Sequence[str], turn: int) -> str:
-    """Whom to ask at the ``turn``-th try: a round of what is configured, then one of what was told,
-    and so on, so that what was told never keeps from what is configured.
+def endpoint_of_turn(configured: Sequence[str], reported: Sequence[str], lock: int) -> str:
+    """Returns whom to ask at the ``lock``-th try: a round of what is configured, then one of what
+    was told, and so on, so that what was told never keeps from what is configured.
     """
-    rounds, place = divmod(turn, len(configured) + bool(told))
-    return configured[place] if place < len(configured) else told[rounds % len(told)]
+    rounds, place = divmod(lock, len(configured) + bool(reported))
+    return configured[place] if place < len(configured) else reported[rounds % len(reported)]
 
 
 @dataclass(frozen=True, slots=True)
-class LiveChild:
+class ChildLiveness:
     """How a child is doing."""
 
     topic_count: int
     linked: bool
-    heard_ms: int
+    contact_ms: int
 
 
 class _Touched(enum.Flag):
@@ -475,18 +499,18 @@ class _Touched(enum.Flag):
 
 
 _ROWS: Final = (
-    (facts.HEARD_KEY, _Touched.NOTHING),
+    (parent_state.CONTACT_KEY, _Touched.NOTHING),
     (QUOTA, _Touched.NOTHING),
     (READ_ONLY, _Touched.NOTHING),
     (MOUNT_ROW, _Touched.TABLE),
     (CHILD, _Touched.CHILDREN),
     (BELOW, _Touched.CHILDREN),
-    (child_facts.LINKS, _Touched.LINKS),
+    (child_state.LINKS, _Touched.LINKS),
     (MEMBER, _Touched.LINKS),
     (PARENT, _Touched.EVERYTHING),
-    (facts.PARENT_CONFIG_KEY, _Touched.EVERYTHING),
+    (parent_state.PARENT_CONFIG_KEY, _Touched.EVERYTHING),
     (MOUNTED, _Touched.EVERYTHING),
-    (facts.UNMOUNTED_KEY, _Touched.EVERYTHING),
+    (parent_state.UNMOUNTED_KEY, _Touched.EVERYTHING),
     # All else that parent and children said, and the mark of a change of grants.
     (FEDERATION, _Touched.HANDED),
     (GRANTS, _Touched.HANDED),
@@ -494,7 +518,7 @@ _ROWS: Final = (
 """What a row touches whose key begins so; the first that fits."""
 
 
-def _touched_by(applied: Applied, view: View | None) -> _Touched:
+def _touched_by(applied: AppliedCommit, view: FederationView | None) -> _Touched:
     if view is None or applied.reloaded:
         return _Touched.EVERYTHING
     touched = _Touched.NOTHING
@@ -557,7 +581,7 @@ class _Parts:
             hello = snapshot.fact(child_key(child))
             kept = self._own.get(child)
             if kept is None or kept[:3] != (path, mount, hello):
-                kept = (path, mount, hello, TableRow(_row(path, mount, snapshot), now_ms))
+                kept = (path, mount, hello, TableRow(_to_row(path, mount, snapshot), now_ms))
             made[child] = kept
         self._own = made
         return {kept[0]: kept[3] for kept in made.values()}
@@ -570,7 +594,7 @@ class _Parts:
         for key, value in snapshot.facts(MOUNT_ROW):
             kept = self._table.get(key)
             if kept is None or kept[0] != value:
-                kept = (value, facts.table_row(value))
+                kept = (value, parent_state.table_row(value))
             made[key] = kept
             row = kept[1]
             # More than the bound may be kept by an older version, or from before it was set.
@@ -591,7 +615,7 @@ class _Parts:
             if kept is None or kept[:2] != (value, path):
                 rows = [
                     row
-                    for row in child_facts.below_rows(snapshot, child)
+                    for row in child_state.below_rows(snapshot, child)
                     if path.is_prefix_of(row.mount) and row.mount != path
                 ]
                 kept = (value, path, rows)
@@ -607,8 +631,8 @@ def _without_age(row: federation_pb2.MountRow) -> bytes:
     return copy.SerializeToString(deterministic=True)
 
 
-def _row(path: Path, mount: Mount, snapshot: Snapshot) -> federation_pb2.MountRow:
-    known = child_facts.child_hello(snapshot, mount.cluster_id)
+def _to_row(path: Path, mount: Mount, snapshot: Snapshot) -> federation_pb2.MountRow:
+    known = child_state.child_hello(snapshot, mount.cluster_id)
     hello = known[0] if known else None
     return federation_pb2.MountRow(
         mount=str(path),

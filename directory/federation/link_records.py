@@ -15,51 +15,60 @@ from directory.namespace import keys
 from resolver.errors import InvalidPath
 from resolver.path import Path
 
-__all__ = ["BELOW", "READERS", "check", "is_path", "parse", "read", "stamped", "unstamped"]
+__all__ = [
+    "BELOW",
+    "READERS",
+    "check_plausible",
+    "decode_record",
+    "encode_record",
+    "is_path",
+    "split_record",
+    "try_decode_record",
+]
 
 BELOW: Final = b"f/below/"
 _TIME_BYTES: Final = 8
-_Said = TypeVar("_Said", bound=Message)
+_Reported = TypeVar("_Reported", bound=Message)
 
 
-def stamped(at_ms: int, body: bytes) -> bytes:
+def encode_record(at_ms: int, body: bytes) -> bytes:
     """As it is kept."""
     return max(0, at_ms).to_bytes(_TIME_BYTES, "big") + body
 
 
-def unstamped(value: bytes) -> tuple[int, bytes]:
+def split_record(value: bytes) -> tuple[int, bytes]:
     """Time and body; whether the body is one is not looked at."""
     return int.from_bytes(value[:_TIME_BYTES], "big"), value[_TIME_BYTES:]
 
 
-def parse(kind: type[_Said], value: bytes) -> tuple[_Said, int]:
-    """What was said, and when (unix ms).
+def decode_record(kind: type[_Reported], value: bytes) -> tuple[_Reported, int]:
+    """Returns what was said, and when (unix ms).
 
     Raises:
         ValueError: it cannot be read, or nobody can have said it.
     """
     if len(value) < _TIME_BYTES:
         raise ValueError("it is too short to have a time")
-    at_ms, body = unstamped(value)
+    at_ms, body = split_record(value)
     try:
         message = kind.FromString(body)
     except DecodeError as error:
         raise ValueError(str(error)) from None
-    check(message)
+    check_plausible(message)
     return message, at_ms
 
 
-def read(kind: type[_Said], value: bytes | None) -> tuple[_Said, int] | None:
-    """The same; None: nothing was said, or it cannot be read."""
+def try_decode_record(kind: type[_Reported], value: bytes | None) -> tuple[_Reported, int] | None:
+    """Returns the same; None: nothing was said, or it cannot be read."""
     if value is None:
         return None
     try:
-        return parse(kind, value)
+        return decode_record(kind, value)
     except ValueError:
         return None
 
 
-def check(message: Message) -> None:
+def check_plausible(message: Message) -> None:
     """That somebody may have said this: nonsense that happens to be a message has no such fields.
 
     Raises:
@@ -82,7 +91,7 @@ def check(message: Message) -> None:
 
 
 def is_path(text: str) -> bool:
-    """Whether it is a canonical path."""
+    """True if it is a canonical path."""
     try:
         Path.parse(text)
     except InvalidPath:
@@ -91,7 +100,7 @@ def is_path(text: str) -> bool:
 
 
 def _of(kind: type[Message]) -> Callable[[bytes], Any]:
-    return lambda value: parse(kind, value)
+    return lambda value: decode_record(kind, value)
 
 
 READERS: Final[Mapping[bytes, Callable[[bytes], Any]]] = {

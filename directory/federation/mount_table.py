@@ -47,7 +47,7 @@ class MountTable(Generic[T]):
     _root: _Node[T]
 
     @classmethod
-    def of(cls, mounts: Iterable[tuple[Path, T]] = ()) -> MountTable[T]:
+    def from_rows(cls, mounts: Iterable[tuple[Path, T]] = ()) -> MountTable[T]:
         """A table of these, made in one go; of two at the same path the later one counts."""
         root: _Growing[T] = _Growing()
         for path, value in mounts:
@@ -74,16 +74,16 @@ class MountTable(Generic[T]):
         return self.at_or_below(ROOT)
 
     def get(self, path: Path) -> T | None:
-        """The value of the mount at this very path."""
+        """Returns the value of the mount at this very path."""
         node = self._node(path)
         return node.value[0] if node is not None and node.value is not None else None
 
     def add(self, path: Path, value: T) -> MountTable[T]:
-        """The table with a mount at ``path``, in the place of any that was there."""
+        """Returns the table with a mount at ``path``, in the place of any that was there."""
         return MountTable(_put(self._root, path.segments, (value,)))
 
     def remove(self, path: Path) -> MountTable[T]:
-        """The table without the mount at ``path``; the mounts below it stay.
+        """Returns the table without the mount at ``path``; the mounts below it stay.
 
         Raises:
             KeyError: nothing is mounted there.
@@ -93,7 +93,9 @@ class MountTable(Generic[T]):
         return MountTable(_put(self._root, path.segments, None))
 
     def deepest(self, path: Path) -> tuple[Path, T] | None:
-        """The mount that owns ``path``: the longest one that is a prefix of it, if there is one."""
+        """Returns the mount that owns ``path``: the longest one that is a prefix of it, if there is
+        one.
+        """
         node, best, depth = self._root, self._root.value, 0
         for position, segment in enumerate(path.segments, start=1):
             child = node.children.get(segment)
@@ -105,8 +107,8 @@ class MountTable(Generic[T]):
         return None if best is None else (Path(path.segments[:depth]), best[0])
 
     def children(self, path: Path) -> tuple[str, ...] | None:
-        """The names right below ``path`` at or below which something is mounted, in order; None =
-        the table knows nothing at or below ``path``.
+        """Returns the names right below ``path`` at or below which something is mounted, in order;
+        None = the table knows nothing at or below ``path``.
         """
         node = self._node(path)
         if node is None or node.count == 0:
@@ -114,13 +116,13 @@ class MountTable(Generic[T]):
         return tuple(sorted(node.children))
 
     def at_or_below(self, path: Path) -> Iterator[tuple[Path, T]]:
-        """Every mount at or below ``path``, in path order."""
+        """Yields every mount at or below ``path``, in path order."""
         node = self._node(path)
         if node is not None:
             yield from _walk(node, path.segments)
 
     def count(self, path: Path = ROOT) -> int:
-        """How many mounts lie at or below ``path``."""
+        """Returns how many mounts lie at or below ``path``."""
         node = self._node(path)
         return 0 if node is None else node.count
 

@@ -18,16 +18,16 @@ from dataclasses import dataclass
 import grpc
 from kdir.v1 import federation_pb2, federation_pb2_grpc
 
-from directory.federation import facts
-from directory.federation.federation_state import Federation, Member, unix_ms
-from directory.federation.inherited import steps
-from directory.federation.inherited_event import event_of
+from directory.federation import parent_state
+from directory.federation.federation_state import FederationState, LocalServer, unix_ms
+from directory.federation.inherited_event import inherited_change_event
+from directory.federation.inherited_records import as_transactions
 from directory.federation.table_exchange import ReceivedTable
 from directory.namespace.keys import PARENT
 from directory.namespace.snapshot import Snapshot
-from directory.server.dialling import Dialling
-from directory.server.logs import carried
-from directory.store.base import KeyIs, Leadership, Put, Store, StoreAway, Write
+from directory.server.logs import with_log_context
+from directory.server.peer_credentials import PeerCredentials
+from directory.store.base import KeyEquals, Leadership, Put, Store, StoreUnreachable, Write
 from directory.store.replica import Replica
 from directory.store.writer import Writer
 from resolver.error_status import from_rpc_error
@@ -53,7 +53,7 @@ _TABLE_SHARE = 0.5
 _TABLE_WRITES = 500
 _FEW_WRITES = 8
 """Room in a transaction for its guards."""
-_HEARD_SECONDS = 60
+_CONTACT_SECONDS = 60
 """So often, while the link stands, it is kept that the parent was heard."""
 _SOON_SECONDS = 0.02
 """From one look whether the replica has come to the election to the next."""
@@ -69,7 +69,7 @@ class LinkStatus:
     """This server is the elected one."""
     linked: bool = False
     message: str = ""
-    heard_seconds: float | None = None
+    contact_age_seconds: float | None = None
     """Since its last message, whatever that was."""
     confirmed_seconds: float | None = None
     """Since its last message on a link on which both the mount and what is inherited came."""
@@ -82,15 +82,15 @@ class ParentLink:
 
     def __init__(
         self,
-        federation: Federation,
+        federation: FederationState,
         store: Store,
         replica: Replica,
         writer: Writer,
-        member: Member,
+        member: LocalServer,
         clock: Callable[[], float] = time.monotonic,
-        dialling: Dialling | None = None,
+        dialling: PeerCredentials | None = None,
     ) -> None:
-        self._dialling = dialling or Dialling(None)
+        self._dialling = dialling or PeerCredentials(None)
         self._federation = federation
         self._store = store
         self._replica = replica
@@ -101,12 +101,14 @@ class ParentLink:
         self._stop = threading.Event()
         self._news = threading.Event()
         self._call: grpc.Call | None = None
-        self._thread = threading.Thread(target=carried(self._run), name="parent-link", daemon=True)
+        self._thread = threading.Thread(
+            target=with_log_context(self._run), name="parent-link", daemon=True
+        )
         self._holder = False
         self._standby = False
         self._linked = False
         self._message = "not tried yet"
-        self._heard_at: float | None = None
+        self._received_at: float | None = None
         self._waits_since = 0.0
         """When it began to wait for a message of the parent, on this link."""
         self._is_receiving = False
@@ -117,7 +119,7 @@ class ParentLink:
         """The revision of what it wrote last, in this term."""
         self._unsure = False
         """Whether something was written of which nobody knows whether it took effect."""
-        self._said: set[bytes] = set()
+        self._reported: set[bytes] = set()
         """The keys of what was said on this link and kept."""
         self._welcome: federation_pb2.Welcome | None = None
         """What the parent agreed to last on this link; None: to nothing yet."""
@@ -129,7 +131,7 @@ class ParentLink:
         """The mount table that came on this link."""
         self._table_is_new = False
         """Whether it is not all kept yet."""
-        self._told_refused: tuple[str, ...] = ()
+        self._reported_refused: tuple[str, ...] = ()
         """Where the parent says that it may be asked, and may not be; as was logged."""
         self._older_parent = False
         """Whether it does not say at which mount what it hands down is inherited."""
@@ -152,14 +154,14 @@ class ParentLink:
             self._thread.join(timeout=5)
 
     def status(self) -> LinkStatus:
-        """How the link is doing."""
-        heard, confirmed, now = self._heard_at, self._confirmed_at, self._clock()
+        """Returns how the link is doing."""
+        received, confirmed, now = self._received_at, self._confirmed_at, self._clock()
         return LinkStatus(
             configured=True,
             holder=self._holder,
             linked=self._linked,
             message="" if self._linked else self._message,
-            heard_seconds=None if heard is None else now - heard,
+            contact_age_seconds=None if received is None else now - received,
             confirmed_seconds=None if confirmed is None else now - confirmed,
             standby=self._standby,
         )
@@ -167,7 +169,7 @@ class ParentLink:
     # -- holding the role ------------------------------------------------------------------------
 
     def _run(self) -> None:
-        turn = -1
+        lock = -1
         while not self._stop.is_set():
             leadership = self._take_role()
             if leadership is None:
@@ -175,22 +177,22 @@ class ParentLink:
                 continue
             try:
                 while leadership.held() and not (self._unsure or self._stop.is_set()):
-                    if not self._has_come_to(leadership):
+                    if not self._has_reached_election(leadership):
                         self._message = "this server has not seen its own election yet"
                         self._stop.wait(_SOON_SECONDS)
                         continue
                     if self._detached():
                         self._message = self._detached()
                     else:
-                        turn += 1
-                        self._one_link(leadership, turn)
+                        lock += 1
+                        self._one_link(leadership, lock)
                     self._stop.wait(min(1.0, self._heartbeat_seconds))
             finally:
                 self._holder = False
                 leadership.release()
 
-    def _has_come_to(self, leadership: Leadership) -> bool:
-        """Whether the tree is as new as the election, and as all that this holder wrote itself:
+    def _has_reached_election(self, leadership: Leadership) -> bool:
+        """True if the tree is as new as the election, and as all that this holder wrote itself:
         what is news is decided by the tree, and an older one may not know what others, or this
         one, have kept since (as the reconciler; decision 0019).
         """
@@ -202,7 +204,7 @@ class ParentLink:
             # What is loaded decides what hello says: not before it is.
             self._federation.view()
             leadership = self._store.elect(_ROLE, self._member.server_id)
-        except (KdirError, StoreAway) as error:
+        except (KdirError, StoreUnreachable) as error:
             self._message, self._standby = str(error), False
             return None
         self._written, self._unsure = 0, False
@@ -214,14 +216,14 @@ class ParentLink:
 
     # -- one link --------------------------------------------------------------------------------
 
-    def _one_link(self, leadership: Leadership, turn: int) -> None:
-        self._said = set()
+    def _one_link(self, leadership: Leadership, lock: int) -> None:
+        self._reported = set()
         self._welcome, self._awaits_inherited, self._has_inherited = None, False, False
         self._table, self._table_is_new = self._new_table(), False
         self._older_parent = False
         self._waits_since, self._is_receiving = self._clock(), False
-        self._attached = self._replica.snapshot.fact(facts.ATTACHED_KEY)
-        endpoint = self._federation.parent_endpoint(turn)
+        self._attached = self._replica.snapshot.fact(parent_state.ATTACHED_KEY)
+        endpoint = self._federation.parent_endpoint(lock)
         outbox: _Outbox = queue.SimpleQueue()
         try:
             with self._dialling.channel(endpoint) as channel:
@@ -230,27 +232,30 @@ class ParentLink:
                 call = stub.Link(iter(outbox.get, None))
                 self._call = call
                 sender = threading.Thread(
-                    target=self._speak, args=(call, outbox), name="parent-link-up", daemon=True
+                    target=self._send_updates,
+                    args=(call, outbox),
+                    name="parent-link-up",
+                    daemon=True,
                 )
                 sender.start()
                 for response in call:
-                    received_at = self._heard_at = self._clock()
+                    received_at = self._received_at = self._clock()
                     self._is_receiving = True
-                    self._take(response, leadership)
+                    self._handle_message(response, leadership)
                     if self._linked:
                         self._confirmed_at = received_at
                     self._keep_table(leadership)
-                    self._keep_heard(leadership)
-                    self._refuse_spoiled()
+                    self._store_last_contact(leadership)
+                    self._end_link_if_corrupt()
                     self._waits_since = self._clock()
                     self._is_receiving = False
-                    if self._stop.is_set() or self._detached() or self._attached_anew():
+                    if self._stop.is_set() or self._detached() or self._attached_again():
                         break
                 self._message = f"{endpoint} ended the link"
         except grpc.RpcError as error:
             failure = from_rpc_error(error, secure=self._dialling.is_secure)
             self._refused(endpoint, failure, leadership)
-        except (KdirError, StoreAway) as error:
+        except (KdirError, StoreUnreachable) as error:
             self._message = str(error)
         except Exception:  # noqa: BLE001 - logged, and tried again
             # Without this thread the cluster would be cut off until somebody restarts it.
@@ -261,37 +266,39 @@ class ParentLink:
                 _log.warning("the link to the parent at %s is down: %s", endpoint, self._message)
             was_linked, self._linked = self._linked, False
             if was_linked:
-                self._keep_heard(leadership)
+                self._store_last_contact(leadership)
             outbox.put(None)
             call_now, self._call = self._call, None
             if call_now is not None:
                 call_now.cancel()
 
-    def _refuse_spoiled(self) -> None:
+    def _end_link_if_corrupt(self) -> None:
         """Ends a link whose words were spoiled in the store since: on the next they are said again.
 
         Raises:
             NotReady
         """
-        spoiled = self._said & facts.lost_words(self._replica.snapshot)
+        spoiled = self._reported & parent_state.corrupt_keys(self._replica.snapshot)
         if spoiled:
             names = ", ".join(sorted(key.decode() for key in spoiled))
             raise NotReady(f"unreadable rows {names}; requesting them from the parent again")
 
-    def _keep_heard(self, leadership: Leadership) -> None:
+    def _store_last_contact(self, leadership: Leadership) -> None:
         """Keeps when the parent last confirmed all: now and then, and when the link is lost."""
         now, kept = self._clock(), self._confirmed_kept_at
         if self._confirmed_at is None or self._awaits_inherited:
             return
-        if self._linked and kept is not None and now - kept < _HEARD_SECONDS:
+        if self._linked and kept is not None and now - kept < _CONTACT_SECONDS:
             return
         if not self._linked and kept is None:
             return  # since that was kept, nothing was confirmed
         self._confirmed_kept_at = now if self._linked else None
         at_ms = unix_ms() - int(1000 * (now - self._confirmed_at))
         try:
-            self._commit((facts.heard_write(at_ms, linked=self._linked),), leadership)
-        except (KdirError, StoreAway) as error:
+            self._commit(
+                (parent_state.parent_contact_write(at_ms, linked=self._linked),), leadership
+            )
+        except (KdirError, StoreUnreachable) as error:
             _log.info("not kept when the parent was last heard: %s", error)
 
     def _hello(self) -> federation_pb2.Hello:
@@ -312,17 +319,17 @@ class ParentLink:
             reads_table_changes=True,
         )
 
-    def _speak(self, call: grpc.Call, outbox: _Outbox) -> None:
+    def _send_updates(self, call: grpc.Call, outbox: _Outbox) -> None:
         """What goes up: the mounts below at each change, a heartbeat when idle. Hangs up on a
         parent that has been silent for too long.
         """
         version = 0
-        told_self = self._member.feature_level(), self._member.kafka_claim()
+        reported_self = self._member.feature_level(), self._member.kafka_claim()
         while call.is_active() and not self._stop.is_set():
             self._news.clear()
             itself = self._member.feature_level(), self._member.kafka_claim()
-            if self._linked and told_self != itself:
-                told_self = itself
+            if self._linked and reported_self != itself:
+                reported_self = itself
                 outbox.put(federation_pb2.LinkRequest(hello=self._hello()))
             tables: Sequence[federation_pb2.MountTable] = ()
             if (welcome := self._welcome) is not None and self._may_report_mounts(welcome):
@@ -348,18 +355,20 @@ class ParentLink:
             self._news.wait(self._heartbeat_seconds)
 
     def _may_report_mounts(self, welcome: federation_pb2.Welcome) -> bool:
-        """Whether the paths of the mounts below are those that they have for the parent."""
+        """True if the paths of the mounts below are those that they have for the parent."""
         return welcome.mount == str(self._federation.mount)
 
-    def _take(self, response: federation_pb2.LinkResponse, leadership: Leadership) -> None:
-        if not self._has_come_to(leadership):
+    def _handle_message(
+        self, response: federation_pb2.LinkResponse, leadership: Leadership
+    ) -> None:
+        if not self._has_reached_election(leadership):
             raise NotReady("this server does not see yet what was kept of the link before")
         snapshot = self._replica.snapshot
         match response.WhichOneof("kind"):
             case "welcome":
-                self._welcomed(response.welcome, leadership)
+                self._on_welcome(response.welcome, leadership)
             case "remounted":
-                self._welcomed(response.remounted, leadership)
+                self._on_welcome(response.remounted, leadership)
             case "mount_table":
                 self._receive_table(response.mount_table)
             case "inherited":
@@ -369,7 +378,7 @@ class ParentLink:
             case _:
                 pass
 
-    def _welcomed(self, welcome: federation_pb2.Welcome, leadership: Leadership) -> None:
+    def _on_welcome(self, welcome: federation_pb2.Welcome, leadership: Leadership) -> None:
         own_id = self._member.cluster_id
         mount, above = Path.parse(welcome.mount), Path.parse(welcome.parent_mount)
         if mount == above or not above.is_prefix_of(mount):
@@ -384,14 +393,16 @@ class ParentLink:
             chain = " → ".join(welcome.ancestor_cluster_ids)
             raise MountLoop(f"the parent hangs below this cluster itself: {chain} → {own_id}")
         snapshot = self._replica.snapshot
-        self._refuse_told(welcome)
+        self._refuse_reported(welcome)
         self._welcome = welcome
-        if facts.is_kept(snapshot, welcome):
+        if parent_state.is_kept(snapshot, welcome):
             self._awaits_inherited = False
-            writes = facts.welcome_writes(snapshot, welcome, unix_ms())
-            writes += facts.parent_config_writes(snapshot, self._federation.configured_parent)
+            writes = parent_state.welcome_writes(snapshot, welcome, unix_ms())
+            writes += parent_state.parent_config_writes(
+                snapshot, self._federation.configured_parent
+            )
             self._commit(writes, leadership)
-            self._said.add(PARENT)
+            self._reported.add(PARENT)
             if self._has_inherited:
                 self._confirmed(welcome)
             else:
@@ -414,21 +425,21 @@ class ParentLink:
         )
         self._news.set()
 
-    def _refuse_told(self, welcome: federation_pb2.Welcome) -> None:
+    def _refuse_reported(self, welcome: federation_pb2.Welcome) -> None:
         """Keeps of where the parent says that it may be asked only what may be asked."""
-        _, refused = self._federation.told_parents(welcome)
+        _, refused = self._federation.reported_parents(welcome)
         plain = plain_endpoints(welcome.parent_endpoints)
         if len(plain) < len(welcome.parent_endpoints):
             count = len(welcome.parent_endpoints) - len(plain)
             refused += (f"{count} that are no host:port, repeated, or too many",)
             welcome.parent_endpoints[:] = plain
-        if refused and refused != self._told_refused:
+        if refused and refused != self._reported_refused:
             _log.warning("not asked, of what the parent says: %s", "; ".join(refused))
-        self._told_refused = refused
+        self._reported_refused = refused
 
     def _confirmed(self, welcome: federation_pb2.Welcome) -> None:
         """The mount and what is inherited there came on this link, and both are kept."""
-        self._said.add(PARENT)
+        self._reported.add(PARENT)
         if not self._linked:
             _log.info(
                 "linked to parent %s at %s, mounted at %s, epoch %d",
@@ -456,16 +467,18 @@ class ParentLink:
         self._older_parent = not inherited.mount
         inherited.mount, inherited.epoch = welcome.mount, welcome.epoch
         now = unix_ms()
-        writes = facts.inherited_writes(snapshot, inherited, now)
-        if writes and facts.is_other(snapshot, inherited):
-            writes += (event_of(snapshot, Path.parse(welcome.mount), inherited, now),)
-        writes += facts.told_writes(snapshot)
+        writes = parent_state.inherited_writes(snapshot, inherited, now)
+        if writes and parent_state.is_other(snapshot, inherited):
+            writes += (inherited_change_event(snapshot, Path.parse(welcome.mount), inherited, now),)
+        writes += parent_state.first_receipt_writes(snapshot)
         if self._awaits_inherited:
-            writes += facts.welcome_writes(snapshot, welcome, now)
-            writes += facts.parent_config_writes(snapshot, self._federation.configured_parent)
-        for step in steps(writes):
+            writes += parent_state.welcome_writes(snapshot, welcome, now)
+            writes += parent_state.parent_config_writes(
+                snapshot, self._federation.configured_parent
+            )
+        for step in as_transactions(writes):
             self._commit(step, leadership)
-        self._said.add(facts.INHERITED_KEY)
+        self._reported.add(parent_state.INHERITED_KEY)
         self._awaits_inherited, self._has_inherited = False, True
         self._confirmed(welcome)
 
@@ -496,13 +509,13 @@ class ParentLink:
         """
         if not (self._table_is_new and self._linked):
             return
-        self._federation.hear_table(self._table.rows)
+        self._federation.receive_mount_table(self._table.rows)
         until = self._clock() + _TABLE_SHARE * self._heartbeat_seconds
         most = min(_TABLE_WRITES, self._store.limits.max_writes - _FEW_WRITES)
-        writes = facts.table_writes(self._replica.snapshot, self._table.rows)
+        writes = parent_state.table_writes(self._replica.snapshot, self._table.rows)
         try:
-            for step in facts.table_steps(writes, most):
-                if not self._has_come_to(leadership) or self._clock() > until:
+            for step in parent_state.table_steps(writes, most):
+                if not self._has_reached_election(leadership) or self._clock() > until:
                     return
                 self._commit(step, leadership)
         except LimitExceeded as error:
@@ -511,7 +524,7 @@ class ParentLink:
 
     def _unmounted(self, message: str, leadership: Leadership) -> None:
         _log.warning("unmounted: %s", message)
-        writes: tuple[Write, ...] = (Put(facts.UNMOUNTED_KEY, message.encode()),)
+        writes: tuple[Write, ...] = (Put(parent_state.UNMOUNTED_KEY, message.encode()),)
         self._commit(writes, leadership)
         raise UnknownChild(message)
 
@@ -529,24 +542,24 @@ class ParentLink:
             and error.metadata.get("parent_cluster_id") == parent.parent_cluster_id
         ):
             # The very parent that confirmed the mount says there is none: unmounted while away.
-            writes: tuple[Write, ...] = (Put(facts.UNMOUNTED_KEY, error.message.encode()),)
+            writes: tuple[Write, ...] = (Put(parent_state.UNMOUNTED_KEY, error.message.encode()),)
             try:
                 self._commit(writes, leadership)
-            except (KdirError, StoreAway) as failure:
+            except (KdirError, StoreUnreachable) as failure:
                 _log.warning("cannot record that this cluster is unmounted: %s", failure)
 
     def _detached(self) -> str:
-        return facts.detached_of(self._replica.snapshot)
+        return parent_state.detached_of(self._replica.snapshot)
 
-    def _attached_anew(self) -> bool:
-        return self._replica.snapshot.fact(facts.ATTACHED_KEY) != self._attached
+    def _attached_again(self) -> bool:
+        return self._replica.snapshot.fact(parent_state.ATTACHED_KEY) != self._attached
 
     def _commit(self, writes: tuple[Write, ...], leadership: Leadership) -> None:
         # What was on its way when the cluster was detached must not change what was kept, nor be
         # taken for the parent's first word where it was attached again before anybody here saw it.
         attached = (
-            KeyIs(facts.DETACHED_KEY, None),
-            KeyIs(facts.ATTACHED_KEY, self._attached),
+            KeyEquals(parent_state.DETACHED_KEY, None),
+            KeyEquals(parent_state.ATTACHED_KEY, self._attached),
         )
         if not writes:
             return

@@ -9,10 +9,10 @@ import enum
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from directory.federation.facts import Position, TableRow
+from directory.federation.parent_state import Position, TableRow
 from resolver.path import Path
 
-__all__ = ["Direction", "NoWay", "Refer", "outside", "towards"]
+__all__ = ["Direction", "NoReferral", "Referral", "refer_outside_mount", "referral_to_mount"]
 
 
 class Direction(enum.IntEnum):
@@ -24,7 +24,7 @@ class Direction(enum.IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Refer:
+class Referral:
     """Not mine: ask that mount."""
 
     direction: Direction
@@ -33,47 +33,47 @@ class Refer:
     cluster: str
     epoch: int
     endpoints: tuple[str, ...]
-    word_ms: int
+    owner_time_ms: int
     """Unix ms of the owner's word."""
 
 
 @dataclass(frozen=True, slots=True)
-class NoWay:
+class NoReferral:
     """Nothing leads there from here."""
 
     message: str
 
 
-def towards(hint: TableRow, direction: Direction) -> Refer:
-    """The referral to a mount of the table."""
+def referral_to_mount(hint: TableRow, direction: Direction) -> Referral:
+    """Returns the referral to a mount of the table."""
     row = hint.row
-    return Refer(
+    return Referral(
         direction,
         hint.mount,
         row.cluster_id,
         row.cluster,
         row.epoch,
         tuple(row.endpoints),
-        hint.word_ms,
+        hint.owner_time_ms,
     )
 
 
-def outside(
+def refer_outside_mount(
     path: Path,
     position: Position,
     deepest: Callable[[Path], TableRow | None],
     parent_endpoints: tuple[str, ...],
     now_ms: int,
-) -> Refer | NoWay:
-    """The answer for a path that is not below our mount: *direct* where the mount table knows a
-    mount that is a prefix of it, else *up*, else no route. ``deepest`` looks the table up.
+) -> Referral | NoReferral:
+    """Returns the answer for a path that is not below our mount: *direct* where the mount table
+    knows a mount that is a prefix of it, else *up*, else no route. ``deepest`` looks the table up.
     """
     hint = deepest(path)
     if hint is not None and hint.row.endpoints:
-        return towards(hint, Direction.DIRECT)
+        return referral_to_mount(hint, Direction.DIRECT)
     if parent_endpoints and not position.mount.is_root:
         parent = position.parent
-        return Refer(
+        return Referral(
             Direction.UP,
             Path.parse(parent.parent_mount) if parent else position.mount.parent,
             parent.parent_cluster_id if parent else "",
@@ -82,7 +82,7 @@ def outside(
             parent_endpoints,
             now_ms,
         )
-    return NoWay(
+    return NoReferral(
         f"nothing leads to {path} from the cluster mounted at {position.mount}: "
         + ("it has no parent" if not parent_endpoints else "it is the root, and it is not below it")
     )

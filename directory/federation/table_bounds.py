@@ -12,7 +12,7 @@ from typing import Final
 
 from kdir.v1 import federation_pb2
 
-from directory.federation.facts import TableRow
+from directory.federation.parent_state import TableRow
 from directory.namespace.bounds import check_count, check_text
 from resolver.path import Path
 

@@ -14,7 +14,7 @@ from typing import Final
 
 from kdir.v1 import federation_pb2
 
-from directory.federation.facts import TableRow
+from directory.federation.parent_state import TableRow
 from directory.federation.table_bounds import check_row
 from resolver.errors import KdirError
 from resolver.path import Path
@@ -145,7 +145,7 @@ class SentTable:
             self._shared.clear()
 
     def _sent_of(self, one: TableRow) -> _Sent:
-        vital = (one.word_ms, one.row.topic_count, one.row.linked)
+        vital = (one.owner_time_ms, one.row.topic_count, one.row.linked)
         return _Sent(one, self._news_of(one.row), vital)
 
     def _messages(

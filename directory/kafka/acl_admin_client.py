@@ -15,8 +15,16 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Final
 
 from directory.access.grant import Operation, Permission, ResourceKind
-from directory.kafka.acl import Acl, Binding, Pattern, Resource
-from directory.kafka.contract import AclView, AlreadySo, Done, Outcome, Still, Unknown
+from directory.kafka.acl_values import Acl, PatternType, Resource
+from directory.kafka.acl_values import AclBinding as Binding
+from directory.kafka.admin_contract import (
+    AlreadyDone,
+    ObservedAcls,
+    Outcome,
+    OutcomeUnknown,
+    Still,
+    Succeeded,
+)
 from resolver.errors import KafkaRefused
 
 if TYPE_CHECKING:
@@ -63,8 +71,8 @@ class AclCalls:
         self._open_to_all = True
         self._read_at: float | None = None
 
-    def all(self) -> AclView:
-        """All that Kafka shows."""
+    def all(self) -> ObservedAcls:
+        """Returns all that Kafka shows."""
         from confluent_kafka import admin
 
         every: Any = None  # any name, principal and host; its stubs know no such thing
@@ -82,7 +90,7 @@ class AclCalls:
             shown = self._wait(client.describe_acls(everything, request_timeout=self._timeout))
         found = (_binding(one) for one in shown)
         bindings = frozenset(one for one in found if one is not None)
-        return AclView(bindings, len(shown), self._open_to_all)
+        return ObservedAcls(bindings, len(shown), self._open_to_all)
 
     def add(self, bindings: Sequence[Binding], still: Still) -> Mapping[Binding, Outcome]:
         """Adds; each has its own outcome."""
@@ -130,8 +138,8 @@ class AclCalls:
                 raise self._refused(error.code()) from None
             return self._failed(error)
         except TimeoutError as raised:
-            return Unknown(str(raised) or "no answer")
-        return AlreadySo() if removed == [] else Done()
+            return OutcomeUnknown(str(raised) or "no answer")
+        return AlreadyDone() if removed == [] else Succeeded()
 
     def _check(self) -> None:
         """That ACLs are kept, and may be read; and whether what has none is open to all."""
@@ -154,7 +162,7 @@ class AclCalls:
         self._read_at = now
 
     def _broker_settings(self, brokers: Sequence[str]) -> Iterator[Mapping[str, str | None] | None]:
-        """The settings of each broker; None where they cannot be read."""
+        """Yields the settings of each broker; None where they cannot be read."""
         from confluent_kafka import KafkaException
         from confluent_kafka.admin import ConfigResource
 
@@ -224,11 +232,13 @@ def _filter(one: Binding) -> Any:
 
 
 def _binding(one: Any) -> Binding | None:
-    """One of Kafka's; None for what grants do not speak of, or this client does not know."""
+    """Returns one of Kafka's; None for what grants do not speak of, or this client does
+    not know.
+    """
     kind = _KINDS_BY_NAME.get(one.restype.name)
     operation = Operation.__members__.get(one.operation.name)
     permission = Permission.__members__.get(one.permission_type.name)
-    pattern = Pattern.__members__.get(one.resource_pattern_type.name)
+    pattern = PatternType.__members__.get(one.resource_pattern_type.name)
     if kind is None or operation is None or permission is None or pattern is None:
         return None
     acl = Acl(permission, one.principal, operation, one.host)

@@ -10,8 +10,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from directory.access.grant import ResourceKind
-from directory.kafka.acl import Acl, Resource
-from directory.kafka.applying.last_applied_acls import Kept, kept_of, kept_rows
+from directory.kafka.acl_values import Acl, Resource
+from directory.kafka.applying.last_applied_acls import (
+    AppliedResource,
+    kept_rows,
+    load_applied_resource,
+)
 from directory.kafka.drift import Drift
 from directory.namespace.entry import Kind, Provision, Topic
 from directory.namespace.snapshot import Snapshot
@@ -26,18 +30,20 @@ _FOREIGN: Final = "not kdir's"
 
 
 def acl_state(snapshot: Snapshot, topic: Topic) -> str:
-    """What people should know of a topic's ACLs, in a word: ``refused``, ``waiting``, ``contested``
-    or ``drift``; empty = nothing.
+    """Returns what people should know of a topic's ACLs, in a word: ``refused``, ``waiting``,
+    ``contested`` or ``drift``; empty = nothing.
     """
     try:
-        return _state(kept_of(snapshot, Resource(ResourceKind.TOPIC, topic.physical_name)))
+        return _state(
+            load_applied_resource(snapshot, Resource(ResourceKind.TOPIC, topic.physical_name))
+        )
     except ValueError:
         return ""
 
 
 def acl_states_below(snapshot: Snapshot, way: tuple[str, ...]) -> Iterator[str]:
-    """The same of each topic at or below a directory of the cluster that there is something to know
-    of.
+    """Yields the same of each topic at or below a directory of the cluster that there is something
+    to know of.
     """
     for resource, kept in kept_rows(snapshot):
         state = "" if kept is None else _state(kept)
@@ -49,7 +55,7 @@ def acl_states_below(snapshot: Snapshot, way: tuple[str, ...]) -> Iterator[str]:
             yield state
 
 
-def _state(kept: Kept) -> str:
+def _state(kept: AppliedResource) -> str:
     if kept.refused:
         return "rejected"
     if kept.waits:
@@ -65,13 +71,13 @@ def acl_drift(
     path: Path,
     foreign: Mapping[Resource, frozenset[Acl]],
 ) -> list[Drift]:
-    """The differences at and below a path. Of groups and transactional ids the path is that of an
-    armed directory that wishes them.
+    """Returns the differences at and below a path. Of groups and transactional ids the path is that
+    of an armed directory that wishes them.
     """
     rows: list[Drift] = []
     kept_by_resource = dict(kept_rows(snapshot))
     for resource in kept_by_resource.keys() | foreign.keys():
-        kept = kept_by_resource.get(resource) or Kept()
+        kept = kept_by_resource.get(resource) or AppliedResource()
         at = _path_of(snapshot, mount, resource, kept)
         if at is None or not path.is_prefix_of(at):
             continue
@@ -79,7 +85,9 @@ def acl_drift(
     return rows
 
 
-def _path_of(snapshot: Snapshot, mount: Path, resource: Resource, kept: Kept) -> Path | None:
+def _path_of(
+    snapshot: Snapshot, mount: Path, resource: Resource, kept: AppliedResource
+) -> Path | None:
     if resource.kind is ResourceKind.TOPIC:
         located = snapshot.locate(resource.name)
         if located is None or located.relative is None:
@@ -92,7 +100,7 @@ def _path_of(snapshot: Snapshot, mount: Path, resource: Resource, kept: Kept) ->
 
 
 def _differences(
-    path: Path, resource: Resource, kept: Kept, foreign: Iterable[Acl]
+    path: Path, resource: Resource, kept: AppliedResource, foreign: Iterable[Acl]
 ) -> Iterator[Drift]:
     is_topic = resource.kind is ResourceKind.TOPIC
     field = "acl" if is_topic else f"acl of {resource}"

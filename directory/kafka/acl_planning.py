@@ -9,12 +9,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from directory.kafka.acl import Acl, Binding
-from directory.kafka.applying.acl_judging import CALL_ORDER, AclRules, AclVerdict
-from directory.kafka.applying.acl_survey import AclSurvey, FoundAcls, scope_of
-from directory.kafka.applying.arming import KafkaCall
-from directory.kafka.applying.desired_acls import Start
-from directory.kafka.contract import KafkaAdmin
+from directory.kafka.acl_values import Acl, AclBinding
+from directory.kafka.admin_contract import KafkaAdmin
+from directory.kafka.applying.acl_diff import CALL_ORDER, AclDiff, AclDiffOptions
+from directory.kafka.applying.acl_diffs_by_resource import AclDiffs, FoundAcls, arming_scope
+from directory.kafka.applying.config_diff import KafkaCall
+from directory.kafka.applying.desired_acls import ArmedEntry
 from directory.namespace.snapshot import Snapshot
 from resolver.errors import LimitExceeded
 from resolver.path import Path
@@ -42,23 +42,25 @@ def plan_acls(
     admin: KafkaAdmin,
     snapshot: Snapshot,
     mount: Path,
-    start: Start,
+    start: ArmedEntry,
     entry_id: int,
     *,
     takeover: bool,
     expired: bool,
     limit: int,
 ) -> AclPlan:
-    """What arming at an entry would do now.
+    """Returns what arming at an entry would do now.
 
     Raises:
         LimitExceeded: there would be too many ACLs.
         KafkaUnavailable, KafkaRefused
     """
-    survey = AclSurvey(snapshot, mount, expired=expired, start=start, assume=entry_id)
-    scope = scope_of(snapshot, mount, start, expired=expired, assume=entry_id)
+    survey = AclDiffs(snapshot, mount, expired=expired, start=start, assume=entry_id)
+    scope = arming_scope(snapshot, mount, start, expired=expired, assume=entry_id)
     view = admin.acls()
-    rules = AclRules(mend=True, released=True, open_to_all=view.open_to_all)
+    rules = AclDiffOptions(
+        revert_external_changes=True, released=True, open_to_all=view.open_to_all
+    )
     verdicts = survey.verdicts(FoundAcls(view.bindings), lambda _: rules, scope)
     made = [one for one in verdicts if takeover or not one.opens]
     after = view.count + sum(len(one.add) - len(one.remove) for one in made)
@@ -72,8 +74,8 @@ def plan_acls(
     return AclPlan(tuple(_calls(verdicts)), view.count, after, limit)
 
 
-def _calls(verdicts: Sequence[AclVerdict]) -> Iterator[KafkaCall]:
-    """The calls as ``acl_batch.py`` makes them."""
+def _calls(verdicts: Sequence[AclDiff]) -> Iterator[KafkaCall]:
+    """Yields the calls as ``acl_batch.py`` makes them."""
     for adding, permission in CALL_ORDER:
         for one in verdicts:
             for acl in one.add if adding else one.remove:
@@ -81,13 +83,13 @@ def _calls(verdicts: Sequence[AclVerdict]) -> Iterator[KafkaCall]:
                     yield _call(one, acl, adding=adding)
 
 
-def _call(verdict: AclVerdict, acl: Acl, *, adding: bool) -> KafkaCall:
+def _call(verdict: AclDiff, acl: Acl, *, adding: bool) -> KafkaCall:
     return KafkaCall(
         CREATE_ACLS if adding else DELETE_ACLS,
         str(verdict.resource),
         str(acl),
         None,
         None,
-        binding=Binding(verdict.resource, acl),
+        binding=AclBinding(verdict.resource, acl),
         takeover=verdict.opens,
     )

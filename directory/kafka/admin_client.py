@@ -16,23 +16,23 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from directory.kafka.acl import Binding
 from directory.kafka.acl_admin_client import AclCalls
-from directory.kafka.client_properties import OWN
-from directory.kafka.contract import (
-    AclView,
-    AlreadySo,
-    Alteration,
-    Done,
+from directory.kafka.acl_values import AclBinding
+from directory.kafka.admin_contract import (
+    AlreadyDone,
+    ConfigChange,
+    KafkaMetadata,
+    KafkaTopic,
+    ObservedAcls,
     Outcome,
-    Refused,
-    Seen,
+    OutcomeUnknown,
+    Rejected,
     Still,
-    Survey,
-    Unknown,
-    Wish,
+    Succeeded,
+    TopicToCreate,
     always,
 )
+from directory.kafka.client_properties import OWN
 from directory.server.toml_table import ConfigError
 from resolver.errors import KafkaRefused, KafkaUnavailable
 
@@ -103,7 +103,7 @@ class ConfluentAdmin:
         self._clock = clock
         self._client: AdminClient | None = None
         self._made_at = 0.0
-        self._last_words = ""
+        self._last_message = ""
         self._acls = AclCalls(
             self._asking, self._wait, self._failure, timeout_seconds, self._bootstrap, clock
         )
@@ -113,17 +113,17 @@ class ConfluentAdmin:
             answer = self._wait(client.describe_cluster(request_timeout=self._timeout))
         return answer.cluster_id or ""
 
-    def survey(self) -> Survey:
+    def describe_all(self) -> KafkaMetadata:
         with self._asking() as client:
             metadata: Any = client.list_topics(timeout=self._timeout)
         shown = self.describe(list(metadata.topics))
-        topics = {name: seen for name, seen in shown.items() if isinstance(seen, Seen)}
-        return Survey(metadata.cluster_id or "", topics)
+        topics = {name: seen for name, seen in shown.items() if isinstance(seen, KafkaTopic)}
+        return KafkaMetadata(metadata.cluster_id or "", topics)
 
-    def describe(self, names: Sequence[str]) -> Mapping[str, Seen | Refused]:
+    def describe(self, names: Sequence[str]) -> Mapping[str, KafkaTopic | Rejected]:
         from confluent_kafka import TopicCollection
 
-        found: dict[str, Seen | Refused] = {}
+        found: dict[str, KafkaTopic | Rejected] = {}
         for batch in _batches(names):
             with self._asking() as client:
                 futures = client.describe_topics(
@@ -131,20 +131,20 @@ class ConfluentAdmin:
                 )
                 for name, future in futures.items():
                     match self._each(future):
-                        case Refused() as refused:
+                        case Rejected() as refused:
                             found[name] = refused
-                        case Unknown():
-                            found[name] = Seen(name, b"", 0, 0)
+                        case OutcomeUnknown():
+                            found[name] = KafkaTopic(name, b"", 0, 0)
                         case None:
                             pass
                         case topic:
                             found[name] = _seen(topic)
         return found
 
-    def configs(self, names: Sequence[str]) -> Mapping[str, Mapping[str, str] | Refused]:
+    def configs(self, names: Sequence[str]) -> Mapping[str, Mapping[str, str] | Rejected]:
         from confluent_kafka.admin import ConfigResource
 
-        found: dict[str, Mapping[str, str] | Refused] = {}
+        found: dict[str, Mapping[str, str] | Rejected] = {}
         with self._asking() as client:
             under_way: deque[dict[Any, Future[Any]]] = deque()
             for batch in _batches(names, _CONFIG_BATCH):
@@ -157,43 +157,45 @@ class ConfluentAdmin:
         return found
 
     def _take_configs(
-        self, futures: Mapping[Any, Future[Any]], found: dict[str, Mapping[str, str] | Refused]
+        self, futures: Mapping[Any, Future[Any]], found: dict[str, Mapping[str, str] | Rejected]
     ) -> None:
         for resource, future in futures.items():
             match self._each(future):
-                case Refused() as refused:
+                case Rejected() as refused:
                     found[resource.name] = refused
-                case Unknown() | None:
+                case OutcomeUnknown() | None:
                     pass
                 case entries:
                     found[resource.name] = _set_on_topic(entries)
 
-    def create(self, wishes: Sequence[Wish], still: Still = always) -> Mapping[str, Outcome]:
+    def create(
+        self, desired_set: Sequence[TopicToCreate], still: Still = always
+    ) -> Mapping[str, Outcome]:
         outcomes: dict[str, Outcome] = {}
-        for batch in _batches(wishes):
+        for batch in _batches(desired_set):
             try:
                 outcomes.update(self._create(batch, still))
             except KafkaRefused as refused:
                 if len(batch) == 1:
-                    outcomes[batch[0].name] = Refused(refused.message)
+                    outcomes[batch[0].name] = Rejected(refused.message)
                     continue
                 # Not an answer of Kafka's but of its client, to the whole batch for one of it.
-                for wish in batch:
-                    outcomes.update(self.create([wish], still))
+                for desired in batch:
+                    outcomes.update(self.create([desired], still))
         return outcomes
 
-    def _create(self, wishes: Sequence[Wish], still: Still) -> Mapping[str, Outcome]:
+    def _create(self, desired_set: Sequence[TopicToCreate], still: Still) -> Mapping[str, Outcome]:
         from confluent_kafka.admin import NewTopic
 
         with self._asking() as client:
             topics = [
                 NewTopic(
-                    wish.name,
-                    wish.partitions or -1,
-                    wish.replication_factor or -1,
-                    config=dict(wish.config),
+                    desired.name,
+                    desired.partitions or -1,
+                    desired.replication_factor or -1,
+                    config=dict(desired.config),
                 )
-                for wish in wishes
+                for desired in desired_set
             ]
             still()
             futures = client.create_topics(
@@ -220,20 +222,22 @@ class ConfluentAdmin:
                     outcomes[name] = self._outcome(future, already=_UNKNOWN_TOPIC)
         return outcomes
 
-    def alter(self, changes: Sequence[Alteration], still: Still = always) -> Mapping[str, Outcome]:
+    def alter_configs(
+        self, changes: Sequence[ConfigChange], still: Still = always
+    ) -> Mapping[str, Outcome]:
         outcomes: dict[str, Outcome] = {}
         for batch in _batches(changes, _ALTER_BATCH):
             try:
                 outcomes.update(self._alter(batch, still))
             except KafkaRefused as refused:
                 if len(batch) == 1:
-                    outcomes[batch[0].name] = Refused(refused.message)
+                    outcomes[batch[0].name] = Rejected(refused.message)
                     continue
                 for change in batch:
-                    outcomes.update(self.alter([change], still))
+                    outcomes.update(self.alter_configs([change], still))
         return outcomes
 
-    def _alter(self, changes: Sequence[Alteration], still: Still) -> Mapping[str, Outcome]:
+    def _alter(self, changes: Sequence[ConfigChange], still: Still) -> Mapping[str, Outcome]:
         from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
         def entry(name: str, value: str | None) -> ConfigEntry:
@@ -256,16 +260,18 @@ class ConfluentAdmin:
                 for resource, future in futures.items()
             }
 
-    def grow(self, partitions: Mapping[str, int], still: Still = always) -> Mapping[str, Outcome]:
+    def create_partitions(
+        self, partitions: Mapping[str, int], still: Still = always
+    ) -> Mapping[str, Outcome]:
         from confluent_kafka.admin import NewPartitions
 
         outcomes: dict[str, Outcome] = {}
         for batch in _batches(list(partitions), _ALTER_BATCH):
             with self._asking() as client:
-                wishes = [NewPartitions(name, partitions[name]) for name in batch]
+                desired_set = [NewPartitions(name, partitions[name]) for name in batch]
                 still()
                 futures = client.create_partitions(
-                    wishes,
+                    desired_set,
                     operation_timeout=self._timeout * _BROKER_SHARE,
                     request_timeout=self._timeout,
                 )
@@ -273,17 +279,17 @@ class ConfluentAdmin:
                     outcomes[name] = self._outcome(future, already=_NO_CODE)
         return outcomes
 
-    def acls(self) -> AclView:
+    def acls(self) -> ObservedAcls:
         return self._acls.all()
 
     def add_acls(
-        self, bindings: Sequence[Binding], still: Still = always
-    ) -> Mapping[Binding, Outcome]:
+        self, bindings: Sequence[AclBinding], still: Still = always
+    ) -> Mapping[AclBinding, Outcome]:
         return self._acls.add(bindings, still)
 
     def remove_acls(
-        self, bindings: Sequence[Binding], still: Still = always
-    ) -> Mapping[Binding, Outcome]:
+        self, bindings: Sequence[AclBinding], still: Still = always
+    ) -> Mapping[AclBinding, Outcome]:
         return self._acls.remove(bindings, still)
 
     def close(self) -> None:
@@ -317,14 +323,14 @@ class ConfluentAdmin:
                 **self._read_properties(),
                 **OWN,
                 "bootstrap.servers": self._bootstrap,
-                "error_cb": self._hear,
+                "error_cb": self._on_error,
             }
             try:
                 self._client = AdminClient(settings)
             except KafkaException as raised:
                 # A property that librdkafka does not know, a certificate that is not there.
                 raise KafkaRefused(f"Kafka's client: {raised.args[0].str()}") from None
-            self._made_at, self._last_words = now, ""
+            self._made_at, self._last_message = now, ""
         return self._client
 
     def _read_properties(self) -> Mapping[str, str]:
@@ -335,16 +341,16 @@ class ConfluentAdmin:
         except ConfigError as error:
             raise KafkaRefused(str(error)) from None
 
-    def _hear(self, error: KafkaError) -> None:
+    def _on_error(self, error: KafkaError) -> None:
         # "All brokers are down" says less than the reason that came before it.
         if error.name() != "_ALL_BROKERS_DOWN":
-            self._last_words = _STATE.sub("", error.str())
+            self._last_message = _STATE.sub("", error.str())
 
     def _wait(self, future: Future[_T]) -> _T:
         return future.result(self._timeout + _SLACK_SECONDS)
 
-    def _each(self, future: Future[_T]) -> _T | Refused | Unknown | None:
-        """One topic's answer of a reading batch: None = there is no such topic."""
+    def _each(self, future: Future[_T]) -> _T | Rejected | OutcomeUnknown | None:
+        """Returns one topic's answer of a reading batch: None = there is no such topic."""
         from confluent_kafka import KafkaException
 
         try:
@@ -354,9 +360,9 @@ class ConfluentAdmin:
             if error.code() in _ABSENT:
                 return None
             if error.code() == _TOPIC_DENIED:
-                return Refused(error.str())
+                return Rejected(error.str())
             if error.code() == _LEADER_NOT_AVAILABLE:
-                return Unknown(error.str())
+                return OutcomeUnknown(error.str())
             raise
 
     def _outcome(self, future: Future[None], *, already: int) -> Outcome:
@@ -366,26 +372,26 @@ class ConfluentAdmin:
             self._wait(future)
         except KafkaException as raised:
             error = raised.args[0]
-            return AlreadySo() if error.code() == already else self._failure(error)
+            return AlreadyDone() if error.code() == already else self._failure(error)
         except TimeoutError:
-            return Unknown("no answer")
-        return Done()
+            return OutcomeUnknown("no answer")
+        return Succeeded()
 
     @staticmethod
     def _failure(error: KafkaError) -> Outcome:
-        return Unknown(error.str()) if _is_passing(error) else Refused(error.str())
+        return OutcomeUnknown(error.str()) if _is_passing(error) else Rejected(error.str())
 
     def _error(self, error: KafkaError, client: AdminClient) -> KafkaRefused | KafkaUnavailable:
         if _is_passing(error):
             return self._unavailable(error.str(), client)
         return KafkaRefused(f"Kafka at {self._bootstrap}: {error.str()}", kafka_error=error.name())
 
-    def _unavailable(self, words: str, client: AdminClient) -> KafkaUnavailable:
+    def _unavailable(self, message: str, client: AdminClient) -> KafkaUnavailable:
         # What librdkafka knows of the reason waits in its queue of events.
         client.poll(0)
         # An address may mean another broker by now, and one that is away must not be dialled on
         # and on in the background: the next call begins anew.
-        reason, self._client = self._last_words or words, None
+        reason, self._client = self._last_message or message, None
         return KafkaUnavailable(
             f"no broker of {self._bootstrap} answered within {self._timeout:g} s: {reason}"
         )
@@ -396,9 +402,9 @@ def _is_passing(error: KafkaError) -> bool:
     return error.code() < 0 or error.retriable() or error.code() in _PASSING
 
 
-def _seen(topic: Any) -> Seen:
+def _seen(topic: Any) -> KafkaTopic:
     counts = [len(partition.replicas) for partition in topic.partitions]
-    return Seen(
+    return KafkaTopic(
         topic.name,
         _id_bytes(topic.topic_id),
         len(counts),

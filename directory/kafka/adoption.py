@@ -1,6 +1,7 @@
 """Adoption as an operator asks for it: rows that say what happens with each topic, and doing it.
 
-Where a topic goes is ``directory/namespace/mapping.py``'s to say; refuses to talk to Kafka.
+Where a topic goes is ``directory/namespace/adoption_mapping.py``'s to say; refuses to talk to
+Kafka.
 """
 
 from __future__ import annotations
@@ -9,23 +10,28 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from directory.kafka.applying.pushed import Pushed
-from directory.kafka.contract import Seen, Survey
+from directory.kafka.admin_contract import KafkaMetadata, KafkaTopic
+from directory.kafka.applying.last_applied_configs import AppliedTopic
 from directory.kafka.fenced_commits import TopicCommits
-from directory.namespace.command import Observed, TopicNews
+from directory.namespace.adoption_mapping import (
+    Adoption,
+    AdoptionAction,
+    MappingRule,
+    plan_adoption,
+)
+from directory.namespace.command import ObservedTopic, TopicObservation
 from directory.namespace.entry import Provision, Topic
-from directory.namespace.mapping import Action, Adoption, MappingRule, plan_adoption
 from directory.namespace.physical_names import is_protected
 from directory.namespace.plan_create import TAKEN_OVER
-from directory.namespace.snapshot import Located, Snapshot
+from directory.namespace.snapshot import LocatedTopic, Snapshot
 from resolver.path import Path
 
 __all__ = [
-    "Adopted",
-    "Move",
+    "AdoptionRow",
+    "CreateStep",
+    "MoveStep",
     "Step",
-    "TakeIn",
-    "TakeOver",
+    "TakeOverStep",
     "carry_out",
     "observed",
     "plan",
@@ -34,7 +40,7 @@ __all__ = [
 
 
 @dataclass(frozen=True, slots=True)
-class Adopted:
+class AdoptionRow:
     """What adoption does, did, or would do with one topic (``kdir.v1.Adoption``)."""
 
     physical_name: str
@@ -48,15 +54,15 @@ class Adopted:
 
 
 @dataclass(frozen=True, slots=True)
-class TakeIn:
+class CreateStep:
     """A new entry."""
 
     segments: tuple[str, ...]
-    observed: Observed
+    observed: ObservedTopic
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class MoveStep:
     """An entry that was adopted before goes elsewhere."""
 
     source: Path
@@ -64,25 +70,25 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True)
-class TakeOver:
+class TakeOverStep:
     """An entry takes the topic that Kafka has under its name."""
 
-    news: TopicNews
+    news: TopicObservation
 
 
-Step = TakeIn | Move | TakeOver | None
+Step = CreateStep | MoveStep | TakeOverStep | None
 
 
-def taken_in(mount: Path, segments: tuple[str, ...], found: Observed) -> Adopted:
-    """The row of a topic that gets an entry there."""
+def taken_in(mount: Path, segments: tuple[str, ...], found: ObservedTopic) -> AdoptionRow:
+    """Returns the row of a topic that gets an entry there."""
     path = Path((*mount.segments, *segments))
-    step = TakeIn(segments, found)
-    return Adopted(found.physical_name, path, 0, Action.ADOPT.value, step=step)
+    step = CreateStep(segments, found)
+    return AdoptionRow(found.physical_name, path, 0, AdoptionAction.ADOPT.value, step=step)
 
 
-def observed(seen: Seen, config: Mapping[str, str] = MappingProxyType({})) -> Observed:
+def observed(seen: KafkaTopic, config: Mapping[str, str] = MappingProxyType({})) -> ObservedTopic:
     """A topic of Kafka, in the words of the namespace."""
-    return Observed(
+    return ObservedTopic(
         physical_name=seen.name,
         topic_id=seen.topic_id,
         partitions=seen.partitions,
@@ -92,41 +98,46 @@ def observed(seen: Seen, config: Mapping[str, str] = MappingProxyType({})) -> Ob
 
 
 def plan(
-    rules: Sequence[MappingRule], survey: Survey, snapshot: Snapshot, mount: Path, *, remap: bool
-) -> list[Adopted]:
-    """What adoption would do with every topic that Kafka shows, by physical name."""
+    rules: Sequence[MappingRule],
+    survey: KafkaMetadata,
+    snapshot: Snapshot,
+    mount: Path,
+    *,
+    remap: bool,
+) -> list[AdoptionRow]:
+    """Returns what adoption would do with every topic that Kafka shows, by physical name."""
     shown = [seen for seen in survey.topics.values() if seen.partitions and not seen.internal]
     rows = plan_adoption(
         rules, [observed(seen) for seen in shown], snapshot, mount=mount, remap_adopted=remap
     )
-    return [_row(row, snapshot, mount) for row in rows]
+    return [_to_row(row, snapshot, mount) for row in rows]
 
 
-def _row(row: Adoption, snapshot: Snapshot, mount: Path) -> Adopted:
+def _to_row(row: Adoption, snapshot: Snapshot, mount: Path) -> AdoptionRow:
     name = row.observed.physical_name
     path = Path((*mount.segments, *row.segments)) if row.segments else None
-    plain = Adopted(name, path, row.rule, row.action.value, row.message)
+    plain = AdoptionRow(name, path, row.rule, row.action.value, row.message)
     if row.is_new:
-        return replace(plain, step=TakeIn(row.segments, row.observed))
+        return replace(plain, step=CreateStep(row.segments, row.observed))
     located = snapshot.locate(name)
     if located is None or located.relative is None:
         return plain
     here = Path((*mount.segments, *located.relative))
-    if row.action is Action.MOVE:
-        return replace(plain, step=Move(here, located.topic.entry_id))
+    if row.action is AdoptionAction.MOVE:
+        return replace(plain, step=MoveStep(here, located.topic.entry_id))
     if _takes_over(located, row.observed):
-        return Adopted(
+        return AdoptionRow(
             name,
             here,
             row.rule,
-            Action.ADOPT.value,
+            AdoptionAction.ADOPT.value,
             _why_over(located.topic),
-            TakeOver(_news(here, located.topic, row.observed)),
+            TakeOverStep(_news(here, located.topic, row.observed)),
         )
     return plain
 
 
-def _takes_over(located: Located, found: Observed) -> bool:
+def _takes_over(located: LocatedTopic, found: ObservedTopic) -> bool:
     # A failed entry whose topic is in Kafka all the same: it was there before, or came since.
     if is_protected(found.physical_name):
         return False
@@ -139,8 +150,8 @@ def _why_over(topic: Topic) -> str:
     return "kdir did not make it; the entry takes Kafka's topic as it is"
 
 
-def _news(path: Path, topic: Topic, found: Observed) -> TopicNews:
-    return TopicNews(
+def _news(path: Path, topic: Topic, found: ObservedTopic) -> TopicObservation:
+    return TopicObservation(
         path=path,
         entry_id=topic.entry_id,
         provision=Provision.ACTIVE,
@@ -152,32 +163,32 @@ def _news(path: Path, topic: Topic, found: Observed) -> TopicNews:
     )
 
 
-def carry_out(rows: Sequence[Adopted], commits: TopicCommits) -> list[Adopted]:
-    """Do what the rows say; a move that is refused keeps its topic where it is, and says why.
+def carry_out(rows: Sequence[AdoptionRow], commits: TopicCommits) -> list[AdoptionRow]:
+    """Does what the rows say; a move that is refused keeps its topic where it is, and says why.
 
     Raises:
         StoreUnavailable
     """
-    take_in = [step for row in rows if isinstance(step := row.step, TakeIn)]
+    take_in = [step for row in rows if isinstance(step := row.step, CreateStep)]
     commits.adopt([(step.segments, step.observed) for step in take_in])
-    over = [step.news for row in rows if isinstance(step := row.step, TakeOver)]
+    over = [step.news for row in rows if isinstance(step := row.step, TakeOverStep)]
     if over:  # what was pushed was pushed to the topic of before
-        commits.put_all([Pushed().to_write(news.entry_id) for news in over])
+        commits.put_all([AppliedTopic().to_write(news.entry_id) for news in over])
     commits.record(over)
     moves = [
         (step.source, step.entry_id, row.path)
         for row in rows
-        if isinstance(step := row.step, Move) and row.path is not None
+        if isinstance(step := row.step, MoveStep) and row.path is not None
     ]
     # A note begins with the path that it is about, and no path holds a space.
     stayed = {note.split(" ", 1)[0]: note for note in commits.move(moves)}
     return [_moved(row, stayed) for row in rows]
 
 
-def _moved(row: Adopted, stayed: Mapping[str, str]) -> Adopted:
+def _moved(row: AdoptionRow, stayed: Mapping[str, str]) -> AdoptionRow:
     step = row.step
-    note = stayed.get(str(step.source)) if isinstance(step, Move) else None
-    if not isinstance(step, Move) or note is None:
+    note = stayed.get(str(step.source)) if isinstance(step, MoveStep) else None
+    if not isinstance(step, MoveStep) or note is None:
         return row
     message = note.replace(str(step.source), "it", 1)
-    return replace(row, path=step.source, action=Action.KEEP.value, message=message)
+    return replace(row, path=step.source, action=AdoptionAction.KEEP.value, message=message)

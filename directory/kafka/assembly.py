@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from kdir.v1 import admin_pb2, entry_pb2
 
 from directory.kafka.admin_client import ConfluentAdmin
-from directory.kafka.adoption import Adopted
+from directory.kafka.adoption import AdoptionRow
 from directory.kafka.drift import Drift
 from directory.kafka.reconciler import Reconciler
 from directory.kafka.reconciler_settings import KafkaSettings
@@ -42,7 +42,7 @@ _AROUND_BYTES: Final = 5
 
 
 def settings_of(config: KafkaConfig) -> KafkaSettings:
-    """What the reconciler is told."""
+    """Returns what the reconciler is told."""
     return KafkaSettings(
         bootstrap=config.bootstrap,
         ceiling=config.ceiling,
@@ -66,7 +66,7 @@ def reconciler_of(
     unconfirmed_seconds: Callable[[], float] = lambda: 0.0,
     unmanaged: Callable[[], str] = lambda: "",
 ) -> Reconciler:
-    """The reconciler of a cluster that has a Kafka; not started.
+    """Returns the reconciler of a cluster that has a Kafka; not started.
 
     Raises:
         ValueError: it has none.
@@ -101,8 +101,8 @@ def reconciler_of(
     )
 
 
-def adoption_to_proto(adopted: Adopted) -> admin_pb2.Adoption:
-    """One row of an answer."""
+def adoption_to_proto(adopted: AdoptionRow) -> admin_pb2.Adoption:
+    """Returns one row of an answer."""
     return admin_pb2.Adoption(
         physical_name=adopted.physical_name,
         path="" if adopted.path is None else str(adopted.path),
@@ -112,8 +112,8 @@ def adoption_to_proto(adopted: Adopted) -> admin_pb2.Adoption:
     )
 
 
-def adoptions_to_proto(rows: Sequence[Adopted]) -> admin_pb2.AdoptTopicsResponse:
-    """The rows of an answer, as many as one message holds."""
+def adoptions_to_proto(rows: Sequence[AdoptionRow]) -> admin_pb2.AdoptTopicsResponse:
+    """Returns the rows of an answer, as many as one message holds."""
     response = admin_pb2.AdoptTopicsResponse()
     room = _ANSWER_BYTES
     for row in rows:
@@ -127,12 +127,12 @@ def adoptions_to_proto(rows: Sequence[Adopted]) -> admin_pb2.AdoptTopicsResponse
 
 
 def drift_to_proto(drift: Drift) -> admin_pb2.Drift:
-    """One row of an answer."""
+    """Returns one row of an answer."""
     return admin_pb2.Drift(
         path=str(drift.path),
         physical_name=drift.physical_name,
         field=drift.field,
-        wanted=drift.wanted,
-        found=drift.found,
+        wanted=drift.expected,
+        found=drift.actual,
         provision=entry_pb2.Provision.Name(drift.provision),
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Self
 
-from directory.kafka.contract import Seen, Wish
+from directory.kafka.admin_contract import KafkaTopic, TopicToCreate
 from directory.namespace.entry import Topic
 
 __all__ = ["Attempt"]
@@ -34,9 +34,11 @@ class Attempt:
     replication_factor: int = 0
 
     @classmethod
-    def of_wish(cls, number: str, incarnation: str, kafka_id: str, wish: Wish) -> Self:
+    def of_desired(
+        cls, number: str, incarnation: str, kafka_id: str, desired: TopicToCreate
+    ) -> Self:
         """Returns the attempt at what is wished."""
-        return cls(number, incarnation, kafka_id, wish.partitions, wish.replication_factor)
+        return cls(number, incarnation, kafka_id, desired.partitions, desired.replication_factor)
 
     def to_text(self) -> str:
         """Returns the stored form: words, none of which holds a space."""
@@ -46,10 +48,10 @@ class Attempt:
     @classmethod
     def from_text(cls, text: str) -> Self | None:
         """Returns what ``to_text`` stored; None for any other text, such as an older kdir's."""
-        form, *words = text.split(" ")
-        if form != _FORM or len(words) != 5 or not (words[3] + words[4]).isdigit():
+        form, *message = text.split(" ")
+        if form != _FORM or len(message) != 5 or not (message[3] + message[4]).isdigit():
             return None
-        number, incarnation, kafka_id, partitions, replicas = words
+        number, incarnation, kafka_id, partitions, replicas = message
         return cls(
             number,
             "" if incarnation == "-" else incarnation,
@@ -68,7 +70,7 @@ class Attempt:
             return None
         return found
 
-    def accounts_for(self, seen: Seen) -> bool:
+    def accounts_for(self, seen: KafkaTopic) -> bool:
         """True if a topic is as it was asked for; one that is otherwise was made by somebody else.
 
         A topic of which Kafka cannot say yet how many partitions it has may still become it.

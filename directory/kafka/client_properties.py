@@ -69,7 +69,7 @@ class ClientProperties:
     """What the files that properties name are below."""
 
     def read(self) -> dict[str, str]:
-        """All of them, as Kafka's client takes them.
+        """Returns all of them, as Kafka's client takes them.
 
         Raises:
             ConfigError
@@ -100,14 +100,18 @@ class ClientProperties:
         mechanism = found.get("sasl.mechanism", found.get("sasl.mechanisms", "GSSAPI"))
         return protocol, mechanism if protocol.startswith("SASL_") else ""
 
-    def said(self) -> str:
-        """How kdir comes in, for people; nothing where that is in the clear and without a name."""
+    def reported(self) -> str:
+        """Returns how kdir comes in, for people; nothing where that is in the clear and without a
+        name.
+        """
         protocol, mechanism = self.listener()
         way = f"{protocol} ({mechanism})" if mechanism else protocol
         return "" if not (self.given or self.file) else f"by {way}"
 
     def advice(self) -> str:
-        """What is wrong with the file's permissions; empty: nothing, or there is no file."""
+        """Returns what is wrong with the file's permissions; empty: nothing, or there
+        is no file.
+        """
         try:
             mode = pathlib.Path(self.file).stat().st_mode if self.file else 0
         except OSError:
@@ -143,10 +147,10 @@ class ClientProperties:
         try:
             AdminClient({**properties, **OWN})
         except KafkaException as error:
-            words = str(error.args[0].str()).strip()
+            message = str(error.args[0].str()).strip()
         else:
             return
-        unknown = _UNKNOWN.match(words)
+        unknown = _UNKNOWN.match(message)
         if unknown:
             where = "kafka.properties" if unknown[1] in self.given else "kafka.properties_file"
             near = difflib.get_close_matches(unknown[1], _USUAL, n=1, cutoff=0.0)
@@ -155,17 +159,17 @@ class ClientProperties:
             )
         for key, value in properties.items():
             if value and _SECRET.search(key):
-                words = words.replace(value, "…")
-        raise ConfigError(f"kafka.properties: Kafka's client: {words}")
+                message = message.replace(value, "…")
+        raise ConfigError(f"kafka.properties: Kafka's client: {message}")
 
 
 def client_properties(table: Table, base: pathlib.Path | None) -> ClientProperties:
-    """Read ``properties`` and ``properties_file`` of ``[kafka]``, but not that file.
+    """Reads ``properties`` and ``properties_file`` of ``[kafka]``, but not that file.
 
     Raises:
         ConfigError
     """
-    value = table.take("properties", {})
+    value = table.pop("properties", {})
     if not isinstance(value, dict):
         table.fail("properties", value, 'expected a table such as { "security.protocol" = "SSL" }')
     given = _flat(table.where("properties"), value)

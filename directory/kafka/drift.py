@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from directory.kafka.compare import Recorded, differences, show_id
-from directory.kafka.contract import Survey
+from directory.kafka.admin_contract import KafkaMetadata
+from directory.kafka.metadata_diff import RecordedTopic, differences, show_id
 from directory.namespace.entry import Kind, Provision
 from resolver.path import Path
 
@@ -22,8 +22,8 @@ class Drift:
     path: Path
     physical_name: str
     field: str
-    wanted: str
-    found: str
+    expected: str
+    actual: str
     provision: Provision
     state: str = ""
     """Why it is so, where that is known here."""
@@ -31,8 +31,8 @@ class Drift:
     """What stands at the path: of ACLs on groups and transactional ids a directory."""
 
 
-def drift_of(one: Recorded, survey: Survey | None = None) -> list[Drift]:
-    """The differences of one topic, in order of field.
+def drift_of(one: RecordedTopic, survey: KafkaMetadata | None = None) -> list[Drift]:
+    """Returns the differences of one topic, in order of field.
 
     ``survey``: what Kafka showed last, where that is known; else what was recorded of it.
     """
@@ -51,7 +51,7 @@ def drift_of(one: Recorded, survey: Survey | None = None) -> list[Drift]:
         case Provision.ACTIVE:
             return [
                 row(each.field, each.wanted, each.found)
-                for each in differences(topic, seen, one.wished)
+                for each in differences(topic, seen, one.desired_config)
             ]
         case _:
             # Not in Kafka yet, or not ours there: nothing to compare with.

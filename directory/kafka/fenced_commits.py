@@ -14,10 +14,10 @@ from directory.namespace.command import (
     Command,
     FinishDelete,
     MoveTopics,
-    Observed,
+    ObservedTopic,
     Plan,
-    RecordTopics,
-    TopicNews,
+    RecordObservations,
+    TopicObservation,
 )
 from directory.namespace.keys import detached_key
 from directory.namespace.snapshot import Snapshot
@@ -25,7 +25,7 @@ from directory.store.base import Guard, Leadership, Limits, Put, Write
 from resolver.errors import KdirError, LimitExceeded, LostRace, Unavailable
 from resolver.path import Path
 
-__all__ = ["Commits", "LeadershipLost", "TopicCommits", "WritesCommands", "Written"]
+__all__ = ["CommandResult", "CommandWriter", "Commits", "LeadershipLost", "TopicCommits"]
 
 _log = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ class LeadershipLost(Exception):
     """Another server is the reconciler by now: nothing more may be done here."""
 
 
-class Written(Protocol):
+class CommandResult(Protocol):
     """What a command came to."""
 
     @property
@@ -53,10 +53,10 @@ class Written(Protocol):
         """What was committed."""
 
 
-class WritesCommands(Protocol):
+class CommandWriter(Protocol):
     """The writer, as far as it is needed here."""
 
-    def execute(
+    def commit_command(
         self,
         command: Command,
         *,
@@ -66,18 +66,18 @@ class WritesCommands(Protocol):
         extra_guards: Sequence[Guard] = (),
         extra_writes: Sequence[Write] = (),
         authorize: Callable[[Snapshot], Sequence[Guard]] = ...,
-    ) -> Written:
+    ) -> CommandResult:
         """Plan, commit, and wait until the replica has it."""
 
     def put_facts(self, writes: Sequence[Write], guards: Sequence[Guard] = ()) -> int:
-        """Write facts; the revision."""
+        """Writes facts; the revision."""
 
 
 class Commits(Protocol):
     """What provisioning needs to commit."""
 
-    def record(self, news: Sequence[TopicNews]) -> None:
-        """Commit what was learnt of topics.
+    def record(self, news: Sequence[TopicObservation]) -> None:
+        """Commits what was learnt of topics.
 
         Raises:
             LeadershipLost, StoreUnavailable
@@ -116,7 +116,7 @@ class TopicCommits:
 
     def __init__(
         self,
-        writer: WritesCommands,
+        writer: CommandWriter,
         limits: Limits,
         leadership: Leadership | None,
         principal: str = "",
@@ -138,7 +138,7 @@ class TopicCommits:
         return self._first
 
     def check(self) -> None:
-        """Check that the role is still held, as far as this process knows.
+        """Checks that the role is still held, as far as this process knows.
 
         Raises:
             LeadershipLost
@@ -146,40 +146,40 @@ class TopicCommits:
         if self._leadership is not None and not self._leadership.held():
             raise LeadershipLost
 
-    def record(self, news: Sequence[TopicNews]) -> None:
-        def commit(batch: Sequence[TopicNews]) -> Sequence[str]:
-            return self._execute(RecordTopics(news=tuple(batch))).notes
+    def record(self, news: Sequence[TopicObservation]) -> None:
+        def commit(batch: Sequence[TopicObservation]) -> Sequence[str]:
+            return self._execute(RecordObservations(news=tuple(batch))).notes
 
         for note in self._in_batches("record", news, commit, lambda one: one.path):
             _log.error("not recorded: %s", note)
 
-    def reserve(self, news: Sequence[TopicNews]) -> Sequence[str]:
-        """Commit how many partitions topics are to have, as far as quotas let them; one sentence
+    def reserve(self, news: Sequence[TopicObservation]) -> Sequence[str]:
+        """Commits how many partitions topics are to have, as far as quotas let them; one sentence
         for each of which they do not.
 
         Raises:
             LeadershipLost, StoreUnavailable
         """
 
-        def commit(batch: Sequence[TopicNews]) -> Sequence[str]:
-            return self._execute(RecordTopics(news=tuple(batch), within_quotas=True)).notes
+        def commit(batch: Sequence[TopicObservation]) -> Sequence[str]:
+            return self._execute(RecordObservations(news=tuple(batch), within_quotas=True)).notes
 
         return self._in_batches("record", news, commit, lambda one: one.path)
 
-    def adopt(self, topics: Sequence[tuple[tuple[str, ...], Observed]]) -> Sequence[str]:
-        """Take topics in; one sentence for each that was put elsewhere or left out.
+    def adopt(self, topics: Sequence[tuple[tuple[str, ...], ObservedTopic]]) -> Sequence[str]:
+        """Takes topics in; one sentence for each that was put elsewhere or left out.
 
         Raises:
             LeadershipLost, StoreUnavailable
         """
 
-        def commit(batch: Sequence[tuple[tuple[str, ...], Observed]]) -> Sequence[str]:
+        def commit(batch: Sequence[tuple[tuple[str, ...], ObservedTopic]]) -> Sequence[str]:
             return self._execute(AdoptTopics(topics=tuple(batch))).notes
 
         return self._in_batches("adopt", topics, commit, lambda one: one[1].physical_name)
 
     def move(self, moves: Sequence[tuple[Path, int, Path]]) -> Sequence[str]:
-        """Move topics (where it is, entry id, where to); one sentence for each that stays.
+        """Moves topics (where it is, entry id, where to); one sentence for each that stays.
 
         Raises:
             LeadershipLost, StoreUnavailable
@@ -202,7 +202,7 @@ class TopicCommits:
         self._execute(FinishDelete(topics=((name, entry_id),)), extra_writes=(mark,))
 
     def put(self, writes: Sequence[Write], guards: Sequence[Guard] = ()) -> None:
-        """Commit facts, where these guards hold, too.
+        """Commits facts, where these guards hold, too.
 
         Raises:
             LeadershipLost, StoreUnavailable
@@ -239,7 +239,7 @@ class TopicCommits:
         return True
 
     def put_all(self, writes: Sequence[Write]) -> None:
-        """Commit facts that need not be there together: as many transactions as it takes.
+        """Commits facts that need not be there together: as many transactions as it takes.
 
         Raises:
             LeadershipLost, StoreUnavailable
@@ -263,7 +263,7 @@ class TopicCommits:
     def _execute(self, command: Command, extra_writes: Sequence[Write] = ()) -> Plan:
         self.check()
         try:
-            written = self._writer.execute(
+            written = self._writer.commit_command(
                 command,
                 principal=self._principal,
                 timeout_seconds=_TIMEOUT_SECONDS,
@@ -279,7 +279,7 @@ class TopicCommits:
     def _in_batches(
         self, kind: str, items: Sequence[_T], commit: _Commit[_T], name: Callable[[_T], object]
     ) -> list[str]:
-        """Commit all, in order: as many at once as turned out to fit so far, and a little more."""
+        """Commits all, in order: as many at once as turned out to fit so far, and a little more."""
         notes: list[str] = []
         start, size = 0, self._sizes.get(kind, self._first)
         while start < len(items):
@@ -309,7 +309,7 @@ class _Commit(Protocol[_Item_contra]):
 def _halving(
     batch: Sequence[_T], reason: KdirError, commit: _Commit[_T], name: Callable[[_T], object]
 ) -> list[str]:
-    """What made a batch fail is found by halves, and left out; all others are committed."""
+    """Returns what made a batch fail is found by halves, and left out; all others are committed."""
     if len(batch) == 1:
         return [f"{name(batch[0])} is left out: {reason}"]
     notes: list[str] = []

@@ -6,24 +6,24 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from directory.kafka.applying.acl_applier import AclPusher
-from directory.kafka.applying.config_applier import Pusher
-from directory.kafka.contract import KafkaAdmin
+from directory.kafka.admin_contract import KafkaAdmin
+from directory.kafka.applying.acl_applier import AclApplier
+from directory.kafka.applying.config_applier import ConfigApplier
 from directory.kafka.fenced_commits import TopicCommits
-from directory.kafka.provision import Settling
-from directory.kafka.retry_queue import Backoff, Worklist
-from directory.kafka.sweep import Sweeper
+from directory.kafka.provisioning import RecentTopicChanges
+from directory.kafka.retry_queue import Backoff, RetryQueue
+from directory.kafka.sweep import KafkaSweep
 from directory.store.base import Leadership
 
-__all__ = ["Health", "Term"]
+__all__ = ["KafkaHealth", "LeaderTerm"]
 
 
 @dataclass(frozen=True, slots=True)
-class Health:
+class KafkaHealth:
     """How Kafka was doing when it was last asked."""
 
     reachable: bool
-    words: str
+    message: str
     since: float
     """Unix seconds since when it has been so."""
     seen_id: str = ""
@@ -31,17 +31,17 @@ class Health:
     """By the monotonic clock."""
 
 
-class Term:
+class LeaderTerm:
     """One time in office: what a leader learns and the next one finds out anew."""
 
     def __init__(
         self,
         leadership: Leadership,
         commits: TopicCommits,
-        sweeper: Sweeper,
-        settling: Settling,
-        pusher: Pusher,
-        acl_pusher: AclPusher,
+        sweeper: KafkaSweep,
+        settling: RecentTopicChanges,
+        pusher: ConfigApplier,
+        acl_pusher: AclApplier,
         chance: random.Random,
         clock: Callable[[], float],
     ) -> None:
@@ -51,7 +51,7 @@ class Term:
         self.settling = settling
         self.pusher = pusher
         self.acl_pusher = acl_pusher
-        self.worklist = Worklist(clock, chance)
+        self.worklist = RetryQueue(clock, chance)
         self.retry = Backoff(chance)
         self.seen = False
         """Whether the replica has come to the election."""
@@ -60,17 +60,17 @@ class Term:
         self.admin: KafkaAdmin | None = None
 
     @property
-    def pushers(self) -> tuple[Pusher, AclPusher]:
+    def pushers(self) -> tuple[ConfigApplier, AclApplier]:
         """Those who change in Kafka what is armed."""
         return self.pusher, self.acl_pusher
 
     def close_admin(self) -> None:
-        """Begin with new connections the next time."""
+        """Begins with new connections the next time."""
         admin, self.admin = self.admin, None
         if admin is not None:
             admin.close()
 
     def end(self) -> None:
-        """Give up the role."""
+        """Gives up the role."""
         self.close_admin()
         self.leadership.release()

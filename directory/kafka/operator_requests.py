@@ -15,16 +15,16 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from directory.kafka import adoption, pin_and_stop
-from directory.kafka.adoption import Adopted
-from directory.kafka.contract import KafkaAdmin, Refused, Seen, Survey
-from directory.kafka.desk import Desk
+from directory.kafka.admin_contract import KafkaAdmin, KafkaMetadata, KafkaTopic, Rejected
+from directory.kafka.adoption import AdoptionRow
 from directory.kafka.fenced_commits import TopicCommits
-from directory.kafka.pin_and_stop import KafkaFacts
-from directory.namespace.command import Observed
-from directory.namespace.mapping import MappingRule
+from directory.kafka.kafka_context import KafkaContext
+from directory.kafka.pin_and_stop import PinAndStop
+from directory.namespace.adoption_mapping import MappingRule
+from directory.namespace.command import ObservedTopic
 from directory.namespace.physical_names import refuse_protected
-from directory.namespace.removal_records import LARGE_CHANGES_LEVEL, level_of
-from directory.store.base import KeyIs
+from directory.namespace.removal_records import LARGE_CHANGES_LEVEL, removal_level
+from directory.store.base import KeyEquals
 from directory.store.large_changes import LARGE, SWEEP, LargeAdoption, adoptions, rules_to_proto
 from resolver.errors import (
     Absent,
@@ -35,7 +35,7 @@ from resolver.errors import (
     VanishGuard,
 )
 
-__all__ = ["Adopting", "Operations"]
+__all__ = ["AdoptionResult", "OperatorRequests"]
 
 _log = logging.getLogger(__name__)
 
@@ -47,19 +47,19 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
-class Adopting:
+class AdoptionResult:
     """What an adoption came to, or would come to."""
 
-    rows: Sequence[Adopted]
+    rows: Sequence[AdoptionRow]
     under_way: LargeAdoption | None = None
     """How far it is, where it goes on after the answer: the rows say what is being done."""
 
 
-class Operations:
+class OperatorRequests:
     """For any thread."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
+    def __init__(self, kafka_context: KafkaContext) -> None:
+        self._kafka_context = kafka_context
 
     def adopt(
         self,
@@ -68,8 +68,8 @@ class Operations:
         remap: bool,  # noqa: FBT001
         principal: str = "",
         timeout_seconds: float = 10.0,
-    ) -> Adopting:
-        """Take in what Kafka has, by rules; or only say what would be done.
+    ) -> AdoptionResult:
+        """Takes in what Kafka has, by rules; or only say what would be done.
 
         Rules that are given are kept for the topics that appear later; none = those in force.
         Entries whose topic kdir could not make because it was there, and those whose topic was
@@ -80,55 +80,61 @@ class Operations:
         Raises:
             KafkaUnavailable, KafkaRefused, KafkaReplaced, VanishGuard, StoreUnavailable
         """
-        deadline = self._desk.clock() + timeout_seconds
-        survey = self._ask(lambda admin: admin.survey())
-        snapshot = self._desk.latest()
-        held = KafkaFacts.of(snapshot)
+        deadline = self._kafka_context.clock() + timeout_seconds
+        survey = self._with_admin(lambda admin: admin.describe_all())
+        snapshot = self._kafka_context.latest()
+        held = PinAndStop.load(snapshot)
         _refuse_another(held, survey.cluster_id)
         placing = tuple(rules) or held.rules
         rows = self._rows(placing, survey, remap=remap)
         if plan_only:
-            return Adopting(rows)
+            return AdoptionResult(rows)
         _refuse_when_stopped(held)
-        commits = TopicCommits(self._desk.writer, self._desk.limits, None, principal)
+        commits = TopicCommits(
+            self._kafka_context.writer, self._kafka_context.limits, None, principal
+        )
         keep = pin_and_stop.write_rules(rules) if rules else ()
         count = sum(row.step is not None for row in rows)
-        if count < LARGE or level_of(snapshot) < LARGE_CHANGES_LEVEL:
+        if count < LARGE or removal_level(snapshot) < LARGE_CHANGES_LEVEL:
             if keep:
                 commits.put(keep)
-            return Adopting(adoption.carry_out(rows, commits))
+            return AdoptionResult(adoption.carry_out(rows, commits))
         change = self._recorded(placing, remap=remap, principal=principal, count=count)
         commits.put((*keep, change.to_put()))
         under_way = self._wait_for(change, deadline)
         if under_way is not None:
-            return Adopting(rows, under_way)
-        return Adopting(_outcome(rows, self._rows(placing, survey, remap=remap)))
+            return AdoptionResult(rows, under_way)
+        return AdoptionResult(_outcome(rows, self._rows(placing, survey, remap=remap)))
 
     def under_way(self) -> list[LargeAdoption]:
-        """The adoptions that operators asked for and the elected server has not finished."""
-        return [one for one in adoptions(self._desk.latest()) if one.change_id != SWEEP]
+        """Returns the adoptions that operators asked for and the elected server has not
+        finished.
+        """
+        return [one for one in adoptions(self._kafka_context.latest()) if one.change_id != SWEEP]
 
-    def rows_of(self, change: LargeAdoption, survey: Survey) -> list[Adopted]:
-        """What is left of an adoption."""
+    def rows_of(self, change: LargeAdoption, survey: KafkaMetadata) -> list[AdoptionRow]:
+        """Returns what is left of an adoption."""
         return self._rows(change.rules, survey, remap=change.remap)
 
-    def _rows(self, rules: Sequence[MappingRule], survey: Survey, *, remap: bool) -> list[Adopted]:
-        placing = self._desk.settings.placing(tuple(rules))
-        snapshot = self._desk.latest()
-        mount = self._desk.mount_at(snapshot)
+    def _rows(
+        self, rules: Sequence[MappingRule], survey: KafkaMetadata, *, remap: bool
+    ) -> list[AdoptionRow]:
+        placing = self._kafka_context.settings.placing(tuple(rules))
+        snapshot = self._kafka_context.latest()
+        mount = self._kafka_context.mount_at(snapshot)
         return adoption.plan(placing, survey, snapshot, mount, remap=remap)
 
     def _recorded(
         self, rules: Sequence[MappingRule], *, remap: bool, principal: str, count: int
     ) -> LargeAdoption:
-        """The record of it; who asks again gets the one that is there."""
+        """Returns the record of it; who asks again gets the one that is there."""
         for one in self.under_way():
             if one.remap == remap and rules_to_proto(one.rules) == rules_to_proto(rules):
                 return one
-        now_ms = int(self._desk.now() * 1000)
+        now_ms = int(self._kafka_context.now() * 1000)
         return LargeAdoption(
             change_id=f"{now_ms:x}-{secrets.token_hex(4)}",
-            mount=self._desk.mount_at(self._desk.latest()),
+            mount=self._kafka_context.mount_at(self._kafka_context.latest()),
             started_at_ms=now_ms,
             done=0,
             left=count,
@@ -138,15 +144,15 @@ class Operations:
         )
 
     def _wait_for(self, change: LargeAdoption, deadline: float) -> LargeAdoption | None:
-        """What is left of it when the time is over; None = it is finished."""
+        """Returns what is left of it when the time is over; None = it is finished."""
         until = deadline - _ANSWER_SECONDS
         while True:
             found = next((o for o in self.under_way() if o.change_id == change.change_id), None)
-            if found is None or self._desk.clock() >= until:
+            if found is None or self._kafka_context.clock() >= until:
                 return found
-            self._desk.sleep(_LOOK_SECONDS)
+            self._kafka_context.sleep(_LOOK_SECONDS)
 
-    def look_up(self, physical_name: str) -> Observed:
+    def look_up(self, physical_name: str) -> ObservedTopic:
         """A topic as it is in Kafka now, for adopting it by path.
 
         Raises:
@@ -154,17 +160,17 @@ class Operations:
             Absent, KafkaUnavailable, KafkaRefused, KafkaReplaced, VanishGuard
         """
         refuse_protected(physical_name)
-        held = KafkaFacts.of(self._desk.latest())
+        held = PinAndStop.load(self._kafka_context.latest())
         _refuse_when_stopped(held)
 
-        def look(admin: KafkaAdmin) -> Observed:
+        def look(admin: KafkaAdmin) -> ObservedTopic:
             _refuse_another(held, admin.cluster_id())
             match admin.describe([physical_name]).get(physical_name):
                 case None:
                     raise Absent(f"Kafka has no topic {physical_name}", physical_name=physical_name)
-                case Refused(words):
-                    raise KafkaRefused(f"topic {physical_name}: {words}")
-                case Seen(internal=True):
+                case Rejected(message):
+                    raise KafkaRefused(f"topic {physical_name}: {message}")
+                case KafkaTopic(internal=True):
                     raise InvalidPhysicalName(
                         f"Kafka shows {physical_name} as an internal topic: kdir never adopts it",
                         physical_name=physical_name,
@@ -172,13 +178,13 @@ class Operations:
                     )
                 case seen:
                     configs = admin.configs([physical_name]).get(physical_name)
-                    known = {} if configs is None or isinstance(configs, Refused) else configs
+                    known = {} if configs is None or isinstance(configs, Rejected) else configs
                     return adoption.observed(seen, known)
 
-        return self._ask(look)
+        return self._with_admin(look)
 
     def acknowledge(self, text: str, *, principal: str = "") -> int:
-        """Go on after a stop, whose words are repeated: what they tell is accepted.
+        """Goes on after a stop, whose words are repeated: what they tell is accepted.
 
         Returns:
             The revision of the acknowledgement.
@@ -188,25 +194,32 @@ class Operations:
                 message.
             LostRace, StoreUnavailable
         """
-        snapshot = self._desk.latest()
-        held = KafkaFacts.of(snapshot)
+        snapshot = self._kafka_context.latest()
+        held = PinAndStop.load(snapshot)
         if held.stop is None or held.stop.text != text:
             now = f"expected: {held.stop.text}" if held.stop else "nothing is stopped"
             raise InvalidArgument(f"stopped: stop reason does not match; {now}", field="stopped")
-        guard = KeyIs(pin_and_stop.STOPPED, snapshot.fact(pin_and_stop.STOPPED))
-        revision = self._desk.writer.put_facts(
-            pin_and_stop.allow(held.stop, snapshot, int(self._desk.now() * 1000)), guards=(guard,)
+        guard = KeyEquals(pin_and_stop.STOPPED, snapshot.fact(pin_and_stop.STOPPED))
+        revision = self._kafka_context.writer.put_facts(
+            pin_and_stop.acknowledge_stop(
+                held.stop, snapshot, int(self._kafka_context.now() * 1000)
+            ),
+            guards=(guard,),
         )
-        _log.warning("%s: %s acknowledged: %s", self._desk.cluster, principal or "somebody", text)
+        _log.warning(
+            "%s: %s acknowledged: %s", self._kafka_context.cluster, principal or "somebody", text
+        )
         return revision
 
-    def _ask(self, question: Callable[[KafkaAdmin], _T]) -> _T:
-        with closing(self._desk.admin()) as admin:
+    def _with_admin(self, question: Callable[[KafkaAdmin], _T]) -> _T:
+        with closing(self._kafka_context.admin()) as admin:
             return question(admin)
 
 
-def _outcome(planned: Sequence[Adopted], after: Sequence[Adopted]) -> list[Adopted]:
-    """What became of the rows: as planned, but for topics that stand elsewhere all the same."""
+def _outcome(planned: Sequence[AdoptionRow], after: Sequence[AdoptionRow]) -> list[AdoptionRow]:
+    """Returns what became of the rows: as planned, but for topics that stand elsewhere all the
+    same.
+    """
     now = {row.physical_name: row for row in after}
     return [
         found
@@ -218,7 +231,7 @@ def _outcome(planned: Sequence[Adopted], after: Sequence[Adopted]) -> list[Adopt
     ]
 
 
-def _refuse_another(held: KafkaFacts, seen_id: str) -> None:
+def _refuse_another(held: PinAndStop, seen_id: str) -> None:
     if held.pinned and seen_id != held.pinned:
         raise KafkaReplaced(
             f"another Kafka cluster answers: {seen_id}; this directory belongs to {held.pinned}",
@@ -227,6 +240,6 @@ def _refuse_another(held: KafkaFacts, seen_id: str) -> None:
         )
 
 
-def _refuse_when_stopped(held: KafkaFacts) -> None:
+def _refuse_when_stopped(held: PinAndStop) -> None:
     if held.stop is not None:
         raise (KafkaReplaced if held.stop.kafka_id else VanishGuard)(held.stop.text)

@@ -10,22 +10,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from directory.kafka.compare import Stop
+from directory.kafka.metadata_diff import StopReason
+from directory.namespace.adoption_mapping import MappingRule
 from directory.namespace.keys import kafka_key
-from directory.namespace.mapping import MappingRule
-from directory.store.base import KeyIs, Put, Remove, Write
+from directory.store.base import Delete, KeyEquals, Put, Write
 from resolver.errors import InvalidArgument
 
 __all__ = [
     "NOT_ON_RECORD",
     "STOPPED",
     "Facts",
-    "KafkaFacts",
-    "allow",
-    "forget_allowed",
+    "PinAndStop",
+    "acknowledge_stop",
+    "forget_acknowledgement",
     "note_manager",
     "pin",
-    "pinned_words",
+    "pinned_text",
     "stop",
     "was_unmanaged",
     "write_rules",
@@ -46,11 +46,11 @@ class Facts(Protocol):
     """A snapshot, as far as facts go."""
 
     def fact(self, key: bytes) -> bytes | None:
-        """The value of a fact."""
+        """Returns the value of a fact."""
 
 
 @dataclass(frozen=True, slots=True)
-class KafkaFacts:
+class PinAndStop:
     """All of it, as of one snapshot."""
 
     pinned: str = ""
@@ -58,14 +58,14 @@ class KafkaFacts:
     """Unix milliseconds; 0 = before that was recorded."""
     unmanaged: bool = False
     """Another cluster manages this Kafka, as far as the elected server put it on record."""
-    stop: Stop | None = None
+    stop: StopReason | None = None
     allowed: int = 0
     """So many topics may be gone at the next comparison: an operator acknowledged them."""
     rules: tuple[MappingRule, ...] = ()
 
     @classmethod
-    def of(cls, snapshot: Facts) -> KafkaFacts:
-        """Read them. What cannot be read counts as not there, a stop as a stop."""
+    def load(cls, snapshot: Facts) -> PinAndStop:
+        """Reads them. What cannot be read counts as not there, a stop as a stop."""
         return cls(
             pinned=(snapshot.fact(_PIN) or b"").decode(errors="replace"),
             pinned_at_ms=_read_number(snapshot.fact(_PINNED_AT)),
@@ -77,60 +77,60 @@ class KafkaFacts:
 
 
 def pin(kafka_id: str, at_ms: int = 0) -> tuple[Write, ...]:
-    """Pin Kafka's own id, at a Unix time in milliseconds."""
+    """Pins Kafka's own id, at a Unix time in milliseconds."""
     return (Put(_PIN, kafka_id.encode()), Put(_PINNED_AT, str(at_ms).encode()))
 
 
-def stop(reason: Stop | None) -> tuple[Write, ...]:
+def stop(reason: StopReason | None) -> tuple[Write, ...]:
     """Stop; None = go on, as nothing is wrong any more."""
     if reason is None:
-        return (Remove(STOPPED),)
+        return (Delete(STOPPED),)
     value = {"text": reason.text, "gone": reason.gone, "kafka_id": reason.kafka_id}
     return (Put(STOPPED, json.dumps(value).encode()),)
 
 
-def pinned_words(snapshot: Facts) -> list[str]:
-    """Which Kafka is pinned, since when, and how often the managing of it began or ended: one that
-    comes back after another was acknowledged is pinned anew, and a cluster that manages it again is
-    not where it was before.
+def pinned_text(snapshot: Facts) -> list[str]:
+    """Returns which Kafka is pinned, since when, and how often the managing of it began or ended:
+    one that comes back after another was acknowledged is pinned anew, and a cluster that manages it
+    again is not where it was before.
     """
     keys = (_PIN, _PINNED_AT, _MANAGING)
     return [(snapshot.fact(key) or b"").decode(errors="replace") for key in keys]
 
 
-def note_manager(snapshot: Facts, *, unmanaged: bool) -> tuple[tuple[Write, ...], KeyIs]:
-    """What puts on record whether another cluster manages this Kafka, and the guard of it; no
-    writes where that is on record already. What is written was never there before.
+def note_manager(snapshot: Facts, *, unmanaged: bool) -> tuple[tuple[Write, ...], KeyEquals]:
+    """Returns what puts on record whether another cluster manages this Kafka, and the guard of it;
+    no writes where that is on record already. What is written was never there before.
     """
     value = snapshot.fact(_MANAGING)
-    guard, (number, known) = KeyIs(_MANAGING, value), _read_managing(snapshot)
+    guard, (number, known) = KeyEquals(_MANAGING, value), _read_managing(snapshot)
     if known == unmanaged:
         return (), guard
-    word = _UNMANAGED if unmanaged else "managing"
-    return (Put(_MANAGING, f"{number + 1} {word}".encode()),), guard
+    text = _UNMANAGED if unmanaged else "managing"
+    return (Put(_MANAGING, f"{number + 1} {text}".encode()),), guard
 
 
 def was_unmanaged(snapshot: Facts) -> bool:
-    """Whether another cluster ever managed this Kafka while it was pinned here."""
+    """True if another cluster ever managed this Kafka while it was pinned here."""
     return snapshot.fact(_MANAGING) is not None
 
 
-def allow(reason: Stop, snapshot: Facts, at_ms: int = 0) -> tuple[Write, ...]:
-    """An operator acknowledged a stop: go on, from what it told."""
-    writes: list[Write] = [Remove(STOPPED), Put(_ALLOWED, str(reason.gone).encode())]
+def acknowledge_stop(reason: StopReason, snapshot: Facts, at_ms: int = 0) -> tuple[Write, ...]:
+    """Returns an operator acknowledged a stop: go on, from what it told."""
+    writes: list[Write] = [Delete(STOPPED), Put(_ALLOWED, str(reason.gone).encode())]
     if reason.kafka_id:
         # Later than before, whatever the clock says: no two pinnings are the same.
         writes += pin(reason.kafka_id, max(at_ms, _read_number(snapshot.fact(_PINNED_AT)) + 1))
     return tuple(writes)
 
 
-def forget_allowed() -> tuple[Write, ...]:
+def forget_acknowledgement() -> tuple[Write, ...]:
     """The acknowledgement was used."""
-    return (Remove(_ALLOWED),)
+    return (Delete(_ALLOWED),)
 
 
 def write_rules(rules: Sequence[MappingRule]) -> tuple[Write, ...]:
-    """Keep the rules that were adopted with, for topics that appear later."""
+    """Keeps the rules that were adopted with, for topics that appear later."""
     value = [
         {
             "match": rule.match.text,
@@ -144,15 +144,15 @@ def write_rules(rules: Sequence[MappingRule]) -> tuple[Write, ...]:
     return (Put(_RULES, json.dumps(value).encode()),)
 
 
-def _read_stop(value: bytes | None) -> Stop | None:
+def _read_stop(value: bytes | None) -> StopReason | None:
     if value is None:
         return None
     try:
         found = json.loads(value)
-        return Stop(str(found["text"]), int(found["gone"]), str(found["kafka_id"]))
+        return StopReason(str(found["text"]), int(found["gone"]), str(found["kafka_id"]))
     except (ValueError, KeyError, TypeError):
         # A newer version's, perhaps: whatever it says, it says stop.
-        return Stop(value.decode(errors="replace"), 0)
+        return StopReason(value.decode(errors="replace"), 0)
 
 
 def _read_number(value: bytes | None) -> int:
@@ -163,11 +163,11 @@ def _read_number(value: bytes | None) -> int:
 
 
 def _read_managing(snapshot: Facts) -> tuple[int, bool]:
-    """How often it changed who manages, and whether another cluster does."""
+    """Returns how often it changed who manages, and whether another cluster does."""
     value = (snapshot.fact(_MANAGING) or b"").decode(errors="replace")
-    number, _, word = value.partition(" ")
+    number, _, text = value.partition(" ")
     try:
-        return int(number or "0"), word == _UNMANAGED
+        return int(number or "0"), text == _UNMANAGED
     except ValueError:
         return 0, True  # a newer version's, perhaps
 
@@ -176,6 +176,6 @@ def _read_rules(value: bytes | None) -> tuple[MappingRule, ...]:
     if value is None:
         return ()
     try:
-        return tuple(MappingRule.of(**rule) for rule in json.loads(value))
+        return tuple(MappingRule.from_fields(**rule) for rule in json.loads(value))
     except (ValueError, TypeError, InvalidArgument):
         return ()

@@ -19,33 +19,33 @@ from typing import Final
 
 from directory.kafka import pin_and_stop, recorded_topics
 from directory.kafka.acl_drift import acl_drift
-from directory.kafka.applying.acl_applier import AclPusher
-from directory.kafka.applying.altered import Altered
-from directory.kafka.applying.config_applier import Pusher
-from directory.kafka.armory import Armory
-from directory.kafka.backlog import Backlog
-from directory.kafka.census import CensusTaker
-from directory.kafka.contract import KafkaAdmin
-from directory.kafka.desk import Desk
+from directory.kafka.admin_contract import KafkaAdmin
+from directory.kafka.adoption_backlog import AdoptionBacklog
+from directory.kafka.applying.acl_applier import AclApplier
+from directory.kafka.applying.config_applier import ConfigApplier
+from directory.kafka.applying.recent_changes import RecentConfigChanges
+from directory.kafka.arming_service import ArmingService
 from directory.kafka.drift import Drift, drift_of
-from directory.kafka.fenced_commits import LeadershipLost, TopicCommits, WritesCommands
+from directory.kafka.fenced_commits import CommandWriter, LeadershipLost, TopicCommits
 from directory.kafka.guarded_admin import GuardedAdmin
-from directory.kafka.inheritance import missing_word
-from directory.kafka.leader_term import Health, Term
-from directory.kafka.operator_requests import Adopting, Operations
-from directory.kafka.pin_and_stop import NOT_ON_RECORD, KafkaFacts
-from directory.kafka.provision import Provisioner, Settling
+from directory.kafka.inherited_basis import why_inherited_missing
+from directory.kafka.kafka_context import KafkaContext
+from directory.kafka.leader_term import KafkaHealth, LeaderTerm
+from directory.kafka.operator_requests import AdoptionResult, OperatorRequests
+from directory.kafka.pin_and_stop import NOT_ON_RECORD, PinAndStop
+from directory.kafka.provisioning import Provisioner, RecentTopicChanges
 from directory.kafka.reconciler_settings import KafkaSettings, KafkaStatus
-from directory.kafka.retry_queue import Work
-from directory.kafka.status import counted_in, told_by_leader
-from directory.kafka.sweep import Sweeper
-from directory.namespace.command import Observed
+from directory.kafka.retry_queue import DueWork
+from directory.kafka.status import counted_status, leader_status
+from directory.kafka.sweep import KafkaSweep
+from directory.kafka.topic_counter import TopicCounter
+from directory.namespace.adoption_mapping import MappingRule
+from directory.namespace.command import ObservedTopic
 from directory.namespace.keys import LARGE_CHANGE
-from directory.namespace.mapping import MappingRule
 from directory.namespace.snapshot import Snapshot
-from directory.server.logs import carried
-from directory.store.base import Store, StoreAway
-from directory.store.replica import Applied, Replica
+from directory.server.logs import with_log_context
+from directory.store.base import Store, StoreUnreachable
+from directory.store.replica import AppliedCommit, Replica
 from resolver.errors import (
     KafkaRefused,
     KafkaUnavailable,
@@ -94,7 +94,7 @@ class Reconciler:
         cluster_name: str,
         store: Store,
         replica: Replica,
-        writer: WritesCommands,
+        writer: CommandWriter,
         mount_at: Callable[[Snapshot], Path],
         settings: KafkaSettings,
         admin: Callable[[], KafkaAdmin],
@@ -116,7 +116,7 @@ class Reconciler:
         self._open_admin = open_admin = partial(_guarded, admin)
         self._clock = clock
         self._now = now
-        desk = Desk(
+        kafka_context = KafkaContext(
             cluster_name,
             store.limits,
             self._latest,
@@ -127,8 +127,8 @@ class Reconciler:
             unconfirmed_seconds=unconfirmed_seconds,
             unmanaged=unmanaged,
         )
-        self._operations = Operations(desk)
-        self.armory = Armory(desk)
+        self._operations = OperatorRequests(kafka_context)
+        self.arming_service = ArmingService(kafka_context)
         """For the services, in any thread."""
         self._stopping = threading.Event()
         self._sleep = sleep or self._stopping.wait
@@ -139,39 +139,39 @@ class Reconciler:
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
         self._unsubscribe: Callable[[], None] = lambda: None
-        self._term: Term | None = None
-        self._health = Health(reachable=False, words="Kafka was not asked yet", since=now())
-        self._census = CensusTaker(mount_at, clock)
+        self._term: LeaderTerm | None = None
+        self._health = KafkaHealth(reachable=False, message="Kafka was not asked yet", since=now())
+        self._topic_counts = TopicCounter(mount_at, clock)
 
     # -- life ------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin to stand for election, and to work once elected, in a thread."""
+        """Begins to stand for election, and to work once elected, in a thread."""
         self._unsubscribe = self._replica.subscribe(self._on_applied)
         self._thread = threading.Thread(
-            target=carried(self._run), name=f"reconciler {self._cluster}", daemon=True
+            target=with_log_context(self._run), name=f"reconciler {self._cluster}", daemon=True
         )
         self._thread.start()
 
     def stop(self, timeout_seconds: float = 5.0) -> None:
-        """End the thread and give up the role. A request to Kafka that is under way may outlast
+        """Ends the thread and gives up the role. A request to Kafka that is under way may outlast
         the timeout; what came of it is then found out by the next reconciler.
         """
         self._stopping.set()
-        self._census.stop()
+        self._topic_counts.stop()
         self._wake.set()
         self._unsubscribe()
         if self._thread is not None:
             self._thread.join(timeout_seconds)
 
     def wake(self) -> None:
-        """Look for topics to make and to delete; sweeps keep their pace."""
+        """Looks for topics to make and to delete; sweeps keep their pace."""
         self._wake.set()
 
     def _run(self) -> None:
         while not self._stopping.is_set():
             try:
-                delay = self.step()
+                delay = self.run_once()
             except Exception:  # noqa: BLE001 - a bug must not end the thread in silence
                 _log.exception("%s: the reconciler stumbled", self._cluster)
                 delay = _STUMBLED_SECONDS
@@ -179,7 +179,7 @@ class Reconciler:
             self._wake.clear()
         self._resign()
 
-    def _on_applied(self, applied: Applied) -> None:
+    def _on_applied(self, applied: AppliedCommit) -> None:
         """In the replica's thread: note what may want doing, and wake."""
         term = self._term
         if term is None:
@@ -198,17 +198,17 @@ class Reconciler:
 
     # -- one round -------------------------------------------------------------------------------
 
-    def step(self) -> float:
-        """Do what is due; the seconds until something is due again, unless woken before."""
+    def run_once(self) -> float:
+        """Does what is due; the seconds until something is due again, unless woken before."""
         try:
-            term = self._term = self._lead()
+            term = self._term = self._current_term()
             if term is None:
                 return _ELECT_SECONDS * self._chance.uniform(0.5, 1.0)
             if not self._sees_its_election(term):
                 return _SOON_SECONDS
             self._note_manager(term)
             if self._clock() >= term.kafka_due:
-                self._attend(term)
+                self._run_operator_work(term)
             return self._seconds_until_due(term)
         except (KafkaUnavailable, KafkaRefused) as reason:
             return self._went_away(reason)
@@ -218,12 +218,14 @@ class Reconciler:
             return _ELECT_SECONDS
         except NotReady:
             return _STORE_SECONDS  # woken when it is loaded
-        except (StoreAway, KdirError) as reason:
+        except (StoreUnreachable, KdirError) as reason:
             _log.warning("%s: the reconciler waits: %s", self._cluster, reason)
             return _STORE_SECONDS
 
-    def _lead(self) -> Term | None:
-        """The running term, or a new one if this server is elected; None = another one is."""
+    def _current_term(self) -> LeaderTerm | None:
+        """Returns the running term, or a new one if this server is elected; None =
+        another one is.
+        """
         if self._term is not None and self._term.leadership.held():
             return self._term
         self._resign()
@@ -232,7 +234,7 @@ class Reconciler:
         if leadership is None:
             return None
         _log.info("%s: this server is the reconciler", self._cluster)
-        settling, altered = Settling(self._clock), Altered(self._clock)
+        settling, altered = RecentTopicChanges(self._clock), RecentConfigChanges(self._clock)
         cluster, settings, latest, mount_at = (
             self._cluster,
             self._settings,
@@ -240,19 +242,21 @@ class Reconciler:
             self._mount_at,
         )
         commits = TopicCommits(self._writer, self._store.limits, leadership)
-        return Term(
+        return LeaderTerm(
             leadership,
             commits,
-            Sweeper(cluster, settings, latest, mount_at, settling, altered, self._clock),
+            KafkaSweep(cluster, settings, latest, mount_at, settling, altered, self._clock),
             settling,
-            Pusher(cluster, settings, commits, latest, mount_at, altered, self._clock),
-            AclPusher(cluster, settings, commits, latest, mount_at, self._unconfirmed, self._clock),
+            ConfigApplier(cluster, settings, commits, latest, mount_at, altered, self._clock),
+            AclApplier(
+                cluster, settings, commits, latest, mount_at, self._unconfirmed, self._clock
+            ),
             self._chance,
             self._clock,
         )
 
-    def _sees_its_election(self, term: Term) -> bool:
-        """Whether the tree is at least as new as the election, and so as all that was done in the
+    def _sees_its_election(self, term: LeaderTerm) -> bool:
+        """True if the tree is at least as new as the election, and so as all that was done in the
         terms before: an older one may not know of a stop, a removal or an attempt.
 
         Raises:
@@ -268,8 +272,8 @@ class Reconciler:
             self._sleep(_SOON_SECONDS)
         return False
 
-    def _note_manager(self, term: Term) -> None:
-        """Put on record that another cluster manages this Kafka, and that none does any more: what
+    def _note_manager(self, term: LeaderTerm) -> None:
+        """Puts on record that another cluster manages this Kafka, and that none does any more: what
         plans released before is released no more then, before anything is pushed.
 
         Raises:
@@ -290,7 +294,7 @@ class Reconciler:
     def _latest(self) -> Snapshot:
         return self._replica.snapshot
 
-    def _attend(self, term: Term) -> None:
+    def _run_operator_work(self, term: LeaderTerm) -> None:
         """What is due with Kafka, the wishes of people first."""
         if term.admin is None:
             term.admin = self._open_admin()
@@ -298,7 +302,7 @@ class Reconciler:
         self._push(term, term.admin)
         if self._adopt_on(term, term.admin) or self._clock() < term.sweeper.due:
             return
-        waiting = term.sweeper.sweep(term.admin, term.commits)
+        waiting = term.sweeper.run_sweep(term.admin, term.commits)
         self._answered(term)
         snapshot = self._latest()
         mount = self._mount_at(snapshot)
@@ -307,22 +311,22 @@ class Reconciler:
         self._work(term, term.admin)
         term.sweeper.read_configs(term.admin, term.commits)
 
-    def _adopt_on(self, term: Term, admin: KafkaAdmin) -> bool:
+    def _adopt_on(self, term: LeaderTerm, admin: KafkaAdmin) -> bool:
         """A slice of an adoption that is on its way; whether there was, or may be, one."""
         sweeper = term.sweeper
-        held = KafkaFacts.of(self._latest())
+        held = PinAndStop.load(self._latest())
         if held.stop is not None or not held.pinned:
             return False  # sweeps go on: they see whether it is over
         if sweeper.backlog is None:
             change = next(iter(self._operations.under_way()), None)
             if change is None:
                 return False
-            survey = term.settling.correct(admin.survey())
+            survey = term.settling.correct(admin.describe_all())
             if survey.cluster_id != held.pinned:
                 sweeper.due = 0.0
                 return False
             rows = self._operations.rows_of(change, survey)
-            sweeper.backlog = Backlog(rows, change, self._clock)
+            sweeper.backlog = AdoptionBacklog(rows, change, self._clock)
             _log.info(
                 "%s: goes on with adoption %s: %d left",
                 self._cluster,
@@ -333,11 +337,11 @@ class Reconciler:
             sweeper.backlog = None
         return True
 
-    def _work(self, term: Term, admin: KafkaAdmin) -> None:
-        """Create and delete what waits for it."""
+    def _work(self, term: LeaderTerm, admin: KafkaAdmin) -> None:
+        """Creates and deletes what waits for it."""
         snapshot = self._latest()
         mount = self._mount_at(snapshot)
-        held = KafkaFacts.of(snapshot)
+        held = PinAndStop.load(snapshot)
         if held.stop is not None or not held.pinned:
             return
         work = term.worklist.due(snapshot, mount)
@@ -362,29 +366,29 @@ class Reconciler:
             release=term.pusher.release_made,
         )
         # What a new topic is made with is partly inherited: "not known" is not "nothing".
-        missing = missing_word(snapshot, has_parent=self._settings.has_parent)
+        missing = why_inherited_missing(snapshot, has_parent=self._settings.has_parent)
         create = work.create
-        words = self._unmanaged() or (NOT_ON_RECORD if held.unmanaged else "")
-        if words:
-            later = Work(*provisioner.put_off_all(create, work.delete, words))
+        message = self._unmanaged() or (NOT_ON_RECORD if held.unmanaged else "")
+        if message:
+            later = DueWork(*provisioner.put_off_all(create, work.delete, message))
         else:
-            waits = provisioner.put_off(create, missing) if missing else provisioner.create(create)
-            later = Work(waits, provisioner.delete(work.delete))
+            waits = provisioner.postpone(create, missing) if missing else provisioner.create(create)
+            later = DueWork(waits, provisioner.delete(work.delete))
         term.worklist.done(self._latest(), mount, later)
 
-    def _push(self, term: Term, admin: KafkaAdmin) -> None:
+    def _push(self, term: LeaderTerm, admin: KafkaAdmin) -> None:
         """A part of what is to be pushed below armed directories."""
-        held = KafkaFacts.of(self._latest())
+        held = PinAndStop.load(self._latest())
         if held.stop is not None or not held.pinned or held.unmanaged or self._unmanaged():
             return
         for one in term.pushers:
             due = one.next_due()
             if due is not None and due <= self._clock():
-                one.push(admin)
+                one.apply_due(admin)
 
-    def _seconds_until_due(self, term: Term) -> float:
+    def _seconds_until_due(self, term: LeaderTerm) -> float:
         due = term.sweeper.due
-        held = KafkaFacts.of(self._latest())
+        held = PinAndStop.load(self._latest())
         waits = term.sweeper.backlog is not None or self._operations.under_way()
         if waits and held.stop is None and held.pinned:
             due = 0.0
@@ -396,21 +400,21 @@ class Reconciler:
 
     # -- how Kafka is doing ------------------------------------------------------------------------
 
-    def _answered(self, term: Term) -> None:
+    def _answered(self, term: LeaderTerm) -> None:
         before, survey = self._health, term.sweeper.survey
         term.retry.reset()
         seen_id = survey.cluster_id if survey is not None else ""
         if not before.reachable:
             _log.info("%s: Kafka %s answers", self._cluster, seen_id)
         since = before.since if before.reachable else self._now()
-        self._health = Health(True, "", since, seen_id, self._clock())
+        self._health = KafkaHealth(True, "", since, seen_id, self._clock())
 
     def _went_away(self, reason: KafkaUnavailable | KafkaRefused) -> float:
         health, term = self._health, self._term
-        if health.reachable or health.words != reason.message:
+        if health.reachable or health.message != reason.message:
             _log.warning("%s: %s", self._cluster, reason.message)
         since = self._now() if health.reachable else health.since
-        self._health = replace(health, reachable=False, words=reason.message, since=since)
+        self._health = replace(health, reachable=False, message=reason.message, since=since)
         if term is None:
             return _ELECT_SECONDS
         term.close_admin()
@@ -423,7 +427,7 @@ class Reconciler:
     # -- for the services, in any thread -----------------------------------------------------------
 
     def status(self) -> KafkaStatus:
-        """How Kafka and the reconciler are doing, as this server knows it.
+        """Returns how Kafka and the reconciler are doing, as this server knows it.
 
         Counts are of the whole cluster; whether Kafka is reachable is known to the elected one.
         """
@@ -433,12 +437,14 @@ class Reconciler:
         except NotReady as reason:
             return KafkaStatus(message=reason.message, ceiling=ceiling)
         term, health = self._term, self._health
-        counted = counted_in(snapshot, self._census.of(snapshot), ceiling)
+        counted = counted_status(snapshot, self._topic_counts.latest(snapshot), ceiling)
         counted = replace(counted, unmanaged=self._unmanaged())
-        return counted if term is None else told_by_leader(counted, term, health, self._clock())
+        return counted if term is None else leader_status(counted, term, health, self._clock())
 
     def waiting_count(self) -> int:
-        """How much waits to be made in Kafka or looked at; 0 where another server is elected."""
+        """Returns how much waits to be made in Kafka or looked at; 0 where another server is
+        elected.
+        """
         term = self._term
         return 0 if term is None else term.worklist.waiting_count()
 
@@ -449,16 +455,16 @@ class Reconciler:
         remap: bool,  # noqa: FBT001
         principal: str = "",
         timeout_seconds: float = 10.0,
-    ) -> Adopting:
-        """See ``Operations.adopt``."""
+    ) -> AdoptionResult:
+        """See ``OperatorRequests.adopt``."""
         return self._operations.adopt(rules, plan_only, remap, principal, timeout_seconds)
 
-    def look_up(self, physical_name: str) -> Observed:
-        """See ``Operations.look_up``."""
+    def look_up(self, physical_name: str) -> ObservedTopic:
+        """See ``OperatorRequests.look_up``."""
         return self._operations.look_up(physical_name)
 
     def acknowledge(self, text: str, *, principal: str = "") -> int:
-        """See ``Operations.acknowledge``; then a sweep is made at once."""
+        """See ``OperatorRequests.acknowledge``; then a sweep is made at once."""
         revision = self._operations.acknowledge(text, principal=principal)
         term = self._term
         if term is not None:
@@ -467,7 +473,8 @@ class Reconciler:
         return revision
 
     def drift(self, path: Path) -> list[Drift]:
-        """Where Kafka differs from what is wished or recorded, at and below a path, by path.
+        """Returns where Kafka differs from what is wished or recorded, at and below a path, by
+        path.
 
         Raises:
             NotAuthoritative: the path is not below this cluster's mount.

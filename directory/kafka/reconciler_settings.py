@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from directory.namespace.mapping import MappingRule, split_on
+from directory.namespace.adoption_mapping import MappingRule, split_on
 
 __all__ = ["ACLS", "CONFIGS", "CREATE", "DELETE", "KafkaSettings", "KafkaStatus"]
 
@@ -53,7 +53,9 @@ class KafkaSettings:
     """The config names a parent: what it hands down must be known before anything depends on it."""
 
     def placing(self, adopted: tuple[MappingRule, ...] = ()) -> tuple[MappingRule, ...]:
-        """The rules in force, in order; ``adopted`` are those that an operator adopted with."""
+        """Returns the rules in force, in order; ``adopted`` are those that an operator adopted
+        with.
+        """
         return (*(adopted or self.rules), *split_on(self.split_on))
 
 

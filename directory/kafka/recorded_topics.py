@@ -9,26 +9,26 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-from directory.kafka.applying.desired_configs import Wishing
-from directory.kafka.compare import Recorded
+from directory.kafka.applying.desired_configs import DesiredConfigs
+from directory.kafka.metadata_diff import RecordedTopic
 from directory.namespace.entry import DELETED_ID, ROOT_ID, Directory, Provision, Topic
 from directory.namespace.snapshot import Node, Snapshot
 from resolver.path import Path
 
 __all__ = [
-    "Census",
-    "Doomed",
-    "counting",
-    "doomed",
+    "PendingDeletion",
+    "TopicCounts",
+    "count_topics",
     "pending",
+    "pending_deletions",
     "place_of",
-    "recorded",
     "recorded_at",
+    "recorded_topics",
 ]
 
 
 @dataclass(frozen=True, slots=True)
-class Doomed:
+class PendingDeletion:
     """A topic that was removed from the tree and waits until Kafka's topic is gone."""
 
     name: str
@@ -37,7 +37,7 @@ class Doomed:
 
 
 @dataclass(frozen=True, slots=True)
-class Census:
+class TopicCounts:
     """How many topics stand how."""
 
     revision: int = -1
@@ -48,21 +48,23 @@ class Census:
     replaced: int = 0
 
 
-def recorded(snapshot: Snapshot, mount: Path, directory_id: int = ROOT_ID) -> Iterator[Recorded]:
-    """Every topic at or below a directory, a directory's own before those further down."""
+def recorded_topics(
+    snapshot: Snapshot, mount: Path, directory_id: int = ROOT_ID
+) -> Iterator[RecordedTopic]:
+    """Yields every topic at or below a directory, a directory's own before those further down."""
     above = snapshot.path_of(directory_id)
     start = snapshot.node(directory_id)
     if above is None or start is None:
         return
-    wishing = Wishing(snapshot)
+    desired_configs = DesiredConfigs(snapshot)
     stack: list[tuple[tuple[str, ...], Node]] = [((*mount.segments, *above), start)]
     while stack:
         segments, node = stack.pop()
         for name, record in node.topics.items():
             topic = snapshot.codec.decode(record)
             if isinstance(topic, Topic):
-                wished = wishing.of(node.entry_id, topic)
-                yield Recorded(Path((*segments, name)), topic, wished)
+                desired_config = desired_configs.for_topic(node.entry_id, topic)
+                yield RecordedTopic(Path((*segments, name)), topic, desired_config)
         for name, container in node.containers.items():
             if isinstance(container, Directory):
                 below = snapshot.node(container.entry_id)
@@ -70,26 +72,32 @@ def recorded(snapshot: Snapshot, mount: Path, directory_id: int = ROOT_ID) -> It
                     stack.append(((*segments, name), below))
 
 
-def recorded_at(snapshot: Snapshot, mount: Path, path: Path) -> Iterator[Recorded]:
-    """The topic at this path, if there is one, and every topic below it, if it is a directory."""
+def recorded_at(snapshot: Snapshot, mount: Path, path: Path) -> Iterator[RecordedTopic]:
+    """Yields the topic at this path, if there is one, and every topic below it, if it is a
+    directory.
+    """
     relative = path.below(mount)
     if relative:
         parent_id = snapshot.find_directory(relative[:-1])
         topic = None if parent_id is None else snapshot.topic(parent_id, relative[-1])
         if topic is not None and parent_id is not None:
-            yield Recorded(path, topic, Wishing(snapshot).of(parent_id, topic))
+            yield RecordedTopic(path, topic, DesiredConfigs(snapshot).for_topic(parent_id, topic))
     directory_id = snapshot.find_directory(relative)
     if directory_id is not None:
-        yield from recorded(snapshot, mount, directory_id)
+        yield from recorded_topics(snapshot, mount, directory_id)
 
 
-def doomed(snapshot: Snapshot, limit: int | None = None, after: str = "") -> Iterator[Doomed]:
-    """The removed topics that wait for Kafka, at most so many, by their names below DELETED_ID."""
+def pending_deletions(
+    snapshot: Snapshot, limit: int | None = None, after: str = ""
+) -> Iterator[PendingDeletion]:
+    """Yields the removed topics that wait for Kafka, at most so many, by their names below
+    DELETED_ID.
+    """
     node = snapshot.node(DELETED_ID)
     if node is None:
         return
     names = (name for name, _ in node.topics.items(after, inclusive=False))
-    found = (Doomed(name, topic) for name in names if (topic := _deleting(snapshot, name)))
+    found = (PendingDeletion(name, topic) for name in names if (topic := _deleting(snapshot, name)))
     yield from islice(found, limit)
 
 
@@ -98,19 +106,19 @@ def _deleting(snapshot: Snapshot, name: str) -> Topic | None:
     return topic if topic is not None and topic.provision is Provision.DELETING else None
 
 
-def pending(snapshot: Snapshot, mount: Path, place: tuple[int, str]) -> Recorded | None:
-    """The topic at a place (parent id, name), if it waits to be made."""
+def pending(snapshot: Snapshot, mount: Path, place: tuple[int, str]) -> RecordedTopic | None:
+    """Returns the topic at a place (parent id, name), if it waits to be made."""
     parent_id, name = place
     topic = snapshot.topic(parent_id, name)
     above = snapshot.path_of(parent_id)
     if topic is None or above is None or topic.provision is not Provision.PENDING:
         return None
-    return Recorded(Path((*mount.segments, *above, name)), topic)
+    return RecordedTopic(Path((*mount.segments, *above, name)), topic)
 
 
-def place_of(snapshot: Snapshot, mount: Path, one: Recorded) -> tuple[int, str] | None:
-    """The place (parent id, name) of a topic that was at a path; None = its directory is gone, or
-    the cluster was mounted elsewhere meanwhile.
+def place_of(snapshot: Snapshot, mount: Path, one: RecordedTopic) -> tuple[int, str] | None:
+    """Returns the place (parent id, name) of a topic that was at a path; None = its directory is
+    gone, or the cluster was mounted elsewhere meanwhile.
     """
     if not mount.is_prefix_of(one.path):
         return None
@@ -119,16 +127,16 @@ def place_of(snapshot: Snapshot, mount: Path, one: Recorded) -> tuple[int, str] 
     return None if parent_id is None else (parent_id, relative[-1])
 
 
-def counting(snapshot: Snapshot, mount: Path, every: int) -> Iterator[Census]:
+def count_topics(snapshot: Snapshot, mount: Path, every: int) -> Iterator[TopicCounts]:
     """Counts the topics that stand otherwise than well: the count so far after each so many
     topics, of revision -1 while it is not whole, and at last the whole.
     """
-    waiting, missing, drifting, replaced = sum(1 for _ in doomed(snapshot)), 0, 0, 0
-    for number, one in enumerate(recorded(snapshot, mount), start=1):
+    waiting, missing, drifting, replaced = sum(1 for _ in pending_deletions(snapshot)), 0, 0, 0
+    for number, one in enumerate(recorded_topics(snapshot, mount), start=1):
         waiting += one.topic.provision is Provision.PENDING
         missing += one.topic.provision is Provision.MISSING
         replaced += one.topic.provision is Provision.REPLACED
         drifting += one.topic.drift_count > 0
         if number % every == 0:
-            yield Census(-1, waiting, missing, drifting, replaced)
-    yield Census(snapshot.revision, waiting, missing, drifting, replaced)
+            yield TopicCounts(-1, waiting, missing, drifting, replaced)
+    yield TopicCounts(snapshot.revision, waiting, missing, drifting, replaced)

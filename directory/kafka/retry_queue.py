@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from directory.kafka import recorded_topics
-from directory.kafka.compare import Recorded
-from directory.kafka.recorded_topics import Doomed
+from directory.kafka.metadata_diff import RecordedTopic
+from directory.kafka.recorded_topics import PendingDeletion
 from directory.namespace.entry import DELETED_ID
 from directory.namespace.keys import ENTRY, parse_entry_key
 from directory.namespace.snapshot import Snapshot
@@ -20,7 +20,7 @@ from directory.namespace.tree_nodes import ROOT_KEY
 from directory.store.base import Put, Write
 from resolver.path import Path
 
-__all__ = ["Backoff", "Work", "Worklist"]
+__all__ = ["Backoff", "DueWork", "RetryQueue"]
 
 _FIRST_RETRY_SECONDS: Final = 0.5
 _LAST_RETRY_SECONDS: Final = 10.0
@@ -36,7 +36,7 @@ class Backoff:
         self._seconds = _FIRST_RETRY_SECONDS
 
     def next(self) -> float:
-        """Seconds to wait now."""
+        """Returns seconds to wait now."""
         seconds, self._seconds = self._seconds, min(2 * self._seconds, _LAST_RETRY_SECONDS)
         return seconds * self._chance.uniform(0.5, 1.0)
 
@@ -45,14 +45,14 @@ class Backoff:
         self._seconds = _FIRST_RETRY_SECONDS
 
 
-class Work(NamedTuple):
+class DueWork(NamedTuple):
     """What to do in one go."""
 
-    create: Sequence[Recorded]
-    delete: Sequence[Doomed]
+    create: Sequence[RecordedTopic]
+    delete: Sequence[PendingDeletion]
 
 
-class Worklist:
+class RetryQueue:
     """For one leader. ``hint`` may be called from any thread, the rest by one."""
 
     def __init__(self, clock: Callable[[], float], chance: random.Random) -> None:
@@ -65,7 +65,7 @@ class Worklist:
         self._removed_after = ""  # so that some that cannot be deleted do not hold up the rest
 
     def hint(self, writes: Iterable[Write]) -> bool:
-        """Note what a commit wrote; whether that may want doing."""
+        """Notes what a commit wrote; whether that may want doing."""
         found = False
         for write in writes:
             if not isinstance(write, Put) or not write.key.startswith(ENTRY):
@@ -84,15 +84,17 @@ class Worklist:
         for place in places:
             self._places.setdefault(place, 0.0)
 
-    def due(self, snapshot: Snapshot, mount: Path) -> Work:
-        """What is to be done now; all else that was noted needs nothing, and is forgotten."""
+    def due(self, snapshot: Snapshot, mount: Path) -> DueWork:
+        """Returns what is to be done now; all else that was noted needs nothing, and is
+        forgotten.
+        """
         with self._lock:
             hints, self._hints = self._hints, set()
         self.add(place for place in hints if place[0] != DELETED_ID)
         if self._removed_due is None and any(place[0] == DELETED_ID for place in hints):
             self._removed_due = 0.0
         now = self._clock()
-        create: list[Recorded] = []
+        create: list[RecordedTopic] = []
         for place, not_before in list(self._places.items()):
             if not_before > now:
                 continue
@@ -100,12 +102,12 @@ class Worklist:
                 del self._places[place]
             elif len(create) < _BATCH:
                 create.append(one)
-        return Work(create, self._removed(snapshot, now))
+        return DueWork(create, self._removed(snapshot, now))
 
-    def _removed(self, snapshot: Snapshot, now: float) -> list[Doomed]:
+    def _removed(self, snapshot: Snapshot, now: float) -> list[PendingDeletion]:
         if self._removed_due is None or self._removed_due > now:
             return []
-        found = list(recorded_topics.doomed(snapshot, _BATCH, self._removed_after))
+        found = list(recorded_topics.pending_deletions(snapshot, _BATCH, self._removed_after))
         if not found and self._removed_after:
             self._removed_after = ""
             return self._removed(snapshot, now)
@@ -114,7 +116,7 @@ class Worklist:
             self._removed_due = None
         return found
 
-    def done(self, snapshot: Snapshot, mount: Path, later: Work) -> None:
+    def done(self, snapshot: Snapshot, mount: Path, later: DueWork) -> None:
         """What was due was tried; ``later`` is what of it has to be tried again."""
         if not later.create and not later.delete:
             self._backoff.reset()
@@ -128,8 +130,8 @@ class Worklist:
             self._removed_due = not_before
 
     def waiting_count(self) -> int:
-        """How many topics are noted to be made, or looked at, from any thread; those to be deleted
-        are not counted before their turn comes.
+        """Returns how many topics are noted to be made, or looked at, from any thread; those to be
+        deleted are not counted before their turn comes.
         """
         with self._lock:
             return len(self._hints) + len(self._places)

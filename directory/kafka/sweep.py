@@ -13,15 +13,16 @@ from dataclasses import dataclass
 from typing import Final
 
 from directory.kafka import adoption, pin_and_stop, recorded_topics
-from directory.kafka.applying.altered import Altered
-from directory.kafka.applying.desired_configs import Wishing, is_under_way
-from directory.kafka.backlog import Backlog
-from directory.kafka.compare import Recorded, compare, config_news
-from directory.kafka.contract import KafkaAdmin, Refused, Seen, Survey
+from directory.kafka.admin_contract import KafkaAdmin, KafkaMetadata, KafkaTopic, Rejected
+from directory.kafka.adoption_backlog import AdoptionBacklog
+from directory.kafka.applying.desired_configs import DesiredConfigs, is_under_way
+from directory.kafka.applying.recent_changes import RecentConfigChanges
 from directory.kafka.fenced_commits import TopicCommits
-from directory.kafka.pin_and_stop import KafkaFacts
-from directory.kafka.provision import Settling
+from directory.kafka.metadata_diff import RecordedTopic, config_news, diff_metadata
+from directory.kafka.pin_and_stop import PinAndStop
+from directory.kafka.provisioning import RecentTopicChanges
 from directory.kafka.reconciler_settings import KafkaSettings
+from directory.namespace.adoption_mapping import Adoption, AdoptionAction, plan_adoption
 from directory.namespace.command import RETIRED_FOR_MS
 from directory.namespace.keys import (
     DETACHED,
@@ -32,14 +33,13 @@ from directory.namespace.keys import (
     retired_until_ms,
     retired_value,
 )
-from directory.namespace.mapping import Action, Adoption, plan_adoption
-from directory.namespace.removal_records import LARGE_CHANGES_LEVEL, level_of
+from directory.namespace.removal_records import LARGE_CHANGES_LEVEL, removal_level
 from directory.namespace.snapshot import Snapshot
-from directory.store.base import Guard, KeyIs, Put, Remove, Write
+from directory.store.base import Delete, Guard, KeyEquals, Put, Write
 from directory.store.large_changes import LARGE, SWEEP, LargeAdoption, adoptions
 from resolver.path import Path
 
-__all__ = ["Sweeper"]
+__all__ = ["KafkaSweep"]
 
 _log = logging.getLogger(__name__)
 
@@ -62,8 +62,8 @@ class _Detached:
     @property
     def guards(self) -> tuple[Guard, ...]:
         """Holds while nobody changed what is kept of it."""
-        retired = KeyIs(retired_key(self.name), self.retired)
-        return KeyIs(detached_key(self.name), self.topic_id), retired
+        retired = KeyEquals(retired_key(self.name), self.retired)
+        return KeyEquals(detached_key(self.name), self.topic_id), retired
 
     @property
     def is_counting(self) -> bool:
@@ -71,18 +71,18 @@ class _Detached:
         return self.retired is not None and not is_awaited(self.retired)
 
     def is_over(self, now_ms: int) -> bool:
-        """Whether the day of its name is over."""
+        """True if the day of its name is over."""
         until_ms = None if self.retired is None else retired_until_ms(self.retired)
         return until_ms is not None and until_ms <= now_ms
 
-    def is_seen(self, seen: Seen | Refused | None) -> bool:
-        """Whether what Kafka shows by the name is, or may be, this topic."""
-        if not isinstance(seen, Seen):
+    def is_seen(self, seen: KafkaTopic | Rejected | None) -> bool:
+        """True if what Kafka shows by the name is, or may be, this topic."""
+        if not isinstance(seen, KafkaTopic):
             return seen is not None
         return not (self.topic_id and seen.topic_id) or seen.topic_id == self.topic_id
 
 
-class Sweeper:
+class KafkaSweep:
     """For one leader, in its thread.
 
     Args:
@@ -98,8 +98,8 @@ class Sweeper:
         settings: KafkaSettings,
         latest: Callable[[], Snapshot],
         mount_at: Callable[[Snapshot], Path],
-        settling: Settling,
-        altered: Altered,
+        settling: RecentTopicChanges,
+        altered: RecentConfigChanges,
         clock: Callable[[], float],
         now: Callable[[], float] = time.time,
     ) -> None:
@@ -115,15 +115,15 @@ class Sweeper:
         self._configs_read: dict[str, int] = {}  # name → number of the sweep
         self.due = 0.0
         """When the next one is due, by the clock."""
-        self.survey: Survey | None = None
+        self.survey: KafkaMetadata | None = None
         """The last one."""
-        self.backlog: Backlog | None = None
+        self.backlog: AdoptionBacklog | None = None
         """Topics that wait to be adopted, where they are too many for one go."""
         self.note = ""
         """What Kafka did not let us see, in its words; empty = we see all."""
 
-    def sweep(self, admin: KafkaAdmin, commits: TopicCommits) -> Sequence[Recorded]:
-        """Look, and commit what follows.
+    def run_sweep(self, admin: KafkaAdmin, commits: TopicCommits) -> Sequence[RecordedTopic]:
+        """Looks, and commits what follows.
 
         Returns:
             The topics that wait to be made in Kafka.
@@ -134,16 +134,16 @@ class Sweeper:
         # In this order: what is created after the snapshot was taken is not missed in the survey.
         snapshot = self._latest()
         mount = self._mount_at(snapshot)
-        survey = self._look(admin)
-        held = KafkaFacts.of(self._latest())
+        survey = self._read_metadata(admin)
+        held = PinAndStop.load(self._latest())
         if held.stop is not None and not self._is_over(held, survey, commits):
             return ()
-        comparison = compare(
-            recorded_topics.recorded(snapshot, mount),
+        comparison = diff_metadata(
+            recorded_topics.recorded_topics(snapshot, mount),
             survey,
             pinned=held.pinned,
             acknowledged=held.allowed,
-            under_way=lambda one: is_under_way(self._latest(), one.topic, one.wished),
+            under_way=lambda one: is_under_way(self._latest(), one.topic, one.desired_config),
         )
         if comparison.stop is not None:
             _log.error("%s: stopped: %s", self._cluster, comparison.stop.text)
@@ -156,22 +156,22 @@ class Sweeper:
         self._end_detached(snapshot, survey, admin, commits)
         commits.record(comparison.news)
         if held.allowed:
-            commits.put(pin_and_stop.forget_allowed())
+            commits.put(pin_and_stop.forget_acknowledgement())
         return comparison.create
 
-    def _look(self, admin: KafkaAdmin) -> Survey:
+    def _read_metadata(self, admin: KafkaAdmin) -> KafkaMetadata:
         started = self._clock()
         # Also when it fails: how soon it is tried again then is the caller's to say.
         self.due = started + self._settings.sweep_seconds
-        survey = self._altered.survey(self._settling.correct(admin.survey()))
+        survey = self._altered.survey(self._settling.correct(admin.describe_all()))
         now = self._clock()
         self.due = now + max(self._settings.sweep_seconds, (now - started) * _SHARE)
         self.survey = survey
         self._number += 1
         return survey
 
-    def _is_over(self, held: KafkaFacts, survey: Survey, commits: TopicCommits) -> bool:
-        """Whether a stop ended by itself: the pinned Kafka is back at its address."""
+    def _is_over(self, held: PinAndStop, survey: KafkaMetadata, commits: TopicCommits) -> bool:
+        """True if a stop ended by itself: the pinned Kafka is back at its address."""
         if held.stop is None or not held.stop.kafka_id or survey.cluster_id != held.pinned:
             return False
         _log.warning("%s: Kafka %s is back", self._cluster, survey.cluster_id)
@@ -186,14 +186,18 @@ class Sweeper:
         for row in rows:
             name, topic_id = row.observed.physical_name, row.observed.topic_id
             detached, retired = detached_key(name), retired_key(name)
-            if row.action is Action.DETACHED and topic_id and snapshot.fact(detached) is None:
+            if (
+                row.action is AdoptionAction.DETACHED
+                and topic_id
+                and snapshot.fact(detached) is None
+            ):
                 # Else it may have been adopted meanwhile.
-                guards = KeyIs(detached, None), KeyIs(retired, snapshot.fact(retired))
+                guards = KeyEquals(detached, None), KeyEquals(retired, snapshot.fact(retired))
                 changes.append((guards, (Put(detached, topic_id),)))
         commits.put_each(changes)
 
     def _end_detached(
-        self, snapshot: Snapshot, survey: Survey, admin: KafkaAdmin, commits: TopicCommits
+        self, snapshot: Snapshot, survey: KafkaMetadata, admin: KafkaAdmin, commits: TopicCommits
     ) -> None:
         """Ends the records of topics that were left alone and that Kafka has not had for a day.
 
@@ -210,7 +214,7 @@ class Sweeper:
             one = _Detached(name, topic_id, snapshot.fact(retired_key(name)))
             if one.is_seen(survey.topics.get(name)) or name in survey.unsettled:
                 if one.retired is not None and (one.is_counting or one.is_over(now_ms)):
-                    changes.append((one.guards, (Remove(retired_key(name)),)))
+                    changes.append((one.guards, (Delete(retired_key(name)),)))
             elif one.retired is None or one.is_over(now_ms):
                 absent.append(one)
         # Not always the same first: of some, Kafka may never say whether it has them.
@@ -223,14 +227,14 @@ class Sweeper:
             retired = retired_key(one.name)
             if one.is_counting:
                 _log.info("%s: the topic %s, left alone, is gone", self._cluster, one.name)
-                changes.append((one.guards, (Remove(detached_key(one.name)), Remove(retired))))
+                changes.append((one.guards, (Delete(detached_key(one.name)), Delete(retired))))
             else:
                 day = Put(retired, retired_value(now_ms + RETIRED_FOR_MS))
                 changes.append((one.guards, (day,)))
         commits.put_each(changes)
 
-    def _adopt(self, topics: Sequence[Seen], held: KafkaFacts, commits: TopicCommits) -> None:
-        """Take topics in, or make them the backlog."""
+    def _adopt(self, topics: Sequence[KafkaTopic], held: PinAndStop, commits: TopicCommits) -> None:
+        """Takes topics in, or makes them the backlog."""
         snapshot = self._latest()
         mount = self._mount_at(snapshot)
         rows = plan_adoption(
@@ -242,7 +246,7 @@ class Sweeper:
         self._detach(rows, snapshot, commits)
         new = [(row.segments, row.observed) for row in rows if row.is_new]
         if len(new) > commits.batch * _BATCHES:
-            self.backlog = Backlog(
+            self.backlog = AdoptionBacklog(
                 [adoption.taken_in(mount, *one) for one in new],
                 self._recorded(snapshot, len(new)),
                 self._clock,
@@ -257,14 +261,14 @@ class Sweeper:
             _log.warning("%s: %s", self._cluster, note)
         if snapshot.fact(large_change_key(SWEEP)) is not None:
             # The sweep before this one was cut off when little was left.
-            commits.put([Remove(large_change_key(SWEEP))])
+            commits.put([Delete(large_change_key(SWEEP))])
 
     def _recorded(self, snapshot: Snapshot, count: int) -> LargeAdoption | None:
-        """What is kept of a large adoption; all the servers must know of such records."""
+        """Returns what is kept of a large adoption; all the servers must know of such records."""
         for one in adoptions(snapshot):
             if one.change_id == SWEEP:
                 return one  # of a leader before this one
-        if count < LARGE or level_of(snapshot) < LARGE_CHANGES_LEVEL:
+        if count < LARGE or removal_level(snapshot) < LARGE_CHANGES_LEVEL:
             return None
         return LargeAdoption(
             change_id=SWEEP,
@@ -275,12 +279,12 @@ class Sweeper:
         )
 
     def read_configs(self, admin: KafkaAdmin, commits: TopicCommits) -> None:
-        """Read the configs of some topics of the last survey: those not read for longest.
+        """Reads the configs of some topics of the last survey: those not read for longest.
 
         Raises:
             KafkaUnavailable, KafkaRefused, LeadershipLost, StoreUnavailable
         """
-        if self.survey is None or KafkaFacts.of(self._latest()).stop is not None:
+        if self.survey is None or PinAndStop.load(self._latest()).stop is not None:
             return
         names = [name for name, seen in self.survey.topics.items() if not seen.internal]
         read = self._configs_read
@@ -292,17 +296,17 @@ class Sweeper:
         self._configs_read |= dict.fromkeys(chosen, self._number)
         snapshot = self._latest()
         mount = self._mount_at(snapshot)
-        wishing = Wishing(snapshot)
+        desired_configs = DesiredConfigs(snapshot)
         news = []
         self.note = ""
         for name, configs in found.items():
-            if isinstance(configs, Refused):
-                self.note = f"configs of {name} cannot be read: {configs.words}"
+            if isinstance(configs, Rejected):
+                self.note = f"configs of {name} cannot be read: {configs.message}"
                 continue
             located = snapshot.locate(name)
             if located is not None and located.relative is not None:
                 path = Path((*mount.segments, *located.relative))
-                wished = wishing.of(located.parent_id, located.topic)
+                desired_config = desired_configs.for_topic(located.parent_id, located.topic)
                 known = self._altered.configs(located.topic.topic_id, configs)
-                news.append(config_news(Recorded(path, located.topic, wished), known))
+                news.append(config_news(RecordedTopic(path, located.topic, desired_config), known))
         commits.record([one for one in news if one is not None])

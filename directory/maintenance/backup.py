@@ -8,8 +8,8 @@ from typing import Final
 
 from kdir.v1 import admin_pb2
 
-from directory.maintenance.rows import Row, rows_of
-from directory.maintenance.servers import stored_level
+from directory.maintenance.backup_rows import Row, rows_of
+from directory.maintenance.registered_servers import stored_level
 from directory.server.feature_levels import FEATURE_LEVEL
 from directory.store.base import Identity, Store
 from resolver.backup_file import FORMAT, Checksum
@@ -27,7 +27,7 @@ def backup_of(
     """Header, rows, trailer.
 
     Raises:
-        StoreAway: also in the middle; begin again.
+        StoreUnreachable: also in the middle; begin again.
         StoreSealed: what the store holds is not whole, or not the newest.
         StoreUnavailable: it was restored meanwhile; begin again.
     """
@@ -50,7 +50,7 @@ def backup_of(
 
 
 def header_of(identity: Identity, revision: int, level: int, at_ms: int) -> admin_pb2.BackupHeader:
-    """Whose backup it is, and of when."""
+    """Returns whose backup it is, and of when."""
     return admin_pb2.BackupHeader(
         format=FORMAT,
         cluster_id=identity.cluster_id,

@@ -14,8 +14,8 @@ from typing import Final, NamedTuple
 
 from directory.namespace.keys import EVENT
 from directory.store.base import Put, Store
-from directory.store.events import FLOOR_KEY, Events, event_count, events_of
-from directory.store.replica import Applied
+from directory.store.event_rows import FLOOR_KEY, Events, event_count, events_of
+from directory.store.replica import AppliedCommit
 
 __all__ = ["EventIndex"]
 
@@ -47,7 +47,7 @@ class EventIndex:
         self._events = 0  # in all rows
         self._bytes = 0  # of all rows
 
-    def applied(self, applied: Applied) -> None:
+    def applied(self, applied: AppliedCommit) -> None:
         """Takes in what one step wrote or removed."""
         with self._lock:
             if applied.reloaded:
@@ -72,7 +72,7 @@ class EventIndex:
         events or ``keep_bytes`` bytes, oldest first, as (revision, key).
 
         Raises:
-            StoreAway
+            StoreUnreachable
         """
         self._build()
         with self._lock:
@@ -98,17 +98,17 @@ class EventIndex:
         """Events up to this revision are no longer kept.
 
         Raises:
-            StoreAway
+            StoreUnreachable
         """
         rows = self._store.read(FLOOR_KEY, limit=1)
         return int(rows[0].value) if rows else 0
 
     def page(self, after: int, until: int, events: int) -> tuple[list[tuple[int, Events]], int]:
-        """The next events of revisions after ``after`` up to ``until``, in order, and the revision
-        up to which they are all. About so many events: a revision is read whole.
+        """Returns the next events of revisions after ``after`` up to ``until``, in order, and the
+        revision up to which they are all. About so many events: a revision is read whole.
 
         Raises:
-            StoreAway
+            StoreUnreachable
         """
         self._build()
         with self._lock:
@@ -131,7 +131,7 @@ class EventIndex:
         """About ``limit`` events of the newest revisions before one, newest first.
 
         Raises:
-            StoreAway
+            StoreUnreachable
         """
         self._build()
         with self._lock:

@@ -15,12 +15,12 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from directory.maintenance.event_index import EventIndex
-from directory.store.base import Store, StoreAway
-from directory.store.events import Events
-from directory.store.replica import Applied, Replica
+from directory.store.base import Store, StoreUnreachable
+from directory.store.event_rows import Events
+from directory.store.replica import AppliedCommit, Replica
 from resolver.errors import NotReady, Resync, StoreUnavailable
 
-__all__ = ["History", "Revised", "Subscription"]
+__all__ = ["ChangeHistory", "Revised", "Subscription"]
 
 Revised = tuple[int, Events]
 """The events of one revision, which are at least one, by position."""
@@ -32,7 +32,7 @@ _READERS: Final = 4
 _WAIT_SECONDS: Final = 5.0
 
 
-class History:
+class ChangeHistory:
     """Remembers and hands on what one replica sees. Make it before the replica is started."""
 
     def __init__(
@@ -69,7 +69,7 @@ class History:
         self._unsubscribe: Final = replica.subscribe(self._applied)
 
     def since(self, revision: int) -> Sequence[Revised]:
-        """All events after a revision, in order.
+        """Returns all events after a revision, in order.
 
         Raises:
             Resync: they are no longer kept.
@@ -86,7 +86,7 @@ class History:
         return found
 
     def follow(self, after_revision: int) -> Subscription:
-        """All events after a revision, those to come included; the caller closes it.
+        """Returns all events after a revision, those to come included; the caller closes it.
 
         Raises:
             Resync, StoreUnavailable, NotReady: as ``since``.
@@ -103,15 +103,16 @@ class History:
         return subscription
 
     def page(self, subscription: Subscription, after: int) -> tuple[list[Revised], int]:
-        """The next events of a subscription that begins in the past, and the revision that they
-        reach. Where the rest is in memory, the subscription joins those that are handed changes.
+        """Returns the next events of a subscription that begins in the past, and the revision that
+        they reach. Where the rest is in memory, the subscription joins those that are handed
+        changes.
 
         Raises:
             Resync, StoreUnavailable
         """
         with self._lock:
             if subscription.loads != self._loads:
-                raise Resync(_LOADED_ANEW)
+                raise Resync(_RELOADED)
             if after >= self._recent_after:
                 subscription.join(self._later(after))
                 self._subscriptions.add(subscription)
@@ -121,12 +122,12 @@ class History:
         return self._read(after, until)
 
     def _later(self, after: int) -> list[Revised]:
-        """What is in memory of later revisions; the lock is held."""
+        """Returns what is in memory of later revisions; the lock is held."""
         return [revised for revised, _ in self._recent if revised[0] > after]
 
-    def page_back(self, before_revision: int, limit: int) -> Sequence[Revised]:
-        """The newest revisions with events before this one, newest first; empty when no older ones
-        are kept. About ``limit`` events, and at least one revision's.
+    def page_before(self, before_revision: int, limit: int) -> Sequence[Revised]:
+        """Returns the newest revisions with events before this one, newest first; empty when no
+        older ones are kept. About ``limit`` events, and at least one revision's.
 
         Raises:
             StoreUnavailable, NotReady
@@ -155,7 +156,7 @@ class History:
         """
         try:
             return self.index.floor()
-        except StoreAway as reason:
+        except StoreUnreachable as reason:
             raise StoreUnavailable(f"the store is away: {reason}") from reason
 
     def lags(self) -> list[int]:
@@ -179,7 +180,7 @@ class History:
             raise StoreUnavailable(f"{_READERS} others read older changes; ask again")
         try:
             found, reached = self.index.page(after, until, _PAGE_EVENTS)
-        except StoreAway as reason:
+        except StoreUnreachable as reason:
             raise StoreUnavailable(
                 f"the changes after revision {after} are in the store only, and it is away: "
                 f"{reason}"
@@ -201,12 +202,12 @@ class History:
     def _read_back(self, before: int, limit: int) -> list[Revised]:
         try:
             return self.index.read_back(before, limit)
-        except StoreAway as reason:
+        except StoreUnreachable as reason:
             raise StoreUnavailable(f"the store is away: {reason}") from reason
 
     # -- the replica's part ------------------------------------------------------------------
 
-    def _applied(self, applied: Applied) -> None:
+    def _applied(self, applied: AppliedCommit) -> None:
         self.index.applied(applied)
         size = 0
         with self._lock:
@@ -222,7 +223,7 @@ class History:
                     size = self._remember((applied.revision, applied.events))
             subscriptions = list(self._subscriptions)
         for subscription in left_behind:
-            subscription.lose(_LOADED_ANEW)
+            subscription.drop(_RELOADED)
         if applied.events and not applied.reloaded:
             for subscription in subscriptions:
                 subscription.put(
@@ -251,7 +252,7 @@ class Subscription:
     """One watcher's place. ``next`` is for one thread; ``close`` for any."""
 
     def __init__(
-        self, history: History, after: int, loads: int, clock: Callable[[], float]
+        self, history: ChangeHistory, after: int, loads: int, clock: Callable[[], float]
     ) -> None:
         self.loads: Final = loads
         """How often the tree had been loaded when it began."""
@@ -269,8 +270,8 @@ class Subscription:
         self._closed = False
 
     def next(self, timeout_seconds: float) -> list[Revised]:
-        """What came, in order; empty when nothing did in time, or when it is closed. Of what is
-        past a page at a time.
+        """Returns what came, in order; empty when nothing did in time, or when it is closed. Of
+        what is past a page at a time.
 
         Raises:
             Resync: more came than its queue holds, the tree was loaded anew, or what is past was
@@ -331,7 +332,7 @@ class Subscription:
             self._bytes += size
             self._changed.notify_all()
 
-    def lose(self, why: str) -> None:
+    def drop(self, why: str) -> None:
         """There is a gap: it cannot go on."""
         with self._changed:
             self._give_up(why)
@@ -346,4 +347,4 @@ def _lagged(found: str, setting: str) -> str:
     return f"{found} were not read in time (limits.{setting}): list again, then watch"
 
 
-_LOADED_ANEW: Final = "the tree was loaded anew: list again, then watch"
+_RELOADED: Final = "the tree was loaded anew: list again, then watch"

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from directory.kafka import adoption, recorded_topics
-from directory.kafka.compare import Recorded, differences, show_id
-from directory.kafka.contract import KafkaAdmin, Refused, Seen, Survey
-from directory.kafka.pin_and_stop import KafkaFacts
-from directory.maintenance.difference import Between, Difference
-from directory.namespace.command import Observed
+from directory.kafka.admin_contract import KafkaAdmin, KafkaMetadata, KafkaTopic, Rejected
+from directory.kafka.metadata_diff import RecordedTopic, differences, show_id
+from directory.kafka.pin_and_stop import PinAndStop
+from directory.maintenance.field_differences import Between, Difference
+from directory.namespace.adoption_mapping import MappingRule, plan_adoption
+from directory.namespace.command import ObservedTopic
 from directory.namespace.entry import Provision
-from directory.namespace.mapping import MappingRule, plan_adoption
 from directory.namespace.snapshot import Snapshot
 from resolver.path import Path
 
@@ -33,7 +33,7 @@ _REPLACED: Final = (
     "remove the entry, which leaves that topic alone: kdir rm {path}"
 )
 _UNKNOWN: Final = "it is adopted at the next look at Kafka; kdir doctor says whether that works"
-_WISH: Final = "change it in Kafka, or wish for what Kafka has: kdir set"
+_DESIRED: Final = "change it in Kafka, or wish for what Kafka has: kdir set"
 _OTHER_KAFKA: Final = "point the server at the Kafka that it belongs to, or take this one: kdir ack"
 
 
@@ -54,15 +54,15 @@ class KafkaCheck:
     troubles: list[str] = field(default_factory=list)
 
     def differences(self, admin: KafkaAdmin) -> Iterator[Difference]:
-        """Where they differ, topic by topic.
+        """Yields where they differ, topic by topic.
 
         Raises:
             KafkaUnavailable, KafkaRefused
         """
         # In this order: what is made after the snapshot was taken is not missed in the survey.
         snapshot = self.latest()
-        survey = admin.survey()
-        pinned = KafkaFacts.of(snapshot).pinned
+        survey = admin.describe_all()
+        pinned = PinAndStop.load(snapshot).pinned
         if pinned and survey.cluster_id != pinned:
             self.troubles.append("another Kafka answers: its topics were not compared")
             yield Difference(
@@ -75,8 +75,8 @@ class KafkaCheck:
             )
             return
         self.topics = sum(1 for seen in survey.topics.values() if not seen.internal)
-        active: list[Recorded] = []
-        for one in recorded_topics.recorded(snapshot, self.mount):
+        active: list[RecordedTopic] = []
+        for one in recorded_topics.recorded_topics(snapshot, self.mount):
             seen = survey.topics.get(one.topic.physical_name)
             match one.topic.provision:
                 case Provision.ACTIVE | Provision.MISSING | Provision.REPLACED:
@@ -89,12 +89,12 @@ class KafkaCheck:
                 case _:
                     pass  # not in Kafka yet, or on its way out
             if len(active) >= _BATCH:
-                yield from self._wishes(active, survey, admin)
+                yield from self._desired_set(active, survey, admin)
                 active = []
-        yield from self._wishes(active, survey, admin)
+        yield from self._desired_set(active, survey, admin)
         yield from self._unknown(survey, snapshot)
 
-    def _missing(self, one: Recorded, admin: KafkaAdmin) -> Iterator[Difference]:
+    def _missing(self, one: RecordedTopic, admin: KafkaAdmin) -> Iterator[Difference]:
         name = one.topic.physical_name
         if name in admin.describe([name]):
             return  # made, or shown, a moment later
@@ -105,25 +105,25 @@ class KafkaCheck:
             return
         yield _difference(one, "topic", f"{name} ({show_id(one.topic.topic_id)})", "none", _MISSING)
 
-    def _wishes(
-        self, topics: Sequence[Recorded], survey: Survey, admin: KafkaAdmin
+    def _desired_set(
+        self, topics: Sequence[RecordedTopic], survey: KafkaMetadata, admin: KafkaAdmin
     ) -> Iterator[Difference]:
-        """Partitions, replicas and configs against what is wished for."""
+        """Yields partitions, replicas and configs against what is wished for."""
         self.check()
         found = admin.configs([one.topic.physical_name for one in topics]) if topics else {}
         for one in topics:
             name = one.topic.physical_name
             configs = found.get(name)
-            if isinstance(configs, Refused):
-                self.troubles.append(f"the configs of {name} cannot be read: {configs.words}")
-            if configs is None or isinstance(configs, Refused):
+            if isinstance(configs, Rejected):
+                self.troubles.append(f"the configs of {name} cannot be read: {configs.message}")
+            if configs is None or isinstance(configs, Rejected):
                 continue
             now = replace(one.topic, observed_config=configs)
-            for each in differences(now, survey.topics[name], one.wished):
-                yield _difference(one, each.field, each.wanted, each.found, _WISH)
+            for each in differences(now, survey.topics[name], one.desired_config):
+                yield _difference(one, each.field, each.wanted, each.found, _DESIRED)
 
-    def _unknown(self, survey: Survey, before: Snapshot) -> Iterator[Difference]:
-        """Topics of Kafka that no entry has, unless they are left out on purpose."""
+    def _unknown(self, survey: KafkaMetadata, before: Snapshot) -> Iterator[Difference]:
+        """Yields topics of Kafka that no entry has, unless they are left out on purpose."""
         new = [
             seen
             for seen in survey.topics.values()
@@ -133,7 +133,7 @@ class KafkaCheck:
         new = [seen for seen in new if snapshot.locate(seen.name) is None]
         if not new:
             return
-        rules = self.placing(KafkaFacts.of(snapshot).rules)
+        rules = self.placing(PinAndStop.load(snapshot).rules)
         rows = plan_adoption(rules, _observed(new), snapshot, mount=self.mount)
         for row in rows:
             if row.is_new:
@@ -147,19 +147,19 @@ class KafkaCheck:
                 )
 
 
-def _observed(topics: Iterable[Seen]) -> list[Observed]:
+def _observed(topics: Iterable[KafkaTopic]) -> list[ObservedTopic]:
     return [adoption.observed(seen) for seen in topics]
 
 
-def _is_other(one: Recorded, seen: Seen) -> bool:
+def _is_other(one: RecordedTopic, seen: KafkaTopic) -> bool:
     return bool(one.topic.topic_id and seen.topic_id and one.topic.topic_id != seen.topic_id)
 
 
-def _other(one: Recorded, seen: Seen) -> Difference:
+def _other(one: RecordedTopic, seen: KafkaTopic) -> Difference:
     wanted, found = show_id(one.topic.topic_id), show_id(seen.topic_id)
     return _difference(one, "topic_id", wanted, found, _REPLACED)
 
 
-def _difference(one: Recorded, what: str, wanted: str, found: str, advice: str) -> Difference:
-    words = advice.format(path=one.path, name=one.topic.physical_name)
-    return Difference(Between.KAFKA, str(one.path), what, wanted, found, words)
+def _difference(one: RecordedTopic, what: str, wanted: str, found: str, advice: str) -> Difference:
+    message = advice.format(path=one.path, name=one.topic.physical_name)
+    return Difference(Between.KAFKA, str(one.path), what, wanted, found, message)

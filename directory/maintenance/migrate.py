@@ -20,10 +20,16 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final
 
-from directory.maintenance.restore import Refused, refuse_older_servers
-from directory.maintenance.rows import NotAsFilled, Row, fill_whole, holds_cluster, rows_of
+from directory.maintenance.backup_rows import (
+    NotAsFilled,
+    Row,
+    fill_store,
+    has_cluster_rows,
+    rows_of,
+)
+from directory.maintenance.restore import RestoreRefused, refuse_older_servers
 from directory.store.addresses import describe_address, find_identity, is_same_place, open_store
-from directory.store.base import FILLED_FROM, MOVED_TO, Identity, Incompatible, Store
+from directory.store.base import FILLED_FROM, MOVED_TO, Identity, IncompatibleStore, Store
 
 __all__ = ["Migration", "Stage", "abort", "migrate", "plan_abort", "plan_migration"]
 
@@ -66,11 +72,11 @@ class Migration:
         return f"{FILLED_FROM}{describe_address(self.source)}"
 
     def open_source(self) -> Store:
-        """Where the cluster lives now."""
+        """Returns where the cluster lives now."""
         return open_store(self.source, self.identity.cluster, self.identity.cluster_id)
 
     def open_target(self) -> Store:
-        """Where it shall live; made if it is not there."""
+        """Returns where it shall live; made if it is not there."""
         return open_store(self.target, self.identity.cluster, self.identity.cluster_id)
 
     def describe(self) -> str:
@@ -85,9 +91,9 @@ def plan_migration(source: str, target: str, *, force: bool = False) -> Migratio
 
     Raises:
         Refused: why not.
-        StoreAway, Incompatible
+        StoreUnreachable, Incompatible
     """
-    found = _look(source, target)
+    found = _find_stage(source, target)
     if found.stage is Stage.NEW and not force:
         with ExitStack() as opened:
             store = found.open_source()
@@ -101,29 +107,29 @@ def plan_abort(source: str, target: str) -> Migration:
 
     Raises:
         Refused: why not.
-        StoreAway, Incompatible
+        StoreUnreachable, Incompatible
     """
-    found = _look(source, target)
+    found = _find_stage(source, target)
     if found.stage is Stage.DONE:
-        raise Refused(
+        raise RestoreRefused(
             f"{describe_address(target)} takes changes by now; to go back, migrate it the other way"
         )
     return found
 
 
-def _look(source: str, target: str) -> Migration:
+def _find_stage(source: str, target: str) -> Migration:
     here, there = describe_address(source), describe_address(target)
     if is_same_place(source, target):
-        raise Refused(f"{here} is both")
+        raise RestoreRefused(f"{here} is both")
     identity = find_identity(source)
     if identity is None:
-        raise Incompatible(f"{here}: there is no store")
+        raise IncompatibleStore(f"{here}: there is no store")
     found = find_identity(target)
     if found is not None and (found.cluster_id, found.cluster) != (
         identity.cluster_id,
         identity.cluster,
     ):
-        raise Refused(
+        raise RestoreRefused(
             f"{there} is the store of cluster {found.cluster} ({found.cluster_id}), {here} that of "
             f"{identity.cluster} ({identity.cluster_id})"
         )
@@ -136,20 +142,20 @@ def _stage(one: Migration, source: Identity, target: Identity | None) -> Stage:
     filling = target is not None and _names(target.sealed, FILLED_FROM, one.source)
     if _names(source.sealed, MOVED_TO, one.target):
         if target is None:
-            raise Refused(f"{here} is {source.sealed}, and there is no store")
+            raise RestoreRefused(f"{here} is {source.sealed}, and there is no store")
         return Stage.FILLED if filling else Stage.DONE
     if source.sealed and not _names(source.sealed, _MIGRATED_TO, one.target):
-        raise Refused(f"{here} is sealed: it is {source.sealed}")
+        raise RestoreRefused(f"{here} is sealed: it is {source.sealed}")
     if target is not None and target.sealed and not filling:
         if not _names(target.sealed, MOVED_TO, one.source):
-            raise Refused(f"{there} is sealed: it is {target.sealed}")
+            raise RestoreRefused(f"{there} is sealed: it is {target.sealed}")
     elif target is not None and not target.sealed:
         _refuse_full(one)
     return Stage.BEGUN if source.sealed else Stage.NEW
 
 
 def _names(sealed: str, why: str, address: str) -> bool:
-    """Whether a store is sealed for this reason, which names this address; it may be written
+    """True if a store is sealed for this reason, which names this address; it may be written
     otherwise by now.
     """
     return sealed.startswith(why) and is_same_place(sealed.removeprefix(why), address)
@@ -159,54 +165,56 @@ def _refuse_full(one: Migration) -> None:
     with ExitStack() as opened:
         store = one.open_target()
         opened.callback(store.close)
-        if holds_cluster(store):
-            raise Refused(
+        if has_cluster_rows(store):
+            raise RestoreRefused(
                 f"{store.describe()} holds something already, and it is not known that it came "
                 f"from there: name an empty store"
             )
 
 
-def migrate(one: Migration, tell: Callable[[str], None] = lambda _: None) -> Identity:
+def migrate(one: Migration, report: Callable[[str], None] = lambda _: None) -> Identity:
     """Does what is left to do; the target's identity in its new life.
 
     Raises:
         Refused: something came into the target meanwhile; the target does not hold what was put in.
-        StoreAway, Incompatible: the same again goes on.
+        StoreUnreachable, Incompatible: the same again goes on.
     """
     with ExitStack() as opened:
         source = one.open_source()
         opened.callback(source.close)
         if one.stage in (Stage.NEW, Stage.BEGUN):
             source.seal(one.migrating)
-            tell(f"{source.describe()} takes no changes now")
+            report(f"{source.describe()} takes no changes now")
         target = one.open_target()
         opened.callback(target.close)
         if one.stage is Stage.DONE:
             return target.identity
-        if not target.identity.sealed and holds_cluster(target):
-            raise Refused(f"something came into {target.describe()} meanwhile; look again")
+        if not target.identity.sealed and has_cluster_rows(target):
+            raise RestoreRefused(f"something came into {target.describe()} meanwhile; look again")
         target.seal(one.filled)
-        _copy(source, target, tell)
+        _copy(source, target, report)
         source.seal(one.moved)
         identity = target.unseal()
-        tell(f"{target.describe()} takes changes now")
+        report(f"{target.describe()} takes changes now")
         return identity
 
 
-def _copy(source: Store, target: Store, tell: Callable[[str], None]) -> None:
-    tell(f"filling {target.describe()}")
+def _copy(source: Store, target: Store, report: Callable[[str], None]) -> None:
+    report(f"filling {target.describe()}")
     try:
-        fill_whole(target, _all_rows(source))
+        fill_store(target, _all_rows(source))
     except NotAsFilled as reason:
-        raise Refused(f"{reason}; {source.describe()} is sealed: --abort opens it again") from None
+        raise RestoreRefused(
+            f"{reason}; {source.describe()} is sealed: --abort opens it again"
+        ) from None
 
 
-def abort(one: Migration, tell: Callable[[str], None] = lambda _: None) -> Identity:
+def abort(one: Migration, report: Callable[[str], None] = lambda _: None) -> Identity:
     """Undoes it: the target is emptied and stays sealed, then the source takes changes again, as a
     new life.
 
     Raises:
-        StoreAway, Incompatible: the same again goes on.
+        StoreUnreachable, Incompatible: the same again goes on.
     """
     with ExitStack() as opened:
         if find_identity(one.target) is not None:
@@ -214,11 +222,11 @@ def abort(one: Migration, tell: Callable[[str], None] = lambda _: None) -> Ident
             opened.callback(target.close)
             if _names(target.identity.sealed, FILLED_FROM, one.source):
                 target.clear()
-                tell(f"{target.describe()} is empty")
+                report(f"{target.describe()} is empty")
         source = one.open_source()
         opened.callback(source.close)
         identity = source.unseal()
-        tell(f"{source.describe()} takes changes")
+        report(f"{source.describe()} takes changes")
         return identity
 
 

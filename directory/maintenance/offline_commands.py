@@ -16,10 +16,16 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 
 from directory.maintenance.migrate import Stage, abort, migrate, plan_abort, plan_migration
-from directory.maintenance.restore import Backup, Refused, begin_new_life, plan_restore, restore
+from directory.maintenance.restore import (
+    Backup,
+    RestoreRefused,
+    begin_new_incarnation,
+    plan_restore,
+    restore,
+)
 from directory.server.config import ConfigError, load_configs
 from directory.store.addresses import describe_address
-from directory.store.base import Incompatible, StoreAway
+from directory.store.base import IncompatibleStore, StoreUnreachable
 from resolver.backup_file import DamagedBackup
 from resolver.printable import printable
 
@@ -70,24 +76,24 @@ def main(verb: str, arguments: Sequence[str]) -> int:
     run: Callable[[argparse.Namespace], int] = _restore if verb == "restore" else _migrate
     try:
         return run(options)
-    except Refused as reason:
+    except RestoreRefused as reason:
         return _failed(str(reason), _REFUSED)
-    except (ConfigError, DamagedBackup, Incompatible) as reason:
+    except (ConfigError, DamagedBackup, IncompatibleStore) as reason:
         return _failed(str(reason), _UNUSABLE)
     except OSError as error:
         return _failed(f"{error.filename or 'the backup'}: {error.strerror or error}", _UNUSABLE)
-    except StoreAway as reason:
+    except StoreUnreachable as reason:
         return _failed(f"the store cannot be used now: {reason}", _AWAY)
     except KeyboardInterrupt:
         return _failed("interrupted: the same again goes on where this ended", 130)
 
 
 def _failed(why: str, code: int) -> int:
-    _tell(f"error: {why}")
+    _print_progress(f"error: {why}")
     return code
 
 
-def _tell(text: str) -> None:
+def _print_progress(text: str) -> None:
     """Prints a line of what is not data; what a store or a backup holds acts on no terminal."""
     sys.stderr.write(f"{printable(text)}\n")
     sys.stderr.flush()
@@ -103,7 +109,7 @@ def _print(*lines: str) -> None:
 
 def _restore(options: argparse.Namespace) -> int:
     if options.new_life:
-        return _begin_new_life(options)
+        return _begin_new_incarnation(options)
     name = getattr(options, "from")
     with _opened(name) as file:
         try:
@@ -117,15 +123,15 @@ def _restore(options: argparse.Namespace) -> int:
             return _REFUSED if plan.refusals else 0
         if plan.losses is not None and plan.losses.some:
             for line in plan.lines():
-                _tell(line)
-        identity = restore(plan, _tell)
+                _print_progress(line)
+        identity = restore(plan, _print_progress)
     where = describe_address(address)
     did = "holds just that already" if plan.done else f"now holds the {backup.describe()}"
     _print(f"{where} {did}; incarnation {identity.incarnation}")
     return 0
 
 
-def _begin_new_life(options: argparse.Namespace) -> int:
+def _begin_new_incarnation(options: argparse.Namespace) -> int:
     if options.replace:
         raise ConfigError("--replace goes with --from")
     address = options.store or _only_store_of(options.config)
@@ -133,7 +139,7 @@ def _begin_new_life(options: argparse.Namespace) -> int:
     if options.plan:
         _print(f"{where}: a new life would begin, with all that it holds")
         return 0
-    identity = begin_new_life(address, force=options.force)
+    identity = begin_new_incarnation(address, force=options.force)
     _print(f"{where} starts a new incarnation: {identity.incarnation}")
     return 0
 
@@ -148,7 +154,7 @@ def _only_store_of(config: str) -> str:
 
 @contextmanager
 def _opened(name: str) -> Iterator[IO[bytes]]:
-    """The file, from its beginning; it is read more than once."""
+    """Yields the file, from its beginning; it is read more than once."""
     if name != "-":
         with Path(name).open("rb") as file:
             yield file
@@ -159,7 +165,7 @@ def _opened(name: str) -> Iterator[IO[bytes]]:
 
 
 def _store_of(config: str, cluster: str) -> str:
-    """The store that a config names, which must be of the backup's cluster.
+    """Returns the store that a config names, which must be of the backup's cluster.
 
     Raises:
         ConfigError
@@ -182,7 +188,7 @@ def _migrate(options: argparse.Namespace) -> int:
         if options.plan:
             _print(found.describe(), "would be undone")
             return 0
-        identity = abort(found, _tell)
+        identity = abort(found, _print_progress)
         _print(
             f"cluster {identity.cluster} ({identity.cluster_id}) lives in "
             f"{describe_address(source)}, incarnation {identity.incarnation}"
@@ -193,7 +199,7 @@ def _migrate(options: argparse.Namespace) -> int:
         done = found.stage is Stage.DONE
         _print(found.describe(), f"{'nothing' if done else 'the rest'} would be done")
         return 0
-    identity = migrate(found, _tell)
+    identity = migrate(found, _print_progress)
     _print(
         f"cluster {identity.cluster} ({identity.cluster_id}) lives in {describe_address(target)}, "
         f"incarnation {identity.incarnation}; start its servers with it"

@@ -25,9 +25,9 @@ from directory.namespace.keys import (
     retired_until_ms,
 )
 from directory.namespace.plan_reap import why_held_up
-from directory.server.logs import carried
-from directory.store.base import Guard, KeyIs, Leadership, Put, Store, StoreAway
-from directory.store.replica import Applied, Replica, ReplicaState
+from directory.server.logs import with_log_context
+from directory.store.base import Guard, KeyEquals, Leadership, Put, Store, StoreUnreachable
+from directory.store.replica import AppliedCommit, Replica, ReplicaState
 from resolver.errors import KdirError, LimitExceeded, LostRace, NotReady
 
 __all__ = ["ROLE", "Reaper"]
@@ -56,7 +56,7 @@ _NAMES_SECONDS: Final = 600.0
 _REMOVED: Final = directory_range(DELETED_ID)
 
 
-class Written(Protocol):
+class StepResult(Protocol):
     """What a command came to."""
 
     @property
@@ -64,20 +64,20 @@ class Written(Protocol):
         """What was committed."""
 
 
-class WritesSteps(Protocol):
+class StepWriter(Protocol):
     """The writer, as far as it is needed here."""
 
     @property
     def under_way(self) -> int:
         """How many commands are being committed."""
 
-    def execute(
+    def commit_command(
         self,
         command: Command,
         *,
         timeout_seconds: float = 5.0,
         extra_guards: Sequence[Guard] = (),
-    ) -> Written:
+    ) -> StepResult:
         """Plan, commit, and wait until the replica has it."""
 
 
@@ -98,12 +98,12 @@ class Reaper:
         server: str,
         store: Store,
         replica: Replica,
-        writer: WritesSteps,
+        writer: StepWriter,
         *,
         clock: Callable[[], float] = time.monotonic,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         sleep: Callable[[float], object] | None = None,
-        turn_seconds: float = 0.2,
+        lock_seconds: float = 0.2,
     ) -> None:
         self._candidate: Final = server
         self._store: Final = store
@@ -112,7 +112,7 @@ class Reaper:
         self._clock: Final = clock
         self._now_ms: Final = now_ms
         self._stopping: Final = threading.Event()
-        self._turn_seconds: Final = turn_seconds
+        self._lock_seconds: Final = lock_seconds
         self._sleep: Final = sleep or self._stopping.wait
         self._wake: Final = threading.Event()
         self._thread: threading.Thread | None = None
@@ -140,7 +140,9 @@ class Reaper:
     def start(self) -> None:
         """Begins to look for something to do, in a thread."""
         self._unsubscribe = self._replica.subscribe(self._on_applied)
-        self._thread = threading.Thread(target=carried(self._run), name="reaper", daemon=True)
+        self._thread = threading.Thread(
+            target=with_log_context(self._run), name="reaper", daemon=True
+        )
         self._thread.start()
 
     def stop(self, timeout_seconds: float = 5.0) -> None:
@@ -164,7 +166,7 @@ class Reaper:
             self._wake.wait(delay)
             self._wake.clear()
 
-    def _on_applied(self, applied: Applied) -> None:
+    def _on_applied(self, applied: AppliedCommit) -> None:
         """In the replica's thread: something was removed, perhaps by another server."""
         if applied.reloaded or any(
             isinstance(write, Put) and write.key.startswith(_REMOVED) for write in applied.writes
@@ -188,7 +190,7 @@ class Reaper:
                     raise LostRace("the role is another server's")
                 return _SOON_SECONDS  # what the reaper before this one did may not be seen yet
             self._seen = True
-            if self._turn(guard):
+            if self._lock(guard):
                 self._trouble = ""
                 return 0.0
             self._hold_up(why_held_up(self._replica.snapshot))
@@ -200,7 +202,7 @@ class Reaper:
             return _ELECT_SECONDS
         except NotReady:
             return _AWAY_SECONDS
-        except (KdirError, StoreAway) as reason:
+        except (KdirError, StoreUnreachable) as reason:
             _log.warning("the reaper goes on later: %s", reason)
             self._trouble = str(reason)
             return _AWAY_SECONDS
@@ -217,7 +219,7 @@ class Reaper:
         return place is not None and bool(place.containers)
 
     def _over(self) -> Iterator[str]:
-        """Names whose day is over: looking at a million of them takes a while."""
+        """Returns names whose day is over: looking at a million of them takes a while."""
         now_ms = self._now_ms()
         snapshot = self._replica.snapshot
         names = (
@@ -236,8 +238,8 @@ class Reaper:
         )
         return islice(over, _NAMES_KEPT)
 
-    def _lead(self) -> KeyIs | None:
-        """The guard of the role; None while another server has it."""
+    def _lead(self) -> KeyEquals | None:
+        """Returns the guard of the role; None while another server has it."""
         if self._leadership is not None and not self._leadership.held():
             self._resign()
         if self._leadership is None:
@@ -256,10 +258,10 @@ class Reaper:
             _log.warning("removals are not finished: %s", why)
         self._trouble = why
 
-    def _turn(self, guard: KeyIs) -> bool:
+    def _lock(self, guard: KeyEquals) -> bool:
         """Works for a while; whether there was anything to do."""
         worked_at_all = False
-        until = self._clock() + self._turn_seconds
+        until = self._clock() + self._lock_seconds
         while not self._stopping.is_set():
             started = self._clock()
             if not (self._reap(guard) or self._forget(guard)):
@@ -271,8 +273,8 @@ class Reaper:
             self._sleep(worked if self._writer.under_way else worked * _REST)
         return True
 
-    def _reap(self, guard: KeyIs) -> bool:
-        """One step; whether there was anything to do."""
+    def _reap(self, guard: KeyEquals) -> bool:
+        """Returns one step; whether there was anything to do."""
         if not self._waiting():
             return False
         try:
@@ -286,14 +288,14 @@ class Reaper:
         self._most = min(_MOST, self._most + 1)
         return made
 
-    def _forget(self, guard: KeyIs) -> bool:
+    def _forget(self, guard: KeyEquals) -> bool:
         names, self._names = self._names[:_NAMES_EACH], self._names[_NAMES_EACH:]
         if names:
             self._execute(ForgetRetired(names=tuple(names)), guard)
         return bool(names)
 
-    def _execute(self, command: Command, guard: KeyIs) -> bool:
-        written = self._writer.execute(
+    def _execute(self, command: Command, guard: KeyEquals) -> bool:
+        written = self._writer.commit_command(
             command, timeout_seconds=_TIMEOUT_SECONDS, extra_guards=(guard,)
         )
         return bool(written.plan.writes)

@@ -15,38 +15,38 @@ from typing import IO, Final
 
 from kdir.v1 import admin_pb2
 
-from directory.maintenance.contents import Census, Losses, Paths, losses
-from directory.maintenance.rows import (
+from directory.maintenance.backup_rows import (
     NotAsFilled,
     Row,
     digest_of,
-    fill_whole,
-    holds_cluster,
+    fill_store,
+    has_cluster_rows,
     rows_of,
 )
-from directory.maintenance.servers import live_levels, live_servers, stored_level
+from directory.maintenance.registered_servers import live_levels, live_servers, stored_level
+from directory.maintenance.store_contents import DirectoryPaths, EntryCounts, Losses, losses
 from directory.server.feature_levels import FEATURE_LEVEL, SEALING, refuse_unfinalised
 from directory.store.addresses import describe_address, find_identity, open_store
-from directory.store.base import FILLED_FROM, Identity, Incompatible, Store
+from directory.store.base import FILLED_FROM, Identity, IncompatibleStore, Store
 from directory.store.schema import SCHEMA_VERSION
 from resolver.backup_file import BackupReader
 from resolver.errors import LevelNotFinalised
 
 __all__ = [
     "Backup",
-    "Refused",
     "RestorePlan",
-    "begin_new_life",
+    "RestoreRefused",
+    "begin_new_incarnation",
     "plan_restore",
     "refuse_older_servers",
     "restore",
 ]
 
 _REASON: Final = f"{FILLED_FROM}a backup"
-_NEW_LIFE: Final = "beginning a new life, as one that was put back by other means"
+_NEW_INCARNATION: Final = "beginning a new life, as one that was put back by other means"
 
 
-class Refused(Exception):
+class RestoreRefused(Exception):
     """What was asked is not done, since something would be lost or broken: why, for people."""
 
 
@@ -56,7 +56,7 @@ class Backup:
 
     file: IO[bytes]
     header: admin_pb2.BackupHeader
-    census: Census
+    topic_counts: EntryCounts
     digest: bytes
     """Of the rows that are put in."""
 
@@ -68,27 +68,27 @@ class Backup:
             DamagedBackup, OSError
             Incompatible: made by a newer kdir.
         """
-        census = Census()
+        topic_counts = EntryCounts()
 
         def counted() -> Iterator[Row]:
             for key, value in reader.rows():
-                census.add(key, value)
+                topic_counts.add(key, value)
                 yield key, value
 
         file.seek(0)
         reader = BackupReader(file)
         header = reader.header
         if header.schema_version > SCHEMA_VERSION:
-            raise Incompatible(
+            raise IncompatibleStore(
                 f"the backup has schema version {header.schema_version}, made by a newer kdir; "
                 f"this one knows up to {SCHEMA_VERSION}"
             )
         if header.finalised_level > FEATURE_LEVEL:
-            raise Incompatible(
+            raise IncompatibleStore(
                 f"feature level {header.finalised_level} is finalised in the backup; this kdir "
                 f"supports {FEATURE_LEVEL}"
             )
-        return cls(file, header, census, digest_of(counted()))
+        return cls(file, header, topic_counts, digest_of(counted()))
 
     def rows(self) -> Iterator[Row]:
         """Once more."""
@@ -106,7 +106,7 @@ class Backup:
         header = self.header
         return (
             f"backup of cluster {header.cluster} ({header.cluster_id}), revision "
-            f"{header.revision}, taken {self.taken}: {self.census}"
+            f"{header.revision}, taken {self.taken}: {self.topic_counts}"
         )
 
 
@@ -155,7 +155,7 @@ def plan_restore(
 
     Raises:
         Incompatible: another cluster's store, or none that this version can use.
-        StoreAway, DamagedBackup, OSError
+        StoreUnreachable, DamagedBackup, OSError
     """
     identity = find_identity(address)
     if identity is None:
@@ -173,7 +173,7 @@ def plan_restore(
 
 
 def _unsuitable(backup: Backup, identity: Identity) -> Iterator[str]:
-    """Why nothing can be restored into a store of this kind, whatever is agreed to."""
+    """Yields why nothing can be restored into a store of this kind, whatever is agreed to."""
     header = backup.header
     if identity.cluster_id != header.cluster_id or identity.cluster != header.cluster:
         yield (
@@ -194,7 +194,7 @@ def _plan_over(
             f"servers of this store are running: {', '.join(servers)}; stop them first "
             f"(--force: they serve what they have until the store is whole again)"
         )
-    if not holds_cluster(store):
+    if not has_cluster_rows(store):
         return RestorePlan(backup, address, "is empty", tuple(refusals))
     if digest_of(_all_rows(store)) == backup.digest:
         return RestorePlan(backup, address, "holds just what the backup does", done=True)
@@ -207,23 +207,23 @@ def _plan_over(
 
 
 def _losses(backup: Backup, store: Store) -> Losses:
-    paths = Paths()
+    paths = DirectoryPaths()
     for rows in (backup.rows(), _all_rows(store)):  # where it is now counts
         for key, value in rows:
             paths.learn(key, value)
     return losses(_all_rows(store), backup.rows(), paths)
 
 
-def restore(plan: RestorePlan, tell: Callable[[str], None] = lambda _: None) -> Identity:
+def restore(plan: RestorePlan, report: Callable[[str], None] = lambda _: None) -> Identity:
     """Does it; the store's identity in its new life.
 
     Raises:
         Refused: the plan says why; or something came into the store since.
-        StoreAway, Incompatible, DamagedBackup, OSError: the store stays sealed, once it is; the
-            same again finishes it.
+        StoreUnreachable, Incompatible, DamagedBackup, OSError: the store stays sealed, once it is;
+        the same again finishes it.
     """
     if plan.refusals:
-        raise Refused("; ".join(plan.refusals))
+        raise RestoreRefused("; ".join(plan.refusals))
     backup = plan.backup
     store = _open(backup, plan.address)
     try:
@@ -231,38 +231,38 @@ def restore(plan: RestorePlan, tell: Callable[[str], None] = lambda _: None) -> 
             return store.identity
         resumed = store.identity.partial
         store.seal(f"{_REASON} taken {backup.taken}")
-        if not plan.replaces and not resumed and holds_cluster(store):
+        if not plan.replaces and not resumed and has_cluster_rows(store):
             store.unseal()
-            raise Refused("something came into the store meanwhile; look again")
-        tell(f"filling {store.describe()}")
+            raise RestoreRefused("something came into the store meanwhile; look again")
+        report(f"filling {store.describe()}")
         try:
-            fill_whole(store, backup.rows())
+            fill_store(store, backup.rows())
         except NotAsFilled as reason:
-            raise Refused(f"{reason}; the store stays sealed until it is filled") from None
+            raise RestoreRefused(f"{reason}; the store stays sealed until it is filled") from None
         return store.unseal()
     finally:
         store.close()
 
 
-def begin_new_life(address: str, *, force: bool = False) -> Identity:
+def begin_new_incarnation(address: str, *, force: bool = False) -> Identity:
     """Of a store that was put back by other means, where nothing shows it: its tokens and watches
     of before are expired from then on. Its servers may run; they load anew. What it holds stays.
     Cut off, the same again finishes it.
 
     Raises:
         Refused: a server that does not know of seals would write on; or the store is sealed.
-        StoreAway, Incompatible
+        StoreUnreachable, Incompatible
     """
     found = find_identity(address)
     if found is None:
-        raise Incompatible(f"{describe_address(address)}: there is no store")
-    if found.sealed not in {"", _NEW_LIFE}:
-        raise Refused(f"the store is sealed: it is {found.sealed}")
+        raise IncompatibleStore(f"{describe_address(address)}: there is no store")
+    if found.sealed not in {"", _NEW_INCARNATION}:
+        raise RestoreRefused(f"the store is sealed: it is {found.sealed}")
     store = open_store(address, found.cluster, found.cluster_id)
     try:
         if not force:
             refuse_older_servers(store)
-        store.seal(_NEW_LIFE)
+        store.seal(_NEW_INCARNATION)
         return store.unseal()
     finally:
         store.close()
@@ -277,7 +277,7 @@ def refuse_older_servers(store: Store) -> None:
     try:
         refuse_unfinalised(SEALING, stored_level(store), live_levels(store))
     except LevelNotFinalised as reason:
-        raise Refused(
+        raise RestoreRefused(
             f"{reason.message}: a server that does not know of seals would write on "
             f"(--force: when no server runs)"
         ) from None

@@ -16,20 +16,20 @@ from directory.maintenance.event_index import EventIndex
 from directory.namespace.keys import REQUEST
 from directory.store.base import (
     Conflict,
+    Delete,
     Guard,
-    KeyIs,
+    KeyEquals,
     Put,
-    Remove,
     Row,
     Store,
-    StoreAway,
+    StoreUnreachable,
     Transaction,
     Write,
 )
-from directory.store.events import FLOOR_KEY
+from directory.store.event_rows import FLOOR_KEY
 from directory.store.idempotency import RequestRecord
 
-__all__ = ["Keeping", "Maintenance"]
+__all__ = ["RetentionLimits", "RetentionTrimmer"]
 
 _log = logging.getLogger(__name__)
 _BATCH: Final = 500
@@ -37,7 +37,7 @@ _BATCHES: Final = 10  # of each kind in one step
 
 
 @dataclass(frozen=True, slots=True)
-class Keeping:
+class RetentionLimits:
     """For how long things are kept."""
 
     requests_ms: int = 24 * 3600 * 1000
@@ -48,19 +48,19 @@ class Keeping:
     """No more of them than so many bytes."""
 
 
-class Maintenance:
+class RetentionTrimmer:
     """Of one store; one thread."""
 
     def __init__(
         self,
         store: Store,
         index: EventIndex,
-        keeping: Keeping | None = None,
+        retention: RetentionLimits | None = None,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self._store: Final = store
         self._index: Final = index
-        self._keeping: Final = keeping or Keeping()
+        self._retention: Final = retention or RetentionLimits()
         self._now_ms: Final = now_ms
         self._batch: Final = min(_BATCH, store.limits.max_writes // 2 - 1)
         self._after = b""  # the answered request up to which the last step looked
@@ -72,7 +72,7 @@ class Maintenance:
         """
         try:
             return self._trim_requests() + self._trim_events()
-        except StoreAway as reason:
+        except StoreUnreachable as reason:
             _log.warning("nothing trimmed, the store is away: %s", reason)
             return 0
 
@@ -83,8 +83,8 @@ class Maintenance:
             rows = self._store.read(REQUEST, limit=self._batch, after=self._after)
             old = [row for row in rows if self._is_old(row)]
             # By value: the id may be in use again.
-            guards = tuple(KeyIs(row.key, row.value) for row in old)
-            removed += self._remove(guards, tuple(Remove(row.key) for row in old), len(old))
+            guards = tuple(KeyEquals(row.key, row.value) for row in old)
+            removed += self._remove(guards, tuple(Delete(row.key) for row in old), len(old))
             self._after = rows[-1].key if len(rows) == self._batch else b""
             if not self._after:
                 break
@@ -95,18 +95,20 @@ class Maintenance:
             answered_at_ms = RequestRecord.from_bytes(row.value).answered_at_ms
         except ValueError:
             return False  # of a newer version, perhaps; it knows for how long
-        return answered_at_ms < self._now_ms() - self._keeping.requests_ms
+        return answered_at_ms < self._now_ms() - self._retention.requests_ms
 
     def _trim_events(self) -> int:
         removed = 0
         for _ in range(_BATCHES):
-            rows = self._index.oldest(self._keeping.events, self._keeping.event_bytes, self._batch)
+            rows = self._index.oldest(
+                self._retention.events, self._retention.event_bytes, self._batch
+            )
             if not rows:
                 break
             known = self._store.read(FLOOR_KEY, limit=1)
             floor = max(rows[-1][0], int(known[0].value) if known else 0)
-            guards = (KeyIs(FLOOR_KEY, known[0].value if known else None),)
-            writes: list[Write] = [Remove(key) for _, key in rows]
+            guards = (KeyEquals(FLOOR_KEY, known[0].value if known else None),)
+            writes: list[Write] = [Delete(key) for _, key in rows]
             writes.append(Put(FLOOR_KEY, b"%d" % floor))
             done = self._remove(guards, tuple(writes), len(rows))
             if not done:

@@ -13,12 +13,12 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Self
 
-from directory.maintenance.difference import Difference
-from directory.maintenance.rows import Row
-from directory.maintenance.verify_store import Comparison
+from directory.maintenance.backup_rows import Row
+from directory.maintenance.field_differences import Difference
+from directory.maintenance.verify_store import StoreComparison
 from directory.namespace.snapshot import Snapshot
 from directory.store.base import Loading, Store
-from directory.store.replica import Applied, Replica
+from directory.store.replica import AppliedCommit, Replica
 from resolver.errors import KafkaRefused, KafkaUnavailable, KdirError
 from resolver.path import Path
 
@@ -47,10 +47,10 @@ class Summary:
 def compare_rows(
     store: Store, replica: Replica, mount: Path, check: Callable[[], None], summary: Summary
 ) -> Iterator[Difference]:
-    """Store and replica at one revision, and the store's rows with each other.
+    """Stores and replica at one revision, and the store's rows with each other.
 
     Raises:
-        StoreAway: also in the middle; begin again.
+        StoreUnreachable: also in the middle; begin again.
         NotReady: nothing is loaded yet.
     """
     identity = store.refresh_identity()
@@ -84,7 +84,7 @@ def compare_rows(
     else:
         summary.troubles.append("the store changed too fast to be met at one revision")
         return
-    comparison = Comparison(snapshot, _rows(loading), mount, check)
+    comparison = StoreComparison(snapshot, _rows(loading), mount, check)
     summary.revision = snapshot.revision
     yield from comparison.differences()
     summary.rows = comparison.row_count
@@ -132,14 +132,14 @@ class _Trees:
         return self._first.revision
 
     def at(self, revision: int) -> Snapshot | None:
-        """The tree as it was at a revision; None: it was not kept."""
+        """Returns the tree as it was at a revision; None: it was not kept."""
         with self._lock:
             if not self._whole:
                 return None
             trees = [one for one in (self._first, *self._trees) if one.revision <= revision]
         return max(trees, key=lambda one: one.revision, default=None)
 
-    def _applied(self, applied: Applied) -> None:
+    def _applied(self, applied: AppliedCommit) -> None:
         with self._lock:
             if applied.reloaded or len(self._trees) >= _HELD:
                 self._whole = False
@@ -154,7 +154,7 @@ def compare_kafka(
     check: Callable[[], None],
     summary: Summary,
 ) -> Iterator[Difference]:
-    """The tree with its Kafka. A Kafka that is away, or refuses, is a trouble."""
+    """Yields the tree with its Kafka. A Kafka that is away, or refuses, is a trouble."""
     from directory.kafka.admin_client import ConfluentAdmin
     from directory.kafka.assembly import settings_of
     from directory.maintenance.kafka_check import KafkaCheck

@@ -14,10 +14,15 @@ from typing import Final
 from google.protobuf.message import DecodeError
 from kdir.v1 import admin_pb2
 
-from directory.federation.inherited import parse_head
+from directory.federation.inherited_records import parse_head
 from directory.federation.link_records import READERS
-from directory.maintenance.difference import Between, Difference, shortened, unlike
-from directory.maintenance.rows import Row
+from directory.maintenance.backup_rows import Row
+from directory.maintenance.field_differences import (
+    Between,
+    Difference,
+    field_differences,
+    shortened,
+)
 from directory.namespace.entry import DELETED_ID, ROOT_ID, Directory, Kind, Mount
 from directory.namespace.keys import (
     CLAIM,
@@ -44,14 +49,14 @@ from directory.namespace.mounted import claim_start, is_claimed_by
 from directory.namespace.removal_records import Removal
 from directory.namespace.snapshot import Snapshot
 from directory.namespace.tree_nodes import ROOT_KEY, is_fact
-from directory.store.events import FLOOR_KEY, unpack
+from directory.store.event_rows import FLOOR_KEY, unpack
 from directory.store.idempotency import RequestRecord
 from directory.store.large_changes import LargeAdoption
 from resolver.errors import KdirError
 from resolver.path import Path
 from resolver.printable import printable
 
-__all__ = ["Comparison"]
+__all__ = ["StoreComparison"]
 
 _RESTART: Final = (
     "restart this server: it loads the store anew; if it differs again later, changes get lost on "
@@ -78,7 +83,7 @@ _STRAY_GRANTS: Final = (
 _MOUNT: Final = "unmount the child and mount it again: kdir umount, kdir mount"
 
 
-class Comparison:
+class StoreComparison:
     """Of a store's rows with a snapshot of the same revision. Used once, in one thread.
 
     Args:
@@ -100,10 +105,10 @@ class Comparison:
         self.row_count = 0
 
     def differences(self) -> Iterator[Difference]:
-        """All of them; the store's own that concern one row first come as its row does.
+        """Yields all of them; the store's own that concern one row first come as its row does.
 
         Raises:
-            StoreAway: in the middle; begin again.
+            StoreUnreachable: in the middle; begin again.
         """
         self._snapshot.index_physical_names()  # which also reads every record
         quarantined = self._snapshot.quarantined
@@ -145,8 +150,8 @@ class Comparison:
     # -- one row -------------------------------------------------------------------------------
 
     def _wrong(self, key: bytes, value: bytes) -> Iterator[Difference]:
-        """What is wrong with a row that is no entry's by itself; entries are looked at by who makes
-        a snapshot of them.
+        """Yields what is wrong with a row that is no entry's by itself; entries are looked at by
+        who makes a snapshot of them.
         """
         if key.startswith(CLAIM):
             yield from self._claim(key, value)
@@ -157,12 +162,12 @@ class Comparison:
         try:
             read(value)
         except (ValueError, DecodeError, KdirError) as error:
-            yield _unread(_shown(key), str(error))
+            yield _unread(_format_value(key), str(error))
             return
         if key == FLOOR_KEY and int(value) > self._snapshot.revision:
             yield Difference(
                 Between.STORE,
-                _shown(key),
+                _format_value(key),
                 "floor",
                 f"at most {self._snapshot.revision}",
                 value.decode(),
@@ -181,7 +186,7 @@ class Comparison:
             return  # two hashes met
         yield Difference(
             Between.STORE,
-            _shown(key),
+            _format_value(key),
             "claim",
             shortened(", ".join(standing)) or "no claim: no entry has the name",
             shortened(", ".join(claimed)),
@@ -195,14 +200,14 @@ class Comparison:
             return
         where = self._path(key)
         if stored is None or held is None:
-            words = ("missing", "there") if stored is None else ("there", "missing")
-            yield Difference(Between.STORE_REPLICA, where, "row", *words, _RESTART)
+            message = ("missing", "there") if stored is None else ("there", "missing")
+            yield Difference(Between.STORE_REPLICA, where, "row", *message, _RESTART)
             return
         wanted, found = f"{len(stored)} bytes", f"{len(held)} other bytes"
         if key.startswith(ENTRY):
             try:
                 decode = self._snapshot.codec.decode
-                wanted, found = unlike(decode(stored), decode(held))
+                wanted, found = field_differences(decode(stored), decode(held))
             except ValueError:
                 pass
         elif is_fact(key):
@@ -227,7 +232,7 @@ class Comparison:
                 yield _unread(self._path(key), why)
 
     def _claimless(self) -> Iterator[Difference]:
-        """Topics whose names nothing claims, and those that have one name together."""
+        """Yields topics whose names nothing claims, and those that have one name together."""
         claims = _Hashes(self._claims)
         if claims == self._names and not self._names.repeated:
             return
@@ -271,7 +276,7 @@ class Comparison:
         for key, value in claimed.items():
             yield Difference(
                 Between.STORE,
-                _shown(key),
+                _format_value(key),
                 "mounted",
                 "no claim: nothing is mounted so",
                 value.decode("utf-8", "replace"),
@@ -294,13 +299,13 @@ class Comparison:
                 yield Difference(Between.STORE, where, "grants", "an entry", "none", _STRAY_GRANTS)
 
     def _path(self, key: bytes) -> str:
-        """Where people look for it."""
+        """Returns where people look for it."""
         if not key.startswith((ENTRY, GRANTS)):
-            return _shown(key)
+            return _format_value(key)
         try:
             place = (parse_entry_key if key.startswith(ENTRY) else parse_grants_key)(key)
         except ValueError:
-            return _shown(key)
+            return _format_value(key)
         above = self._snapshot.path_of(place.parent_id)
         if above is not None:
             return str(Path((*self._mount.segments, *above, *filter(None, [place.name]))))
@@ -321,7 +326,7 @@ class _Hashes:
         """Hashes that came more than once."""
 
     def holds(self, text: str) -> bool:
-        """Whether it is one of them."""
+        """True if it is one of them."""
         wanted = hash(text)
         at = bisect_left(self._sorted, wanted)
         return at < len(self._sorted) and self._sorted[at] == wanted
@@ -333,7 +338,7 @@ class _Hashes:
 
 
 def _held(snapshot: Snapshot) -> Iterator[Row]:
-    """What a snapshot holds, as the rows it came from, in key order."""
+    """Yields what a snapshot holds, as the rows it came from, in key order."""
     root = snapshot.root.directory
     if root != Directory(entry_id=ROOT_ID):
         yield ROOT_KEY, snapshot.codec.encode(root)
@@ -350,7 +355,7 @@ def _unread(where: str, why: str) -> Difference:
     return Difference(Between.STORE, where, "value", "readable", shortened(why), _UNREADABLE)
 
 
-def _shown(key: bytes) -> str:
+def _format_value(key: bytes) -> str:
     """A key as a terminal can show it."""
     text = key.decode("utf-8", "backslashreplace")
     return printable(text)

@@ -156,7 +156,7 @@ def _check_counts(after: Policies, before: Policies, bounds: Bounds) -> None:
 def _news(
     after: Mapping[str, str | None], before: Mapping[str, str | None]
 ) -> Iterator[tuple[str, str | None, str | None]]:
-    """The keys that are new or have another value: key, value, the value before."""
+    """Yields the keys that are new or have another value: key, value, the value before."""
     if after is before:
         return
     for key, value in after.items():

@@ -2,8 +2,9 @@
 hold afterwards that did not before, which quotas are passed, which names are retired.
 
 Pure, from the snapshots before and after. Refuses to say who gains or loses rights
-(``access/permission_diff.py``) and what is asked of Kafka (``kafka/applying/foreseen.py``). Numbers
-come from what a snapshot keeps; what has to be looked at entry by entry ends with the budget.
+(``access/permission_diff.py``) and what is asked of Kafka
+(``kafka/applying/predicted_config_calls.py``). Numbers come from what a snapshot keeps; what has to
+be looked at entry by entry ends with the budget.
 """
 
 from __future__ import annotations
@@ -12,27 +13,27 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, assert_never
 
-from directory.access.grant_tree import Place
+from directory.access.grant_tree import EntryPlace
+from directory.namespace.effective_policies import PolicyLevel, effective, levels_of, set_fields
 from directory.namespace.entry import Directory, Entry, Link, Mount, Provision, Topic
-from directory.namespace.inheriting import Inheriting, Shown, inheriting
-from directory.namespace.plan_delete import Fate, fate_of
-from directory.namespace.policies import Level, effective, levels_of, set_fields
+from directory.namespace.inheritor_counts import InheritorCounts, Shown, count_inheritors
+from directory.namespace.plan_delete import KafkaFate, kafka_fate_of
 from directory.namespace.policy_checks import directories_below
 from directory.namespace.quotas import Quota, quotas_at
 from directory.namespace.snapshot import Snapshot
-from directory.namespace.time_budget import Budget
+from directory.namespace.time_budget import TimeBudget
 from directory.namespace.topic_configs import deletes_data
-from directory.namespace.traversal import Standing
+from directory.namespace.traversal import LocatedEntry
 from resolver.path import Path
 
 __all__ = [
-    "Kept",
+    "ChangeSide",
     "PolicyChange",
-    "Removed",
-    "Size",
-    "passed_quotas",
-    "policy_changes",
-    "removed",
+    "RemovalImpact",
+    "SubtreeSize",
+    "diff_effective_policies",
+    "newly_exceeded_quotas",
+    "removal_impact",
     "size_of",
 ]
 
@@ -41,7 +42,7 @@ _CONFIG: Final = "topic_config["
 
 
 @dataclass(slots=True)
-class Size:
+class SubtreeSize:
     """How much an entry is: itself, and all below it in this cluster."""
 
     directories: int = 0
@@ -52,7 +53,7 @@ class Size:
 
 
 @dataclass(slots=True)
-class Removed:
+class RemovalImpact:
     """What becomes of Kafka's topics when entries go."""
 
     deleted: int = 0
@@ -85,26 +86,28 @@ class PolicyChange:
     """It may make Kafka delete data, where kdir is armed to change configs."""
 
 
-def size_of(snapshot: Snapshot, found: Standing, place: Place, budget: Budget) -> Size:
-    """How much an entry is. Links are counted one by one, all else is known."""
-    branch = snapshot.grants.branch(place)
+def size_of(
+    snapshot: Snapshot, found: LocatedEntry, place: EntryPlace, budget: TimeBudget
+) -> SubtreeSize:
+    """Returns how much an entry is. Links are counted one by one, all else is known."""
+    branch = snapshot.grants.node_at(place)
     granted = 0 if branch is None else branch.count
     match found.entry:
         case Topic():
-            return Size(topics=1, entries_with_grants=granted)
+            return SubtreeSize(topics=1, entries_with_grants=granted)
         case Link():
-            return Size(links=1, entries_with_grants=granted)
+            return SubtreeSize(links=1, entries_with_grants=granted)
         case Mount():
-            return Size(mounts=1, entries_with_grants=granted)
+            return SubtreeSize(mounts=1, entries_with_grants=granted)
         case Directory(entry_id=entry_id):
             counts = snapshot.counts(entry_id)
             links = _links(snapshot, entry_id, budget)
-            return Size(counts.directories + 1, counts.topics, links, counts.mounts, granted)
+            return SubtreeSize(counts.directories + 1, counts.topics, links, counts.mounts, granted)
         case _:
             assert_never(found.entry)
 
 
-def _links(snapshot: Snapshot, directory_id: int, budget: Budget) -> int:
+def _links(snapshot: Snapshot, directory_id: int, budget: TimeBudget) -> int:
     count, top = 0, snapshot.node(directory_id)
     for node in () if top is None else directories_below(snapshot, top):
         if not budget.spend(1 + len(node.containers)):
@@ -113,28 +116,28 @@ def _links(snapshot: Snapshot, directory_id: int, budget: Budget) -> int:
     return count
 
 
-def removed(
+def removal_impact(
     snapshot: Snapshot,
     entry: Entry,
-    budget: Budget,
+    budget: TimeBudget,
     *,
     goes_in_kafka: bool,
     shown: Shown | None = None,
-) -> Removed:
-    """What becomes of an entry's topics in Kafka when it is removed; looks at each."""
-    found = Removed()
+) -> RemovalImpact:
+    """Returns what becomes of an entry's topics in Kafka when it is removed; looks at each."""
+    found = RemovalImpact()
     for topic in _topics(snapshot, entry, budget, shown):
         found.missing += topic.provision is Provision.MISSING
         found.replaced += topic.provision is Provision.REPLACED
-        match fate_of(topic, goes_in_kafka=goes_in_kafka):
-            case Fate.DELETED:
+        match kafka_fate_of(topic, goes_in_kafka=goes_in_kafka):
+            case KafkaFate.DELETED:
                 found.deleted += topic.provision is not Provision.MISSING
-            case Fate.DETACHED:
+            case KafkaFate.DETACHED:
                 found.detached += 1
                 continue
-            case Fate.FORGOTTEN:
+            case KafkaFate.FORGOTTEN:
                 continue
-            case Fate.RETIRED:
+            case KafkaFate.RETIRED:
                 pass
         found.retired_count += 1
         if len(found.retired) < _MOST_NAMES:
@@ -143,7 +146,7 @@ def removed(
 
 
 def _topics(
-    snapshot: Snapshot, entry: Entry, budget: Budget, shown: Shown | None
+    snapshot: Snapshot, entry: Entry, budget: TimeBudget, shown: Shown | None
 ) -> Iterator[Topic]:
     if isinstance(entry, Topic):
         yield entry
@@ -166,22 +169,22 @@ def _topics(
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class ChangeSide:
     """An entry on one side of a change."""
 
     snapshot: Snapshot
-    standing: Standing
+    standing: LocatedEntry
 
 
-def policy_changes(
-    before: Kept,
-    after: Kept,
-    above: Sequence[Level],
-    budget: Budget,
+def diff_effective_policies(
+    before: ChangeSide,
+    after: ChangeSide,
+    above: Sequence[PolicyLevel],
+    budget: TimeBudget,
     shown: Shown | None = None,
 ) -> tuple[PolicyChange, ...]:
-    """The fields whose effective value at an entry becomes another, in order; and for how many
-    topics at and below it that is so, since no nearer level sets them.
+    """Returns the fields whose effective value at an entry becomes another, in order; and for how
+    many topics at and below it that is so, since no nearer level sets them.
 
     ``above`` is what the ancestors above the mount set, outermost first; with ``shown`` only the
     topics of which it says so are counted.
@@ -204,8 +207,8 @@ def policy_changes(
     )
 
 
-def _effective(kept: Kept, above: Sequence[Level]) -> dict[str, object]:
-    """What holds at an entry, as in ``set_fields``."""
+def _effective(kept: ChangeSide, above: Sequence[PolicyLevel]) -> dict[str, object]:
+    """Returns what holds at an entry, as in ``set_fields``."""
     found, levels = kept.standing, [level.policies for level in above]
     match found.entry:
         case Directory(entry_id=entry_id):
@@ -219,11 +222,13 @@ def _effective(kept: Kept, above: Sequence[Level]) -> dict[str, object]:
     return set_fields(effective(levels))
 
 
-def _heirs(kept: Kept, names: frozenset[str], budget: Budget, shown: Shown | None) -> Inheriting:
+def _heirs(
+    kept: ChangeSide, names: frozenset[str], budget: TimeBudget, shown: Shown | None
+) -> InheritorCounts:
     found = kept.standing
     if isinstance(found.entry, Directory):
-        return inheriting(kept.snapshot, found.entry.entry_id, names, budget, shown)
-    heirs = Inheriting()
+        return count_inheritors(kept.snapshot, found.entry.entry_id, names, budget, shown)
+    heirs = InheritorCounts()
     (heirs.by_field if isinstance(found.entry, Topic) else heirs.clusters).update(names)
     return heirs
 
@@ -238,18 +243,20 @@ def _deletes(name: str, before: object, after: object) -> bool:
 # -- quotas ----------------------------------------------------------------------------------------
 
 
-def passed_quotas(
-    before: Kept, after: Kept, mount: Path, above: Sequence[Level]
+def newly_exceeded_quotas(
+    before: ChangeSide, after: ChangeSide, mount: Path, above: Sequence[PolicyLevel]
 ) -> tuple[tuple[Quota, int], ...]:
-    """The quotas at and above an entry that are exceeded afterwards and were not so before; each
-    with how much there is then. A move that exceeds one is refused; to set one that is exceeded
-    already is not.
+    """Returns the quotas at and above an entry that are exceeded afterwards and were not so before;
+    each with how much there is then. A move that exceeds one is refused; to set one that is
+    exceeded already is not.
     """
     was = {(quota, used) for quota, used in _exceeded(before, mount, above)}
     return tuple(one for one in _exceeded(after, mount, above) if one not in was)
 
 
-def _exceeded(kept: Kept, mount: Path, above: Sequence[Level]) -> Iterator[tuple[Quota, int]]:
+def _exceeded(
+    kept: ChangeSide, mount: Path, above: Sequence[PolicyLevel]
+) -> Iterator[tuple[Quota, int]]:
     found = kept.standing
     at = found.entry.entry_id if isinstance(found.entry, Directory) else found.parent_id
     node = kept.snapshot.node(at)

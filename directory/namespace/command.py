@@ -15,6 +15,7 @@ from typing import Final
 
 from directory.access.grant import Grant
 from directory.namespace.bounds import DEFAULT_BOUNDS, Bounds
+from directory.namespace.effective_policies import PolicyLevel
 from directory.namespace.entry import (
     NO_POLICIES,
     Entry,
@@ -25,7 +26,6 @@ from directory.namespace.entry import (
     Policies,
     Provision,
 )
-from directory.namespace.policies import Level
 from directory.store.base import Guard, Limits, Write
 from resolver.path import Path
 
@@ -34,25 +34,25 @@ __all__ = [
     "RETIRED_FOR_MS",
     "AddGrants",
     "AdoptTopics",
-    "Change",
     "Cleared",
     "Command",
-    "Context",
     "CreateDirectory",
     "CreateLink",
     "CreateMount",
     "CreateTopic",
     "DeleteEntry",
+    "EntryChange",
     "FinishDelete",
     "ForgetRetired",
     "MoveEntry",
     "MoveTopics",
-    "Observed",
+    "ObservedTopic",
     "Plan",
+    "PlanContext",
     "ReapDeleted",
-    "RecordTopics",
+    "RecordObservations",
     "RemoveGrants",
-    "TopicNews",
+    "TopicObservation",
     "UpdateEntry",
 ]
 
@@ -72,7 +72,7 @@ CLEARED: Final = Cleared.CLEARED
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
+class PlanContext:
     """What planning needs of the world."""
 
     now_ms: int
@@ -85,7 +85,7 @@ class Context:
     """Whether removing an entry removes Kafka's topic too (ceiling or policy ``delete``)."""
     creates_in_kafka: bool = False
     """Whether new topics may be made in Kafka (ceiling or policy ``create``)."""
-    above: Sequence[Level] = ()
+    above: Sequence[PolicyLevel] = ()
     """What the ancestors above the mount set, outermost first."""
     bounds: Bounds = DEFAULT_BOUNDS
     """How much may be put into an entry."""
@@ -110,7 +110,7 @@ class CreateTopic:
     partitions: int = 0
     replication_factor: int = 0
     policies: Policies = NO_POLICIES
-    adopt_existing: Observed | None = None
+    adopt_existing: ObservedTopic | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,7 +179,7 @@ class MoveEntry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Observed:
+class ObservedTopic:
     """A topic as Kafka shows it. ``topic_id`` is 16 bytes; ``config`` only what is not default."""
 
     physical_name: str
@@ -198,11 +198,11 @@ class AdoptTopics:
     transaction; the caller cuts batches.
     """
 
-    topics: tuple[tuple[tuple[str, ...], Observed], ...]
+    topics: tuple[tuple[tuple[str, ...], ObservedTopic], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopicNews:
+class TopicObservation:
     """What the reconciler learnt of one topic entry. ``None`` = not changed. Nothing is written
     where nothing differs, or where the entry is gone or has another physical name by now.
     """
@@ -220,12 +220,12 @@ class TopicNews:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecordTopics:
+class RecordObservations:
     """Commit what the reconciler learnt, or with ``within_quotas`` what it is about to ask for: a
     topic of which quotas do not let more partitions come is passed over, with a note.
     """
 
-    news: tuple[TopicNews, ...]
+    news: tuple[TopicObservation, ...]
     within_quotas: bool = False
 
 
@@ -298,7 +298,7 @@ Command = (
     | DeleteEntry
     | MoveEntry
     | AdoptTopics
-    | RecordTopics
+    | RecordObservations
     | MoveTopics
     | ReapDeleted
     | FinishDelete
@@ -309,7 +309,7 @@ Command = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class EntryChange:
     """One change event without its revision. ``before`` None = insert, ``after`` None = delete.
 
     ``path`` is where the entry is after the change (was, for a delete); ``path_before`` is set for
@@ -340,7 +340,7 @@ class Plan:
 
     guards: tuple[Guard, ...]
     writes: tuple[Write, ...]
-    changes: tuple[Change, ...]
+    changes: tuple[EntryChange, ...]
     entry: Entry | None = None
     """The entry that the command was about, as it will be (for a delete: as it was)."""
     path: Path | None = None

@@ -211,7 +211,7 @@ class Codec(Protocol):
     """
 
     def encode(self, entry: Entry) -> bytes:
-        """The stored form; without path, parent or name, which are in the key."""
+        """Returns the stored form; without path, parent or name, which are in the key."""
 
     def decode(self, record: bytes) -> Entry:
         """Back from the stored form.
@@ -221,28 +221,30 @@ class Codec(Protocol):
         """
 
     def policies(self, record: bytes) -> Policies:
-        """The policies of a topic's record: ``NO_POLICIES`` itself, and at once, for most."""
+        """Returns the policies of a topic's record: ``NO_POLICIES`` itself, and at
+        once, for most.
+        """
 
     def look_like_topics(self, records: Sequence[bytes]) -> bool:
-        """Whether all of these are topics' records by their first bytes: so cheap that a load can
+        """True if all of these are topics' records by their first bytes: so cheap that a load can
         ask it of a million. If not, ``physical_names`` says which are.
         """
 
     def physical_names(self, records: Sequence[bytes]) -> Sequence[str | None]:
-        """The physical name of each topic's record, without making an entry of it. None where the
-        record is not a topic's or cannot be read; ``decode`` says why.
+        """Returns the physical name of each topic's record, without making an entry of it. None
+        where the record is not a topic's or cannot be read; ``decode`` says why.
         """
 
     def entry_id(self, record: bytes) -> int:
-        """The entry id of a topic's record, at once."""
+        """Returns the entry id of a topic's record, at once."""
 
     def partitions(self, records: Iterable[bytes]) -> int:
-        """How many partitions the topics of these records have together, in a fifth of a
+        """Returns how many partitions the topics of these records have together, in a fifth of a
         microsecond each. One whose number is not known, or that cannot be read, counts as one.
         """
 
     def encode_grants(self, grants: EntryGrants) -> bytes:
-        """The stored form of an entry's grants."""
+        """Returns the stored form of an entry's grants."""
 
     def decode_grants(self, record: bytes) -> EntryGrants:
         """Back from the stored form.

@@ -11,32 +11,33 @@ from dataclasses import replace
 from functools import reduce
 from types import MappingProxyType
 
-from directory.namespace.command import Change
+from directory.namespace.command import EntryChange
+from directory.namespace.effective_policies import PolicyLevel, inherit, without_cleared_keys
 from directory.namespace.entry import NO_POLICIES, Directory, Policies, Topic
-from directory.namespace.policies import Level, inherit, settled
 from directory.namespace.snapshot import Snapshot
 
-__all__ = ["with_effective"]
+__all__ = ["attach_effective_policies"]
 
 
-def with_effective(
-    changes: Sequence[Change], snapshot: Snapshot, above: Sequence[Level]
-) -> tuple[Change, ...]:
-    """The changes of one plan, each with what holds after it; of what is gone, what did before.
+def attach_effective_policies(
+    changes: Sequence[EntryChange], snapshot: Snapshot, above: Sequence[PolicyLevel]
+) -> tuple[EntryChange, ...]:
+    """Returns the changes of one plan, each with what holds after it; of what is gone, what did
+    before.
 
     Args:
         snapshot: what was planned on.
         above: what the ancestors above the mount set, outermost first.
     """
-    carrying = _Carrying(changes, snapshot, above)
-    return tuple(replace(one, effective=carrying.of(one)) for one in changes)
+    carrying = _PolicyAttacher(changes, snapshot, above)
+    return tuple(replace(one, effective=carrying.policies_after(one)) for one in changes)
 
 
-class _Carrying:
+class _PolicyAttacher:
     """Of one plan; each directory is looked at once."""
 
     def __init__(
-        self, changes: Sequence[Change], snapshot: Snapshot, above: Sequence[Level]
+        self, changes: Sequence[EntryChange], snapshot: Snapshot, above: Sequence[PolicyLevel]
     ) -> None:
         self._snapshot = snapshot
         self._changed = {
@@ -47,7 +48,7 @@ class _Carrying:
         self._within = {0: reduce(inherit, (level.policies for level in above), NO_POLICIES)}
         self._plain: dict[int, Policies | None] = {}
 
-    def of(self, change: Change) -> Policies | None:
+    def policies_after(self, change: EntryChange) -> Policies | None:
         """None where nobody set anything, and of what has no policies."""
         entry = change.before if change.after is None else change.after
         if not isinstance(entry, Directory | Topic):
@@ -72,7 +73,7 @@ class _Carrying:
 
 def _bare(policies: Policies) -> Policies | None:
     """Without who set what, and without what is cleared."""
-    holds = settled(policies)
+    holds = without_cleared_keys(policies)
     if holds.stamps:
         holds = replace(holds, stamps=MappingProxyType({}))
     return None if holds == NO_POLICIES else holds

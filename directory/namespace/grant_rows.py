@@ -11,22 +11,22 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final
 
-from directory.access.compiled_grants import NO_RULES, Rules
+from directory.access.compiled_grants import NO_RULES, CompiledGrants
 from directory.access.grant import Grant, Operation, Permission, ResourceKind
-from directory.access.grant_tree import Granted, GrantTree, Place
+from directory.access.grant_tree import EntryPlace, GrantedEntry, GrantTree
 from directory.access.principals import ANY_HOST, EVERYBODY
 from directory.namespace.entry import Codec, Directory, Kind
 from directory.namespace.keys import GRANTS, grants_key, parse_grants_key
 from directory.namespace.sorted_map import SortedMap
 from directory.namespace.tree_nodes import Node, path_in
 
-__all__ = ["SHUT", "grant_tree_of", "grants_in", "regranted"]
+__all__ = ["SHUT", "grant_tree_of", "grants_in", "update_grant_tree"]
 
 Nodes = Mapping[int, Node]
 Facts = SortedMap[bytes, bytes]
 
 
-SHUT: Final = Rules.of(
+SHUT: Final = CompiledGrants.compile(
     Grant(EVERYBODY, ANY_HOST, Operation.ALL, Permission.DENY, kind, "*" if kind.has_names else "")
     for kind in ResourceKind
 )
@@ -38,10 +38,10 @@ class _Reader:
 
     def __init__(self, codec: Codec) -> None:
         self._codec = codec
-        self._known: dict[tuple[Grant, ...], Rules] = {}
+        self._known: dict[tuple[Grant, ...], CompiledGrants] = {}
         self.unreadable: dict[bytes, str] = {}
 
-    def rules(self, key: bytes, record: bytes) -> Rules:
+    def rules(self, key: bytes, record: bytes) -> CompiledGrants:
         try:
             grants = self._codec.decode_grants(record).grants
         except ValueError as error:
@@ -49,13 +49,13 @@ class _Reader:
             return SHUT
         rules = self._known.get(grants)
         if rules is None:
-            rules = self._known[grants] = Rules.of(grants)
+            rules = self._known[grants] = CompiledGrants.compile(grants)
         return rules
 
 
 def grants_in(facts: Facts, directory_id: int | None = None) -> Iterator[tuple[bytes, bytes]]:
-    """The rows of grants, in key order; only of what stands directly in a directory, if one is
-    named.
+    """Yields the rows of grants, in key order; only of what stands directly in a directory, if one
+    is named.
     """
     prefix = GRANTS if directory_id is None else GRANTS + directory_id.to_bytes(8, "big")
     for key, record in facts.items(prefix):
@@ -67,9 +67,11 @@ def grants_in(facts: Facts, directory_id: int | None = None) -> Iterator[tuple[b
 def grant_tree_of(
     codec: Codec, nodes: Nodes, facts: Facts, unreadable: dict[bytes, str]
 ) -> GrantTree:
-    """The tree of all rows and closed directories; adds what cannot be read to ``unreadable``."""
+    """Returns the tree of all rows and closed directories; adds what cannot be read to
+    ``unreadable``.
+    """
     reader = _Reader(codec)
-    found: dict[Place, tuple[Rules, bool]] = {}
+    found: dict[EntryPlace, tuple[CompiledGrants, bool]] = {}
     above_id, above = 0, None
     for key, record in grants_in(facts):
         try:
@@ -85,15 +87,15 @@ def grant_tree_of(
             found[place] = (rules, False)
     for directory_id, node in nodes.items():
         if node.directory.closed and (path := path_in(nodes, directory_id)) is not None:
-            place = Place(path)
+            place = EntryPlace(path)
             found[place] = (found[place][0] if place in found else NO_RULES, True)
     unreadable.update(reader.unreadable)
     return GrantTree.build(
-        Granted(place, rules, closed) for place, (rules, closed) in found.items()
+        GrantedEntry(place, rules, closed) for place, (rules, closed) in found.items()
     )
 
 
-def regranted(
+def update_grant_tree(
     tree: GrantTree,
     codec: Codec,
     before: Nodes,
@@ -102,7 +104,7 @@ def regranted(
     directories: Collection[int],
     rows: Collection[bytes],
 ) -> tuple[GrantTree, Mapping[bytes, str]]:
-    """The next version of a tree, and which of the rows cannot be read.
+    """Returns the next version of a tree, and which of the rows cannot be read.
 
     Args:
         tree: that of ``before``.
@@ -121,7 +123,7 @@ def regranted(
             node = nodes.get(one)
             if node is not None:
                 keys[grants_key(node.parent_id, Kind.DIRECTORY, node.name)] = None
-    tree = _replanted(_bared(tree, before, keys), reader, before, after, facts, moved)
+    tree = _with_moved(_without_rows(tree, before, keys), reader, before, after, facts, moved)
     for key in keys:
         record = facts.get(key)
         if record is None:
@@ -133,16 +135,16 @@ def regranted(
             continue
         place, rules = _place_of(after, key), reader.rules(key, record)
         if place is not None:
-            tree = tree.with_rules(place, rules)
+            tree = tree.with_compiled(place, rules)
     for one, path in _paths(after, directories):
-        tree = _closed_as_said(tree, after[one], path)
+        tree = _closed_as_reported(tree, after[one], path)
     return tree, reader.unreadable
 
 
 def _nothing_granted(
     tree: GrantTree, before: Nodes, after: Nodes, facts: Facts, directories: Collection[int]
 ) -> bool:
-    """Whether there was no grant and no closed directory, and certainly is none: so it is for ever
+    """True if there was no grant and no closed directory, and certainly is none: so it is for ever
     in most stores, and each directory that is made would pay for looking closely.
     """
     return (
@@ -153,23 +155,23 @@ def _nothing_granted(
 
 
 def _may_be_closed(before: Node | None, after: Node | None) -> bool:
-    """Whether a directory is closed, or came with what may be."""
+    """True if a directory is closed, or came with what may be."""
     if after is None:
         return False
     stayed = before is not None and (before.parent_id, before.name) == (after.parent_id, after.name)
     return after.directory.closed or (not stayed and bool(after.containers))
 
 
-def _bared(tree: GrantTree, nodes: Nodes, rows: Iterable[bytes]) -> GrantTree:
+def _without_rows(tree: GrantTree, nodes: Nodes, rows: Iterable[bytes]) -> GrantTree:
     """Without these rows."""
     for key in rows:
         place = _place_of(nodes, key)
         if place is not None and tree.grants_at(place):
-            tree = tree.with_rules(place, NO_RULES)
+            tree = tree.with_compiled(place, NO_RULES)
     return tree
 
 
-def _replanted(
+def _with_moved(
     tree: GrantTree,
     reader: _Reader,
     before: Nodes,
@@ -182,16 +184,16 @@ def _replanted(
     """
     branches = {}
     for one, path in sorted(_paths(before, moved), key=lambda found: -len(found[1])):
-        tree, branches[one] = tree.cut(Place(path))
+        tree, branches[one] = tree.detach_subtree(EntryPlace(path))
     for one, path in sorted(_paths(after, moved), key=lambda found: len(found[1])):
         if one not in branches:
-            tree = _grown(tree, reader, after, facts, one, path, frozenset(moved))
+            tree = _with_restored(tree, reader, after, facts, one, path, frozenset(moved))
         elif not branches[one].is_empty:
-            tree = tree.graft(Place(path), branches[one])
+            tree = tree.attach_subtree(EntryPlace(path), branches[one])
     return tree
 
 
-def _grown(
+def _with_restored(
     tree: GrantTree,
     reader: _Reader,
     nodes: Nodes,
@@ -207,18 +209,18 @@ def _grown(
         for key, record in grants_in(facts, one):
             place = _place_of(nodes, key)
             if place is not None:
-                tree = tree.with_rules(place, reader.rules(key, record))
+                tree = tree.with_compiled(place, reader.rules(key, record))
         for name, container in nodes[one].containers.items():
             if isinstance(container, Directory) and container.entry_id not in others:
                 here = (*above, name)
-                tree = _closed_as_said(tree, nodes[container.entry_id], here)
+                tree = _closed_as_reported(tree, nodes[container.entry_id], here)
                 left.append((container.entry_id, here))
     return tree
 
 
-def _closed_as_said(tree: GrantTree, node: Node, path: tuple[str, ...]) -> GrantTree:
+def _closed_as_reported(tree: GrantTree, node: Node, path: tuple[str, ...]) -> GrantTree:
     closed = node.directory.closed
-    branch = tree.branch(Place(path))
+    branch = tree.node_at(EntryPlace(path))
     if closed == (branch is not None and branch.closed):
         return tree
     return tree.with_closed(path, closed=closed)
@@ -236,7 +238,7 @@ def _paths(nodes: Nodes, directories: Collection[int]) -> Iterator[tuple[int, tu
             yield one, path
 
 
-def _place_of(nodes: Nodes, key: bytes) -> Place | None:
+def _place_of(nodes: Nodes, key: bytes) -> EntryPlace | None:
     try:
         parent_id, is_topic, name = parse_grants_key(key)
     except ValueError:
@@ -246,7 +248,7 @@ def _place_of(nodes: Nodes, key: bytes) -> Place | None:
 
 def _place(
     parent_id: int, above: tuple[str, ...] | None, name: str, *, is_topic: bool
-) -> Place | None:
+) -> EntryPlace | None:
     if parent_id == 0:
-        return None if name or is_topic else Place(())
-    return None if above is None or not name else Place((*above, name), is_topic)
+        return None if name or is_topic else EntryPlace(())
+    return None if above is None or not name else EntryPlace((*above, name), is_topic)

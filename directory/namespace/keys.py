@@ -174,7 +174,7 @@ class EntryKey(NamedTuple):
 
 
 def entry_key(parent_id: int, kind: Kind, name: str) -> bytes:
-    """Where the record of an entry lives."""
+    """Returns where the record of an entry lives."""
     place = _TOPIC if kind is Kind.TOPIC else _CONTAINER
     return b"%b%b%b%b" % (ENTRY, parent_id.to_bytes(8, "big"), place, name.encode())
 
@@ -191,7 +191,7 @@ def parse_entry_key(key: bytes) -> EntryKey:
 
 
 def grants_key(parent_id: int, kind: Kind, name: str) -> bytes:
-    """Where the grants of an entry live: what follows is that of its record's key."""
+    """Returns where the grants of an entry live: what follows is that of its record's key."""
     return GRANTS + entry_key(parent_id, kind, name)[len(ENTRY) :]
 
 
@@ -215,12 +215,12 @@ _ROOT_GRANTS: Final = grants_key(0, Kind.DIRECTORY, "")
 
 
 def directory_range(parent_id: int) -> bytes:
-    """The prefix of the keys of everything directly in a directory."""
+    """Returns the prefix of the keys of everything directly in a directory."""
     return ENTRY + parent_id.to_bytes(8, "big")
 
 
 def unify(physical_name: str) -> str:
-    """The name under Kafka's collision rule."""
+    """Returns the name under Kafka's collision rule."""
     return physical_name.translate(_UNIFY)
 
 
@@ -245,7 +245,7 @@ def request_key(principal: str, request_id: str) -> bytes:
 
 
 def event_key(change_id: str) -> bytes:
-    """One committed change's events; order is by revision, not by key."""
+    """Returns one committed change's events; order is by revision, not by key."""
     return EVENT + change_id.encode()
 
 
@@ -255,7 +255,7 @@ def mount_row_key(mount: str) -> bytes:
 
 
 def child_key(cluster_id: str) -> bytes:
-    """What a child last told of itself."""
+    """Returns what a child last told of itself."""
     return CHILD + cluster_id.encode()
 
 
@@ -275,7 +275,7 @@ def quota_key(entry_id: int) -> bytes:
 
 
 def read_only_id(key: bytes) -> int:
-    """The directory that such a key names; 0, which is none, where it cannot be read."""
+    """Returns the directory that such a key names; 0, which is none, where it cannot be read."""
     try:
         return int(key[len(READ_ONLY) :], 16)
     except ValueError:
@@ -283,8 +283,8 @@ def read_only_id(key: bytes) -> int:
 
 
 def retired_value(until_ms: int, *, awaited: bool = False) -> bytes:
-    """What is kept of a retired name. ``awaited``: a topic that kdir asked Kafka for may yet come
-    under it, though its entry was removed.
+    """Returns what is kept of a retired name. ``awaited``: a topic that kdir asked Kafka for may
+    yet come under it, though its entry was removed.
     """
     return str(until_ms).encode() + (_AWAITED if awaited else b"")
 
@@ -301,7 +301,7 @@ def is_awaited(value: bytes | None) -> bool:
 
 
 def removal_key(entry_id: int) -> bytes:
-    """What the reaper must know of a removed directory until it has finished it."""
+    """Returns what the reaper must know of a removed directory until it has finished it."""
     return REMOVAL + b"%016x" % entry_id
 
 
@@ -311,7 +311,7 @@ def kafka_key(name: str) -> bytes:
 
 
 def role_key(role: str) -> bytes:
-    """Who holds a role."""
+    """Returns who holds a role."""
     return ROLE + role.encode()
 
 

@@ -16,7 +16,7 @@ from directory.namespace.sorted_map import SortedMap
 from resolver.glob import Glob
 from resolver.path import is_system
 
-__all__ = ["Cursor", "Listed", "ListedContainer", "ListedTopic", "Page", "page"]
+__all__ = ["Cursor", "Listed", "ListedContainer", "ListedTopic", "Page", "list_page"]
 
 V = TypeVar("V")
 Segments = tuple[str, ...]
@@ -64,7 +64,7 @@ class Page(NamedTuple):
     """
 
 
-def page(  # noqa: PLR0913 - in as many ways a listing may be asked for
+def list_page(  # noqa: PLR0913 - in as many ways a listing may be asked for
     snapshot: Snapshot,
     directory_id: int,
     after: Cursor | None = None,
@@ -76,15 +76,16 @@ def page(  # noqa: PLR0913 - in as many ways a listing may be asked for
     recursive: bool = False,
     looked_at_most: int = LOOKED_AT_MOST,
 ) -> Page:
-    """The entries after a cursor, ``limit`` at most, whose name fits the glob and whose kind is one
-    of ``kinds`` (empty = all). System entries, and all below them, only with ``include_system``.
+    """Returns the entries after a cursor, ``limit`` at most, whose name fits the glob and whose
+    kind is one of ``kinds`` (empty = all). System entries, and all below them, only with
+    ``include_system``.
 
     An id that is no directory's gives the empty last page.
     """
     node = snapshot.node(directory_id)
     if node is None:
         return Page((), None)
-    walk = _Walk(snapshot, glob, kinds, include_system=include_system, recursive=recursive)
+    walk = _PageTraversal(snapshot, glob, kinds, include_system=include_system, recursive=recursive)
     entries: list[Listed] = []
     last: Listed | None = None
     for looked_at, one in enumerate(walk.below(node, (), after)):
@@ -96,7 +97,7 @@ def page(  # noqa: PLR0913 - in as many ways a listing may be asked for
     return Page(tuple(entries), None)
 
 
-class _Walk:
+class _PageTraversal:
     """What a listing looks at, in order."""
 
     def __init__(

@@ -17,9 +17,9 @@ __all__ = [
     "DirectoryAt",
     "Found",
     "LinkAt",
-    "Lookups",
     "Missing",
     "MountAt",
+    "PathLookup",
     "TopicAt",
     "Unreadable",
     "lookup",
@@ -86,7 +86,7 @@ Found = TopicAt | DirectoryAt | LinkAt | MountAt | Missing | Unreadable
 
 
 def lookup(snapshot: Snapshot, relative: Segments, prefer: Kind | None = None) -> Found:
-    """What stands at a path below the mount.
+    """Returns what stands at a path below the mount.
 
     Where a topic and a container share the name, the topic is found, unless ``prefer`` is a
     container's kind.
@@ -114,7 +114,7 @@ def lookup(snapshot: Snapshot, relative: Segments, prefer: Kind | None = None) -
     return _leaving(container, relative, len(relative))
 
 
-class Lookups:
+class PathLookup:
     """Many lookups in one snapshot, of paths as callers write them.
 
     The directory above a path is found once and then known by its text, so that a thousand paths
@@ -128,8 +128,8 @@ class Lookups:
         self._topic_first = prefer is None or prefer is Kind.TOPIC
         self._above: dict[str, tuple[Segments, Node]] = {}
 
-    def find(self, text: str) -> Found | None:
-        """What stands at an absolute path; None when it is not at or below the mount.
+    def lookup_path(self, text: str) -> Found | None:
+        """Returns what stands at an absolute path; None when it is not at or below the mount.
 
         Raises:
             InvalidPath: as ``Path.parse``.

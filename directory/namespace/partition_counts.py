@@ -42,7 +42,7 @@ class PartitionCounts:
         self._asked = _Asked()
 
     def below(self, directory_id: int) -> int:
-        """Partitions of the topics below a directory, at any depth."""
+        """Returns partitions of the topics below a directory, at any depth."""
         self._asked.ever = True
         return self._all().get(directory_id, 0)
 
@@ -52,7 +52,9 @@ class PartitionCounts:
         return self._all() if self._asked.ever else None
 
     def after(self, make: Callable[[], Sums], sums: Sums | None) -> PartitionCounts:
-        """Those of the next tree: ``sums``, made of what is ``kept`` here, or to be made."""
+        """Returns those of the next tree: ``sums``, made of what is ``kept`` here, or
+        to be made.
+        """
         counts = PartitionCounts(make)
         counts._sums, counts._asked = sums, self._asked
         return counts

@@ -19,7 +19,7 @@ from directory.namespace.entry import Codec
 from directory.namespace.keys import unify
 from directory.namespace.sorted_map import SortedMap
 
-__all__ = ["PhysicalIndex", "Place", "TopicsByDirectory"]
+__all__ = ["PhysicalNameIndex", "TopicKey", "TopicsByDirectory"]
 
 TopicsByDirectory = Iterable[tuple[int, SortedMap[str, bytes]]]
 """Directories' ids with their topics: names to records."""
@@ -35,14 +35,14 @@ _LOOSE: Final = 4096
 """So many new names are no reason for a new base, however small the old one is."""
 
 
-class Place(NamedTuple):
+class TopicKey(NamedTuple):
     """Where a topic stands."""
 
     parent_id: int
     name: str
 
 
-class PhysicalIndex:
+class PhysicalNameIndex:
     """An immutable multimap from unified physical names to places, in two parts.
 
     The *base* is of all topics of some tree, in arrays sorted by hash: 20 bytes a topic. It is made
@@ -53,20 +53,22 @@ class PhysicalIndex:
     __slots__ = ("_base", "_news")
 
     def __init__(
-        self, base: _Base, news: immutables.Map[str, tuple[Place, ...]] | None = None
+        self, base: _Base, news: immutables.Map[str, tuple[TopicKey, ...]] | None = None
     ) -> None:
         self._base = base
-        self._news: immutables.Map[str, tuple[Place, ...]] = (
+        self._news: immutables.Map[str, tuple[TopicKey, ...]] = (
             immutables.Map() if news is None else news
         )
 
     @classmethod
-    def of(cls, codec: Codec, size: int, topics: Callable[[], TopicsByDirectory]) -> PhysicalIndex:
-        """The index of a tree of ``size`` topics, which are read when it is first asked."""
+    def for_tree(
+        cls, codec: Codec, size: int, topics: Callable[[], TopicsByDirectory]
+    ) -> PhysicalNameIndex:
+        """Returns the index of a tree of ``size`` topics, which are read when it is first asked."""
         return cls(_Base(codec, size, topics))
 
-    def candidates(self, physical_name: str) -> Iterator[Place]:
-        """Where a topic with this name, or one that unifies to the same, may stand."""
+    def candidates(self, physical_name: str) -> Iterator[TopicKey]:
+        """Yields where a topic with this name, or one that unifies to the same, may stand."""
         unified = unify(physical_name)
         yield from self._news.get(unified, ())
         for table in self._base.tables():
@@ -85,27 +87,27 @@ class PhysicalIndex:
         return self._base.made and not self._base.unreadable
 
     @property
-    def unreadable(self) -> Mapping[Place, str]:
+    def unreadable(self) -> Mapping[TopicKey, str]:
         """Records that were found unreadable when the base was made, with the reason."""
         return self._base.unreadable
 
-    def add(self, physical_name: str, place: Place) -> PhysicalIndex:
-        """The index with one more place."""
+    def add(self, physical_name: str, place: TopicKey) -> PhysicalNameIndex:
+        """Returns the index with one more place."""
         unified = unify(physical_name)
         places = self._news.get(unified, ())
         if place in places:
             return self
-        return PhysicalIndex(self._base, self._news.set(unified, (*places, place)))
+        return PhysicalNameIndex(self._base, self._news.set(unified, (*places, place)))
 
-    def remove(self, physical_name: str, place: Place) -> PhysicalIndex:
-        """The index without a place, if it is a new one; the base keeps what it has."""
+    def remove(self, physical_name: str, place: TopicKey) -> PhysicalNameIndex:
+        """Returns the index without a place, if it is a new one; the base keeps what it has."""
         unified = unify(physical_name)
         places = self._news.get(unified, ())
         if place not in places:
             return self
         left = tuple(one for one in places if one != place)
         news = self._news.set(unified, left) if left else self._news.delete(unified)
-        return PhysicalIndex(self._base, news)
+        return PhysicalNameIndex(self._base, news)
 
     @property
     def due(self) -> bool:
@@ -120,11 +122,11 @@ class _Table(NamedTuple):
     parents: array[int]
     names: tuple[str, ...]
 
-    def at(self, unified: str) -> Iterator[Place]:
+    def at(self, unified: str) -> Iterator[TopicKey]:
         wanted = hash(unified) & _HASH
         index = bisect_left(self.hashes, wanted)
         while index < len(self.hashes) and self.hashes[index] == wanted:
-            yield Place(self.parents[index], self.names[index])
+            yield TopicKey(self.parents[index], self.names[index])
             index += 1
 
 
@@ -149,7 +151,7 @@ class _Growing:
         self._order += sorted(range(begin, len(self.names)), key=self._hashes.__getitem__)
 
     def table(self, give_way: Callable[[], object]) -> _Table:
-        """The table of all that was added."""
+        """Returns the table of all that was added."""
         order = self._order
         order.sort(key=self._hashes.__getitem__)
         give_way()
@@ -164,7 +166,7 @@ class _Base:
 
     def __init__(self, codec: Codec, size: int, topics: Callable[[], TopicsByDirectory]) -> None:
         self.size: Final = size
-        self.unreadable: dict[Place, str] = {}
+        self.unreadable: dict[TopicKey, str] = {}
         self._codec: Final = codec
         # Dropped when read: it holds on to a tree that the world may have left behind.
         self._topics: Callable[[], TopicsByDirectory] | None = topics
@@ -218,13 +220,13 @@ class _Base:
     def _readable(
         self, parent_id: int, piece: list[tuple[str, bytes]]
     ) -> tuple[list[str], list[str]]:
-        """Names and physical names."""
+        """Returns names and physical names."""
         names: list[str] = []
         physical: list[str] = []
         found = self._codec.physical_names([record for _, record in piece])
         for (name, record), one in zip(piece, found, strict=True):
             if one is None:
-                self.unreadable[Place(parent_id, name)] = why_no_topic(self._codec, record)
+                self.unreadable[TopicKey(parent_id, name)] = why_no_topic(self._codec, record)
             else:
                 names.append(name)
                 physical.append(one)
@@ -232,7 +234,7 @@ class _Base:
 
 
 def why_no_topic(codec: Codec, record: bytes) -> str:
-    """Why a record under a topic's key is not one, in one sentence."""
+    """Returns why a record under a topic's key is not one, in one sentence."""
     try:
         codec.decode(record)
     except ValueError as error:

@@ -1,6 +1,6 @@
 """Physical names: what Kafka allows a topic to be called, and which free name a new one gets.
 
-Refuses to know entries and stores: what is taken is asked of a ``Names``.
+Refuses to know entries and stores: what is taken is asked of a ``NameRegistry``.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ __all__ = [
     "INTERNAL_TOPICS",
     "KDIR_TOPICS",
     "MAX_NAME_LENGTH",
-    "Names",
-    "check_asked",
-    "default_name",
-    "free_name",
+    "NameRegistry",
+    "check_requested_name",
+    "default_physical_name",
     "has_collision",
     "has_collision_chars",
     "has_only_legal_characters",
     "is_internal",
     "is_protected",
     "is_valid",
+    "next_free_name",
     "refuse_protected",
     "unify",
     "why_invalid",
@@ -51,44 +51,50 @@ _PROTECTED_UNIFIED: Final = frozenset(unify(name) for name in INTERNAL_TOPICS | 
 _SHOWN: Final = 60
 
 
-class Names(Protocol):
+class NameRegistry(Protocol):
     """What is known of the physical names of one cluster."""
 
     def owner(self, physical_name: str) -> str | None:
-        """Where the entry with this very name is, as people say it; None = no entry has it."""
+        """Returns where the entry with this very name is, as people say it; None = no
+        entry has it.
+        """
 
     def colliding(self, physical_name: str) -> str | None:
-        """Another name in use that Kafka takes for the same (``.`` and ``_``), if there is one."""
+        """Returns another name in use that Kafka takes for the same (``.`` and ``_``), if there is
+        one.
+        """
 
     def retired_for_ms(self, physical_name: str) -> int:
         """For how many more milliseconds the name stays retired; 0 = it is not."""
 
     def detached(self, physical_name: str) -> str | None:
-        """The Kafka topic of this or a colliding name that was left alone when its entry went."""
+        """Returns the Kafka topic of this or a colliding name that was left alone when its entry
+        went.
+        """
 
 
 def is_valid(name: str) -> bool:
-    """Whether Kafka takes a topic of this name."""
+    """True if Kafka takes a topic of this name."""
     return why_invalid(name) is None
 
 
 def has_only_legal_characters(name: str) -> bool:
-    """Whether each character is one that topic names may hold (``Topic#containsValidPattern``)."""
+    """True if each character is one that topic names may hold (``Topic#containsValidPattern``)."""
     return _LEGAL.fullmatch(name) is not None
 
 
 def has_collision_chars(name: str) -> bool:
-    """Whether the name holds ``.`` or ``_``, which are one and the same in Kafka's metric names."""
+    """True if the name holds ``.`` or ``_``, which are one and the same in Kafka's metric names."""
     return "." in name or "_" in name
 
 
 def has_collision(name: str, other: str) -> bool:
-    """Whether Kafka takes the two for the same name (``Topic#hasCollision``)."""
+    """True if Kafka takes the two for the same name (``Topic#hasCollision``)."""
     return unify(name) == unify(other)
 
 
 def is_internal(name: str) -> bool:
-    """Whether a topic is Kafka's own or a system's (kdir's change topics too), never anyone's data.
+    """True if a topic is Kafka's own or a system's (kdir's change topics too), never anyone's data.
 
     ``__consumer_offsets``, ``__change_events``, … : by Kafka's list, and by the leading ``__`` that
     everybody's systems use.
@@ -111,15 +117,15 @@ def refuse_protected(name: str) -> None:
     """
     if is_protected(name):
         raise InvalidPhysicalName(
-            f"'{_shown(name)}' is an internal topic of Kafka or kdir: it is never adopted, changed "
+            f"'{_quote(name)}' is an internal topic of Kafka or kdir: it is never adopted, changed "
             f"or deleted by kdir, whoever asks",
-            physical_name=_shown(name),
+            physical_name=_quote(name),
             rule="internal",
         )
 
 
-def default_name(relative: Sequence[str]) -> str:
-    """The physical name for a path below the mount: its segments joined with ``.``.
+def default_physical_name(relative: Sequence[str]) -> str:
+    """Returns the physical name for a path below the mount: its segments joined with ``.``.
 
     Of a path too long for a name, the last segments that fit: those are what people know it by.
     """
@@ -131,8 +137,10 @@ def default_name(relative: Sequence[str]) -> str:
     return ".".join(relative[first:])
 
 
-def free_name(base: str, names: Names) -> str:
-    """Give ``base`` if nothing speaks against it, else the next free name: ``base.2`` and so on."""
+def next_free_name(base: str, names: NameRegistry) -> str:
+    """Gives ``base`` if nothing speaks against it, else the next free name: ``base.2``
+    and so on.
+    """
     for number in count(1):
         suffix = "" if number == 1 else f".{number}"
         name = base[: MAX_NAME_LENGTH - len(suffix)] + suffix
@@ -141,8 +149,8 @@ def free_name(base: str, names: Names) -> str:
     raise AssertionError  # count() does not end
 
 
-def check_asked(name: str, names: Names, *, base: str) -> None:
-    """Check a name that was asked for explicitly: it is used or refused, never changed.
+def check_requested_name(name: str, names: NameRegistry, *, base: str) -> None:
+    """Checks a name that was asked for explicitly: it is used or refused, never changed.
 
     ``base`` is the default name of the same topic: a free name is offered from it where the asked
     one cannot be mended by a number.
@@ -154,15 +162,15 @@ def check_asked(name: str, names: Names, *, base: str) -> None:
         PhysicalNameRetired: it was deleted less than a day ago.
     """
     if (rule := why_invalid(name)) is not None:
-        free = free_name(base, names)
+        free = next_free_name(base, names)
         raise InvalidPhysicalName(
-            f"Kafka takes no topic named '{_shown(name)}': {rule}; '{free}' is free",
-            physical_name=_shown(name),
+            f"Kafka takes no topic named '{_quote(name)}': {rule}; '{free}' is free",
+            physical_name=_quote(name),
             rule=rule,
             free=free,
         )
     if is_internal(name) or is_protected(name):
-        free = free_name(base, names)
+        free = next_free_name(base, names)
         raise InvalidPhysicalName(
             f"'{name}' is a name that Kafka and other systems keep for themselves (it begins with "
             f"'__', or collides with such a one); '{free}' is free",
@@ -173,8 +181,8 @@ def check_asked(name: str, names: Names, *, base: str) -> None:
     _refuse_used(name, names)
 
 
-def _refuse_used(name: str, names: Names) -> None:
-    free = free_name(name, names)
+def _refuse_used(name: str, names: NameRegistry) -> None:
+    free = next_free_name(name, names)
     if (owner := names.owner(name)) is not None:
         raise PhysicalNameTaken(
             f"'{name}' is the physical name of {owner}; '{free}' is free",
@@ -209,7 +217,7 @@ def _refuse_used(name: str, names: Names) -> None:
         )
 
 
-def _is_free(name: str, names: Names) -> bool:
+def _is_free(name: str, names: NameRegistry) -> bool:
     return (
         is_valid(name)
         # `_/.consumer_offsets` would become a name that Kafka takes for its own.
@@ -226,7 +234,7 @@ def _hours(milliseconds: int) -> str:
     return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h"
 
 
-def _shown(text: str) -> str:
+def _quote(text: str) -> str:
     # Long or unprintable input must not flood a terminal or a log.
     quoted = text.encode("unicode_escape", "backslashreplace").decode("ascii")
     if len(quoted) <= _SHOWN:

@@ -13,7 +13,6 @@ from directory.namespace.command import (
     AddGrants,
     AdoptTopics,
     Command,
-    Context,
     CreateDirectory,
     CreateLink,
     CreateMount,
@@ -24,14 +23,15 @@ from directory.namespace.command import (
     MoveEntry,
     MoveTopics,
     Plan,
+    PlanContext,
     ReapDeleted,
-    RecordTopics,
+    RecordObservations,
     RemoveGrants,
     UpdateEntry,
 )
-from directory.namespace.event_policies import with_effective
+from directory.namespace.event_policies import attach_effective_policies
 from directory.namespace.plan_adopt import adopt_topics, move_topics, record_topics
-from directory.namespace.plan_builder import Draft
+from directory.namespace.plan_builder import PlanBuilder
 from directory.namespace.plan_create import (
     create_directory,
     create_link,
@@ -39,7 +39,7 @@ from directory.namespace.plan_create import (
     create_topic,
 )
 from directory.namespace.plan_delete import delete_entry
-from directory.namespace.plan_grants import change_grants
+from directory.namespace.plan_grants import plan_grant_change
 from directory.namespace.plan_move import move_entry
 from directory.namespace.plan_reap import finish_delete, forget_retired, reap_deleted
 from directory.namespace.plan_update import update_entry
@@ -48,14 +48,14 @@ from resolver.path import Path
 
 __all__ = ["plan"]
 
-_OF_NOBODY = (AdoptTopics, RecordTopics, ReapDeleted, FinishDelete, ForgetRetired)
+_OF_NOBODY = (AdoptTopics, RecordObservations, ReapDeleted, FinishDelete, ForgetRetired)
 """Commands that no right is asked for, and that meet no grants: of what is new, of Kafka's news,
 and of what is removed already, where nobody changes any.
 """
 
 
-def plan(snapshot: Snapshot, mount: Path, command: Command, context: Context) -> Plan:
-    """What to commit so that the command is done.
+def plan(snapshot: Snapshot, mount: Path, command: Command, context: PlanContext) -> Plan:
+    """Returns what to commit so that the command is done.
 
     ``mount`` is where this cluster hangs; the paths of commands and of changes are absolute.
 
@@ -65,17 +65,17 @@ def plan(snapshot: Snapshot, mount: Path, command: Command, context: Context) ->
         HasMounts, InvalidMove, CrossMount, EtagMismatch, MountShadows, MountOverlaps, MountLoop,
         ReadOnly, QuotaExceeded, LimitExceeded: as each says; nothing was decided.
     """
-    draft = Draft(snapshot, mount, context)
+    draft = PlanBuilder(snapshot, mount, context)
     if not isinstance(command, _OF_NOBODY):
         draft.expect_grants()
     made = _plan(draft, command)
     if not made.changes:
         return made
-    return replace(made, changes=with_effective(made.changes, snapshot, context.above))
+    return replace(made, changes=attach_effective_policies(made.changes, snapshot, context.above))
 
 
 def _plan(  # noqa: C901, PLR0911, PLR0912 - one line for each command
-    draft: Draft, command: Command
+    draft: PlanBuilder, command: Command
 ) -> Plan:
     match command:
         case CreateDirectory():
@@ -94,7 +94,7 @@ def _plan(  # noqa: C901, PLR0911, PLR0912 - one line for each command
             return move_entry(draft, command)
         case AdoptTopics():
             return adopt_topics(draft, command)
-        case RecordTopics():
+        case RecordObservations():
             return record_topics(draft, command)
         case MoveTopics():
             return move_topics(draft, command)
@@ -105,6 +105,6 @@ def _plan(  # noqa: C901, PLR0911, PLR0912 - one line for each command
         case ForgetRetired():
             return forget_retired(draft, command)
         case AddGrants() | RemoveGrants():
-            return change_grants(draft, command)
+            return plan_grant_change(draft, command)
         case _:
             assert_never(command)

@@ -15,20 +15,20 @@ from directory.namespace import physical_names, policy_checks
 from directory.namespace.command import (
     AdoptTopics,
     MoveTopics,
-    Observed,
+    ObservedTopic,
     Plan,
-    RecordTopics,
-    TopicNews,
+    RecordObservations,
+    TopicObservation,
 )
 from directory.namespace.entry import DELETED_ID, Directory, Kind, Provision, Topic
-from directory.namespace.places import DETACHED_REASON, Places, is_detached
-from directory.namespace.plan_builder import Draft
+from directory.namespace.placement_set import DETACHED_REASON, PlacementSet, is_detached
+from directory.namespace.plan_builder import PlanBuilder
 from directory.namespace.plan_create import check_names
-from directory.namespace.quotas import Amount, counts_of
+from directory.namespace.quota_check import QuotaAdditions, check_quota, check_topic_own_quota
+from directory.namespace.quotas import Amount, topic_amount
 from directory.namespace.removal_records import DELETED
-from directory.namespace.room import Arrivals, check_own, check_room
 from directory.namespace.snapshot import Node
-from directory.namespace.traversal import follow, inside
+from directory.namespace.traversal import relative_to_mount, traverse
 from directory.namespace.tree_nodes import upwards
 from resolver.errors import (
     AlreadyExists,
@@ -52,8 +52,8 @@ _FIELDS: Final = (
 )
 
 
-def adopt_topics(draft: Draft, command: AdoptTopics) -> Plan:
-    """Take topics in; the notes name those that were put elsewhere or left out, and why."""
+def adopt_topics(draft: PlanBuilder, command: AdoptTopics) -> Plan:
+    """Takes topics in; the notes name those that were put elsewhere or left out, and why."""
     adoption = _Adoption(draft)
     for relative, observed in command.topics:
         adoption.take_in(tuple(relative), observed)
@@ -63,23 +63,23 @@ def adopt_topics(draft: Draft, command: AdoptTopics) -> Plan:
 
 
 class _Adoption:
-    def __init__(self, draft: Draft) -> None:
+    def __init__(self, draft: PlanBuilder) -> None:
         self.notes: list[str] = []
         self.count = 0
-        self.arrivals = Arrivals(draft)
+        self.arrivals = QuotaAdditions(draft)
         self._draft = draft
-        self._places = Places(draft.snapshot, draft.mount)
-        self._tiers = _Tiers(draft)
+        self._places = PlacementSet(draft.snapshot, draft.mount)
+        self._tiers = _MissingDirectories(draft)
         self._seen: set[str] = set()
 
-    def take_in(self, wanted: tuple[str, ...], observed: Observed) -> None:
+    def take_in(self, wanted: tuple[str, ...], observed: ObservedTopic) -> None:
         draft, name = self._draft, observed.physical_name
         if name in self._seen or draft.snapshot.locate(name) is not None:
             return
         if (reason := self._why_not(observed)) is not None:
             self.notes.append(f"{name} is left out: {reason}")
             return
-        relative, reason = self._places.place(wanted, name)
+        relative, reason = self._places.assign_path(wanted, name)
         if not relative:
             self.notes.append(f"{name} is left out: {reason}")
             return
@@ -102,15 +102,15 @@ class _Adoption:
         )
         parent_id, is_new = self._tiers.directory(relative[:-1])
         if not is_new:
-            draft.expect_beside(parent_id, relative[-1], path)
-        draft.insert(parent_id, relative[-1], topic, path, parent_is_new=is_new)
+            draft.require_sibling_unchanged(parent_id, relative[-1], path)
+        draft.insert_entry(parent_id, relative[-1], topic, path, parent_is_new=is_new)
         if not is_system(relative[0]):
-            standing = follow(draft.snapshot, relative[:-1]).node
-            self.arrivals.add(standing, counts_of(topic))
-        draft.claim(name)
-        draft.reinstate(name)
+            standing = traverse(draft.snapshot, relative[:-1]).node
+            self.arrivals.add(standing, topic_amount(topic))
+        draft.claim_name(name)
+        draft.reinstate_name(name)
 
-    def _why_not(self, observed: Observed) -> str | None:
+    def _why_not(self, observed: ObservedTopic) -> str | None:
         if physical_names.is_internal(observed.physical_name):
             return "it is a system's own topic"
         if is_detached(self._draft.snapshot, observed):
@@ -118,18 +118,18 @@ class _Adoption:
         return physical_names.why_invalid(observed.physical_name)
 
 
-class _Tiers:
+class _MissingDirectories:
     """The directories that a plan needs: those that are missing are made, each once."""
 
-    def __init__(self, draft: Draft) -> None:
+    def __init__(self, draft: PlanBuilder) -> None:
         self._draft = draft
         self._made: dict[tuple[int, str], int] = {}
 
     def directory(self, relative: Sequence[str]) -> tuple[int, bool]:
-        """The id of the directory there, and whether it is new."""
+        """Returns the id of the directory there, and whether it is new."""
         draft = self._draft
-        way = follow(draft.snapshot, relative)
-        draft.expect_way(way.node)
+        way = traverse(draft.snapshot, relative)
+        draft.require_ancestors(way.node)
         parent_id = way.node.entry_id
         for depth in range(way.depth, len(relative)):
             place = (parent_id, relative[depth])
@@ -140,14 +140,14 @@ class _Tiers:
                     changed_by=draft.context.principal,
                 )
                 path = draft.mount.join(relative[: depth + 1])
-                draft.insert(*place, made, path, parent_is_new=depth > way.depth)
+                draft.insert_entry(*place, made, path, parent_is_new=depth > way.depth)
                 self._made[place] = made.entry_id
             parent_id = self._made[place]
         return parent_id, way.depth < len(relative)
 
 
-def move_topics(draft: Draft, command: MoveTopics) -> Plan:
-    """Move topics to where rules put them; the notes name those that stay, and why."""
+def move_topics(draft: PlanBuilder, command: MoveTopics) -> Plan:
+    """Moves topics to where rules put them; the notes name those that stay, and why."""
     moving = _Moving(draft)
     for path, entry_id, new_path in command.moves:
         try:
@@ -158,76 +158,76 @@ def move_topics(draft: Draft, command: MoveTopics) -> Plan:
 
 
 class _Moving:
-    def __init__(self, draft: Draft) -> None:
+    def __init__(self, draft: PlanBuilder) -> None:
         self.notes: list[str] = []
         self.count = 0
         self._draft = draft
-        self._places = Places(draft.snapshot, draft.mount)
-        self._tiers = _Tiers(draft)
+        self._places = PlacementSet(draft.snapshot, draft.mount)
+        self._tiers = _MissingDirectories(draft)
         self._seen: set[int] = set()
-        self._arrivals = Arrivals(draft)
+        self._arrivals = QuotaAdditions(draft)
 
     def move(self, path: Path, entry_id: int, new_path: Path) -> None:
         """One topic, if it is still there; nothing is drafted of one that is refused."""
         draft = self._draft
-        above = inside(draft.mount, path)[:-1]
-        source = follow(draft.snapshot, above)
+        above = relative_to_mount(draft.mount, path)[:-1]
+        source = traverse(draft.snapshot, above)
         topic = draft.snapshot.topic(source.node.entry_id, path.name)
         here = topic is not None and topic.entry_id == entry_id and source.depth == len(above)
         if topic is None or not here or entry_id in self._seen:
             return
-        relative = inside(draft.mount, new_path)
+        relative = relative_to_mount(draft.mount, new_path)
         self._check(topic, source.node, relative, new_path)
         self._seen.add(entry_id)
         self.count += 1
-        self._places.occupy(relative, topic.physical_name)
-        draft.expect_way(source.node)
+        self._places.mark_occupied(relative, topic.physical_name)
+        draft.require_ancestors(source.node)
         parent_id, is_new = self._tiers.directory(relative[:-1])
         if not is_new:
-            draft.expect_beside(parent_id, relative[-1], new_path)
-            draft.expect_vacant(parent_id, Kind.TOPIC, relative[-1], new_path)
-        draft.take(source.node.entry_id, path.name, topic)
+            draft.require_sibling_unchanged(parent_id, relative[-1], new_path)
+            draft.require_free(parent_id, Kind.TOPIC, relative[-1], new_path)
+        draft.delete_record(source.node.entry_id, path.name, topic)
         moved = draft.stamped(topic)
-        draft.put(parent_id, relative[-1], moved)
+        draft.write_record(parent_id, relative[-1], moved)
         draft.carry_grants(source.node.entry_id, path.name, topic, parent_id, relative[-1])
-        draft.became(moved, parent_id, new_path, before=topic, path_before=path)
+        draft.record_new_state(moved, parent_id, new_path, before=topic, path_before=path)
 
     def _check(self, topic: Topic, source: Node, relative: tuple[str, ...], path: Path) -> None:
         draft = self._draft
         check_names(path, relative)
-        if (obstacle := self._places.obstacle(relative)) is not None:
+        if (obstacle := self._places.why_blocked(relative)) is not None:
             raise AlreadyExists(obstacle, path=path)
-        target = follow(draft.snapshot, relative[:-1]).node
-        policy_checks.check_writable(draft, source, topic.policies)
-        policy_checks.check_writable(draft, target)
+        target = traverse(draft.snapshot, relative[:-1]).node
+        policy_checks.check_not_read_only(draft, source, topic.policies)
+        policy_checks.check_not_read_only(draft, target)
         counted = frozenset(node.entry_id for node in upwards(draft.snapshot.nodes, source))
-        comes, arriving = counts_of(topic), self._arrivals.by_directory
-        check_room(draft, target, comes, unless=counted, arriving=arriving)
+        comes, arriving = topic_amount(topic), self._arrivals.by_directory
+        check_quota(draft, target, comes, unless=counted, arriving=arriving)
         self._arrivals.add(target, comes, unless=counted)
 
 
-def record_topics(draft: Draft, command: RecordTopics) -> Plan:
-    """Commit what the reconciler learnt; what is gone, or tells nothing new, is passed over."""
-    pending: dict[int, tuple[_Place, Topic, Topic]] = {}
-    arrivals = Arrivals(draft)
+def record_topics(draft: PlanBuilder, command: RecordObservations) -> Plan:
+    """Commits what the reconciler learnt; what is gone, or tells nothing new, is passed over."""
+    pending: dict[int, tuple[_TopicRecord, Topic, Topic]] = {}
+    arrivals = QuotaAdditions(draft)
     for news in command.news:
-        place = _place(draft, news)
+        place = _find_topic_record(draft, news)
         topic = place.topic(draft) if place is not None else None
         if place is None or topic is None or topic.entry_id != news.entry_id:
             continue
         _, before, latest = pending.get(topic.entry_id, (place, topic, topic))
-        pending[topic.entry_id] = (place, before, _told(latest, news))
+        pending[topic.entry_id] = (place, before, _apply_observation(latest, news))
     count, notes = 0, []
     for place, before, after in pending.values():
         if after == before:
             continue
-        grown = counts_of(after).partitions - counts_of(before).partitions
+        grown = topic_amount(after).partitions - topic_amount(before).partitions
         if grown > 0 and place.node is not None:
             more = Amount(0, grown)
             if command.within_quotas:
                 try:
-                    check_own(place.path, after.policies, after.partitions)
-                    check_room(draft, place.node, more, arriving=arrivals.by_directory)
+                    check_topic_own_quota(place.path, after.policies, after.partitions)
+                    check_quota(draft, place.node, more, arriving=arrivals.by_directory)
                 except QuotaExceeded as reason:
                     notes.append(f"{place.path}: {reason.message}")
                     continue
@@ -238,7 +238,7 @@ def record_topics(draft: Draft, command: RecordTopics) -> Plan:
     return draft.finish(topic_count=count, notes=notes)
 
 
-class _Place:
+class _TopicRecord:
     """Where a topic stands that there is news of; ``node`` None = it waits below DELETED_ID."""
 
     def __init__(self, node: Node | None, name: str, path: Path) -> None:
@@ -247,10 +247,10 @@ class _Place:
         self.path = path
         self._parent_id = DELETED_ID if node is None else node.entry_id
 
-    def topic(self, draft: Draft) -> Topic | None:
+    def topic(self, draft: PlanBuilder) -> Topic | None:
         return draft.snapshot.topic(self._parent_id, self._name)
 
-    def write(self, draft: Draft, before: Topic, after: Topic) -> None:
+    def write(self, draft: PlanBuilder, before: Topic, after: Topic) -> None:
         stamped = draft.stamped(after)
         if not draft.context.principal:
             # An observation is nobody's doing: who changed it last is still true.
@@ -258,13 +258,13 @@ class _Place:
         if self.node is None:
             # Its removal was told already; an update now would bring it back to life in the log.
             draft.expect_entry(self._parent_id, self._name, before)
-            draft.put(self._parent_id, self._name, stamped)
+            draft.write_record(self._parent_id, self._name, stamped)
             return
-        draft.expect_way(self.node)
+        draft.require_ancestors(self.node)
         draft.update(self._parent_id, self._name, before, stamped, self.path)
 
 
-def _place(draft: Draft, news: TopicNews) -> _Place | None:
+def _find_topic_record(draft: PlanBuilder, news: TopicObservation) -> _TopicRecord | None:
     if not draft.mount.is_prefix_of(news.path):
         return None
     relative = news.path.below(draft.mount)
@@ -272,15 +272,15 @@ def _place(draft: Draft, news: TopicNews) -> _Place | None:
         return None
     above, name = relative[:-1], relative[-1]
     if above == (DELETED,):
-        return _Place(None, name, news.path)
-    way = follow(draft.snapshot, above)
-    return _Place(way.node, name, news.path) if way.depth == len(above) else None
+        return _TopicRecord(None, name, news.path)
+    way = traverse(draft.snapshot, above)
+    return _TopicRecord(way.node, name, news.path) if way.depth == len(above) else None
 
 
-def _told(topic: Topic, news: TopicNews) -> Topic:
-    told: dict[str, Any] = {
+def _apply_observation(topic: Topic, news: TopicObservation) -> Topic:
+    reported: dict[str, Any] = {
         field: value for field in _FIELDS if (value := getattr(news, field)) is not None
     }
     if news.observed_config is not None:
-        told["observed_config"] = MappingProxyType(dict(news.observed_config))
-    return replace(topic, **told)
+        reported["observed_config"] = MappingProxyType(dict(news.observed_config))
+    return replace(topic, **reported)

@@ -11,9 +11,10 @@ from dataclasses import replace
 from typing import Final, TypeVar
 
 from directory.access.grant import Grant
-from directory.access.grant_tree import Place
+from directory.access.grant_tree import EntryPlace
 from directory.namespace import physical_names
-from directory.namespace.command import RETIRED_FOR_MS, Change, Context, Plan
+from directory.namespace.command import RETIRED_FOR_MS, EntryChange, Plan, PlanContext
+from directory.namespace.effective_policies import stamp_changed_fields
 from directory.namespace.entry import (
     DELETED_ID,
     NO_POLICIES,
@@ -42,46 +43,45 @@ from directory.namespace.keys import (
     retired_value,
     unify,
 )
-from directory.namespace.policies import stamped
 from directory.namespace.removal_records import DELETED
 from directory.namespace.snapshot import Node, Snapshot
-from directory.namespace.traversal import Standing, standing
+from directory.namespace.traversal import LocatedEntry, locate_entry
 from directory.namespace.tree_nodes import ROOT_KEY
-from directory.store.base import Guard, KeyIs, NothingNewer, Put, Remove, Write
+from directory.store.base import Delete, Guard, KeyEquals, Put, UnchangedSince, Write
 from resolver.errors import AlreadyExists
 from resolver.path import Path
 
-__all__ = ["Draft", "KnownNames"]
+__all__ = ["PlanBuilder", "SnapshotNames"]
 
 E = TypeVar("E", Directory, Topic, Link, Mount)
 
 _REMOVED: Final = "a topic that is being removed"
 
 
-class Draft:
+class PlanBuilder:
     """What one plan is made in. Lives for one planning, in one thread."""
 
-    def __init__(self, snapshot: Snapshot, mount: Path, context: Context) -> None:
+    def __init__(self, snapshot: Snapshot, mount: Path, context: PlanContext) -> None:
         self.snapshot = snapshot
         self.mount = mount
         self.context = context
         self._guards: dict[Guard, None] = {}
         self._writes: dict[bytes, Write] = {}
-        self._changes: list[Change] = []
+        self._changes: list[EntryChange] = []
         self._claims: dict[str, set[str]] = {}
-        self.names = KnownNames(snapshot, mount, context.now_ms)
+        self.names = SnapshotNames(snapshot, mount, context.now_ms)
 
     # -- entries ---------------------------------------------------------------------------------
 
     def fresh_id(self) -> int:
-        """An entry id that nothing has."""
+        """Returns an entry id that nothing has."""
         while True:
             entry_id = self.context.new_id()
             if entry_id > 2 and self.snapshot.node(entry_id) is None:
                 return entry_id
 
     def stamped(self, entry: E) -> E:
-        """Give the entry as changed now, by who plans."""
+        """Gives the entry as changed now, by who plans."""
         return replace(
             entry,
             change_count=entry.change_count + 1,
@@ -90,11 +90,13 @@ class Draft:
         )
 
     def stamped_policies(self, after: Policies, before: Policies = NO_POLICIES) -> Policies:
-        """Give policies with who sets what differs from before: who plans, now."""
-        return stamped(after, before, Stamp(self.context.principal, self.context.now_ms))
+        """Gives policies with who sets what differs from before: who plans, now."""
+        return stamp_changed_fields(
+            after, before, Stamp(self.context.principal, self.context.now_ms)
+        )
 
-    def put(self, parent_id: int, name: str, entry: Entry) -> None:
-        """Write an entry's record; what was there is not looked at."""
+    def write_record(self, parent_id: int, name: str, entry: Entry) -> None:
+        """Writes an entry's record; what was there is not looked at."""
         key = entry_key(parent_id, entry.kind, name)
         self._writes[key] = Put(key, self.snapshot.codec.encode(entry))
         if isinstance(entry, Directory):
@@ -103,21 +105,23 @@ class Draft:
         elif isinstance(entry, Topic) and parent_id != DELETED_ID:
             self._mark_read_only(entry, entry.physical_name.encode())
 
-    def take(self, parent_id: int, name: str, entry: Entry, record: bytes | None = None) -> None:
-        """Remove an entry's record, which must be as it was seen: ``record``, if at hand."""
+    def delete_record(
+        self, parent_id: int, name: str, entry: Entry, record: bytes | None = None
+    ) -> None:
+        """Removes an entry's record, which must be as it was seen: ``record``, if at hand."""
         key = entry_key(parent_id, entry.kind, name)
         if record is None:
             self.expect_entry(parent_id, name, entry)
         else:
-            self.expect(key, record)
-        self._writes[key] = Remove(key)
+            self.require_value(key, record)
+        self._writes[key] = Delete(key)
         self.put_grants(parent_id, entry.kind, name, None)
         if isinstance(entry, Directory | Topic):
             self._unmark_read_only(entry.entry_id)
         if isinstance(entry, Directory):
             key = quota_key(entry.entry_id)
             if self.snapshot.fact(key) is not None:
-                self.unset(key)
+                self.delete_fact(key)
 
     def carry_grants(
         self, parent_id: int, name: str, entry: Entry, to_parent_id: int, to_name: str
@@ -125,10 +129,10 @@ class Draft:
         """An entry that was taken away keeps its grants at its new place."""
         record = self.snapshot.fact(grants_key(parent_id, entry.kind, name))
         if record is not None:
-            self.set(grants_key(to_parent_id, entry.kind, to_name), record)
+            self.write_fact(grants_key(to_parent_id, entry.kind, to_name), record)
 
     def grants_of(self, parent_id: int, kind: Kind, name: str) -> EntryGrants | None:
-        """The grants of an entry; None where it has none.
+        """Returns the grants of an entry; None where it has none.
 
         Raises:
             ValueError: they cannot be read.
@@ -137,53 +141,53 @@ class Draft:
         return None if record is None else self.snapshot.codec.decode_grants(record)
 
     def put_grants(self, parent_id: int, kind: Kind, name: str, grants: EntryGrants | None) -> None:
-        """Write an entry's grants, or that it has none."""
+        """Writes an entry's grants, or that it has none."""
         key = grants_key(parent_id, kind, name)
         if grants is not None:
-            self.set(key, self.snapshot.codec.encode_grants(grants))
+            self.write_fact(key, self.snapshot.codec.encode_grants(grants))
         elif self.snapshot.fact(key) is not None:
-            self.unset(key)
+            self.delete_fact(key)
 
-    def mark_grants(self) -> None:
+    def bump_grants_version(self) -> None:
         """Somebody's rights change: who authorised on what was before loses the race."""
-        self.set(GRANTS_MARK, b"%016x" % self.context.new_id())
+        self.write_fact(GRANTS_MARK, b"%016x" % self.context.new_id())
 
     def expect_grants(self) -> None:
         """Guard: nobody's grants have changed since."""
-        self.expect(GRANTS_MARK, self.snapshot.fact(GRANTS_MARK))
+        self.require_value(GRANTS_MARK, self.snapshot.fact(GRANTS_MARK))
 
     def _mark_read_only(self, entry: Directory | Topic, value: bytes) -> None:
         """Notes an entry that is read-only; ``value`` is how it is found again."""
         key = read_only_key(entry.entry_id)
         self._writes.pop(key, None)  # of a moved entry, what taking it away said
         if entry.policies.read_only:
-            self.set(key, value)
+            self.write_fact(key, value)
         else:
             self._unmark_read_only(entry.entry_id)
 
     def _unmark_read_only(self, entry_id: int) -> None:
         key = read_only_key(entry_id)
         if self.snapshot.fact(key) is not None:
-            self.unset(key)
+            self.delete_fact(key)
 
-    def mark_count(self, directory_id: int, *, guarded: bool) -> None:
+    def bump_quota_version(self, directory_id: int, *, guarded: bool) -> None:
         """Something comes that counts for a quota: who counted what was before loses the race.
         ``guarded``: so does this draft, where somebody else was first.
         """
         key = quota_key(directory_id)
         if guarded:
-            self.expect(key, self.snapshot.fact(key))
+            self.require_value(key, self.snapshot.fact(key))
         if not isinstance(self._writes.get(key), Put):
-            self.set(key, b"%016x" % self.context.new_id())
+            self.write_fact(key, b"%016x" % self.context.new_id())
 
     def _keep_count_mark(self, directory: Directory) -> None:
         key, policies = quota_key(directory.entry_id), directory.policies
         if policies.max_topics is not None or policies.max_partitions is not None:
-            if isinstance(self._writes.get(key), Remove):
+            if isinstance(self._writes.get(key), Delete):
                 del self._writes[key]  # of a moved directory, what taking it away said
         elif directory.entry_id != ROOT_ID and self.snapshot.fact(key) is not None:
             # The root's also counts for quotas above the mount.
-            self.unset(key)
+            self.delete_fact(key)
 
     def expect_entry(self, parent_id: int, name: str, entry: Entry) -> None:
         """Guard: the entry is still what was seen."""
@@ -192,23 +196,23 @@ class Draft:
             return
         # Records come back from `decode` so that `encode` gives the very same bytes.
         record = self.snapshot.codec.encode(entry)
-        self.expect(entry_key(parent_id, entry.kind, name), record)
+        self.require_value(entry_key(parent_id, entry.kind, name), record)
 
-    def find_entry(self, path: Path, kind: Kind | None) -> Standing:
-        """The entry that a command is about. Guards, where no kind is named, that it stays the one
-        that is meant: a topic that comes beside a container would be.
+    def find_entry(self, path: Path, kind: Kind | None) -> LocatedEntry:
+        """Returns the entry that a command is about. Guards, where no kind is named, that it stays
+        the one that is meant: a topic that comes beside a container would be.
 
         Raises:
             Absent, InvalidNamespace, NotAuthoritative: as ``ground.standing``.
         """
-        found = standing(self.snapshot, self.mount, path, kind)
+        found = locate_entry(self.snapshot, self.mount, path, kind)
         if kind is None and found.parent is not None and found.entry.kind.is_container:
             key = entry_key(found.parent_id, Kind.TOPIC, found.name)
             if key not in self.snapshot.quarantined:  # one that cannot be read is not meant
-                self.expect(key, None)
+                self.require_value(key, None)
         return found
 
-    def expect_vacant(self, parent_id: int, kind: Kind, name: str, path: Path) -> None:
+    def require_free(self, parent_id: int, kind: Kind, name: str, path: Path) -> None:
         """Guard: nothing of that kind stands there.
 
         Raises:
@@ -220,9 +224,9 @@ class Draft:
                 f"something stands at {path} that cannot be read: {self.snapshot.quarantined[key]}",
                 path=path,
             )
-        self.expect(key, None)
+        self.require_value(key, None)
 
-    def expect_beside(self, parent_id: int, name: str, path: Path) -> None:
+    def require_sibling_unchanged(self, parent_id: int, name: str, path: Path) -> None:
         """Guard: beside a topic of this name stands what stood there; no mount comes in its way.
 
         Raises:
@@ -230,11 +234,11 @@ class Draft:
         """
         container = self.snapshot.container(parent_id, name)
         if container is None:
-            self.expect_vacant(parent_id, Kind.DIRECTORY, name, path)
+            self.require_free(parent_id, Kind.DIRECTORY, name, path)
         else:
             self.expect_entry(parent_id, name, container)
 
-    def expect_way(self, node: Node) -> None:
+    def require_ancestors(self, node: Node) -> None:
         """Guard: this directory and those above it are what and where they were seen."""
         here: Node | None = node
         while here is not None and here.entry_id != ROOT_ID:
@@ -242,11 +246,11 @@ class Draft:
             here = self.snapshot.node(here.parent_id)
         self._expect_root()
 
-    def changed(self, change: Change) -> None:
-        """Tell of a change."""
+    def add_event(self, change: EntryChange) -> None:
+        """Reports of a change."""
         self._changes.append(change)
 
-    def became(
+    def record_new_state(
         self,
         entry: Entry,
         parent_id: int,
@@ -255,11 +259,11 @@ class Draft:
         before: Entry | None = None,
         path_before: Path | None = None,
     ) -> None:
-        """Tell what an entry is from now on, and where; and what it was, unless it is new."""
+        """Reports what an entry is from now on, and where; and what it was, unless it is new."""
         if self._changes_rights(entry, before, path_before):
-            self.mark_grants()
-        self.changed(
-            Change(
+            self.bump_grants_version()
+        self.add_event(
+            EntryChange(
                 kind=entry.kind,
                 entry_id=entry.entry_id,
                 parent_id=parent_id,
@@ -276,8 +280,8 @@ class Draft:
         """
         if not self.mount.is_prefix_of(path) or DELETED in path.segments:
             return False
-        place = Place(path.below(self.mount), entry.kind is Kind.TOPIC)
-        return self.snapshot.grants.branch(place) is not None
+        place = EntryPlace(path.below(self.mount), entry.kind is Kind.TOPIC)
+        return self.snapshot.grants.node_at(place) is not None
 
     def _changes_rights(self, entry: Entry, before: Entry | None, path_before: Path | None) -> bool:
         """True if grants, or a closed directory, come where they were not: who asked for a right on
@@ -285,46 +289,46 @@ class Draft:
         """
         if path_before is not None:
             relative = path_before.below(self.mount)
-            place = Place(relative, entry.kind is Kind.TOPIC)
-            return self.snapshot.grants.branch(place) is not None
+            place = EntryPlace(relative, entry.kind is Kind.TOPIC)
+            return self.snapshot.grants.node_at(place) is not None
         if not isinstance(entry, Directory):
             return False
         return entry.closed != (isinstance(before, Directory) and before.closed)
 
-    def insert(
+    def insert_entry(
         self, parent_id: int, name: str, entry: Entry, path: Path, *, parent_is_new: bool = False
     ) -> None:
         """A new entry, where nothing may stand; in a directory of this very plan nothing can."""
         if not parent_is_new:
-            self.expect_vacant(parent_id, entry.kind, name, path)
+            self.require_free(parent_id, entry.kind, name, path)
             # Should any have been left behind, they were another entry's (P6).
             self.put_grants(parent_id, entry.kind, name, None)
-        self.put(parent_id, name, entry)
-        self.became(entry, parent_id, path)
+        self.write_record(parent_id, name, entry)
+        self.record_new_state(entry, parent_id, path)
 
     def update(self, parent_id: int, name: str, before: Entry, after: Entry, path: Path) -> None:
         """An entry's new state, at the same place."""
         self.expect_entry(parent_id, name, before)
-        self.put(parent_id, name, after)
-        self.became(after, parent_id, path, before=before)
+        self.write_record(parent_id, name, after)
+        self.record_new_state(after, parent_id, path, before=before)
 
     def delete(self, parent_id: int, name: str, entry: Entry, path: Path) -> None:
         """An entry goes for good."""
-        self.take(parent_id, name, entry)
-        self.gone(parent_id, name, entry, path)
+        self.delete_record(parent_id, name, entry)
+        self.record_removal(parent_id, name, entry, path)
 
-    def gone(
+    def record_removal(
         self, parent_id: int, name: str, entry: Entry, path: Path, path_before: Path | None = None
     ) -> None:
-        """Tell that an entry is no longer in the tree, wherever its record goes."""
+        """Reports that an entry is no longer in the tree, wherever its record goes."""
         if self._takes_rights_along(entry, path):
-            self.mark_grants()
+            self.bump_grants_version()
         try:
             grants = self.grants_of(parent_id, entry.kind, name)
         except ValueError:
             grants = None  # what cannot be read cannot be told
-        self.changed(
-            Change(
+        self.add_event(
+            EntryChange(
                 kind=entry.kind,
                 entry_id=entry.entry_id,
                 parent_id=parent_id,
@@ -337,26 +341,26 @@ class Draft:
 
     # -- physical names --------------------------------------------------------------------------
 
-    def claim(self, physical_name: str) -> None:
+    def claim_name(self, physical_name: str) -> None:
         """The name is in use from now on."""
         self._claimants(physical_name).add(physical_name)
 
-    def release(self, physical_name: str) -> None:
+    def release_name(self, physical_name: str) -> None:
         """The name is no longer in use."""
         self._claimants(physical_name).discard(physical_name)
 
-    def retire(self, physical_name: str, *, awaited: bool = False) -> None:
+    def retire_name(self, physical_name: str, *, awaited: bool = False) -> None:
         """The name is not given to new topics for a day. ``awaited``: nor is a topic adopted that
         comes under it meanwhile, since kdir asked Kafka for it, and its entry was removed.
         """
         until_ms = self.context.now_ms + RETIRED_FOR_MS
-        self.set(retired_key(physical_name), retired_value(until_ms, awaited=awaited))
+        self.write_fact(retired_key(physical_name), retired_value(until_ms, awaited=awaited))
 
-    def reinstate(self, physical_name: str) -> None:
+    def reinstate_name(self, physical_name: str) -> None:
         """What kept the name from being used no longer does: it is used."""
         for key in (retired_key(physical_name), detached_key(physical_name)):
             if self.snapshot.fact(key) is not None:
-                self.unset(key)
+                self.delete_fact(key)
 
     def _claimants(self, physical_name: str) -> set[str]:
         unified = unify(physical_name)
@@ -371,26 +375,26 @@ class Draft:
             after = _claim_value(now)
             if before == after:
                 continue
-            self.expect(key, before)
-            self._writes[key] = Remove(key) if after is None else Put(key, after)
+            self.require_value(key, before)
+            self._writes[key] = Delete(key) if after is None else Put(key, after)
 
     # -- facts and guards ------------------------------------------------------------------------
 
-    def expect(self, key: bytes, value: bytes | None) -> None:
+    def require_value(self, key: bytes, value: bytes | None) -> None:
         """Guard: the key has exactly this value; None = it does not exist."""
-        self._guards[KeyIs(key, value)] = None
+        self._guards[KeyEquals(key, value)] = None
 
     def expect_nothing_newer(self, prefix: bytes) -> None:
         """Guard: nothing was written below the prefix since the snapshot."""
-        self._guards[NothingNewer(prefix, self.snapshot.revision)] = None
+        self._guards[UnchangedSince(prefix, self.snapshot.revision)] = None
 
-    def set(self, key: bytes, value: bytes) -> None:
-        """Write a fact."""
+    def write_fact(self, key: bytes, value: bytes) -> None:
+        """Writes a fact."""
         self._writes[key] = Put(key, value)
 
-    def unset(self, key: bytes) -> None:
-        """Remove a fact."""
-        self._writes[key] = Remove(key)
+    def delete_fact(self, key: bytes) -> None:
+        """Removes a fact."""
+        self._writes[key] = Delete(key)
 
     def _expect_root(self) -> None:
         # The root directory is there without a record until somebody sets something on it, and one
@@ -399,7 +403,7 @@ class Draft:
             return
         root = self.snapshot.root.directory
         stored = root != Directory(entry_id=ROOT_ID)
-        self.expect(ROOT_KEY, self.snapshot.codec.encode(root) if stored else None)
+        self.require_value(ROOT_KEY, self.snapshot.codec.encode(root) if stored else None)
 
     # -- the end ---------------------------------------------------------------------------------
 
@@ -420,7 +424,7 @@ class Draft:
         grants: tuple[Grant, ...] = (),
         grants_changed: tuple[Grant, ...] = (),
     ) -> Plan:
-        """The plan. Without any write its guards do not matter: there is nothing to do."""
+        """Returns the plan. Without any write its guards do not matter: there is nothing to do."""
         self._write_claims()
         writes = tuple(self._writes.values())
         return Plan(
@@ -438,7 +442,7 @@ class Draft:
         )
 
 
-class KnownNames:
+class SnapshotNames:
     """The physical names of one cluster as a snapshot knows them (``physical.Names``)."""
 
     def __init__(self, snapshot: Snapshot, mount: Path, now_ms: int) -> None:

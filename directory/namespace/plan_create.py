@@ -28,15 +28,21 @@ from directory.namespace.entry import (
     Provision,
     Topic,
 )
-from directory.namespace.fields import check_policies
 from directory.namespace.keys import mounted_key
 from directory.namespace.links import check_targets
 from directory.namespace.mounted import claim_of
-from directory.namespace.plan_builder import Draft
-from directory.namespace.quotas import Amount, counts_of
-from directory.namespace.room import Arrivals, check_own, check_room
+from directory.namespace.plan_builder import PlanBuilder
+from directory.namespace.quota_check import QuotaAdditions, check_quota, check_topic_own_quota
+from directory.namespace.quotas import Amount, topic_amount
 from directory.namespace.snapshot import Node
-from directory.namespace.traversal import a_kind, enter, follow, inside, turn_back
+from directory.namespace.traversal import (
+    describe_kind,
+    raise_not_reachable,
+    relative_to_mount,
+    require_directory,
+    traverse,
+)
+from directory.namespace.updatable_fields import check_policies
 from resolver.errors import (
     AlreadyExists,
     InvalidArgument,
@@ -48,7 +54,7 @@ from resolver.errors import (
 from resolver.path import Path, is_system
 
 __all__ = [
-    "check_free",
+    "check_name_free",
     "check_names",
     "create_directory",
     "create_link",
@@ -64,10 +70,10 @@ TAKEN_OVER = frozenset({Provision.FAILED, Provision.REPLACED})
 _WAITS = "waits: this server's ceiling does not let kdir create topics in Kafka"
 
 
-def create_directory(draft: Draft, command: CreateDirectory) -> Plan:
+def create_directory(draft: PlanBuilder, command: CreateDirectory) -> Plan:
     """mkdir, and mkdir -p."""
-    relative = inside(draft.mount, command.path)
-    way = follow(draft.snapshot, relative)
+    relative = relative_to_mount(draft.mount, command.path)
+    way = traverse(draft.snapshot, relative)
     if way.depth == len(relative):
         if command.make_parents:
             return draft.finish(way.node.directory, command.path)
@@ -75,12 +81,12 @@ def create_directory(draft: Draft, command: CreateDirectory) -> Plan:
     if way.stopped_by is not None and way.depth == len(relative) - 1:
         raise _exists(command.path, way.stopped_by)
     if way.stopped_by is not None or (way.depth < len(relative) - 1 and not command.make_parents):
-        turn_back(way, draft.mount, relative[:-1], relative[-1:])
+        raise_not_reachable(way, draft.mount, relative[:-1], relative[-1:])
     check_names(command.path, relative)
     check_policies(command.policies, draft.context.bounds)
     policies = draft.stamped_policies(command.policies)
-    policy_checks.check_writable(draft, way.node)
-    draft.expect_way(way.node)
+    policy_checks.check_not_read_only(draft, way.node)
+    draft.require_ancestors(way.node)
     parent_id = way.node.entry_id
     made: Directory | None = None
     for depth in range(way.depth, len(relative)):
@@ -93,48 +99,48 @@ def create_directory(draft: Draft, command: CreateDirectory) -> Plan:
             closed=command.closed and last,
         )
         path = draft.mount.join(relative[: depth + 1])
-        draft.insert(parent_id, relative[depth], made, path, parent_is_new=depth > way.depth)
+        draft.insert_entry(parent_id, relative[depth], made, path, parent_is_new=depth > way.depth)
         parent_id = made.entry_id
     return draft.finish(made, command.path)
 
 
-def create_topic(draft: Draft, command: CreateTopic) -> Plan:
+def create_topic(draft: PlanBuilder, command: CreateTopic) -> Plan:
     """A topic: its entry and its wish; Kafka follows."""
     relative, parent = _place(draft, command.path)
     name = relative[-1]
     standing = draft.snapshot.topic(parent.entry_id, name)
     if standing is not None and _takes_over(standing, command):
         return _take_over(draft, command, parent, standing)
-    check_free(draft, parent, name, Kind.TOPIC, command.path)
+    check_name_free(draft, parent, name, Kind.TOPIC, command.path)
     check_policies(command.policies, draft.context.bounds)
     _check_size("topic.partitions", command.partitions, _MOST_PARTITIONS)
     _check_size("topic.replication_factor", command.replication_factor, _MOST_REPLICAS)
-    policy_checks.check_writable(draft, parent)
-    draft.expect_way(parent)
+    policy_checks.check_not_read_only(draft, parent)
+    draft.require_ancestors(parent)
     topic = (
         _adopted_topic(draft, command)
         if command.adopt_existing is not None
-        else _wished_topic(draft, command, relative, parent)
+        else _desired_topic(draft, command, relative, parent)
     )
-    check_own(command.path, topic.policies, topic.partitions)
-    check_room(draft, parent, counts_of(topic), known=bool(topic.partitions))
-    draft.insert(parent.entry_id, name, topic, command.path)
-    draft.claim(topic.physical_name)
-    draft.reinstate(topic.physical_name)
+    check_topic_own_quota(command.path, topic.policies, topic.partitions)
+    check_quota(draft, parent, topic_amount(topic), known=bool(topic.partitions))
+    draft.insert_entry(parent.entry_id, name, topic, command.path)
+    draft.claim_name(topic.physical_name)
+    draft.reinstate_name(topic.physical_name)
     return draft.finish(topic, command.path)
 
 
-def _wished_topic(
-    draft: Draft, command: CreateTopic, relative: Sequence[str], parent: Node
+def _desired_topic(
+    draft: PlanBuilder, command: CreateTopic, relative: Sequence[str], parent: Node
 ) -> Topic:
     context = draft.context
-    base = physical_names.default_name(relative)
+    base = physical_names.default_physical_name(relative)
     if command.physical_name:
-        physical_names.check_asked(command.physical_name, draft.names, base=base)
+        physical_names.check_requested_name(command.physical_name, draft.names, base=base)
         name = command.physical_name
     else:
-        name = physical_names.free_name(base, draft.names)
-    defaults = policy_checks.inherited(draft, parent)
+        name = physical_names.next_free_name(base, draft.names)
+    defaults = policy_checks.inherited_levels(draft, parent)
     own = command.policies
     if command.partitions and defaults.partitions not in {None, command.partitions}:
         # Its own word from the start, or it would grow to what is inherited once it is armed.
@@ -169,7 +175,7 @@ def _takes_over(standing: Topic, command: CreateTopic) -> bool:
     )
 
 
-def _take_over(draft: Draft, command: CreateTopic, parent: Node, standing: Topic) -> Plan:
+def _take_over(draft: PlanBuilder, command: CreateTopic, parent: Node, standing: Topic) -> Plan:
     """The entry keeps its id, its grants and its policies; the request may set none."""
     observed = command.adopt_existing
     assert observed is not None  # noqa: S101 - for the type checker; the caller has looked
@@ -180,8 +186,8 @@ def _take_over(draft: Draft, command: CreateTopic, parent: Node, standing: Topic
             path=command.path,
         )
     physical_names.refuse_protected(observed.physical_name)
-    policy_checks.check_writable(draft, parent, standing.policies)
-    draft.expect_way(parent)
+    policy_checks.check_not_read_only(draft, parent, standing.policies)
+    draft.require_ancestors(parent)
     taken = replace(
         draft.stamped(standing),
         topic_id=observed.topic_id,
@@ -193,16 +199,16 @@ def _take_over(draft: Draft, command: CreateTopic, parent: Node, standing: Topic
         adopted=True,
         observed_config=observed.config,
     )
-    more = counts_of(taken).partitions - counts_of(standing).partitions
+    more = topic_amount(taken).partitions - topic_amount(standing).partitions
     if more > 0:  # Kafka has them, whatever quotas say
-        arrivals = Arrivals(draft)
+        arrivals = QuotaAdditions(draft)
         arrivals.add(parent, Amount(0, more))
         arrivals.mark()
     draft.update(parent.entry_id, command.path.name, standing, taken, command.path)
     return draft.finish(taken, command.path)
 
 
-def _adopted_topic(draft: Draft, command: CreateTopic) -> Topic:
+def _adopted_topic(draft: PlanBuilder, command: CreateTopic) -> Topic:
     observed = command.adopt_existing
     assert observed is not None  # noqa: S101 - for the type checker; the caller has looked
     name = observed.physical_name
@@ -234,13 +240,13 @@ def _adopted_topic(draft: Draft, command: CreateTopic) -> Topic:
     )
 
 
-def create_link(draft: Draft, command: CreateLink) -> Plan:
+def create_link(draft: PlanBuilder, command: CreateLink) -> Plan:
     """A link; its targets need not exist, nor be ours."""
     relative, parent = _place(draft, command.path)
-    check_free(draft, parent, relative[-1], Kind.LINK, command.path)
+    check_name_free(draft, parent, relative[-1], Kind.LINK, command.path)
     check_targets(command.path, command.targets, draft.context.bounds)
-    policy_checks.check_writable(draft, parent)
-    draft.expect_way(parent)
+    policy_checks.check_not_read_only(draft, parent)
+    draft.require_ancestors(parent)
     link = Link(
         entry_id=draft.fresh_id(),
         changed_at_ms=draft.context.now_ms,
@@ -250,32 +256,33 @@ def create_link(draft: Draft, command: CreateLink) -> Plan:
         writes=command.writes,
         fall_back_on_absent=command.fall_back_on_absent,
     )
-    draft.insert(parent.entry_id, relative[-1], link, command.path)
+    draft.insert_entry(parent.entry_id, relative[-1], link, command.path)
     return draft.finish(link, command.path)
 
 
-def create_mount(draft: Draft, command: CreateMount) -> Plan:
+def create_mount(draft: PlanBuilder, command: CreateMount) -> Plan:
     """A mount: of a child that this cluster has not mounted, where nothing stands."""
     if not command.cluster_id:
         raise InvalidArgument(
             "mount.cluster_id is empty; expected the child's cluster id",
             field="mount.cluster_id",
         )
-    relative = inside(draft.mount, command.path)
+    relative = relative_to_mount(draft.mount, command.path)
     _check_no_overlap(draft, command.path, relative)
     relative, parent = _place(draft, command.path)
     name = relative[-1]
-    for stands in (draft.snapshot.topic(parent.entry_id, name), parent.containers.get(name)):
-        if stands is not None:
+    for existing in (draft.snapshot.topic(parent.entry_id, name), parent.containers.get(name)):
+        if existing is not None:
             raise MountShadows(
-                f"a mount at {command.path} would shadow {a_kind(stands)} that exists there",
+                f"a mount at {command.path} would shadow {describe_kind(existing)} that exists "
+                "there",
                 path=command.path,
-                standing=stands.kind.name.lower(),
+                standing=existing.kind.name.lower(),
             )
     _check_not_mounted(draft, command)
-    policy_checks.check_writable(draft, parent)
-    draft.expect_way(parent)
-    draft.expect_vacant(parent.entry_id, Kind.TOPIC, name, command.path)
+    policy_checks.check_not_read_only(draft, parent)
+    draft.require_ancestors(parent)
+    draft.require_free(parent.entry_id, Kind.TOPIC, name, command.path)
     mount = Mount(
         entry_id=draft.fresh_id(),
         changed_at_ms=draft.context.now_ms,
@@ -288,18 +295,19 @@ def create_mount(draft: Draft, command: CreateMount) -> Plan:
         endpoints=command.endpoints,
     )
     check_mount(mount, None, draft.context.bounds)
-    draft.insert(parent.entry_id, name, mount, command.path)
-    draft.expect(mounted_key(mount.cluster_id), None)
-    draft.set(mounted_key(mount.cluster_id), claim_of(mount, command.path))
+    draft.insert_entry(parent.entry_id, name, mount, command.path)
+    draft.require_value(mounted_key(mount.cluster_id), None)
+    draft.write_fact(mounted_key(mount.cluster_id), claim_of(mount, command.path))
     return draft.finish(mount, command.path)
 
 
-def _check_no_overlap(draft: Draft, path: Path, relative: Sequence[str]) -> None:
-    way = follow(draft.snapshot, relative)
+def _check_no_overlap(draft: PlanBuilder, path: Path, relative: Sequence[str]) -> None:
+    way = traverse(draft.snapshot, relative)
     if isinstance(way.stopped_by, Mount) and way.depth < len(relative) - 1:
         above = draft.mount.join(relative[: way.depth + 1])
         raise MountOverlaps(
-            f"{path} lies below {above}, {a_kind(way.stopped_by)}: mount it there, in that cluster",
+            f"{path} lies below {above}, {describe_kind(way.stopped_by)}: mount it there, in "
+            "that cluster",
             path=path,
             overlaps=above,
         )
@@ -313,7 +321,7 @@ def _check_no_overlap(draft: Draft, path: Path, relative: Sequence[str]) -> None
         )
 
 
-def _check_not_mounted(draft: Draft, command: CreateMount) -> None:
+def _check_not_mounted(draft: PlanBuilder, command: CreateMount) -> None:
     for relative, mount in draft.snapshot.mounts():
         if mount.cluster_id == command.cluster_id:
             mounted_at = draft.mount.join(relative)
@@ -326,8 +334,10 @@ def _check_not_mounted(draft: Draft, command: CreateMount) -> None:
             )
 
 
-def mounts_below(draft: Draft, relative: Sequence[str], most: int = _SHOWN_MOUNTS) -> list[Path]:
-    """The paths of the first mounts at or below a path, in path order."""
+def mounts_below(
+    draft: PlanBuilder, relative: Sequence[str], most: int = _SHOWN_MOUNTS
+) -> list[Path]:
+    """Returns the paths of the first mounts at or below a path, in path order."""
     prefix = tuple(relative)
     below = (
         draft.mount.join(segments)
@@ -352,7 +362,7 @@ def check_names(path: Path, relative: Sequence[str]) -> None:
             )
 
 
-def check_free(draft: Draft, parent: Node, name: str, kind: Kind, path: Path) -> None:
+def check_name_free(draft: PlanBuilder, parent: Node, name: str, kind: Kind, path: Path) -> None:
     """A new entry of this kind may stand there: a topic beside a directory or link of its name, or
     the other way round, and nothing else. Adds the guards that keep it so.
 
@@ -368,20 +378,20 @@ def check_free(draft: Draft, parent: Node, name: str, kind: Kind, path: Path) ->
         if isinstance(container, Mount):
             # The child answers for this very path: a topic here could never be resolved.
             raise _exists(path, container)
-        draft.expect_beside(parent.entry_id, name, path)
+        draft.require_sibling_unchanged(parent.entry_id, name, path)
 
 
-def _place(draft: Draft, path: Path) -> tuple[tuple[str, ...], Node]:
-    relative = inside(draft.mount, path)
+def _place(draft: PlanBuilder, path: Path) -> tuple[tuple[str, ...], Node]:
+    relative = relative_to_mount(draft.mount, path)
     if not relative:
         raise AlreadyExists(f"{path} is the root directory of this cluster", path=path)
-    parent = enter(draft.snapshot, draft.mount, relative[:-1], relative[-1:])
+    parent = require_directory(draft.snapshot, draft.mount, relative[:-1], relative[-1:])
     check_names(path, relative)
     return relative, parent
 
 
 def _exists(path: Path, entry: Entry) -> AlreadyExists:
-    what = a_kind(entry).partition(" ")[2]
+    what = describe_kind(entry).partition(" ")[2]
     return AlreadyExists(
         f"{path} already exists ({what})",
         path=path,

@@ -33,30 +33,30 @@ from directory.namespace.keys import (
     removal_key,
 )
 from directory.namespace.physical_names import is_protected
-from directory.namespace.plan_builder import Draft
+from directory.namespace.plan_builder import PlanBuilder
 from directory.namespace.plan_create import mounts_below
 from directory.namespace.plan_update import check_etag, own_policies
 from directory.namespace.policy_checks import read_only_place
-from directory.namespace.removal_records import DELETED, LARGE_CHANGES_LEVEL, Removal, level_of
-from directory.namespace.traversal import Standing
-from resolver.counting import plural
+from directory.namespace.removal_records import DELETED, LARGE_CHANGES_LEVEL, Removal, removal_level
+from directory.namespace.traversal import LocatedEntry
+from resolver.counts import plural
 from resolver.errors import HasMounts, InvalidArgument, NotEmpty, ReadOnly
 from resolver.path import Path
 
 __all__ = [
     "DELETED",
-    "Fate",
+    "KafkaFate",
     "delete_entry",
     "deleted_name",
-    "fate_of",
     "is_deleted_in_kafka",
-    "let_go",
+    "kafka_fate_of",
+    "remove_topic",
 ]
 
 _IN_KAFKA: Final = frozenset({Provision.ACTIVE, Provision.MISSING})
 
 
-class Fate(enum.Enum):
+class KafkaFate(enum.Enum):
     """What becomes of Kafka's topic, and of its name, when the entry goes."""
 
     DELETED = "it goes, with its data; its name is retired"
@@ -65,18 +65,19 @@ class Fate(enum.Enum):
     FORGOTTEN = "Kafka refused it: nothing late can come for it"
 
 
-def fate_of(topic: Topic, *, goes_in_kafka: bool) -> Fate:
-    """What removing a topic's entry comes to in Kafka; ``goes_in_kafka``: kdir may delete there.
+def kafka_fate_of(topic: Topic, *, goes_in_kafka: bool) -> KafkaFate:
+    """Returns what removing a topic's entry comes to in Kafka; ``goes_in_kafka``: kdir may delete
+    there.
 
     Also an entry that has an internal topic, which an older version may have adopted, can go; the
     topic itself never does.
     """
     goes_in_kafka = goes_in_kafka and not is_protected(topic.physical_name)
     if goes_in_kafka and (topic.provision in _IN_KAFKA or _is_asked_for(topic)):
-        return Fate.DELETED
+        return KafkaFate.DELETED
     if topic.provision is Provision.ACTIVE:
-        return Fate.DETACHED
-    return Fate.FORGOTTEN if topic.provision is Provision.FAILED else Fate.RETIRED
+        return KafkaFate.DETACHED
+    return KafkaFate.FORGOTTEN if topic.provision is Provision.FAILED else KafkaFate.RETIRED
 
 
 def _is_asked_for(topic: Topic) -> bool:
@@ -86,17 +87,17 @@ def _is_asked_for(topic: Topic) -> bool:
 
 def is_deleted_in_kafka(topic: Topic, *, goes_in_kafka: bool) -> bool:
     """True if removing the entry deletes a topic that Kafka has, as far as is on record."""
-    fate = fate_of(topic, goes_in_kafka=goes_in_kafka)
-    return fate is Fate.DELETED and topic.provision is not Provision.MISSING
+    fate = kafka_fate_of(topic, goes_in_kafka=goes_in_kafka)
+    return fate is KafkaFate.DELETED and topic.provision is not Provision.MISSING
 
 
 def deleted_name(entry_id: int) -> str:
-    """The name of a removed entry below ``DELETED_ID``."""
+    """Returns the name of a removed entry below ``DELETED_ID``."""
     return f"{entry_id:016x}"
 
 
-def delete_entry(draft: Draft, command: DeleteEntry) -> Plan:
-    """Remove an entry, and with ``recursive`` what it holds."""
+def delete_entry(draft: PlanBuilder, command: DeleteEntry) -> Plan:
+    """Removes an entry, and with ``recursive`` what it holds."""
     found = draft.find_entry(command.path, command.kind)
     parent = found.parent
     if parent is None:
@@ -105,13 +106,13 @@ def delete_entry(draft: Draft, command: DeleteEntry) -> Plan:
             path=command.path,
         )
     check_etag(found, command.etag)
-    policy_checks.check_writable(draft, parent, own_policies(found.entry))
-    draft.expect_way(parent)
+    policy_checks.check_not_read_only(draft, parent, own_policies(found.entry))
+    draft.require_ancestors(parent)
     match found.entry:
         case Topic() as topic:
             goes = draft.context.deletes_in_kafka
-            let_go(draft, parent.entry_id, found.name, topic, goes_in_kafka=goes)
-            draft.gone(parent.entry_id, found.name, topic, found.path)
+            remove_topic(draft, parent.entry_id, found.name, topic, goes_in_kafka=goes)
+            draft.record_removal(parent.entry_id, found.name, topic, found.path)
             return draft.finish(
                 topic,
                 found.path,
@@ -123,7 +124,7 @@ def delete_entry(draft: Draft, command: DeleteEntry) -> Plan:
             return draft.finish(link, found.path)
         case Mount() as mount:
             draft.delete(parent.entry_id, found.name, mount, found.path)
-            draft.unset(mounted_key(mount.cluster_id))
+            draft.delete_fact(mounted_key(mount.cluster_id))
             return draft.finish(mount, found.path)
         case Directory() as directory:
             return _delete_directory(draft, found, directory, recursive=command.recursive)
@@ -132,7 +133,7 @@ def delete_entry(draft: Draft, command: DeleteEntry) -> Plan:
 
 
 def _delete_directory(
-    draft: Draft, found: Standing, directory: Directory, *, recursive: bool
+    draft: PlanBuilder, found: LocatedEntry, directory: Directory, *, recursive: bool
 ) -> Plan:
     snapshot = draft.snapshot
     node = snapshot.node(directory.entry_id)
@@ -163,19 +164,19 @@ def _delete_directory(
     draft.expect_nothing_newer(MOUNTED)
     # So would an entry that somebody makes read-only meanwhile: it writes its mark.
     draft.expect_nothing_newer(READ_ONLY)
-    draft.take(found.parent_id, found.name, directory)
-    draft.put(DELETED_ID, deleted_name(directory.entry_id), directory)
+    draft.delete_record(found.parent_id, found.name, directory)
+    draft.write_record(DELETED_ID, deleted_name(directory.entry_id), directory)
     counts = snapshot.counts(directory.entry_id)
     removal = Removal(goes_in_kafka=draft.context.deletes_in_kafka, path=found.path)
-    if level_of(snapshot) >= LARGE_CHANGES_LEVEL:
+    if removal_level(snapshot) >= LARGE_CHANGES_LEVEL:
         removal = replace(
             removal,
             entries=counts.topics + counts.directories + 1,
             started_at_ms=draft.context.now_ms,
             principal=draft.context.principal,
         )
-    draft.set(removal_key(directory.entry_id), removal.to_bytes())
-    draft.gone(found.parent_id, found.name, directory, found.path)
+    draft.write_fact(removal_key(directory.entry_id), removal.to_bytes())
+    draft.record_removal(found.parent_id, found.name, directory, found.path)
     return draft.finish(
         directory,
         found.path,
@@ -185,7 +186,7 @@ def _delete_directory(
     )
 
 
-def _refuse_read_only_below(draft: Draft, path: Path) -> None:
+def _refuse_read_only_below(draft: PlanBuilder, path: Path) -> None:
     # By the marks, which are few: a subtree may hold a million entries.
     prefix = path.below(draft.mount)
     for key, value in draft.snapshot.facts(READ_ONLY):
@@ -195,8 +196,8 @@ def _refuse_read_only_below(draft: Draft, path: Path) -> None:
             raise ReadOnly(f"{where} is read-only", path=where)
 
 
-def let_go(
-    draft: Draft,
+def remove_topic(
+    draft: PlanBuilder,
     parent_id: int,
     name: str,
     topic: Topic,
@@ -205,14 +206,14 @@ def let_go(
     record: bytes | None = None,
 ) -> None:
     """A topic leaves the tree: for good, or to wait as DELETING until Kafka's topic is gone."""
-    draft.take(parent_id, name, topic, record)
-    fate = fate_of(topic, goes_in_kafka=goes_in_kafka)
-    if fate is Fate.DELETED:
+    draft.delete_record(parent_id, name, topic, record)
+    fate = kafka_fate_of(topic, goes_in_kafka=goes_in_kafka)
+    if fate is KafkaFate.DELETED:
         waiting = replace(draft.stamped(topic), provision=Provision.DELETING)
-        draft.put(DELETED_ID, deleted_name(topic.entry_id), waiting)
+        draft.write_record(DELETED_ID, deleted_name(topic.entry_id), waiting)
         return
-    draft.release(topic.physical_name)
-    if fate is Fate.DETACHED:
-        draft.set(detached_key(topic.physical_name), topic.topic_id)
-    elif fate is Fate.RETIRED:
-        draft.retire(topic.physical_name, awaited=_is_asked_for(topic))
+    draft.release_name(topic.physical_name)
+    if fate is KafkaFate.DETACHED:
+        draft.write_fact(detached_key(topic.physical_name), topic.topic_id)
+    elif fate is KafkaFate.RETIRED:
+        draft.retire_name(topic.physical_name, awaited=_is_asked_for(topic))

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from directory.access.grant import MOST_GRANTS, Grant, add_grants, remove_grants
-from directory.namespace.command import AddGrants, Change, Plan, RemoveGrants
+from directory.namespace.command import AddGrants, EntryChange, Plan, RemoveGrants
 from directory.namespace.entry import EntryGrants
-from directory.namespace.plan_builder import Draft
+from directory.namespace.plan_builder import PlanBuilder
 from resolver.errors import Internal, LimitExceeded
 from resolver.path import Path
 
-__all__ = ["change_grants"]
+__all__ = ["plan_grant_change"]
 
 
-def change_grants(draft: Draft, command: AddGrants | RemoveGrants) -> Plan:
-    """Add or remove; nothing at all where nothing differs.
+def plan_grant_change(draft: PlanBuilder, command: AddGrants | RemoveGrants) -> Plan:
+    """Adds or removes; nothing at all where nothing differs.
 
     They may be changed where the entry is read-only: who may do what is not part of what is kept as
     it is, and else nobody could be shut out of it.
@@ -38,13 +38,13 @@ def change_grants(draft: Draft, command: AddGrants | RemoveGrants) -> Plan:
     if grants == had:
         return draft.finish(found.entry, command.path, topic_count=topic_count, grants=grants)
     if found.parent is not None:
-        draft.expect_way(found.parent)
+        draft.require_ancestors(found.parent)
     draft.expect_entry(found.parent_id, found.name, found.entry)
-    after = _next(draft, before, grants)
+    after = _stored_grants(draft, before, grants)
     draft.put_grants(*place, after)
-    draft.mark_grants()
-    draft.changed(
-        Change(
+    draft.bump_grants_version()
+    draft.add_event(
+        EntryChange(
             kind=found.entry.kind,
             entry_id=found.entry.entry_id,
             parent_id=found.parent_id,
@@ -75,10 +75,10 @@ def _refuse_too_many(grants: Sequence[Grant], path: Path) -> None:
         )
 
 
-def _next(
-    draft: Draft, before: EntryGrants | None, grants: tuple[Grant, ...]
+def _stored_grants(
+    draft: PlanBuilder, before: EntryGrants | None, grants: tuple[Grant, ...]
 ) -> EntryGrants | None:
-    """What is stored; None: nothing is left."""
+    """Returns what is stored; None: nothing is left."""
     if not grants:
         return None
     return EntryGrants(

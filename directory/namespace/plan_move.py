@@ -22,13 +22,19 @@ from directory.namespace.entry import (
 )
 from directory.namespace.keys import MOUNTED, READ_ONLY, mounted_key
 from directory.namespace.mounted import raised_claim
-from directory.namespace.plan_builder import Draft
-from directory.namespace.plan_create import check_free, check_names
+from directory.namespace.plan_builder import PlanBuilder
+from directory.namespace.plan_create import check_name_free, check_names
 from directory.namespace.plan_update import check_etag, own_policies
-from directory.namespace.quotas import Amount, counting_at, counts_of
-from directory.namespace.room import check_room, expect_same_below
+from directory.namespace.quota_check import check_quota, require_subtree_unchanged
+from directory.namespace.quotas import Amount, outermost_quota_directory, topic_amount
 from directory.namespace.snapshot import Node
-from directory.namespace.traversal import Standing, Way, a_kind, follow, turn_back
+from directory.namespace.traversal import (
+    LocatedEntry,
+    Route,
+    describe_kind,
+    raise_not_reachable,
+    traverse,
+)
 from directory.namespace.tree_nodes import upwards
 from resolver.errors import AlreadyExists, CrossMount, InvalidMove, InvalidPath, MountShadows
 from resolver.path import MAX_PATH_BYTES, MAX_SEGMENTS, Path
@@ -36,8 +42,8 @@ from resolver.path import MAX_PATH_BYTES, MAX_SEGMENTS, Path
 __all__ = ["move_entry"]
 
 
-def move_entry(draft: Draft, command: MoveEntry) -> Plan:
-    """Give an entry another path."""
+def move_entry(draft: PlanBuilder, command: MoveEntry) -> Plan:
+    """Gives an entry another path."""
     found = draft.find_entry(command.path, command.kind)
     check_etag(found, command.etag)
     if found.parent is None:
@@ -51,10 +57,10 @@ def move_entry(draft: Draft, command: MoveEntry) -> Plan:
     name = relative[-1]
     check_names(command.new_path, relative)
     _check_vacant(draft, found.entry, target, name, command)
-    policy_checks.check_writable(draft, found.parent, own_policies(found.entry))
-    policy_checks.check_writable(draft, target)
-    draft.expect_way(found.parent)
-    draft.expect_way(target)
+    policy_checks.check_not_read_only(draft, found.parent, own_policies(found.entry))
+    policy_checks.check_not_read_only(draft, target)
+    draft.require_ancestors(found.parent)
+    draft.require_ancestors(target)
     _check_fits(draft, found, command.new_path)
     _check_quota(draft, found, target)
     moved = _move(draft, found, target, name, command.new_path)
@@ -63,7 +69,9 @@ def move_entry(draft: Draft, command: MoveEntry) -> Plan:
     return draft.finish(moved, command.new_path)
 
 
-def _target(draft: Draft, found: Standing, command: MoveEntry) -> tuple[Node, tuple[str, ...]]:
+def _target(
+    draft: PlanBuilder, found: LocatedEntry, command: MoveEntry
+) -> tuple[Node, tuple[str, ...]]:
     if found.entry.kind.is_container and command.path.is_prefix_of(command.new_path):
         raise InvalidMove(
             f"{command.path} cannot be moved to {command.new_path}: that is below itself",
@@ -83,18 +91,21 @@ def _target(draft: Draft, found: Standing, command: MoveEntry) -> tuple[Node, tu
         raise AlreadyExists(
             f"{command.new_path} is the root directory of this cluster", path=command.new_path
         )
-    way = follow(draft.snapshot, relative[:-1])
+    way = traverse(draft.snapshot, relative[:-1])
     if way.depth < len(relative) - 1:
         _refuse_crossing(draft, way, relative, command)
-        turn_back(way, draft.mount, relative[:-1], relative[-1:])
+        raise_not_reachable(way, draft.mount, relative[:-1], relative[-1:])
     return way.node, relative
 
 
-def _refuse_crossing(draft: Draft, way: Way, relative: Sequence[str], command: MoveEntry) -> None:
+def _refuse_crossing(
+    draft: PlanBuilder, way: Route, relative: Sequence[str], command: MoveEntry
+) -> None:
     if isinstance(way.stopped_by, Mount):
         mount = draft.mount.join(relative[: way.depth + 1])
         raise CrossMount(
-            f"{command.new_path} lies in {a_kind(way.stopped_by)}, mounted at {mount}: an entry "
+            f"{command.new_path} lies in {describe_kind(way.stopped_by)}, mounted at {mount}: "
+            "an entry "
             f"cannot move to another cluster",
             path=command.path,
             new_path=command.new_path,
@@ -102,17 +113,20 @@ def _refuse_crossing(draft: Draft, way: Way, relative: Sequence[str], command: M
         )
 
 
-def _check_vacant(draft: Draft, entry: Entry, target: Node, name: str, command: MoveEntry) -> None:
-    check_free(draft, target, name, entry.kind, command.new_path)
+def _check_vacant(
+    draft: PlanBuilder, entry: Entry, target: Node, name: str, command: MoveEntry
+) -> None:
+    check_name_free(draft, target, name, entry.kind, command.new_path)
     if isinstance(entry, Mount):
         topic = draft.snapshot.topic(target.entry_id, name)
         if topic is not None:
             raise MountShadows(
-                f"a mount at {command.new_path} would shadow {a_kind(topic)} that exists there",
+                f"a mount at {command.new_path} would shadow {describe_kind(topic)} that exists "
+                "there",
                 path=command.new_path,
                 standing="topic",
             )
-        draft.expect_vacant(target.entry_id, Kind.TOPIC, name, command.new_path)
+        draft.require_free(target.entry_id, Kind.TOPIC, name, command.new_path)
     if isinstance(entry, Link):
         for at in entry.targets:
             if command.new_path.is_prefix_of(at):
@@ -123,7 +137,7 @@ def _check_vacant(draft: Draft, entry: Entry, target: Node, name: str, command: 
                 )
 
 
-def _check_fits(draft: Draft, found: Standing, new_path: Path) -> None:
+def _check_fits(draft: PlanBuilder, found: LocatedEntry, new_path: Path) -> None:
     """Every path below must stay a path.
 
     Only a longer path can break that, so only then are the names below looked at: the one thing
@@ -137,7 +151,7 @@ def _check_fits(draft: Draft, found: Standing, new_path: Path) -> None:
     if deeper <= 0 and longer <= 0:
         return
     for here in policy_checks.directories_below(draft.snapshot, node):
-        path = policy_checks.path_of(draft, here)
+        path = policy_checks.directory_path(draft, here)
         longest = max((len(name) for name in (*here.topics, *here.containers)), default=-1)
         held = longest >= 0
         if (
@@ -152,28 +166,30 @@ def _check_fits(draft: Draft, found: Standing, new_path: Path) -> None:
             )
 
 
-def _check_quota(draft: Draft, found: Standing, target: Node) -> None:
+def _check_quota(draft: PlanBuilder, found: LocatedEntry, target: Node) -> None:
     snapshot, entry = draft.snapshot, found.entry
     assert found.parent is not None  # noqa: S101 - the root is never moved
-    if counting_at(snapshot, draft.context.above, target) is None:
+    if outermost_quota_directory(snapshot, draft.context.above, target) is None:
         return
     counted = frozenset(node.entry_id for node in upwards(snapshot.nodes, found.parent))
     if isinstance(entry, Topic):
-        check_room(draft, target, counts_of(entry), unless=counted)
+        check_quota(draft, target, topic_amount(entry), unless=counted)
     elif isinstance(entry, Directory):
         comes = Amount(snapshot.counts(entry.entry_id).topics, snapshot.partitions(entry.entry_id))
-        if check_room(draft, target, comes, unless=counted):
-            expect_same_below(draft, snapshot.nodes[entry.entry_id])
+        if check_quota(draft, target, comes, unless=counted):
+            require_subtree_unchanged(draft, snapshot.nodes[entry.entry_id])
 
 
-def _move(draft: Draft, found: Standing, target: Node, name: str, new_path: Path) -> Entry:
-    draft.take(found.parent_id, found.name, found.entry)
+def _move(
+    draft: PlanBuilder, found: LocatedEntry, target: Node, name: str, new_path: Path
+) -> Entry:
+    draft.delete_record(found.parent_id, found.name, found.entry)
     moved: Entry
     match found.entry:
         case Mount() as mount:
             raised = replace(draft.stamped(mount), epoch=mount.epoch + 1)
             claim = raised_claim(draft.snapshot, mount, raised, found.path)
-            draft.set(mounted_key(raised.cluster_id), claim)
+            draft.write_fact(mounted_key(raised.cluster_id), claim)
             moved = raised
         case Directory() as directory:
             _raise_mounts_below(draft, found.path, new_path)
@@ -185,14 +201,16 @@ def _move(draft: Draft, found: Standing, target: Node, name: str, new_path: Path
             moved = draft.stamped(link)
         case _:
             assert_never(found.entry)
-    draft.expect_vacant(target.entry_id, moved.kind, name, new_path)
-    draft.put(target.entry_id, name, moved)
+    draft.require_free(target.entry_id, moved.kind, name, new_path)
+    draft.write_record(target.entry_id, name, moved)
     draft.carry_grants(found.parent_id, found.name, found.entry, target.entry_id, name)
-    draft.became(moved, target.entry_id, new_path, before=found.entry, path_before=found.path)
+    draft.record_new_state(
+        moved, target.entry_id, new_path, before=found.entry, path_before=found.path
+    )
     return moved
 
 
-def _raise_mounts_below(draft: Draft, path: Path, new_path: Path) -> None:
+def _raise_mounts_below(draft: PlanBuilder, path: Path, new_path: Path) -> None:
     """A mount whose path changes gets a new epoch, also where a directory above it moved."""
     # One that comes below it meanwhile would keep its epoch at another path: it writes its claim.
     draft.expect_nothing_newer(MOUNTED)
@@ -201,38 +219,38 @@ def _raise_mounts_below(draft: Draft, path: Path, new_path: Path) -> None:
         relative = tuple(segments)
         if relative[: len(prefix)] != prefix:
             continue
-        parent = follow(draft.snapshot, relative[:-1]).node
+        parent = traverse(draft.snapshot, relative[:-1]).node
         raised = replace(draft.stamped(mount), epoch=mount.epoch + 1)
         before = draft.mount.join(relative)
         draft.expect_entry(parent.entry_id, relative[-1], mount)
-        draft.put(parent.entry_id, relative[-1], raised)
+        draft.write_record(parent.entry_id, relative[-1], raised)
         claim = raised_claim(draft.snapshot, mount, raised, before)
-        draft.set(mounted_key(raised.cluster_id), claim)
+        draft.write_fact(mounted_key(raised.cluster_id), claim)
         moved = before.rebase(path, new_path)
-        draft.became(raised, parent.entry_id, moved, before=mount, path_before=before)
+        draft.record_new_state(raised, parent.entry_id, moved, before=mount, path_before=before)
 
 
-def _mark_read_only_below(draft: Draft, path: Path) -> None:
+def _mark_read_only_below(draft: PlanBuilder, path: Path) -> None:
     # Who removes the directory that they move into is to notice them: one mark is enough for that.
     prefix = path.below(draft.mount)
     for key, value in draft.snapshot.facts(READ_ONLY):
         at = policy_checks.read_only_place(draft.snapshot, key, value)
         if at is not None and at[: len(prefix)] == prefix and at != prefix:
-            draft.set(key, value)
+            draft.write_fact(key, value)
             return
 
 
-def _leave_link(draft: Draft, found: Standing, new_path: Path) -> None:
+def _leave_link(draft: PlanBuilder, found: LocatedEntry, new_path: Path) -> None:
     parent = found.parent
     assert parent is not None  # noqa: S101 - the root is never moved
     if not found.entry.kind.is_container:
-        check_free(draft, parent, found.name, Kind.LINK, found.path)
-        draft.expect_vacant(parent.entry_id, Kind.LINK, found.name, found.path)
+        check_name_free(draft, parent, found.name, Kind.LINK, found.path)
+        draft.require_free(parent.entry_id, Kind.LINK, found.name, found.path)
     link = Link(
         entry_id=draft.fresh_id(),
         changed_at_ms=draft.context.now_ms,
         changed_by=draft.context.principal,
         targets=(new_path,),
     )
-    draft.put(parent.entry_id, found.name, link)
-    draft.became(link, parent.entry_id, found.path)
+    draft.write_record(parent.entry_id, found.name, link)
+    draft.record_new_state(link, parent.entry_id, found.path)

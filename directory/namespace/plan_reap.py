@@ -37,8 +37,8 @@ from directory.namespace.keys import (
     retired_key,
     retired_until_ms,
 )
-from directory.namespace.plan_builder import Draft
-from directory.namespace.plan_delete import deleted_name, let_go
+from directory.namespace.plan_builder import PlanBuilder
+from directory.namespace.plan_delete import deleted_name, remove_topic
 from directory.namespace.removal_records import DELETED, Removal
 from directory.namespace.snapshot import Node, Snapshot
 from directory.store.base import Limits
@@ -59,7 +59,7 @@ _AROUND: Final = 2
 """Guards and writes that others add to a step: its event, the guard of the reaper's role."""
 
 
-class _Leaf(NamedTuple):
+class _ReapTarget(NamedTuple):
     """The next entry to take away: nothing is left below it by then."""
 
     parent_id: int
@@ -74,16 +74,16 @@ class _Leaf(NamedTuple):
     """As it is stored; of a topic."""
 
 
-class _Room:
+class _StepBudget:
     """How much of one transaction is left."""
 
-    def __init__(self, draft: Draft, limits: Limits | None) -> None:
+    def __init__(self, draft: PlanBuilder, limits: Limits | None) -> None:
         self._draft = draft
         self._limits = limits
         self._bytes = 0
 
-    def takes(self, leaf: _Leaf) -> bool:
-        """Whether one more fits; it is counted then. The first always does."""
+    def takes(self, leaf: _ReapTarget) -> bool:
+        """True if one more fits; it is counted then. The first always does."""
         if self._limits is None:
             return True
         guards, writes = self._draft.size
@@ -99,13 +99,14 @@ class _Room:
         return first or (holds and self._bytes <= self._limits.max_bytes)
 
 
-def reap_deleted(draft: Draft, command: ReapDeleted) -> Plan:
-    """One step of taking removed directories apart; an empty plan when there is nothing to do.
+def reap_deleted(draft: PlanBuilder, command: ReapDeleted) -> Plan:
+    """Returns one step of taking removed directories apart; an empty plan when there is nothing to
+    do.
 
     What stands there as DELETING waits for ``FinishDelete`` and is not touched.
     """
     topics = directories = 0
-    room = _Room(draft, command.limits)
+    room = _StepBudget(draft, command.limits)
     for leaf in islice(_leaves(draft), max(0, command.limit)):
         if not room.takes(leaf):
             break
@@ -115,25 +116,25 @@ def reap_deleted(draft: Draft, command: ReapDeleted) -> Plan:
     return draft.finish(topic_count=topics, directory_count=directories)
 
 
-def _leaves(draft: Draft) -> Iterator[_Leaf]:
+def _leaves(draft: PlanBuilder) -> Iterator[_ReapTarget]:
     snapshot = draft.snapshot
     place = snapshot.node(DELETED_ID)
     if place is None:
         return
     kept = frozenset(parent_id for parent_id, _ in _unreadable_directories(snapshot))
     for name, container in place.containers.items():
-        removal = Removal.of(snapshot, container.entry_id)
+        removal = Removal.load(snapshot, container.entry_id)
         path = removal.path if removal else None
         node = snapshot.node(container.entry_id)
         stays = False
         if isinstance(container, Directory) and node is not None:
             stays = yield from _below(draft, node, path, removal, kept)
         if not stays:
-            yield _Leaf(DELETED_ID, name, container, path, removal, top=True)
+            yield _ReapTarget(DELETED_ID, name, container, path, removal, top=True)
 
 
 def why_held_up(snapshot: Snapshot) -> str:
-    """Why a removed directory may not be finished; empty = it may.
+    """Returns why a removed directory may not be finished; empty = it may.
 
     What lies in a directory whose record cannot be read is found by that record only. So what that
     stands in stays, until a version that can read it comes, or somebody has removed it; taken away,
@@ -153,8 +154,8 @@ def why_held_up(snapshot: Snapshot) -> str:
 
 
 def _unreadable_directories(snapshot: Snapshot) -> Iterator[tuple[int, bytes]]:
-    """Where the records of containers stand that cannot be read, each with its key; none where
-    nothing can lie in them.
+    """Yields where the records of containers stand that cannot be read, each with its key; none
+    where nothing can lie in them.
     """
     if not snapshot.has_lost:
         return
@@ -175,13 +176,15 @@ def _is_removed(snapshot: Snapshot, directory_id: int) -> bool:
 
 
 def _below(
-    draft: Draft,
+    draft: PlanBuilder,
     node: Node,
     path: Path | None,
     removal: Removal | None,
     kept: frozenset[int],
-) -> Generator[_Leaf, None, bool]:
-    """What is to be taken away in a directory; whether something in it stays, and so it, too."""
+) -> Generator[_ReapTarget, None, bool]:
+    """Yields what is to be taken away in a directory; whether something in it stays, and so it,
+    too.
+    """
     # Depth first, a directory after what it holds: wherever the caller stops, what was taken so far
     # is a whole step. A path has at most 64 segments, so recursion is safe.
     if removal is not None and removal.goes_in_kafka and _is_kept(node.directory):
@@ -190,7 +193,7 @@ def _below(
         topic = _readable(draft, record)
         if topic is not None:
             here = _child(path, name)
-            yield _Leaf(node.entry_id, name, topic, here, removal, top=False, record=record)
+            yield _ReapTarget(node.entry_id, name, topic, here, removal, top=False, record=record)
     stays = node.entry_id in kept
     for name, container in node.containers.items():
         here = _child(path, name)
@@ -201,11 +204,11 @@ def _below(
         if one_stays:
             stays = True
         else:
-            yield _Leaf(node.entry_id, name, container, here, removal, top=False)
+            yield _ReapTarget(node.entry_id, name, container, here, removal, top=False)
     return stays
 
 
-def _readable(draft: Draft, record: bytes) -> Topic | None:
+def _readable(draft: PlanBuilder, record: bytes) -> Topic | None:
     try:
         entry = draft.snapshot.codec.decode(record)
     except ValueError:
@@ -217,32 +220,32 @@ def _child(path: Path | None, name: str) -> Path | None:
     return None if path is None else Path((*path.segments, name))
 
 
-def _reap(draft: Draft, leaf: _Leaf) -> None:
+def _reap(draft: PlanBuilder, leaf: _ReapTarget) -> None:
     entry = leaf.entry
     match entry:
         case Topic():
             goes = leaf.removal is not None and leaf.removal.goes_in_kafka
             goes = goes and not _is_kept(entry)
             place = (leaf.parent_id, leaf.name)
-            let_go(draft, *place, entry, goes_in_kafka=goes, record=leaf.record)
+            remove_topic(draft, *place, entry, goes_in_kafka=goes, record=leaf.record)
         case Directory():
-            draft.take(leaf.parent_id, leaf.name, entry)
+            draft.delete_record(leaf.parent_id, leaf.name, entry)
             _drop_unreadable(draft, entry.entry_id)
         case Link():
-            draft.take(leaf.parent_id, leaf.name, entry)
+            draft.delete_record(leaf.parent_id, leaf.name, entry)
         case Mount():
             # None can be below a removed directory; should one be, its child is free again.
-            draft.take(leaf.parent_id, leaf.name, entry)
-            draft.unset(mounted_key(entry.cluster_id))
+            draft.delete_record(leaf.parent_id, leaf.name, entry)
+            draft.delete_fact(mounted_key(entry.cluster_id))
         case _:
             assert_never(entry)
     if leaf.top:
         # Its removal was told when it was marked.
-        draft.unset(removal_key(entry.entry_id))
+        draft.delete_fact(removal_key(entry.entry_id))
     else:
         # Other entries may stand at its old path by now: the event is of the place that it was in.
         where = Path((*draft.mount.segments, DELETED, deleted_name(entry.entry_id)))
-        draft.gone(leaf.parent_id, leaf.name, entry, where, leaf.path)
+        draft.record_removal(leaf.parent_id, leaf.name, entry, where, leaf.path)
 
 
 def _is_kept(entry: Directory | Topic) -> bool:
@@ -252,31 +255,31 @@ def _is_kept(entry: Directory | Topic) -> bool:
     return entry.policies.manage.get("delete") is False or bool(entry.policies.read_only)
 
 
-def _drop_unreadable(draft: Draft, directory_id: int) -> None:
+def _drop_unreadable(draft: PlanBuilder, directory_id: int) -> None:
     """What cannot be read was not taken before its directory; without one nobody would find it."""
     snapshot, within = draft.snapshot, directory_range(directory_id)
     node = snapshot.node(directory_id)
     for name, record in node.topics.items() if node is not None else ():
         if _readable(draft, record) is None:
-            draft.unset(entry_key(directory_id, Kind.TOPIC, name))
+            draft.delete_fact(entry_key(directory_id, Kind.TOPIC, name))
     for key in snapshot.quarantined:
         if key.startswith(within) and key != within:
-            draft.unset(key)
+            draft.delete_fact(key)
 
 
-def forget_retired(draft: Draft, command: ForgetRetired) -> Plan:
+def forget_retired(draft: PlanBuilder, command: ForgetRetired) -> Plan:
     """Physical names may be used again."""
     for name in command.names:
         key = retired_key(name)
         value = draft.snapshot.fact(key)
         until_ms = None if value is None else retired_until_ms(value)
         if until_ms is not None and until_ms <= draft.context.now_ms:
-            draft.expect(key, value)
-            draft.unset(key)
+            draft.require_value(key, value)
+            draft.delete_fact(key)
     return draft.finish()
 
 
-def finish_delete(draft: Draft, command: FinishDelete) -> Plan:
+def finish_delete(draft: PlanBuilder, command: FinishDelete) -> Plan:
     """Kafka's topics are gone: so are the entries, and the names are retired for a day.
 
     One that kdir asked for and never saw may yet come: Kafka may answer a request long after it
@@ -288,8 +291,8 @@ def finish_delete(draft: Draft, command: FinishDelete) -> Plan:
         if topic is None or topic.entry_id != entry_id or topic.provision is not Provision.DELETING:
             continue
         count += 1
-        draft.take(DELETED_ID, name, topic)
-        draft.release(topic.physical_name)
+        draft.delete_record(DELETED_ID, name, topic)
+        draft.release_name(topic.physical_name)
         unseen = topic.provision_attempt != "" and not topic.topic_id
-        draft.retire(topic.physical_name, awaited=unseen)
+        draft.retire_name(topic.physical_name, awaited=unseen)
     return draft.finish(topic_count=count)

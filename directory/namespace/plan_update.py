@@ -17,15 +17,15 @@ from directory.namespace.entry import (
     Topic,
     etag_of,
 )
-from directory.namespace.fields import apply_changes
 from directory.namespace.keys import mounted_key
 from directory.namespace.links import check_targets
 from directory.namespace.mounted import raised_claim
-from directory.namespace.plan_builder import Draft
-from directory.namespace.quotas import Amount, counts_of
-from directory.namespace.room import check_own, check_room
+from directory.namespace.plan_builder import PlanBuilder
+from directory.namespace.quota_check import check_quota, check_topic_own_quota
+from directory.namespace.quotas import Amount, topic_amount
 from directory.namespace.snapshot import Node
-from directory.namespace.traversal import Standing
+from directory.namespace.traversal import LocatedEntry
+from directory.namespace.updatable_fields import apply_changes
 from resolver.errors import EtagMismatch, InvalidArgument
 from resolver.path import Path
 
@@ -37,8 +37,8 @@ _PUSHED = ("configs", "acls")
 """The aspects of Kafka that are pushed without anybody's asking for it, once they are armed."""
 
 
-def update_entry(draft: Draft, command: UpdateEntry) -> Plan:
-    """Change the named fields; nothing at all where nothing differs."""
+def update_entry(draft: PlanBuilder, command: UpdateEntry) -> Plan:
+    """Changes the named fields; nothing at all where nothing differs."""
     found = draft.find_entry(command.path, command.kind)
     check_etag(found, command.etag)
     before = found.entry
@@ -56,16 +56,16 @@ def update_entry(draft: Draft, command: UpdateEntry) -> Plan:
         check_mount(after, before, bounds)
     node = found.parent or draft.snapshot.node(ROOT_ID)
     if node is not None and not command.changes.keys() <= _ALWAYS:
-        policy_checks.check_writable(draft, node, own_policies(before))
+        policy_checks.check_not_read_only(draft, node, own_policies(before))
     if found.parent is not None:
-        draft.expect_way(found.parent)
+        draft.require_ancestors(found.parent)
         if isinstance(before, Topic) and isinstance(after, Topic):
             _check_growth(draft, found.parent, command.path, before, after)
     return draft.finish(_changed(draft, found, after), command.path)
 
 
 def _check_exclusions(
-    draft: Draft, found: Standing, before: Policies, after: Policies, path: Path
+    draft: PlanBuilder, found: LocatedEntry, before: Policies, after: Policies, path: Path
 ) -> None:
     """What is excluded from an armed directory is armed again by a plan that was read, never by
     taking the exclusion away: what was wished since would be asked of Kafka at once.
@@ -73,11 +73,11 @@ def _check_exclusions(
     for aspect in _PUSHED:
         if before.manage.get(aspect) is not False or aspect in after.manage:
             continue
-        above, said = found.parent, None
-        while above is not None and said is None:
-            said = above.directory.policies.manage.get(aspect)
+        above, reported = found.parent, None
+        while above is not None and reported is None:
+            reported = above.directory.policies.manage.get(aspect)
             above = draft.snapshot.node(above.parent_id) if above.parent_id else None
-        if said:
+        if reported:
             field = f"policies.manage.{aspect}"
             raise InvalidArgument(
                 f"{field}: found false below a directory that is armed; without it what is here "
@@ -87,19 +87,19 @@ def _check_exclusions(
             )
 
 
-def _check_growth(draft: Draft, node: Node, path: Path, before: Topic, after: Topic) -> None:
+def _check_growth(draft: PlanBuilder, node: Node, path: Path, before: Topic, after: Topic) -> None:
     """More partitions than there is room for are refused when they are wished. A policy's are
     counted once they are pushed: until then they are no more than a wish.
     """
-    wished = max(after.partitions, after.policies.partitions or 0)
+    desired_config = max(after.partitions, after.policies.partitions or 0)
     known = max(before.partitions, before.policies.partitions or 0)
-    if wished <= known:
+    if desired_config <= known:
         return
-    check_own(path, after.policies, wished)
-    check_room(draft, node, Amount(0, wished - counts_of(before).partitions))
+    check_topic_own_quota(path, after.policies, desired_config)
+    check_quota(draft, node, Amount(0, desired_config - topic_amount(before).partitions))
 
 
-def _changed(draft: Draft, found: Standing, after: Entry) -> Entry:
+def _changed(draft: PlanBuilder, found: LocatedEntry, after: Entry) -> Entry:
     match found.entry, after:
         case Directory() as before, Directory():
             stamped: Entry = draft.stamped(after)
@@ -110,7 +110,7 @@ def _changed(draft: Draft, found: Standing, after: Entry) -> Entry:
         case Mount() as before, Mount():
             raised = replace(draft.stamped(after), epoch=before.epoch + 1)
             claim = raised_claim(draft.snapshot, before, raised, found.path)
-            draft.set(mounted_key(raised.cluster_id), claim)
+            draft.write_fact(mounted_key(raised.cluster_id), claim)
             stamped = raised
         case _:
             raise AssertionError  # apply_changes keeps the kind
@@ -119,11 +119,11 @@ def _changed(draft: Draft, found: Standing, after: Entry) -> Entry:
 
 
 def own_policies(entry: Entry) -> Policies | None:
-    """The policies of an entry, of the kinds that have them."""
+    """Returns the policies of an entry, of the kinds that have them."""
     return entry.policies if isinstance(entry, Directory | Topic) else None
 
 
-def check_etag(found: Standing, etag: str) -> None:
+def check_etag(found: LocatedEntry, etag: str) -> None:
     """The entry is the one that the caller saw, if the caller says which that was.
 
     Raises:

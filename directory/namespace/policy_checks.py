@@ -1,4 +1,4 @@
-"""What the policies of a directory forbid below it, and hand down; quotas are ``room.py``'s.
+"""What the policies of a directory forbid below it, and hand down; quotas are ``quota_check.py``'s.
 
 What the ancestors above the mount set counts like one more directory above the root.
 """
@@ -7,31 +7,37 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from directory.namespace.effective_policies import effective, levels_of
 from directory.namespace.entry import Directory, Policies
 from directory.namespace.keys import read_only_id
-from directory.namespace.plan_builder import Draft
-from directory.namespace.policies import effective, levels_of
+from directory.namespace.plan_builder import PlanBuilder
 from directory.namespace.snapshot import Node, Snapshot
 from directory.namespace.tree_nodes import upwards
 from resolver.errors import ReadOnly
 from resolver.path import Path
 
-__all__ = ["check_writable", "directories_below", "inherited", "path_of", "read_only_place"]
+__all__ = [
+    "check_not_read_only",
+    "directories_below",
+    "directory_path",
+    "inherited_levels",
+    "read_only_place",
+]
 
 
-def path_of(draft: Draft, node: Node) -> Path:
-    """The absolute path of a directory that is in the tree."""
+def directory_path(draft: PlanBuilder, node: Node) -> Path:
+    """Returns the absolute path of a directory that is in the tree."""
     relative = draft.snapshot.path_of(node.entry_id)
     return Path((*draft.mount.segments, *(relative or ())))
 
 
-def inherited(draft: Draft, node: Node) -> Policies:
-    """What holds directly in a directory."""
+def inherited_levels(draft: PlanBuilder, node: Node) -> Policies:
+    """Returns what holds directly in a directory."""
     above = [level.policies for level in draft.context.above]
     return effective([*above, *levels_of(draft.snapshot, node.entry_id)])
 
 
-def check_writable(draft: Draft, node: Node, own: Policies | None = None) -> None:
+def check_not_read_only(draft: PlanBuilder, node: Node, own: Policies | None = None) -> None:
     """Nothing below a read-only directory may be created, changed or removed; the nearest level
     that says something counts. ``own`` is what an entry in ``node`` says of itself.
 
@@ -45,7 +51,7 @@ def check_writable(draft: Draft, node: Node, own: Policies | None = None) -> Non
     for above in upwards(draft.snapshot.nodes, node):
         read_only = above.directory.policies.read_only
         if read_only:
-            path = path_of(draft, above)
+            path = directory_path(draft, above)
             raise ReadOnly(f"{path} is read-only", path=path)
         if read_only is not None:
             return
@@ -57,7 +63,9 @@ def check_writable(draft: Draft, node: Node, own: Policies | None = None) -> Non
 
 
 def read_only_place(snapshot: Snapshot, key: bytes, value: bytes) -> tuple[str, ...] | None:
-    """Where the entry is that a ``f/read_only/`` row is about, below the mount; None = nowhere."""
+    """Returns where the entry is that a ``f/read_only/`` row is about, below the mount; None =
+    nowhere.
+    """
     entry_id = read_only_id(key)
     at = snapshot.path_of(entry_id)
     if at is not None:
@@ -67,7 +75,7 @@ def read_only_place(snapshot: Snapshot, key: bytes, value: bytes) -> tuple[str, 
 
 
 def directories_below(snapshot: Snapshot, node: Node) -> Iterator[Node]:
-    """The directory and every one below it, each before those that it holds."""
+    """Yields the directory and every one below it, each before those that it holds."""
     stack = [node]
     while stack:
         here = stack.pop()

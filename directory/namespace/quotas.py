@@ -1,7 +1,7 @@
 """Quotas: how many topics and partitions may lie below a directory, and how much of that is used.
 
 All levels count: each directory above that says something binds, and so does what the ancestors
-above the mount say, of each cluster by itself. Refuses to refuse: ``room.py`` does.
+above the mount say, of each cluster by itself. Refuses to refuse: ``quota_check.py`` does.
 
 Counted are the topics of the tree and the partitions on record, one for a topic whose number is not
 known; a system's directories right below the one with the quota do not count.
@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
+from directory.namespace.effective_policies import PolicyLevel
 from directory.namespace.entry import ROOT_ID, Directory, Policies, Topic
-from directory.namespace.policies import Level
 from directory.namespace.snapshot import Node, Snapshot
 from directory.namespace.tree_nodes import upwards
-from resolver.counting import plural
+from resolver.counts import plural
 from resolver.path import Path, is_system
 
 __all__ = [
@@ -26,11 +26,11 @@ __all__ = [
     "QUOTAS",
     "Amount",
     "Quota",
-    "counting_at",
-    "counts_of",
-    "limits",
+    "outermost_quota_directory",
+    "quota_limits",
     "quotas_at",
     "system_directories",
+    "topic_amount",
 ]
 
 
@@ -41,7 +41,7 @@ class Amount(NamedTuple):
     partitions: int = 0
 
     def plus(self, other: Amount) -> Amount:
-        """The sum."""
+        """Returns the sum."""
         return Amount(self.topics + other.topics, self.partitions + other.partitions)
 
 
@@ -68,28 +68,28 @@ class Quota:
     """It is said above the mount."""
 
     @property
-    def told_limit(self) -> str:
+    def limit_text(self) -> str:
         """The limit in words: ``1 topic``, ``20 partitions``."""
         return plural(self.limit, _COUNTED[self.field])
 
     def used(self, snapshot: Snapshot) -> int:
-        """How much there is."""
+        """Returns how much there is."""
         if self.field == "max_topics":
             return _topics(snapshot, self.directory_id)
         return _partitions(snapshot, self.directory_id)
 
-    def of(self, amount: Amount) -> int:
-        """What it counts of an amount."""
+    def amount_counted(self, amount: Amount) -> int:
+        """Returns what it counts of an amount."""
         return amount.topics if self.field == "max_topics" else amount.partitions
 
 
-def counts_of(topic: Topic) -> Amount:
-    """What one topic counts."""
+def topic_amount(topic: Topic) -> Amount:
+    """Returns what one topic counts."""
     return Amount(1, topic.partitions or 1)
 
 
-def limits(policies: Policies) -> Iterator[tuple[str, int]]:
-    """The quotas that an entry itself sets, by field."""
+def quota_limits(policies: Policies) -> Iterator[tuple[str, int]]:
+    """Yields the quotas that an entry itself sets, by field."""
     for field in _COUNTED:
         limit = getattr(policies, field)
         if limit is not None:
@@ -97,31 +97,33 @@ def limits(policies: Policies) -> Iterator[tuple[str, int]]:
 
 
 def quotas_at(
-    snapshot: Snapshot, mount: Path, above: Sequence[Level], node: Node
+    snapshot: Snapshot, mount: Path, above: Sequence[PolicyLevel], node: Node
 ) -> Iterator[Quota]:
-    """The quotas that bind what lies directly in a directory, nearest first.
+    """Yields the quotas that bind what lies directly in a directory, nearest first.
 
     ``above`` is what the ancestors above the mount set, outermost first.
     """
     for here in upwards(snapshot.nodes, node):
-        for field, limit in limits(here.directory.policies):
+        for field, limit in quota_limits(here.directory.policies):
             relative = snapshot.path_of(here.entry_id) or ()
             path = Path((*mount.segments, *relative))
             yield Quota(field, str(path), here.entry_id, limit)
     for level in reversed(above):
-        for field, limit in limits(level.policies):
+        for field, limit in quota_limits(level.policies):
             yield Quota(field, level.path, ROOT_ID, limit, above=True)
 
 
-def counting_at(snapshot: Snapshot, above: Sequence[Level], node: Node) -> int | None:
-    """The outermost directory with a quota that binds what lies in this one; None = none does. All
-    that counts for any of them counts for that one.
+def outermost_quota_directory(
+    snapshot: Snapshot, above: Sequence[PolicyLevel], node: Node
+) -> int | None:
+    """Returns the outermost directory with a quota that binds what lies in this one; None = none
+    does. All that counts for any of them counts for that one.
     """
-    if any(any(limits(level.policies)) for level in above):
+    if any(any(quota_limits(level.policies)) for level in above):
         return ROOT_ID
     outermost: int | None = None
     for here in upwards(snapshot.nodes, node):
-        if any(limits(here.directory.policies)):
+        if any(quota_limits(here.directory.policies)):
             outermost = here.entry_id
     return outermost
 

@@ -15,7 +15,14 @@ from directory.namespace.snapshot import Snapshot
 from resolver.errors import InvalidPath
 from resolver.path import Path
 
-__all__ = ["DELETED", "LARGE_CHANGES_LEVEL", "Removal", "UnderWay", "level_of", "removals"]
+__all__ = [
+    "DELETED",
+    "LARGE_CHANGES_LEVEL",
+    "Removal",
+    "RemovalInProgress",
+    "removal_level",
+    "removals",
+]
 
 DELETED: Final = "__deleted"
 """How the place of removed entries is called in paths of change events."""
@@ -23,11 +30,11 @@ DELETED: Final = "__deleted"
 LARGE_CHANGES_LEVEL: Final = 2
 """From this feature level on, how large a change was when it began is kept with it."""
 
-_WORDS: Final = {True: "kafka", False: "keep"}
+_TEXTS: Final = {True: "kafka", False: "keep"}
 
 
-def level_of(snapshot: Snapshot) -> int:
-    """The finalised feature level; 1 where none was."""
+def removal_level(snapshot: Snapshot) -> int:
+    """Returns the finalised feature level; 1 where none was."""
     value = snapshot.fact(LEVEL)
     return int(value) if value is not None and value.isdigit() else 1
 
@@ -47,8 +54,10 @@ class Removal:
     principal: str = ""
 
     def to_bytes(self) -> bytes:
-        """The stored form: lines, of which feature level 1 knows the first two and no more."""
-        lines = [_WORDS[self.goes_in_kafka], str(self.path)]
+        """Returns the stored form: lines, of which feature level 1 knows the first two
+        and no more.
+        """
+        lines = [_TEXTS[self.goes_in_kafka], str(self.path)]
         if self.entries is not None:
             principal = self.principal.replace("\n", " ")
             lines += [str(self.entries), str(self.started_at_ms), principal]
@@ -64,7 +73,7 @@ class Removal:
         word, path, *more = value.decode().split("\n")
         entries, started, principal = more[:3] if len(more) >= 3 else ("", "0", "")
         return cls(
-            goes_in_kafka=word == _WORDS[True],
+            goes_in_kafka=word == _TEXTS[True],
             path=Path.parse(path),
             entries=int(entries) if entries else None,
             started_at_ms=int(started),
@@ -72,7 +81,7 @@ class Removal:
         )
 
     @classmethod
-    def of(cls, snapshot: Snapshot, entry_id: int) -> Self | None:
+    def load(cls, snapshot: Snapshot, entry_id: int) -> Self | None:
         """Of a directory below ``DELETED_ID``; None where nothing was kept that can be read: then
         Kafka's topics are left alone.
         """
@@ -83,7 +92,7 @@ class Removal:
             return None
 
 
-class UnderWay(NamedTuple):
+class RemovalInProgress(NamedTuple):
     """A removed directory that is not finished."""
 
     entry_id: int
@@ -92,16 +101,18 @@ class UnderWay(NamedTuple):
     """Topics and directories that are left of it, itself among them."""
 
 
-def removals(snapshot: Snapshot) -> Iterator[UnderWay]:
-    """The removed directories that wait for the reaper, by entry id; costs nothing per entry."""
+def removals(snapshot: Snapshot) -> Iterator[RemovalInProgress]:
+    """Yields the removed directories that wait for the reaper, by entry id; costs nothing per
+    entry.
+    """
     place = snapshot.node(DELETED_ID)
     if place is None:
         return
     for container in place.containers.values():
         if isinstance(container, Directory):
             counts = snapshot.counts(container.entry_id)
-            yield UnderWay(
+            yield RemovalInProgress(
                 container.entry_id,
-                Removal.of(snapshot, container.entry_id),
+                Removal.load(snapshot, container.entry_id),
                 counts.topics + counts.directories + 1,
             )

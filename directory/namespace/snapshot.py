@@ -13,15 +13,15 @@ from directory.access.grant_tree import GrantTree
 from directory.namespace import snapshot_load, snapshot_update
 from directory.namespace.entry import ROOT_ID, Codec, Directory, Kind, Mount, Topic
 from directory.namespace.keys import directory_range, entry_key, unify
-from directory.namespace.physical_name_index import Place
+from directory.namespace.physical_name_index import TopicKey
 from directory.namespace.tree_nodes import Container, Contents, Counts, Node, Tree, path_in
 from directory.store.base import Write
 from resolver.errors import Internal
 
-__all__ = ["Container", "Counts", "Located", "Node", "Snapshot"]
+__all__ = ["Container", "Counts", "LocatedTopic", "Node", "Snapshot"]
 
 
-class Located(NamedTuple):
+class LocatedTopic(NamedTuple):
     """Where a physical topic is in the tree."""
 
     parent_id: int
@@ -63,14 +63,14 @@ class Snapshot:
         revision: int,
         pages: Iterable[Sequence[tuple[bytes, bytes]]],
     ) -> Snapshot:
-        """The snapshot of all rows of a store, as (key, value), in key order, in pages.
+        """Returns the snapshot of all rows of a store, as (key, value), in key order, in pages.
 
         A record that cannot be read is in ``quarantined``, and the rest is served.
         """
         return cls(codec, incarnation, revision, snapshot_load.load(codec, pages))
 
     def apply(self, revision: int, writes: Iterable[Write]) -> Snapshot:
-        """The snapshot after a commit."""
+        """Returns the snapshot after a commit."""
         tree = snapshot_update.apply(self._tree, self.codec, writes)
         return Snapshot(self.codec, self.incarnation, revision, tree)
 
@@ -87,19 +87,19 @@ class Snapshot:
         return self.counts(ROOT_ID).directories
 
     def counts(self, directory_id: int) -> Counts:
-        """How many topics, directories and mounts there are below a directory, at any depth; of
-        ``DELETED_ID``, what waits for the reaper.
+        """Returns how many topics, directories and mounts there are below a directory, at any
+        depth; of ``DELETED_ID``, what waits for the reaper.
         """
         return self._tree.counts.get(directory_id, Counts())
 
     def partitions(self, directory_id: int) -> int:
-        """How many partitions the topics below a directory have together, at any depth, as they are
-        on record; one whose number is not known counts as one.
+        """Returns how many partitions the topics below a directory have together, at any depth, as
+        they are on record; one whose number is not known counts as one.
         """
         return self._tree.partitions.below(directory_id)
 
     def unreadable(self, key: bytes) -> str:
-        """Why the record at an entry's key is not in the tree; empty when there is none."""
+        """Returns why the record at an entry's key is not in the tree; empty when there is none."""
         return self._tree.unreadable.get(key, "")
 
     @property
@@ -134,8 +134,8 @@ class Snapshot:
         return bool(self._tree.loose)
 
     def contents(self) -> Iterator[tuple[int, Contents]]:
-        """What lies directly in each directory that there is anything in, by id in order; also in
-        one that has no readable record.
+        """Yields what lies directly in each directory that there is anything in, by id in order;
+        also in one that has no readable record.
         """
         tree = self._tree
         for directory_id in sorted({*tree.nodes, *tree.loose}):
@@ -165,7 +165,7 @@ class Snapshot:
         return None if node is None else node.containers.get(name)
 
     def find_directory(self, relative: Iterable[str]) -> int | None:
-        """The id of the directory at a path below the mount."""
+        """Returns the id of the directory at a path below the mount."""
         node = self.root
         for name in relative:
             container = node.containers.get(name)
@@ -175,16 +175,16 @@ class Snapshot:
         return node.entry_id
 
     def path_of(self, directory_id: int) -> tuple[str, ...] | None:
-        """The path of a directory below the mount; None when there is none: it is removed, below a
-        removed one, or unknown.
+        """Returns the path of a directory below the mount; None when there is none: it is removed,
+        below a removed one, or unknown.
         """
         return path_in(self._tree.nodes, directory_id)
 
-    def locate(self, physical_name: str) -> Located | None:
-        """Where the topic with this name in Kafka is. Of several (one removed, one new) the one
-        that has a path.
+    def locate(self, physical_name: str) -> LocatedTopic | None:
+        """Returns where the topic with this name in Kafka is. Of several (one removed, one new) the
+        one that has a path.
         """
-        removed: Place | None = None
+        removed: TopicKey | None = None
         for found, place in self._named_like(physical_name):
             if found != physical_name:
                 continue
@@ -195,8 +195,8 @@ class Snapshot:
         return None if removed is None else self._located(removed, None)
 
     def same_unified(self, physical_name: str) -> tuple[str, ...]:
-        """The physical names in the tree that are this one but for ``.`` and ``_``, this one
-        included if it is there, in order. Kafka refuses such pairs.
+        """Returns the physical names in the tree that are this one but for ``.`` and ``_``, this
+        one included if it is there, in order. Kafka refuses such pairs.
         """
         return tuple(sorted({found for found, _ in self._named_like(physical_name)}))
 
@@ -215,7 +215,7 @@ class Snapshot:
         """
         return self._tree.physical.all_read
 
-    def _named_like(self, physical_name: str) -> Iterator[tuple[str, Place]]:
+    def _named_like(self, physical_name: str) -> Iterator[tuple[str, TopicKey]]:
         unified = unify(physical_name)
         for place in self._tree.physical.candidates(physical_name):
             record = self._record(*place)
@@ -224,12 +224,12 @@ class Snapshot:
                 if found is not None and unify(found) == unified:
                     yield found, place
 
-    def _located(self, place: Place, relative: tuple[str, ...] | None) -> Located | None:
+    def _located(self, place: TopicKey, relative: tuple[str, ...] | None) -> LocatedTopic | None:
         topic = self.topic(*place)
-        return None if topic is None else Located(*place, topic, relative)
+        return None if topic is None else LocatedTopic(*place, topic, relative)
 
     def mounts(self) -> Sequence[tuple[tuple[str, ...], Mount]]:
-        """The mounts with their paths below this cluster's mount, in path order."""
+        """Returns the mounts with their paths below this cluster's mount, in path order."""
         found = []
         for (parent_id, name), mount in self._tree.mounts.items():
             above = self.path_of(parent_id)
@@ -238,13 +238,15 @@ class Snapshot:
         return sorted(found, key=lambda one: one[0])
 
     def has_mounts_below(self, directory_id: int) -> bool:
-        """Whether a cluster is mounted somewhere below the directory."""
+        """True if a cluster is mounted somewhere below the directory."""
         return self.counts(directory_id).mounts > 0
 
     # Facts.
 
     def fact(self, key: bytes) -> bytes | None:
-        """The value of a key that is no entry's; claims, requests and events are not kept here."""
+        """Returns the value of a key that is no entry's; claims, requests and events are not kept
+        here.
+        """
         return self._tree.facts.get(key)
 
     def facts(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:

@@ -18,7 +18,7 @@ from directory.namespace.entry import DELETED_ID, ROOT_ID, Codec, Directory, Kin
 from directory.namespace.grant_rows import grant_tree_of
 from directory.namespace.keys import ENTRY, entry_key
 from directory.namespace.partition_counts import PartitionCounts
-from directory.namespace.physical_name_index import Place, why_no_topic
+from directory.namespace.physical_name_index import TopicKey, why_no_topic
 from directory.namespace.snapshot_update import readable_container, readable_root
 from directory.namespace.sorted_map import SortedMap
 from directory.namespace.tree_nodes import (
@@ -47,10 +47,10 @@ Row = tuple[bytes, bytes]
 
 
 def load(codec: Codec, pages: Iterable[Sequence[Row]]) -> Tree:
-    """The tree of all these rows."""
+    """Returns the tree of all these rows."""
     rows = _Rows(codec)
     for page in pages:
-        rows.take(page)
+        rows.add_page(page)
     return _assembled(codec, rows)
 
 
@@ -69,7 +69,7 @@ class _Rows:
         self._names: list[str] = []
         self._records: list[bytes] = []
 
-    def take(self, page: Sequence[Row]) -> None:
+    def add_page(self, page: Sequence[Row]) -> None:
         """Takes a page, run by run: the rows of one directory and place."""
         start = 0
         while start < len(page):
@@ -138,7 +138,7 @@ class _Rows:
 
 
 def _names(prefix: bytes, run: Sequence[Row]) -> list[str]:
-    """The names in the keys of a run; empty when one of them is not legal."""
+    """Returns the names in the keys of a run; empty when one of them is not legal."""
     # All keys as one text, cut at their common prefix. No name holds the prefix's `/`, so it is
     # found nowhere else; and should one, or any other odd byte, the names are not legal.
     keys = b"".join([key for key, _ in run]).decode("latin-1")
@@ -149,7 +149,7 @@ def _names(prefix: bytes, run: Sequence[Row]) -> list[str]:
     return [] if odd or len(names) != len(run) or not names[0] else names
 
 
-class _Standing(NamedTuple):
+class _DirectoryPlace(NamedTuple):
     """A directory and where it is."""
 
     parent_id: int
@@ -174,7 +174,7 @@ def _assembled(codec: Codec, rows: _Rows) -> Tree:
         {one: content for one, content in contents.items() if one not in nodes and any(content)}
     )
     mounts = {
-        Place(parent_id, name): container
+        TopicKey(parent_id, name): container
         for parent_id, containers in rows.containers.items()
         for name, container in containers.items()
         if isinstance(container, Mount)
@@ -202,11 +202,13 @@ def _in_order(containers: dict[str, Container] | None) -> SortedMap[str, Contain
     return SortedMap.from_sorted(list(containers), list(containers.values()))
 
 
-def _directories(rows: _Rows) -> dict[int, _Standing]:
-    """All directories by id; those that cannot stand where they say are taken out of ``rows``."""
+def _directories(rows: _Rows) -> dict[int, _DirectoryPlace]:
+    """Returns all directories by id; those that cannot stand where they say are taken out of
+    ``rows``.
+    """
     standing = {
-        ROOT_ID: _Standing(0, "", rows.root),
-        DELETED_ID: _Standing(0, "", Directory(entry_id=DELETED_ID)),
+        ROOT_ID: _DirectoryPlace(0, "", rows.root),
+        DELETED_ID: _DirectoryPlace(0, "", Directory(entry_id=DELETED_ID)),
     }
 
     def put_aside(parent_id: int, name: str, reason: str) -> None:
@@ -218,7 +220,7 @@ def _directories(rows: _Rows) -> dict[int, _Standing]:
             if not isinstance(container, Directory):
                 continue
             if container.entry_id not in standing:
-                standing[container.entry_id] = _Standing(parent_id, name, container)
+                standing[container.entry_id] = _DirectoryPlace(parent_id, name, container)
             elif container.entry_id in {ROOT_ID, DELETED_ID}:
                 put_aside(parent_id, name, f"entry id {container.entry_id} is reserved")
             else:
@@ -238,9 +240,11 @@ def _directories(rows: _Rows) -> dict[int, _Standing]:
 
 
 def _counts(
-    standing: dict[int, _Standing], contents: dict[int, Contents], mounts: Iterable[Place]
+    standing: dict[int, _DirectoryPlace], contents: dict[int, Contents], mounts: Iterable[TopicKey]
 ) -> dict[int, Counts]:
-    """How much is below each directory: deepest first, so that each is added once to its parent."""
+    """Returns how much is below each directory: deepest first, so that each is added once to its
+    parent.
+    """
     counts: dict[int, Counts] = {
         one: Counts(topics=len(content.topics)) for one, content in contents.items()
     }

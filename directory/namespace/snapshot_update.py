@@ -17,9 +17,9 @@ from directory.namespace.entry import (
     Mount,
     Topic,
 )
-from directory.namespace.grant_rows import regranted
+from directory.namespace.grant_rows import update_grant_tree
 from directory.namespace.keys import ENTRY, GRANTS
-from directory.namespace.physical_name_index import PhysicalIndex, Place, why_no_topic
+from directory.namespace.physical_name_index import PhysicalNameIndex, TopicKey, why_no_topic
 from directory.namespace.sorted_map import SortedMap
 from directory.namespace.tree_nodes import (
     NOTHING,
@@ -43,15 +43,15 @@ _ONE_MOUNT = Counts(mounts=1)
 
 
 def apply(tree: Tree, codec: Codec, writes: Iterable[Write]) -> Tree:
-    """The tree after these writes; each key is written at most once."""
+    """Returns the tree after these writes; each key is written at most once."""
     change = _Change(tree, codec)
     for write in writes:
-        change.take(write)
+        change.add_write(write)
     return change.tree()
 
 
 def readable_container(codec: Codec, record: bytes) -> Container:
-    """The directory, link or mount of a record.
+    """Returns the directory, link or mount of a record.
 
     Raises:
         ValueError: it is none, in one sentence.
@@ -63,7 +63,7 @@ def readable_container(codec: Codec, record: bytes) -> Container:
 
 
 def readable_root(codec: Codec, record: bytes) -> Directory:
-    """The root directory of its record.
+    """Returns the root directory of its record.
 
     Raises:
         ValueError: it is none, in one sentence.
@@ -90,15 +90,15 @@ class _Change:
         self._partitions = None if sums is None else sums.mutate()
         self._mounts = tree.mounts.mutate()
         self._unreadable = tree.unreadable.mutate()
-        self._physical: PhysicalIndex = tree.physical
+        self._physical: PhysicalNameIndex = tree.physical
         self._facts: SortedMap[bytes, bytes] = tree.facts
         self._before = tree
         self._directories: dict[int, None] = {}
         self._grants: list[bytes] = []
-        self._new_containers: dict[bytes, tuple[Place, Container | None]] = {}
+        self._new_containers: dict[bytes, tuple[TopicKey, Container | None]] = {}
         self._new_topics: dict[int, list[tuple[bytes, str, bytes | None]]] = {}
 
-    def take(self, write: Write) -> None:
+    def add_write(self, write: Write) -> None:
         """Sorts one write to where it belongs."""
         key, record = write.key, write.value if isinstance(write, Put) else None
         if not key.startswith(ENTRY):
@@ -124,10 +124,10 @@ class _Change:
             self._new_topics.setdefault(parent_id, []).append((key, name, record))
         else:
             container = None if record is None else self._read(key, record)
-            self._new_containers[key] = (Place(parent_id, name), container)
+            self._new_containers[key] = (TopicKey(parent_id, name), container)
 
     def tree(self) -> Tree:
-        """The tree after all that was taken."""
+        """Returns the tree after all that was taken."""
         for place, container in self._new_containers.values():
             self._remove_container(place, container)
         for key, (place, container) in self._new_containers.items():
@@ -138,7 +138,7 @@ class _Change:
         nodes, loose = self._nodes.finish(), self._loose.finish()
         grants = self._before.grants
         if self._directories or self._grants:
-            grants, unreadable = regranted(
+            grants, unreadable = update_grant_tree(
                 grants,
                 self._codec,
                 self._before.nodes,
@@ -227,7 +227,7 @@ class _Change:
 
     # Containers.
 
-    def _remove_container(self, place: Place, successor: Container | None) -> None:
+    def _remove_container(self, place: TopicKey, successor: Container | None) -> None:
         contents = self._contents(place.parent_id)
         old = contents.containers.get(place.name)
         if old is None:
@@ -251,7 +251,7 @@ class _Change:
         self._count_directory(directory_id, node.parent_id, -1)
         self._set_contents(directory_id, Contents(node.topics, node.containers))
 
-    def _put_container(self, key: bytes, place: Place, container: Container) -> None:
+    def _put_container(self, key: bytes, place: TopicKey, container: Container) -> None:
         if isinstance(container, Directory):
             reason = self._attach(place, container)
             if reason:
@@ -267,7 +267,7 @@ class _Change:
             contents._replace(containers=contents.containers.set(place.name, container)),
         )
 
-    def _attach(self, place: Place, directory: Directory) -> str:
+    def _attach(self, place: TopicKey, directory: Directory) -> str:
         directory_id = directory.entry_id
         if directory_id in {ROOT_ID, DELETED_ID}:
             return f"entry id {directory_id} is reserved"
@@ -299,7 +299,7 @@ class _Change:
         partitions = 0
         names = self._codec.physical_names([record or b"" for _, _, record in changes])
         for (key, name, record), physical_name in zip(changes, names, strict=True):
-            place = Place(parent_id, name)
+            place = TopicKey(parent_id, name)
             old = topics.get(name)
             old_name = None if old is None else self._codec.physical_names([old])[0]
             if old is not None and self._partitions is not None:

@@ -59,7 +59,7 @@ class SortedMap(Generic[K, V]):
 
     @classmethod
     def from_sorted(cls, keys: Sequence[K], values: Sequence[V]) -> SortedMap[K, V]:
-        """The map of ``keys[i]`` to ``values[i]``; the keys strictly rise (not checked).
+        """Returns the map of ``keys[i]`` to ``values[i]``; the keys strictly rise (not checked).
 
         Costs O(n) with a small constant: no comparison is made.
         """
@@ -80,8 +80,8 @@ class SortedMap(Generic[K, V]):
         return cls(level[0], height, size)
 
     @classmethod
-    def of(cls, items: Iterable[tuple[K, V]]) -> SortedMap[K, V]:
-        """The map of these items, in any order; of equal keys the last one counts."""
+    def from_items(cls, items: Iterable[tuple[K, V]]) -> SortedMap[K, V]:
+        """Returns the map of these items, in any order; of equal keys the last one counts."""
         in_order = sorted(dict(items).items())
         return cls.from_sorted([key for key, _ in in_order], [value for _, value in in_order])
 
@@ -90,7 +90,7 @@ class SortedMap(Generic[K, V]):
     @overload
     def get(self, key: K, default: D) -> V | D: ...
     def get(self, key: K, default: Any = None) -> Any:
-        """The value at a key, or the default."""
+        """Returns the value at a key, or the default."""
         node = self._root
         if self._height:
             for _ in range(self._height):
@@ -115,7 +115,7 @@ class SortedMap(Generic[K, V]):
             yield from keys
 
     def values(self) -> Iterator[V]:
-        """All values, in key order."""
+        """Yields all values, in key order."""
         for _, values, _ in self._leaves(None):
             yield from values
 
@@ -133,7 +133,7 @@ class SortedMap(Generic[K, V]):
             yield from zip(keys, values, strict=True)
 
     def set(self, key: K, value: V) -> SortedMap[K, V]:
-        """The map with this value at this key."""
+        """Returns the map with this value at this key."""
         old, path = self._descend(key)
         keys: tuple[K, ...] = old[0]
         values: tuple[V, ...] = old[1]
@@ -156,7 +156,7 @@ class SortedMap(Generic[K, V]):
         return SortedMap(root, self._height + risen, self._size + 1)
 
     def delete(self, key: K) -> SortedMap[K, V]:
-        """The map without this key; itself, when the key is not there."""
+        """Returns the map without this key; itself, when the key is not there."""
         old, path = self._descend(key)
         keys = old[0]
         index: int = bisect_left(keys, key)
@@ -179,7 +179,7 @@ class SortedMap(Generic[K, V]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # The tags are of this process's hashes: another process must make its own.
-        return SortedMap.of, (tuple(self.items()),)
+        return SortedMap.from_items, (tuple(self.items()),)
 
     def __repr__(self) -> str:
         return f"SortedMap({dict(self.items())!r})"

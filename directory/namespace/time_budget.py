@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-__all__ = ["Budget"]
+__all__ = ["TimeBudget"]
 
 _SLICE: Final = 1_000
 """After so many entries it is asked whether there is time left."""
 
 
-class Budget:
+class TimeBudget:
     """Spent by one look at many entries, in one thread. Once it is over it stays so."""
 
     __slots__ = ("_go_on", "_left", "is_over")
@@ -23,7 +23,7 @@ class Budget:
         """Something was not looked at: what was counted is the least that there is."""
 
     def spend(self, entries: int = 1) -> bool:
-        """Whether so many more may be looked at."""
+        """True if so many more may be looked at."""
         self._left -= entries
         if self._left <= 0 and not self.is_over:
             self._left = _SLICE

@@ -14,7 +14,8 @@ from typing import Final
 from resolver.printable import cut_shown
 from resolver.setting_types import (
     INTEGER,
-    Definition,
+    SettingType,
+    boolean,
     int_of,
     list_of,
     long_of,
@@ -22,7 +23,6 @@ from resolver.setting_types import (
     one_of,
     parts,
     ratio,
-    truth,
 )
 
 __all__ = ["NAMES", "conflict_in", "deletes_data", "problem_with", "same_value", "unknown"]
@@ -31,17 +31,17 @@ _VENDORS: Final = ("confluent.", "redpanda.")
 """Configs of such names are their vendors': any text is taken."""
 
 
-def _throttled() -> Definition:
+def _throttled() -> SettingType:
     pair = re.compile(r"[0-9]+:[0-9]+", re.ASCII)
 
     def fits(text: str) -> bool:
         found = parts(text)
         return found in ([""], ["*"]) or all(pair.fullmatch(part) for part in found)
 
-    return Definition("* or PARTITION:BROKER, with commas between them", fits)
+    return SettingType("* or PARTITION:BROKER, with commas between them", fits)
 
 
-_DEFINITIONS: Final[Mapping[str, Definition]] = {
+_DEFINITIONS: Final[Mapping[str, SettingType]] = {
     "cleanup.policy": list_of("compact", "delete"),
     "compression.gzip.level": int_of(1, 9, -1),
     "compression.lz4.level": int_of(1, 17),
@@ -64,20 +64,20 @@ _DEFINITIONS: Final[Mapping[str, Definition]] = {
     "min.cleanable.dirty.ratio": ratio(),
     "min.compaction.lag.ms": long_of(0),
     "min.insync.replicas": int_of(1),
-    "preallocate": truth(),
-    "remote.log.copy.disable": truth(),
-    "remote.log.delete.on.disable": truth(),
-    "remote.storage.enable": truth(),
+    "preallocate": boolean(),
+    "remote.log.copy.disable": boolean(),
+    "remote.log.delete.on.disable": boolean(),
+    "remote.storage.enable": boolean(),
     "retention.bytes": long_of(),
     "retention.ms": long_of(-1),
     "segment.bytes": int_of(1024 * 1024),
     "segment.index.bytes": int_of(4),
     "segment.jitter.ms": long_of(0),
     "segment.ms": long_of(1),
-    "unclean.leader.election.enable": truth(),
+    "unclean.leader.election.enable": boolean(),
     # Until Kafka 3.9; a newer broker refuses them in its own words.
-    "message.downconversion.enable": truth(),
-    "message.format.version": Definition("a version such as 3.0-IV1", bool),
+    "message.downconversion.enable": boolean(),
+    "message.format.version": SettingType("a version such as 3.0-IV1", bool),
     "message.timestamp.difference.max.ms": long_of(0),
 }
 
@@ -86,7 +86,7 @@ NAMES: Final = frozenset(_DEFINITIONS)
 
 
 def problem_with(name: str, value: str) -> str:
-    """What is wrong with a config, in words that end a sentence; empty = nothing is.
+    """Returns what is wrong with a config, in words that end a sentence; empty = nothing is.
 
     An unknown name is told with the nearest known one.
     """
@@ -107,8 +107,8 @@ def unknown(name: str) -> str:
 
 
 def conflict_in(configs: Mapping[str, str | None]) -> str:
-    """Two configs that Kafka does not take together, in words; empty = there are none. Those that
-    are not set are not looked at: what a broker's defaults are is the broker's business.
+    """Returns two configs that Kafka does not take together, in words; empty = there are none.
+    Those that are not set are not looked at: what a broker's defaults are is the broker's business.
     """
 
     def number(name: str) -> int | None:
@@ -128,7 +128,7 @@ def conflict_in(configs: Mapping[str, str | None]) -> str:
 
 
 def same_value(name: str, one: str | None, other: str | None) -> bool:
-    """Whether two texts are the same value to Kafka: ``1`` and ``01``, ``TRUE`` and ``true``."""
+    """True if two texts are the same value to Kafka: ``1`` and ``01``, ``TRUE`` and ``true``."""
     if one == other or one is None or other is None:
         return one == other
     definition = _DEFINITIONS.get(name)
@@ -138,7 +138,7 @@ def same_value(name: str, one: str | None, other: str | None) -> bool:
 
 
 def deletes_data(name: str, before: str | None, after: str | None) -> bool:
-    """Whether a change may make Kafka delete records that it would have kept.
+    """True if a change may make Kafka delete records that it would have kept.
 
     ``None`` is the broker's default, which is not known here: a change from or to it counts as one
     that deletes, unless nothing could be kept longer than what comes after.
@@ -174,7 +174,7 @@ _FOR_EVER: Final = 2**64
 
 
 def _kept(text: str | None) -> int | None:
-    """How much is kept, in the unit of the config; None = not known."""
+    """Returns how much is kept, in the unit of the config; None = not known."""
     if text is None or not INTEGER.fullmatch(text.strip()):
         return None
     number = int(text)

@@ -16,14 +16,23 @@ from directory.namespace.snapshot import Node, Snapshot
 from resolver.errors import Absent, InvalidNamespace, InvalidPath, NotAuthoritative
 from resolver.path import Path
 
-__all__ = ["Standing", "Way", "a_kind", "enter", "follow", "inside", "standing", "turn_back"]
+__all__ = [
+    "LocatedEntry",
+    "Route",
+    "describe_kind",
+    "locate_entry",
+    "raise_not_reachable",
+    "relative_to_mount",
+    "require_directory",
+    "traverse",
+]
 
 _SEARCHED = 1000
 """Of so many names at most a similar one is looked for; more would cost more than it helps."""
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class Route:
     """How far directories lead along a path."""
 
     node: Node
@@ -35,7 +44,7 @@ class Way:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class LocatedEntry:
     """An entry that a command is about. ``parent`` is None for the root directory."""
 
     parent: Node | None
@@ -49,8 +58,8 @@ class Standing:
         return 0 if self.parent is None else self.parent.entry_id
 
 
-def a_kind(entry: Entry) -> str:
-    """What an entry is, as people say it."""
+def describe_kind(entry: Entry) -> str:
+    """Returns what an entry is, as people say it."""
     match entry:
         case Directory():
             return "a directory"
@@ -64,8 +73,8 @@ def a_kind(entry: Entry) -> str:
             assert_never(entry)
 
 
-def inside(mount: Path, path: Path) -> tuple[str, ...]:
-    """The segments of ``path`` below ``mount``.
+def relative_to_mount(mount: Path, path: Path) -> tuple[str, ...]:
+    """Returns the segments of ``path`` below ``mount``.
 
     Raises:
         NotAuthoritative: the path is not at or below the mount.
@@ -79,43 +88,46 @@ def inside(mount: Path, path: Path) -> tuple[str, ...]:
     return path.below(mount)
 
 
-def follow(snapshot: Snapshot, relative: Sequence[str]) -> Way:
+def traverse(snapshot: Snapshot, relative: Sequence[str]) -> Route:
     """As far along as directories lead."""
     node = snapshot.root
     for depth, name in enumerate(relative):
         container = node.containers.get(name)
         match container:
             case None:
-                return Way(node, depth, None)
+                return Route(node, depth, None)
             case Link() | Mount():
-                return Way(node, depth, container)
+                return Route(node, depth, container)
             case Directory():
                 node = snapshot.nodes[container.entry_id]
             case _:
                 assert_never(container)
-    return Way(node, len(relative), None)
+    return Route(node, len(relative), None)
 
 
-def enter(
+def require_directory(
     snapshot: Snapshot, mount: Path, relative: Sequence[str], rest: Sequence[str] = ()
 ) -> Node:
-    """The directory there; ``rest`` is what is wanted below it.
+    """Returns the directory there; ``rest`` is what is wanted below it.
 
     Raises:
         InvalidNamespace: there is none; names the nearest. Or the path runs through a link.
         NotAuthoritative: the path runs through a mount.
     """
-    way = follow(snapshot, relative)
+    way = traverse(snapshot, relative)
     if way.depth < len(relative):
-        turn_back(way, mount, relative, rest)
+        raise_not_reachable(way, mount, relative, rest)
     return way.node
 
 
-def turn_back(way: Way, mount: Path, relative: Sequence[str], rest: Sequence[str] = ()) -> NoReturn:
-    """Say why a way ends before the directory ``relative``; ``rest`` is what was wanted below it.
+def raise_not_reachable(
+    way: Route, mount: Path, relative: Sequence[str], rest: Sequence[str] = ()
+) -> NoReturn:
+    """Reports why a way ends before the directory ``relative``; ``rest`` is what was wanted below
+    it.
 
     Raises:
-        InvalidNamespace, NotAuthoritative: as ``enter``.
+        InvalidNamespace, NotAuthoritative: as ``require_directory``.
     """
     nearest = mount.join(relative[: way.depth])
     stop = nearest.child(relative[way.depth])
@@ -141,30 +153,31 @@ def turn_back(way: Way, mount: Path, relative: Sequence[str], rest: Sequence[str
             )
         case Mount(cluster_id=cluster_id) as child:
             raise NotAuthoritative(
-                f"{stop} is {a_kind(child)}: what lies there is that cluster's; resolve it first",
+                f"{stop} is {describe_kind(child)}: what lies there is that cluster's; resolve "
+                "it first",
                 mount=stop,
                 cluster_id=cluster_id,
             )
 
 
-def standing(snapshot: Snapshot, mount: Path, path: Path, kind: Kind | None) -> Standing:
-    """The entry at ``path``; of a topic and a container of the same name the topic, unless ``kind``
-    says otherwise.
+def locate_entry(snapshot: Snapshot, mount: Path, path: Path, kind: Kind | None) -> LocatedEntry:
+    """Returns the entry at ``path``; of a topic and a container of the same name the topic, unless
+    ``kind`` says otherwise.
 
     Raises:
         Absent: nothing of that kind stands there.
         InvalidNamespace: the path runs through a link.
         NotAuthoritative: it is another cluster's.
     """
-    relative = inside(mount, path)
+    relative = relative_to_mount(mount, path)
     if not relative:
         if kind not in {None, Kind.DIRECTORY}:
             raise Absent(f"{path} is the root directory of this cluster, nothing else", path=path)
-        return Standing(None, "", snapshot.root.directory, path)
-    way = follow(snapshot, relative[:-1])
+        return LocatedEntry(None, "", snapshot.root.directory, path)
+    way = traverse(snapshot, relative[:-1])
     if way.depth < len(relative) - 1:
         if way.stopped_by is not None:
-            turn_back(way, mount, relative[:-1], relative[-1:])
+            raise_not_reachable(way, mount, relative[:-1], relative[-1:])
         nearest = mount.join(relative[: way.depth])
         raise Absent(
             f"{path} does not exist; the nearest directory that does is {nearest}",
@@ -175,12 +188,12 @@ def standing(snapshot: Snapshot, mount: Path, path: Path, kind: Kind | None) -> 
     parent = way.node
     topic = snapshot.topic(parent.entry_id, name) if kind in {None, Kind.TOPIC} else None
     if topic is not None:
-        return Standing(parent, name, topic, path)
+        return LocatedEntry(parent, name, topic, path)
     container = parent.containers.get(name)
     if container is not None and kind in {None, container.kind}:
-        return Standing(parent, name, container, path)
+        return LocatedEntry(parent, name, container, path)
     if container is not None and kind is not None:
-        raise Absent(f"{path} is {a_kind(container)}, not {_noun(kind)}", path=path)
+        raise Absent(f"{path} is {describe_kind(container)}, not {_noun(kind)}", path=path)
     if kind is not None and name in parent.topics:
         raise Absent(f"{path} is a topic, not {_noun(kind)}", path=path)
     raise Absent(f"{path} does not exist", path=path, nearest=path.parent)

@@ -17,7 +17,7 @@ from directory.access.grant_tree import NO_GRANTS, GrantTree
 from directory.namespace.entry import DELETED_ID, Codec, Directory, Kind, Link, Mount
 from directory.namespace.keys import EntryKey, entry_key, parse_entry_key
 from directory.namespace.partition_counts import PartitionCounts, Sums
-from directory.namespace.physical_name_index import PhysicalIndex, Place, TopicsByDirectory
+from directory.namespace.physical_name_index import PhysicalNameIndex, TopicKey, TopicsByDirectory
 from directory.namespace.sorted_map import SortedMap
 
 __all__ = [
@@ -53,7 +53,7 @@ Containers = SortedMap[str, Container]
 
 
 def entry_place(key: bytes) -> EntryKey:
-    """An entry's key taken apart, its name checked.
+    """Returns an entry's key taken apart, its name checked.
 
     Raises:
         ValueError: not the key of an entry that a path could name, in one sentence.
@@ -65,7 +65,7 @@ def entry_place(key: bytes) -> EntryKey:
 
 
 def is_fact(key: bytes) -> bool:
-    """Whether a row that is no entry is kept in memory: all but claims, requests and events."""
+    """True if a row that is no entry is kept in memory: all but claims, requests and events."""
     return key.startswith(_FACTS)
 
 
@@ -103,7 +103,7 @@ class Counts(NamedTuple):
     mounts: int = 0
 
     def plus(self, other: Counts, sign: int = 1) -> Counts:
-        """The sum; the difference with ``sign`` -1."""
+        """Returns the sum; the difference with ``sign`` -1."""
         return Counts(
             self.topics + sign * other.topics,
             self.directories + sign * other.directories,
@@ -123,9 +123,9 @@ class Tree:
     """For each directory with anything below; kept along the path, so that the topics of a subtree
     are known, and a subtree is moved, without looking at each.
     """
-    mounts: immutables.Map[Place, Mount]
+    mounts: immutables.Map[TopicKey, Mount]
     """Mounts are few, and asked for all at once."""
-    physical: PhysicalIndex
+    physical: PhysicalNameIndex
     facts: SortedMap[bytes, bytes]
     unreadable: immutables.Map[bytes, str]
     """Keys whose records cannot be read, with the reason."""
@@ -135,8 +135,8 @@ class Tree:
 
 
 def path_in(nodes: Mapping[int, Node], directory_id: int) -> tuple[str, ...] | None:
-    """The path of a directory below the mount; None when there is none: it is removed, below a
-    removed one, or unknown.
+    """Returns the path of a directory below the mount; None when there is none: it is removed,
+    below a removed one, or unknown.
     """
     names: list[str] = []
     node = nodes.get(directory_id)
@@ -149,7 +149,7 @@ def path_in(nodes: Mapping[int, Node], directory_id: int) -> tuple[str, ...] | N
 
 
 def upwards(nodes: Mapping[int, Node], node: Node) -> Iterator[Node]:
-    """The directory and those above it, up to the root directory."""
+    """Yields the directory and those above it, up to the root directory."""
     here: Node | None = node
     while here is not None:
         yield here
@@ -159,7 +159,7 @@ def upwards(nodes: Mapping[int, Node], node: Node) -> Iterator[Node]:
 def partitions_of(
     codec: Codec, nodes: Mapping[int, Node], loose: Mapping[int, Contents]
 ) -> Callable[[], Sums]:
-    """What counts the partitions below each of these directories."""
+    """Returns what counts the partitions below each of these directories."""
 
     def sums() -> Sums:
         found: dict[int, int] = {}
@@ -179,12 +179,12 @@ def partitions_of(
 
 def physical_index_of(
     codec: Codec, nodes: Mapping[int, Node], loose: Mapping[int, Contents]
-) -> PhysicalIndex:
-    """The index of all topics in these directories, made when it is first asked."""
+) -> PhysicalNameIndex:
+    """Returns the index of all topics in these directories, made when it is first asked."""
     sizes = (len(one.topics) for some in (nodes, loose) for one in some.values())
 
     def topics() -> TopicsByDirectory:
         for some in (nodes, loose):
             yield from ((directory_id, one.topics) for directory_id, one in some.items())
 
-    return PhysicalIndex.of(codec, sum(sizes), topics)
+    return PhysicalNameIndex.for_tree(codec, sum(sizes), topics)

@@ -12,11 +12,11 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from directory.access.authorizer import Access
+from directory.access.authorizer import Authorizer
 from directory.namespace.keys import GRANTS_MARK, INHERITED
 from directory.namespace.snapshot import Snapshot
-from directory.store.base import Store, StoreAway
-from directory.store.replica import Applied, Replica, ReplicaState
+from directory.store.base import Store, StoreUnreachable
+from directory.store.replica import AppliedCommit, Replica, ReplicaState
 from resolver.errors import StoreUnavailable
 
 __all__ = ["AccessHistory"]
@@ -28,7 +28,7 @@ _AGAIN_SECONDS: Final = 1.0
 
 
 class AccessHistory:
-    """The ``Access`` of each revision. Make it before what hands changes on is subscribed, and
+    """The ``Authorizer`` of each revision. Make it before what hands changes on is subscribed, and
     before the replica is started; may be asked from any thread.
     """
 
@@ -36,7 +36,7 @@ class AccessHistory:
         self,
         replica: Replica,
         store: Store,
-        access_at: Callable[[Snapshot], Access],
+        access_at: Callable[[Snapshot], Authorizer],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._replica: Final = replica
@@ -49,14 +49,14 @@ class AccessHistory:
         self._failure = ""
         self._revisions: list[int] = []
         """From which on each holds."""
-        self._accesses: list[Access] = []
+        self._accesses: list[Authorizer] = []
         self._inherited: bytes | None = None
         """As the newest was made of it."""
         self._is_extended = False
         """The first holds from as far back as the store can say."""
         replica.subscribe(self._applied)
 
-    def at(self, revision: int) -> Access | None:
+    def at(self, revision: int) -> Authorizer | None:
         """Returns who might do what at a revision; None where that is not known any more.
 
         Raises:
@@ -95,12 +95,12 @@ class AccessHistory:
         except StoreUnavailable:
             return False
 
-    def _kept(self, revision: int) -> Access | None:
+    def _kept(self, revision: int) -> Authorizer | None:
         with self._lock:
             place = bisect_right(self._revisions, revision)
             return self._accesses[place - 1] if place else None
 
-    def _applied(self, applied: Applied) -> None:
+    def _applied(self, applied: AppliedCommit) -> None:
         snapshot = applied.after
         inherited = snapshot.fact(INHERITED)
         with self._lock:
@@ -146,9 +146,9 @@ class AccessHistory:
             raise self._unavailable()
         try:
             if self._replica.state is ReplicaState.STALE:
-                raise StoreAway(self._replica.trouble or "it does not answer")
+                raise StoreUnreachable(self._replica.trouble or "it does not answer")
             rows = self._store.read(GRANTS_MARK, 1)
-        except StoreAway as reason:
+        except StoreUnreachable as reason:
             self._failed_at, self._failure = self._clock(), str(reason)
             raise self._unavailable() from reason
         return rows[0].revision if rows and rows[0].key == GRANTS_MARK else 0
@@ -160,7 +160,7 @@ class AccessHistory:
         )
 
 
-def _has_grants(access: Access) -> bool:
+def _has_grants(access: Authorizer) -> bool:
     """True if anybody set grants, or closed a directory, in the cluster or above it."""
     if access.tree is not None and not access.tree.root.is_empty:
         return True

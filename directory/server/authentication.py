@@ -19,7 +19,7 @@ from directory.server.toml_table import ConfigError
 from resolver.errors import Unauthenticated
 from resolver.transport import BEARER
 
-__all__ = ["BEARER", "Connection", "Identities", "Identity", "bearer_of", "identities_of"]
+__all__ = ["BEARER", "Authenticator", "Connection", "Identity", "bearer_of", "identities_of"]
 
 _CLUSTERS_MAY: Final = frozenset({"FederationService/Link"})
 """What a cluster may call that is nobody's right but its own."""
@@ -50,7 +50,7 @@ class Identity(NamedTuple):
 _ANYBODY: Final = Identity(ANONYMOUS)
 
 
-class Identities:
+class Authenticator:
     """Finds out who calls a server of this config. Thread-safe.
 
     Raises:
@@ -63,8 +63,8 @@ class Identities:
         self.certificates: Final = Certificates(tls) if tls is not None else None
         self._tokens: Final = Tokens(auth) if auth.has_tokens else None
 
-    def of(self, connection: Connection, method: str) -> Identity:
-        """Who makes a call.
+    def authenticate(self, connection: Connection, method: str) -> Identity:
+        """Returns who makes a call.
 
         Raises:
             Unauthenticated: it must be said and is not, or what was said cannot be believed.
@@ -104,9 +104,9 @@ class Identities:
 
 def identities_of(
     settings: Sequence[tuple[str, TlsConfig | None, AuthConfig]],
-) -> Identities | None:
-    """Those of one listening address, of the (cluster, [tls], [auth]) behind it; None where nobody
-    could be told from anybody else.
+) -> Authenticator | None:
+    """Returns those of one listening address, of the (cluster, [tls], [auth]) behind it; None where
+    nobody could be told from anybody else.
 
     Raises:
         ConfigError: they are not all the same; or a file cannot be used.
@@ -117,11 +117,11 @@ def identities_of(
             raise ConfigError(
                 f"[tls] and [auth]: clusters {first} and {other} listen at one address, and differ"
             )
-    return None if tls is None and not auth.has_tokens else Identities(tls, auth)
+    return None if tls is None and not auth.has_tokens else Authenticator(tls, auth)
 
 
 def bearer_of(metadata: Any) -> str:
-    """The token among what a caller sent; empty = none.
+    """Returns the token among what a caller sent; empty = none.
 
     Raises:
         Unauthenticated: there is something, but no one bearer token.

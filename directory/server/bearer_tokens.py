@@ -19,7 +19,7 @@ from directory.access.principals import check_principal
 from directory.server.config_security import AuthConfig
 from directory.server.toml_table import ConfigError
 from resolver.errors import InvalidArgument, Unauthenticated
-from resolver.file_reload import Rereading
+from resolver.file_reload import ReloadingValue
 
 __all__ = ["LEEWAY_SECONDS", "TokenKey", "Tokens", "read_keys"]
 
@@ -65,7 +65,7 @@ class Tokens:
     def __init__(self, auth: AuthConfig, clock: Callable[[], float] = time.time) -> None:
         self._auth: Final = auth
         self._clock: Final = clock
-        self._keys: Final = Rereading(
+        self._keys: Final = ReloadingValue(
             (auth.jwks or auth.jwt_key,),
             lambda: self._read(auth),
             failed=lambda error: _log.warning(
@@ -89,7 +89,7 @@ class Tokens:
         return keys
 
     def principal_of(self, token: str) -> str:
-        """Whose token it is.
+        """Returns whose token it is.
 
         Raises:
             Unauthenticated: nobody's that could be believed; says why in a few words, and nothing
@@ -214,8 +214,8 @@ def _why(error: Exception) -> str:
 
 
 def read_keys(auth: AuthConfig) -> tuple[TokenKey, ...]:
-    """The keys of the file that ``[auth]`` names; of a JWKS those that tokens could be verified
-    with, perhaps none: it says of every other key that it is good no more.
+    """Returns the keys of the file that ``[auth]`` names; of a JWKS those that tokens could be
+    verified with, perhaps none: it says of every other key that it is good no more.
 
     Raises:
         ConfigError: it is missing, or is no key and no set of keys.
@@ -299,7 +299,7 @@ def _of_secret(secret: bytes) -> tuple[str, ...]:
 
 
 def _algorithms(key: Any) -> tuple[str, ...]:
-    """What a public key's tokens may be signed by (RFC 7518 §3.1, RFC 8037).
+    """Returns what a public key's tokens may be signed by (RFC 7518 §3.1, RFC 8037).
 
     Raises:
         ValueError: it is of no kind that signs tokens, or too weak.

@@ -20,7 +20,7 @@ from directory.server.config_security import TlsConfig
 from directory.server.principal_mapping import CertificateNames
 from directory.server.toml_table import ConfigError
 from resolver.errors import Unauthenticated
-from resolver.file_reload import Rereading
+from resolver.file_reload import ReloadingValue
 from resolver.peer_certificates import TlsMaterial
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class KeyMaterial:
 
 
 def read_material(tls: TlsConfig, now: dt.datetime | None = None) -> KeyMaterial:
-    """Read the files that ``[tls]`` names.
+    """Reads the files that ``[tls]`` names.
 
     Raises:
         ConfigError: one is missing or no PEM, the key is not the certificate's, or the certificate
@@ -121,7 +121,7 @@ class Certificates:
     def __init__(self, tls: TlsConfig) -> None:
         """Raises ConfigError: as ``read_material``."""
         self._tls: Final = tls
-        self._files: Final = Rereading(
+        self._files: Final = ReloadingValue(
             tls.files, lambda: read_material(tls), failed=_not_taken, every_seconds=0.0
         )
         self._given: int | None = None
@@ -172,7 +172,8 @@ def _configuration(material: KeyMaterial) -> grpc.ServerCertificateConfiguration
 
 @functools.lru_cache(maxsize=4096)
 def names_of(pem: bytes) -> CertificateNames:
-    """What a peer's certificate says of whose it is. Calls of one connection all bring the same.
+    """Returns what a peer's certificate says of whose it is. Calls of one connection all bring the
+    same.
 
     Raises:
         Unauthenticated: TLS took it, and it cannot be read here.

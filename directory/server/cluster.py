@@ -16,28 +16,28 @@ from typing import TYPE_CHECKING
 
 from kdir.v1 import entry_pb2, federation_pb2, resolve_pb2
 
-from directory.access.authorizer import Access
-from directory.access.decision import Mode
-from directory.federation import facts
-from directory.federation.child_links import Children
-from directory.federation.facts import inherited_origins
-from directory.federation.federation_state import Federation, Member, unix_ms
+from directory.access.authorizer import Authorizer
+from directory.access.decision import AccessMode
+from directory.federation import parent_state
+from directory.federation.child_links import ChildLinks
+from directory.federation.federation_state import FederationState, LocalServer, unix_ms
 from directory.federation.kafka_claims import manager_before, why_unmanaged
 from directory.federation.parent_link import LinkStatus, ParentLink
-from directory.kafka.pin_and_stop import KafkaFacts
-from directory.maintenance.history import History
+from directory.federation.parent_state import inherited_origins
+from directory.kafka.pin_and_stop import PinAndStop
+from directory.maintenance.history import ChangeHistory
 from directory.maintenance.reaper import Reaper
-from directory.maintenance.retention import Keeping, Maintenance
+from directory.maintenance.retention import RetentionLimits, RetentionTrimmer
 from directory.namespace.snapshot import Snapshot
 from directory.server.access_history import AccessHistory
 from directory.server.config import ServerConfig
-from directory.server.dialling import Dialling
 from directory.server.feature_levels import FEATURE_LEVEL
-from directory.server.logs import carried
-from directory.server.membership import Members, settle_level
-from directory.server.metrics.store import MeasuredStore
+from directory.server.logs import with_log_context
+from directory.server.membership import Membership, check_level_at_startup
+from directory.server.metrics.store_metrics import MeasuredStore
+from directory.server.peer_credentials import PeerCredentials
 from directory.store.addresses import open_store
-from directory.store.base import Incompatible, Store, StoreAway
+from directory.store.base import IncompatibleStore, Store, StoreUnreachable
 from directory.store.replica import Replica, ReplicaState
 from directory.store.writer import Writer
 from directory.wire.entry_codec import ProtoCodec
@@ -79,7 +79,7 @@ class Cluster:
         self.config = config
         store = self.store = MeasuredStore(store)
         self.endpoints = endpoints
-        self.dialling = Dialling(config.tls)
+        self.dialling = PeerCredentials(config.tls)
         self.started_at = time.monotonic()
         self.server_id = f"{config.cluster}-{secrets.token_hex(3)}"
         self.cluster_id = store.identity.cluster_id
@@ -87,14 +87,14 @@ class Cluster:
         self.replica = Replica(store, codec)
         limits = config.limits
         self.access_history = AccessHistory(self.replica, store, self.access_at)
-        self.history = History(
+        self.history = ChangeHistory(
             self.replica,
             store,
             kept_bytes=limits.watch_queue_bytes,
             queue_events=limits.watch_queue,
             queue_bytes=limits.watch_queue_bytes,
         )
-        self.federation = Federation(
+        self.federation = FederationState(
             self.replica,
             config.mount,
             config.parent,
@@ -109,9 +109,9 @@ class Cluster:
             self.mount_at,
             above=inherited_origins,
             bounds=config.limits.bounds,
-            allow=lambda writes: self.members.allow(writes),  # noqa: PLW0108 - made below
+            allow=lambda writes: self.members.check_writes_allowed(writes),  # noqa: PLW0108 - made below
         )
-        self.members = Members(
+        self.members = Membership(
             store,
             self.replica,
             self.writer,
@@ -121,14 +121,14 @@ class Cluster:
         )
         self.members.subscribe(self.federation.changed)
         member = self._member()
-        self.children = Children(self.federation, self.replica, self.writer, member)
+        self.children = ChildLinks(self.federation, self.replica, self.writer, member)
         self.parent_link = self._parent_link(member)
         self.reconciler = self._reconciler()
         self.reaper = Reaper(self.server_id, store, self.replica, self.writer)
-        self._maintenance = Maintenance(
+        self._maintenance = RetentionTrimmer(
             store,
             self.history.index,
-            Keeping(events=limits.kept_changes, event_bytes=limits.kept_change_bytes),
+            RetentionLimits(events=limits.kept_changes, event_bytes=limits.kept_change_bytes),
         )
         self.beside: Callable[[], Iterable[Cluster]] = tuple
         """The clusters that the same process hosts, whether they know each other or not."""
@@ -149,23 +149,23 @@ class Cluster:
             Incompatible: another cluster's store, a newer schema, no store at all, one that the
                 cluster was moved away from, or the cluster's finalised level is higher than this
                 server's.
-            StoreAway
+            StoreUnreachable
         """
         store = open_store(config.store, config.cluster)
         try:
             if store.identity.moved:
-                raise Incompatible(
+                raise IncompatibleStore(
                     f"{store.describe()}: cluster {config.cluster} was {store.identity.sealed}: "
                     f"name that store"
                 )
-            settle_level(store, feature_level)
+            check_level_at_startup(store, feature_level)
         except BaseException:
             store.close()
             raise
         return cls(config, store, endpoints, feature_level)
 
-    def _member(self) -> Member:
-        return Member(
+    def _member(self) -> LocalServer:
+        return LocalServer(
             cluster_id=self.cluster_id,
             cluster=self.config.cluster,
             server_id=self.server_id,
@@ -175,7 +175,7 @@ class Cluster:
             kafka_claim=self.kafka_claim,
         )
 
-    def _parent_link(self, member: Member) -> ParentLink | None:
+    def _parent_link(self, member: LocalServer) -> ParentLink | None:
         if not self.config.parent:
             return None
         return ParentLink(
@@ -214,7 +214,7 @@ class Cluster:
         if self.reconciler is not None:
             self.reconciler.start()
         self.reaper.start()
-        maintain = carried(self._maintain)
+        maintain = with_log_context(self._maintain)
         threading.Thread(target=maintain, name="maintenance", daemon=True).start()
 
     def drain(self) -> None:
@@ -247,7 +247,7 @@ class Cluster:
             if self.replica.state is ReplicaState.SERVING:
                 self.children.keep_reported()
                 self.children.forget()
-        except (KdirError, StoreAway) as error:
+        except (KdirError, StoreUnreachable) as error:
             _log.info("maintenance goes on later: %s", error)
 
     # -- what answers say ------------------------------------------------------------------------
@@ -257,16 +257,22 @@ class Cluster:
         """Where this cluster hangs now."""
         return self.federation.mount
 
-    def access_at(self, snapshot: Snapshot) -> Access:
-        """Who may do what at a snapshot."""
+    def access_at(self, snapshot: Snapshot) -> Authorizer:
+        """Returns who may do what at a snapshot."""
         config = self.config
-        inherited = None if facts.is_spoiled(snapshot) else facts.inherited_access(snapshot)
-        if not facts.is_told(snapshot) and (not config.parent or config.access is Mode.OPEN):
+        inherited = (
+            None
+            if parent_state.is_inherited_corrupt(snapshot)
+            else parent_state.inherited_access(snapshot)
+        )
+        if not parent_state.is_inherited_received(snapshot) and (
+            not config.parent or config.access is AccessMode.OPEN
+        ):
             # A cluster that begins to enforce asks for the word of its parent; one that is open
             # lets everybody in whom nobody has denied yet.
             inherited = ()
         most_age = config.limits.grants_max_age
-        return Access(
+        return Authorizer(
             self.mount_at(snapshot),
             snapshot.grants,
             inherited,
@@ -276,8 +282,8 @@ class Cluster:
         )
 
     def mount_at(self, snapshot: Snapshot) -> Path:
-        """Where this cluster hung at a snapshot: a path is looked up, and decided about, at the
-        mount of the very snapshot that answers.
+        """Returns where this cluster hung at a snapshot: a path is looked up, and decided about, at
+        the mount of the very snapshot that answers.
         """
         return self.federation.position_at(snapshot).mount
 
@@ -297,7 +303,7 @@ class Cluster:
         """Returns which Kafka this cluster is pinned to, and since when; None = none so far."""
         if self.config.kafka is None or self.replica.state is ReplicaState.LOADING:
             return None
-        held = KafkaFacts.of(self.replica.snapshot)
+        held = PinAndStop.load(self.replica.snapshot)
         if not held.pinned:
             return None
         return federation_pb2.KafkaClaim(
@@ -321,7 +327,7 @@ class Cluster:
         return "" if manager is None else why_unmanaged(manager)
 
     def link_status(self) -> LinkStatus:
-        """How the link to the parent is doing."""
+        """Returns how the link to the parent is doing."""
         if self.parent_link is None:
             return LinkStatus(configured=False)
         return self.parent_link.status()
@@ -338,16 +344,18 @@ class Cluster:
             return None
         if status.holder and status.confirmed_seconds is not None:
             return status.confirmed_seconds
-        heard = facts.heard_of(self.replica.snapshot)
-        if heard is None:
+        received = parent_state.parent_contact(self.replica.snapshot)
+        if received is None:
             return time.monotonic() - self.started_at
-        seconds = max(0, unix_ms() - heard.at_ms) / 1000
-        if status.standby and heard.linked and seconds < _HELD_SECONDS:
+        seconds = max(0, unix_ms() - received.at_ms) / 1000
+        if status.standby and received.linked and seconds < _HELD_SECONDS:
             return None  # another server of the cluster holds the link
         return seconds
 
     def authority(self, snapshot: Snapshot) -> resolve_pb2.Authority:
-        """Who answers, from what, how fresh. The message is shared: copy before changing it."""
+        """Returns who answers, from what, how fresh. The message is shared: copy before changing
+        it.
+        """
         view = self.federation.view()
         stale = self.replica.state is ReplicaState.STALE
         unconfirmed = self.unconfirmed_seconds()
@@ -372,17 +380,17 @@ class Cluster:
 
     def token_of(self, snapshot: Snapshot) -> str:
         """For readers that are to see what this snapshot has, or newer."""
-        return str(Token.of(self.cluster_id, snapshot.incarnation, snapshot.revision))
+        return str(Token.from_position(self.cluster_id, snapshot.incarnation, snapshot.revision))
 
     def token_at(self, revision: int) -> str:
         """For readers that are to see what was just written at a revision of this life."""
         incarnation = self.replica.snapshot.incarnation
-        return str(Token.of(self.cluster_id, incarnation, revision))
+        return str(Token.from_position(self.cluster_id, incarnation, revision))
 
     def _authority(self, snapshot: Snapshot) -> resolve_pb2.Authority:
         position = self.federation.position_at(snapshot)
         kafka = self.config.kafka
-        found = KafkaFacts.of(snapshot) if kafka is not None else None
+        found = PinAndStop.load(snapshot) if kafka is not None else None
         stop = found.stop if found is not None else None
         another = ""
         if found is not None and stop is not None and stop.kafka_id:

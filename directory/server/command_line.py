@@ -23,7 +23,14 @@ from directory.server.supervisor import MOST_PROCESSES
 from directory.server.toml_table import split_address
 from resolver.path import Path
 
-__all__ = ["check_processes", "configs_of", "intent", "log_format", "metrics_addresses", "parser"]
+__all__ = [
+    "check_processes",
+    "describe_config",
+    "load_selected_configs",
+    "log_format",
+    "metrics_addresses",
+    "parser",
+]
 
 _LAST_PORT = 65_535
 LOG_FORMAT = "KDIR_LOG_FORMAT"
@@ -43,7 +50,7 @@ examples:
 
 
 def parser() -> argparse.ArgumentParser:
-    """What may be said."""
+    """Returns what may be said."""
     made = argparse.ArgumentParser(
         prog="kdir server",
         description="Run the directory server of one Kafka cluster, or of several.",
@@ -99,7 +106,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def log_format(named: str | None) -> str:
-    """One of ``logs.FORMATS``, as named there or in the environment.
+    """Returns one of ``logs.FORMATS``, as named there or in the environment.
 
     Raises:
         ConfigError
@@ -111,7 +118,7 @@ def log_format(named: str | None) -> str:
 
 
 def metrics_addresses(configs: Sequence[ServerConfig], options: argparse.Namespace) -> list[str]:
-    """Where each process answers Prometheus: none, or as many as there are processes.
+    """Returns where each process answers Prometheus: none, or as many as there are processes.
 
     One port for all would give each scrape another process's numbers.
 
@@ -137,8 +144,8 @@ def metrics_addresses(configs: Sequence[ServerConfig], options: argparse.Namespa
     return []
 
 
-def configs_of(options: argparse.Namespace) -> list[ServerConfig]:
-    """The clusters to serve, from files or from flags.
+def load_selected_configs(options: argparse.Namespace) -> list[ServerConfig]:
+    """Returns the clusters to serve, from files or from flags.
 
     Raises:
         ConfigError
@@ -173,8 +180,8 @@ def _addresses(flag: str, text: str) -> tuple[str, ...]:
     return found
 
 
-def intent(config: ServerConfig, processes: int) -> str:
-    """What a server of this config would do, for ``--check``."""
+def describe_config(config: ServerConfig, processes: int) -> str:
+    """Returns what a server of this config would do, for ``--check``."""
     kafka = config.kafka
     allowed = (
         ", ".join(sorted(kafka.ceiling)) if kafka and kafka.ceiling else "nothing: it observes"
@@ -188,7 +195,7 @@ def intent(config: ServerConfig, processes: int) -> str:
     if processes > 1:
         lines.append(f"  processes: {processes}, sharing the port")
     if kafka is not None:
-        way = " ".join(filter(None, (", ".join(kafka.bootstrap), kafka.client.said())))
+        way = " ".join(filter(None, (", ".join(kafka.bootstrap), kafka.client.reported())))
         lines.append(f"  kafka:  {way}; may change there: {allowed}")
         lines += [f"  advice: {kafka.client.advice()}"] if kafka.client.advice() else []
     lines += [
@@ -198,7 +205,7 @@ def intent(config: ServerConfig, processes: int) -> str:
 
 
 def _who(config: ServerConfig) -> list[str]:
-    """Who may come in, where that is not simply everybody on this machine."""
+    """Returns who may come in, where that is not simply everybody on this machine."""
     tls, auth = config.tls, config.auth
     ways = []
     if tls is not None and tls.client == "require":
@@ -207,11 +214,11 @@ def _who(config: ServerConfig) -> list[str]:
         ways.append("a bearer token")
     if not ways and tls is None:
         return []
-    said = (
+    reported = (
         f"callers authenticate by {' or '.join(ways)}" if ways else "callers are not authenticated"
     )
     return [
-        f"TLS: {'on' if tls is not None else 'off, hence loopback only'}; {said}"
+        f"TLS: {'on' if tls is not None else 'off, hence loopback only'}; {reported}"
         + ("; anonymous callers are allowed" if auth.anonymous else "")
     ]
 

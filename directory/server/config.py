@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, fields, replace
 from math import inf
 from typing import Any, Final, TypeVar
 
-from directory.access.decision import Mode
+from directory.access.decision import AccessMode
 from directory.namespace.bounds import (
     DEFAULT_BOUNDS,
     DEFAULT_TABLE_BOUNDS,
@@ -26,7 +26,7 @@ from directory.namespace.entry import LinkMode, LinkWrites
 from directory.server.config_kafka import ASPECTS, KafkaConfig, Listener, kafka_of
 from directory.server.config_security import AuthConfig, TlsConfig, auth_of, tls_of
 from directory.server.toml_table import ConfigError, Table, parsed_path, split_address
-from directory.store.base import Incompatible
+from directory.store.base import IncompatibleStore
 from directory.store.etcd.etcd_address import EtcdAddress
 from resolver.endpoints import AllowList
 from resolver.errors import InvalidArgument
@@ -201,7 +201,7 @@ class ServerConfig:
     all."""
     tls: TlsConfig | None = None
     auth: AuthConfig = field(default_factory=AuthConfig)
-    access: Mode = Mode.OPEN
+    access: AccessMode = AccessMode.OPEN
     """What holds where no grant matches."""
     kafka: KafkaConfig | None = None
     links: tuple[SiteLink, ...] = ()
@@ -209,7 +209,9 @@ class ServerConfig:
 
     @classmethod
     def quick(cls, mount: Path, **settings: Any) -> ServerConfig:
-        """The config that ``kdir server --mount PATH`` stands for: everything else by default."""
+        """Returns the config that ``kdir server --mount PATH`` stands for: everything else by
+        default.
+        """
         cluster = settings.pop("cluster", "") or default_cluster(mount)
         store = _store(settings.pop("store", "") or default_store(cluster), None)
         return cls(cluster=cluster, mount=mount, store=store, **settings)
@@ -221,13 +223,13 @@ def default_cluster(mount: Path) -> str:
 
 
 def default_store(cluster: str) -> str:
-    """An sqlite file in the user's state folder (XDG base directories)."""
+    """Returns an sqlite file in the user's state folder (XDG base directories)."""
     home = os.environ.get("XDG_STATE_HOME") or pathlib.Path.home() / ".local" / "state"
     return f"sqlite:///{pathlib.Path(home, 'kdir', f'{cluster}.sqlite').absolute()}"
 
 
 def load_configs(names: Sequence[str]) -> list[ServerConfig]:
-    """Read config files; a folder stands for its ``*.toml`` in name order.
+    """Reads config files; a folder stands for its ``*.toml`` in name order.
 
     Raises:
         ConfigError: a file cannot be read or is wrong; it is named.
@@ -242,7 +244,7 @@ def load_configs(names: Sequence[str]) -> list[ServerConfig]:
     configs = [_load(file) for file in files]
     seen: dict[str, pathlib.Path] = {}
     for config, file in zip(configs, files, strict=True):
-        for key in (f"cluster {config.cluster!r}", f"store {_shown(config.store)!r}"):
+        for key in (f"cluster {config.cluster!r}", f"store {_redact_address(config.store)!r}"):
             if key in seen:
                 raise ConfigError(f"{file}: {key} is also that of {seen[key]}")
             seen[key] = file
@@ -263,7 +265,7 @@ def _load(file: pathlib.Path) -> ServerConfig:
 
 
 def parse_config(document: Mapping[str, Any], base: pathlib.Path | None = None) -> ServerConfig:
-    """Make a config of a TOML document. Relative sqlite paths are below ``base``.
+    """Makes a config of a TOML document. Relative sqlite paths are below ``base``.
 
     Raises:
         ConfigError: naming the key, what was found and what would be right.
@@ -317,9 +319,9 @@ def _dial_allow(table: Table | None) -> tuple[str, ...] | None:
     return allow
 
 
-def _access(table: Table) -> Mode:
-    modes = {mode.value: mode for mode in (Mode.OPEN, Mode.ENFORCE)}
-    text = table.text("access", Mode.OPEN.value)
+def _access(table: Table) -> AccessMode:
+    modes = {mode.value: mode for mode in (AccessMode.OPEN, AccessMode.ENFORCE)}
+    text = table.text("access", AccessMode.OPEN.value)
     if text not in modes:
         table.fail("access", text, f"expected one of {', '.join(modes)}")
     return modes[text]
@@ -391,7 +393,7 @@ def _store(address: str, base: pathlib.Path | None) -> str:
         return f"sqlite:///{((base or pathlib.Path.cwd()) / name).absolute()}"
     try:
         etcd = EtcdAddress.parse(address)
-    except Incompatible as error:
+    except IncompatibleStore as error:
         raise ConfigError(f"store: {str(error).removeprefix('store ')}") from error
     for name in ("ca", "cert", "key", "password_file"):
         file = getattr(etcd, name)
@@ -400,8 +402,8 @@ def _store(address: str, base: pathlib.Path | None) -> str:
     return address
 
 
-def _shown(store: str) -> str:
-    """An address without what lets one in."""
+def _redact_address(store: str) -> str:
+    """Returns an address without what lets one in."""
     return str(EtcdAddress.parse(store)) if store.startswith("etcd://") else store
 
 
@@ -457,7 +459,7 @@ def _limits(table: Table | None) -> Limits:
     readers: dict[type, Callable[[Any], Any]] = {int: int, float: float}
     for one in fields(Limits):
         default = getattr(limits, one.name)
-        value = table.take(one.name, default)
+        value = table.pop(one.name, default)
         wanted = type(default)
         good = not isinstance(value, bool) and isinstance(value, int | float) and value > 0
         if not good or (wanted is int and not isinstance(value, int)):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from directory.kafka.client_properties import ClientProperties, client_properties
-from directory.namespace.mapping import MappingRule
+from directory.namespace.adoption_mapping import MappingRule
 from directory.server.toml_table import ConfigError, Table
 from resolver.errors import InvalidArgument, KdirError
 from resolver.listeners import Listener, check_listener
@@ -39,7 +39,7 @@ class KafkaConfig:
 
 
 def kafka_of(table: Table | None, base: pathlib.Path | None) -> KafkaConfig | None:
-    """Read ``[kafka]``; files are below ``base`` unless they are absolute.
+    """Reads ``[kafka]``; files are below ``base`` unless they are absolute.
 
     Raises:
         ConfigError: naming the key, what was found and what would be right.
@@ -65,7 +65,7 @@ def kafka_of(table: Table | None, base: pathlib.Path | None) -> KafkaConfig | No
         bootstrap=bootstrap,
         ceiling=frozenset(ceiling) - {"observe"},
         split_on=table.text("split_on", ""),
-        rules=_rules(table.take("rules", [])),
+        rules=_rules(table.pop("rules", [])),
         listeners=_listeners(table.table("listeners"), bootstrap, client),
         client=client,
         sweep_seconds=sweep,
@@ -125,7 +125,7 @@ def _rules(values: object) -> tuple[MappingRule, ...]:
     for number, value in enumerate(values, start=1):
         table = Table(value, f"kafka.rules[{number}]")
         try:
-            rule = MappingRule.of(
+            rule = MappingRule.from_fields(
                 table.text("match", ""),
                 split_on=table.text("split_on", ""),
                 into=table.text("into", ""),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from directory.access.principals import parse_super_users
-from directory.server.principal_mapping import DEFAULT, Rule, parse_rules
+from directory.server.principal_mapping import DEFAULT, PrincipalRule, parse_rules
 from directory.server.toml_table import ConfigError, Table
 from resolver.errors import InvalidArgument
 
@@ -38,7 +38,7 @@ class TlsConfig:
 class AuthConfig:
     """How callers say who they are."""
 
-    principal_rules: tuple[Rule, ...] = (DEFAULT,)
+    principal_rules: tuple[PrincipalRule, ...] = (DEFAULT,)
     jwt_key: str = ""
     jwks: str = ""
     issuer: str = ""
@@ -55,7 +55,7 @@ class AuthConfig:
 
 
 def tls_of(table: Table | None, base: pathlib.Path | None) -> TlsConfig | None:
-    """Read ``[tls]``; files are below ``base`` unless they are absolute.
+    """Reads ``[tls]``; files are below ``base`` unless they are absolute.
 
     Raises:
         ConfigError
@@ -84,7 +84,7 @@ def tls_of(table: Table | None, base: pathlib.Path | None) -> TlsConfig | None:
 
 
 def auth_of(table: Table | None, tls: TlsConfig | None, base: pathlib.Path | None) -> AuthConfig:
-    """Read ``[auth]``.
+    """Reads ``[auth]``.
 
     Raises:
         ConfigError: also where nobody could ever call.
@@ -92,7 +92,7 @@ def auth_of(table: Table | None, tls: TlsConfig | None, base: pathlib.Path | Non
     if table is None:
         auth = AuthConfig(anonymous=tls is None)
     else:
-        anonymous = table.take("anonymous", False)
+        anonymous = table.pop("anonymous", False)
         if not isinstance(anonymous, bool):
             table.fail("anonymous", anonymous, "expected true or false")
         try:
@@ -133,7 +133,7 @@ def check_means(tls: TlsConfig | None, auth: AuthConfig) -> None:
 
 
 def _rules(table: Table) -> tuple[str, ...]:
-    value = table.take("principal_rules", [])
+    value = table.pop("principal_rules", [])
     if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
         table.fail("principal_rules", value, "expected a list of texts")
     return tuple(value)

@@ -26,7 +26,7 @@ __all__ = [
     "LARGE_CHANGES",
     "LEVELS",
     "SEALING",
-    "Level",
+    "FeatureLevel",
     "finalised_level",
     "highest_supported",
     "level_needed",
@@ -55,7 +55,7 @@ _DIGITS: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
+class FeatureLevel:
     """One level; ``allows`` completes "changes that …"."""
 
     number: int
@@ -63,13 +63,17 @@ class Level:
     allows: str
 
 
-LEVELS: Final[Mapping[int, Level]] = MappingProxyType(
+LEVELS: Final[Mapping[int, FeatureLevel]] = MappingProxyType(
     {
         level.number: level
         for level in (
-            Level(1, "first", "are made in one transaction, on a store of one or more servers"),
-            Level(2, "large-changes", "are recorded and made in steps; sealing and moving a store"),
-            Level(3, "grants", "say who may do what"),
+            FeatureLevel(
+                1, "first", "are made in one transaction, on a store of one or more servers"
+            ),
+            FeatureLevel(
+                2, "large-changes", "are recorded and made in steps; sealing and moving a store"
+            ),
+            FeatureLevel(3, "grants", "say who may do what"),
         )
     }
 )
@@ -77,7 +81,7 @@ LEVELS: Final[Mapping[int, Level]] = MappingProxyType(
 
 
 def read_level(value: bytes | None) -> int | None:
-    """The finalised level that a store says; None: it cannot be read."""
+    """Returns the finalised level that a store says; None: it cannot be read."""
     if value is None:
         return FIRST_LEVEL
     is_number = value.isdigit() and len(value) < _DIGITS
@@ -85,22 +89,24 @@ def read_level(value: bytes | None) -> int | None:
 
 
 def level_of(value: bytes | None) -> int:
-    """The level that changes may use; what cannot be read allows nothing new."""
+    """Returns the level that changes may use; what cannot be read allows nothing new."""
     return read_level(value) or FIRST_LEVEL
 
 
 def level_to_serve(value: bytes | None) -> int:
-    """The level that a server must support; where it cannot be read, the highest that is known."""
+    """Returns the level that a server must support; where it cannot be read, the highest that is
+    known.
+    """
     return read_level(value) or FEATURE_LEVEL
 
 
 def finalised_level(snapshot: Snapshot) -> int | None:
-    """The level that changes may use by now; None: it cannot be read."""
+    """Returns the level that changes may use by now; None: it cannot be read."""
     return read_level(snapshot.fact(LEVEL))
 
 
 def level_needed(writes: Iterable[Write]) -> int:
-    """The lowest level at which every server of a cluster can deal with these writes."""
+    """Returns the lowest level at which every server of a cluster can deal with these writes."""
     writes = tuple(writes)
     if any(isinstance(one, Put) and one.key.startswith(_OF_GRANTS) for one in writes):
         return GRANTS
@@ -110,7 +116,7 @@ def level_needed(writes: Iterable[Write]) -> int:
 
 
 def highest_supported(servers: Mapping[str, int]) -> int:
-    """The highest level that all of these servers, by id, support; 1 without any."""
+    """Returns the highest level that all of these servers, by id, support; 1 without any."""
     return min(servers.values(), default=FIRST_LEVEL)
 
 
@@ -122,14 +128,14 @@ def refuse_unfinalised(needed: int, finalised: int | None, servers: Mapping[str,
     """
     if needed <= (finalised or FIRST_LEVEL):
         return
-    lacking = _lacking(needed, servers)
+    lacking = _servers_below_level(needed, servers)
     found = (
         "which one is finalised cannot be read"
         if finalised is None
         else f"{finalised} is finalised"
     )
     if lacking:
-        why = f": {_told(lacking, servers)}"
+        why = f": {_lacking_servers_text(lacking, servers)}"
     else:
         why = "; every live server supports it: kdir features finalize"
     raise LevelNotFinalised(
@@ -146,18 +152,18 @@ def refuse_unsupported(level: int, servers: Mapping[str, int]) -> None:
     Raises:
         LevelNotFinalised: naming those that do not.
     """
-    lacking = _lacking(level, servers)
+    lacking = _servers_below_level(level, servers)
     if lacking:
         raise LevelNotFinalised(
-            f"feature level {level} cannot be finalised: {_told(lacking, servers)}",
+            f"feature level {level} cannot be finalised: {_lacking_servers_text(lacking, servers)}",
             needed=level,
             lacking=" ".join(lacking),
         )
 
 
-def _lacking(level: int, servers: Mapping[str, int]) -> list[str]:
+def _servers_below_level(level: int, servers: Mapping[str, int]) -> list[str]:
     return sorted(server for server, supported in servers.items() if supported < level)
 
 
-def _told(lacking: Iterable[str], servers: Mapping[str, int]) -> str:
+def _lacking_servers_text(lacking: Iterable[str], servers: Mapping[str, int]) -> str:
     return ", ".join(f"server {server} supports {servers[server]}" for server in lacking)

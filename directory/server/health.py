@@ -9,15 +9,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from directory.access.decision import Mode
-from directory.federation import facts
+from directory.access.decision import AccessMode
+from directory.federation import parent_state
 from directory.store.replica import ReplicaState
 from resolver.errors import NotReady
 
 if TYPE_CHECKING:
     from directory.server.cluster import Cluster
 
-__all__ = ["Health", "State", "health_of", "healths_of", "is_ready", "is_told"]
+__all__ = ["ClusterHealth", "State", "has_inherited_policy", "health_of", "healths_of", "is_ready"]
 
 
 class State(enum.StrEnum):
@@ -35,7 +35,7 @@ class State(enum.StrEnum):
     """The store is away; what was last seen is answered with its age, up to a limit."""
     UNMOUNTED = "unmounted"
     """Its parent says that no mount names it; it answers that."""
-    UNTOLD = "awaiting-parent"
+    AWAITING_PARENT = "awaiting-parent"
     """What the directories above hand down was never said, or cannot be read: nobody knows who may
     do what, so all but super users are told to come later.
     """
@@ -44,7 +44,7 @@ class State(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Health:
+class ClusterHealth:
     """How one cluster is served here."""
 
     cluster: str
@@ -63,50 +63,50 @@ class Health:
         return str(self.state)
 
 
-def health_of(cluster: Cluster) -> Health:
-    """How a cluster is right now; cheap, and never waits."""
+def health_of(cluster: Cluster) -> ClusterHealth:
+    """Returns how a cluster is right now; cheap, and never waits."""
     name = cluster.config.cluster
     replica = cluster.replica
     # The age is taken once: what is said and what is decided must not be of two moments.
     state, age = replica.state, replica.age_seconds
     if cluster.draining or cluster.members.refused:
-        return Health(name, State.DRAINING, ready=False)
+        return ClusterHealth(name, State.DRAINING, ready=False)
     if state is ReplicaState.LOADING:
-        return Health(name, State.LOADING, ready=False)
+        return ClusterHealth(name, State.LOADING, ready=False)
     answered = age <= cluster.config.limits.max_stale_seconds
     identity = cluster.store.identity
     if identity.sealed:
         elsewhere = identity.moved or identity.partial
-        return Health(name, State.SEALED, answered and not elsewhere, age)
+        return ClusterHealth(name, State.SEALED, answered and not elsewhere, age)
     if state is ReplicaState.STALE:
-        return Health(name, State.STALE, answered, age)
+        return ClusterHealth(name, State.STALE, answered, age)
     try:
         unmounted = bool(cluster.federation.view().position.unmounted)
     except NotReady:
-        return Health(name, State.LOADING, ready=False)
+        return ClusterHealth(name, State.LOADING, ready=False)
     if unmounted:
-        return Health(name, State.UNMOUNTED, ready=True)
-    if not is_told(cluster):
-        return Health(name, State.UNTOLD, ready=False)
-    return Health(name, State.SERVING, ready=True)
+        return ClusterHealth(name, State.UNMOUNTED, ready=True)
+    if not has_inherited_policy(cluster):
+        return ClusterHealth(name, State.AWAITING_PARENT, ready=False)
+    return ClusterHealth(name, State.SERVING, ready=True)
 
 
-def is_told(cluster: Cluster) -> bool:
-    """Whether it is known what holds above the mount of a cluster that is loaded. One that is open
+def has_inherited_policy(cluster: Cluster) -> bool:
+    """True if it is known what holds above the mount of a cluster that is loaded. One that is open
     need not have been told, yet: it lets in whom nobody has denied so far.
     """
     snapshot, config = cluster.replica.snapshot, cluster.config
-    if facts.is_told(snapshot):
-        return not facts.is_spoiled(snapshot)
-    return not config.parent or config.access is Mode.OPEN
+    if parent_state.is_inherited_received(snapshot):
+        return not parent_state.is_inherited_corrupt(snapshot)
+    return not config.parent or config.access is AccessMode.OPEN
 
 
-def healths_of(names: Iterable[str], clusters: Iterable[Cluster]) -> list[Health]:
+def healths_of(names: Iterable[str], clusters: Iterable[Cluster]) -> list[ClusterHealth]:
     """Of every cluster that a process is to serve; one that is not open yet is loading."""
     opened = {cluster.config.cluster: health_of(cluster) for cluster in list(clusters)}
-    return [opened.get(name) or Health(name, State.LOADING, ready=False) for name in names]
+    return [opened.get(name) or ClusterHealth(name, State.LOADING, ready=False) for name in names]
 
 
 def is_ready(clusters: Iterable[Cluster]) -> bool:
-    """Whether callers should be sent to the server of these clusters: every one can answer."""
+    """True if callers should be sent to the server of these clusters: every one can answer."""
     return all(health_of(cluster).ready for cluster in clusters)

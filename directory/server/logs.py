@@ -20,13 +20,13 @@ from resolver.printable import printable
 
 __all__ = [
     "FORMATS",
-    "Form",
-    "JsonForm",
-    "TextForm",
-    "carried",
+    "JsonFormatter",
+    "LogFormatter",
+    "TextFormatter",
+    "cluster_log_context",
     "redacted",
     "set_up",
-    "working_for",
+    "with_log_context",
 ]
 
 FORMATS: Final = ("text", "json")
@@ -39,9 +39,9 @@ _CLUSTER: Final = contextvars.ContextVar("cluster", default="")
 
 
 @contextmanager
-def working_for(cluster: str) -> Iterator[None]:
-    """What is logged meanwhile, and by the threads whose work was ``carried`` from here, is about
-    this cluster.
+def cluster_log_context(cluster: str) -> Iterator[None]:
+    """What is logged meanwhile, and by the threads whose work was ``with_log_context`` from here,
+    is about this cluster.
     """
     token = _CLUSTER.set(cluster)
     try:
@@ -50,8 +50,8 @@ def working_for(cluster: str) -> Iterator[None]:
         _CLUSTER.reset(token)
 
 
-def carried(work: Callable[[], None]) -> Callable[[], None]:
-    """The work, for another thread, still for the cluster that is being worked for now."""
+def with_log_context(work: Callable[[], None]) -> Callable[[], None]:
+    """Returns the work, for another thread, still for the cluster that is being worked for now."""
     context = contextvars.copy_context()
 
     def run() -> None:
@@ -60,7 +60,7 @@ def carried(work: Callable[[], None]) -> Callable[[], None]:
     return run
 
 
-class Form(logging.Formatter):
+class LogFormatter(logging.Formatter):
     """What the two forms share: what a line is about."""
 
     def __init__(self) -> None:
@@ -69,8 +69,9 @@ class Form(logging.Formatter):
         """The clusters of this process, and the server id of each; filled once they are known."""
 
     def about(self, record: logging.LogRecord) -> dict[str, Any]:
-        """Whom and what a line is about, what is not known left out: ``cluster``, ``server``, and
-        in a call ``request_id``, ``principal``, ``peer``, then the line's own facts.
+        """Returns whom and what a line is about, what is not known left out: ``cluster``,
+        ``server``, and in a call ``request_id``, ``principal``, ``peer``, then the line's own
+        facts.
         """
         call = CURRENT.call
         cluster = (call.cluster if call is not None else "") or _CLUSTER.get()
@@ -86,19 +87,19 @@ class Form(logging.Formatter):
 
     @staticmethod
     def message(record: logging.LogRecord) -> str:
-        """The line's own words, not endless, without passwords."""
+        """Returns the line's own words, not endless, without passwords."""
         text = redacted(record.getMessage())
         return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
     @staticmethod
     def stack(record: logging.LogRecord) -> str:
-        """Where an error came from; empty without one."""
+        """Returns where an error came from; empty without one."""
         if not record.exc_info or record.exc_info[1] is None:
             return ""
         return redacted("".join(traceback.format_exception(record.exc_info[1])).rstrip("\n"))
 
 
-class TextForm(Form):
+class TextFormatter(LogFormatter):
     """For people: ``2026-11-21T06:14:00.123Z INFO directory.calls [id]: message``. Every line that
     does not begin with a time belongs to the one before.
     """
@@ -115,7 +116,7 @@ class TextForm(Form):
         return "\n".join(lines)
 
 
-class JsonForm(Form):
+class JsonFormatter(LogFormatter):
     """For machines: one object a line, in ASCII."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -133,9 +134,9 @@ class JsonForm(Form):
         return json.dumps(ordered, default=str)
 
 
-def set_up(form: str, level: str, stream: TextIO | None = None) -> Form:
+def set_up(form: str, level: str, stream: TextIO | None = None) -> LogFormatter:
     """Sends all log lines of this process to a stream (stderr), in one of ``FORMATS``."""
-    made = JsonForm() if form == "json" else TextForm()
+    made = JsonFormatter() if form == "json" else TextFormatter()
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(made)
     logging.basicConfig(level=level, handlers=[handler])

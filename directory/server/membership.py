@@ -32,36 +32,44 @@ from directory.server.feature_levels import (
     refuse_unfinalised,
     refuse_unsupported,
 )
-from directory.server.logs import carried
+from directory.server.logs import with_log_context
 from directory.store.base import (
-    Announcement,
     Conflict,
-    Incompatible,
-    KeyIs,
-    NothingNewer,
+    EphemeralKey,
+    IncompatibleStore,
+    KeyEquals,
     Put,
     Store,
-    StoreAway,
+    StoreUnreachable,
     Transaction,
+    UnchangedSince,
     Write,
 )
-from directory.store.replica import Applied, Replica, ReplicaState
+from directory.store.replica import AppliedCommit, Replica, ReplicaState
 from directory.store.writer import Writer
 from resolver.errors import InvalidArgument, LostRace, StoreUnavailable
 from resolver.host_port import MAX_ENDPOINTS
 
-__all__ = ["VERSION", "Behind", "Finalised", "Members", "Roster", "settle_level", "unreadable"]
+__all__ = [
+    "VERSION",
+    "FinalizeResult",
+    "LiveServers",
+    "Membership",
+    "ServerTooOld",
+    "check_level_at_startup",
+    "unreadable",
+]
 
 VERSION: Final = "0.1.0"
 _log = logging.getLogger(__name__)
 
-_TURN_SECONDS: Final = 1.0
+_LOCK_SECONDS: Final = 1.0
 """So often it is looked whether the announcement lasts, and says what is so."""
 _SWEEP_SECONDS: Final = 5.0
 _TRIES: Final = 8
 
 
-class Behind(Incompatible):
+class ServerTooOld(IncompatibleStore):
     """The cluster's finalised level is higher than this server supports: it must not serve."""
 
     def __init__(self, finalised: int | None, level: int) -> None:
@@ -76,7 +84,7 @@ class Behind(Incompatible):
 
 
 @dataclass(frozen=True, slots=True)
-class Roster:
+class LiveServers:
     """The live servers as one snapshot shows them, by id, and the level that is finalised."""
 
     servers: Mapping[str, admin_pb2.Member]
@@ -84,7 +92,7 @@ class Roster:
     """None: it cannot be read."""
 
     @classmethod
-    def of(cls, snapshot: Snapshot) -> Roster:
+    def from_snapshot(cls, snapshot: Snapshot) -> LiveServers:
         """With the roles that each one holds."""
         servers = _servers(snapshot.facts(keys.MEMBER))
         for key, value in snapshot.facts(keys.ROLE):
@@ -97,7 +105,7 @@ class Roster:
 
 
 @dataclass(frozen=True, slots=True)
-class Finalised:
+class FinalizeResult:
     """What finalising came to."""
 
     level: int | None
@@ -109,7 +117,7 @@ class Finalised:
     """What was written; None = nothing was."""
 
 
-class Members:
+class Membership:
     """The servers of one cluster, as one of them knows them.
 
     Args:
@@ -141,12 +149,12 @@ class Members:
         self._stop: Final = threading.Event()
         self._wake: Final = threading.Event()
         self._thread: threading.Thread | None = None
-        self._announcement: Announcement | None = None
-        self._told = b""
+        self._announcement: EphemeralKey | None = None
+        self._notified = b""
         self._sweep_due = 0.0
         self._trouble = ""
         self._refused = ""
-        self._roster = Roster({}, FIRST_LEVEL)
+        self._roster = LiveServers({}, FIRST_LEVEL)
         self._listeners: tuple[Callable[[], None], ...] = ()
         replica.subscribe(self._applied)
 
@@ -168,7 +176,9 @@ class Members:
         return self._roster.finalised
 
     def live(self) -> list[admin_pb2.Member]:
-        """The live servers by id, this one among them whether or not it is registered yet."""
+        """Returns the live servers by id, this one among them whether or not it is
+        registered yet.
+        """
         servers = dict(self._roster.servers)
         own = self._member()
         if self._server_id in servers:
@@ -177,8 +187,8 @@ class Members:
         return [servers[server] for server in sorted(servers)]
 
     def endpoints(self) -> tuple[str, ...]:
-        """Where the cluster may be asked: what each live server says of itself, each once; no more
-        than anybody looks at.
+        """Returns where the cluster may be asked: what each live server says of itself, each once;
+        no more than anybody looks at.
         """
         live = self.live()
         staying = live
@@ -187,7 +197,7 @@ class Members:
         found = dict.fromkeys(at for member in staying or live for at in member.endpoints)
         return tuple(found)[:MAX_ENDPOINTS]
 
-    def allow(self, writes: Iterable[Write]) -> None:
+    def check_writes_allowed(self, writes: Iterable[Write]) -> None:
         """Lets only those writes pass that every server of the cluster can deal with.
 
         Raises:
@@ -215,33 +225,35 @@ class Members:
             started_at_ms=self._started_at_ms,
         )
 
-    def _applied(self, applied: Applied) -> None:
+    def _applied(self, applied: AppliedCommit) -> None:
         if not applied.reloaded and not any(_concerns(one.key) for one in applied.writes):
             return
         if applied.reloaded:
             self._wake.set()
-        before, self._roster = self._roster, Roster.of(applied.after)
+        before, self._roster = self._roster, LiveServers.from_snapshot(applied.after)
         # One that lived before the level was spoiled goes on: what was finalised it supports.
         if self.finalised > self.level:
-            self._refuse(Behind(self.finalised, self.level))
+            self._refuse(ServerTooOld(self.finalised, self.level))
         if self._roster != before:
-            self._tell()
+            self._notify_listeners()
 
-    def _tell(self) -> None:
+    def _notify_listeners(self) -> None:
         for listener in self._listeners:
             listener()
 
-    def _refuse(self, reason: Behind) -> None:
+    def _refuse(self, reason: ServerTooOld) -> None:
         if not self._refused:
             self._refused = str(reason)
             _log.error("%s", reason)
-            self._tell()
+            self._notify_listeners()
 
     # -- registering -------------------------------------------------------------------------
 
     def start(self) -> None:
         """Begins to register, in the background, once the tree is loaded."""
-        self._thread = threading.Thread(target=carried(self._run), name="members", daemon=True)
+        self._thread = threading.Thread(
+            target=with_log_context(self._run), name="members", daemon=True
+        )
         self._thread.start()
 
     def stop(self) -> None:
@@ -254,29 +266,29 @@ class Members:
                 return  # the store does not answer; the key goes with the process
         announcement, self._announcement = self._announcement, None
         if announcement is not None:
-            announcement.withdraw()
+            announcement.delete()
 
     def _run(self) -> None:
         while not self._stop.is_set() and not self._refused:
             try:
-                self.turn()
+                self.refresh()
                 self._trouble = ""
-            except Behind as reason:
+            except ServerTooOld as reason:
                 self._refuse(reason)
-            except (StoreAway, Incompatible) as reason:
+            except (StoreUnreachable, IncompatibleStore) as reason:
                 if str(reason) != self._trouble:
                     self._trouble = str(reason)
                     _log.warning("not registered among the cluster's servers yet: %s", reason)
             except Exception:  # noqa: BLE001 - a bug must not end the thread in silence
                 _log.exception("registering stumbled")
-            self._wake.wait(_TURN_SECONDS)
+            self._wake.wait(_LOCK_SECONDS)
             self._wake.clear()
 
-    def turn(self) -> None:
+    def refresh(self) -> None:
         """Registers anew where that is due, tells what changed, and sweeps now and then.
 
         Raises:
-            StoreAway
+            StoreUnreachable
             Behind
             Incompatible: another store was put there.
         """
@@ -284,34 +296,34 @@ class Members:
             return
         value = self._member().SerializeToString(deterministic=True)
         announcement = self._announcement
-        if announcement is None or not announcement.lasts():
+        if announcement is None or not announcement.is_alive():
             self._announcement = self._announce(value)
             if announcement is not None:
                 # Its row is the new one's by now; its lease or lock would last for ever otherwise,
                 # such as when the store began a new life.
-                announcement.withdraw()
-        elif value != self._told:
+                announcement.delete()
+        elif value != self._notified:
             announcement.update(value)
-        self._told = value
+        self._notified = value
         if self._clock() >= self._sweep_due:
             self._sweep_due = self._clock() + _SWEEP_SECONDS
-            self._store.sweep(keys.MEMBER)
+            self._store.remove_expired(keys.MEMBER)
 
-    def _announce(self, value: bytes) -> Announcement:
+    def _announce(self, value: bytes) -> EphemeralKey:
         for _ in range(_TRIES):
             found = _read(self._store, keys.LEVEL)
             _refuse_behind(found, self.level)
             # The level cannot be raised in between: who raises it guards that nobody came.
-            done = self._store.announce(
-                keys.member_key(self._server_id), value, (KeyIs(keys.LEVEL, found),)
+            done = self._store.create_ephemeral(
+                keys.member_key(self._server_id), value, (KeyEquals(keys.LEVEL, found),)
             )
             if not isinstance(done, Conflict):
                 return done
-        raise StoreAway("the feature level changed again and again")
+        raise StoreUnreachable("the feature level changed again and again")
 
     # -- raising the level -------------------------------------------------------------------
 
-    def finalise(self, level: int = 0, *, validate_only: bool = False) -> Finalised:
+    def finalise(self, level: int = 0, *, validate_only: bool = False) -> FinalizeResult:
         """Raises the finalised level; 0 = to the highest that every live server supports.
 
         Raises:
@@ -324,10 +336,10 @@ class Members:
             raise StoreUnavailable("the store is away, so nothing can be written", effect="none")
         for _ in range(_TRIES):
             try:
-                self._store.sweep(keys.MEMBER)  # the dead must not hold it up
+                self._store.remove_expired(keys.MEMBER)  # the dead must not hold it up
                 loading = self._store.load((keys.LEVEL, keys.MEMBER))
                 rows = dict(row for page in loading.pages() for row in page)
-            except StoreAway as reason:
+            except StoreUnreachable as reason:
                 _log.warning("the store is away: %s", reason)
                 raise StoreUnavailable("the store is away", effect="none") from reason
             value = rows.pop(keys.LEVEL, None)
@@ -339,17 +351,17 @@ class Members:
             wanted = self._wanted(level, found, supported)
             refuse_unsupported(wanted, levels)
             if validate_only or wanted == found:
-                return Finalised(found, supported, members, None)
+                return FinalizeResult(found, supported, members, None)
             guards = (
-                KeyIs(keys.LEVEL, value),
-                NothingNewer(keys.MEMBER, loading.revision),
+                KeyEquals(keys.LEVEL, value),
+                UnchangedSince(keys.MEMBER, loading.revision),
             )
             try:
                 revision = self._writer.put_facts((Put(keys.LEVEL, b"%d" % wanted),), guards)
             except LostRace:
                 continue
             _log.warning("feature level %d is finalised", wanted)
-            return Finalised(wanted, supported, members, revision)
+            return FinalizeResult(wanted, supported, members, revision)
         raise LostRace("servers came and went all the time; nothing was written", tries=_TRIES)
 
     def _wanted(self, level: int, finalised: int | None, supported: int) -> int:
@@ -373,16 +385,16 @@ class Members:
         return level or max(finalised or FIRST_LEVEL, supported)
 
 
-def settle_level(store: Store, level: int) -> None:
+def check_level_at_startup(store: Store, level: int) -> None:
     """Before a server of this level uses a store: refuses one that is ahead of it, and begins a new
     one at this level. Only what is empty is new: a store that says nothing is of level 1.
 
     Raises:
-        Behind, StoreAway
+        Behind, StoreUnreachable
     """
     found = _read(store, keys.LEVEL)
     if found is None and not store.identity.sealed and not store.read(b"", limit=1):
-        first = Transaction((KeyIs(keys.LEVEL, None),), (Put(keys.LEVEL, b"%d" % level),))
+        first = Transaction((KeyEquals(keys.LEVEL, None),), (Put(keys.LEVEL, b"%d" % level),))
         if isinstance(store.commit(first), Conflict):
             found = _read(store, keys.LEVEL)  # another one was first
     _refuse_behind(found, level)
@@ -390,7 +402,7 @@ def settle_level(store: Store, level: int) -> None:
 
 def _refuse_behind(found: bytes | None, level: int) -> None:
     if level_to_serve(found) > level:
-        raise Behind(read_level(found), level)
+        raise ServerTooOld(read_level(found), level)
 
 
 def _read(store: Store, key: bytes) -> bytes | None:
@@ -398,15 +410,15 @@ def _read(store: Store, key: bytes) -> bytes | None:
 
 
 def unreadable(snapshot: Snapshot) -> Iterator[tuple[bytes, str]]:
-    """The rows of levels and servers that cannot be read, each with what that means."""
+    """Yields the rows of levels and servers that cannot be read, each with what that means."""
     value = snapshot.fact(keys.LEVEL)
     if read_level(value) is None:
         yield (
             keys.LEVEL,
             "no feature level: nothing new is allowed; kdir features finalize mends it",
         )
-    for key, said in snapshot.facts(keys.MEMBER):
-        if _server(said) is None:
+    for key, reported in snapshot.facts(keys.MEMBER):
+        if _server(reported) is None:
             yield key, "what a server says of itself cannot be read: it counts as one of level 0"
 
 
@@ -418,8 +430,8 @@ def _server(value: bytes) -> admin_pb2.Member | None:
 
 
 def _servers(rows: Iterable[tuple[bytes, bytes]]) -> dict[str, admin_pb2.Member]:
-    """What servers said of themselves, by id. One whose words cannot be read is there, and supports
-    nothing.
+    """Returns what servers said of themselves, by id. One whose words cannot be read is there, and
+    supports nothing.
     """
     servers: dict[str, admin_pb2.Member] = {}
     for key, value in rows:

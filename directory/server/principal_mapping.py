@@ -28,7 +28,7 @@ from directory.server.toml_table import ConfigError
 from resolver.errors import InvalidArgument
 from resolver.peer_certificates import CLUSTER_URI
 
-__all__ = ["DEFAULT", "CertificateNames", "Rule", "parse_rules", "principal_of"]
+__all__ = ["DEFAULT", "CertificateNames", "PrincipalRule", "parse_rules", "principal_of"]
 
 _CUTS: Final = {"URI": "/", "DNS": ".", "EMAIL": "@", "CN": ""}
 
@@ -42,8 +42,8 @@ class CertificateNames:
     emails: tuple[str, ...] = ()
     common_name: str = ""
 
-    def of(self, kind: str) -> tuple[str, ...]:
-        """The names of one kind."""
+    def names_of_kind(self, kind: str) -> tuple[str, ...]:
+        """Returns the names of one kind."""
         match kind:
             case "URI":
                 return self.uris
@@ -63,7 +63,7 @@ class CertificateNames:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class PrincipalRule:
     """One mapping rule."""
 
     kind: str
@@ -72,8 +72,8 @@ class Rule:
     principal: str = ""
 
     @classmethod
-    def parse(cls, text: str) -> Rule:
-        """Read a rule.
+    def parse(cls, text: str) -> PrincipalRule:
+        """Reads a rule.
 
         Raises:
             ConfigError: it is none; says what would be right.
@@ -106,11 +106,13 @@ class Rule:
         return cls(kind, parts, principal)
 
     def apply(self, names: CertificateNames) -> str:
-        """The principal of a certificate of these names; empty = the rule is not about it."""
+        """Returns the principal of a certificate of these names; empty = the rule is
+        not about it.
+        """
         if not self.kind:
-            first = next(iter((*names.uris, *names.dns, *names.of("CN"))), "")
+            first = next(iter((*names.uris, *names.dns, *names.names_of_kind("CN"))), "")
             return f"User:{first}" if first else ""
-        for name in names.of(self.kind):
+        for name in names.names_of_kind(self.kind):
             stood_for = self._match(name)
             if stood_for is not None:
                 return self._filled(stood_for)
@@ -138,7 +140,7 @@ class Rule:
         return stood_for
 
 
-DEFAULT: Final = Rule("")
+DEFAULT: Final = PrincipalRule("")
 
 
 def _cut(kind: str, text: str) -> tuple[str, ...]:
@@ -148,18 +150,18 @@ def _cut(kind: str, text: str) -> tuple[str, ...]:
     return tuple(text.split(cut)) if cut else (text,)
 
 
-def parse_rules(texts: Sequence[str]) -> tuple[Rule, ...]:
+def parse_rules(texts: Sequence[str]) -> tuple[PrincipalRule, ...]:
     """Rules in order; ``DEFAULT`` alone where there are none.
 
     Raises:
         ConfigError
     """
-    return tuple(map(Rule.parse, texts)) or (DEFAULT,)
+    return tuple(map(PrincipalRule.parse, texts)) or (DEFAULT,)
 
 
-def principal_of(names: CertificateNames, rules: Sequence[Rule]) -> str:
-    """Whose certificate it is; empty = no rule says. A cluster's is no user's, whatever else it
-    names: it carries no user's rights.
+def principal_of(names: CertificateNames, rules: Sequence[PrincipalRule]) -> str:
+    """Returns whose certificate it is; empty = no rule says. A cluster's is no user's, whatever
+    else it names: it carries no user's rights.
     """
     if names.cluster_ids:
         return ""

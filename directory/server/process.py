@@ -23,25 +23,25 @@ from typing import TYPE_CHECKING, Final
 from directory.server import logs
 from directory.server.command_line import (
     check_processes,
-    configs_of,
-    intent,
+    describe_config,
+    load_selected_configs,
     log_format,
     metrics_addresses,
     parser,
 )
 from directory.server.config import ConfigError, ServerConfig, default_store
 from directory.server.feature_levels import FEATURE_LEVEL, FIRST_LEVEL
-from directory.server.pulse import Pulse
-from directory.server.startup import Place, serve
+from directory.server.heartbeat import Heartbeat
+from directory.server.startup import ServedAddress, serve
 from directory.server.supervisor import Ports, Supervisor
 from directory.server.toml_table import split_address
-from directory.store.base import Incompatible, StoreAway
+from directory.store.base import IncompatibleStore, StoreUnreachable
 from resolver.errors import KdirError
 from resolver.printable import printable
 
 if TYPE_CHECKING:
     from directory.api.grpc_server import DirectoryServer
-    from directory.server.authentication import Identities
+    from directory.server.authentication import Authenticator
     from directory.server.cluster import Cluster
     from directory.server.metrics.http_endpoint import MetricsEndpoint
 
@@ -52,7 +52,7 @@ HOLD_BACK = "KDIR_FEATURE_LEVEL"
 _log = logging.getLogger("directory")
 
 
-_TURN_SECONDS: Final = 0.0005
+_LOCK_SECONDS: Final = 0.0005
 """Of a thread that computes while others wait for the interpreter. By default it is 5 ms, which a
 short call would wait for several times while a long one is answered."""
 
@@ -67,14 +67,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             # gRPC's own lines, one for each handshake that fails, are no JSON.
             os.environ.setdefault("GRPC_VERBOSITY", "NONE")
         check_processes(options.processes)
-        configs = configs_of(options)
+        configs = load_selected_configs(options)
         metrics = metrics_addresses(configs, options)
         for behind in _by_listen(configs).values():
             _identities(behind)
-        _check_kafkas(configs, said=bool(options.check or options.bound))
+        _check_kafkas(configs, reported=bool(options.check or options.bound))
         if options.check:
             for config in configs:
-                sys.stdout.write(intent(config, options.processes) + "\n")
+                sys.stdout.write(describe_config(config, options.processes) + "\n")
             for address in metrics:
                 sys.stdout.write(f"metrics: would be told at http://{address}/metrics\n")
             return 0
@@ -87,16 +87,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.processes > 1:
             return _supervise(configs, given, options.processes)
         return _run(configs, form, metrics)
-    except (ConfigError, Incompatible, KdirError) as error:
+    except (ConfigError, IncompatibleStore, KdirError) as error:
         sys.stderr.write(f"error: {printable(logs.redacted(str(error)))}\n")
         return 2
-    except StoreAway as error:
+    except StoreUnreachable as error:
         why = printable(logs.redacted(str(error)))
         sys.stderr.write(f"error: the store cannot be reached: {why}\n")
         return 3
 
 
-def _check_kafkas(configs: Sequence[ServerConfig], *, said: bool) -> None:
+def _check_kafkas(configs: Sequence[ServerConfig], *, reported: bool) -> None:
     """How Kafka's clients would come in; advice on it is logged, unless it is said elsewhere.
 
     Raises:
@@ -104,7 +104,7 @@ def _check_kafkas(configs: Sequence[ServerConfig], *, said: bool) -> None:
     """
     for client in (config.kafka.client for config in configs if config.kafka is not None):
         client.read()
-        if client.advice() and not said:
+        if client.advice() and not reported:
             _log.warning("%s", client.advice())
 
 
@@ -129,7 +129,7 @@ def _supervise(configs: Sequence[ServerConfig], arguments: Sequence[str], count:
 
 def _run(
     configs: Sequence[ServerConfig],
-    form: logs.Form,
+    form: logs.LogFormatter,
     metrics: Sequence[str],
     bound: Mapping[str, str] | None = None,
     *,
@@ -144,7 +144,7 @@ def _run(
         bound: where it listens, by ``_own_address``, as one process of several.
         joining: others of these serve there already.
     """
-    sys.setswitchinterval(_TURN_SECONDS)
+    sys.setswitchinterval(_LOCK_SECONDS)
     level = _feature_level(os.environ.get(HOLD_BACK, ""))
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -152,13 +152,13 @@ def _run(
     served = _Served()
     if bound is not None:
         threading.Thread(target=_end_with_supervisor, args=(stop,), daemon=True).start()
-        Pulse(served.servers, max(one.limits.call_seconds for one in configs)).start()
+        Heartbeat(served.servers, max(one.limits.call_seconds for one in configs)).start()
     with ExitStack() as stack:
         names = [config.cluster for config in configs]
         # Told first, ended last: who asks in between hears that nothing is ready.
         for address in metrics:
-            told = _told_to_prometheus(address, names, served.clusters, served.servers)
-            stack.enter_context(closing(told))
+            reported = _start_metrics_endpoint(address, names, served.clusters, served.servers)
+            stack.enter_context(closing(reported))
         stack.callback(_end, served.places)
         if bound is None:
             for listen in dict.fromkeys(config.listen for config in configs):
@@ -181,7 +181,7 @@ class _Served:
 
     servers: list[DirectoryServer] = field(default_factory=list)
     clusters: list[Cluster] = field(default_factory=list)
-    places: list[Place] = field(default_factory=list)
+    places: list[ServedAddress] = field(default_factory=list)
     addresses: dict[str, str] = field(default_factory=dict)
     """As bound, by ``_own_address``."""
 
@@ -189,13 +189,13 @@ class _Served:
 def _places(
     configs: Sequence[ServerConfig],
     served: _Served,
-    form: logs.Form,
+    form: logs.LogFormatter,
     level: int,
     bound: Mapping[str, str] | None,
     *,
     joining: bool,
-) -> Iterator[Place]:
-    """One for each address, with the clusters behind it; nothing is opened yet."""
+) -> Iterator[ServedAddress]:
+    """Yields one for each address, with the clusters behind it; nothing is opened yet."""
     # Heavy, and nothing for a supervisor or a check.
     from directory.server.cluster import Cluster
 
@@ -207,7 +207,7 @@ def _places(
         return cluster
 
     for key, behind in _by_listen(configs).items():
-        yield Place(
+        yield ServedAddress(
             behind,
             behind[0].listen if bound is None else _bound_at(bound, key),
             shared=bound is not None,
@@ -218,7 +218,9 @@ def _places(
         )
 
 
-def _serve(places: Sequence[Place], servers: list[DirectoryServer], stop: threading.Event) -> None:
+def _serve(
+    places: Sequence[ServedAddress], servers: list[DirectoryServer], stop: threading.Event
+) -> None:
     """Until it is told to stop.
 
     Raises:
@@ -226,7 +228,7 @@ def _serve(places: Sequence[Place], servers: list[DirectoryServer], stop: thread
             level that this server does not support.
     """
 
-    def started(place: Place) -> None:
+    def started(place: ServedAddress) -> None:
         if place.server is not None:
             servers.append(place.server)
         _stop_when_refused(place.clusters, stop)
@@ -234,7 +236,7 @@ def _serve(places: Sequence[Place], servers: list[DirectoryServer], stop: thread
     serve(places, started, stop)
     for cluster in (cluster for place in places for cluster in place.clusters):
         if cluster.members.refused:
-            raise Incompatible(f"{cluster.config.cluster}: {cluster.members.refused}")
+            raise IncompatibleStore(f"{cluster.config.cluster}: {cluster.members.refused}")
 
 
 def _stop_when_refused(clusters: Sequence[Cluster], stop: threading.Event) -> None:
@@ -247,14 +249,14 @@ def _stop_when_refused(clusters: Sequence[Cluster], stop: threading.Event) -> No
     look()
 
 
-def _end(places: Sequence[Place]) -> None:
+def _end(places: Sequence[ServedAddress]) -> None:
     for place in places:
         place.drain()
     for place in places:
         place.end()
 
 
-def _told_to_prometheus(
+def _start_metrics_endpoint(
     address: str,
     names: Sequence[str],
     clusters: Sequence[Cluster],
@@ -269,7 +271,7 @@ def _told_to_prometheus(
 
 
 def _feature_level(text: str) -> int:
-    """What this server supports: all that it can, unless it is held back."""
+    """Returns what this server supports: all that it can, unless it is held back."""
     if not text:
         return FEATURE_LEVEL
     if text.isdecimal() and FIRST_LEVEL <= int(text) <= FEATURE_LEVEL:
@@ -326,8 +328,8 @@ def _by_listen(configs: Sequence[ServerConfig]) -> dict[str, list[ServerConfig]]
     return found
 
 
-def _identities(configs: Sequence[ServerConfig]) -> Identities | None:
-    """How callers of one address say who they are.
+def _identities(configs: Sequence[ServerConfig]) -> Authenticator | None:
+    """Returns how callers of one address say who they are.
 
     Raises:
         ConfigError: what the config names for it cannot be used.

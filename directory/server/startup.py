@@ -17,16 +17,16 @@ from directory.server import logs
 from directory.server.config import ServerConfig
 from directory.server.supervisor import serving_line
 from directory.store.addresses import is_remote
-from directory.store.base import StoreAway
+from directory.store.base import StoreUnreachable
 from directory.store.replica import ReplicaState
 
 if TYPE_CHECKING:
     from directory.api.grpc_server import DirectoryServer
-    from directory.api.rpc.waiting import WaitingServer
-    from directory.server.authentication import Identities
+    from directory.api.rpc.not_ready_server import NotReadyServer
+    from directory.server.authentication import Authenticator
     from directory.server.cluster import Cluster
 
-__all__ = ["Place", "serve"]
+__all__ = ["ServedAddress", "serve"]
 
 _log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ _LOADED_SECONDS: Final = 0.05
 """From one look whether all is loaded to the next."""
 
 
-class Place:
+class ServedAddress:
     """Clusters that share an address are served together: what one of them owns, another must not
     refer up for want of it.
 
@@ -59,7 +59,7 @@ class Place:
         joining: bool = False,
         open_cluster: Callable[[ServerConfig], Cluster],
         bound: Callable[[str], None],
-        identities: Identities | None = None,
+        identities: Authenticator | None = None,
     ) -> None:
         self._identities: Final = identities
         self._missing: Final = list(configs)
@@ -68,8 +68,8 @@ class Place:
         self._joining: Final = joining
         self._open_cluster: Final = open_cluster
         self._bound: Final = bound
-        self._told = ""
-        self._waiting: WaitingServer | None = None
+        self._reported = ""
+        self._waiting: NotReadyServer | None = None
         self.clusters: Final[list[Cluster]] = []
         """Those that are open."""
         self.server: DirectoryServer | None = None
@@ -84,24 +84,24 @@ class Place:
 
         Raises:
             Incompatible: a store cannot be used.
-            StoreAway: an embedded one cannot be opened.
+            StoreUnreachable: an embedded one cannot be opened.
         """
         while self._missing:
             config = self._missing[0]
             try:
-                with logs.working_for(config.cluster):
+                with logs.cluster_log_context(config.cluster):
                     cluster = self._open_cluster(config)
-            except StoreAway as reason:
+            except StoreUnreachable as reason:
                 if not is_remote(config.store):
                     raise
-                self._tell(config.cluster, str(reason))
+                self._log_delay(config.cluster, str(reason))
                 return
             self.clusters.append(cluster)
             del self._missing[0]
 
-    def _tell(self, cluster: str, why: str) -> None:
-        if why != self._told:
-            self._told = why
+    def _log_delay(self, cluster: str, why: str) -> None:
+        if why != self._reported:
+            self._reported = why
             _log.warning("%s is not ready, its store is away: %s", cluster, why)
 
     def bind(self) -> None:
@@ -110,14 +110,14 @@ class Place:
         Raises:
             ConfigError: it is in use.
         """
-        from directory.api.rpc.waiting import WaitingServer
+        from directory.api.rpc.not_ready_server import NotReadyServer
 
         if self._joining:
             pass  # not yet; which address it will be is known
         elif self.is_open:
             self._take()
         else:
-            self._waiting = WaitingServer(
+            self._waiting = NotReadyServer(
                 self._listen, shared=self._shared, identities=self._identities
             )
             self._listen = self._waiting.address
@@ -155,7 +155,7 @@ class Place:
             ConfigError: the address is in use.
         """
         for cluster in self.clusters:
-            with logs.working_for(cluster.config.cluster):
+            with logs.cluster_log_context(cluster.config.cluster):
                 cluster.start()
         if self._joining:
             while any(one.replica.state is ReplicaState.LOADING for one in self.clusters):
@@ -183,13 +183,15 @@ class Place:
             cluster.stop()
 
 
-def serve(places: Sequence[Place], started: Callable[[Place], None], stop: threading.Event) -> None:
+def serve(
+    places: Sequence[ServedAddress], started: Callable[[ServedAddress], None], stop: threading.Event
+) -> None:
     """Serves those that are open, and each of the others once it is, until it is told to stop.
 
     Raises:
         Incompatible, ConfigError: of one that came late.
     """
-    late = [_Late(place, started, stop) for place in places if not place.is_open]
+    late = [_DelayedStart(place, started, stop) for place in places if not place.is_open]
     for place in places:
         if place.is_open:
             place.start(stop)
@@ -204,15 +206,15 @@ def serve(places: Sequence[Place], started: Callable[[Place], None], stop: threa
             raise one.failure
 
 
-class _Late(threading.Thread):
+class _DelayedStart(threading.Thread):
     """Serves one place once its stores can be reached."""
 
     def __init__(
-        self, place: Place, started: Callable[[Place], None], stop: threading.Event
+        self, place: ServedAddress, started: Callable[[ServedAddress], None], stop: threading.Event
     ) -> None:
         super().__init__(name="opening")
         self._place: Final = place
-        self._tell: Final = started
+        self._report: Final = started
         self._stop_all: Final = stop
         self.failure: Exception | None = None
 
@@ -220,7 +222,7 @@ class _Late(threading.Thread):
         try:
             if self._place.wait(self._stop_all):
                 self._place.start(self._stop_all)
-                self._tell(self._place)
+                self._report(self._place)
         except Exception as failure:  # noqa: BLE001 - raised where the others are joined
             self.failure = failure
             self._stop_all.set()

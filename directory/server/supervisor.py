@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final, Self, TextIO
 
-from directory.server.pulse import BEAT
+from directory.server.heartbeat import BEAT
 from directory.server.toml_table import ConfigError, split_address
 
 __all__ = ["MOST_PROCESSES", "Ports", "Supervisor", "serving_line"]
@@ -49,7 +49,9 @@ _UNUSABLE: Final = 2
 
 
 def serving_line(mount: object, cluster: str, cluster_id: str, address: str) -> str:
-    """What is printed once a cluster is served: scripts wait for it and read the port from it."""
+    """Returns what is printed once a cluster is served: scripts wait for it and read the port from
+    it.
+    """
     return f"{_SERVING}{mount} ({cluster} {cluster_id}) on {address}"
 
 
@@ -68,7 +70,7 @@ class Ports:
         """As bound, by key."""
 
     def hold(self, key: str, listen: str) -> None:
-        """Bind ``listen`` for the processes, under ``key``.
+        """Binds ``listen`` for the processes, under ``key``.
 
         Raises:
             ConfigError: it is in use, or cannot be bound.
@@ -128,7 +130,7 @@ class _Worker:
 
 
 @dataclass(frozen=True, slots=True)
-class _Said:
+class _WorkerOutput:
     worker: _Worker
     line: str
 
@@ -144,7 +146,7 @@ class _Stop:
     pass
 
 
-_Event = _Said | _Ended | _Stop
+_Event = _WorkerOutput | _Ended | _Stop
 
 
 class Supervisor:
@@ -184,7 +186,7 @@ class Supervisor:
         self._clock = clock
         # Its put may be called by a signal handler, whatever the main thread is doing.
         self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
-        self._told = False
+        self._reported = False
 
     def run(self) -> int:
         """Until SIGTERM or SIGINT: 0. Else what the first process ended with before it served:
@@ -201,8 +203,8 @@ class Supervisor:
                     case _Stop():
                         _log.info("draining")
                         return 0
-                    case _Said(worker, line):
-                        self._heard(worker, line)
+                    case _WorkerOutput(worker, line):
+                        self._received(worker, line)
                         if worker is first and worker.tried:
                             while others:
                                 self._start(others.pop(0))
@@ -215,15 +217,15 @@ class Supervisor:
                     case None:
                         self._start_due()
                         self._look_for_hung()
-                self._tell()
+                self._print_serving_lines()
         finally:
             self._end_all()
 
     # -- what happens ----------------------------------------------------------------------------
 
     def _next(self) -> _Event | None:
-        """The next event; None: a process is due, or it is time to look for one that hangs, and no
-        event waits.
+        """Returns the next event; None: a process is due, or it is time to look for one that hangs,
+        and no event waits.
         """
         look_at = self._looked_at + _LOOK_SECONDS
         due = [worker.due for worker in self._workers if worker.due is not None]
@@ -252,11 +254,11 @@ class Supervisor:
     def _follow(self, worker: _Worker, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None  # noqa: S101 - for mypy
         for line in process.stdout:
-            self._events.put(_Said(worker, line))
+            self._events.put(_WorkerOutput(worker, line))
         process.wait()
         self._events.put(_Ended(worker, process))
 
-    def _heard(self, worker: _Worker, line: str) -> None:
+    def _received(self, worker: _Worker, line: str) -> None:
         if line == BEAT:
             worker.silent_seconds = 0.0
             return
@@ -267,13 +269,13 @@ class Supervisor:
         worker.lines.append(line)
         if len(worker.lines) == self._clusters:
             worker.tried, worker.refused = True, False
-            if self._told:
+            if self._reported:
                 _log.info("server process %d serves", worker.number)
 
-    def _tell(self) -> None:
+    def _print_serving_lines(self) -> None:
         """One line a cluster, once every process serves, or could not."""
-        if not self._told and all(worker.tried for worker in self._workers):
-            self._told = True
+        if not self._reported and all(worker.tried for worker in self._workers):
+            self._reported = True
             self._out.writelines(self._workers[0].lines)
             self._out.flush()
 
@@ -359,7 +361,7 @@ class Supervisor:
 
 
 def _is_traced(pid: int) -> bool:
-    """Whether a debugger has it: then it is the debugger that holds it up."""
+    """True if a debugger has it: then it is the debugger that holds it up."""
     try:
         status = pathlib.Path(f"/proc/{pid}/status").read_text("ascii", errors="replace")
     except OSError:

@@ -31,7 +31,7 @@ class Table:
     def where(self, key: str) -> str:
         return f"{self._name}.{key}" if self._name else key
 
-    def take(self, key: str, default: Any) -> Any:
+    def pop(self, key: str, default: Any) -> Any:
         self._known.append(key)
         return self._values.pop(key, default)
 
@@ -39,7 +39,7 @@ class Table:
         raise ConfigError(f"{self.where(key)}: found {found!r}; {right}")
 
     def text(self, key: str, default: str) -> str:
-        value = self.take(key, default)
+        value = self.pop(key, default)
         if not isinstance(value, str):
             self.fail(key, value, "expected a text")
         if not value.isprintable():
@@ -47,13 +47,13 @@ class Table:
         return value
 
     def flag(self, key: str) -> bool:
-        value = self.take(key, False)
+        value = self.pop(key, False)
         if not isinstance(value, bool):
             self.fail(key, value, "expected true or false")
         return value
 
     def above_zero(self, key: str, default: float, what: str) -> float:
-        value = self.take(key, default)
+        value = self.pop(key, default)
         if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
             self.fail(key, value, f"expected {what} above 0")
         return float(value)
@@ -63,7 +63,7 @@ class Table:
         return parsed_path(self.where(key), value)
 
     def texts(self, key: str) -> tuple[str, ...]:
-        value = self.take(key, [])
+        value = self.pop(key, [])
         if isinstance(value, str):
             value = [part.strip() for part in value.split(",") if part.strip()]
         if not isinstance(value, list) or not all(isinstance(part, str) for part in value):
@@ -81,7 +81,7 @@ class Table:
         return found
 
     def endpoints(self, key: str) -> tuple[str, ...]:
-        """Where servers are asked: ``host:port``, at most ``MAX_ENDPOINTS``."""
+        """Returns where servers are asked: ``host:port``, at most ``MAX_ENDPOINTS``."""
         found = self.texts(key)
         for address in found:
             try:
@@ -98,7 +98,7 @@ class Table:
         return key in self._values
 
     def table(self, key: str) -> Table | None:
-        value = self.take(key, None)
+        value = self.pop(key, None)
         if value is None:
             return None
         if not isinstance(value, dict):
@@ -106,7 +106,7 @@ class Table:
         return Table(value, self.where(key))
 
     def rest(self) -> dict[str, Any]:
-        """All keys, for tables whose keys are data."""
+        """Returns all keys, for tables whose keys are data."""
         values, self._values = self._values, {}
         return values
 

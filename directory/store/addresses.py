@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from directory.store.base import Identity, Incompatible, Store
+from directory.store.base import Identity, IncompatibleStore, Store
 
 __all__ = ["describe_address", "find_identity", "is_remote", "is_same_place", "open_store"]
 
 
 def open_store(address: str, cluster: str, cluster_id: str | None = None) -> Store:
-    """The store of ``cluster`` at ``sqlite:///file`` or ``etcd://host:2379,…/prefix``, made if it
-    is not there.
+    """Returns the store of ``cluster`` at ``sqlite:///file`` or ``etcd://host:2379,…/prefix``, made
+    if it is not there.
 
     ``cluster_id`` is for a store that must already have it, or gets it when it is made; None lets a
     new store choose one.
 
     Raises:
         Incompatible: unknown scheme, another cluster's store, a newer schema, not a store.
-        StoreAway: it did not answer in time.
+        StoreUnreachable: it did not answer in time.
     """
     scheme = address.partition("://")[0]
     match scheme:
@@ -32,19 +32,19 @@ def open_store(address: str, cluster: str, cluster_id: str | None = None) -> Sto
             raise _unknown(scheme)
 
 
-def _unknown(scheme: str) -> Incompatible:
-    return Incompatible(
+def _unknown(scheme: str) -> IncompatibleStore:
+    return IncompatibleStore(
         f"store {scheme}://…: unknown kind of store; use sqlite:///file or"
         " etcd://host:2379,…/prefix"
     )
 
 
 def find_identity(address: str) -> Identity | None:
-    """Whose store is there; None: none is. Makes nothing, and changes nothing.
+    """Returns whose store is there; None: none is. Makes nothing, and changes nothing.
 
     Raises:
         Incompatible: no address, or what is there is not a store that this version can use.
-        StoreAway: it did not answer in time.
+        StoreUnreachable: it did not answer in time.
     """
     scheme = address.partition("://")[0]
     match scheme:
@@ -55,7 +55,7 @@ def find_identity(address: str) -> Identity | None:
             return find_identity(database_path(address))
         case "etcd":
             from directory.store.etcd.etcd_address import EtcdAddress
-            from directory.store.etcd.founding import identity_at
+            from directory.store.etcd.open_or_create import identity_at
 
             return identity_at(EtcdAddress.parse(address))
         case _:
@@ -83,13 +83,13 @@ def describe_address(address: str) -> str:
 
 
 def is_same_place(one: str, other: str) -> bool:
-    """Whether two addresses are of one place, however they are written: of etcd they may name its
+    """True if two addresses are of one place, however they are written: of etcd they may name its
     members in another order, or not all of them, and each by another user. What is no address is
     no place.
     """
     try:
         first, second = describe_address(one), describe_address(other)
-    except Incompatible:
+    except IncompatibleStore:
         return False
     if first == second:
         return True
@@ -105,5 +105,5 @@ def is_same_place(one: str, other: str) -> bool:
 
 
 def is_remote(address: str) -> bool:
-    """Whether the store is on servers of its own, which may come back by themselves."""
+    """True if the store is on servers of its own, which may come back by themselves."""
     return address.startswith("etcd://")

@@ -7,7 +7,7 @@ Promises
     *Atomic*: a commit is seen whole or not at all. *Ordered*: every commit gets the next revision;
     revisions of one incarnation only rise. *Durable*: what ``commit`` returned survives ``kill -9``
     of everything. *Resumable*: ``watch(after)`` yields every later revision, once, in order, or
-    raises ``HistoryGone``.
+    raises ``HistoryCompacted``.
 """
 
 from __future__ import annotations
@@ -19,61 +19,61 @@ from typing import Final, Protocol
 __all__ = [
     "FILLED_FROM",
     "MOVED_TO",
-    "Announcement",
-    "Changes",
     "Committed",
+    "CommittedWrites",
     "Conflict",
+    "Delete",
+    "EphemeralKey",
     "Guard",
-    "HistoryGone",
+    "HistoryCompacted",
     "Identity",
-    "Incompatible",
-    "KeyIs",
+    "IncompatibleStore",
+    "KeyEquals",
     "Leadership",
     "Limits",
     "Loading",
-    "NothingNewer",
     "Put",
-    "Remove",
     "Row",
-    "Sealed",
     "Store",
-    "StoreAway",
     "StoreFull",
+    "StoreIsSealed",
+    "StoreUnreachable",
     "Transaction",
+    "UnchangedSince",
     "Watch",
     "Write",
 ]
 
 
-class StoreAway(Exception):
+class StoreUnreachable(Exception):
     """The store did not answer in time, or could not be reached. Whether a commit that ends so had
     an effect is not known: ask again with the same request id.
     """
 
 
-class StoreFull(StoreAway):
+class StoreFull(StoreUnreachable):
     """The store has no room left, so it takes no writes until an operator made some; nothing was
     written. Reads go on.
     """
 
 
-class HistoryGone(Exception):
+class HistoryCompacted(Exception):
     """The changes after the asked revision are no longer kept, or belong to another life of the
     store: load again.
     """
 
 
-class Incompatible(Exception):
+class IncompatibleStore(Exception):
     """The store cannot be used as asked: another cluster's, a newer schema, not a store at all.
     One sentence for people; nothing was touched.
     """
 
 
-class Sealed(StoreAway):
+class StoreIsSealed(StoreUnreachable):
     """The store takes no changes for now, or for good: it is being filled, or its cluster moved to
     another store. Says why, in one sentence for people; nothing was written.
 
-    Who does not care why nothing can be written now catches it as ``StoreAway``.
+    Who does not care why nothing can be written now catches it as ``StoreUnreachable``.
     """
 
 
@@ -121,13 +121,13 @@ class Limits:
     """
 
     def hold(self, guards: int, writes: int) -> bool:
-        """Whether one transaction may hold so many."""
+        """True if one transaction may hold so many."""
         if self.max_guards is None:
             return guards + writes <= self.max_writes
         return guards <= self.max_guards and writes <= self.max_writes
 
     def __str__(self) -> str:
-        """The number of operations, for people."""
+        """Returns the number of operations, for people."""
         if self.max_guards is None:
             return f"{self.max_writes} together"
         return f"{self.max_guards} guards and {self.max_writes} writes"
@@ -143,7 +143,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class KeyIs:
+class KeyEquals:
     """Holds while the key has exactly this value; ``None`` = the key does not exist."""
 
     key: bytes
@@ -151,7 +151,7 @@ class KeyIs:
 
 
 @dataclass(frozen=True, slots=True)
-class NothingNewer:
+class UnchangedSince:
     """Holds while no key with this prefix was put after this revision. Removals do not count.
 
     It never holds for a revision that this life of the store has not reached, and need not hold for
@@ -162,7 +162,7 @@ class NothingNewer:
     revision: int
 
 
-Guard = KeyIs | NothingNewer
+Guard = KeyEquals | UnchangedSince
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,13 +174,13 @@ class Put:
 
 
 @dataclass(frozen=True, slots=True)
-class Remove:
+class Delete:
     """Remove a key; removing one that does not exist is no error."""
 
     key: bytes
 
 
-Write = Put | Remove
+Write = Put | Delete
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +208,7 @@ class Conflict:
 
 
 @dataclass(frozen=True, slots=True)
-class Changes:
+class CommittedWrites:
     """One revision: all its writes, in no particular order."""
 
     revision: int
@@ -228,10 +228,10 @@ class Loading(Protocol):
         """Of that revision; empty at 0."""
 
     def pages(self) -> Iterator[Sequence[tuple[bytes, bytes]]]:
-        """Rows as (key, value), in key order, in pages.
+        """Returns rows as (key, value), in key order, in pages.
 
         Raises:
-            StoreAway: in the middle; begin again.
+            StoreUnreachable: in the middle; begin again.
         """
 
 
@@ -242,13 +242,13 @@ class Watch(Protocol):
     def restarts(self) -> int:
         """How often it had to connect anew, and went on where it was."""
 
-    def next(self, timeout_seconds: float) -> Sequence[Changes]:
-        """The next revisions, in order, without gap or repeat; empty when none came in time. An
-        empty answer also says that the store was there at some moment of the wait.
+    def next(self, timeout_seconds: float) -> Sequence[CommittedWrites]:
+        """Returns the next revisions, in order, without gap or repeat; empty when none came in
+        time. An empty answer also says that the store was there at some moment of the wait.
 
         Raises:
-            StoreAway: the store cannot be reached; call again, it goes on where it was.
-            HistoryGone: load again.
+            StoreUnreachable: the store cannot be reached; call again, it goes on where it was.
+            HistoryCompacted: load again.
         """
 
     def close(self) -> None:
@@ -261,32 +261,32 @@ class Leadership(Protocol):
     """
 
     @property
-    def guard(self) -> KeyIs:
+    def guard(self) -> KeyEquals:
         """To be put into every transaction that the role makes."""
 
     def held(self) -> bool:
-        """Whether it is held as far as this process knows."""
+        """True if it is held as far as this process knows."""
 
     def release(self) -> None:
         """Gives it up."""
 
 
-class Announcement(Protocol):
+class EphemeralKey(Protocol):
     """A key that is there while this process lives, and goes with it, however it ends."""
 
     def update(self, value: bytes) -> None:
         """Sets the key's value.
 
         Raises:
-            StoreAway: effect unknown.
+            StoreUnreachable: effect unknown.
         """
 
-    def lasts(self) -> bool:
-        """Whether the key is there as far as this process knows; where it does not, announce anew.
+    def is_alive(self) -> bool:
+        """True if the key is there as far as this process knows; where it does not, announce anew.
         So it is after the store was away, or this process paused, for long.
         """
 
-    def withdraw(self) -> None:
+    def delete(self) -> None:
         """Removes the key. What cannot be removed now goes with the process."""
 
 
@@ -297,8 +297,8 @@ class Store(Protocol):
     def identity(self) -> Identity:
         """Whose store this is, as read when it was opened.
 
-        A store that was restored under the process is noticed by the watch (``HistoryGone``), after
-        which ``refresh_identity`` reads it anew.
+        A store that was restored under the process is noticed by the watch (``HistoryCompacted``),
+        after which ``refresh_identity`` reads it anew.
         """
 
     @property
@@ -309,40 +309,41 @@ class Store(Protocol):
         """Reads the identity again.
 
         Raises:
-            StoreAway, Incompatible
+            StoreUnreachable, Incompatible
         """
 
     def load(self, prefixes: Sequence[bytes] = (b"",)) -> Loading:
-        """Everything under these prefixes, at one revision. Prefixes must be disjoint.
+        """Returns everything under these prefixes, at one revision. Prefixes must be disjoint.
 
         Raises:
-            StoreAway
+            StoreUnreachable
         """
 
     def read(self, prefix: bytes, limit: int = 1000, after: bytes = b"") -> Sequence[Row]:
-        """The rows under a prefix with keys greater than ``after``, in key order, as of now. For
-        maintenance; requests read the replica.
+        """Returns the rows under a prefix with keys greater than ``after``, in key order, as of
+        now. For maintenance; requests read the replica.
 
         Raises:
-            StoreAway
+            StoreUnreachable
         """
 
     def newest_revision(self, timeout_seconds: float = 5.0) -> int:
-        """The revision of the newest commit; 0 = nothing was ever committed.
+        """Returns the revision of the newest commit; 0 = nothing was ever committed.
 
         Every commit that anybody was answered before the call began is counted, whichever process
         or member of the store made it: no cache is asked, and no member that may be behind.
 
         Raises:
-            StoreAway: it could not be read in time.
+            StoreUnreachable: it could not be read in time.
         """
 
     def watch(self, after: int, commit_id: str) -> Watch:
-        """Every revision after ``after``, whose commit id must be ``commit_id`` (empty at 0).
+        """Returns every revision after ``after``, whose commit id must be ``commit_id`` (empty at
+        0).
 
         Raises:
-            StoreAway
-            HistoryGone: that revision is not known here, or is another commit.
+            StoreUnreachable
+            HistoryCompacted: that revision is not known here, or is another commit.
         """
 
     def commit(
@@ -351,7 +352,7 @@ class Store(Protocol):
         """Makes the writes if all guards hold.
 
         Raises:
-            StoreAway: effect unknown.
+            StoreUnreachable: effect unknown.
             Sealed: nothing was written, and nothing will be until it is unsealed.
             ValueError: over the limits, or a key written twice; a bug of the caller's.
         """
@@ -362,25 +363,25 @@ class Store(Protocol):
         it.
 
         Raises:
-            StoreAway
+            StoreUnreachable
         """
 
-    def announce(
+    def create_ephemeral(
         self, key: bytes, value: bytes, guards: Sequence[Guard] = ()
-    ) -> Announcement | Conflict:
+    ) -> EphemeralKey | Conflict:
         """Puts a key that goes with this process: by a lease or a lock, within 15 s of its end.
 
         Raises:
-            StoreAway, Sealed
+            StoreUnreachable, Sealed
         """
 
-    def sweep(self, prefix: bytes = b"") -> int:
+    def remove_expired(self, prefix: bytes = b"") -> int:
         """Removes the announced keys of processes that ended, where the store does not do so by
         itself; with a prefix also the keys under it that nobody announced: written by hand, they
         would stay for ever. Answers how many. To be called every few seconds by every server.
 
         Raises:
-            StoreAway
+            StoreUnreachable
         """
 
     def seal(self, why: str) -> None:
@@ -388,11 +389,11 @@ class Store(Protocol):
         Sealing anew replaces the reason. Survives every process.
 
         Whoever has a watch open finds it in ``identity`` soon after. With a reason that begins with
-        ``FILLED_FROM`` every watch raises ``HistoryGone`` instead, since what comes now is no
+        ``FILLED_FROM`` every watch raises ``HistoryCompacted`` instead, since what comes now is no
         change of the tree.
 
         Raises:
-            StoreAway
+            StoreUnreachable
         """
 
     def clear(self) -> int:
@@ -400,7 +401,7 @@ class Store(Protocol):
         answers how many. Cut off anywhere it can be repeated.
 
         Raises:
-            StoreAway
+            StoreUnreachable
             ValueError: the store is not sealed with ``FILLED_FROM``.
         """
 
@@ -409,7 +410,7 @@ class Store(Protocol):
         their order; answers how many. Cut off anywhere it can be repeated. ``load`` shows them.
 
         Raises:
-            StoreAway
+            StoreUnreachable
             ValueError: the store is not sealed with ``FILLED_FROM``, or a row is over its limits.
         """
 
@@ -418,11 +419,11 @@ class Store(Protocol):
         that is not sealed stays as it is.
 
         Raises:
-            StoreAway
+            StoreUnreachable
         """
 
     def describe(self) -> str:
-        """The store's address without secrets, for people."""
+        """Returns the store's address without secrets, for people."""
 
     def close(self) -> None:
         """Frees what it holds; the store cannot be used afterwards."""

@@ -20,14 +20,16 @@ from directory.namespace.command import Command, Plan
 from directory.namespace.entry import Codec
 from resolver.path import Path
 
-__all__ = ["RequestRecord", "fingerprint_of"]
+__all__ = ["RequestRecord", "command_fingerprint"]
 
 _COUNTS: Final = "of what the caller was shown"
 _NOT_KNOWN: Final[Mapping[str, int]] = {"topic_count": 0, "directory_count": 0}
 
 
-def fingerprint_of(command: Command) -> str:
-    """The same for equal commands, in every process and version that knows the same fields."""
+def command_fingerprint(command: Command) -> str:
+    """Returns the same for equal commands, in every process and version that knows the
+    same fields.
+    """
     return hashlib.sha256(json.dumps(_plain(command)).encode()).hexdigest()
 
 
@@ -81,10 +83,10 @@ class RequestRecord:
     grants_changed: tuple[Grant, ...] = ()
 
     @classmethod
-    def of(cls, command: Command, plan: Plan, codec: Codec, now_ms: int) -> Self:
-        """What to keep of a plan that is about to be committed."""
+    def from_plan(cls, command: Command, plan: Plan, codec: Codec, now_ms: int) -> Self:
+        """Returns what to keep of a plan that is about to be committed."""
         return cls(
-            fingerprint=fingerprint_of(command),
+            fingerprint=command_fingerprint(command),
             answered_at_ms=now_ms,
             path=None if plan.path is None else str(plan.path),
             entry=None if plan.entry is None else codec.encode(plan.entry),
@@ -96,7 +98,7 @@ class RequestRecord:
             grants_changed=plan.grants_changed,
         )
 
-    def to_plan(self, codec: Codec) -> Plan:
+    def replay_plan(self, codec: Codec) -> Plan:
         """A plan with nothing to write that says what the first one said."""
         return Plan(
             guards=(),
@@ -113,7 +115,7 @@ class RequestRecord:
         )
 
     def to_bytes(self) -> bytes:
-        """The stored form: JSON, so that a newer version can add to it."""
+        """Returns the stored form: JSON, so that a newer version can add to it."""
         fields: dict[str, object] = {
             "fingerprint": self.fingerprint,
             "answered_at_ms": self.answered_at_ms,
@@ -126,8 +128,8 @@ class RequestRecord:
             "kafka_topics_deleted": self.kafka_topics_deleted,
         }
         if self.grants or self.grants_changed:
-            fields["grants"] = [_grant_words(one) for one in self.grants]
-            fields["grants_changed"] = [_grant_words(one) for one in self.grants_changed]
+            fields["grants"] = [_grant_fields(one) for one in self.grants]
+            fields["grants_changed"] = [_grant_fields(one) for one in self.grants_changed]
         return json.dumps(fields, separators=(",", ":")).encode()
 
     @classmethod
@@ -152,14 +154,16 @@ class RequestRecord:
                 notes=tuple(fields["notes"]),
                 kafka_topics_deleted=bool(fields.get("kafka_topics_deleted")),
                 # Versions before this one kept no grants.
-                grants=tuple(_grant(words) for words in fields.get("grants", ())),
-                grants_changed=tuple(_grant(words) for words in fields.get("grants_changed", ())),
+                grants=tuple(_grant(message) for message in fields.get("grants", ())),
+                grants_changed=tuple(
+                    _grant(message) for message in fields.get("grants_changed", ())
+                ),
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"not an answered request: {error!r}") from None
 
 
-def _grant_words(grant: Grant) -> list[str | int]:
+def _grant_fields(grant: Grant) -> list[str | int]:
     return [
         grant.principal,
         grant.host,
@@ -170,13 +174,13 @@ def _grant_words(grant: Grant) -> list[str | int]:
     ]
 
 
-def _grant(words: list[Any]) -> Grant:
+def _grant(message: list[Any]) -> Grant:
     """Back from its words.
 
     Raises:
         ValueError: of a newer version.
     """
-    principal, host, operation, permission, kind, name = words
+    principal, host, operation, permission, kind, name = message
     return Grant(
         principal,
         host,

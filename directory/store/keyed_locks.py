@@ -12,7 +12,7 @@ from typing import Self
 
 from resolver.errors import DeadlineExceeded
 
-__all__ = ["Turn", "Turns"]
+__all__ = ["KeyedLock", "KeyedLocks"]
 
 
 @dataclass(slots=True)
@@ -21,7 +21,7 @@ class _Queue:
     people: int = 0
 
 
-class Turns:
+class KeyedLocks:
     """For any thread."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -29,19 +29,19 @@ class Turns:
         self.lock = threading.Lock()
         self.queues: dict[bytes, _Queue] = {}
 
-    def turn(self) -> Turn:
-        """One thread's, to be used as a context: what it took is given back at the end."""
-        return Turn(self)
+    def lock_for(self) -> KeyedLock:
+        """Returns one thread's, to be used as a context: what it took is given back at the end."""
+        return KeyedLock(self)
 
 
-class Turn:
+class KeyedLock:
     """Of one thread; on one key at most."""
 
-    def __init__(self, turns: Turns) -> None:
-        self._turns = turns
+    def __init__(self, locks: KeyedLocks) -> None:
+        self._locks = locks
         self._held: tuple[bytes, _Queue] | None = None
 
-    def take(self, key: bytes, deadline: float) -> bool:
+    def acquire(self, key: bytes, deadline: float) -> bool:
         """Waits until it is ours to go on with a key; whether somebody else was before us.
 
         Raises:
@@ -49,14 +49,14 @@ class Turn:
         """
         if self._held is not None:
             return False
-        turns = self._turns
-        with turns.lock:
-            queue = turns.queues.setdefault(key, _Queue())
+        locks = self._locks
+        with locks.lock:
+            queue = locks.queues.setdefault(key, _Queue())
             queue.people += 1
         self._held = key, queue
         if queue.lock.acquire(blocking=False):
             return False
-        if not queue.lock.acquire(timeout=max(0.0, deadline - turns.clock())):
+        if not queue.lock.acquire(timeout=max(0.0, deadline - locks.clock())):
             self._leave()
             raise DeadlineExceeded(
                 "write contention: gave up waiting for other writers of the same entry"
@@ -67,10 +67,10 @@ class Turn:
         assert self._held is not None  # noqa: S101 - it was taken
         key, queue = self._held
         self._held = None
-        with self._turns.lock:
+        with self._locks.lock:
             queue.people -= 1
             if not queue.people:
-                del self._turns.queues[key]
+                del self._locks.queues[key]
 
     def __enter__(self) -> Self:
         return self

@@ -13,11 +13,11 @@ from typing import Final, Self
 from google.protobuf.message import DecodeError
 from kdir.v1 import admin_pb2
 
+from directory.namespace.adoption_mapping import MappingRule
 from directory.namespace.keys import LARGE_CHANGE, large_change_key
-from directory.namespace.mapping import MappingRule
 from directory.namespace.removal_records import removals
 from directory.namespace.snapshot import Snapshot
-from directory.store.base import Put, Remove
+from directory.store.base import Delete, Put
 from resolver.errors import InvalidArgument, InvalidPath
 from resolver.path import Path
 
@@ -54,7 +54,7 @@ class LargeAdoption:
     remap: bool = False
 
     def to_put(self) -> Put:
-        """What keeps it."""
+        """Returns what keeps it."""
         record = admin_pb2.LargeChange(
             progress=self.to_proto(),
             rules=rules_to_proto(self.rules),
@@ -62,12 +62,12 @@ class LargeAdoption:
         )
         return Put(large_change_key(self.change_id), record.SerializeToString())
 
-    def to_remove(self) -> Remove:
-        """What ends it."""
-        return Remove(large_change_key(self.change_id))
+    def to_remove(self) -> Delete:
+        """Returns what ends it."""
+        return Delete(large_change_key(self.change_id))
 
     def to_proto(self) -> admin_pb2.Progress:
-        """How far it is, for people."""
+        """Returns how far it is, for people."""
         return admin_pb2.Progress(
             change_id=self.change_id,
             kind="adopt",
@@ -105,7 +105,9 @@ class LargeAdoption:
 
 
 def adoptions(snapshot: Snapshot) -> list[LargeAdoption]:
-    """Those on their way, oldest first. What cannot be read is a newer server's to go on with."""
+    """Returns those on their way, oldest first. What cannot be read is a newer server's to go on
+    with.
+    """
     found = []
     for _, value in snapshot.facts(LARGE_CHANGE):
         try:
@@ -116,7 +118,7 @@ def adoptions(snapshot: Snapshot) -> list[LargeAdoption]:
 
 
 def progress_of(snapshot: Snapshot, trouble: str = "") -> list[admin_pb2.Progress]:
-    """Every large change on its way, oldest first.
+    """Returns every large change on its way, oldest first.
 
     ``trouble``: what holds up removals, where this server knows. A removal counts topics and
     directories. One that began at feature level 1 says how much is left, and not how much there
@@ -163,7 +165,7 @@ def rules_from_proto(rules: Iterable[admin_pb2.MappingRule]) -> tuple[MappingRul
         InvalidArgument: naming the field and what would be right.
     """
     return tuple(
-        MappingRule.of(
+        MappingRule.from_fields(
             rule.match,
             split_on=rule.split_on,
             into=rule.into,

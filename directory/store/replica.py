@@ -21,21 +21,21 @@ from typing import Final
 from directory.namespace import keys
 from directory.namespace.entry import Codec
 from directory.namespace.snapshot import Snapshot
-from directory.server.logs import carried
+from directory.server.logs import with_log_context
 from directory.store.base import (
-    Changes,
-    HistoryGone,
-    Incompatible,
+    CommittedWrites,
+    HistoryCompacted,
+    IncompatibleStore,
     Loading,
     Store,
-    StoreAway,
+    StoreUnreachable,
     Watch,
     Write,
 )
-from directory.store.events import Events, events_of
+from directory.store.event_rows import Events, events_of
 from resolver.errors import NotReady, StoreUnavailable, TokenFromFuture
 
-__all__ = ["LOADED_PREFIXES", "Applied", "Replica", "ReplicaState"]
+__all__ = ["LOADED_PREFIXES", "AppliedCommit", "Replica", "ReplicaState"]
 
 _log = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ class ReplicaState(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Applied:
+class AppliedCommit:
     """What one step did to the tree. Given to subscribers in order, each revision once.
 
     ``reloaded``: the steps between ``before`` and ``after`` are not known, and ``writes`` and
@@ -101,12 +101,12 @@ class Replica:
         self._codec: Final = codec
         self._stale_after_seconds: Final = stale_after_seconds
         self._clock: Final = clock
-        self._subscribers: tuple[Callable[[Applied], None], ...] = ()
+        self._subscribers: tuple[Callable[[AppliedCommit], None], ...] = ()
         self._stop: Final = threading.Event()
         self._thread: threading.Thread | None = None
         self._watch: Watch | None = None
         self._snapshot: Snapshot | None = None
-        self._heard_at = clock()
+        self._received_at = clock()
         self._away = False
         self._sealed_at: float | None = None  # when that was noticed
         self._trouble = ""
@@ -114,7 +114,7 @@ class Replica:
         self._waiters: list[_Waiter] = []  # _waiting
         self._loads = 0
         self._restarts_before = 0  # of watches that are closed
-        self._told: Snapshot | None = None  # the newest that all subscribers know; _waiting
+        self._reported: Snapshot | None = None  # the newest that all subscribers know; _waiting
 
     # -- what it knows -----------------------------------------------------------------------
 
@@ -131,24 +131,24 @@ class Replica:
         return snapshot
 
     @property
-    def told_revision(self) -> int:
+    def reported_revision(self) -> int:
         """The revision of the newest tree that every subscriber knows too: what they keep, such as
         the mount table, is as new.
 
         Raises:
             NotReady: nothing was loaded yet.
         """
-        told = self._told
-        if told is None:
+        reported = self._reported
+        if reported is None:
             raise NotReady("the tree is not loaded yet")
-        return told.revision
+        return reported.revision
 
     @property
     def state(self) -> ReplicaState:
         """A store that neither answers nor fails is away too, after a while."""
         if self._snapshot is None:
             return ReplicaState.LOADING
-        silent = self._clock() - self._heard_at
+        silent = self._clock() - self._received_at
         if self._away or silent > self._stale_after_seconds or self._store.identity.sealed:
             return ReplicaState.STALE
         return ReplicaState.SERVING
@@ -158,7 +158,11 @@ class Replica:
         """How long ago the store was last heard, or was found sealed; 0.0 while it is followed."""
         if self.state is ReplicaState.SERVING:
             return 0.0
-        since = self._heard_at if self._sealed_at is None else min(self._sealed_at, self._heard_at)
+        since = (
+            self._received_at
+            if self._sealed_at is None
+            else min(self._sealed_at, self._received_at)
+        )
         return max(0.0, self._clock() - since)
 
     @property
@@ -179,11 +183,12 @@ class Replica:
 
     def is_known(self, revision: int) -> bool:
         """True if every subscriber knows a tree of at least this revision."""
-        told = self._told
-        return told is not None and told.revision >= revision
+        reported = self._reported
+        return reported is not None and reported.revision >= revision
 
     def wait_for(self, revision: int, timeout_seconds: float) -> Snapshot:
-        """The newest tree, once it is of at least this revision and every subscriber knows it.
+        """Returns the newest tree, once it is of at least this revision and every subscriber knows
+        it.
 
         Raises:
             NotReady: nothing was loaded in time.
@@ -193,9 +198,9 @@ class Replica:
         deadline = self._clock() + timeout_seconds
         while True:
             with self._waiting:
-                told = self._told
-                if told is not None and told.revision >= revision:
-                    return told
+                reported = self._reported
+                if reported is not None and reported.revision >= revision:
+                    return reported
                 remaining = deadline - self._clock()
                 if self.state is ReplicaState.STALE:
                     raise StoreUnavailable(
@@ -209,15 +214,16 @@ class Replica:
             if not waiter.woken.wait(min(remaining, _NEXT_SECONDS)):
                 with self._waiting:
                     self._waiters = [one for one in self._waiters if one is not waiter]
-        if told is None:
+        if reported is None:
             raise NotReady("the tree is not loaded yet")
         raise TokenFromFuture(
-            f"revision {revision} not reached within {timeout_seconds:g} s (at {told.revision})",
+            f"revision {revision} not reached within {timeout_seconds:g} s (at "
+            f"{reported.revision})",
             revision=revision,
-            newest=told.revision,
+            newest=reported.revision,
         )
 
-    def subscribe(self, callback: Callable[[Applied], None]) -> Callable[[], None]:
+    def subscribe(self, callback: Callable[[AppliedCommit], None]) -> Callable[[], None]:
         """Calls back after each step, in the replica's thread: be quick, and wait for nothing.
 
         Returns what ends it.
@@ -235,7 +241,9 @@ class Replica:
 
     def start(self) -> None:
         """Begins to load, in a thread of its own."""
-        self._thread = threading.Thread(target=carried(self._follow), name="replica", daemon=True)
+        self._thread = threading.Thread(
+            target=with_log_context(self._follow), name="replica", daemon=True
+        )
         self._thread.start()
 
     def stop(self) -> None:
@@ -260,14 +268,14 @@ class Replica:
                 if self._watch is None:
                     self._watch = self._load()
                 changes = self._watch.next(_NEXT_SECONDS)
-                self._heard(changes)
+                self._received(changes)
                 self._notice_seal()
                 retry_seconds = _FIRST_RETRY_SECONDS
-            except HistoryGone as reason:
+            except HistoryCompacted as reason:
                 _log.warning("loading anew: %s", reason)
                 self._drop_watch()
                 retry_seconds = self._pause(retry_seconds, began)
-            except (StoreAway, Incompatible) as reason:
+            except (StoreUnreachable, IncompatibleStore) as reason:
                 self._lost(str(reason))
                 retry_seconds = self._pause(retry_seconds, began)
             except Exception as error:  # noqa: BLE001 - a bug must not end it in silence
@@ -295,15 +303,15 @@ class Replica:
         self._away, self._trouble = True, why
         self._wake(None)  # who waits for a revision need not wait on
 
-    def _heard(self, changes: Sequence[Changes]) -> None:
+    def _received(self, changes: Sequence[CommittedWrites]) -> None:
         if self._away:
             _log.warning("the store is back")
-        self._away, self._trouble, self._heard_at = False, "", self._clock()
+        self._away, self._trouble, self._received_at = False, "", self._clock()
         for change in changes:
             before = self.snapshot
             after = before.apply(change.revision, change.writes)
             events = events_of(change.revision, change.writes, self._store.identity.cluster_id)
-            self._publish(Applied(before, after, change.revision, change.writes, events))
+            self._publish(AppliedCommit(before, after, change.revision, change.writes, events))
 
     def _notice_seal(self) -> None:
         sealed = self._store.identity.sealed
@@ -319,7 +327,7 @@ class Replica:
             identity = self._store.refresh_identity()
             self._notice_seal()
             if identity.partial:
-                raise StoreAway(identity.sealed)  # what it holds is half of something
+                raise StoreUnreachable(identity.sealed)  # what it holds is half of something
             started = self._clock()
             loading = self._store.load(LOADED_PREFIXES)
             with _collector_paused():
@@ -329,12 +337,12 @@ class Replica:
                 )
             watch = self._store.watch(loading.revision, loading.commit_id)
             try:
-                same_life = self._store.refresh_identity() == identity
+                same_incarnation = self._store.refresh_identity() == identity
             except BaseException:
                 watch.close()  # nobody else knows of it: it would follow the store for ever
                 raise
             # A restore in the middle: the rows may be of another life than the identity says.
-            if same_life:
+            if same_incarnation:
                 break
             watch.close()
         if count.rows >= _FREEZE_ROWS:
@@ -344,9 +352,9 @@ class Replica:
         seconds = self._clock() - started
         _log.info("loaded %d rows of revision %d in %.2f s", count.rows, after.revision, seconds)
         before = self._snapshot or Snapshot.empty(self._codec)
-        self._heard_at, self._away, self._trouble = self._clock(), False, ""
+        self._received_at, self._away, self._trouble = self._clock(), False, ""
         self._loads += 1
-        self._publish(Applied(before, after, after.revision, (), (), reloaded=True))
+        self._publish(AppliedCommit(before, after, after.revision, (), (), reloaded=True))
         # It serves; now for what the first look-up by physical name would have to wait for. Not in
         # this thread: while it works the store would seem to be silent.
         threading.Thread(target=self._index, args=(after,), name="index", daemon=True).start()
@@ -358,7 +366,7 @@ class Replica:
         """
         snapshot.index_physical_names(lambda: self._stop.wait(_GIVE_WAY_SECONDS))
 
-    def _publish(self, applied: Applied) -> None:
+    def _publish(self, applied: AppliedCommit) -> None:
         """Swaps the tree in, tells the subscribers, then who waits: what a waiter does next finds
         whatever the subscribers keep (mount table, history) as new as the tree.
         """
@@ -370,16 +378,16 @@ class Replica:
                 _log.exception("a subscriber failed at revision %d", applied.revision)
         self._wake(applied.after)
 
-    def _wake(self, told: Snapshot | None) -> None:
+    def _wake(self, reported: Snapshot | None) -> None:
         """Wakes those who wait for what is known now, and only them: with many that write at once
         each would be woken for everybody's change. None: nothing more may come, so all.
         """
         with self._waiting:
-            if told is not None:
-                self._told = told
+            if reported is not None:
+                self._reported = reported
             waiters, self._waiters = self._waiters, []
             for waiter in waiters:
-                if told is None or waiter.revision <= told.revision:
+                if reported is None or waiter.revision <= reported.revision:
                     waiter.woken.set()
                 else:
                     self._waiters.append(waiter)
@@ -404,7 +412,7 @@ class _Counted:
     def pages(self) -> Iterator[Sequence[tuple[bytes, bytes]]]:
         for page in self._loading.pages():
             if self._stop.is_set():
-                raise StoreAway("the server stops")
+                raise StoreUnreachable("the server stops")
             self.rows += len(page)
             yield page
 

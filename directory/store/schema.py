@@ -11,16 +11,15 @@ import sqlite3
 from dataclasses import dataclass
 from typing import Final
 
-from directory.store.base import Identity, Incompatible
+from directory.store.base import Identity, IncompatibleStore
 
 __all__ = [
     "SCHEMA_VERSION",
     "Head",
-    "begin_life",
+    "begin_incarnation",
     "complete",
     "create",
     "damage_of",
-    "forget_history",
     "head_of",
     "holds_commit",
     "identity_of",
@@ -28,12 +27,13 @@ __all__ = [
     "refuse_foreign",
     "refuse_unknown",
     "sealed_of",
+    "trim_log",
 ]
 
 SCHEMA_VERSION: Final = 1
 _APPLICATION_ID: Final = 0x6B646972  # "kdir", as `file` shows it
 _BASE32: Final = "abcdefghijklmnopqrstuvwxyz234567"  # RFC 4648, lower case
-_LIFE_STEP: Final = 1_000_000
+_INCARNATION_STEP: Final = 1_000_000
 """A new incarnation's revisions begin so far above all that were seen of the old one that a guard
 made from an old snapshot is never mistaken for a current one."""
 
@@ -85,7 +85,7 @@ class Head:
 
 
 def head_of(connection: sqlite3.Connection) -> Head:
-    """The newest commit, as this connection's transaction sees it."""
+    """Returns the newest commit, as this connection's transaction sees it."""
     row = connection.execute(
         "SELECT revision, commit_id, writes_total,"
         " (SELECT value FROM meta WHERE name = 'incarnation')"
@@ -95,7 +95,7 @@ def head_of(connection: sqlite3.Connection) -> Head:
 
 
 def is_empty(connection: sqlite3.Connection) -> bool:
-    """Whether there is nothing in it yet."""
+    """True if there is nothing in it yet."""
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     return bool(tables == 0)
 
@@ -121,7 +121,7 @@ def complete(connection: sqlite3.Connection) -> None:
 
 
 def identity_of(connection: sqlite3.Connection) -> Identity:
-    """Whose it is."""
+    """Returns whose it is."""
     meta = dict(connection.execute("SELECT name, value FROM meta"))
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     return Identity(
@@ -135,7 +135,7 @@ def identity_of(connection: sqlite3.Connection) -> Identity:
 
 
 def sealed_of(connection: sqlite3.Connection) -> str:
-    """Why it takes no changes; empty = it takes them."""
+    """Returns why it takes no changes; empty = it takes them."""
     row = connection.execute("SELECT value FROM meta WHERE name = 'sealed'").fetchone()
     return "" if row is None else str(row[0])
 
@@ -148,10 +148,10 @@ def refuse_unknown(connection: sqlite3.Connection) -> None:
     """
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     if application != _APPLICATION_ID:
-        raise Incompatible("is a sqlite database, but not one that kdir made")
+        raise IncompatibleStore("is a sqlite database, but not one that kdir made")
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version > SCHEMA_VERSION:
-        raise Incompatible(
+        raise IncompatibleStore(
             f"has schema version {version}, made by a newer kdir; this one knows up to"
             f" {SCHEMA_VERSION}"
         )
@@ -166,15 +166,17 @@ def refuse_foreign(connection: sqlite3.Connection, cluster: str, cluster_id: str
     refuse_unknown(connection)
     found = identity_of(connection)
     if found.cluster != cluster:
-        raise Incompatible(
+        raise IncompatibleStore(
             f"is the store of cluster {found.cluster} ({found.cluster_id}), not of {cluster}"
         )
     if cluster_id is not None and found.cluster_id != cluster_id:
-        raise Incompatible(f"is the store of cluster id {found.cluster_id}, not of {cluster_id}")
+        raise IncompatibleStore(
+            f"is the store of cluster id {found.cluster_id}, not of {cluster_id}"
+        )
 
 
 def holds_commit(connection: sqlite3.Connection, revision: int, commit_id: str) -> bool:
-    """Whether this commit was made here; one that is older than the history kept may have been."""
+    """True if this commit was made here; one that is older than the history kept may have been."""
     known = connection.execute(
         "SELECT commit_id FROM commits WHERE revision = ?", (revision,)
     ).fetchone()
@@ -182,29 +184,34 @@ def holds_commit(connection: sqlite3.Connection, revision: int, commit_id: str) 
     return revision < oldest if known is None else bool(known[0] == commit_id)
 
 
-def begin_life(connection: sqlite3.Connection, seen_revision: int, *, unseal: bool = False) -> Head:
+def begin_incarnation(
+    connection: sqlite3.Connection, seen_revision: int, *, unseal: bool = False
+) -> Head:
     """A new incarnation, at a revision of its own before which no watch can resume.
 
     ``seen_revision`` is the highest that is known of the life before. With ``unseal`` the store
     takes changes from then on.
     """
     head = head_of(connection)
-    revision = max(head.revision, seen_revision) + _LIFE_STEP
-    life = Head(revision, _random(16), head.writes_total, _random(16))
+    revision = max(head.revision, seen_revision) + _INCARNATION_STEP
+    incarnation = Head(revision, _random(16), head.writes_total, _random(16))
     connection.execute("BEGIN IMMEDIATE")
-    connection.execute("UPDATE meta SET value = ? WHERE name = 'incarnation'", (life.incarnation,))
+    connection.execute(
+        "UPDATE meta SET value = ? WHERE name = 'incarnation'", (incarnation.incarnation,)
+    )
     if unseal:
         connection.execute("DELETE FROM meta WHERE name = 'sealed'")
     connection.execute("DELETE FROM log")
     connection.execute("DELETE FROM commits")
     connection.execute(
-        "INSERT INTO commits VALUES (?, ?, ?)", (life.revision, life.commit_id, life.writes_total)
+        "INSERT INTO commits VALUES (?, ?, ?)",
+        (incarnation.revision, incarnation.commit_id, incarnation.writes_total),
     )
     connection.execute("COMMIT")
-    return life
+    return incarnation
 
 
-def forget_history(connection: sqlite3.Connection, revision: int = 0) -> None:
+def trim_log(connection: sqlite3.Connection, revision: int = 0) -> None:
     """Makes one commit, of at least this revision, the only one that is known: of what led to it no
     watch learns any more. To be called in a transaction.
     """
@@ -218,7 +225,7 @@ def forget_history(connection: sqlite3.Connection, revision: int = 0) -> None:
 
 
 def damage_of(connection: sqlite3.Connection) -> str:
-    """What is wrong with it; empty = nothing is.
+    """Returns what is wrong with it; empty = nothing is.
 
     A backup put in place beside the write-ahead log of what was there gives a mixture, which sqlite
     cannot know. It shows in its structure, or in a log that the rows do not follow.

@@ -7,30 +7,30 @@ from __future__ import annotations
 
 import logging
 
-from directory.store.base import KeyIs, Limits, Put, StoreAway, Transaction
+from directory.store.base import KeyEquals, Limits, Put, StoreUnreachable, Transaction
 from resolver.errors import LimitExceeded, StoreSealed, StoreUnavailable
 
-__all__ = ["away", "full", "refuse_oversized", "sealed"]
+__all__ = ["refuse_oversized", "store_full_error", "store_sealed_error", "store_unavailable_error"]
 
 _log = logging.getLogger(__name__)
 
 
-def away(reason: StoreAway, effect: str = "none") -> StoreUnavailable:
-    """What a caller is told; where the store is, is for the log only."""
+def store_unavailable_error(reason: StoreUnreachable, effect: str = "none") -> StoreUnavailable:
+    """Returns what a caller is told; where the store is, is for the log only."""
     _log.warning("the store is away: %s", reason)
     return StoreUnavailable("the store is away", effect=effect)
 
 
-def sealed(reason: object) -> StoreSealed:
-    """Why, and which store it is, is for the log and for who asks for the status."""
+def store_sealed_error(reason: object) -> StoreSealed:
+    """Returns why, and which store it is, is for the log and for who asks for the status."""
     _log.warning("the store takes no changes: %s", reason)
     return StoreSealed(
         "the store of this cluster takes no changes: it is being moved or restored, or was moved"
     )
 
 
-def full(reason: object) -> LimitExceeded:
-    """What an operator has to do is for the log."""
+def store_full_error(reason: object) -> LimitExceeded:
+    """Returns what an operator has to do is for the log."""
     _log.error("the store is full: %s", reason)
     return LimitExceeded("the store of this cluster is full; nothing was written", limit="store")
 
@@ -50,7 +50,7 @@ def refuse_oversized(transaction: Transaction, limits: Limits) -> None:
     size += sum(
         len(guard.key) + len(guard.value or b"")
         for guard in transaction.guards
-        if isinstance(guard, KeyIs)
+        if isinstance(guard, KeyEquals)
     )
     if not limits.hold(guards, writes):
         raise LimitExceeded(

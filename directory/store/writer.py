@@ -22,30 +22,35 @@ from dataclasses import dataclass, field, replace
 from typing import Final, TypeGuard, TypeVar
 
 from directory.namespace.bounds import DEFAULT_BOUNDS, Bounds
-from directory.namespace.command import Command, Context, Plan
+from directory.namespace.command import Command, Plan, PlanContext
+from directory.namespace.effective_policies import PolicyLevel
 from directory.namespace.entry import Codec
 from directory.namespace.keys import QUOTA, event_key, request_key
 from directory.namespace.plan import plan
-from directory.namespace.policies import Level
 from directory.namespace.snapshot import Snapshot
 from directory.store.base import (
     Committed,
     Conflict,
     Guard,
-    KeyIs,
+    KeyEquals,
     Put,
-    Sealed,
     Store,
-    StoreAway,
     StoreFull,
+    StoreIsSealed,
+    StoreUnreachable,
     Transaction,
     Write,
 )
-from directory.store.events import new_change_id, pack
-from directory.store.idempotency import RequestRecord, fingerprint_of
-from directory.store.keyed_locks import Turn, Turns
+from directory.store.event_rows import new_change_id, pack
+from directory.store.idempotency import RequestRecord, command_fingerprint
+from directory.store.keyed_locks import KeyedLock, KeyedLocks
 from directory.store.replica import Replica, ReplicaState
-from directory.store.store_errors import away, full, refuse_oversized, sealed
+from directory.store.store_errors import (
+    refuse_oversized,
+    store_full_error,
+    store_sealed_error,
+    store_unavailable_error,
+)
 from resolver.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -62,7 +67,7 @@ from resolver.errors import (
 )
 from resolver.path import Path
 
-__all__ = ["Writer", "Written"]
+__all__ = ["CommitResult", "Writer"]
 
 _log = logging.getLogger(__name__)
 
@@ -85,7 +90,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class CommitResult:
     """What a command came to. ``repeated``: by an earlier request of the same id, whose answer this
     is; ``plan`` then holds its path, entry, counts and notes only.
     """
@@ -99,8 +104,8 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """Whose request it is, and what it asks, as ``Writer.execute`` has it; empty ``request_id``: it
-    cannot be asked again.
+    """Whose request it is, and what it asks, as ``Writer.commit_command`` has it; empty
+    ``request_id``: it cannot be asked again.
     """
 
     command: Command
@@ -158,7 +163,7 @@ class Writer:
         codec: Codec,
         mount: Callable[[Snapshot], Path],
         *,
-        above: Callable[[Snapshot], Sequence[Level]] = lambda _: (),
+        above: Callable[[Snapshot], Sequence[PolicyLevel]] = lambda _: (),
         clock: Callable[[], float] = time.monotonic,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         allow: Callable[[Sequence[Write]], None] = lambda _: None,
@@ -173,7 +178,7 @@ class Writer:
         self._above: Final = above
         self._clock: Final = clock
         self._now_ms: Final = now_ms
-        self._turns: Final = Turns(clock)
+        self._locks: Final = KeyedLocks(clock)
         self._deciding: Final = _Deciding()
         self._counting: Final = threading.Lock()
         self._under_way = 0
@@ -195,7 +200,7 @@ class Writer:
             with self._counting:
                 self._under_way -= 1
 
-    def execute(  # noqa: PLR0913 - a command comes with this much
+    def commit_command(  # noqa: PLR0913 - a command comes with this much
         self,
         command: Command,
         *,
@@ -209,7 +214,7 @@ class Writer:
         validate_only: bool = False,
         authorize: Callable[[Snapshot], Sequence[Guard]] = lambda _: (),
         as_shown: Callable[[Plan, Snapshot], Plan] = lambda planned, _: planned,
-    ) -> Written:
+    ) -> CommitResult:
         """Carries out a command, or only says what it would do (``validate_only``).
 
         What ends without a commit is decided as ``decide`` says. ``extra_guards`` and
@@ -261,7 +266,7 @@ class Writer:
         Where that ended without a commit, it is true at a revision that the store held after this
         call began: the store's newest revision is read then, and if the replica was older when the
         attempt began, it is called once more when the replica has come there. So it must take what
-        it knows of the tree from the replica, within itself. What it calls ``execute`` and
+        it knows of the tree from the replica, within itself. What it calls ``commit_command`` and
         ``put_facts`` for is part of the same decision, as is another ``decide``.
 
         ``ask_first``: the store is asked before the first attempt: for what is costly to do twice,
@@ -291,10 +296,10 @@ class Writer:
         decision = self._deciding.decision = _Decision(deadline)
         try:
             while True:
-                decision.oldest = self._replica.told_revision
+                decision.oldest = self._replica.reported_revision
                 if ask_first and not self._confirm(decision):
                     self._catch_up_with(decision)
-                    decision.oldest = self._replica.told_revision
+                    decision.oldest = self._replica.reported_revision
                 try:
                     answer = attempt()
                 except final:
@@ -314,7 +319,7 @@ class Writer:
         self._catch_up(decision.newest, decision.deadline)
 
     def _confirm(self, decision: _Decision) -> bool:
-        """Whether what was decided by the replica is true of the store.
+        """True if what was decided by the replica is true of the store.
 
         Raises:
             StoreUnavailable: nobody can say; nothing was written.
@@ -328,17 +333,17 @@ class Writer:
                 raise DeadlineExceeded("the time was over before the store was asked")
             try:
                 decision.newest = self._store.newest_revision(remaining)
-            except StoreAway as reason:
+            except StoreUnreachable as reason:
                 _log.warning("the store is away: %s", reason)
                 raise _unconfirmed() from reason
         return decision.is_confirmed()
 
-    def _until_done(self, request: _Request) -> Written:
+    def _until_done(self, request: _Request) -> CommitResult:
         tries = 0
-        with self._turns.turn() as turn:
+        with self._locks.lock_for() as lock:
             while tries < _TRIES:
-                match self._once(request, turn):
-                    case Written() as written:
+                match self._once(request, lock):
+                    case CommitResult() as written:
                         return written
                     case Conflict(guard, revision):
                         self._now_at(revision)
@@ -355,12 +360,12 @@ class Writer:
             tries=_TRIES,
         )
 
-    def _once(self, request: _Request, turn: Turn) -> Written | Conflict | None:
+    def _once(self, request: _Request, lock: KeyedLock) -> CommitResult | Conflict | None:
         """Plans on the newest tree and commits; None: the turn came meanwhile, plan anew."""
         if not request.validate_only:
             self._refuse_while_away()
         snapshot = self._replica.snapshot
-        context = Context(
+        context = PlanContext(
             now_ms=self._now_ms(),
             principal=request.principal,
             new_id=_new_id,
@@ -381,11 +386,11 @@ class Writer:
                 return known if may else _without_what_is_hidden(known, error)
             raise
         if request.validate_only:
-            return Written(planned, snapshot.revision, snapshot=snapshot)
+            return CommitResult(planned, snapshot.revision, snapshot=snapshot)
         if not planned.writes and not request.extra_writes:
             return self._keep_answer(request, planned, snapshot, context.now_ms)
         mark = next(filter(_counts, planned.guards), None)
-        if mark is not None and turn.take(mark.key, request.deadline):
+        if mark is not None and lock.acquire(mark.key, request.deadline):
             return None
         guarded = replace(planned, guards=(*planned.guards, *rights))
         with self._counted():
@@ -404,12 +409,12 @@ class Writer:
         self._refuse_while_away()
         try:
             done = self._store.commit(transaction, _FACTS_SECONDS)
-        except Sealed as reason:
-            raise sealed(reason) from reason
+        except StoreIsSealed as reason:
+            raise store_sealed_error(reason) from reason
         except StoreFull as reason:
-            raise full(reason) from reason
-        except StoreAway as reason:
-            raise away(reason, effect="unknown") from reason
+            raise store_full_error(reason) from reason
+        except StoreUnreachable as reason:
+            raise store_unavailable_error(reason, effect="unknown") from reason
         if isinstance(done, Conflict):
             self._now_at(done.revision)
             raise LostRace(f"{done.guard} does not hold any more; nothing was written")
@@ -433,21 +438,21 @@ class Writer:
 
     def _keep_answer(
         self, request: _Request, planned: Plan, snapshot: Snapshot, now_ms: int
-    ) -> Written | Conflict:
+    ) -> CommitResult | Conflict:
         """Answers that there is nothing to change; keeps that for a request that can come again.
 
         Kept before it is confirmed, the answer would stand though it was never true.
         """
-        unchanged = Written(planned, snapshot.revision)
+        unchanged = CommitResult(planned, snapshot.revision)
         decision = self._deciding.decision
         if not request.request_id or decision is None or not self._confirm(decision):
             return unchanged  # what is not confirmed is planned anew, on a newer tree
         return self._commit(request, replace(planned, guards=()), now_ms)
 
-    def _commit(self, request: _Request, planned: Plan, now_ms: int) -> Written | Conflict:
+    def _commit(self, request: _Request, planned: Plan, now_ms: int) -> CommitResult | Conflict:
         change_key = event_key(new_change_id(now_ms, len(planned.changes)))
         # First, so that a conflict with our own earlier self is told before all others.
-        guards: list[Guard] = [KeyIs(request.key, None)] if request.request_id else []
+        guards: list[Guard] = [KeyEquals(request.key, None)] if request.request_id else []
         guards += [*planned.guards, *request.extra_guards]
         writes = [*planned.writes, *request.extra_writes]
         if planned.changes:
@@ -459,7 +464,7 @@ class Writer:
             )
             writes.append(Put(change_key, value))
         if request.request_id:
-            record = RequestRecord.of(request.command, planned, self._codec, now_ms)
+            record = RequestRecord.from_plan(request.command, planned, self._codec, now_ms)
             writes.append(Put(request.key, record.to_bytes()))
         transaction = Transaction(tuple(dict.fromkeys(guards)), tuple(writes))
         refuse_oversized(transaction, self._store.limits)
@@ -469,11 +474,11 @@ class Writer:
             raise DeadlineExceeded("the time was over before the store was asked")
         try:
             done = self._store.commit(transaction, remaining)
-        except Sealed as reason:
-            raise sealed(reason) from reason
+        except StoreIsSealed as reason:
+            raise store_sealed_error(reason) from reason
         except StoreFull as reason:
-            raise full(reason) from reason
-        except StoreAway as reason:
+            raise store_full_error(reason) from reason
+        except StoreUnreachable as reason:
             # Whether it happened is looked up for somebody who still waits.
             self._wrote()
             waited_for = planned.changes and self._clock() < request.deadline
@@ -485,12 +490,12 @@ class Writer:
                     effect="unknown",
                 ) from reason
             self._see(revision, request.deadline)
-            return Written(planned, revision)
+            return CommitResult(planned, revision)
         match done:
             case Committed(revision):
                 self._wrote()
                 self._see(revision, request.deadline)
-                return Written(planned, revision)
+                return CommitResult(planned, revision)
             case Conflict(guard) if request.request_id and guard == guards[0]:
                 known = self._answered(request)
                 return known if known is not None else done
@@ -500,13 +505,13 @@ class Writer:
     def _revision_of(self, key: bytes) -> int | None:
         """At which revision a key that is written once was written; None: not, or not known."""
         try:
-            row = _row(self._store, key)
-        except StoreAway:
+            row = _read_row(self._store, key)
+        except StoreUnreachable:
             return None
         return row[1] if row else None
 
-    def _answered(self, request: _Request) -> Written | None:
-        """The answer that this request id was given before.
+    def _answered(self, request: _Request) -> CommitResult | None:
+        """Returns the answer that this request id was given before.
 
         Raises:
             RequestIdReused, StoreUnavailable
@@ -514,9 +519,9 @@ class Writer:
         if not request.request_id:
             return None
         try:
-            row = _row(self._store, request.key)
-        except StoreAway as reason:
-            raise away(reason) from reason
+            row = _read_row(self._store, request.key)
+        except StoreUnreachable as reason:
+            raise store_unavailable_error(reason) from reason
         if row is None:
             return None
         value, revision = row
@@ -528,14 +533,14 @@ class Writer:
                 "this server cannot read; a new request needs a new id",
                 request_id=request.request_id,
             ) from error
-        if record.fingerprint != fingerprint_of(request.command):
+        if record.fingerprint != command_fingerprint(request.command):
             raise RequestIdReused(
                 f"request_id: {request.request_id!r} was used for another request; a new request "
                 "needs a new id",
                 request_id=request.request_id,
             )
         # That the replica comes there is part of confirming the answer (``_confirm``).
-        return Written(record.to_plan(self._codec), revision, repeated=True)
+        return CommitResult(record.replay_plan(self._codec), revision, repeated=True)
 
     # -- waiting -----------------------------------------------------------------------------
 
@@ -544,7 +549,7 @@ class Writer:
         no changes.
         """
         if why := self._store.identity.sealed:
-            raise sealed(why)
+            raise store_sealed_error(why)
         if self._replica.state is ReplicaState.STALE:
             raise StoreUnavailable("the store is away, so nothing can be written")
 
@@ -581,9 +586,10 @@ def _unconfirmed() -> StoreUnavailable:
     )
 
 
-def _without_what_is_hidden(known: Written, error: KdirError) -> Written:
-    """An answer of before, for a caller who would not be let do it any more: that it was done is
-    the caller's own doing, and may be what took the right away; what stands there is not shown.
+def _without_what_is_hidden(known: CommitResult, error: KdirError) -> CommitResult:
+    """Returns an answer of before, for a caller who would not be let do it any more: that it was
+    done is the caller's own doing, and may be what took the right away; what stands there is not
+    shown.
     """
     plan = replace(known.plan, grants=(), grants_changed=())
     if isinstance(error, PermissionDenied | NotReady):
@@ -591,9 +597,9 @@ def _without_what_is_hidden(known: Written, error: KdirError) -> Written:
     return replace(known, plan=plan)
 
 
-def _counts(guard: Guard) -> TypeGuard[KeyIs]:
-    """Whether it guards what is counted for a quota."""
-    return isinstance(guard, KeyIs) and guard.key.startswith(QUOTA)
+def _counts(guard: Guard) -> TypeGuard[KeyEquals]:
+    """Returns whether it guards what is counted for a quota."""
+    return isinstance(guard, KeyEquals) and guard.key.startswith(QUOTA)
 
 
 def _new_id() -> int:
@@ -601,7 +607,7 @@ def _new_id() -> int:
     return 3 + secrets.randbelow(2**63 - 3)
 
 
-def _row(store: Store, key: bytes) -> tuple[bytes, int] | None:
+def _read_row(store: Store, key: bytes) -> tuple[bytes, int] | None:
     """Value and revision of one key."""
     rows = store.read(key, limit=1)
     return (rows[0].value, rows[0].revision) if rows and rows[0].key == key else None

@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 from kdir.v1 import entry_pb2, policies_pb2, scan_pb2, watch_pb2
 
-from directory.namespace.command import Change
+from directory.namespace.command import EntryChange
 from directory.namespace.entry import NO_POLICIES, Entry, EntryGrants, Policies, etag_of
 from directory.namespace.snapshot import Node
 from directory.wire.entry_messages import entry_of, fill_policies, message_of, policies_of
@@ -119,7 +119,7 @@ class ProtoCodec:
 def record_to_proto(
     record: bytes, path: str, into: entry_pb2.Entry | None = None
 ) -> entry_pb2.Entry:
-    """The answer for a stored record, without making an entry of it first.
+    """Returns the answer for a stored record, without making an entry of it first.
 
     ``into`` is an empty message to fill, such as a field of the response; it is also what is given
     back.
@@ -140,7 +140,7 @@ def record_to_proto(
 def entry_to_proto(
     entry: Entry, path: str, node: Node | None = None, into: entry_pb2.Entry | None = None
 ) -> entry_pb2.Entry:
-    """The answer for an entry: as stored, with path and etag.
+    """Returns the answer for an entry: as stored, with path and etag.
 
     With ``node``, the node of a directory, how much stands directly in it is said too.
     """
@@ -155,7 +155,7 @@ def entry_to_proto(
 
 
 def entry_from_proto(message: entry_pb2.Entry) -> Entry:
-    """The entry that a create or update request wishes for.
+    """Returns the entry that a create or update request wishes for.
 
     Ids, etag, path, who changed it when, and what is output only are ignored: the entry id is 0.
 
@@ -163,20 +163,20 @@ def entry_from_proto(message: entry_pb2.Entry) -> Entry:
         InvalidArgument: naming the field, what was found and what would be right; also for a field
             that this version does not know, since it could not be kept.
     """
-    wished = entry_pb2.Entry()
-    wished.CopyFrom(message)
+    desired_config = entry_pb2.Entry()
+    desired_config.CopyFrom(message)
     for field in ("entry_id", "changed_at", "changed_by"):
-        wished.ClearField(field)
-    wished.change_count = 1
+        desired_config.ClearField(field)
+    desired_config.change_count = 1
     try:
-        _refuse_newer(wished)
-        return entry_of(wished, stored=False)
+        _refuse_newer(desired_config)
+        return entry_of(desired_config, stored=False)
     except ValueError as error:
         raise InvalidArgument(f"entry: {error}", field="entry") from None
 
 
 def policies_to_proto(policies: Policies) -> policies_pb2.Policies:
-    """Unset fields stay unset; a cleared key is said to be cleared."""
+    """Unsets fields stay unset; a cleared key is said to be cleared."""
     message = policies_pb2.Policies()
     fill_policies(message, policies)
     return message
@@ -197,7 +197,7 @@ def policies_from_proto(message: policies_pb2.Policies) -> Policies:
 
 
 def change_to_proto(
-    change: Change,
+    change: EntryChange,
     *,
     time_ms: int,
     revision: int = 0,
@@ -207,7 +207,7 @@ def change_to_proto(
     request_id: str = "",
     effective: policies_pb2.Policies | None = None,
 ) -> watch_pb2.ChangeEvent:
-    """The event of a change (PIP-39). ``revision`` is 0 until the change is committed.
+    """Returns the event of a change (PIP-39). ``revision`` is 0 until the change is committed.
     ``effective`` is the message of the change's, where that is at hand.
     """
     event = watch_pb2.ChangeEvent(
@@ -269,7 +269,7 @@ def _newer_fields(message: Message) -> Iterator[str]:
                 yield from (f"{field.name}.{number}" for number in _newer_fields(one))
 
 
-def _action(change: Change) -> watch_pb2.ChangeAction:
+def _action(change: EntryChange) -> watch_pb2.ChangeAction:
     if change.before is None:
         return watch_pb2.CHANGE_ACTION_INSERT
     if change.after is None:

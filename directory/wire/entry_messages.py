@@ -49,8 +49,8 @@ _NEWER_STATE: Final = "this state is of a newer version of kdir:"
 
 
 def entry_of(message: entry_pb2.Entry, *, stored: bool) -> Entry:
-    """The entry of a message. One that is not ``stored`` but sent is held to more: all of it must
-    make sense to this version.
+    """Returns the entry of a message. One that is not ``stored`` but sent is held to more: all of
+    it must make sense to this version.
 
     Raises:
         ValueError: naming the field, what was found and what would be right.
@@ -147,7 +147,7 @@ def _enum(kind: type[_E], number: int, unspecified: _E, field: str) -> _E:
 
 
 def policies_of(message: policies_pb2.Policies, *, stored: bool) -> Policies:
-    """The policies of a message; as ``entry_of``.
+    """Returns the policies of a message; as ``entry_of``.
 
     Raises:
         ValueError: as ``entry_of``.
@@ -182,7 +182,7 @@ def _settings(
 
 
 def message_of(entry: Entry) -> entry_pb2.Entry:
-    """The message of the stored form, on top of what a newer version wrote, if it did."""
+    """Returns the message of the stored form, on top of what a newer version wrote, if it did."""
     message = entry_pb2.Entry()
     if entry.unknown:
         message.MergeFromString(entry.unknown)

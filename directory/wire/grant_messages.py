@@ -10,7 +10,7 @@ from google.protobuf.message import DecodeError
 from kdir.v1 import access_pb2
 
 from directory.access.grant import Grant, Operation, Permission, ResourceKind, in_order
-from directory.access.principals import shown
+from directory.access.principals import quote_for_message
 from directory.namespace.entry import EntryGrants
 from resolver.errors import InvalidArgument
 
@@ -29,7 +29,7 @@ _E = TypeVar("_E", bound=IntEnum)
 
 
 def grant_to_proto(grant: Grant) -> access_pb2.Grant:
-    """The message of a grant."""
+    """Returns the message of a grant."""
     return access_pb2.Grant(
         principal=grant.principal,
         host=grant.host,
@@ -46,18 +46,18 @@ def grant_from_proto(message: access_pb2.Grant) -> Grant:
     Raises:
         InvalidArgument: naming the field, what was found and what would be right (A7).
     """
-    return Grant.of(
+    return Grant.from_fields(
         message.principal,
         message.host or "*",
         operation_from_proto(message.operation),
-        _known(Permission, message.permission, "permission"),
+        _parse_enum(Permission, message.permission, "permission"),
         resource_kind_from_proto(message.resource_kind),
         message.resource_name,
     )
 
 
 def grants_from_proto(messages: Iterable[access_pb2.Grant]) -> tuple[Grant, ...]:
-    """The grants of a request, in order.
+    """Returns the grants of a request, in order.
 
     Raises:
         InvalidArgument: as ``grant_from_proto``; or there is none.
@@ -69,12 +69,12 @@ def grants_from_proto(messages: Iterable[access_pb2.Grant]) -> tuple[Grant, ...]
 
 
 def operation_from_proto(number: int) -> Operation:
-    """An operation of the contract.
+    """Returns an operation of the contract.
 
     Raises:
         InvalidArgument: unset, or a number that this version gives no meaning.
     """
-    return _known(Operation, number, "operation")
+    return _parse_enum(Operation, number, "operation")
 
 
 def resource_kind_from_proto(number: int) -> ResourceKind:
@@ -83,16 +83,16 @@ def resource_kind_from_proto(number: int) -> ResourceKind:
     Raises:
         InvalidArgument: a number that this version gives no meaning.
     """
-    return _known(ResourceKind, number or ResourceKind.TOPIC, "resource_kind")
+    return _parse_enum(ResourceKind, number or ResourceKind.TOPIC, "resource_kind")
 
 
-def _known(kind: type[_E], number: int, field: str) -> _E:
+def _parse_enum(kind: type[_E], number: int, field: str) -> _E:
     try:
         return kind(number)
     except ValueError:
         known = ", ".join(f"{one.name} = {one.value}" for one in kind)
         raise InvalidArgument(
-            f"{field}: found {shown(number)}; known are {known}", field=field
+            f"{field}: found {quote_for_message(number)}; known are {known}", field=field
         ) from None
 
 
@@ -113,7 +113,7 @@ def stored_grant(message: access_pb2.Grant) -> Grant:
 
 
 def entry_grants_to_proto(grants: EntryGrants) -> access_pb2.Grants:
-    """The stored form."""
+    """Returns the stored form."""
     message = access_pb2.Grants(
         grants=map(grant_to_proto, grants.grants),
         change_count=grants.change_count,

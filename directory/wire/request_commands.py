@@ -35,7 +35,7 @@ _MAPS: Final = ("topic_config", "producer_defaults", "consumer_defaults", "tags"
 def create_command(
     request: directory_pb2.CreateEntryRequest, path: Path, bounds: Bounds = DEFAULT_BOUNDS
 ) -> Command:
-    """The command that a create request means.
+    """Returns the command that a create request means.
 
     Raises:
         InvalidArgument: no kind is said, or a field is wrong; named.
@@ -99,7 +99,8 @@ def update_command(
     check: Callable[[], None] = lambda: None,
     **common: Any,
 ) -> UpdateEntry:
-    """The command that an update request means: the value of each field that the mask names.
+    """Returns the command that an update request means: the value of each field that the mask
+    names.
 
     ``check`` is called now and then, and raises when nobody waits any more.
 
@@ -148,8 +149,8 @@ def policy_changes(
     bounds: Bounds = DEFAULT_BOUNDS,
     check: Callable[[], None] = lambda: None,
 ) -> Mapping[str, object]:
-    """The changes of policies that a mask names, as ``UpdateEntry`` has them. The mask's paths are
-    those of an update, such as ``policies.owner``; ``check`` as in ``update_command``.
+    """Returns the changes of policies that a mask names, as ``UpdateEntry`` has them. The mask's
+    paths are those of an update, such as ``policies.owner``; ``check`` as in ``update_command``.
 
     Raises:
         InvalidArgument: a path that is no policy's, or a value that is wrong.
@@ -227,14 +228,14 @@ def _policy(field: str, policies: Policies) -> object:
 
 
 def _mode(entry: entry_pb2.Entry) -> LinkMode:
-    return _known("link.mode", LinkMode, entry.link.mode or LinkMode.FIRST)
+    return _parse_enum("link.mode", LinkMode, entry.link.mode or LinkMode.FIRST)
 
 
 def _writes(entry: entry_pb2.Entry) -> LinkWrites:
-    return _known("link.writes", LinkWrites, entry.link.writes or LinkWrites.STAY)
+    return _parse_enum("link.writes", LinkWrites, entry.link.writes or LinkWrites.STAY)
 
 
-def _known(field: str, kind: type[E], number: int) -> E:
+def _parse_enum(field: str, kind: type[E], number: int) -> E:
     try:
         return kind(number)
     except ValueError:

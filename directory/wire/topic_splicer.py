@@ -14,7 +14,7 @@ from kdir.v1 import policies_pb2, resolve_pb2
 
 from directory.namespace.snapshot import Node
 
-__all__ = ["Splicer"]
+__all__ = ["TopicSplicer"]
 
 _ENTRY_ID: Final = 0x11
 _TOPIC: Final = 0x2A
@@ -29,7 +29,7 @@ _ETAGS: Final = [b"\x1a%c" % length for length in range(_MANY)]
 """Tag and length."""
 
 
-class Splicer:
+class TopicSplicer:
     """Makes the parts for the topics directly in one directory."""
 
     __slots__ = ("_containers", "_heads", "_tail", "_topic", "size")
@@ -46,8 +46,8 @@ class Splicer:
         self.size: Final = len(self._tail)
         self._heads = _heads_for(len(self._tail))
 
-    def part(self, path: str, name: str) -> bytes | None:
-        """The bytes of a ResolveResponse with the topic's outcome only; None: ask protobuf.
+    def resolve_response_bytes(self, path: str, name: str) -> bytes | None:
+        """Returns the bytes of a ResolveResponse with the topic's outcome only; None: ask protobuf.
 
         ``path`` is the canonical path whose last segment is ``name``.
         """

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from resolver.cli import units
+from resolver.cli.create_move_remove import ENTRY_FORMATS, PLAN, show_entry
 from resolver.cli.output import Column, Styled, Table
 from resolver.cli.parser import Argument, Arguments, Option, UsageError, Verb
-from resolver.cli.session import Place, place
-from resolver.cli.writing import ENTRY_FORMATS, PLAN, show_entry
+from resolver.cli.session import PathArgument, parse_path_argument
 from resolver.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ _RULE_KEYS: Final = ("match", "split_on", "into", "strip_prefix", "ignore")
 
 
 def _adopt(session: Session, arguments: Arguments) -> int:
-    where = place(arguments.one("PATH"))
+    where = parse_path_argument(arguments.one("PATH"))
     topic, file = arguments.one("topic"), arguments.one("map")
     if bool(topic) == bool(file):
         raise UsageError("one of --topic NAME and --map FILE is needed", verb="adopt")
@@ -32,7 +32,7 @@ def _adopt(session: Session, arguments: Arguments) -> int:
     return _adopt_by_rules(session, arguments, where, read_rules(file))
 
 
-def _adopt_one(session: Session, arguments: Arguments, where: Place, topic: str) -> int:
+def _adopt_one(session: Session, arguments: Arguments, where: PathArgument, topic: str) -> int:
     from kdir.v1 import directory_pb2, entry_pb2
 
     request = directory_pb2.CreateEntryRequest(
@@ -49,7 +49,7 @@ def _adopt_one(session: Session, arguments: Arguments, where: Place, topic: str)
 
 
 def read_rules(file: str) -> list[admin_pb2.MappingRule]:
-    """Read ``[[rule]]`` tables of a TOML file; ``-`` is stdin.
+    """Reads ``[[rule]]`` tables of a TOML file; ``-`` is stdin.
 
     Raises:
         InvalidArgument: it is no such file; names the rule, the key and what would be right.
@@ -94,7 +94,7 @@ def _rule(rule: Any, where: str) -> admin_pb2.MappingRule:
 def _adopt_by_rules(
     session: Session,
     arguments: Arguments,
-    where: Place,
+    where: PathArgument,
     rules: Sequence[admin_pb2.MappingRule],
 ) -> int:
     from kdir.v1 import admin_pb2
@@ -121,19 +121,20 @@ def _adopt_by_rules(
     counts: dict[str, int] = {}
     for one in answer.adoptions:
         counts[one.action] = counts.get(one.action, 0) + 1
-    told = ", ".join(f"{action} {units.count(number)}" for action, number in counts.items())
+    reported = ", ".join(f"{action} {units.count(number)}" for action, number in counts.items())
     if answer.omitted_count:
         out.note(f"{units.count(answer.omitted_count)} more topics not listed")
     if answer.HasField("progress"):
-        from resolver.cli import progress
+        from resolver.cli import large_changes
 
-        out.note(f"continues in the background: {told}")
+        out.note(f"continues in the background: {reported}")
         out.note(
-            f"{progress.told(answer.progress)}; follow it with kdir stat {answer.progress.path}"
+            f"{large_changes.progress_text(answer.progress)}; follow it with kdir stat "
+            f"{answer.progress.path}"
         )
         return 0
     done = "dry run: would" if arguments.flag("plan") else "done"
-    out.note(f"{done}{'' if arguments.flag('plan') else ':'} {told or 'adopt nothing'}")
+    out.note(f"{done}{'' if arguments.flag('plan') else ':'} {reported or 'adopt nothing'}")
     return 0
 
 
@@ -154,21 +155,21 @@ def _adoption_row(one: admin_pb2.Adoption) -> Sequence[str | Styled]:
 def _acknowledge(session: Session, arguments: Arguments) -> int:
     from kdir.v1 import admin_pb2
 
-    where = place(arguments.one("PATH"))
+    where = parse_path_argument(arguments.one("PATH"))
     resolver = session.resolver
-    said = arguments.one("stopped")
-    if not said:
+    answered = arguments.one("stopped")
+    if not answered:
         status = resolver.call(
             where.path,
             "AdminService.GetStatus",
             admin_pb2.GetStatusRequest(cluster=resolver.owner_of(where.path).cluster_id),
         )
         cluster = status.authority.cluster.cluster
-        said = status.kafka.stopped
-        if not said:
+        answered = status.kafka.stopped
+        if not answered:
             session.out.note(f"{cluster} is not stopped: there is nothing to acknowledge")
             return 0
-        session.out.note(f"{cluster} has stopped: {said}", "bad")
+        session.out.note(f"{cluster} has stopped: {answered}", "bad")
         if not session.interactive:
             raise UsageError(
                 "to acknowledge, pass the stop reason verbatim: --stopped TEXT", verb="ack"
@@ -177,7 +178,7 @@ def _acknowledge(session: Session, arguments: Arguments) -> int:
             session.out.note(f"{cluster} is still stopped")
             return 0
     owner = resolver.owner_of(where.path)
-    request = admin_pb2.AcknowledgeRequest(stopped=said, cluster=owner.cluster_id)
+    request = admin_pb2.AcknowledgeRequest(stopped=answered, cluster=owner.cluster_id)
     resolver.call(where.path, "AdminService.Acknowledge", request)
     session.out.note("acknowledged: resumed")
     return 0

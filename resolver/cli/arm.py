@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Final
 from resolver.cli import units
 from resolver.cli.output import plain
 from resolver.cli.parser import Argument, Arguments, Option, UsageError, Verb
-from resolver.cli.session import place
+from resolver.cli.session import parse_path_argument
 
 if TYPE_CHECKING:
     from kdir.v1 import policies_pb2
 
     from resolver.cli.output import Output
-    from resolver.cli.session import Place, Session
+    from resolver.cli.session import PathArgument, Session
 
 __all__ = ["ASPECTS", "VERBS"]
 
@@ -23,7 +23,7 @@ ASPECTS: Final = ("create", "configs", "acls", "delete")
 def _arm(session: Session, arguments: Arguments) -> int:
     from kdir.v1 import policies_pb2
 
-    where, aspect = place(arguments.one("PATH")), arguments.one("aspect")
+    where, aspect = parse_path_argument(arguments.one("PATH")), arguments.one("aspect")
     if aspect not in ASPECTS:
         raise UsageError(f"--aspect: expected one of {', '.join(ASPECTS)}", verb="arm")
     plan, takeover = arguments.one("plan"), arguments.flag("takeover")
@@ -82,7 +82,7 @@ def _show_acls(
     names = max((len(call.resource) for call in calls), default=0)
     out.lines(
         f"  {call.operation}  {call.resource:<{names}}  {call.key}"
-        f"{_takeover_word(takeover=takeover) if call.takeover else ''}"
+        f"{_takeover_text(takeover=takeover) if call.takeover else ''}"
         for call in calls
     )
     out.lines(
@@ -96,7 +96,7 @@ def _show_acls(
         )
 
 
-def _takeover_word(*, takeover: bool) -> str:
+def _takeover_text(*, takeover: bool) -> str:
     return "  (first ACL of an open resource)" if takeover else "  (needs --takeover)"
 
 
@@ -104,7 +104,7 @@ def _value(call: policies_pb2.KafkaCall, field: str) -> str:
     return str(getattr(call, field)) if call.HasField(field) else "(default)"
 
 
-def _do(session: Session, where: Place, aspect: str, plan: str, *, takeover: bool) -> int:
+def _do(session: Session, where: PathArgument, aspect: str, plan: str, *, takeover: bool) -> int:
     from kdir.v1 import policies_pb2
 
     path = str(where.path)

@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 from resolver.cli import units
 from resolver.cli.output import plain
 from resolver.cli.parser import Argument, Arguments, Option, UsageError, Verb
-from resolver.cli.streams import CLUSTER_PATH, meant, messages
+from resolver.cli.streams import CLUSTER_PATH, chosen_cluster, messages
 from resolver.errors import (
     AlreadyExists,
     DeadlineExceeded,
@@ -40,7 +40,7 @@ def _backup(session: Session, arguments: Arguments) -> int:
             raise UsageError("--to -: a backup is no text for a terminal", verb="backup")
     elif target and not arguments.flag("force"):
         _refuse_existing(target)
-    servers, cluster = meant(session, arguments)
+    servers, cluster = chosen_cluster(session, arguments)
     attempts: list[str] = []
     last: KdirError | None = None
     for server in servers:
@@ -48,7 +48,7 @@ def _backup(session: Session, arguments: Arguments) -> int:
             if target == "-":
                 writer = _receive(session, server, cluster, sys.stdout.buffer)
                 sys.stdout.buffer.flush()
-                _told(session, writer, server, "stdout", 0)
+                _print_backup_summary(session, writer, server, "stdout", 0)
             else:
                 _to_file(session, server, cluster, target, force=arguments.flag("force"))
             return 0
@@ -90,7 +90,7 @@ def _to_file(session: Session, server: str, cluster: str, target: str, *, force:
     finally:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(part)
-    _told(session, writer, server, target, size)
+    _print_backup_summary(session, writer, server, target, size)
 
 
 def _put_in_place(part: str, target: str, *, force: bool) -> None:
@@ -158,7 +158,9 @@ _LAST_SECOND: Final = 253_402_300_799
 """Of the year 9999."""
 
 
-def _told(session: Session, writer: Any, server: str, target: str, size: int) -> None:
+def _print_backup_summary(
+    session: Session, writer: Any, server: str, target: str, size: int
+) -> None:
     out, header = session.out, writer.header
     if target != "stdout":
         if out.structured:

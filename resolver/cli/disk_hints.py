@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
-__all__ = ["FRESH_SECONDS", "MOST_NAMES", "Names", "cache_folder"]
+__all__ = ["FRESH_SECONDS", "MOST_NAMES", "ListingCache", "cache_folder"]
 
 FRESH_SECONDS: Final = 30.0
 """For so long a listing is completed from without asking again."""
@@ -25,14 +25,14 @@ _MOST_FILES: Final = 1_000
 
 
 def cache_folder() -> str:
-    """Where kdir keeps what it can find again (XDG base directories)."""
+    """Returns where kdir keeps what it can find again (XDG base directories)."""
     base = os.environ.get("XDG_CACHE_HOME", "")
     if not os.path.isabs(base):
         base = os.path.join(os.path.expanduser("~"), ".cache")
     return os.path.join(base, "kdir")
 
 
-class Names:
+class ListingCache:
     """What was listed of directories by way of ``servers``. Names end in ``/`` for containers."""
 
     def __init__(self, servers: Sequence[str], *, clock: Callable[[], float] = time.time) -> None:
@@ -41,7 +41,7 @@ class Names:
         self._clock = clock
 
     def load(self, directory: str, start: str, *, most_age_seconds: float) -> list[str] | None:
-        """The children's names that begin with ``start``; None if that is not known."""
+        """Returns the children's names that begin with ``start``; None if that is not known."""
         for length in range(len(start) + 1):
             names = self._read(directory, start[:length], most_age_seconds)
             if names is not None:
@@ -49,7 +49,7 @@ class Names:
         return None
 
     def store(self, directory: str, start: str, names: Sequence[str]) -> None:
-        """Keep all the names that begin with ``start``; a disk that refuses is not an error."""
+        """Keeps all the names that begin with ``start``; a disk that refuses is not an error."""
         with contextlib.suppress(OSError):
             os.makedirs(self._folder, mode=0o700, exist_ok=True)
             path = self._file(directory, start)
@@ -80,7 +80,7 @@ class Names:
         return names if fresh and key == self._key(directory, start) else None
 
     def _sweep(self) -> None:
-        """Remove the older half when there is too much; it would be asked again anyway."""
+        """Removes the older half when there is too much; it would be asked again anyway."""
         with os.scandir(self._folder) as found:
             files = [entry for entry in found if entry.is_file()]
         if len(files) > _MOST_FILES:

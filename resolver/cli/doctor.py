@@ -34,10 +34,12 @@ _Look = tuple[_Server, "admin_pb2.GetStatusResponse | KdirError"]
 
 def _doctor(session: Session, arguments: Arguments) -> int:
     named = [_Server(endpoint, "", "", "") for endpoint in session.servers()]
-    looks = _look(session, named)
+    looks = _query_servers(session, named)
     if not arguments.flag("local"):
-        looks += _look(session, _unseen(looks, _known(session, named)))
-        looks += _look(session, _unseen(looks, [one for look in looks for one in _siblings(look)]))
+        looks += _query_servers(session, _unseen(looks, _known_servers(session, named)))
+        looks += _query_servers(
+            session, _unseen(looks, [one for look in looks for one in _siblings(look)])
+        )
     problems = [problem for look in looks for problem in _problems(look)]
     problems += _shared(looks)
     out = session.out
@@ -45,7 +47,7 @@ def _doctor(session: Session, arguments: Arguments) -> int:
         for server, status in looks:
             out.record(_record(server, status))
     else:
-        rows = [_row(server, status, human=out.human) for server, status in looks]
+        rows = [_table_row(server, status, human=out.human) for server, status in looks]
         Table(out, _COLUMNS).rows(sorted(rows, key=lambda row: str(row[0])))
     _set_up(session)
     _who(session, looks)
@@ -75,7 +77,7 @@ def _unseen(looks: Sequence[_Look], servers: Sequence[_Server]) -> list[_Server]
 
 
 def _siblings(look: _Look) -> Iterator[_Server]:
-    """The servers of the same cluster, as one of them knows them."""
+    """Yields the servers of the same cluster, as one of them knows them."""
     _, status = look
     if not isinstance(status, KdirError):
         cluster = status.authority.cluster
@@ -85,7 +87,7 @@ def _siblings(look: _Look) -> Iterator[_Server]:
 
 
 def _level(look: _Look) -> str:
-    """What is to be done about a cluster's feature level; empty = nothing."""
+    """Returns what is to be done about a cluster's feature level; empty = nothing."""
     _, status = look
     if isinstance(status, KdirError) or not status.members:
         return ""
@@ -100,8 +102,10 @@ def _level(look: _Look) -> str:
     return f"{cluster.mount}: older than the others: {', '.join(behind)}" if behind else ""
 
 
-def _known(session: Session, named: Sequence[_Server]) -> list[_Server]:
-    """The servers of the root, and of every mount that the first of ``named`` to answer knows."""
+def _known_servers(session: Session, named: Sequence[_Server]) -> list[_Server]:
+    """Returns the servers of the root, and of every mount that the first of ``named`` to answer
+    knows.
+    """
     from kdir.v1 import federation_pb2
 
     from resolver.transport import method
@@ -126,7 +130,7 @@ def _known(session: Session, named: Sequence[_Server]) -> list[_Server]:
 
 
 def _root(session: Session) -> list[_Server]:
-    """The servers of ``/``, which no mount names; none where nothing leads there."""
+    """Returns the servers of ``/``, which no mount names; none where nothing leads there."""
     try:
         root = session.resolver.owner_of("/")
     except NoRoute:
@@ -137,8 +141,8 @@ def _root(session: Session) -> list[_Server]:
     return [_Server(endpoint, root.cluster_id, root.cluster, "/") for endpoint in root.endpoints]
 
 
-def _look(session: Session, servers: Sequence[_Server]) -> list[_Look]:
-    """Ask all at once: those that do not answer must not add up."""
+def _query_servers(session: Session, servers: Sequence[_Server]) -> list[_Look]:
+    """Asks all at once: those that do not answer must not add up."""
     from concurrent.futures import ThreadPoolExecutor
 
     if not servers:
@@ -160,7 +164,7 @@ def _asker(session: Session) -> Callable[[_Server], admin_pb2.GetStatusResponse 
     def ask(server: _Server) -> admin_pb2.GetStatusResponse | KdirError:
         if not server.endpoint:
             return Unreachable("no known servers for this cluster")
-        if server.endpoint not in named and (why := allow.refusal(server.endpoint)):
+        if server.endpoint not in named and (why := allow.why_not_allowed(server.endpoint)):
             return BadReferral(why)
         request = admin_pb2.GetStatusRequest(cluster=server.cluster_id)
         try:
@@ -195,7 +199,7 @@ _NAMED: Final = 5
 _STATES: Final = {0: "-", 1: "loading", 2: "serving", 3: "stale"}
 
 
-def _row(
+def _table_row(
     server: _Server, status: admin_pb2.GetStatusResponse | KdirError, *, human: bool
 ) -> list[str | Styled]:
     if isinstance(status, KdirError):
@@ -203,13 +207,13 @@ def _row(
         return [server.mount or "?", server.cluster or "?", server.endpoint or "-", state,
                 "-", "-", "-", "-", "-"]  # fmt: skip
     cluster = status.authority.cluster
-    word = _state(status)
+    part = _state(status)
     up = units.age(status.uptime_seconds) if human else f"{status.uptime_seconds:.3f}"
     return [
         cluster.mount,
         cluster.cluster,
         server.endpoint,
-        word if word == "serving" else Styled(word, "warn"),
+        part if part == "serving" else Styled(part, "warn"),
         units.count(status.topic_count) if human else str(status.topic_count),
         _parent(status),
         _kafka(status),
@@ -219,7 +223,7 @@ def _row(
 
 
 def _state(status: admin_pb2.GetStatusResponse) -> str:
-    """The states of /readyz (directory/server/health.py), such as ``stale 12 s``."""
+    """Returns the states of /readyz (directory/server/health.py), such as ``stale 12 s``."""
     name = _STATES.get(status.replica_state, str(status.replica_state))
     if name == "loading":
         return name
@@ -261,14 +265,14 @@ def _kafka(status: admin_pb2.GetStatusResponse) -> str | Styled:
         "ACL resources rejected": kafka.acl_refused_count,
         "ACLs removed externally": kafka.acl_lost_count,
     }  # fmt: skip
-    told = ", ".join(f"{name}: {number}" for name, number in counts.items() if number)
-    if told:
-        return Styled(told, "warn")
+    reported = ", ".join(f"{name}: {number}" for name, number in counts.items() if number)
+    if reported:
+        return Styled(reported, "warn")
     return "ok" if kafka.leader else "standby"
 
 
 def _unlike(look: _Look) -> Iterator[str]:
-    """The mount, where Kafka is not yet as it is wished."""
+    """Yields the mount, where Kafka is not yet as it is wished."""
     _, status = look
     if not isinstance(status, KdirError):
         kafka = status.kafka
@@ -282,8 +286,8 @@ _UNDER_WAY: Final = (
 
 
 def _changes(looks: Sequence[_Look]) -> Iterator[str]:
-    """The large changes on their way, each once, whichever servers know of it."""
-    from resolver.cli.progress import told
+    """Yields the large changes on their way, each once, whichever servers know of it."""
+    from resolver.cli.large_changes import progress_text
 
     seen: set[tuple[str, str]] = set()
     for _, status in looks:
@@ -293,11 +297,11 @@ def _changes(looks: Sequence[_Look]) -> Iterator[str]:
         for one in status.progress:
             if (cluster.cluster_id, one.change_id) not in seen:
                 seen.add((cluster.cluster_id, one.change_id))
-                yield f"{cluster.mount}: {told(one)}"
+                yield f"{cluster.mount}: {progress_text(one)}"
 
 
 def _problems(look: _Look) -> Iterator[str]:
-    """What is not as it should be, one sentence each."""
+    """Yields what is not as it should be, one sentence each."""
     server, status = look
     if isinstance(status, KdirError):
         cluster = server.cluster or server.cluster_id
@@ -334,7 +338,9 @@ def _problems(look: _Look) -> Iterator[str]:
 
 
 def _shared(looks: Sequence[_Look]) -> Iterator[str]:
-    """Clusters with one Kafka that do not know of each other: where they do, one says so itself."""
+    """Yields clusters with one Kafka that do not know of each other: where they do, one says so
+    itself.
+    """
     by_kafka: dict[str, dict[str, str]] = {}
     settled: set[str] = set()
     for _, status in looks:
@@ -353,7 +359,7 @@ def _shared(looks: Sequence[_Look]) -> Iterator[str]:
 
 
 def _attended(where: str, status: admin_pb2.GetStatusResponse) -> Iterator[str]:
-    """What kdir does not push to Kafka before somebody has looked."""
+    """Yields what kdir does not push to Kafka before somebody has looked."""
     kafka, mount = status.kafka, status.authority.cluster.mount
     if kafka.replaced_count:
         yield (
@@ -390,7 +396,9 @@ def _attended(where: str, status: admin_pb2.GetStatusResponse) -> Iterator[str]:
 
 
 def _set_aside(where: str, status: admin_pb2.GetStatusResponse) -> Iterator[str]:
-    """The values of the store that could not be read, all that is told of them being said once."""
+    """Yields the values of the store that could not be read, all that is told of them being said
+    once.
+    """
     count = status.quarantined_count or len(status.quarantined)  # an older server does not count
     if not count:
         return
@@ -424,11 +432,11 @@ def _set_up(session: Session) -> None:
         "kafka": ("confluent_kafka",),
         "index": ("pyspark", "pyarrow", "deltalake", "duckdb"),
     }
-    told = [
+    reported = [
         f"kdir[{name}] {'installed' if all(find_spec(one) for one in needs) else 'not installed'}"
         for name, needs in extras.items()
     ]
-    session.out.note(f"extras:  {', '.join(told)}", "faint")
+    session.out.note(f"extras:  {', '.join(reported)}", "faint")
 
 
 def _who(session: Session, looks: Sequence[_Look]) -> None:

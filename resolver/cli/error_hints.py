@@ -36,7 +36,7 @@ _COULD_NOT_SAY = 3
 
 
 def explain(error: KdirError, session: Session | None) -> None:
-    """Print the error, and what could be done about it."""
+    """Prints the error, and what could be done about it."""
     complain(f"error: {headline(error)} ({error.reason})")
     complain(*(f"  {hint}" for hint in hints(error)))
     if isinstance(error, Absent) and session is not None and any(session.login()):
@@ -53,7 +53,7 @@ def explain(error: KdirError, session: Session | None) -> None:
 
 
 def headline(error: KdirError) -> str:
-    """The error in one sentence, without what the hints say better."""
+    """Returns the error in one sentence, without what the hints say better."""
     missing = error.metadata.get("missing")
     if isinstance(error, InvalidNamespace) and missing:
         return f"{missing} does not exist"
@@ -61,7 +61,7 @@ def headline(error: KdirError) -> str:
 
 
 def hints(error: KdirError) -> Iterator[str]:
-    """What to try next, one line each."""
+    """Yields what to try next, one line each."""
     facts = error.metadata
     match error:
         case InvalidNamespace() if "missing" in facts:

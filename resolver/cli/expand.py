@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from resolver.directory_listing import Listed, NotListed
+from resolver.directory_listing import ListedEntry, NotListed
 from resolver.errors import Absent, InvalidPath, KdirError
 from resolver.glob import Glob
 from resolver.path import ROOT, Path, check_segment, is_system
@@ -17,16 +17,17 @@ from resolver.path import ROOT, Path, check_segment, is_system
 if TYPE_CHECKING:
     from resolver.client import Resolver
 
-__all__ = ["expand"]
+__all__ = ["expand_glob"]
 
 _CONTAINERS: Final = ("directory", "link", "mount")
 _SIGNS: Final = frozenset("*?[")
 
 
-def expand(
+def expand_glob(
     resolver: Resolver, text: str, gaps: list[NotListed], *, include_system: bool = False
-) -> Iterator[Listed]:
-    """The entries that a pattern matches, in path order; what could not be asked goes to ``gaps``.
+) -> Iterator[ListedEntry]:
+    """Yields the entries that a pattern matches, in path order; what could not be asked goes to
+    ``gaps``.
 
     A pattern that ends in ``/`` matches only what one can go into. System entries match where
     they are wanted, or a segment begins with ``__`` itself.
@@ -65,8 +66,8 @@ class _Expansion:
         self._gaps = gaps
         self._include_system = include_system
 
-    def at(self, base: Path, segments: Sequence[str]) -> Iterator[Listed]:
-        """What matches ``segments`` below ``base``; what is not there is no match."""
+    def at(self, base: Path, segments: Sequence[str]) -> Iterator[ListedEntry]:
+        """Yields what matches ``segments`` below ``base``; what is not there is no match."""
         while len(segments) > 1 and _is_plain(segments[0]):
             check_segment(segments[0])
             base, segments = base.child(segments[0]), segments[1:]
@@ -80,14 +81,14 @@ class _Expansion:
         except KdirError as error:
             self._gaps.append(NotListed(base, error))
 
-    def _below(self, base: Path) -> Iterator[Listed]:
+    def _below(self, base: Path) -> Iterator[ListedEntry]:
         listing = self._resolver.list(base, recursive=True, include_system=self._include_system)
         for one in listing:
             if self._pattern.matches(one.path.segments):
                 yield one
         self._gaps.extend(listing.not_listed)
 
-    def _in(self, base: Path, segments: Sequence[str]) -> Iterator[Listed]:
+    def _in(self, base: Path, segments: Sequence[str]) -> Iterator[ListedEntry]:
         last = len(segments) == 1
         listing = self._resolver.list(
             base,

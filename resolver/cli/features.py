@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from resolver.cli.output import Column, Styled, Table, plain
 from resolver.cli.parser import Argument, Arguments, Option, UsageError, Verb
-from resolver.cli.streams import CLUSTER_PATH, ask_meant
+from resolver.cli.streams import CLUSTER_PATH, call_chosen_cluster
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,7 +33,7 @@ def _features(session: Session, arguments: Arguments) -> int:
 def _show(session: Session, arguments: Arguments) -> int:
     from kdir.v1 import admin_pb2
 
-    status: admin_pb2.GetStatusResponse = ask_meant(
+    status: admin_pb2.GetStatusResponse = call_chosen_cluster(
         session, arguments, "AdminService.GetStatus", admin_pb2.GetStatusRequest()
     )
     out, cluster = session.out, status.authority.cluster
@@ -43,7 +43,7 @@ def _show(session: Session, arguments: Arguments) -> int:
         levels = {"finalised_level": status.finalised_level, "supported_level": supported}
         out.record(named | levels | {"members": [plain(one) for one in status.members]})
         return 0
-    Table(out, _COLUMNS).rows([_row(one, status.finalised_level) for one in status.members])
+    Table(out, _COLUMNS).rows([_table_row(one, status.finalised_level) for one in status.members])
     out.note(_state(cluster.cluster, status.finalised_level, supported, status.members))
     return 0
 
@@ -60,7 +60,7 @@ _COLUMNS: Final = (
 )
 
 
-def _row(member: admin_pb2.Member, finalised: int) -> list[str | Styled]:
+def _table_row(member: admin_pb2.Member, finalised: int) -> list[str | Styled]:
     return [
         member.server,
         str(member.feature_level),
@@ -103,19 +103,19 @@ def _finalize(session: Session, arguments: Arguments) -> int:
 
     def ask(*, validate_only: bool) -> admin_pb2.FinalizeFeaturesResponse:
         request = admin_pb2.FinalizeFeaturesRequest(level=level, validate_only=validate_only)
-        answer: admin_pb2.FinalizeFeaturesResponse = ask_meant(
+        answer: admin_pb2.FinalizeFeaturesResponse = call_chosen_cluster(
             session, arguments, "AdminService.FinalizeFeatures", request
         )
         return answer
 
-    told = ask(validate_only=True)
-    wanted = level or max(told.supported_level, told.finalised_level)
-    if wanted <= told.finalised_level:
-        out.note(f"level {told.finalised_level} is already finalized")
+    reported = ask(validate_only=True)
+    wanted = level or max(reported.supported_level, reported.finalised_level)
+    if wanted <= reported.finalised_level:
+        out.note(f"level {reported.finalised_level} is already finalized")
     elif plan:
         out.note(
             f"dry run: would finalize level {wanted} (current level: "
-            f"{told.finalised_level or 'unreadable'}); older servers could not rejoin"
+            f"{reported.finalised_level or 'unreadable'}); older servers could not rejoin"
         )
     elif (
         session.interactive
@@ -124,10 +124,10 @@ def _finalize(session: Session, arguments: Arguments) -> int:
     ):
         out.note("unchanged")
     else:
-        told = ask(validate_only=False)
-        out.note(f"level {told.finalised_level} is finalized; older servers cannot rejoin")
+        reported = ask(validate_only=False)
+        out.note(f"level {reported.finalised_level} is finalized; older servers cannot rejoin")
     if out.structured:
-        out.record(told)
+        out.record(reported)
     return 0
 
 

@@ -20,7 +20,9 @@ __all__ = ["VERBS", "table_location"]
 
 
 def table_location(arguments: Arguments, environ: Mapping[str, str]) -> str:
-    """The index to use: ``--table``, else ``KDIR_INDEX``, else one in the user's data folder."""
+    """Returns the index to use: ``--table``, else ``KDIR_INDEX``, else one in the user's data
+    folder.
+    """
     given = arguments.one("table") or environ.get("KDIR_INDEX", "")
     if given:
         return given
@@ -50,7 +52,7 @@ def _find(session: Session, arguments: Arguments) -> int:
     elif out.format == "name":
         out.lines(row.path for row in found.rows)
     else:
-        Table(out, _COLUMNS).rows([_row(row, human=out.human) for row in found.rows])
+        Table(out, _COLUMNS).rows([_table_row(row, human=out.human) for row in found.rows])
     if found.total > len(found.rows):
         out.note(f"{units.count(found.total - len(found.rows))} more; raise --limit to see them")
     for state in found.stale:
@@ -68,7 +70,7 @@ _COLUMNS: Final = (
 )
 
 
-def _row(row: FoundTopic, *, human: bool) -> list[str | Styled]:
+def _table_row(row: FoundTopic, *, human: bool) -> list[str | Styled]:
     state: str | Styled = row.provision
     if row.provision != "active":
         state = Styled(row.provision, "warn")
@@ -130,7 +132,7 @@ def _index(session: Session, arguments: Arguments) -> int:
 
 
 def _build(session: Session, arguments: Arguments, table: str) -> int:
-    from resolver.index.job import build
+    from resolver.index.build import build
     from resolver.index.spark_session import SparkSettings
 
     conf: dict[str, str] = {}

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from resolver.access_requests import grants_of, principal_of, words_of
+from resolver.access_requests import grant_text, grants_of, principal_of
 from resolver.cli import units
+from resolver.cli.create_move_remove import PLAN
 from resolver.cli.output import Column, Table, plain
 from resolver.cli.parser import Argument, Arguments, Option, UsageError, Verb
-from resolver.cli.plan_output import show_change
-from resolver.cli.session import place
-from resolver.cli.writing import PLAN
+from resolver.cli.plan_output import print_change_plan
+from resolver.cli.session import parse_path_argument
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,24 +42,24 @@ def _revoke(session: Session, arguments: Arguments) -> int:
         who = principal_of(arguments.one("PRINCIPAL"))
         for one in answer.grants:
             if one.principal == who:
-                session.out.note(f"what {who} has there: {words_of(one)}")
+                session.out.note(f"what {who} has there: {grant_text(one)}")
     return 0
 
 
 def _put(session: Session, arguments: Arguments, method: str, request: Any) -> Any:
-    """Fill the request in and ask the owner."""
-    where = place(arguments.one("PATH"))
+    """Fills the request in and asks the owner."""
+    where = parse_path_argument(arguments.one("PATH"))
     request.path, request.kind = str(where.path), where.kind
-    request.grants.extend(_wished(arguments))
+    request.grants.extend(_desired_config(arguments))
     request.validate_only = arguments.flag("plan")
     return session.resolver.call(where.path, f"AccessService.{method}", request)
 
 
-def _wished(arguments: Arguments) -> list[access_pb2.Grant]:
+def _desired_config(arguments: Arguments) -> list[access_pb2.Grant]:
     resource, name = _resource(arguments)
     return grants_of(
         arguments.one("PRINCIPAL"),
-        [word for word in arguments.one("OPERATIONS").split(",") if word],
+        [part for part in arguments.one("OPERATIONS").split(",") if part],
         deny=arguments.flag("deny"),
         host=_host(arguments),
         resource=resource,
@@ -68,7 +68,7 @@ def _wished(arguments: Arguments) -> list[access_pb2.Grant]:
 
 
 def _host(arguments: Arguments) -> str:
-    """The address asked for; empty = every host, where none was named."""
+    """Returns the address asked for; empty = every host, where none was named."""
     host = arguments.one("host")
     if arguments.flag("host") and not host.strip():
         # Such as "$HOST" of a script where it is not set: every host must be asked for.
@@ -97,15 +97,18 @@ def _changed(
     if out.structured:
         out.record(plain(answer))
     else:
-        out.lines(words_of(one) for one in changed)
-        said = f"{f'would be {what}' if planned else what} at {place(arguments.one('PATH'))}"
+        out.lines(grant_text(one) for one in changed)
+        answered = (
+            f"{f'would be {what}' if planned else what} at "
+            f"{parse_path_argument(arguments.one('PATH'))}"
+        )
         topics = units.plural(answer.topic_count, "topic")
         grants = units.plural(len(changed), "grant")
-        about = f"{said}: {grants}, for {topics} there and below"
+        about = f"{answered}: {grants}, for {topics} there and below"
         none = "already granted" if what == "granted" else "no such grant"
         out.note(about if changed else f"no change: {none}")
     if planned:
-        show_change(out, answer.plan, recorded=True)
+        print_change_plan(out, answer.plan, recorded=True)
 
 
 # -- reading ---------------------------------------------------------------------------------------
@@ -114,7 +117,7 @@ def _changed(
 def _grants(session: Session, arguments: Arguments) -> int:
     from kdir.v1 import access_pb2
 
-    where = place(arguments.one("PATH"))
+    where = parse_path_argument(arguments.one("PATH"))
     request = access_pb2.ListGrantsRequest(path=str(where.path), kind=where.kind)
     answer: access_pb2.ListGrantsResponse = session.resolver.call(
         where.path, "AccessService.ListGrants", request
@@ -147,7 +150,7 @@ def _check(session: Session, arguments: Arguments) -> int:
         return _check_any(session, arguments)
     if not arguments.one("PATH"):
         raise UsageError("PATH is required: the entry to check, or --any KIND", verb="check")
-    where = place(arguments.one("PATH"))
+    where = parse_path_argument(arguments.one("PATH"))
     resource, name = _resource(arguments)
     found = session.resolver.check(
         where.path,
@@ -170,7 +173,7 @@ def _check(session: Session, arguments: Arguments) -> int:
             inherited = " (inherited)" if level.inherited else ""
             out.line(f"  {level.path}{closed}{inherited}")
             for seen in level.grants:
-                out.line(f"    {words_of(seen.grant)}: {seen.message}")
+                out.line(f"    {grant_text(seen.grant)}: {seen.message}")
     return 0 if found.allowed else _EXIT_DENIED
 
 
@@ -181,14 +184,18 @@ def _check_any(session: Session, arguments: Arguments) -> int:
         arguments.one("OPERATION"),
         kind,
         host=_host(arguments),
-        path=place(path).path if path else "",
+        path=parse_path_argument(path).path if path else "",
     )
     out = session.out
     if out.structured:
         out.record({"allowed": allowed})
     else:
         out.line("allowed" if allowed else "denied")
-        at = f"the cluster of {place(path).path}" if path else "the cluster of the first server"
+        at = (
+            f"the cluster of {parse_path_argument(path).path}"
+            if path
+            else "the cluster of the first server"
+        )
         out.note(f"on any {kind} of the whole of {at}, not only at or below a path", "faint")
     return 0 if allowed else _EXIT_DENIED
 

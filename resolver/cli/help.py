@@ -38,7 +38,7 @@ Examples:
 
 
 def overview() -> str:
-    """What ``kdir --help`` prints."""
+    """Returns what ``kdir --help`` prints."""
     summaries = {verb.name: verb.summary for verb in every_verb()}
     width = max(map(len, summaries)) + 2
     lines = [_INTRODUCTION]
@@ -54,15 +54,15 @@ def overview() -> str:
 
 
 def usage(verb: Verb) -> str:
-    """The verb's form on one line."""
-    words = ["kdir", verb.name, *(_shown(argument) for argument in verb.arguments)]
+    """Returns the verb's form on one line."""
+    parts = ["kdir", verb.name, *(_format_value(argument) for argument in verb.arguments)]
     if verb.options or verb.formats:
-        words.append("[OPTION…]")
-    return " ".join(words)
+        parts.append("[OPTION…]")
+    return " ".join(parts)
 
 
 def verb_help(verb: Verb) -> str:
-    """What ``kdir VERB --help`` prints."""
+    """Returns what ``kdir VERB --help`` prints."""
     lines = [f"kdir {verb.name}: {verb.summary}", "", f"usage: {usage(verb)}"]
     if verb.details:
         lines += ["", verb.details.strip()]
@@ -82,7 +82,7 @@ def verb_help(verb: Verb) -> str:
     return "\n".join(lines)
 
 
-def _shown(argument: Argument) -> str:
+def _format_value(argument: Argument) -> str:
     many = "…" if argument.most is None or argument.most > 1 else ""
     shown = f"{argument.name}{many}"
     return shown if argument.least else f"[{shown}]"

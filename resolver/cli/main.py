@@ -29,14 +29,14 @@ EXIT_BROKEN_PIPE = 141
 """128 + SIGINT and 128 + SIGPIPE, as shells report a program that the signal ended."""
 
 
-def main(words: Sequence[str] | None = None, *, transport: Transport | None = None) -> int:
-    """Run one command line; returns the exit code.
+def main(parts: Sequence[str] | None = None, *, transport: Transport | None = None) -> int:
+    """Runs one command line; returns the exit code.
 
-    Without ``words`` it is the command itself: it runs ``sys.argv``, and ends the process.
+    Without ``parts`` it is the command itself: it runs ``sys.argv``, and ends the process.
     ``transport`` reaches the servers; gRPC by default.
     """
-    if words is not None:
-        return _guarded(words, transport)
+    if parts is not None:
+        return _guarded(parts, transport)
     if "server" not in sys.argv:
         # Else each handshake that fails is told on stderr by gRPC, too, in its own words.
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")
@@ -48,9 +48,9 @@ def main(words: Sequence[str] | None = None, *, transport: Transport | None = No
     return code
 
 
-def _guarded(words: Sequence[str], transport: Transport | None) -> int:
+def _guarded(parts: Sequence[str], transport: Transport | None) -> int:
     try:
-        code = _run(words, transport)
+        code = _run(parts, transport)
         sys.stdout.flush()
         return code
     except KeyboardInterrupt:
@@ -63,16 +63,16 @@ def _guarded(words: Sequence[str], transport: Transport | None) -> int:
         return EXIT_BROKEN_PIPE
 
 
-def _run(words: Sequence[str], transport: Transport | None) -> int:
+def _run(parts: Sequence[str], transport: Transport | None) -> int:
     try:
-        before, name, rest = split_verb(words)
+        before, name, rest = split_verb(parts)
         if "--version" in before:
             print(f"kdir {_version()}")
             return 0
         if not name or name == "help":
             return _help(rest)
         if name == "__complete":
-            from resolver.cli.completing import complete
+            from resolver.cli.completion import complete
 
             return complete(rest)
         verb = load_verb(name)
@@ -106,15 +106,15 @@ def _serve(verb: Verb, arguments: Arguments, transport: Transport | None) -> int
             session.close()
 
 
-def _help(words: Sequence[str]) -> int:
+def _help(parts: Sequence[str]) -> int:
     from resolver.cli.help import overview, verb_help
 
-    if not words:
+    if not parts:
         print(overview())
         return 0
-    verb = load_verb(words[0])
+    verb = load_verb(parts[0])
     if verb is None:
-        return _unknown(words[0])
+        return _unknown(parts[0])
     print(verb_help(verb))
     return 0
 

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from resolver.cli import units
+from resolver.cli.create_move_remove import ENTRY_FORMATS, PLAN, YES, show_entry
 from resolver.cli.output import Column, Styled, Table, plain
 from resolver.cli.parser import FORMATS, Argument, Arguments, Option, UsageError, Verb
-from resolver.cli.plan_output import show_change
-from resolver.cli.session import place
-from resolver.cli.writing import ENTRY_FORMATS, PLAN, YES, show_entry
+from resolver.cli.plan_output import print_change_plan
+from resolver.cli.session import parse_path_argument
 
 if TYPE_CHECKING:
     from kdir.v1 import federation_pb2
@@ -27,7 +27,7 @@ def _mounts(session: Session, arguments: Arguments) -> int:
     name = "FederationService.ListMounts"
     path = arguments.one("PATH")
     answer = (
-        session.resolver.call(place(path).path, name, request)
+        session.resolver.call(parse_path_argument(path).path, name, request)
         if path
         else session.ask_any(name, request)
     )
@@ -40,7 +40,7 @@ def _mounts(session: Session, arguments: Arguments) -> int:
     elif out.format == "name":
         out.lines(row.mount for row in answer.rows)
     else:
-        rows = [_row(row, human=out.human) for row in answer.rows]
+        rows = [_table_row(row, human=out.human) for row in answer.rows]
         Table(out, _COLUMNS).rows(rows + [_waiting(one, human=out.human) for one in answer.waiting])
     for child in answer.waiting:
         out.note(f"pending child {child.cluster or child.cluster_id}: {child.message}", "warn")
@@ -58,7 +58,7 @@ _COLUMNS: Final = (
 )
 
 
-def _row(row: federation_pb2.MountRow, *, human: bool) -> Sequence[str | Styled]:
+def _table_row(row: federation_pb2.MountRow, *, human: bool) -> Sequence[str | Styled]:
     return (
         row.mount,
         row.cluster or "-",
@@ -91,7 +91,7 @@ def _mount(session: Session, arguments: Arguments) -> int:
             "--child is required: the cluster id or name of a pending child (kdir mounts)",
             verb="mount",
         )
-    where = place(arguments.one("PATH"))
+    where = parse_path_argument(arguments.one("PATH"))
     endpoints = [part for part in arguments.one("endpoints").split(",") if part]
     request = directory_pb2.CreateEntryRequest(
         path=str(where.path),
@@ -118,7 +118,7 @@ def _mount(session: Session, arguments: Arguments) -> int:
 def _umount(session: Session, arguments: Arguments) -> int:
     from kdir.v1 import directory_pb2, entry_pb2
 
-    where = place(arguments.one("PATH"))
+    where = parse_path_argument(arguments.one("PATH"))
     request = directory_pb2.DeleteEntryRequest(
         path=str(where.path),
         kind=entry_pb2.ENTRY_KIND_MOUNT,
@@ -148,7 +148,7 @@ def _umount(session: Session, arguments: Arguments) -> int:
         did = "would unmount" if arguments.flag("plan") else "unmounted"
         session.out.note(f"{did} {where.path}; the cluster and its topics stay as they are")
     if arguments.flag("plan"):
-        show_change(session.out, answer.plan, recorded=True)
+        print_change_plan(session.out, answer.plan, recorded=True)
     return 0
 
 

@@ -126,7 +126,7 @@ class Output:
         self.lines(yaml_lines(value))
 
     def flush(self) -> None:
-        """Let whoever reads see it now; for output that comes slowly."""
+        """Lets whoever reads see it now; for output that comes slowly."""
         self._stdout.flush()
 
     def note(self, text: str, style: str = "") -> None:
@@ -150,9 +150,9 @@ def complain(*lines: str) -> None:
     sys.stderr.writelines(f"{printable(text)}\n" for text in lines)
 
 
-def offer(word: str, meaning: str = "") -> None:
+def offer(part: str, meaning: str = "") -> None:
     """Prints a word that a shell may complete to, with what it means where it is given."""
-    sys.stdout.write("\t".join(map(printable, (word, meaning) if meaning else (word,))) + "\n")
+    sys.stdout.write("\t".join(map(printable, (part, meaning) if meaning else (part,))) + "\n")
 
 
 def _coloured(text: str, style: str) -> str:
@@ -169,7 +169,7 @@ class Table:
         self._begun = not header
 
     def rows(self, rows: Sequence[Row]) -> None:
-        """Print some rows, aligned with each other and as far as possible with those before."""
+        """Prints some rows, aligned with each other and as far as possible with those before."""
         if not self._output.human:
             for row in rows:
                 self._output.cells(row)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from resolver.cli.parser import Argument, Arguments, Option, UsageError, Verb
-from resolver.cli.session import place
-from resolver.cli.streams import CLUSTER_PATH, ask_meant
+from resolver.cli.session import parse_path_argument
+from resolver.cli.streams import CLUSTER_PATH, call_chosen_cluster
 from resolver.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -25,11 +25,13 @@ def _parent(session: Session, arguments: Arguments) -> int:
     if arguments.one("ACTION") == "attach":
         if keep:
             raise UsageError("--keep-inherited goes with detach", verb="parent")
-        ask_meant(session, arguments, "AdminService.AttachParent", admin_pb2.AttachParentRequest())
+        call_chosen_cluster(
+            session, arguments, "AdminService.AttachParent", admin_pb2.AttachParentRequest()
+        )
         out.note(f"{_meant(session, arguments)} attached to its parent again")
         return 0
     try:
-        answer: admin_pb2.DetachParentResponse = ask_meant(
+        answer: admin_pb2.DetachParentResponse = call_chosen_cluster(
             session,
             arguments,
             "AdminService.DetachParent",
@@ -52,9 +54,13 @@ def _parent(session: Session, arguments: Arguments) -> int:
 
 
 def _meant(session: Session, arguments: Arguments) -> str:
-    """The cluster, for people: by its path where one was named."""
+    """Returns the cluster, for people: by its path where one was named."""
     path = arguments.one("PATH")
-    return session.resolver.owner_of(place(path).path).cluster if path else "the queried cluster"
+    return (
+        session.resolver.owner_of(parse_path_argument(path).path).cluster
+        if path
+        else "the queried cluster"
+    )
 
 
 VERBS = (

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
-from resolver.cli.arguments import Arguments, UsageError
+from resolver.cli.parsed_verb import Arguments, UsageError
 
 if TYPE_CHECKING:
     from resolver.cli.session import Session
@@ -79,12 +79,12 @@ class Verb(NamedTuple):
     """Unless ``--timeout`` says otherwise."""
 
     def own_options(self) -> tuple[Option, ...]:
-        """Its own options, and ``-o`` with the formats it has."""
+        """Returns its own options, and ``-o`` with the formats it has."""
         output = (_output_option(self.formats),) if self.formats else ()
         return (*self.options, *output)
 
     def common_options(self) -> tuple[Option, ...]:
-        """Those of every verb, with this one's own default of ``--timeout``."""
+        """Returns those of every verb, with this one's own default of ``--timeout``."""
         if self.raw:
             return ()
         patience = Option(
@@ -95,7 +95,7 @@ class Verb(NamedTuple):
         return tuple(patience if o.names == patience.names else o for o in GLOBAL_OPTIONS)
 
     def all_options(self) -> tuple[Option, ...]:
-        """All that may be said."""
+        """Returns all that may be said."""
         return (*self.own_options(), *self.common_options())
 
 
@@ -117,19 +117,19 @@ def _output_option(formats: tuple[str, ...]) -> Option:
     return Option(("-o", "--output"), "how to print", "FORMAT", choices=formats)
 
 
-def split_verb(words: Sequence[str]) -> tuple[list[str], str, list[str]]:
-    """Cut a command line into the options before the verb, the verb ("" if none) and the rest.
+def split_verb(parts: Sequence[str]) -> tuple[list[str], str, list[str]]:
+    """Cuts a command line into the options before the verb, the verb ("" if none) and the rest.
 
     Raises:
         UsageError: an option before the verb is unknown, or lacks its value.
     """
     before: list[str] = []
-    rest = list(words)
+    rest = list(parts)
     known = _by_name(GLOBAL_OPTIONS)
     while rest and rest[0].startswith("-") and rest[0] != "-":
-        word = rest.pop(0)
-        before.append(word)
-        name, has_value, _ = word.partition("=")
+        part = rest.pop(0)
+        before.append(part)
+        name, has_value, _ = part.partition("=")
         option = known.get(name)
         if option is None and name != "--version":
             _unknown_option(name, [*known, "--version"], "")
@@ -140,8 +140,8 @@ def split_verb(words: Sequence[str]) -> tuple[list[str], str, list[str]]:
     return before, (rest[0] if rest else ""), rest[1:]
 
 
-def parse(verb: Verb, words: Sequence[str]) -> Arguments:
-    """Read the words of one verb.
+def parse(verb: Verb, parts: Sequence[str]) -> Arguments:
+    """Reads the words of one verb.
 
     Raises:
         UsageError: they do not fit; the message says what would.
@@ -150,9 +150,9 @@ def parse(verb: Verb, words: Sequence[str]) -> Arguments:
     values: dict[str, list[str]] = {}
     positional: list[str] = []
     if verb.raw:
-        _gather(verb.arguments, list(words), values, verb)
+        _gather(verb.arguments, list(parts), values, verb)
         return Arguments(verb, values)
-    for option, value in _scan(options, words, verb):
+    for option, value in _scan(options, parts, verb):
         if option is None:
             positional.append(value)
             continue
@@ -170,23 +170,23 @@ def parse(verb: Verb, words: Sequence[str]) -> Arguments:
 
 
 def _scan(
-    options: tuple[Option, ...], words: Sequence[str], verb: Verb
+    options: tuple[Option, ...], parts: Sequence[str], verb: Verb
 ) -> Iterator[tuple[Option | None, str]]:
-    """Each option with its value ("" for a flag); None with each positional word."""
+    """Yields each option with its value ("" for a flag); None with each positional word."""
     known = _by_name(options)
-    rest = list(words)
+    rest = list(parts)
     while rest:
-        word = rest.pop(0)
-        if word == "--":
+        part = rest.pop(0)
+        if part == "--":
             yield from ((None, other) for other in rest)
             return
-        if word == "-" or not word.startswith("-"):
-            yield None, word
+        if part == "-" or not part.startswith("-"):
+            yield None, part
             continue
-        name, equals, value = word.partition("=")
-        if not word.startswith("--") and len(word) > 2:
+        name, equals, value = part.partition("=")
+        if not part.startswith("--") and len(part) > 2:
             # -lr and -n5: the rest of the word is more flags, or the value.
-            name, tail = word[:2], word[2:]
+            name, tail = part[:2], part[2:]
             takes_value = name in known and bool(known[name].value)
             equals, value = ("=", tail.removeprefix("=")) if takes_value else ("", "")
             if not takes_value:
@@ -208,29 +208,29 @@ def _by_name(options: Sequence[Option]) -> dict[str, Option]:
 
 
 def _gather(
-    arguments: tuple[Argument, ...], words: list[str], values: dict[str, list[str]], verb: Verb
+    arguments: tuple[Argument, ...], parts: list[str], values: dict[str, list[str]], verb: Verb
 ) -> None:
-    """Deal the positional words out; only one argument of a verb may take any number."""
+    """Deals the positional words out; only one argument of a verb may take any number."""
     needed = sum(argument.least for argument in arguments)
-    spare = len(words) - needed
+    spare = len(parts) - needed
     if spare < 0:
-        missing = _first_missing(arguments, len(words))
+        missing = _first_missing(arguments, len(parts))
         raise UsageError(f"{missing.name} is required: {missing.help}", verb=verb.name)
     for argument in arguments:
         room = spare if argument.most is None else argument.most - argument.least
         extra = min(spare, room)
-        taken, words = words[: argument.least + extra], words[argument.least + extra :]
+        taken, parts = parts[: argument.least + extra], parts[argument.least + extra :]
         spare -= extra
         if taken:
             values[argument.name] = taken
-        for word in taken:
-            if argument.choices and word not in argument.choices:
+        for part in taken:
+            if argument.choices and part not in argument.choices:
                 raise UsageError(
-                    f"{argument.name} {word!r}: one of {', '.join(argument.choices)} was expected",
+                    f"{argument.name} {part!r}: one of {', '.join(argument.choices)} was expected",
                     verb=verb.name,
                 )
-    if words:
-        raise UsageError(f"{words[0]!r} is an unexpected argument", verb=verb.name)
+    if parts:
+        raise UsageError(f"{parts[0]!r} is an unexpected argument", verb=verb.name)
 
 
 def _first_missing(arguments: tuple[Argument, ...], given: int) -> Argument:

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Final
 
 from resolver.cli import units
 from resolver.cli.output import Column, Styled, Table, plain
-from resolver.cli.policy_arguments import key_of
+from resolver.cli.policy_arguments import policy_key
 
 if TYPE_CHECKING:
     from kdir.v1 import access_pb2, policies_pb2
 
     from resolver.cli.output import Output
 
-__all__ = ["show_change"]
+__all__ = ["print_change_plan"]
 
 _EVERYBODY: Final = "User:*"
 _SECTIONS: Final = {
@@ -32,7 +32,7 @@ _SECTIONS: Final = {
 _RIGHT: Final = frozenset({"TOPICS", "CLUSTERS", "LIMIT", "USED AFTER"})
 
 
-def show_change(out: Output, plan: access_pb2.ChangePlan, *, recorded: bool = False) -> None:
+def print_change_plan(out: Output, plan: access_pb2.ChangePlan, *, recorded: bool = False) -> None:
     """In the format that was asked for; ``recorded``: an object that holds it was printed already.
     Where names were asked for, there is nothing more to print.
     """
@@ -112,7 +112,7 @@ def _entries(plan: access_pb2.ChangePlan) -> str:
 def _access(one: access_pb2.AccessChange, *, human: bool) -> list[str | Styled]:
     from kdir.v1 import access_pb2, entry_pb2
 
-    def words(operations: Iterable[access_pb2.Operation], style: str) -> str | Styled:
+    def parts(operations: Iterable[access_pb2.Operation], style: str) -> str | Styled:
         names = [access_pb2.Operation.Name(each) for each in operations]
         text = ",".join(name.removeprefix("OPERATION_") for name in names)
         return Styled(text, style) if text else "-"
@@ -125,15 +125,15 @@ def _access(one: access_pb2.AccessChange, *, human: bool) -> list[str | Styled]:
     return [
         "all other principals" if everybody else one.principal,
         one.host or "*",
-        "no change" if unchanged else words(one.gained, "warn"),
-        words(one.lost, "bad"),
+        "no change" if unchanged else parts(one.gained, "warn"),
+        parts(one.lost, "bad"),
         f"{kind} {one.resource_name}".rstrip(),
         f"{one.path}{slash}",
     ]
 
 
 def _policy(one: access_pb2.PolicyChange, *, human: bool) -> list[str | Styled]:
-    key = key_of(one.field)
+    key = policy_key(one.field)
     shown = units.retention if human and key.endswith(".ms") else str
     data: str | Styled = Styled("possible", "bad") if one.deletes_data else "-"
     return [

@@ -12,7 +12,7 @@ from resolver.cli.parser import UsageError
 if TYPE_CHECKING:
     from kdir.v1 import entry_pb2, policies_pb2
 
-__all__ = ["KEYS_HELP", "Field", "assign", "field_of", "flatten", "forget", "key_of"]
+__all__ = ["KEYS_HELP", "Field", "assign", "field_of", "flatten", "forget", "policy_key"]
 
 KEYS_HELP: Final = """\
 Keys: owner, contact, description, read_only, partitions and replication_factor (of new topics),
@@ -71,7 +71,7 @@ class Field:
 
 
 def field_of(key: str, verb: str) -> Field:
-    """The field that a key names.
+    """Returns the field that a key names.
 
     Raises:
         UsageError: none; names the nearest.
@@ -100,7 +100,7 @@ def field_of(key: str, verb: str) -> Field:
 
 
 def assign(entry: entry_pb2.Entry, assignment: str, verb: str) -> Field:
-    """Put what ``KEY=VALUE`` says into an entry; returns the field.
+    """Puts what ``KEY=VALUE`` says into an entry; returns the field.
 
     Raises:
         UsageError: not of that form, no such key, or no such value.
@@ -131,7 +131,7 @@ def assign(entry: entry_pb2.Entry, assignment: str, verb: str) -> Field:
 
 
 def forget(entry: entry_pb2.Entry, key: str, verb: str, *, clear: bool) -> Field:
-    """The field that ``unset`` names; with ``clear`` its inheritance is to end, too.
+    """Returns the field that ``unset`` names; with ``clear`` its inheritance is to end, too.
 
     Raises:
         UsageError: no such key, or its inheritance cannot be ended.
@@ -198,23 +198,25 @@ def _config(field: Field, value: str, verb: str) -> str:
 
 
 def flatten(policies: policies_pb2.Policies) -> Iterator[tuple[str, str | None]]:
-    """Each field that is set, by the key that ``set`` takes; None for a key that is cleared."""
+    """Yields each field that is set, by the key that ``set`` takes; None for a key that
+    is cleared.
+    """
     for field, value in policies.ListFields():
         if field.name == "stamps":
             continue
         if field.message_type is None or not field.message_type.GetOptions().map_entry:
-            yield field.name, _shown(value)
+            yield field.name, _format_value(value)
             continue
         for key in sorted(value):
             one = value[key]
             cleared = not isinstance(one, bool) and one.cleared
-            shown = None if cleared else _shown(one) if isinstance(one, bool) else one.value
+            shown = None if cleared else _format_value(one) if isinstance(one, bool) else one.value
             yield _key(field.name, key), shown
 
 
-def key_of(field: str) -> str:
-    """The key that ``set`` takes, of a field as the contract names it: ``topic_config[flush.ms]``
-    is ``flush.ms``.
+def policy_key(field: str) -> str:
+    """Returns the key that ``set`` takes, of a field as the contract names it:
+    ``topic_config[flush.ms]`` is ``flush.ms``.
     """
     name, bracket, key = field.partition("[")
     return _key(name, key.removesuffix("]")) if bracket else name
@@ -226,5 +228,5 @@ def _key(name: str, key: str) -> str:
     return f"{name.removesuffix('_defaults')}.{key}"
 
 
-def _shown(value: object) -> str:
+def _format_value(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)

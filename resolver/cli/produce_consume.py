@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from resolver.cli import units
 from resolver.cli.parser import Argument, Arguments, Option, UsageError, Verb
-from resolver.cli.session import place
+from resolver.cli.session import parse_path_argument
 from resolver.errors import InvalidArgument, KafkaUnavailable
 from resolver.properties_file import read_settings
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message, Producer
 
     from resolver.cli.session import Session
-    from resolver.location import TopicLocation
+    from resolver.topic_location import TopicLocation
 
 __all__ = ["VERBS"]
 
@@ -32,8 +32,8 @@ _MOST_QUEUED: Final = 100_000
 def _client(
     session: Session, arguments: Arguments, own: Mapping[str, str], *, for_writes: bool
 ) -> tuple[TopicLocation, dict[str, str]]:
-    """Where the topic is, and a client's settings. ``own`` are the verb's: they go before what the
-    policies of the path say, and what the command line says before them.
+    """Returns where the topic is, and a client's settings. ``own`` are the verb's: they go before
+    what the policies of the path say, and what the command line says before them.
 
     Raises:
         InvalidArgument: the path is no topic, or kdir[kafka] is not installed.
@@ -42,21 +42,26 @@ def _client(
 
     if find_spec("confluent_kafka") is None:
         raise InvalidArgument("confluent-kafka is not installed: pip install 'kdir[kafka]'")
-    where = place(arguments.one("PATH"))
+    where = parse_path_argument(arguments.one("PATH"))
     # A producer stays with a link's first target: an outage must not move data.
     found = session.resolver.resolve(where.path, for_writes=for_writes)
-    from resolver.kafka.connecting import connection, layers_of
-    from resolver.kafka.settings import Client, consumer_settings, for_librdkafka, producer_settings
+    from resolver.kafka.client_settings import (
+        Client,
+        consumer_settings,
+        for_librdkafka,
+        producer_settings,
+    )
+    from resolver.kafka.listener_choice import connection, setting_layers
 
     brokers = connection(found, arguments.one("listener"))
-    said = {"client.id": "kdir", "log_level": "3", **own, **_own_settings(arguments)}
-    layers = layers_of(said, found, Client.PRODUCER if for_writes else Client.CONSUMER)
+    answered = {"client.id": "kdir", "log_level": "3", **own, **_own_settings(arguments)}
+    layers = setting_layers(answered, found, Client.PRODUCER if for_writes else Client.CONSUMER)
     settings = producer_settings(layers) if for_writes else consumer_settings(layers)
     return found, brokers | for_librdkafka(settings)
 
 
 def _own_settings(arguments: Arguments) -> dict[str, str]:
-    """What ``--properties`` and ``-X`` say; secrets belong into the file."""
+    """Returns what ``--properties`` and ``-X`` say; secrets belong into the file."""
     settings: dict[str, str] = {}
     file = arguments.one("properties")
     if file:
@@ -80,13 +85,13 @@ def _produce(session: Session, arguments: Arguments) -> int:
     found, settings = _client(session, arguments, own, for_writes=True)
     from confluent_kafka import KafkaException, Producer
 
-    from resolver.kafka.client_errors import refusal
-    from resolver.kafka.delivering import deliver
+    from resolver.kafka.client_errors import client_error
+    from resolver.kafka.flush import flush_deliveries
 
     failures: list[KafkaError] = []
     delivered = 0
 
-    def told(error: KafkaError | None, _message: Message) -> None:
+    def reported(error: KafkaError | None, _message: Message) -> None:
         nonlocal delivered
         if error is None:
             delivered += 1
@@ -99,13 +104,13 @@ def _produce(session: Session, arguments: Arguments) -> int:
         raise InvalidArgument(f"confluent-kafka: {error.args[0].str()}") from error
     ended: list[KafkaError] = []
     try:
-        sent = _sent_lines(producer, found.topic, arguments.one("key-separator"), told)
+        sent = _sent_lines(producer, found.topic, arguments.one("key-separator"), reported)
         while not failures and next(sent, False):
             pass
     except KafkaException as error:
         ended.append(error.args[0])
     try:
-        left = deliver(producer, _FLUSH_SECONDS)
+        left = flush_deliveries(producer, _FLUSH_SECONDS)
     except KafkaException as error:
         # Why the client can do nothing more, where before it only said that it cannot.
         ended, left = [error.args[0]], 0
@@ -113,7 +118,7 @@ def _produce(session: Session, arguments: Arguments) -> int:
     count = units.plural(delivered, "message")
     session.out.note(f"{count} to {found.cluster}:{found.topic}{undelivered}")
     for why in (*ended, *failures):
-        raise refusal(why, str(found.path), settings, for_writes=True)
+        raise client_error(why, str(found.path), settings, for_writes=True)
     if left:
         raise KafkaUnavailable(f"{found.path}: {left} messages were not delivered in time")
     return 0
@@ -123,14 +128,14 @@ def _sent_lines(
     producer: Producer,
     topic: str,
     separator: str,
-    told: Callable[[KafkaError | None, Message], None],
+    reported: Callable[[KafkaError | None, Message], None],
 ) -> Iterator[bool]:
     """Hands over a line of stdin at each turn."""
     for line in sys.stdin.buffer:
         key, value = _split(line.rstrip(b"\n"), separator.encode())
         while True:
             try:
-                producer.produce(topic, value=value, key=key, on_delivery=told)
+                producer.produce(topic, value=value, key=key, on_delivery=reported)
                 break
             except BufferError:  # its queue is full: let it work
                 producer.poll(0.1)
@@ -157,7 +162,7 @@ def _consume(session: Session, arguments: Arguments) -> int:
     found, settings = _client(session, arguments, own, for_writes=False)
     from confluent_kafka import Consumer, KafkaException
 
-    from resolver.kafka.client_errors import refusal
+    from resolver.kafka.client_errors import client_error
 
     try:
         consumer = Consumer(settings)
@@ -172,7 +177,7 @@ def _consume(session: Session, arguments: Arguments) -> int:
             if arguments.flag("follow"):
                 sys.stdout.buffer.flush()
     except KafkaException as error:
-        raise refusal(error.args[0], str(found.path), settings, for_writes=False) from error
+        raise client_error(error.args[0], str(found.path), settings, for_writes=False) from error
     finally:
         consumer.close()
         sys.stdout.buffer.flush()
@@ -208,18 +213,18 @@ def _messages(
         return
     consumer.assign([TopicPartition(topic, partition, begin) for partition in wanted])
     yielded = 0
-    heard = time.monotonic()
+    received = time.monotonic()
     while follow or ends:
         message = consumer.poll(0.2)
         _drop_reached(consumer, topic, ends)
         if message is None:
-            if not follow and time.monotonic() - heard > timeout_seconds:
+            if not follow and time.monotonic() - received > timeout_seconds:
                 raise KafkaUnavailable(f"{found.path}: no answer within {timeout_seconds:g}s")
             continue
         if message.error() is not None:
             _check(message.error())
             continue
-        heard = time.monotonic()
+        received = time.monotonic()
         if not follow and message.offset() >= last[message.partition()]:
             continue  # it came after we began
         yield message
@@ -239,7 +244,7 @@ def _check(error: KafkaError) -> None:
 
 
 def _drop_reached(consumer: Any, topic: str, ends: dict[int, int]) -> None:
-    """Forget the partitions whose end, as it was at the start, has been reached.
+    """Forgets the partitions whose end, as it was at the start, has been reached.
 
     By the position, not by the last message: compaction and markers leave gaps (P20).
     """

@@ -23,14 +23,14 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
 """The verbs as help shows them: what for, and in which order."""
 
 FAMILIES: Final[Mapping[str, tuple[str, ...]]] = {
-    "listing": ("ls", "tree"),
+    "ls": ("ls", "tree"),
     "stat": ("stat",),
     "resolve": ("resolve", "which", "trace"),
     "watch": ("watch", "history"),
     "find": ("find", "index"),
-    "writing": ("mkdir", "create", "rm", "mv", "ln"),
+    "create_move_remove": ("mkdir", "create", "rm", "mv", "ln"),
     "mount": ("mounts", "mount", "umount"),
-    "settings": ("set", "unset", "effective"),
+    "set": ("set", "unset", "effective"),
     "arm": ("arm",),
     "grant": ("grant", "revoke", "grants", "check"),
     "adopt": ("adopt", "ack"),
@@ -41,7 +41,7 @@ FAMILIES: Final[Mapping[str, tuple[str, ...]]] = {
     "verify": ("verify",),
     "features": ("features",),
     "parent": ("parent",),
-    "personal": ("context", "completion"),
+    "context": ("context", "completion"),
 }
 """The verbs of each file of this package; the file's ``VERBS`` declares them."""
 
@@ -49,7 +49,7 @@ _FAMILY_OF: Final = {verb: family for family, verbs in FAMILIES.items() for verb
 
 
 def load_verb(name: str) -> Verb | None:
-    """The verb of that name; None when there is none."""
+    """Returns the verb of that name; None when there is none."""
     family = _FAMILY_OF.get(name)
     if family is None:
         return None
@@ -58,7 +58,9 @@ def load_verb(name: str) -> Verb | None:
 
 
 def every_verb() -> Iterator[Verb]:
-    """All verbs, in the order of help; loads every file, none of which loads what is heavy."""
+    """Yields all verbs, in the order of help; loads every file, none of which loads
+    what is heavy.
+    """
     for names in GROUPS.values():
         for name in names:
             verb = load_verb(name)
@@ -67,7 +69,7 @@ def every_verb() -> Iterator[Verb]:
 
 
 def nearest_verbs(name: str) -> list[str]:
-    """Verbs that look like ``name``, best first; at most three."""
+    """Returns verbs that look like ``name``, best first; at most three."""
     import difflib
 
     others = {"list": "ls", "dir": "ls", "delete": "rm", "remove": "rm", "move": "mv",

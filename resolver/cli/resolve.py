@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, Final
 from resolver.cli import units
 from resolver.cli.output import Column, Styled, Table, plain
 from resolver.cli.parser import FORMATS, Argument, Arguments, Option, Verb
-from resolver.cli.session import place
+from resolver.cli.session import parse_path_argument
 from resolver.errors import InvalidArgument, KdirError
 
 if TYPE_CHECKING:
     from resolver.cli.session import Session
-    from resolver.location import Listener, TopicLocation
-    from resolver.resolution.outcome import Attempt
+    from resolver.resolution.values import Attempt
+    from resolver.topic_location import Listener, TopicLocation
 
 __all__ = ["VERBS"]
 
@@ -27,24 +27,24 @@ _MOST_AT_ONCE: Final = 1_000
 
 
 def _resolve(session: Session, arguments: Arguments) -> int:
-    words = arguments.many("PATH")
-    if len(words) == 1 and words[0] != "-":
-        where = place(words[0])
+    parts = arguments.many("PATH")
+    if len(parts) == 1 and parts[0] != "-":
+        where = parse_path_argument(parts[0])
         token = arguments.one("token")
         found = session.resolver.resolve(where.path, prefer=where.prefer, token=token)
         _show(session, arguments, found)
         return 0
     code = 0
-    for chunk in _chunks(words):
+    for chunk in _chunks(parts):
         code = _resolve_chunk(session, arguments, chunk) or code
     return code
 
 
-def _chunks(words: Sequence[str]) -> Iterator[list[str]]:
-    """The paths of the command line, with those of stdin in the place of ``-``."""
+def _chunks(parts: Sequence[str]) -> Iterator[list[str]]:
+    """Yields the paths of the command line, with those of stdin in the place of ``-``."""
     chunk: list[str] = []
-    for word in words:
-        source = (line.strip() for line in sys.stdin) if word == "-" else iter([word])
+    for part in parts:
+        source = (line.strip() for line in sys.stdin) if part == "-" else iter([part])
         for path in source:
             if path:
                 chunk.append(path)
@@ -55,28 +55,28 @@ def _chunks(words: Sequence[str]) -> Iterator[list[str]]:
         yield chunk
 
 
-def _resolve_chunk(session: Session, arguments: Arguments, words: Sequence[str]) -> int:
-    """Resolve many at once; returns the exit code of the first that failed, or 0."""
+def _resolve_chunk(session: Session, arguments: Arguments, parts: Sequence[str]) -> int:
+    """Resolves many at once; returns the exit code of the first that failed, or 0."""
     from resolver.cli.error_hints import explain
 
     outcomes: dict[str, TopicLocation | KdirError] = {}
     for prefer in ("", "directory"):
         paths: dict[str, Any] = {}
-        for word in words:
+        for part in parts:
             try:
-                where = place(word)
+                where = parse_path_argument(part)
             except KdirError as error:
-                outcomes[word] = error
+                outcomes[part] = error
                 continue
             if where.prefer == prefer:
-                paths[word] = where.path
+                paths[part] = where.path
         found = session.resolver.resolve_many(
             paths.values(), prefer=prefer, token=arguments.one("token")
         )
         outcomes.update(zip(paths, found, strict=True))
     code = 0
-    for word in words:
-        outcome = outcomes[word]
+    for part in parts:
+        outcome = outcomes[part]
         try:
             if isinstance(outcome, KdirError):
                 raise outcome
@@ -136,7 +136,7 @@ def _record(found: TopicLocation) -> dict[str, Any]:
 
 
 def _listener(found: TopicLocation, name: str) -> Listener:
-    """The listener to use: the named one, else the first.
+    """Returns the listener to use: the named one, else the first.
 
     Raises:
         InvalidArgument: the path is no topic, or its cluster has no such listener.
@@ -180,16 +180,16 @@ def property_value(text: str) -> str:
 
 
 def _kcat(found: TopicLocation, listener: Listener) -> str:
-    words = ["-b", ",".join(listener.bootstrap_servers), "-t", found.topic]
+    parts = ["-b", ",".join(listener.bootstrap_servers), "-t", found.topic]
     if listener.security_protocol not in {"", "PLAINTEXT"}:
-        words += ["-X", f"security.protocol={listener.security_protocol}"]
+        parts += ["-X", f"security.protocol={listener.security_protocol}"]
     if listener.sasl_mechanism:
-        words += ["-X", f"sasl.mechanism={listener.sasl_mechanism}"]
-    return shlex.join(words)
+        parts += ["-X", f"sasl.mechanism={listener.sasl_mechanism}"]
+    return shlex.join(parts)
 
 
 def _described(found: TopicLocation) -> Iterator[str | Styled]:
-    """The block of lines that people read."""
+    """Yields the block of lines that people read."""
     yield found.path
     for step in found.links:
         fallback = ", a fallback" if step.fallback else ""
@@ -214,7 +214,7 @@ def _described(found: TopicLocation) -> Iterator[str | Styled]:
 
 
 def _trouble(found: TopicLocation) -> str:
-    from resolver.cli.entries import state_of
+    from resolver.cli.entry_rows import state_of
 
     state = state_of(found.entry, human=True)
     if not isinstance(state, Styled):
@@ -234,7 +234,7 @@ def _listeners(found: TopicLocation) -> Iterator[str]:
 
 
 def _caveats(session: Session, found: TopicLocation) -> None:
-    """Say on stderr what the answer is not as good as it looks for."""
+    """Reports on stderr what the answer is not as good as it looks for."""
     if found.stale:
         session.out.note(
             f"{found.path}: stale: the store of {found.cluster} has been unavailable for "
@@ -255,8 +255,8 @@ def _caveats(session: Session, found: TopicLocation) -> None:
 
 
 def _which(session: Session, arguments: Arguments) -> int:
-    words = arguments.many("NAME")
-    cluster, physical_name = words if len(words) == 2 else ("", words[0])
+    parts = arguments.many("NAME")
+    cluster, physical_name = parts if len(parts) == 2 else ("", parts[0])
     found = session.resolver.which(cluster, physical_name)
     out = session.out
     if out.structured:
@@ -278,7 +278,7 @@ def _which(session: Session, arguments: Arguments) -> int:
 
 
 def _trace(session: Session, arguments: Arguments) -> int:
-    where = place(arguments.one("PATH"))
+    where = parse_path_argument(arguments.one("PATH"))
     trace = session.resolver.trace(where.path, prefer=where.prefer)
     rows = [_step(session, number, step) for number, step in enumerate(trace.steps, start=1)]
     total = units.took(trace.elapsed_seconds)
@@ -308,17 +308,17 @@ def _trace(session: Session, arguments: Arguments) -> int:
 def _step(session: Session, number: int, step: Attempt) -> list[str | Styled]:
     reply = step.reply
     who = reply.sender.server if reply is not None and reply.sender.server else step.ask.endpoint
-    said: str | Styled = step.verdict
+    answered: str | Styled = step.verdict
     how = ""
     if reply is None:
-        said = Styled("no answer" if "UNREACHABLE" in step.verdict else step.verdict, "bad")
+        answered = Styled("no answer" if "UNREACHABLE" in step.verdict else step.verdict, "bad")
     else:
         how = _how(session, step)
-    return [str(number), who, said, how, units.took(step.elapsed_seconds)]
+    return [str(number), who, answered, how, units.took(step.elapsed_seconds)]
 
 
 def _how(session: Session, step: Attempt) -> str:
-    from resolver.resolution.outcome import Referral
+    from resolver.resolution.values import Referral
 
     assert step.reply is not None  # noqa: S101 - the caller has looked
     sender, outcome = step.reply.sender, step.reply.outcome

@@ -7,24 +7,24 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from resolver.cli.arguments import Arguments, UsageError
 from resolver.cli.output import Output
+from resolver.cli.parsed_verb import Arguments, UsageError
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
-    from resolver.cli.troubles import Troubles
+    from resolver.cli.failed_servers import FailedServers
     from resolver.client import Resolver
-    from resolver.endpoints import AllowList, Health
+    from resolver.endpoints import AllowList, ServerHealth
     from resolver.errors import KdirError
     from resolver.path import Path
     from resolver.transport import Credentials, Transport
-    from resolver.user_config import Context, Contexts, Login
+    from resolver.user_config import Context, Contexts, LoginSettings
 
-__all__ = ["Place", "Session", "place"]
+__all__ = ["PathArgument", "Session", "parse_path_argument"]
 
 
-class Place(NamedTuple):
+class PathArgument(NamedTuple):
     """A path as it was written on the command line: with a ``/`` behind it a directory is meant."""
 
     path: Path
@@ -44,8 +44,8 @@ class Place(NamedTuple):
         return f"{self.path}/" if self.directory and not self.path.is_root else str(self.path)
 
 
-def place(text: str) -> Place:
-    """Read a path of the command line.
+def parse_path_argument(text: str) -> PathArgument:
+    """Reads a path of the command line.
 
     Raises:
         InvalidPath: not canonical, but for one ``/`` behind it.
@@ -53,9 +53,9 @@ def place(text: str) -> Place:
     from resolver.path import Path
 
     if text == "/":
-        return Place(Path(), directory=True)
+        return PathArgument(Path(), directory=True)
     directory = text.endswith("/") and text != "//"
-    return Place(Path.parse(text[:-1] if directory else text), directory)
+    return PathArgument(Path.parse(text[:-1] if directory else text), directory)
 
 
 class Session:
@@ -82,26 +82,26 @@ class Session:
         self._transport = transport
         self._owns_transport = transport is None
         self._resolver: Resolver | None = None
-        self._health: Health | None = None
-        self._troubles: Troubles | None = None
+        self._health: ServerHealth | None = None
+        self._troubles: FailedServers | None = None
         self._remembered: dict[str, float] = {}
 
     # -- which servers ---------------------------------------------------------------------------
 
     def contexts(self) -> Contexts:
-        """The user's contexts."""
+        """Returns the user's contexts."""
         from resolver.user_config import load_contexts
 
         return load_contexts()
 
     def context(self) -> Context | None:
-        """The context in force; None where servers are named, or there is none."""
+        """Returns the context in force; None where servers are named, or there is none."""
         from resolver.user_config import choose_context
 
         return choose_context(self._at, self._context_name, self.environ)
 
     def servers(self) -> tuple[str, ...]:
-        """The directory servers to begin with, ``host:port``, and never none.
+        """Returns the directory servers to begin with, ``host:port``, and never none.
 
         Raises:
             InvalidArgument: what was named is no server, or no context.
@@ -111,7 +111,7 @@ class Session:
         return choose_servers(self._at, self._context_name, self.environ)
 
     def allow_write(self, verb: str) -> None:
-        """Check that the context may be written to without another word.
+        """Checks that the context may be written to without another word.
 
         Raises:
             UsageError: the servers are those of a protected context that was not named.
@@ -159,7 +159,7 @@ class Session:
         return AllowList.of(self.allowed(), parse_servers(self.servers()))
 
     def allowed(self) -> tuple[str, ...] | None:
-        """The networks and domains of those servers, as written; None = all."""
+        """Returns the networks and domains of those servers, as written; None = all."""
         from resolver.user_config import choose_allow
 
         return choose_allow(self._at, self._context_name, self.environ)
@@ -173,37 +173,37 @@ class Session:
             self._transport = GrpcTransport(_credentials(self.login()), named=self.servers())
         return self._transport
 
-    def login(self) -> Login:
-        """Who the user is to the servers, as far as the context or the environment says."""
-        from resolver.user_config import choose_login
+    def login(self) -> LoginSettings:
+        """Returns who the user is to the servers, as far as the context or the environment says."""
+        from resolver.user_config import choose_credentials
 
-        return choose_login(self._at, self._context_name, self.environ)
+        return choose_credentials(self._at, self._context_name, self.environ)
 
     @property
-    def health(self) -> Health:
+    def health(self) -> ServerHealth:
         """How servers fared, in this command and shortly before it."""
         if self._health is None:
-            from resolver.endpoints import Health
+            from resolver.endpoints import ServerHealth
 
-            self._health = Health()
+            self._health = ServerHealth()
             if len(self.servers()) > 1:  # one server is asked first, however it fared
-                from resolver.cli.troubles import Troubles
+                from resolver.cli.failed_servers import FailedServers
 
-                self._troubles = Troubles()
+                self._troubles = FailedServers()
                 self._remembered = self._troubles.load()
                 for endpoint, seconds in self._remembered.items():
-                    self._health.failed(endpoint, seconds)
+                    self._health.note_failure(endpoint, seconds)
         return self._health
 
     def ask_any(self, method_name: str, request: Message) -> Any:
-        """Ask the servers that the user named, those that fared well first, until one answers.
+        """Asks the servers that the user named, those that fared well first, until one answers.
 
         Raises:
             KdirError: what the last one said; with all attempts where none answered.
         """
         import time
 
-        from resolver.endpoints import patience
+        from resolver.endpoints import per_server_timeout
         from resolver.errors import DeadlineExceeded, Unavailable
         from resolver.transport import method
 
@@ -222,26 +222,26 @@ class Session:
                 continue
             share = 1 / min(len(turns) - position, 4)
             try:
-                limit = patience(left, share, hurried=hurried)
+                limit = per_server_timeout(left, share, hurried=hurried)
                 answer = self.transport.call(server, wanted, request, limit)
             except DeadlineExceeded as error:
-                self.health.slow(server)
+                self.health.note_slow(server)
                 attempts.append(f"{server}: {error}")
                 last = error
             except Unavailable as error:
-                self.health.failed(server)
+                self.health.note_failure(server)
                 refused.add(server)
                 attempts.append(f"{server}: {error}")
                 last = error
             else:
-                self.health.good(server)
+                self.health.note_success(server)
                 return answer
         assert last is not None  # noqa: S101 - there is always a server
         last.attempts = tuple(attempts)
         raise last
 
     def close(self) -> None:
-        """Give back what was opened."""
+        """Gives back what was opened."""
         if self._health is not None and self._troubles is not None:
             now = self._health.troubles()
             if now.keys() != self._remembered.keys():
@@ -257,24 +257,24 @@ class Session:
         return sys.stdin.isatty() and sys.stderr.isatty()
 
     def confirm(self, question: str) -> bool:
-        """Ask a person; without one the answer is no."""
+        """Asks a person; without one the answer is no."""
         if not self.interactive:
             return False
         self.out.prompt(question)
         return sys.stdin.readline().strip().lower() in {"y", "yes"}
 
     def not_listed(self, path: object, error: KdirError) -> None:
-        """Say which part of a listing is missing, and why; the exit code becomes 3."""
+        """Reports which part of a listing is missing, and why; the exit code becomes 3."""
         why = str(error).removeprefix(f"{path}: ")
         self.missing(f"not listed: {path}: {why}")
 
     def missing(self, text: str) -> None:
-        """Say what could not be shown; the exit code becomes 3."""
+        """Reports what could not be shown; the exit code becomes 3."""
         self.partial = True
         self.out.note(text, "warn")
 
 
-def _credentials(login: Login) -> Credentials | None:
+def _credentials(login: LoginSettings) -> Credentials | None:
     if not any(login):
         return None
     from resolver.credentials import UserCredentials

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from resolver.cli import units
-from resolver.cli.entries import display_path, kind_of
+from resolver.cli.entry_rows import display_path, kind_of
 from resolver.cli.output import Styled, plain
 from resolver.cli.parser import FORMATS, Argument, Arguments, Verb
-from resolver.cli.session import Place
+from resolver.cli.session import PathArgument
 from resolver.errors import Absent, KdirError, NoRoute
 
 if TYPE_CHECKING:
@@ -22,14 +22,14 @@ __all__ = ["VERBS"]
 
 
 def _stat(session: Session, arguments: Arguments) -> int:
-    from resolver.cli.progress import told
-    from resolver.cli.writing import each
+    from resolver.cli.create_move_remove import each
+    from resolver.cli.large_changes import progress_text
 
-    def show(where: Place) -> None:
+    def show(where: PathArgument) -> None:
         try:
             answer = _get(session, where)
         except Absent:
-            _tell_removal(session, where)
+            _report_removal(session, where)
             raise
         out = session.out
         changes = _changes(session, where, answer) if out.format != "name" else []
@@ -47,42 +47,44 @@ def _stat(session: Session, arguments: Arguments) -> int:
         else:
             _show_facts(out, _facts(answer, human=out.human))
             for one in changes:
-                out.note(told(one))
+                out.note(progress_text(one))
 
     return each(session, arguments.many("PATH"), show)
 
 
 def _changes(
-    session: Session, where: Place, answer: directory_pb2.GetEntryResponse
+    session: Session, where: PathArgument, answer: directory_pb2.GetEntryResponse
 ) -> list[admin_pb2.Progress]:
-    """The large changes on their way in a cluster: they are told of where it is mounted."""
-    from resolver.cli.progress import under_way
+    """Returns the large changes on their way in a cluster: they are told of where it is mounted."""
+    from resolver.cli.large_changes import large_changes_at
 
     mounted = answer.authority.cluster.mount == str(where.path)
     if not mounted and kind_of(answer.entry) != "mount":
         return []
     try:
-        return under_way(session, where.path)
+        return large_changes_at(session, where.path)
     except KdirError:
         return []  # the entry is what was asked for
 
 
-def _tell_removal(session: Session, where: Place) -> None:
-    """Say so if what is not there is being removed."""
-    from resolver.cli.progress import told, under_way
+def _report_removal(session: Session, where: PathArgument) -> None:
+    """Reports so if what is not there is being removed."""
+    from resolver.cli.large_changes import large_changes_at, progress_text
     from resolver.path import Path
 
     try:
-        changes = under_way(session, where.path)
+        changes = large_changes_at(session, where.path)
     except KdirError:
         return  # that it is absent is the answer
     for one in changes:
         if one.kind == "delete" and Path.parse(one.path).is_prefix_of(where.path):
-            session.out.note(told(one))
+            session.out.note(progress_text(one))
 
 
-def _get(session: Session, where: Place) -> directory_pb2.GetEntryResponse:
-    """The entry at the very path; with a ``/`` behind it, the directory that the path leads to."""
+def _get(session: Session, where: PathArgument) -> directory_pb2.GetEntryResponse:
+    """Returns the entry at the very path; with a ``/`` behind it, the directory that the path leads
+    to.
+    """
     from kdir.v1 import directory_pb2
 
     request = directory_pb2.GetEntryRequest(path=str(where.path), kind=where.kind)
@@ -146,8 +148,8 @@ def _facts(
 
 
 def _quota(one: policies_pb2.QuotaUse) -> str | Styled:
-    words = f"{one.used:,} of {one.limit:,} {one.field.removeprefix('max_')} at {one.set_at}"
-    return Styled(words, "warn") if one.used >= one.limit else words
+    parts = f"{one.used:,} of {one.limit:,} {one.field.removeprefix('max_')} at {one.set_at}"
+    return Styled(parts, "warn") if one.used >= one.limit else parts
 
 
 def _attention(path: str, one: policies_pb2.Attention) -> Styled:
@@ -168,7 +170,7 @@ def _when(entry: entry_pb2.Entry, *, human: bool) -> str:
 
 
 def _facts_of_kind(entry: entry_pb2.Entry, *, human: bool) -> Iterator[tuple[str, str | Styled]]:
-    from resolver.cli.entries import state_of
+    from resolver.cli.entry_rows import state_of
     from resolver.cli.output import kafka_uuid
 
     state = state_of(entry, human=human)

@@ -9,34 +9,36 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from resolver.cli.parser import Argument, Arguments
-from resolver.cli.session import place
+from resolver.cli.session import parse_path_argument
 from resolver.errors import Cancelled, DeadlineExceeded
 
 if TYPE_CHECKING:
     from resolver.cli.session import Session
 
-__all__ = ["CLUSTER_PATH", "ask_meant", "meant", "messages"]
+__all__ = ["CLUSTER_PATH", "call_chosen_cluster", "chosen_cluster", "messages"]
 
 CLUSTER_PATH: Final = Argument(
     "PATH", "a path of the cluster; default: that of the queried server", 0, completes="path"
 )
 
 
-def meant(session: Session, arguments: Arguments) -> tuple[tuple[str, ...], str]:
-    """The servers to ask, and the cluster that is meant ("" = the asked one)."""
+def chosen_cluster(session: Session, arguments: Arguments) -> tuple[tuple[str, ...], str]:
+    """Returns the servers to ask, and the cluster that is meant ("" = the asked one)."""
     path = arguments.one("PATH")
     if not path:
         return session.servers(), ""
-    owner = session.resolver.owner_of(place(path).path)
+    owner = session.resolver.owner_of(parse_path_argument(path).path)
     return owner.endpoints, owner.cluster_id
 
 
-def ask_meant(session: Session, arguments: Arguments, method_name: str, request: Any) -> Any:
-    """One call at a server of the cluster that is meant, which its request names."""
+def call_chosen_cluster(
+    session: Session, arguments: Arguments, method_name: str, request: Any
+) -> Any:
+    """Returns one call at a server of the cluster that is meant, which its request names."""
     path = arguments.one("PATH")
     if not path:
         return session.ask_any(method_name, request)
-    where = place(path).path
+    where = parse_path_argument(path).path
     request.cluster = session.resolver.owner_of(where).cluster_id
     return session.resolver.call(where, method_name, request)
 
@@ -70,7 +72,7 @@ class _Patience:
 
 
 def messages(session: Session, server: str, method_name: str, request: Any) -> Iterator[Any]:
-    """What a server streams, of the cluster that the request names.
+    """Yields what a server streams, of the cluster that the request names.
 
     Raises:
         KdirError: what it said; DeadlineExceeded when it was silent for too long.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from resolver.counting import count, plural
+from resolver.counts import count, plural
 
 __all__ = ["age", "count", "duration_ms", "plural", "retention", "took"]
 
@@ -10,7 +10,7 @@ _STEPS = (("y", 365 * 86_400), ("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
 
 
 def age(seconds: float) -> str:
-    """How long ago, in the largest unit that fits: ``0.2s``, ``6m``, ``3d``."""
+    """Returns how long ago, in the largest unit that fits: ``0.2s``, ``6m``, ``3d``."""
     if seconds < 10:
         return f"{max(seconds, 0.0):.1f}s"
     for unit, size in _STEPS:
@@ -20,7 +20,7 @@ def age(seconds: float) -> str:
 
 
 def took(seconds: float) -> str:
-    """How long a call took: ``71.4ms``."""
+    """Returns how long a call took: ``71.4ms``."""
     return f"{seconds * 1000:.1f}ms" if seconds < 10 else f"{seconds:.1f}s"
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from resolver.cli import units
 from resolver.cli.output import Column, Styled, Table
 from resolver.cli.parser import Arguments, Option, Verb
-from resolver.cli.streams import CLUSTER_PATH, meant, messages
+from resolver.cli.streams import CLUSTER_PATH, chosen_cluster, messages
 from resolver.errors import DeadlineExceeded, KdirError, Unavailable, Unreachable
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ _WHERES: Final = 3
 def _verify(session: Session, arguments: Arguments) -> int:
     from kdir.v1 import admin_pb2
 
-    servers, cluster = meant(session, arguments)
+    servers, cluster = chosen_cluster(session, arguments)
     request = admin_pb2.VerifyRequest(cluster=cluster, skip_kafka=arguments.flag("skip-kafka"))
     shown = _Shown(session, each=arguments.flag("each"))
     summary: admin_pb2.VerifySummary | None = None
@@ -98,7 +98,7 @@ class _Shown:
             return
         group = _Group(one.between, one.field, one.wanted, one.found, one.advice)
         if self._each:
-            self._row(group, 1, [one.where])
+            self._table_row(group, 1, [one.where])
             return
         count, wheres = self._groups.get(group, (0, []))
         if len(wheres) < _WHERES:
@@ -108,11 +108,11 @@ class _Shown:
     def end(self) -> None:
         """After the last."""
         for group, (count, wheres) in self._groups.items():
-            self._row(group, count, wheres)
+            self._table_row(group, count, wheres)
         for advice, fields in self._advice.items():
             self._out.note(f"  {', '.join(fields)}: {advice}")
 
-    def _row(self, group: _Group, count: int, wheres: list[str]) -> None:
+    def _table_row(self, group: _Group, count: int, wheres: list[str]) -> None:
         more = f", and {count - len(wheres):,} more" if count > len(wheres) else ""
         self._table.rows(
             [[

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from resolver.cli.output import Column, Styled, Table, plain
 from resolver.cli.parser import Argument, Arguments, Option, Verb
-from resolver.cli.session import place
+from resolver.cli.session import parse_path_argument
 from resolver.errors import KdirError
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ _UNSAID: Final = frozenset({"path", "etag", "change_count", "changed_at", "chang
 def _watch(session: Session, arguments: Arguments) -> int:
     out = session.out
     watching = session.resolver.watch(
-        place(arguments.one("PATH")).path, after=arguments.one("after")
+        parse_path_argument(arguments.one("PATH")).path, after=arguments.one("after")
     )
     table = _table(session)
     interrupted = _closes_on_interrupt(watching.close)
@@ -71,7 +71,7 @@ def _closes_on_interrupt(close: Callable[[], object]) -> Callable[[], bool]:
 def _history(session: Session, arguments: Arguments) -> int:
     from kdir.v1 import watch_pb2
 
-    path = place(arguments.one("PATH")).path
+    path = parse_path_argument(arguments.one("PATH")).path
     left = arguments.whole("count", 1_000)
     request = watch_pb2.ListChangesRequest(path=str(path))
     table = _table(session)
@@ -110,10 +110,10 @@ def _print(session: Session, table: Table, events: Any) -> None:
     elif out.format == "name":
         out.lines(event.path for event in events)
     else:
-        table.rows([_row(event, human=out.human) for event in events])
+        table.rows([_table_row(event, human=out.human) for event in events])
 
 
-def _row(event: watch_pb2.ChangeEvent, *, human: bool) -> list[str | Styled]:
+def _table_row(event: watch_pb2.ChangeEvent, *, human: bool) -> list[str | Styled]:
     action = _ACTIONS.get(event.action, str(event.action))
     time: str = event.time.ToJsonString()
     if human:
@@ -130,7 +130,7 @@ def _row(event: watch_pb2.ChangeEvent, *, human: bool) -> list[str | Styled]:
 
 
 def summary(event: watch_pb2.ChangeEvent) -> Iterator[str]:
-    """What changed, a phrase each: ``owner: search → ads``."""
+    """Yields what changed, a phrase each: ``owner: search → ads``."""
     if event.path_before and event.path_before != event.path:
         yield f"was {event.path_before}"
     yield from _granted(event)
@@ -141,7 +141,7 @@ def summary(event: watch_pb2.ChangeEvent) -> Iterator[str]:
     for key in sorted(before.keys() | after.keys()):
         old, new = before.get(key), after.get(key)
         if old != new:
-            yield f"{key}: {_shown(old)} → {_shown(new)}"
+            yield f"{key}: {_format_value(old)} → {_format_value(new)}"
 
 
 def _granted(event: watch_pb2.ChangeEvent) -> Iterator[str]:
@@ -150,16 +150,16 @@ def _granted(event: watch_pb2.ChangeEvent) -> Iterator[str]:
 
     if event.scope != watch_pb2.CHANGE_SCOPE_GRANTS:
         return
-    from resolver.access_requests import words_of
+    from resolver.access_requests import grant_text
 
-    before = [words_of(grant) for grant in event.grants_before.grants]
-    after = [words_of(grant) for grant in event.grants_after.grants]
+    before = [grant_text(grant) for grant in event.grants_before.grants]
+    after = [grant_text(grant) for grant in event.grants_after.grants]
     yield from (f"removed {one}" for one in before if one not in after)
     yield from (f"added {one}" for one in after if one not in before)
 
 
 def _inherited(event: watch_pb2.ChangeEvent) -> Iterator[str]:
-    """What holds from now on in a cluster whose ancestors changed something."""
+    """Yields what holds from now on in a cluster whose ancestors changed something."""
     from kdir.v1 import watch_pb2
 
     from resolver.cli.policy_arguments import flatten
@@ -197,7 +197,7 @@ def _plainer(value: object) -> str:
     return text
 
 
-def _shown(value: str | None) -> str:
+def _format_value(value: str | None) -> str:
     return "-" if value is None else value
 
 

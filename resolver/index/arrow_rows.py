@@ -35,7 +35,7 @@ _UUID_LENGTHS: Final = frozenset({0, len(_NO_UUID)})
 
 
 def topic_batch(page: scan_pb2.ScanTopicsResponse) -> pa.RecordBatch:
-    """The topics of a page, as ``TOPIC_COLUMNS``."""
+    """Returns the topics of a page, as ``TOPIC_COLUMNS``."""
     import pyarrow as pa
 
     schema = _topic_schema()
@@ -92,7 +92,7 @@ def _no_collector() -> Iterator[None]:
 
 
 def with_cluster(batch: pa.RecordBatch, state: ClusterState) -> pa.RecordBatch:
-    """The batch with its cluster's columns behind it, the same in each row."""
+    """Returns the batch with its cluster's columns behind it, the same in each row."""
     import pyarrow as pa
 
     schema, scalars = _cluster_scalars(state)
@@ -133,7 +133,9 @@ def _topic_schema() -> pa.Schema:
 
 
 def unread_batch(state: ClusterState) -> pa.RecordBatch:
-    """The one row that stands for a cluster that could not be read: its mount, and the cluster."""
+    """Returns the one row that stands for a cluster that could not be read: its mount, and the
+    cluster.
+    """
     import pyarrow as pa
 
     head, _, name = state.mount.rpartition("/")
@@ -144,7 +146,7 @@ def unread_batch(state: ClusterState) -> pa.RecordBatch:
 
 
 def _split(paths: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """Directories and names."""
+    """Returns directories and names."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -167,7 +169,7 @@ def _signed(entries: Sequence[entry_pb2.Entry]) -> pa.Array:
 
 
 def _uuid_texts(raws: Sequence[bytes]) -> pa.Array:
-    """Kafka's text form of its Uuid (KIP-516): base64 for URLs, no padding; null for none.
+    """Returns Kafka's text form of its Uuid (KIP-516): base64 for URLs, no padding; null for none.
 
     All at once: 16 bytes and two zeros are 18, which is 24 characters with none of padding, of
     which the first 22 are those that the 16 bytes alone would give.

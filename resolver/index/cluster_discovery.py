@@ -46,7 +46,14 @@ from resolver.path import ROOT, Path
 from resolver.transport import GrpcTransport, Metadata
 from resolver.user_config import environment_allow, environment_login
 
-__all__ = ["Answered", "Census", "Silent", "channel_to", "state_of", "take_census"]
+__all__ = [
+    "FederationClusters",
+    "ReachableCluster",
+    "UnreachableCluster",
+    "channel_to",
+    "cluster_state_from_authority",
+    "discover_clusters",
+]
 
 ASK_SECONDS: Final = 2.0
 """How long one endpoint may take for one answer about itself."""
@@ -56,7 +63,7 @@ _MOST_MESSAGE_BYTES: Final = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class ReachableCluster:
     """A cluster that answered, and what it said of itself and of others."""
 
     state: ClusterState
@@ -76,7 +83,7 @@ class Answered:
 
 
 @dataclass(frozen=True, slots=True)
-class Silent:
+class UnreachableCluster:
     """A cluster that is known to be mounted and could not be asked, and why."""
 
     cluster_id: str
@@ -86,15 +93,15 @@ class Silent:
 
 
 @dataclass(frozen=True, slots=True)
-class Census:
+class FederationClusters:
     """The clusters of a federation, by cluster id, at about one moment."""
 
     started_at: datetime
-    answered: Mapping[str, Answered] = field(default_factory=dict)
-    silent: Mapping[str, Silent] = field(default_factory=dict)
+    answered: Mapping[str, ReachableCluster] = field(default_factory=dict)
+    silent: Mapping[str, UnreachableCluster] = field(default_factory=dict)
 
-    def owner_of(self, mount: Path, also: Iterable[Path] = ()) -> Answered | None:
-        """The cluster whose word decides what is mounted at ``mount``, if it answered.
+    def owner_of(self, mount: Path, also: Iterable[Path] = ()) -> ReachableCluster | None:
+        """Returns the cluster whose word decides what is mounted at ``mount``, if it answered.
 
         That is the one that hangs deepest above it, of all that are known; ``also`` names mount
         points of clusters that are known from elsewhere and did not answer.
@@ -108,13 +115,13 @@ class Census:
         return owner
 
 
-def take_census(
+def discover_clusters(
     servers: Sequence[str],
     *,
     ask_seconds: float = ASK_SECONDS,
     clock: Callable[[], datetime] = lambda: datetime.now(UTC),
-) -> Census:
-    """Ask all clusters that can be found from ``servers`` (``host:port``).
+) -> FederationClusters:
+    """Asks all clusters that can be found from ``servers`` (``host:port``).
 
     Raises:
         InvalidArgument: no servers were given.
@@ -123,9 +130,9 @@ def take_census(
     if not servers:
         raise InvalidArgument("servers: found none; expected host:port,… of any directory")
     allow = AllowList.of(environment_allow(os.environ), parse_servers(servers))
-    census = _Walk(ask_seconds, clock, tuple(servers), allow)
-    census.walk(servers)
-    return census.result()
+    found_clusters = _ClusterCrawl(ask_seconds, clock, tuple(servers), allow)
+    found_clusters.crawl(servers)
+    return found_clusters.result()
 
 
 @contextmanager
@@ -146,10 +153,14 @@ def channel_to(
     options = (("grpc.max_receive_message_length", _MOST_MESSAGE_BYTES),)
     made, metadata = transport.open_channel(endpoint, cluster_id, options)
     with made as channel:
-        yield grpc.intercept_channel(channel, _Said(metadata)) if metadata else channel
+        yield (
+            grpc.intercept_channel(channel, _BearerTokenInterceptor(metadata))
+            if metadata
+            else channel
+        )
 
 
-class _Said(grpc.UnaryUnaryClientInterceptor):
+class _BearerTokenInterceptor(grpc.UnaryUnaryClientInterceptor):
     """Sends a bearer token along with each call; none of a crawl is a stream."""
 
     def __init__(self, metadata: Metadata) -> None:
@@ -160,8 +171,8 @@ class _Said(grpc.UnaryUnaryClientInterceptor):
         return continuation(details._replace(metadata=metadata), request)
 
 
-def state_of(authority: resolve_pb2.Authority, now: datetime) -> ClusterState:
-    """The state that an answer tells of its cluster.
+def cluster_state_from_authority(authority: resolve_pb2.Authority, now: datetime) -> ClusterState:
+    """Returns the state that an answer tells of its cluster.
 
     A server whose store is away answers from what it has: that is stale, since the last moment at
     which it followed the store.
@@ -184,7 +195,7 @@ def state_of(authority: resolve_pb2.Authority, now: datetime) -> ClusterState:
 
 
 @dataclass(frozen=True, slots=True)
-class _Target:
+class _CrawlTarget:
     """Somebody to ask. Without a cluster id, whoever answers is right."""
 
     endpoints: tuple[str, ...]
@@ -196,7 +207,7 @@ class _Target:
 
 
 @dataclass(slots=True)
-class _Walk:
+class _ClusterCrawl:
     """The census under way."""
 
     ask_seconds: float
@@ -206,25 +217,25 @@ class _Walk:
     allow: AllowList
     """Which of the others may be asked."""
     started_at: datetime = field(init=False)
-    answered: dict[str, Answered] = field(default_factory=dict)
-    targets: dict[str, _Target] = field(default_factory=dict)
+    answered: dict[str, ReachableCluster] = field(default_factory=dict)
+    targets: dict[str, _CrawlTarget] = field(default_factory=dict)
     failed: dict[str, KdirError] = field(default_factory=dict)
     asked: set[tuple[str, tuple[str, ...]]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.started_at = self.clock()
 
-    def walk(self, servers: Sequence[str]) -> None:
-        """Ask the servers, then everybody whom an answer names, until nobody is new."""
-        seeds = [_Target((server,)) for server in dict.fromkeys(servers)]
+    def crawl(self, servers: Sequence[str]) -> None:
+        """Asks the servers, then everybody whom an answer names, until nobody is new."""
+        seeds = [_CrawlTarget((server,)) for server in dict.fromkeys(servers)]
         refused: list[str] = []
         with ThreadPoolExecutor(_MOST_ASKED_AT_ONCE, "kdir-census") as pool:
-            pending: dict[Future[tuple[Answered, list[_Target]]], _Target] = {}
+            pending: dict[Future[tuple[ReachableCluster, list[_CrawlTarget]]], _CrawlTarget] = {}
 
-            def submit(targets: Iterable[_Target]) -> None:
+            def submit(targets: Iterable[_CrawlTarget]) -> None:
                 for target in targets:
                     if self._is_new(target):
-                        pending[pool.submit(self._ask, target)] = target
+                        pending[pool.submit(self._send_request, target)] = target
 
             submit(seeds)
             while pending:
@@ -242,7 +253,7 @@ class _Walk:
         if not self.answered:
             raise Unreachable(f"no directory answered: {'; '.join(refused)}")
 
-    def _is_new(self, target: _Target) -> bool:
+    def _is_new(self, target: _CrawlTarget) -> bool:
         """Notes the target, by the newest word on it; whether it is still to be asked."""
         if target.cluster_id:
             known = self.targets.get(target.cluster_id)
@@ -255,8 +266,8 @@ class _Walk:
         self.asked.add(key)
         return fresh
 
-    def _ask(self, target: _Target) -> tuple[Answered, list[_Target]]:
-        """The answer of the first endpoint that gives one, and whom it names.
+    def _send_request(self, target: _CrawlTarget) -> tuple[ReachableCluster, list[_CrawlTarget]]:
+        """Returns the answer of the first endpoint that gives one, and whom it names.
 
         Raises:
             KdirError: none does; the last one's words.
@@ -264,7 +275,7 @@ class _Walk:
         error: KdirError = Unreachable("no endpoint of it is known")
         allowed = []
         for endpoint in target.endpoints[:MAX_ENDPOINTS]:
-            if endpoint not in self.named and (why := self.allow.refusal(endpoint)):
+            if endpoint not in self.named and (why := self.allow.why_not_allowed(endpoint)):
                 error = BadReferral(why)
             else:
                 allowed.append(endpoint)
@@ -278,7 +289,9 @@ class _Walk:
                 error = refusal
         raise error
 
-    def _ask_at(self, endpoint: str, target: _Target) -> tuple[Answered, list[_Target]]:
+    def _ask_at(
+        self, endpoint: str, target: _CrawlTarget
+    ) -> tuple[ReachableCluster, list[_CrawlTarget]]:
         with channel_to(endpoint, target.cluster_id, self.named) as channel:
             status = admin_pb2_grpc.AdminServiceStub(channel).GetStatus(
                 admin_pb2.GetStatusRequest(cluster=target.cluster_id), timeout=self.ask_seconds
@@ -293,8 +306,8 @@ class _Walk:
             if status.parent.configured and status.parent.cluster_id not in self.answered:
                 others += self._upwards(channel)
         now = self.clock()
-        answer = Answered(
-            state=state_of(status.authority, now),
+        answer = ReachableCluster(
+            state=cluster_state_from_authority(status.authority, now),
             endpoints=tuple(dict.fromkeys((endpoint, *target.endpoints))),
             topic_count=status.topic_count,
             mounts={row.mount: row.cluster_id for row in rows},
@@ -303,8 +316,10 @@ class _Walk:
         )
         return answer, others
 
-    def _upwards(self, channel: grpc.Channel) -> list[_Target]:
-        """Whom the server refers to for ``/``: its parent, which no table of its own names."""
+    def _upwards(self, channel: grpc.Channel) -> list[_CrawlTarget]:
+        """Returns whom the server refers to for ``/``: its parent, which no table of
+        its own names.
+        """
         try:
             answer = resolve_pb2_grpc.ResolveServiceStub(channel).Resolve(
                 resolve_pb2.ResolveRequest(path=str(ROOT)), timeout=self.ask_seconds
@@ -315,7 +330,7 @@ class _Walk:
         if not referral.endpoints:
             return []
         return [
-            _Target(
+            _CrawlTarget(
                 tuple(referral.endpoints),
                 referral.cluster_id,
                 referral.cluster,
@@ -325,20 +340,22 @@ class _Walk:
             )
         ]
 
-    def result(self) -> Census:
-        """What was found, as far as the owners of the mounts, where they answered, agree.
+    def result(self) -> FederationClusters:
+        """Returns what was found, as far as the owners of the mounts, where they answered, agree.
 
         Whom an owner does not list is not of the tree, whatever older tables or it itself say; whom
         it lists at another place would be read under wrong paths, and counts as silent.
         """
-        silent: dict[str, Silent] = {}
+        silent: dict[str, UnreachableCluster] = {}
         for cluster_id, mount in self._unanswered():
-            owner = Census(self.started_at, self.answered, silent).owner_of(mount)
+            owner = FederationClusters(self.started_at, self.answered, silent).owner_of(mount)
             if owner is None or cluster_id in owner.mounts.values():
                 name = self.targets[cluster_id].cluster
-                silent[cluster_id] = Silent(cluster_id, name, mount, self._why(cluster_id))
-        answered: dict[str, Answered] = {}
-        first = Census(self.started_at, self.answered, dict(silent))
+                silent[cluster_id] = UnreachableCluster(
+                    cluster_id, name, mount, self._why(cluster_id)
+                )
+        answered: dict[str, ReachableCluster] = {}
+        first = FederationClusters(self.started_at, self.answered, dict(silent))
         for cluster_id, one in self.answered.items():
             owner = first.owner_of(one.mount)
             if owner is None or owner.mounts.get(one.state.mount) == cluster_id:
@@ -350,11 +367,13 @@ class _Walk:
                         f"believes to be mounted at {one.mount}; {owner.state.cluster} says that "
                         f"it is mounted at {place}"
                     )
-                    silent[cluster_id] = Silent(cluster_id, one.state.cluster, one.mount, reason)
-        return Census(self.started_at, answered, silent)
+                    silent[cluster_id] = UnreachableCluster(
+                        cluster_id, one.state.cluster, one.mount, reason
+                    )
+        return FederationClusters(self.started_at, answered, silent)
 
     def _unanswered(self) -> list[tuple[str, Path]]:
-        """Those who are known by name only, from the top of the tree down."""
+        """Returns those who are known by name only, from the top of the tree down."""
         known = [
             (cluster_id, mount)
             for cluster_id, target in self.targets.items()
@@ -368,7 +387,7 @@ class _Walk:
 
 
 def _path(text: str) -> Path | None:
-    """The path, unless what somebody told is none."""
+    """Returns the path, unless what somebody told is none."""
     try:
         return Path.parse(text)
     except InvalidPath:
@@ -379,11 +398,11 @@ def _above(upper: Path, lower: Path) -> bool:
     return len(upper) < len(lower) and upper.is_prefix_of(lower)
 
 
-def _newer(one: _Target, other: _Target) -> bool:
+def _newer(one: _CrawlTarget, other: _CrawlTarget) -> bool:
     return (one.epoch, -one.age_seconds) > (other.epoch, -other.age_seconds)
 
 
-def _check(status: admin_pb2.GetStatusResponse, target: _Target) -> None:
+def _check(status: admin_pb2.GetStatusResponse, target: _CrawlTarget) -> None:
     """That the right cluster answers, and can.
 
     Raises:
@@ -402,8 +421,8 @@ def _check(status: admin_pb2.GetStatusResponse, target: _Target) -> None:
         raise NotReady("it has not loaded its tree yet")
 
 
-def _target(row: federation_pb2.MountRow) -> _Target:
-    return _Target(
+def _target(row: federation_pb2.MountRow) -> _CrawlTarget:
+    return _CrawlTarget(
         tuple(row.endpoints), row.cluster_id, row.cluster, row.mount, row.epoch, row.age_seconds
     )
 

@@ -19,7 +19,11 @@ from kdir.v1 import scan_pb2, scan_pb2_grpc
 from resolver.error_status import from_rpc_error
 from resolver.errors import DeadlineExceeded, Internal, KdirError, Lame, Unavailable
 from resolver.index.arrow_rows import topic_batch
-from resolver.index.cluster_discovery import Answered, channel_to, state_of
+from resolver.index.cluster_discovery import (
+    ReachableCluster,
+    channel_to,
+    cluster_state_from_authority,
+)
 from resolver.index.row_schema import ClusterState
 from resolver.path import ROOT, Path
 
@@ -64,13 +68,13 @@ class Page:
 
 
 def shards_of(
-    one: Answered,
+    one: ReachableCluster,
     *,
     below: Path = ROOT,
     shard_rows: int = SHARD_ROWS,
     page_rows: int = PAGE_ROWS,
 ) -> list[Shard]:
-    """The shards of a cluster, of its topics below a path; none if it has nothing there."""
+    """Returns the shards of a cluster, of its topics below a path; none if it has nothing there."""
     if below.is_prefix_of(one.mount):
         path = one.mount
     elif one.mount.is_prefix_of(below):
@@ -90,7 +94,7 @@ def read_pages(
     clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[Page]:
-    """The shard's pages in order; the next one is on its way while the caller has this one.
+    """Yields the shard's pages in order; the next one is on its way while the caller has this one.
 
     Pages come from one revision while the server holds it; the state of each page says which. A
     server that fails in the middle is replaced by another of the same cluster, at the same place.
@@ -110,7 +114,7 @@ def read_pages(
             seen.add(token)
             if token:
                 pending = reading.ask(token)
-            state = state_of(response.authority, clock())
+            state = cluster_state_from_authority(response.authority, clock())
             if state.incarnation != shard.state.incarnation:
                 raise Unavailable("its store was restored or migrated while it was read")
             # As of when: the earlier moment, at which it was found, holds for all that was read.
@@ -157,7 +161,7 @@ class _Reading:
         return self.stub.ScanTopics.future(request, timeout=self.shard.page_seconds)
 
     def answer(self, pending: _Call, token: str) -> scan_pb2.ScanTopicsResponse:
-        """The page that was asked for with ``token``, from whichever endpoint gives it."""
+        """Returns the page that was asked for with ``token``, from whichever endpoint gives it."""
         endpoints = len(self.shard.endpoints)
         for attempt in range(1, _ROUNDS * endpoints + 1):
             try:

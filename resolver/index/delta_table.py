@@ -42,10 +42,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ClusterFiles",
+    "CommitConflict",
     "DataFile",
+    "FilePlacement",
     "IndexTable",
-    "Overtaken",
-    "Placed",
     "TableState",
 ]
 
@@ -59,7 +59,7 @@ _CONFIGURATION: Final = {
 _DESCRIPTION: Final = "Every Kafka topic of every cluster, by path. Made by kdir index build."
 
 
-class Overtaken(Exception):
+class CommitConflict(Exception):
     """Another commit came first: load again, decide again."""
 
 
@@ -95,7 +95,7 @@ class TableState:
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class FilePlacement:
     """A file and the cluster state that its rows shall have, or had."""
 
     file: DataFile
@@ -112,7 +112,9 @@ class IndexTable:
 
     @classmethod
     def at(cls, location: str) -> IndexTable:
-        """The table there; a relative folder is one of this process, and not of a worker's."""
+        """Returns the table there; a relative folder is one of this process, and not of
+        a worker's.
+        """
         return cls(location if "://" in location else str(FilePath(location).absolute()))
 
     @property
@@ -121,13 +123,13 @@ class IndexTable:
         return None if "://" in self.location else FilePath(self.location)
 
     def exists(self) -> bool:
-        """Whether there is a Delta table."""
+        """True if there is a Delta table."""
         from deltalake import DeltaTable
 
         return DeltaTable.is_deltatable(self.location)
 
     def open(self) -> DeltaTable:
-        """The table as it is now.
+        """Returns the table as it is now.
 
         Raises:
             InvalidArgument: there is none, or it is another table than an index of ours.
@@ -152,14 +154,17 @@ class IndexTable:
         return table
 
     def load(self) -> TableState:
-        """What the table holds now; an empty state without a version where there is none."""
+        """Returns what the table holds now; an empty state without a version where
+        there is none.
+        """
         if not self.exists():
             return TableState()
         table = self.open()
         return TableState(table.version(), clusters_of(table))
 
     def write(self, cluster_id: str, batches: Iterable[pa.RecordBatch]) -> DataFile:
-        """Write topics of one cluster to a new file, which no reader sees before a commit names it.
+        """Writes topics of one cluster to a new file, which no reader sees before a commit names
+        it.
 
         Its name is never used again, so that a task that is tried twice disturbs nobody.
         """
@@ -189,16 +194,20 @@ class IndexTable:
         return DataFile(path, files.get_file_info(path).size, rows, time.time_ns() // 1_000_000)
 
     def discard(self, files: Iterable[DataFile]) -> None:
-        """Remove files that no commit has named and none will; what cannot be removed stays."""
+        """Removes files that no commit has named and none will; what cannot be removed stays."""
         if self.folder is None:
             return  # unnamed files cost space, not correctness: vacuum finds them
         for file in files:
             (self.folder / file.path).unlink(missing_ok=True)
 
     def commit(
-        self, base: TableState, adds: Sequence[Placed], removes: Sequence[Placed], note: str
+        self,
+        base: TableState,
+        adds: Sequence[FilePlacement],
+        removes: Sequence[FilePlacement],
+        note: str,
     ) -> int:
-        """Make one commit on top of ``base``; returns the new version.
+        """Makes one commit on top of ``base``; returns the new version.
 
         Raises:
             Overtaken: the table is no longer as ``base`` says.
@@ -227,7 +236,7 @@ class IndexTable:
         return base.version + 1
 
     def _create(self, added: list[AddAction], properties: CommitProperties) -> None:
-        """Make the table, unless somebody else did."""
+        """Makes the table, unless somebody else did."""
         from deltalake import Schema
         from deltalake.exceptions import DeltaError
         from deltalake.transaction import create_table_with_add_actions
@@ -245,17 +254,17 @@ class IndexTable:
             )
         except DeltaError as error:
             if self.exists():
-                raise Overtaken from error
+                raise CommitConflict from error
             raise
 
     def _append(
         self,
         version: int,
         added: Sequence[AddAction],
-        removes: Sequence[Placed],
+        removes: Sequence[FilePlacement],
         properties: CommitProperties,
     ) -> None:
-        """Make the version after this one, unless somebody else did."""
+        """Makes the version after this one, unless somebody else did."""
         from deltalake import DeltaTable
         from deltalake.exceptions import CommitFailedError
         from deltalake.transaction import RemoveAction
@@ -276,12 +285,12 @@ class IndexTable:
             )
         except CommitFailedError as error:
             if DeltaTable(self.location).version() != version:
-                raise Overtaken from error
+                raise CommitConflict from error
             raise
 
 
 def clusters_of(table: DeltaTable) -> dict[str, ClusterFiles]:
-    """The clusters of a loaded table, by cluster id."""
+    """Returns the clusters of a loaded table, by cluster id."""
     import pyarrow as pa
 
     states: dict[str, ClusterState] = {}
@@ -306,7 +315,9 @@ def _ms(row: Mapping[str, Any]) -> int:
 
 
 def _larger(batches: Iterable[pa.RecordBatch], rows: int = 100_000) -> Iterator[pa.Table]:
-    """The same rows in tables of about ``rows``: a row group a page would be many small ones."""
+    """Yields the same rows in tables of about ``rows``: a row group a page would be many small
+    ones.
+    """
     import pyarrow as pa
 
     held: list[pa.RecordBatch] = []

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import date, datetime
 
 from resolver.index.row_schema import ClusterState
-from resolver.index.search import Snapshot, snapshot
+from resolver.index.search import Snapshot, open_index
 from resolver.path import Path
 
 __all__ = ["ClusterCounts", "Report", "Shadowed", "SharedName", "report"]
@@ -64,7 +64,7 @@ def report(table: str, *, as_of: str | date | datetime | None = None, limit: int
     Raises:
         InvalidArgument: as ``search.find``.
     """
-    index = snapshot(table, as_of)
+    index = open_index(table, as_of)
     shared, shared_count = _shared_names(index, limit)
     return Report(
         index.version, tuple(_counts(index)), shared, shared_count, _shadowed(index, limit)

@@ -129,7 +129,7 @@ class ClusterState:
         return self.listeners[0].bootstrap_servers if self.listeners else ()
 
     def same_rows(self, other: ClusterState) -> bool:
-        """Whether rows read in the one state are those that would be read in the other.
+        """True if rows read in the one state are those that would be read in the other.
 
         Paths hang on the mount, and all else of a row on the life and revision of the store.
         """
@@ -147,7 +147,7 @@ class ClusterState:
 
 
 def arrow_schema(columns: Iterable[Column] = COLUMNS) -> pa.Schema:
-    """The columns as Arrow has them; times are microseconds in UTC."""
+    """Returns the columns as Arrow has them; times are microseconds in UTC."""
     import pyarrow as pa
 
     types = {
@@ -162,12 +162,14 @@ def arrow_schema(columns: Iterable[Column] = COLUMNS) -> pa.Schema:
 
 
 def spark_schema(columns: Iterable[Column] = COLUMNS) -> str:
-    """The columns in Spark's DDL."""
+    """Returns the columns in Spark's DDL."""
     return ", ".join(f"{column.name} {column.type.value}" for column in columns)
 
 
 def cluster_values(state: ClusterState) -> dict[str, object]:
-    """The cluster's columns, by name; what is empty is null, as Delta's partition values are."""
+    """Returns the cluster's columns, by name; what is empty is null, as Delta's partition values
+    are.
+    """
     return {
         "cluster_id": state.cluster_id,
         "cluster": state.cluster or None,
@@ -185,12 +187,14 @@ def cluster_values(state: ClusterState) -> dict[str, object]:
 
 
 def partition_values(state: ClusterState) -> dict[str, str | None]:
-    """The cluster's columns as Delta's log writes partition values (its protocol's text forms)."""
+    """Returns the cluster's columns as Delta's log writes partition values (its protocol's text
+    forms).
+    """
     return {name: _text(value) for name, value in cluster_values(state).items()}
 
 
 def state_from_partition(values: Mapping[str, Any]) -> ClusterState:
-    """The state that partition values, read back with their types, say."""
+    """Returns the state that partition values, read back with their types, say."""
     as_of, since = values["as_of"], values["stale_since"]
     return ClusterState(
         cluster_id=values["cluster_id"],

@@ -25,7 +25,15 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from deltalake import DeltaTable
 
-__all__ = ["Found", "FoundTopic", "Snapshot", "find", "glob_regex", "moment_of", "snapshot"]
+__all__ = [
+    "FoundTopic",
+    "SearchResult",
+    "Snapshot",
+    "find",
+    "glob_regex",
+    "open_index",
+    "parse_as_of",
+]
 
 _GLOB_SIGNS: Final = frozenset("*?[")
 
@@ -54,7 +62,9 @@ class FoundTopic:
     """The cluster that it is of: where, as of when, stale or not."""
 
     def as_dict(self) -> dict[str, object]:
-        """All columns of the index by name, in its order, with listeners as lists of values."""
+        """Returns all columns of the index by name, in its order, with listeners as lists of
+        values.
+        """
         own = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "state"}
         return {
             **own,
@@ -65,7 +75,7 @@ class FoundTopic:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SearchResult:
     """What a search found, and what it could not have found."""
 
     rows: tuple[FoundTopic, ...]
@@ -99,7 +109,7 @@ class Snapshot:
     def select(
         self, sql: str, values: Sequence[object], clusters: Sequence[ClusterFiles]
     ) -> list[dict[str, Any]]:
-        """Rows of a query on ``topics``: the columns of topics, and ``cluster_id``.
+        """Returns rows of a query on ``topics``: the columns of topics, and ``cluster_id``.
 
         ``topics`` holds the rows of ``clusters`` only; ``values`` are the query's parameters.
 
@@ -125,7 +135,7 @@ class Snapshot:
     def _register(
         self, database: duckdb.DuckDBPyConnection, clusters: Sequence[ClusterFiles]
     ) -> None:
-        """Make the view ``topics``."""
+        """Makes the view ``topics``."""
         import pyarrow as pa
         import pyarrow.compute
 
@@ -160,8 +170,8 @@ def find(
     glob: bool | None = None,
     as_of: str | date | datetime | None = None,
     limit: int | None = None,
-) -> Found:
-    """Search the index in the folder ``table``.
+) -> SearchResult:
+    """Searches the index in the folder ``table``.
 
     ``cluster`` (a name or an id) restricts the search to one cluster. ``glob`` says whether the
     pattern is one; None = where it looks like one. ``as_of`` asks how the index was then: a date
@@ -174,7 +184,7 @@ def find(
     """
     if limit is not None and limit < 1:
         raise InvalidArgument(f"limit: found {limit}; expected 1 or more")
-    index = snapshot(table, as_of)
+    index = open_index(table, as_of)
     searched = _searched(index, cluster)
     where, values = _condition(pattern, glob=glob)
     bound = "" if limit is None else f"LIMIT {int(limit)}"
@@ -187,11 +197,11 @@ def find(
     total = int(rows[0]["total"]) if rows else 0
     states = sorted((one.state for one in searched), key=lambda state: state.mount)
     found = tuple(_topic(row, index.clusters[row["cluster_id"]].state) for row in rows)
-    return Found(found, total, tuple(states), index.version)
+    return SearchResult(found, total, tuple(states), index.version)
 
 
-def snapshot(table: str, as_of: str | date | datetime | None = None) -> Snapshot:
-    """The index as it is, or was.
+def open_index(table: str, as_of: str | date | datetime | None = None) -> Snapshot:
+    """Returns the index as it is, or was.
 
     Raises:
         InvalidArgument: no index there, none that old, or a package is missing.
@@ -202,13 +212,13 @@ def snapshot(table: str, as_of: str | date | datetime | None = None) -> Snapshot
     index = IndexTable.at(table)
     opened = index.open()
     if as_of is not None:
-        opened = DeltaTable(index.location, version=_version_at(opened, table, moment_of(as_of)))
+        opened = DeltaTable(index.location, version=_version_at(opened, table, parse_as_of(as_of)))
     return Snapshot(index, opened, clusters_of(opened))
 
 
-def moment_of(as_of: str | date | datetime) -> datetime:
-    """The moment that ``--as-of`` names: a date is the end of that day, local where nothing else is
-    said.
+def parse_as_of(as_of: str | date | datetime) -> datetime:
+    """Returns the moment that ``--as-of`` names: a date is the end of that day, local where nothing
+    else is said.
 
     Raises:
         InvalidArgument: it is neither a date nor a time (ISO 8601).
@@ -228,7 +238,7 @@ def moment_of(as_of: str | date | datetime) -> datetime:
 
 
 def glob_regex(glob: str) -> str:
-    """The regular expression (RE2's, linear-time) of the paths that a glob matches.
+    """Returns the regular expression (RE2's, linear-time) of the paths that a glob matches.
 
     Raises:
         InvalidArgument: it is no glob.

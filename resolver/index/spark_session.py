@@ -103,10 +103,10 @@ class SparkSettings:
                 )
             return SparkSession(SparkContext(conf=conf, gateway=gateway))
         except (Py4JError, PySparkException, OSError) as error:
-            words = str(error).strip().partition("\n")[0]
-            said = log.read_text(errors="replace").strip().splitlines()
-            last = f"; {said[-1]}" if said else ""
-            raise Unreachable(f"Spark did not start at {self.master}: {words}{last}") from error
+            parts = str(error).strip().partition("\n")[0]
+            answered = log.read_text(errors="replace").strip().splitlines()
+            last = f"; {answered[-1]}" if answered else ""
+            raise Unreachable(f"Spark did not start at {self.master}: {parts}{last}") from error
 
     def _defaults(self) -> dict[str, str]:
         settings = {

@@ -21,7 +21,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from resolver.errors import Absent, InvalidArgument, KdirError, Unreachable
 from resolver.index.arrow_rows import unread_batch, with_cluster
-from resolver.index.cluster_discovery import ASK_SECONDS, Census, take_census
+from resolver.index.cluster_discovery import ASK_SECONDS, FederationClusters, discover_clusters
 from resolver.index.cluster_scan import PAGE_ROWS, SHARD_ROWS, Shard, read_pages, shards_of
 from resolver.index.row_schema import ClusterState, spark_schema
 from resolver.path import ROOT, Path
@@ -37,7 +37,7 @@ _FAILURES: Final = ("row", "skip", "raise")
 
 
 def register(spark: SparkSession) -> None:
-    """Let ``spark.read.format("kdir")`` be known to a session."""
+    """Lets ``spark.read.format("kdir")`` be known to a session."""
     spark.dataSource.register(KdirSource)
 
 
@@ -54,7 +54,8 @@ class Options:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> Options:
-        """Read ``servers``, ``path``, ``failures``, ``ask_seconds``, ``page_rows``, ``shard_rows``.
+        """Reads ``servers``, ``path``, ``failures``, ``ask_seconds``, ``page_rows``,
+        ``shard_rows``.
 
         Raises:
             InvalidArgument: one is unknown or wrong; names it, and what would be right.
@@ -118,10 +119,10 @@ class KdirReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         options = self.options
-        census = take_census(options.servers, ask_seconds=options.ask_seconds)
+        found_clusters = discover_clusters(options.servers, ask_seconds=options.ask_seconds)
         shards = [
             ShardPartition(shard)
-            for one in census.answered.values()
+            for one in found_clusters.answered.values()
             for shard in shards_of(
                 one,
                 below=options.below,
@@ -129,7 +130,7 @@ class KdirReader(DataSourceReader):
                 page_rows=options.page_rows,
             )
         ]
-        return [*shards, *self._unread(census)]
+        return [*shards, *self._unread(found_clusters)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         match partition:
@@ -162,11 +163,11 @@ class KdirReader(DataSourceReader):
                 case _:
                     pass
 
-    def _unread(self, census: Census) -> list[InputPartition]:
+    def _unread(self, found_clusters: FederationClusters) -> list[InputPartition]:
         below = self.options.below
         silent = [
             one
-            for one in census.silent.values()
+            for one in found_clusters.silent.values()
             if below.is_prefix_of(one.mount) or one.mount.is_prefix_of(below)
         ]
         if silent and self.options.failures == "raise":
@@ -180,7 +181,7 @@ class KdirReader(DataSourceReader):
                     one.cluster,
                     str(one.mount),
                     stale=True,
-                    stale_since=census.started_at,
+                    stale_since=found_clusters.started_at,
                     stale_reason=one.reason,
                 )
             )

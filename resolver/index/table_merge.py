@@ -12,24 +12,24 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TypeAlias, assert_never
 
-from resolver.index.delta_table import ClusterFiles, DataFile, Placed, TableState
+from resolver.index.delta_table import ClusterFiles, DataFile, FilePlacement, TableState
 from resolver.index.row_schema import ClusterState
 
 __all__ = [
-    "Changes",
     "ClusterLine",
     "Finding",
-    "Gone",
     "NoAnswer",
     "Outcome",
-    "ReadAnew",
+    "RemovedCluster",
+    "RereadCluster",
+    "TableCommit",
     "Unchanged",
     "merge",
 ]
 
 
 @dataclass(frozen=True, slots=True)
-class ReadAnew:
+class RereadCluster:
     """The cluster's topics were read and lie in these files."""
 
     state: ClusterState
@@ -55,7 +55,7 @@ class NoAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class Gone:
+class RemovedCluster:
     """The owner of its mount point answered, and has no such mount any more."""
 
     cluster_id: str
@@ -63,7 +63,7 @@ class Gone:
     at: datetime
 
 
-Finding: TypeAlias = ReadAnew | Unchanged | NoAnswer | Gone
+Finding: TypeAlias = RereadCluster | Unchanged | NoAnswer | RemovedCluster
 
 
 class Outcome(enum.Enum):
@@ -93,11 +93,11 @@ class ClusterLine:
 
 
 @dataclass(slots=True)
-class Changes:
+class TableCommit:
     """What one commit adds and removes, and what it says of each cluster."""
 
-    adds: list[Placed] = field(default_factory=list)
-    removes: list[Placed] = field(default_factory=list)
+    adds: list[FilePlacement] = field(default_factory=list)
+    removes: list[FilePlacement] = field(default_factory=list)
     lines: list[ClusterLine] = field(default_factory=list)
     unused: list[DataFile] = field(default_factory=list)
     """Files that were written and are not needed, since somebody else was later."""
@@ -105,22 +105,22 @@ class Changes:
 
 def merge(
     table: TableState, findings: Iterable[Finding], empty_file: Callable[[str], DataFile]
-) -> Changes:
-    """The changes that bring the table to what was found.
+) -> TableCommit:
+    """Returns the changes that bring the table to what was found.
 
     ``empty_file`` makes a file without rows for a cluster id: that is how the table knows a cluster
     that was never read.
     """
-    changes = Changes()
+    changes = TableCommit()
     for finding in findings:
         match finding:
-            case ReadAnew():
+            case RereadCluster():
                 _read(changes, table.clusters.get(finding.state.cluster_id), finding)
             case Unchanged():
                 _unchanged(changes, table.clusters.get(finding.state.cluster_id), finding)
             case NoAnswer():
                 _no_answer(changes, table.clusters.get(finding.cluster_id), finding, empty_file)
-            case Gone():
+            case RemovedCluster():
                 _gone(changes, table.clusters.get(finding.cluster_id), finding)
             case _:
                 assert_never(finding)
@@ -128,19 +128,19 @@ def merge(
     return changes
 
 
-def _read(changes: Changes, held: ClusterFiles | None, finding: ReadAnew) -> None:
+def _read(changes: TableCommit, held: ClusterFiles | None, finding: RereadCluster) -> None:
     if held is not None and _later(held.state, finding.state.as_of):
         changes.unused.extend(finding.files)
         changes.lines.append(_line(held, Outcome.NEWER_KEPT))
         return
     state = _keep_since(finding.state, held)
-    changes.adds.extend(Placed(file, state) for file in finding.files)
+    changes.adds.extend(FilePlacement(file, state) for file in finding.files)
     if held is not None:
-        changes.removes.extend(Placed(file, held.state) for file in held.files)
+        changes.removes.extend(FilePlacement(file, held.state) for file in held.files)
     changes.lines.append(_line(ClusterFiles(state, finding.files), Outcome.READ))
 
 
-def _unchanged(changes: Changes, held: ClusterFiles | None, finding: Unchanged) -> None:
+def _unchanged(changes: TableCommit, held: ClusterFiles | None, finding: Unchanged) -> None:
     if held is None:
         # Another crawl has removed it since. Whether that was right, the next one will see.
         changes.lines.append(_line(ClusterFiles(finding.state, ()), Outcome.REMOVED))
@@ -152,7 +152,7 @@ def _unchanged(changes: Changes, held: ClusterFiles | None, finding: Unchanged) 
 
 
 def _no_answer(
-    changes: Changes,
+    changes: TableCommit,
     held: ClusterFiles | None,
     finding: NoAnswer,
     empty_file: Callable[[str], DataFile],
@@ -161,7 +161,7 @@ def _no_answer(
         state = ClusterState(finding.cluster_id, finding.cluster, finding.mount)
         state = state.silent(finding.at, finding.reason)
         file = empty_file(finding.cluster_id)
-        changes.adds.append(Placed(file, state))
+        changes.adds.append(FilePlacement(file, state))
         changes.lines.append(_line(ClusterFiles(state, (file,)), Outcome.NEVER_READ))
         return
     if _later(held.state, finding.at):
@@ -171,19 +171,21 @@ def _no_answer(
     _restate(changes, held, held.state.silent(finding.at, finding.reason), outcome)
 
 
-def _gone(changes: Changes, held: ClusterFiles | None, finding: Gone) -> None:
+def _gone(changes: TableCommit, held: ClusterFiles | None, finding: RemovedCluster) -> None:
     if held is None:
         return
     if _later(held.state, finding.at):
         changes.lines.append(_line(held, Outcome.NEWER_KEPT))
         return
-    changes.removes.extend(Placed(file, held.state) for file in held.files)
+    changes.removes.extend(FilePlacement(file, held.state) for file in held.files)
     changes.lines.append(replace(_line(held, Outcome.REMOVED), reason=finding.reason))
 
 
-def _restate(changes: Changes, held: ClusterFiles, state: ClusterState, outcome: Outcome) -> None:
+def _restate(
+    changes: TableCommit, held: ClusterFiles, state: ClusterState, outcome: Outcome
+) -> None:
     if state != held.state:
-        changes.adds.extend(Placed(file, state, fresh=False) for file in held.files)
+        changes.adds.extend(FilePlacement(file, state, fresh=False) for file in held.files)
     changes.lines.append(_line(ClusterFiles(state, held.files), outcome))
 
 

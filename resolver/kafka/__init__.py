@@ -1,6 +1,7 @@
 """Kafka clients that take paths where Kafka's take topic names; needs ``kdir[kafka]``.
 
-What Kafka's client library is not needed for, the rules of its settings, is in ``settings.py``.
+What Kafka's client library is not needed for, the rules of its settings, is in
+``client_settings.py``.
 """
 
 from __future__ import annotations
@@ -8,10 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from resolver.kafka.consumer import Consumer, Received
+    from resolver.kafka.consumer import Consumer, ReceivedMessage
     from resolver.kafka.producer import Producer
 
-__all__ = ["Consumer", "Producer", "Received"]
+__all__ = ["Consumer", "Producer", "ReceivedMessage"]
 
 
 def __getattr__(name: str) -> object:

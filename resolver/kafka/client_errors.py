@@ -10,13 +10,13 @@ from resolver.errors import KafkaRefused, KafkaUnavailable, KdirError, Permissio
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError
 
-__all__ = ["refusal"]
+__all__ = ["client_error"]
 
 
-def refusal(
+def client_error(
     error: KafkaError, path: str, settings: Mapping[str, str], *, for_writes: bool
 ) -> KdirError:
-    """The error to raise for what a client of a path's cluster says.
+    """Returns the error to raise for what a client of a path's cluster says.
 
     Args:
         settings: the client's; who it is, its group and its transactional id are said.
@@ -25,9 +25,11 @@ def refusal(
     if missing is None:
         kind = KafkaUnavailable if error.code() < 0 or error.retriable() else KafkaRefused
         return kind(f"{path}: {error.str()}", path=path)
-    what, words = missing
+    what, message = missing
     user = settings.get("sasl.username", "")
-    asked = f"kdir check {user or 'PRINCIPAL'} {words[0]} {' '.join([path, *words[1:]])} --explain"
+    asked = (
+        f"kdir check {user or 'PRINCIPAL'} {message[0]} {' '.join([path, *message[1:]])} --explain"
+    )
     return PermissionDenied(
         f"{path}: Kafka denies {user or 'this user'} {what} ({error.str()}): {asked} says which "
         f"grant is missing or in the way",
@@ -40,7 +42,8 @@ def refusal(
 def _missing(
     code: int, settings: Mapping[str, str], *, for_writes: bool
 ) -> tuple[str, tuple[str, ...]] | None:
-    """What is denied, and the operation and the rest of what to ask for it; None: nothing is.
+    """Returns what is denied, and the operation and the rest of what to ask for it; None: nothing
+    is.
 
     Codes are those of Kafka's protocol (org.apache.kafka.common.protocol.Errors).
     """

@@ -17,18 +17,23 @@ from confluent_kafka import Consumer as KafkaConsumer
 from confluent_kafka import KafkaException, TopicPartition
 
 from resolver.errors import InvalidArgument, KdirError
-from resolver.kafka.client_errors import refusal
-from resolver.kafka.connecting import connection, layers_of, said_by, without_brokers
-from resolver.kafka.settings import Client, consumer_settings, for_librdkafka
+from resolver.kafka.client_errors import client_error
+from resolver.kafka.client_settings import Client, consumer_settings, for_librdkafka
+from resolver.kafka.listener_choice import (
+    connection,
+    kafka_error_text,
+    setting_layers,
+    without_brokers,
+)
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message
 
     from resolver.client import Resolver
-    from resolver.location import TopicLocation
     from resolver.path import Path
+    from resolver.topic_location import TopicLocation
 
-__all__ = ["Consumer", "Received"]
+__all__ = ["Consumer", "ReceivedMessage"]
 
 Assigned = Callable[[list[TopicPartition]], None]
 """Told of partitions, with paths where Kafka has topics."""
@@ -37,7 +42,7 @@ _TURN_SECONDS: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Received:
+class ReceivedMessage:
     """A message, or what went wrong on the way to one: confluent-kafka's, with its path."""
 
     message: Message
@@ -50,7 +55,7 @@ class Received:
     """Of the client."""
 
     def topic(self) -> str:
-        """The path."""
+        """Returns the path."""
         return self.path
 
     def error(self) -> KafkaError | None:
@@ -58,13 +63,13 @@ class Received:
         return self.message.error()
 
     def explained(self) -> KdirError | None:
-        """The error; where Kafka denied it, with the right that is missing and how to ask for the
-        reason. None: this is a message.
+        """Returns the error; where Kafka denied it, with the right that is missing and how to ask
+        for the reason. None: this is a message.
         """
         error = self.message.error()
         if error is None:
             return None
-        return refusal(error, self.path or "PATH", self.settings, for_writes=False)
+        return client_error(error, self.path or "PATH", self.settings, for_writes=False)
 
     def key(self) -> Any:
         """As it was produced; None = none."""
@@ -75,11 +80,11 @@ class Received:
         return self.message.value()
 
     def headers(self) -> Any:
-        """Pairs of name and bytes, or None."""
+        """Returns pairs of name and bytes, or None."""
         return self.message.headers()
 
     def partition(self) -> int | None:
-        """Kafka's number of it."""
+        """Returns Kafka's number of it."""
         return self.message.partition()
 
     def offset(self) -> int | None:
@@ -87,7 +92,7 @@ class Received:
         return self.message.offset()
 
     def timestamp(self) -> tuple[int, int]:
-        """Which kind it is, and Unix milliseconds."""
+        """Returns which kind it is, and Unix milliseconds."""
         return self.message.timestamp()
 
 
@@ -129,7 +134,7 @@ class Consumer:
         on_assign: Assigned | None = None,
         on_revoke: Assigned | None = None,
     ) -> None:
-        """Consume these topics, and no others any more.
+        """Consumes these topics, and no others any more.
 
         Raises:
             KdirError: what resolving a path raises; then nothing has changed.
@@ -153,26 +158,28 @@ class Consumer:
         self.unsubscribe()
         self._sources = list(sources.values())
         for source in self._sources:
-            told = {
+            reported = {
                 name: _with_paths(source, callback)
                 for name, callback in (("on_assign", on_assign), ("on_revoke", on_revoke))
                 if callback is not None
             }
-            source.client.subscribe(list(source.paths), **told)
+            source.client.subscribe(list(source.paths), **reported)
 
     def unsubscribe(self) -> None:
-        """Consume nothing any more; leaves the groups."""
+        """Consumes nothing any more; leaves the groups."""
         self._same_process()
         for source in self._sources:
             source.client.close()
         self._sources = []
 
     def close(self) -> None:
-        """Leave the groups and let go of the connections."""
+        """Leaves the groups and lets go of the connections."""
         self.unsubscribe()
 
-    def poll(self, timeout: float = 1.0) -> Received | None:
-        """The next message of any path, or an error; None = none came within so many seconds."""
+    def poll(self, timeout: float = 1.0) -> ReceivedMessage | None:
+        """Returns the next message of any path, or an error; None = none came within so many
+        seconds.
+        """
         self._same_process()
         deadline = time.monotonic() + timeout
         while True:
@@ -190,10 +197,10 @@ class Consumer:
             if one is not None:
                 return one
 
-    def consume(self, num_messages: int = 1, timeout: float = 1.0) -> list[Received]:
+    def consume(self, num_messages: int = 1, timeout: float = 1.0) -> list[ReceivedMessage]:
         """At most so many messages, as far as they come within so many seconds."""
         deadline = time.monotonic() + timeout
-        found: list[Received] = []
+        found: list[ReceivedMessage] = []
         while len(found) < num_messages:
             one = self.poll(max(0.0, deadline - time.monotonic()))
             if one is None:
@@ -201,8 +208,8 @@ class Consumer:
             found.append(one)
         return found
 
-    def commit(self, message: Received | None = None, *, asynchronous: bool = True) -> None:
-        """Commit the offset behind a message, or all that was consumed so far."""
+    def commit(self, message: ReceivedMessage | None = None, *, asynchronous: bool = True) -> None:
+        """Commits the offset behind a message, or all that was consumed so far."""
         for source in self._sources:
             commit: Any = source.client.commit  # the stubs know literal flags only
             if message is None:
@@ -210,19 +217,19 @@ class Consumer:
             elif source.client is message.client:
                 commit(message=message.message, asynchronous=asynchronous)
 
-    def store_offsets(self, message: Received) -> None:
-        """Note that this one is done with; for ``enable.auto.offset.store=false``."""
+    def store_offsets(self, message: ReceivedMessage) -> None:
+        """Notes that this one is done with; for ``enable.auto.offset.store=false``."""
         message.client.store_offsets(message=message.message)
 
     def assignment(self) -> list[TopicPartition]:
-        """What of the paths this member of the groups consumes."""
+        """Returns what of the paths this member of the groups consumes."""
         return [
             TopicPartition(source.paths.get(one.topic, one.topic), one.partition, one.offset)
             for source in self._sources
             for one in source.client.assignment()
         ]
 
-    def _asked(self, source: _Source, timeout: float) -> Received | None:
+    def _asked(self, source: _Source, timeout: float) -> ReceivedMessage | None:
         message = source.client.poll(timeout)
         if message is None:
             return None
@@ -230,18 +237,18 @@ class Consumer:
         path = paths.get(message.topic() or "", "")
         if not path and len(paths) == 1 and message.error() is not None:
             path = next(iter(paths.values()))  # a group's error: whose else
-        return Received(message, source.cluster, path, source.client, source.settings)
+        return ReceivedMessage(message, source.cluster, path, source.client, source.settings)
 
     def _settings_of(self, found: TopicLocation) -> dict[str, str]:
-        layers = layers_of(self._settings, found, Client.CONSUMER)
+        layers = setting_layers(self._settings, found, Client.CONSUMER)
         return connection(found, self._listener) | for_librdkafka(consumer_settings(layers))
 
     def _open(self, found: TopicLocation, settings: dict[str, str]) -> _Source:
         try:
             return _Source(KafkaConsumer(dict(settings)), found.cluster, settings)
         except KafkaException as error:
-            words = said_by(error)
-            raise InvalidArgument(f"{found.path}: Kafka's client says: {words}") from error
+            message = kafka_error_text(error)
+            raise InvalidArgument(f"{found.path}: Kafka's client says: {message}") from error
 
     def _same_process(self) -> None:
         if os.getpid() != self._process:
@@ -251,7 +258,7 @@ class Consumer:
 
 
 def _with_paths(source: _Source, callback: Assigned) -> Callable[[object, Any], None]:
-    def told(_client: object, partitions: list[TopicPartition]) -> None:
+    def reported(_client: object, partitions: list[TopicPartition]) -> None:
         callback(
             [
                 TopicPartition(source.paths.get(one.topic, one.topic), one.partition, one.offset)
@@ -259,4 +266,4 @@ def _with_paths(source: _Source, callback: Assigned) -> Callable[[object, Any], 
             ]
         )
 
-    return told
+    return reported

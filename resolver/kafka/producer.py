@@ -17,15 +17,20 @@ from confluent_kafka import KafkaError, KafkaException, Message
 from confluent_kafka import Producer as KafkaProducer
 
 from resolver.errors import InvalidArgument, KafkaUnavailable, KdirError
-from resolver.kafka.client_errors import refusal
-from resolver.kafka.connecting import connection, layers_of, said_by, without_brokers
-from resolver.kafka.delivering import deliver
-from resolver.kafka.settings import for_librdkafka, producer_settings
+from resolver.kafka.client_errors import client_error
+from resolver.kafka.client_settings import for_librdkafka, producer_settings
+from resolver.kafka.flush import flush_deliveries
+from resolver.kafka.listener_choice import (
+    connection,
+    kafka_error_text,
+    setting_layers,
+    without_brokers,
+)
 from resolver.path import Path
 
 if TYPE_CHECKING:
     from resolver.client import Resolver
-    from resolver.location import TopicLocation
+    from resolver.topic_location import TopicLocation
 
 __all__ = ["Producer"]
 
@@ -35,7 +40,7 @@ Delivered = Callable[[KafkaError | None, Message], None]
 _TRANSACTION: Final = "transactional.id"
 _SWITCH_SECONDS: Final = 30.0
 """So long what was sent with a path's former settings may take to arrive, before the new ones."""
-_TELL_SECONDS: Final = 1.0
+_REPORT_SECONDS: Final = 1.0
 """So long a client that can do nothing more may take to tell of its messages."""
 
 _Key = tuple[str, tuple[tuple[str, str], ...]]
@@ -60,7 +65,7 @@ class Producer:
     ) -> None:
         self._resolver = resolver
         self._settings = without_brokers(settings or {})
-        producer_settings(layers_of(self._settings, None))  # what is wrong is said at once
+        producer_settings(setting_layers(self._settings, None))  # what is wrong is said at once
         self._listener = listener
         self._process = os.getpid()
         self._clients: dict[_Key, KafkaProducer] = {}
@@ -82,7 +87,7 @@ class Producer:
         timestamp: int = 0,
         headers: Any = None,
     ) -> None:
-        """Hand a message over to be sent.
+        """Hands a message over to be sent.
 
         Args:
             timestamp: Unix milliseconds; 0 = now.
@@ -103,21 +108,21 @@ class Producer:
         )
 
     def poll(self, timeout: float = 0.0) -> int:
-        """Tell what was delivered; waits for something to tell so many seconds. How much it was.
+        """Reports what was delivered; waits for something to tell so many seconds. How much it was.
 
         Raises:
             PermissionDenied, KafkaRefused: Kafka takes nothing more of a client; its messages have
                 been told as failed, and the next one gets a new client.
         """
         self._same_process()
-        told = self._poll(0.0)
+        reported = self._poll(0.0)
         deadline = time.monotonic() + timeout
-        while not told and (left := deadline - time.monotonic()) > 0 and self._clients:
-            told = self._poll(left if len(self._clients) == 1 else min(left, 0.05))
-        return told
+        while not reported and (left := deadline - time.monotonic()) > 0 and self._clients:
+            reported = self._poll(left if len(self._clients) == 1 else min(left, 0.05))
+        return reported
 
     def flush(self, timeout: float = 30.0) -> int:
-        """Wait until all is delivered, so many seconds; how many messages are left: more than 0
+        """Waits until all is delivered, so many seconds; how many messages are left: more than 0
         means that not all is known to have arrived.
 
         Raises:
@@ -129,7 +134,7 @@ class Producer:
         count = 0
         for key, client in list(self._clients.items()):
             try:
-                count += deliver(client, max(0.0, deadline - time.monotonic()))
+                count += flush_deliveries(client, max(0.0, deadline - time.monotonic()))
             except KafkaException as error:
                 ended.append(self._ended(key, error))
         if ended:
@@ -137,14 +142,14 @@ class Producer:
         return count
 
     def explained(self, error: KafkaError, path: Path | str) -> KdirError:
-        """What a delivery's error comes to: where Kafka denied it, with the right that is missing
-        and how to ask for the reason.
+        """Returns what a delivery's error comes to: where Kafka denied it, with the right that is
+        missing and how to ask for the reason.
         """
         settings = dict(self._last.get(str(path), ("", ()))[1]) or self._settings
-        return refusal(error, str(path), settings, for_writes=True)
+        return client_error(error, str(path), settings, for_writes=True)
 
     def purge(self) -> None:
-        """Drop what was not sent yet; each message is told as failed by the next ``poll``."""
+        """Drops what was not sent yet; each message is told as failed by the next ``poll``."""
         for client in self._clients.values():
             client.purge()
 
@@ -163,7 +168,7 @@ class Producer:
     # -- transactions --------------------------------------------------------------------------
 
     def begin_transaction(self) -> None:
-        """Begin one. It belongs to the cluster of the first path that is produced to: a
+        """Begins one. It belongs to the cluster of the first path that is produced to: a
         transaction is Kafka's, and ends where a cluster ends.
 
         Raises:
@@ -178,7 +183,7 @@ class Producer:
     def send_offsets_to_transaction(
         self, positions: Any, group_metadata: Any, timeout: float = 30.0
     ) -> None:
-        """Commit a consumer's offsets with the transaction, in whose cluster they must be."""
+        """Commits a consumer's offsets with the transaction, in whose cluster they must be."""
         if self._in_transaction is None:
             raise InvalidArgument("nothing was produced yet: nobody knows in which cluster")
         self._in_transaction.send_offsets_to_transaction(positions, group_metadata, timeout)
@@ -201,10 +206,10 @@ class Producer:
     # -- clients -------------------------------------------------------------------------------
 
     def _client(self, found: TopicLocation) -> KafkaProducer:
-        """The client for a path as it is now."""
+        """Returns the client for a path as it is now."""
         self._same_process()
         where = connection(found, self._listener)
-        settings = producer_settings(layers_of(self._settings, found))
+        settings = producer_settings(setting_layers(self._settings, found))
         mixed = {**where, **for_librdkafka(settings)}
         key = found.cluster_id, tuple(sorted(mixed.items()))
         client = self._clients.get(key)
@@ -231,12 +236,14 @@ class Producer:
         try:
             client = KafkaProducer(dict(settings))
         except KafkaException as error:
-            raise InvalidArgument(f"{found.path}: Kafka's client says: {said_by(error)}") from error
+            raise InvalidArgument(
+                f"{found.path}: Kafka's client says: {kafka_error_text(error)}"
+            ) from error
         if self._transactional:
             try:
                 client.init_transactions(_SWITCH_SECONDS)
             except KafkaException as error:
-                raise refusal(error.args[0], found.path, settings, for_writes=True) from error
+                raise client_error(error.args[0], found.path, settings, for_writes=True) from error
         self._clients[key] = client
         return client
 
@@ -246,7 +253,7 @@ class Producer:
         if former is None:
             return
         try:
-            left = deliver(former, _SWITCH_SECONDS)
+            left = flush_deliveries(former, _SWITCH_SECONDS)
         except KafkaException as error:
             raise self._ended(before, error) from error
         if left:
@@ -256,16 +263,16 @@ class Producer:
             )
 
     def _poll(self, timeout: float) -> int:
-        told = 0
+        reported = 0
         for key, client in list(self._clients.items()):
             try:
-                told += client.poll(timeout)
+                reported += client.poll(timeout)
             except KafkaException as error:
                 raise self._ended(key, error) from error
-        return told
+        return reported
 
     def _ended(self, key: _Key, error: KafkaException) -> KdirError:
-        """What to raise for a client that Kafka takes nothing more of."""
+        """Returns what to raise for a client that Kafka takes nothing more of."""
         paths = [path for path, one in self._last.items() if one == key]
         client = self._clients[key]
         if not self._transactional:
@@ -273,9 +280,9 @@ class Producer:
             del self._clients[key]
             self._last = {path: one for path, one in self._last.items() if one != key}
         with suppress(KafkaException):
-            deliver(client, _TELL_SECONDS)
+            flush_deliveries(client, _REPORT_SECONDS)
         where = paths[-1] if paths else f"cluster {key[0]}"
-        return refusal(error.args[0], where, dict(key[1]), for_writes=True)
+        return client_error(error.args[0], where, dict(key[1]), for_writes=True)
 
     def _join(self, found: TopicLocation, client: KafkaProducer) -> None:
         if not self._open_transaction:

@@ -16,33 +16,33 @@ from typing import Final
 from resolver import errors
 from resolver.errors import KdirError
 from resolver.path import Path
-from resolver.resolution.outcome import (
-    Found,
+from resolver.resolution.values import (
+    AbsentResult,
+    AnswerResult,
     LinkMode,
     LinkStep,
-    NotThere,
     Referral,
     Rewrite,
     United,
 )
 
-__all__ = ["FALLBACK_SECONDS", "Fork", "Result", "could_not_be_asked", "outward"]
+__all__ = ["FALLBACK_SECONDS", "LinkTargets", "Result", "enclosing_links", "is_unreachable_error"]
 
 FALLBACK_SECONDS: Final = 5
 """An answer that a fallback gave is kept no longer: the first target may be back."""
 
-Result = Found | NotThere | United | KdirError
+Result = AnswerResult | AbsentResult | United | KdirError
 
 
 @dataclass(slots=True)
-class Fork:
+class LinkTargets:
     """A rewrite in progress. ``outer`` is the link that led to the path with this one."""
 
     asked: Path
     rewrite: Rewrite
     hops: int
     remaining_seconds: int
-    outer: Fork | None
+    outer: LinkTargets | None
     for_writes: bool
     here: Referral
     """The servers that gave the link: where to begin with a target that is theirs too."""
@@ -51,10 +51,10 @@ class Fork:
     index: int = 0
     trouble: KdirError | None = None
     """Of the first target that could not be asked, while none before it had the name."""
-    absent: NotThere | None = None
+    absent: AbsentResult | None = None
     partial: United | None = None
     """Of a ``first`` link: what a target has that is a union with a trouble."""
-    parts: list[Found] = field(default_factory=list)
+    parts: list[AnswerResult] = field(default_factory=list)
     """Of a union that is gathered."""
     missing: list[tuple[Path, KdirError]] = field(default_factory=list)
     """The same: targets that could not be asked."""
@@ -77,7 +77,7 @@ class Fork:
         return LinkStep(rewrite.link, self.target, rewrite.mode, fallback, rewrite.writes_follow)
 
     def first(self, known: Callable[[Path], Referral | None]) -> Referral | None:
-        """Where to begin with the target: what is known of it, or whoever gave the link."""
+        """Returns where to begin with the target: what is known of it, or whoever gave the link."""
         here, hint = self.here, known(self.target)
         if here.mount is None or not here.mount.is_prefix_of(self.target):
             return hint
@@ -85,8 +85,8 @@ class Fork:
             return here
         return hint
 
-    def weigh(self, result: Result) -> Result | None:
-        """What a target's result means for the link; None = ask the next target."""
+    def on_result(self, result: Result) -> Result | None:
+        """Returns what a target's result means for the link; None = ask the next target."""
         rewrite = self.rewrite
         union = rewrite.mode is LinkMode.UNION
         if union and self.gathers:
@@ -96,25 +96,25 @@ class Fork:
                 return None
             return self._gathered()
         match result:
-            case United(trouble=KdirError() as trouble) if could_not_be_asked(trouble):
+            case United(trouble=KdirError() as trouble) if is_unreachable_error(trouble):
                 self.partial = self.partial or result
                 return self._after_trouble(trouble)
-            case Found() | United():
+            case AnswerResult() | United():
                 return result
-            case NotThere(lifetime_seconds=lifetime):
+            case AbsentResult(lifetime_seconds=lifetime):
                 self.absent = self.absent or result
                 self.remaining_seconds = min(self.remaining_seconds, lifetime)
                 if self.left and (union or rewrite.fall_back_on_absent):
                     self.index += 1
                     return None
                 return self.partial or self.trouble or self.absent
-            case _ if union or not could_not_be_asked(result):
+            case _ if union or not is_unreachable_error(result):
                 return result
             case _:
                 return self._after_trouble(result)
 
     def cut_short(self, result: Result) -> Result:
-        """What it comes to where no more may be asked."""
+        """Returns what it comes to where no more may be asked."""
         if self.gathers and self.rewrite.mode is LinkMode.UNION:
             self._gather(result)
             if isinstance(result, KdirError):
@@ -133,16 +133,16 @@ class Fork:
         return self.partial or self.trouble
 
     def _gather(self, result: Result) -> None:
-        """Take in what one target of a union has."""
+        """Takes in what one target of a union has."""
         match result:
-            case Found():
+            case AnswerResult():
                 self.parts.append(result)
             case United(parts=parts, missing=missing, trouble=trouble):
                 if not self.parts:
                     self.trouble = self.trouble or trouble
                 self.parts.extend(parts)
                 self.missing.extend(missing)
-            case NotThere():
+            case AbsentResult():
                 self.absent = self.absent or result
             case _:
                 if not self.parts:
@@ -157,13 +157,13 @@ class Fork:
         return result
 
 
-def outward(fork: Fork | None) -> Iterator[Fork]:
+def enclosing_links(fork: LinkTargets | None) -> Iterator[LinkTargets]:
     """A link and those that led to it, the innermost first."""
     while fork is not None:
         yield fork
         fork = fork.outer
 
 
-def could_not_be_asked(error: KdirError) -> bool:
-    """Whether nobody who owns the path could be made to say anything."""
+def is_unreachable_error(error: KdirError) -> bool:
+    """True if nobody who owns the path could be made to say anything."""
     return isinstance(error, errors.Unavailable | errors.DeadlineExceeded | errors.NoRoute)

@@ -1,11 +1,11 @@
 """The walk from a path to its owner as a state machine; refuses to do I/O, tell time or know gRPC.
 
-It says what to ask next (``next`` gives an ``Ask`` or the end), and is told what came back
+It says what to ask next (``next`` gives a ``Query`` or the end), and is told what came back
 (``heard``) or what went wrong (``failed``). Whoever drives it owns sockets, clocks and caches
-(``resolver/walker.py``); tests drive it with plain values. The habit is dnspython's
+(``resolver/resolution_driver.py``); tests drive it with plain values. The habit is dnspython's
 ``_Resolution``.
 
-What is believed of whom is in ``resolver/resolution/hop.py``, of one word, and in
+What is believed of whom is in ``resolver/resolution/referral_checks.py``, of one word, and in
 ``resolver/resolution/trail.py``, after the words before it: referrals must lead nearer, answers
 must come from who was referred to and be about their own mount. Nothing older than what was seen
 before is taken from one life of a store. A hint (direct, or from a cache) that comes to nothing is
@@ -21,32 +21,39 @@ from typing import Final, assert_never
 from resolver import errors
 from resolver.errors import KdirError
 from resolver.path import Path
-from resolver.resolution.hop import Hop, Trouble, few, judged
-from resolver.resolution.link_targets import Fork, Result, outward
-from resolver.resolution.outcome import (
+from resolver.resolution.link_targets import LinkTargets, Result, enclosing_links
+from resolver.resolution.options import Chooser, ResolutionOptions
+from resolver.resolution.referral_checks import Hop, ServerFailure, classify_error, first_endpoints
+from resolver.resolution.trail import MAX_HOPS, Trail
+from resolver.resolution.values import (
     Absent,
+    AbsentResult,
     Answer,
-    Ask,
+    AnswerResult,
+    AnswerStatus,
+    AskedBecause,
     Attempt,
     End,
-    Failed,
-    Found,
+    ErrorAnswer,
+    FailedResult,
     LinkMode,
     LinkStep,
-    NotThere,
+    Query,
     Referral,
     Reply,
     Rewrite,
-    Said,
     Sender,
-    Verdict,
-    Way,
 )
-from resolver.resolution.rules import Chooser, Rules
-from resolver.resolution.trail import MAX_HOPS, Trail
 from resolver.revision_token import NOTHING_READ, Position
 
-__all__ = ["MAX_CALLS", "MAX_HOPS", "MAX_TARGETS", "Chooser", "Resolution", "Rules"]
+__all__ = [
+    "MAX_CALLS",
+    "MAX_HOPS",
+    "MAX_TARGETS",
+    "Chooser",
+    "ResolutionOptions",
+    "ResolutionStateMachine",
+]
 
 MAX_CALLS: Final = 50
 """Questions of one resolve, whatever they come to."""
@@ -57,7 +64,7 @@ _MOST_SHARES: Final = 4
 _ALWAYS: Final = 2**31
 
 
-class Resolution:
+class ResolutionStateMachine:
     """One resolve. Not thread-safe: one driver drives it."""
 
     __slots__ = (
@@ -79,7 +86,7 @@ class Resolution:
         "path",
     )
 
-    def __init__(self, path: Path, rules: Rules) -> None:
+    def __init__(self, path: Path, rules: ResolutionOptions) -> None:
         self.path = path
         self.is_in_ones_name = False
         """A server may have walked on in one's name: which links it met is not known."""
@@ -89,16 +96,16 @@ class Resolution:
         self._attempts: list[Attempt] = []
         self._calls = 0
         self._dead: dict[str, KdirError] = {}
-        self._current: Ask | None = None
+        self._current: Query | None = None
         self._end: End | None = None
-        self._fork: Fork | None = None
+        self._fork: LinkTargets | None = None
         self._hint_failed: Hop | None = None
         self._restarted = False
         self._verified: list[tuple[Referral, int]] = []
         self._read = NOTHING_READ
         # Of the walk in progress; a link's next target and a restart begin another.
         self._trail = Trail(path)
-        self._hop = Hop(Way.START, path)
+        self._hop = Hop(AskedBecause.START, path)
         self._begin(path, hops=0, hint=rules.hint(path))
 
     # -- what the driver calls -------------------------------------------------------------
@@ -120,12 +127,12 @@ class Resolution:
 
         Empty after a walk that failed by the tree's own fault: of a liar nothing is kept (R1).
         """
-        if isinstance(self._end, Failed) and isinstance(self._end.error, errors.WalkFailed):
+        if isinstance(self._end, FailedResult) and isinstance(self._end.error, errors.WalkFailed):
             return ()
         return tuple(self._verified)
 
-    def next(self) -> Ask | End:
-        """The next question, or how it ended."""
+    def next_query(self) -> Query | End:
+        """Returns the next question, or how it ended."""
         while self._end is None:
             if self._current is not None:
                 return self._current
@@ -135,123 +142,123 @@ class Resolution:
                 self._current = self._question()
         return self._end
 
-    def heard(
+    def on_answer(
         self, reply: Reply, floor: Mapping[str, Position], elapsed_seconds: float = 0.0
-    ) -> Verdict:
-        """Take a reply to the current question.
+    ) -> AnswerStatus:
+        """Takes a reply to the current question.
 
         ``floor`` holds what had been seen of each cluster *when the question was asked*: an answer
         that was overtaken on its way is not old (R17).
         """
-        ask = self._take()
+        ask = self._require_query()
         sender = reply.sender
-        if isinstance(reply.outcome, Said):
+        if isinstance(reply.outcome, ErrorAnswer):
             error = reply.outcome.error
             self._note(ask, f"{error.message} ({error.reason})", elapsed_seconds, reply)
             return self._classify(ask, error)
         if why := self._trail.distrust(ask, reply, self._hop):
             self._note(ask, f"lame: {why}", elapsed_seconds, reply)
-            self._reject(Trouble.LAME, errors.Lame(f"{ask.endpoint} {why}"))
-            return Verdict.LAME
+            self._reject(ServerFailure.LAME, errors.Lame(f"{ask.endpoint} {why}"))
+            return AnswerStatus.LAME
         seen = floor.get(sender.cluster_id)
         if seen is not None and sender.is_before(seen):
             was = f"revision {sender.revision} is older than {seen.revision}, seen before"
             self._note(ask, was, elapsed_seconds, reply)
             self._ask_again(ask, sender, seen)
-            return Verdict.OLD
+            return AnswerStatus.OLD
         self._read = self._read.joined(sender.read)
         if ask.recursive and isinstance(reply.outcome, Answer | Absent):
             self._read = self._read.incomplete()  # its hints led past clusters, perhaps
             self.is_in_ones_name = True
         return self._follow(ask, reply, elapsed_seconds)
 
-    def failed(self, error: KdirError, elapsed_seconds: float = 0.0) -> Verdict:
-        """The current question got no reply, or an error status."""
-        ask = self._take()
+    def on_error(self, error: KdirError, elapsed_seconds: float = 0.0) -> AnswerStatus:
+        """Returns the current question got no reply, or an error status."""
+        ask = self._require_query()
         self._note(ask, f"{error.message} ({error.reason})", elapsed_seconds)
         return self._classify(ask, error)
 
-    def postponed(self, elapsed_seconds: float = 0.0) -> Verdict:
-        """The asked server, ``hurried``, takes its time: the others of the hop first, then it
-        again, once, with all the time that is then left to it.
+    def on_slow(self, elapsed_seconds: float = 0.0) -> AnswerStatus:
+        """Returns the asked server, ``hurried``, takes its time: the others of the hop first, then
+        it again, once, with all the time that is then left to it.
         """
-        ask = self._take()
+        ask = self._require_query()
         self._note(ask, f"no answer within {elapsed_seconds:.2f} s yet", elapsed_seconds)
         self._hop.slow.add(ask.endpoint)
         self._hop.queue.append(ask.endpoint)
-        return Verdict.FAILED
+        return AnswerStatus.FAILED
 
     def out_of_time(self) -> None:
         """The deadline of the whole is over."""
         if self._end is None:
-            message = f"{self.path}: the time was over before {self._hop.named} could be asked"
+            message = f"{self.path}: the time was over before {self._hop.label} could be asked"
             self._cut_short(errors.DeadlineExceeded(message, path=self.path))
 
     # -- asking ----------------------------------------------------------------------------
 
-    def _question(self) -> Ask:
+    def _question(self) -> Query:
         hop = self._hop
         endpoint = hop.queue.pop(0)
         cluster_id, after = hop.again.get(endpoint, ("", None))
         self._calls += 1
-        return Ask(
+        return Query(
             endpoint=endpoint,
             path=hop.path,
             way=hop.way,
             mount=hop.mount,
             cluster=hop.cluster,
             share=1 / self._shares(),
-            recursive=self._rules.recursive and hop.way is Way.START,
+            recursive=self._rules.recursive and hop.way is AskedBecause.START,
             after=after,
             after_cluster_id=cluster_id,
             # By the tree the sender of a hint is asked, not whom the hint names.
-            cluster_id=(self._trail.last.hop if hop.way is Way.TREE else hop).cluster_id,
+            cluster_id=(self._trail.last.hop if hop.way is AskedBecause.TREE else hop).cluster_id,
             hurried=endpoint not in hop.slow and any(one not in hop.slow for one in hop.queue),
         )
 
     def _shares(self) -> int:
         """Among how many that could still be asked the time left is split."""
         others = len(self._hop.queue) + 1
-        if self._hop.way in (Way.DIRECT, Way.CACHE):
+        if self._hop.way in (AskedBecause.DIRECT, AskedBecause.CACHE):
             others += 1  # the tree
-        links = outward(self._fork)
+        links = enclosing_links(self._fork)
         others += sum(
             fork.left for fork in links if fork.gathers or fork.rewrite.mode is LinkMode.FIRST
         )
         return min(others, _MOST_SHARES)
 
-    def _take(self) -> Ask:
+    def _require_query(self) -> Query:
         if self._current is None:
             raise RuntimeError("no question is open: call next() first")
         ask, self._current = self._current, None
         return ask
 
     def _note(
-        self, ask: Ask, verdict: str, elapsed_seconds: float, reply: Reply | None = None
+        self, ask: Query, verdict: str, elapsed_seconds: float, reply: Reply | None = None
     ) -> None:
         self._attempts.append(Attempt(ask, verdict, elapsed_seconds, reply))
 
     def _begin(self, path: Path, *, hops: int, hint: Referral | None = None) -> None:
-        """Start a walk to ``path`` on the budgets of the whole."""
+        """Starts a walk to ``path`` on the budgets of the whole."""
         if hint is not None and hint.endpoints and hint.is_good_for(self._rules.wanted):
             self._read = self._read.joined(hint.read)
             self._trail.begin(hops, hint.read)
-            self._enter(hint, Way.CACHE, path)
+            self._enter(hint, AskedBecause.CACHE, path)
         else:
             self._trail.begin(hops)
-            self._enter(None, Way.START, path)
+            self._enter(None, AskedBecause.START, path)
 
-    def _enter(self, referral: Referral | None, way: Way, path: Path) -> None:
-        """Make these servers the ones to ask; where none can be, the hop has failed at once."""
-        endpoints = self._rules.start if referral is None else few(referral.endpoints)
+    def _enter(self, referral: Referral | None, way: AskedBecause, path: Path) -> None:
+        """Makes these servers the ones to ask; where none can be, the hop has failed at once."""
+        endpoints = self._rules.start if referral is None else first_endpoints(referral.endpoints)
         self._hop = hop = Hop(way, path, referral, endpoints)
         allowed: list[str] = []
         for endpoint in endpoints:
             if (dead := self._dead.get(endpoint)) is not None:
-                hop.troubles.append((Trouble.UNREACHABLE, dead))
+                hop.troubles.append((ServerFailure.UNREACHABLE, dead))
             elif referral is not None and (why := self._rules.refusal(endpoint)):
-                refused = errors.BadReferral(f"{hop.named}: {why}", path=self.path)
-                hop.troubles.append((Trouble.BAD, refused))
+                refused = errors.BadReferral(f"{hop.label}: {why}", path=self.path)
+                hop.troubles.append((ServerFailure.BAD, refused))
             else:
                 allowed.append(endpoint)
         hop.queue = list(self._rules.choose(allowed))
@@ -260,7 +267,7 @@ class Resolution:
 
     # -- judging ---------------------------------------------------------------------------
 
-    def _ask_again(self, ask: Ask, sender: Sender, seen: Position) -> None:
+    def _ask_again(self, ask: Query, sender: Sender, seen: Position) -> None:
         """After an old answer: the other servers, then this one, told what to wait for; once."""
         hop = self._hop
         if ask.endpoint not in hop.again:
@@ -268,39 +275,41 @@ class Resolution:
             hop.queue.append(ask.endpoint)
             return
         behind = f"{ask.endpoint} is still behind revision {seen.revision}, seen before"
-        self._reject(Trouble.NOT_READY, errors.NotReady(behind))
+        self._reject(ServerFailure.NOT_READY, errors.NotReady(behind))
 
-    def _classify(self, ask: Ask, error: KdirError) -> Verdict:
-        """What an error says of its server, and of the hop."""
-        trouble, verdict = judged(error, self._hop.way, recursive=ask.recursive)
+    def _classify(self, ask: Query, error: KdirError) -> AnswerStatus:
+        """Returns what an error says of its server, and of the hop."""
+        trouble, verdict = classify_error(error, self._hop.way, recursive=ask.recursive)
         if trouble is None:
             self._settle(error)
             return verdict
-        if trouble is Trouble.UNREACHABLE and not ask.recursive:
+        if trouble is ServerFailure.UNREACHABLE and not ask.recursive:
             self._dead[ask.endpoint] = error
         self._reject(trouble, error)
         return verdict
 
     # -- following -------------------------------------------------------------------------
 
-    def _follow(self, ask: Ask, reply: Reply, elapsed_seconds: float) -> Verdict:
-        """Go where a reply leads that counts."""
+    def _follow(self, ask: Query, reply: Reply, elapsed_seconds: float) -> AnswerStatus:
+        """Goes where a reply leads that counts."""
         hop, sender = self._hop, reply.sender
         match reply.outcome:
             case Referral() as referral:
                 return self._refer(ask, reply, referral, elapsed_seconds)
-            case Said():
+            case ErrorAnswer():
                 raise AssertionError("heard() has seen to it")
-            case _ if hop.way is Way.TREE:
+            case _ if hop.way is AskedBecause.TREE:
                 # It owns what lies above its own hint, and yet gave a hint: nothing to go by.
                 self._note(ask, "no referral further up", elapsed_seconds, reply)
-                self._reject(Trouble.LAME, errors.Lame(f"{ask.endpoint} knows no way by the tree"))
-                return Verdict.ACCEPTED
-            case Answer() | Absent() as said:
-                found = isinstance(said, Answer)
+                self._reject(
+                    ServerFailure.LAME, errors.Lame(f"{ask.endpoint} knows no way by the tree")
+                )
+                return AnswerStatus.ACCEPTED
+            case Answer() | Absent() as answered:
+                found = isinstance(answered, Answer)
                 self._note(ask, "authoritative" if found else "absent", elapsed_seconds, reply)
                 self._verify(hop)
-                self._settle(self._by_owner(ask, sender, said))
+                self._settle(self._by_owner(ask, sender, answered))
             case Rewrite() as rewrite:
                 shown = ", ".join(map(str, rewrite.paths))
                 self._note(ask, f"link {rewrite.link} → {shown}", elapsed_seconds, reply)
@@ -308,46 +317,52 @@ class Resolution:
                 self._rewrite(ask, rewrite, sender)
             case _:
                 assert_never(reply.outcome)
-        return Verdict.ACCEPTED
+        return AnswerStatus.ACCEPTED
 
-    def _by_owner(self, ask: Ask, sender: Sender, said: Answer | Absent) -> Found | NotThere:
-        """What the owner said, to be kept no longer than the words that led to it are good."""
+    def _by_owner(
+        self, ask: Query, sender: Sender, answered: Answer | Absent
+    ) -> AnswerResult | AbsentResult:
+        """Returns what the owner said, to be kept no longer than the words that led to
+        it are good.
+        """
         owners, links = self._owner_first(ask.endpoint), self._links()
         grounds = self._remaining_seconds()
         if ask.recursive:  # what led it there is in the lifetime that it gives
-            grounds = min(grounds, said.lifetime_seconds)
-        kept = min(said.lifetime_seconds, grounds)
-        if isinstance(said, Answer):
-            return Found(said, sender, owners, kept, links, grounds)
-        return NotThere(ask.path, said, sender, owners, kept, links, grounds)
+            grounds = min(grounds, answered.lifetime_seconds)
+        kept = min(answered.lifetime_seconds, grounds)
+        if isinstance(answered, Answer):
+            return AnswerResult(answered, sender, owners, kept, links, grounds)
+        return AbsentResult(ask.path, answered, sender, owners, kept, links, grounds)
 
-    def _refer(self, ask: Ask, reply: Reply, referral: Referral, elapsed_seconds: float) -> Verdict:
-        """Go on at the mount that a referral names."""
+    def _refer(
+        self, ask: Query, reply: Reply, referral: Referral, elapsed_seconds: float
+    ) -> AnswerStatus:
+        """Goes on at the mount that a referral names."""
         hop, trail = self._hop, self._trail
         if refused := trail.refusal(ask, reply.sender, referral, hop):
             self._note(ask, refused[1].message, elapsed_seconds, reply)
             self._reject(*refused)
-            return Verdict.LAME
+            return AnswerStatus.LAME
         self._note(ask, referral.shown, elapsed_seconds, reply)
         path = hop.path
-        if hop.way is Way.TREE:  # by the same stop as before, elsewhere
+        if hop.way is AskedBecause.TREE:  # by the same stop as before, elsewhere
             path = trail.last.hop.path
         else:
             self._verify(hop)
             trail.add(ask.endpoint, reply.sender, hop)
         if trail.is_too_long:
             self._settle(trail.too_many_hops())
-            return Verdict.ACCEPTED
-        trail.went_down = trail.went_down or referral.way is Way.DOWN
+            return AnswerStatus.ACCEPTED
+        trail.went_down = trail.went_down or referral.way is AskedBecause.DOWN
         self._go_to(referral, path)
-        return Verdict.ACCEPTED
+        return AnswerStatus.ACCEPTED
 
     def _go_to(self, referral: Referral, path: Path) -> None:
-        """Ask the servers of a referral; by the tree where its sender may have been told of the
+        """Asks the servers of a referral; by the tree where its sender may have been told of the
         mount before a position of the caller's token.
         """
         mount = referral.mount
-        if referral.way is not Way.DIRECT or mount is None:
+        if referral.way is not AskedBecause.DIRECT or mount is None:
             self._enter(referral, referral.way, path)
             return
         # The mounts between are not asked: what they say now may be something else.
@@ -355,13 +370,13 @@ class Resolution:
         if mount.is_root or referral._replace(read=read).is_good_for(self._rules.wanted):
             self._trail.read = read
             self._read = self._read.incomplete()
-            self._enter(referral, Way.DIRECT, path)
+            self._enter(referral, AskedBecause.DIRECT, path)
         else:
-            self._by_tree(Hop(Way.DIRECT, path, referral), mount)
+            self._by_tree(Hop(AskedBecause.DIRECT, path, referral), mount)
 
-    def _rewrite(self, ask: Ask, rewrite: Rewrite, sender: Sender) -> None:
-        """Go on with a link's first target; a circle of links ends here."""
-        before = [ask.path, *(fork.asked for fork in outward(self._fork))]
+    def _rewrite(self, ask: Query, rewrite: Rewrite, sender: Sender) -> None:
+        """Goes on with a link's first target; a circle of links ends here."""
+        before = [ask.path, *(fork.asked for fork in enclosing_links(self._fork))]
         paths = tuple(path for path in rewrite.paths[:MAX_TARGETS] if path not in before)
         if not paths:
             chain = " → ".join(str(path) for path in [*reversed(before), *rewrite.paths[:1]])
@@ -375,7 +390,7 @@ class Resolution:
             return
         remaining = min(rewrite.lifetime_seconds, self._remaining_seconds())
         here = Referral(
-            Way.CACHE,
+            AskedBecause.CACHE,
             sender.mount,
             self._owner_first(ask.endpoint),
             sender.cluster_id,
@@ -387,12 +402,14 @@ class Resolution:
         left = rewrite._replace(paths=paths)
         stays = self._rules.for_writes
         gathers = self._rules.gathers_unions
-        self._fork = Fork(ask.path, left, trail.hops, remaining, self._fork, stays, here, gathers)
+        self._fork = LinkTargets(
+            ask.path, left, trail.hops, remaining, self._fork, stays, here, gathers
+        )
         self._begin(paths[0], hops=trail.hops, hint=self._fork.first(self._rules.hint))
 
     # -- when servers are of no use --------------------------------------------------------
 
-    def _reject(self, trouble: Trouble, error: KdirError) -> None:
+    def _reject(self, trouble: ServerFailure, error: KdirError) -> None:
         self._hop.troubles.append((trouble, error))
         if not self._hop.queue:
             self._exhausted()
@@ -401,42 +418,47 @@ class Resolution:
         """No server is left at this hop."""
         hop = self._hop
         match hop.way:
-            case Way.CACHE:
+            case AskedBecause.CACHE:
                 if hop.mount is not None:
                     self.bad_hints.append(hop.mount)
                 self._begin(hop.path, hops=self._trail.hops)
-            case Way.DIRECT if hop.mount is not None and hop.mount.segments:
+            case AskedBecause.DIRECT if hop.mount is not None and hop.mount.segments:
                 self._hint_failed = self._hint_failed or hop
                 self._by_tree(hop, hop.mount)
-            case Way.DOWN | Way.UP if hop.only_lame and not self._restarted:
+            case AskedBecause.DOWN | AskedBecause.UP if hop.only_lame and not self._restarted:
                 self._restarted = True
                 self._begin(hop.path, hops=self._fork.hops if self._fork is not None else 0)
             case _:
                 self._settle(self._verdict(hop))
 
     def _by_tree(self, hop: Hop, mount: Path) -> None:
-        """Ask the sender of a hint for what lies above the hint's mount, and go on there.
+        """Asks the sender of a hint for what lies above the hint's mount, and goes on there.
 
         The contract has no "not by hints": but whoever owns what lies above the mount refers down
         by its own word, and the sender knows a way to that owner as it knows one to any path.
         """
         sender = self._trail.last.endpoint
         self._hop = Hop(
-            Way.TREE, mount.parent, hop.referral, (sender,), [sender], troubles=hop.troubles
+            AskedBecause.TREE,
+            mount.parent,
+            hop.referral,
+            (sender,),
+            [sender],
+            troubles=hop.troubles,
         )
 
     def _verdict(self, hop: Hop) -> KdirError:
-        error = hop.verdict(self.path)
+        error = hop.combined_error(self.path)
         if self._hint_failed is not None and isinstance(error, errors.Unavailable):
             # The owner that was hinted at could not be asked, nor could the tree: the owner's
             # name says more than that of some cluster far above.
-            return self._hint_failed.verdict(self.path)
+            return self._hint_failed.combined_error(self.path)
         return error
 
     def _gave_up(self) -> KdirError:
         """All calls are spent: what came of them so far, if anything did."""
         error: KdirError | None = self._verdict(self._hop) if self._hop.troubles else None
-        for fork in outward(self._fork):
+        for fork in enclosing_links(self._fork):
             error = fork.trouble or error
         if error is None:
             error = errors.TooManyHops(str(self.path), path=self.path)
@@ -449,7 +471,7 @@ class Resolution:
         """One walk has ended: go on with a link's next target, or end the whole."""
         fork = self._fork
         while fork is not None:
-            outcome = fork.weigh(result)
+            outcome = fork.on_result(result)
             if outcome is None:
                 if isinstance(result, KdirError):  # that target's clusters are missing
                     self._read = self._read.incomplete()
@@ -460,9 +482,9 @@ class Resolution:
         self._finish(result)
 
     def _cut_short(self, error: KdirError) -> None:
-        """End the whole where no more may be asked, with what was gathered."""
+        """Ends the whole where no more may be asked, with what was gathered."""
         result: Result = error
-        for fork in outward(self._fork):
+        for fork in enclosing_links(self._fork):
             result = fork.cut_short(result)
         self._finish(result)
 
@@ -472,7 +494,7 @@ class Resolution:
         match result:
             case KdirError():
                 self._fail(result)
-            case Found() | NotThere():
+            case AnswerResult() | AbsentResult():
                 self._end = result._replace(read=self._read)
             case _:
                 self._end = result
@@ -480,13 +502,13 @@ class Resolution:
     def _fail(self, error: KdirError) -> None:
         error.attempts = (*(str(attempt) for attempt in self._attempts), *error.attempts)
         self._current = None
-        self._end = Failed(error)
+        self._end = FailedResult(error)
 
     # -- small things ----------------------------------------------------------------------
 
     def _verify(self, hop: Hop) -> None:
         """The target of a referral answered as it should: the referral may be kept."""
-        if hop.referral is not None and hop.way in (Way.DOWN, Way.DIRECT):
+        if hop.referral is not None and hop.way in (AskedBecause.DOWN, AskedBecause.DIRECT):
             referral = hop.referral._replace(read=self._trail.read)
             self._verified.append((referral, self._remaining_seconds()))
 
@@ -498,7 +520,7 @@ class Resolution:
         return min((part for part in parts if part is not None), default=_ALWAYS)
 
     def _links(self) -> tuple[LinkStep, ...]:
-        return tuple(fork.step for fork in outward(self._fork))[::-1]
+        return tuple(fork.step for fork in enclosing_links(self._fork))[::-1]
 
     def _owner_first(self, endpoint: str) -> tuple[str, ...]:
         return (endpoint, *(other for other in self._hop.endpoints if other != endpoint))

@@ -36,7 +36,7 @@ TALLIES: dict[str, Tally] = {}
 
 
 def folder() -> Path | None:
-    """The folder of cases, if one is named."""
+    """Returns the folder of cases, if one is named."""
     named = os.environ.get(FOLDER)
     return Path(named) if named else None
 
@@ -47,7 +47,8 @@ def cases(
     read: Callable[[str], Iterable[Row]],
     category: Callable[[Row], str | None],
 ) -> list[Any]:
-    """The rows to run, as parameters of a test; those of a category are counted and left out.
+    """Returns the rows to run, as parameters of a test; those of a category are counted and left
+    out.
 
     A row whose category cannot be told is run, and fails with the reason.
     """
@@ -69,7 +70,7 @@ def cases(
 
 
 def _rows(file: Path, read: Callable[[str], Iterable[Row]]) -> list[Row]:
-    """All rows of a file.
+    """Returns all rows of a file.
 
     Raises:
         ValueError, TypeError: it does not hold what its name says; both name the file.

@@ -59,7 +59,7 @@ def rule(text: str) -> tuple[tuple[str, ...], Tree]:
 
 
 def tree(text: str) -> Tree:
-    """The tree that a text writes."""
+    """Returns the tree that a text writes."""
     tokens = list(_tokens(text))
     found = _many(tokens, "|")
     if tokens:
@@ -68,7 +68,7 @@ def tree(text: str) -> Tree:
 
 
 def leaves(of: Tree) -> Iterator[Tree]:
-    """What a tree is made of at its ends."""
+    """Yields what a tree is made of at its ends."""
     match of:
         case Many(branches=branches):
             for branch in branches:
@@ -80,7 +80,7 @@ def leaves(of: Tree) -> Iterator[Tree]:
 
 
 def weighted(of: Tree) -> bool:
-    """Whether any branch has a weight."""
+    """True if any branch has a weight."""
     match of:
         case Many(branches=branches):
             return any(weighted(branch) for branch in branches)

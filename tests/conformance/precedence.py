@@ -12,8 +12,8 @@ import json
 from collections.abc import Iterator
 
 from directory.namespace.command import CreateDirectory, CreateTopic, UpdateEntry
+from directory.namespace.effective_policies import PolicyLevel, effective, levels_of
 from directory.namespace.entry import Policies
-from directory.namespace.policies import Level, effective, levels_of
 from tests.conformance.cases import Row
 from tests.support.trees import Cluster, path
 
@@ -31,21 +31,23 @@ def check_precedence(row: Row) -> None:
 
 
 def _trees(row: Row, field: str, *, topic_first: bool) -> Iterator[str | None]:
-    """The effective value at the topic: as Pulsar has it, a directory between, a mount between."""
+    """Yields the effective value at the topic: as Pulsar has it, a directory between, a mount
+    between.
+    """
     broker = None if row["broker"] == "BROKER_DEFAULT" else row["broker"]
     for between in ("", "/between"):
         cluster = Cluster()
         where = f"/la/tenant/ns{between}/t"
         cluster.do(CreateDirectory(path=path(where).parent, make_parents=True))
         cluster.do(CreateTopic(path=path(where)))
-        words = [("/la", broker), ("/la/tenant/ns", row["namespace"]), (where, row["topic"])]
-        for place, value in reversed(words) if topic_first else words:
+        arguments = [("/la", broker), ("/la/tenant/ns", row["namespace"]), (where, row["topic"])]
+        for place, value in reversed(arguments) if topic_first else arguments:
             _say(cluster, place, field, value)
         yield _read(cluster, where, field)
     cluster = Cluster("/la/tenant/ns/child")
     where = "/la/tenant/ns/child/t"
     above = tuple(
-        Level(place, _policies(field, value))
+        PolicyLevel(place, _policies(field, value))
         for place, value in (("/la", broker), ("/la/tenant/ns", row["namespace"]))
     )
     cluster.do(CreateTopic(path=path(where)), above=above)
@@ -69,7 +71,9 @@ def _policies(field: str, value: object) -> Policies:
     return Policies(owner=text) if field == "owner" else Policies(tags={"policy": text})
 
 
-def _read(cluster: Cluster, where: str, field: str, above: tuple[Level, ...] = ()) -> str | None:
+def _read(
+    cluster: Cluster, where: str, field: str, above: tuple[PolicyLevel, ...] = ()
+) -> str | None:
     topic = cluster.topic(where)
     parent = cluster.snapshot.find_directory(path(where).below(cluster.mount)[:-1])
     assert parent is not None
@@ -79,7 +83,7 @@ def _read(cluster: Cluster, where: str, field: str, above: tuple[Level, ...] = (
 
 
 def _applied(row: Row, text: str | None) -> object:
-    """The value in the row's own words."""
+    """Returns the value in the row's own words."""
     if text is None:
         return row["broker"]
     value = json.loads(text)

@@ -42,7 +42,7 @@ def pulsar(kind: str, given: object, expected: object) -> Row:
     return {"section": "name_cases", "kind": kind, "input": given, "expected": expected}
 
 
-def life(steps: str, expected: str) -> Row:
+def incarnation(steps: str, expected: str) -> Row:
     return {"section": "lifecycle", "steps": steps, "expected": expected}
 
 
@@ -108,10 +108,10 @@ FINAGLE, PULSAR = test_finagle_dtab.check, test_pulsar_names.check
         (PULSAR, pulsar("parse_namespace", "a/b", {"tenant": "a", "cluster": None, "local": "b"}),
          {"tenant": "a", "cluster": None, "local": "c"}),
         (PULSAR, pulsar("is_change_events_topic", "a/__change_events", True), False),
-        (PULSAR, life("delete (force=true) a namespace with topics", "OK_204"), "ERROR_409"),
-        (PULSAR, life("delete (force=false) a namespace with one topic", "ERROR_409"), "OK"),
-        (PULSAR, life("limit 2, have 2, create one more", "ERROR_412"), "OK"),
-        (PULSAR, life("is __x a system topic; is y", "true; false"), "true; true"),
+        (PULSAR, incarnation("delete (force=true) a namespace with topics", "OK_204"), "ERROR_409"),
+        (PULSAR, incarnation("delete (force=false) a namespace with one topic", "ERROR_409"), "OK"),
+        (PULSAR, incarnation("limit 2, have 2, create one more", "ERROR_412"), "OK"),
+        (PULSAR, incarnation("is __x a system topic; is y", "true; false"), "true; true"),
         (PRODUCER, {"props": {"acks": "1"}, "expected": {"enable.idempotence": False}},
          {"enable.idempotence": True}),
         (PRODUCER, {"props": {"acks": "all"}, "expected": {"acks": "-1"}}, "CONFIG_ERROR"),
@@ -177,9 +177,9 @@ def test_a_driver_tells_right_from_wrong(
         (test_kafka_authorizer.category, {"section": "property_tests", "test": "odd"},
          "not-understood"),
         (test_pulsar_names.category, pulsar("parse_namespace", "ns", "INVALID"), "fixed-levels"),
-        (test_pulsar_names.category, life("limit 5, create a new namespace", "E"),
+        (test_pulsar_names.category, incarnation("limit 5, create a new namespace", "E"),
          "directory-quota"),
-        (test_pulsar_names.category, life("paint it green", "OK"), "not-understood"),
+        (test_pulsar_names.category, incarnation("paint it green", "OK"), "not-understood"),
         (test_pulsar_names.category, {"section": "policy_validation"}, "pulsar-settings"),
     ],
 )  # fmt: skip
@@ -192,7 +192,7 @@ def test_a_row_is_sorted_by_what_it_says(
 
 
 @pytest.mark.parametrize(
-    ("check", "row", "said"),
+    ("check", "row", "output"),
     [
         (
             ACCESS,
@@ -206,14 +206,14 @@ def test_a_row_is_sorted_by_what_it_says(
     ],
 )
 def test_a_row_that_cannot_be_says_what_is_wrong_with_it(
-    check: Callable[[Row], None], row: Row, said: str
+    check: Callable[[Row], None], row: Row, output: str
 ) -> None:
-    with pytest.raises((AssertionError, pytest.fail.Exception), match=said):
+    with pytest.raises((AssertionError, pytest.fail.Exception), match=output):
         check(row)
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "output"),
     [
         ("{", "JSONDecodeError"),
         ('{"rows": []}', "KeyError: 'cases'"),
@@ -221,12 +221,12 @@ def test_a_row_that_cannot_be_says_what_is_wrong_with_it(
     ],
 )
 def test_a_file_that_cannot_be_read_is_named(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str, said: str
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str, output: str
 ) -> None:
     monkeypatch.setenv(FOLDER, str(tmp_path))
     (tmp_path / "rows.json").write_text(text)
     try:
-        with pytest.raises((ValueError, TypeError), match="rows.json.*" + said):
+        with pytest.raises((ValueError, TypeError), match="rows.json.*" + output):
             cases("ours", "rows.json", test_kafka_producer.read, lambda _: None)
     finally:
         TALLIES.pop("ours", None)

@@ -22,8 +22,8 @@ from typing import Any, assert_never, cast
 import pytest
 from kdir.v1 import resolve_pb2
 
-from directory.api.resolve_answers import Answers
-from directory.federation.referral import Direction, Refer
+from directory.api.resolve_answers import ResolveAnswers
+from directory.federation.referral import Direction, Referral
 from directory.namespace.command import CreateDirectory, CreateLink, CreateMount
 from directory.namespace.entry import Link, LinkMode, Mount
 from directory.namespace.keys import entry_key
@@ -40,8 +40,15 @@ from resolver.errors import (
     WalkFailed,
 )
 from resolver.path import ROOT, Path, Relation
-from resolver.resolution.outcome import Ask, Failed, Found, NotThere, Reply, United
-from resolver.resolution.state_machine import Resolution, Rules
+from resolver.resolution.state_machine import ResolutionOptions, ResolutionStateMachine
+from resolver.resolution.values import (
+    AbsentResult,
+    AnswerResult,
+    FailedResult,
+    Query,
+    Reply,
+    United,
+)
 from tests.conformance import dtab
 from tests.conformance.cases import Row, cases
 from tests.conformance.dtab import Leaf, Many, Nothing, Tree, Weighted
@@ -54,7 +61,7 @@ _PENDING = Leaf(("kdir-pending",))
 
 
 def read(text: str) -> list[Row]:
-    """The cases of the file."""
+    """Returns the cases of the file."""
     return cast("list[Row]", json.loads(text)["cases"])
 
 
@@ -122,7 +129,7 @@ def _union_before_others(tree: Tree) -> bool:
 
 
 def _pending_before_others(tree: Tree, rules: list[tuple[tuple[str, ...], Tree]]) -> bool:
-    """Whether a fallback would wait for one branch while a later one is there."""
+    """True if a fallback would wait for one branch while a later one is there."""
     names = dict(rules)
 
     def pending(branch: Tree) -> bool:
@@ -137,7 +144,7 @@ def _pending_before_others(tree: Tree, rules: list[tuple[tuple[str, ...], Tree]]
 
 
 def rules_of(row: Row) -> list[tuple[tuple[str, ...], Tree]]:
-    """The rules that hold: of a dtab, or of the states that the names of a tree are in."""
+    """Returns the rules that hold: of a dtab, or of the states that the names of a tree are in."""
     if row["kind"] == "bind_tree_state":
         states = row["input"]["state"].items()
         return [(dtab.segments(name), _state(state)) for name, state in states]
@@ -149,7 +156,7 @@ def _state(text: str) -> Tree:
 
 
 def question_of(row: Row) -> Tree:
-    """The tree, or the name, that is asked for."""
+    """Returns the tree, or the name, that is asked for."""
     if row["kind"] == "bind_tree_state":
         return dtab.tree(row["input"]["tree"])
     if row["kind"] in {"tree_eval", "bind_tree"}:
@@ -179,7 +186,7 @@ class World:
             self._link(Path(tuple(map(legal, prefix))), targets, LinkMode.FIRST)
 
     def path_of(self, tree: Tree) -> Path:
-        """Where a tree is to be found: a link of its own for each ``|`` and ``&``."""
+        """Returns where a tree is to be found: a link of its own for each ``|`` and ``&``."""
         match tree:
             case Leaf(segments=("$", "inet", name, *rest)):
                 return self._mount(f"inet {name}", name).join(map(legal, rest))
@@ -252,44 +259,46 @@ class World:
     # -- asking ----------------------------------------------------------------------------------
 
     def ask(self, path: Path) -> set[str] | None:
-        """What a path is bound to: all that a union leads to; None = nothing has the name.
+        """Returns what a path is bound to: all that a union leads to; None = nothing has the name.
 
         Raises:
             KdirError: it cannot be said.
         """
-        walk = Resolution(path, Rules(start=("root:1",), gathers_unions=True))
-        while isinstance(step := walk.next(), Ask):
+        walk = ResolutionStateMachine(
+            path, ResolutionOptions(start=("root:1",), gathers_unions=True)
+        )
+        while isinstance(step := walk.next_query(), Query):
             try:
-                walk.heard(self._reply(step), {})
+                walk.on_answer(self._reply(step), {})
             except KdirError as error:
-                walk.failed(error)
+                walk.on_error(error)
         match step:
-            case Found():
+            case AnswerResult():
                 return self._name_of(step)
-            case NotThere():
+            case AbsentResult():
                 return None
             case United(parts=parts):  # what did not answer is said beside it
                 return set().union(*map(self._name_of, parts))
-            case Failed():
+            case FailedResult():
                 raise step.error
             case _:
                 assert_never(step)
 
-    def _name_of(self, found: Found) -> set[str]:
+    def _name_of(self, found: AnswerResult) -> set[str]:
         name = self.bound.get(found.sender.server)
         return {name} if name else set()
 
-    def _reply(self, ask: Ask) -> Reply:
-        """What the asked server says, by its own code, over the contract's messages."""
+    def _reply(self, ask: Query) -> Reply:
+        """Returns what the asked server says, by its own code, over the contract's messages."""
         if ask.endpoint == "root:1":
             response = resolve_pb2.ResolveResponse()
             _served(self.cluster).resolve(ask.path, response.outcome)
             authority = response.authority
             authority.cluster.cluster_id, authority.cluster.mount = "kc-root", "/"
-            return reply_decoding.one(response)
+            return reply_decoding.decode_reply(response)
         return self._childs_reply(ask)
 
-    def _childs_reply(self, ask: Ask) -> Reply:
+    def _childs_reply(self, ask: Query) -> Reply:
         mount = next(
             (path, mount)
             for path, mount in self.cluster.snapshot.mounts()
@@ -308,14 +317,16 @@ class World:
         authority.cluster.cluster_id = cluster_id
         authority.cluster.mount = str(Path(mount[0]))
         authority.cluster.epoch = mount[1].epoch
-        return reply_decoding.one(response)
+        return reply_decoding.decode_reply(response)
 
 
-def _served(cluster: Cluster) -> Answers:
+def _served(cluster: Cluster) -> ResolveAnswers:
     """The server's answers from the snapshot; of the running server only what they need."""
 
-    def down(where: Path, mount: Mount) -> Refer:
-        return Refer(Direction.DOWN, where, mount.cluster_id, "", mount.epoch, mount.endpoints, 0)
+    def down(where: Path, mount: Mount) -> Referral:
+        return Referral(
+            Direction.DOWN, where, mount.cluster_id, "", mount.epoch, mount.endpoints, 0
+        )
 
     limits = Limits(answer_seconds=60, absent_seconds=5, referral_seconds=60)
     served = SimpleNamespace(
@@ -324,7 +335,7 @@ def _served(cluster: Cluster) -> Answers:
         config=SimpleNamespace(limits=limits, links=()),
         federation=SimpleNamespace(down=down),
     )
-    return Answers(cast("ServedCluster", served), cluster.snapshot)
+    return ResolveAnswers(cast("ServedCluster", served), cluster.snapshot)
 
 
 def legal(segment: str) -> str:

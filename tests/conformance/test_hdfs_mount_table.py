@@ -45,7 +45,7 @@ Table = MountTable[tuple[Destination, ...]]
 
 
 def read(text: str) -> Iterator[Row]:
-    """The cases, each with the table that it is asked of; and the scenarios."""
+    """Yields the cases, each with the table that it is asked of; and the scenarios."""
     file = json.loads(text)
     for case in file["cases"]:
         yield {**case, "table": file["tables"][case["table"]]}
@@ -53,7 +53,7 @@ def read(text: str) -> Iterator[Row]:
 
 
 def table_of(entries: list[list[object]]) -> Table:
-    return MountTable.of(
+    return MountTable.from_rows(
         (
             Path.parse(str(mount)),
             tuple(Destination(namespace, Path.parse(at)) for namespace, at in destinations),  # type: ignore[attr-defined]
@@ -78,8 +78,8 @@ def category(row: Row) -> str | None:
 
 
 def canonical(text: str) -> Path:
-    """The path that HDFS makes of a text."""
-    return Path.of(segment for segment in text.split("/") if segment)
+    """Returns the path that HDFS makes of a text."""
+    return Path.from_segments(segment for segment in text.split("/") if segment)
 
 
 def check(row: Row) -> None:
@@ -98,7 +98,7 @@ def check(row: Row) -> None:
 
 
 def answer(table: Table, op: str, path: Path) -> object:
-    """What the table says, in the cases' own form."""
+    """Returns what the table says, in the cases' own form."""
     hit = table.deepest(path)
     match op:
         case "destination":
@@ -151,14 +151,14 @@ def check_scenario(row: Row) -> None:
         check_scale(flat, chain, wide)
     elif found := _REFRESH.search(steps):
         path = Path.parse(found[1])
-        table = MountTable.of([(path, found[2])])
+        table = MountTable.from_rows([(path, found[2])])
         assert table.get(path) == found[2]
         table = table.add(path, found[3])
         assert table.get(path) == found[3]
         assert table.remove(path).deepest(path) is None
     elif found := _EDIT.search(steps):
         path = Path.parse(found[1])
-        assert MountTable.of([(path, found[2])]).add(path, found[3]).get(path) == found[3]
+        assert MountTable.from_rows([(path, found[2])]).add(path, found[3]).get(path) == found[3]
     elif found := _TWICE.search(steps):
         cluster = Cluster("/")
         command = CreateMount(path=Path.parse(found[1]), cluster_id="kc-1")
@@ -171,12 +171,12 @@ def check_scenario(row: Row) -> None:
 
 
 def check_scale(flat: int, chain: int, wide: int) -> None:
-    table = MountTable.of((Path((f"m{number}",)), None) for number in range(flat))
+    table = MountTable.from_rows((Path((f"m{number}",)), None) for number in range(flat))
     assert len(table.children(ROOT) or ()) == table.count() == flat
-    table = MountTable.of((Path(("d",) * length), None) for length in range(1, chain + 1))
+    table = MountTable.from_rows((Path(("d",) * length), None) for length in range(1, chain + 1))
     assert (table.children(ROOT), table.count()) == (("d",), chain)
     # Ten names a tier, as deep as the number has digits.
-    table = MountTable.of((Path(tuple(f"{number:06d}")), None) for number in range(wide))
+    table = MountTable.from_rows((Path(tuple(f"{number:06d}")), None) for number in range(wide))
     assert table.count() == wide
 
 

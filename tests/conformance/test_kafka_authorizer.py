@@ -19,10 +19,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from directory.access.audit import audit_line
-from directory.access.authorizer import HERE, Access
-from directory.access.compiled_grants import Question
-from directory.access.decision import Decision, Mode, Reason
+from directory.access.audit_line import audit_line
+from directory.access.authorizer import MOUNT_ROOT, Authorizer
+from directory.access.compiled_grants import AccessQuestion
+from directory.access.decision import AccessMode, Decision, DecisionReason
 from directory.access.grant import (
     Grant,
     Operation,
@@ -31,7 +31,7 @@ from directory.access.grant import (
     add_grants,
     remove_grants,
 )
-from directory.access.grant_tree import NO_GRANTS, GrantTree, Place
+from directory.access.grant_tree import NO_GRANTS, EntryPlace, GrantTree
 from directory.access.principals import Caller, parse_principal, parse_super_users
 from resolver.errors import InvalidArgument, InvalidInput, NotReady
 from resolver.path import ROOT, check_segment
@@ -53,7 +53,7 @@ _CLUSTER = "kafka-cluster"
 
 
 def read(text: str) -> Iterator[Row]:
-    """The cases of all parts, each with the name of its part."""
+    """Yields the cases of all parts, each with the name of its part."""
     file = json.loads(text)
     yield from ({"section": "cases", **case} for case in file["cases"])
     for section in _SECTIONS:
@@ -94,7 +94,7 @@ def category(row: Row) -> str | None:
 class Binding(NamedTuple):
     """A grant where it stands."""
 
-    place: Place
+    place: EntryPlace
     grant: Grant
 
 
@@ -102,20 +102,20 @@ def letters(name: str) -> tuple[str, ...]:
     return tuple(f"{ord(letter):x}" for letter in name)
 
 
-def place_of(kind: ResourceKind, pattern: str, name: str) -> Place:
-    """Where the grants of a pattern stand."""
+def place_of(kind: ResourceKind, pattern: str, name: str) -> EntryPlace:
+    """Returns where the grants of a pattern stand."""
     if kind is not ResourceKind.TOPIC or (pattern, name) == ("LITERAL", "*"):
-        return HERE
+        return MOUNT_ROOT
     if name != "*":  # a beginning that no topic has: a directory without any
         check_segment(name)
     if pattern == "PREFIXED":
-        return Place(letters(name))
+        return EntryPlace(letters(name))
     assert pattern == "LITERAL", pattern
-    return Place((*letters(name), "="), is_topic=True)
+    return EntryPlace((*letters(name), "="), is_topic=True)
 
 
 def name_of(kind: ResourceKind, pattern: str, name: str) -> str:
-    """What the grants of a pattern are about, besides the place where they stand."""
+    """Returns what the grants of a pattern are about, besides the place where they stand."""
     if kind is ResourceKind.CLUSTER:
         assert name in {"*", _CLUSTER}, name
     if not kind.has_names:
@@ -124,11 +124,11 @@ def name_of(kind: ResourceKind, pattern: str, name: str) -> str:
 
 
 def binding(columns: Sequence[str]) -> Binding:
-    """One ACL, by the columns of the file."""
+    """Returns one ACL, by the columns of the file."""
     assert len(columns) == len(_COLUMNS.split()), f"{columns}: an ACL has {_COLUMNS}"
     resource_type, pattern, name, principal, host, operation, permission = columns
     kind = ResourceKind.parse(resource_type)
-    grant = Grant.of(
+    grant = Grant.from_fields(
         principal,
         host,
         Operation.parse(operation),
@@ -152,18 +152,20 @@ def removed(tree: GrantTree, bindings: Iterable[Binding]) -> GrantTree:
 
 
 def every(tree: GrantTree) -> Iterator[Binding]:
-    yield from (Binding(HERE, grant) for grant in tree.root.rules.grants)
-    for place, rules, _ in tree.below(HERE):
+    yield from (Binding(MOUNT_ROOT, grant) for grant in tree.root.rules.grants)
+    for place, rules, _ in tree.granted_below(MOUNT_ROOT):
         yield from (Binding(place, grant) for grant in rules.grants)
 
 
 # -- asking ------------------------------------------------------------------------------------
 
 
-def access_of(row: Row) -> Access:
+def access_of(row: Row) -> Authorizer:
     loaded = row.get("loaded", True)
-    open_where = Mode.OPEN_WHERE_UNGRANTED if row["allow_everyone_if_no_acl"] else Mode.ENFORCE
-    return Access(
+    open_where = (
+        AccessMode.OPEN_IF_NO_GRANTS if row["allow_everyone_if_no_acl"] else AccessMode.ENFORCE
+    )
+    return Authorizer(
         mount=ROOT,
         tree=added(NO_GRANTS, map(binding, row["acls"])) if loaded else None,
         mode=open_where,
@@ -177,7 +179,7 @@ def check_case(row: Row) -> None:
     asked = row["request"]
     expected = row["expected"]
     try:
-        caller = Caller.of(asked["principal"], asked["host"])
+        caller = Caller.parse(asked["principal"], asked["host"])
         found = answer(row["mode"], access_of(row), caller, asked)
     except NotReady:
         assert "NOTREADY" in expected.upper().replace("_", ""), expected
@@ -192,28 +194,28 @@ def check_case(row: Row) -> None:
         assert found == expected.split("_")[0]
 
 
-def answer(mode: str, access: Access, caller: Caller, asked: Row) -> str:
+def answer(mode: str, access: Authorizer, caller: Caller, asked: Row) -> str:
     if mode == "init_producer_id":
-        return said(access.may_produce_idempotently(caller))
+        return output(access.may_produce_idempotently(caller))
     kind, operation = (
         ResourceKind.parse(asked["resource_type"]),
         Operation.parse(asked["operation"]),
     )
     if mode == "authorize_by_resource_type":
-        return said(access.authorize_any(caller, operation, kind))
+        return output(access.authorize_any(caller, operation, kind))
     decision = decided(access, caller, operation, kind, asked["resource_name"])
-    nothing = mode == "find_result" and decision.reason is Reason.NO_GRANT
-    return "NO_MATCH" if nothing else said(decision.allowed)
+    nothing = mode == "find_result" and decision.reason is DecisionReason.NO_GRANT
+    return "NO_MATCH" if nothing else output(decision.allowed)
 
 
 def decided(
-    access: Access, caller: Caller, operation: Operation, kind: ResourceKind, name: str
+    access: Authorizer, caller: Caller, operation: Operation, kind: ResourceKind, name: str
 ) -> Decision:
-    question = Question.of(operation, kind, name if kind.has_names else "")
-    return access.decide(caller, question, place_of(kind, "LITERAL", name))
+    question = AccessQuestion.for_operation(operation, kind, name if kind.has_names else "")
+    return access.authorize(caller, question, place_of(kind, "LITERAL", name))
 
 
-def said(allowed: bool) -> str:
+def output(allowed: bool) -> str:
     return "ALLOWED" if allowed else "DENIED"
 
 
@@ -221,7 +223,7 @@ def said(allowed: bool) -> str:
 
 
 def matching(tree: GrantTree, kind: str, pattern: str, name: str | None) -> list[Binding]:
-    """The ACLs that a filter of Kafka finds: at a pattern, or at all that match a name."""
+    """Returns the ACLs that a filter of Kafka finds: at a pattern, or at all that match a name."""
     kinds = list(ResourceKind) if kind == "ANY" else [ResourceKind.parse(kind)]
     return [
         one
@@ -242,10 +244,10 @@ def is_found(tree: GrantTree, one: Binding, pattern: str, name: str) -> bool:
     if pattern == "MATCH":
         place = place_of(kind, "LITERAL", name)
         on_the_way = any(
-            Place(place.relative[:depth], place.is_topic and depth == len(place.relative))
+            EntryPlace(place.relative[:depth], place.is_topic and depth == len(place.relative))
             == one.place
             and one.grant in branch.rules.grants
-            for depth, branch in tree.along(place)
+            for depth, branch in tree.levels_to(place)
         )
         return on_the_way and (not kind.has_names or one.grant.matches_name(name))
     patterns = ("LITERAL", "PREFIXED") if pattern == "ANY" else (pattern,)
@@ -367,7 +369,7 @@ def check_default(row: Row) -> None:
     everyone = (row["allow_everyone_if_no_acl"] or "false").strip().lower() == "true"
     access = access_of({"allow_everyone_if_no_acl": everyone, "acls": [], "super_users": []})
     decision = decided(access, Caller("User:a"), Operation.READ, ResourceKind.TOPIC, "t")
-    assert said(decision.allowed) == row["expected"]
+    assert output(decision.allowed) == row["expected"]
 
 
 def check_principal(row: Row) -> None:
@@ -378,9 +380,9 @@ def check_principal(row: Row) -> None:
 def check_audit(row: Row) -> None:
     acl = ["TOPIC", "PREFIXED", "foo", "User:bob", "*", "READ"]
     permission = "ALLOW" if row["result"] == "ALLOWED" else "DENY"
-    access = Access(mount=ROOT, tree=added(NO_GRANTS, [binding([*acl, permission])]))
-    caller, question = Caller("User:bob", "10.0.0.1"), Question.of(Operation.READ)
-    decision = access.decide(caller, question, place_of(ResourceKind.TOPIC, "LITERAL", "foobar"))
+    access = Authorizer(mount=ROOT, tree=added(NO_GRANTS, [binding([*acl, permission])]))
+    caller, question = Caller("User:bob", "10.0.0.1"), AccessQuestion.for_operation(Operation.READ)
+    decision = access.authorize(caller, question, place_of(ResourceKind.TOPIC, "LITERAL", "foobar"))
     line = audit_line(
         caller,
         question,
@@ -418,14 +420,14 @@ def check_property(row: Row) -> None:
         own = ["User:bob", "*", "WRITE", "DENY" if denied else "ALLOW"]
         acls = [*others, ["TOPIC", pattern, beginning, *own]]
         chance.shuffle(acls)
-        access = Access(mount=ROOT, tree=added(NO_GRANTS, map(binding, acls)))
+        access = Authorizer(mount=ROOT, tree=added(NO_GRANTS, map(binding, acls)))
         caller = Caller("User:bob", "10.0.0.1")
         decision = decided(access, caller, Operation.WRITE, ResourceKind.TOPIC, name)
         assert decision.allowed is not denied
 
 
 def random_acl(chance: random.Random, name: str, *, matches: bool) -> list[str]:
-    """An allow that matches the name, or a deny that does not."""
+    """Returns an allow that matches the name, or a deny that does not."""
     if matches:
         pattern = chance.choice(("LITERAL", "PREFIXED"))
         at = name if pattern == "LITERAL" else name[: chance.randint(1, len(name))]
@@ -468,7 +470,7 @@ def nothing_need_be_there() -> None:
 
 
 def may_any(acls: list[list[str]], kind: str) -> bool:
-    access = Access(mount=ROOT, tree=added(NO_GRANTS, map(binding, acls)))
+    access = Authorizer(mount=ROOT, tree=added(NO_GRANTS, map(binding, acls)))
     return access.authorize_any(Caller("User:bob"), Operation.READ, ResourceKind.parse(kind))
 
 
@@ -480,7 +482,7 @@ _FACTS: dict[str, Callable[[], None]] = {
 
 
 def fact_of(row: Row) -> Callable[[], None] | None:
-    return next((check for words, check in _FACTS.items() if words in row["fact"]), None)
+    return next((check for arguments, check in _FACTS.items() if arguments in row["fact"]), None)
 
 
 def check_fact(row: Row) -> None:

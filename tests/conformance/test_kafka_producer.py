@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from resolver.errors import InvalidArgument
-from resolver.kafka.settings import Layer, producer_settings
+from resolver.kafka.client_settings import SettingLayer, producer_settings
 from tests.conformance.cases import Row, cases
 
 _SAME = {"all": "-1"}
@@ -27,7 +27,7 @@ def category(row: Row) -> str | None:
 
 def check(row: Row) -> None:
     """Holds kdir to one row."""
-    layers = [Layer("the program", row["props"])]
+    layers = [SettingLayer("the program", row["props"])]
     expected = row["expected"]
     if expected == "CONFIG_ERROR":
         with pytest.raises(InvalidArgument):

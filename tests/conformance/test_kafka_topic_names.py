@@ -21,7 +21,7 @@ _ONE = {
 
 
 def read(text: str) -> Iterator[Row]:
-    """The rows of the table: names are JSON strings, or REPEAT("a",n)."""
+    """Yields the rows of the table: names are JSON strings, or REPEAT("a",n)."""
     lines = [line for line in text.splitlines() if line and not line.startswith("#")]
     header = lines[0].split("\t")
     for line in lines[1:]:

@@ -20,7 +20,7 @@ from directory.namespace.command import (
     CreateMount,
     CreateTopic,
     DeleteEntry,
-    Observed,
+    ObservedTopic,
     ReapDeleted,
     UpdateEntry,
 )
@@ -46,7 +46,7 @@ _PARTITION = {"partition_index", "is_partitioned", "partition_name"}
 
 
 def read(text: str) -> Iterator[Row]:
-    """The rows of all sections, each with the name of its section."""
+    """Yields the rows of all sections, each with the name of its section."""
     file = json.loads(text)
     for section in _SECTIONS:
         for row in file.get(section, ()):
@@ -140,9 +140,9 @@ def check_name(row: Row) -> None:
             assert Path.parse("/" + given).segments == wanted
         case "parse_namespace_parts" if expected == "INVALID":
             with pytest.raises(InvalidPath):
-                Path.of(part or "" for part in given)
+                Path.from_segments(part or "" for part in given)
         case "parse_namespace_parts":
-            assert Path.of(given).segments == tuple(given)
+            assert Path.from_segments(given).segments == tuple(given)
         case "is_change_events_topic":
             assert physical_names.is_internal(local_name(given)) is expected
         case _:
@@ -277,7 +277,7 @@ def quota(found: re.Match[str], expected: str) -> None:
 
 def partition_quota(found: re.Match[str], expected: str) -> None:
     cluster = a_namespace(max_partitions=int(found["limit"]))
-    have = Observed(
+    have = ObservedTopic(
         physical_name="have", topic_id=b"h", partitions=int(found["have"]), replication_factor=1
     )
     cluster.do(AdoptTopics(topics=((("tenant", "ns", "have"), have),)))
@@ -294,7 +294,7 @@ def quota_after_system(found: re.Match[str], expected: str) -> None:
 
 def system_topic(name: str) -> AdoptTopics:
     """Kafka has a system's topic: kdir does not take it in, so that it cannot count."""
-    observed = Observed(physical_name=name, topic_id=b"s", partitions=6, replication_factor=1)
+    observed = ObservedTopic(physical_name=name, topic_id=b"s", partitions=6, replication_factor=1)
     return AdoptTopics(topics=((("tenant", "ns", name), observed),))
 
 

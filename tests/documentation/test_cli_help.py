@@ -72,8 +72,8 @@ def test_each_example_is_a_command(verb: Verb, command: str) -> None:
     # An example may stand in a pipe, or in $(…).
     found = re.search(r"(?:^|[|(]\s*)(kdir [^|)>]*)", command)
     assert found is not None, command
-    words = shlex.split(found[1].partition("<")[0])
-    _, name, rest = split_verb(words[1:])
+    arguments = shlex.split(found[1].partition("<")[0])
+    _, name, rest = split_verb(arguments[1:])
     assert name == verb.name
     if verb.raw:
         RAW_VERBS[name]().parse_args(rest)
@@ -87,17 +87,17 @@ def test_the_overview_lists_every_verb_with_its_summary() -> None:
         assert re.search(rf"^  {verb.name} +{re.escape(verb.summary)}$", text, re.MULTILINE)
 
 
-@pytest.mark.parametrize("words", [[], ["--help"], ["-h"], ["help"]])
-def test_help_for_the_whole(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(words) == 0
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"], ["help"]])
+def test_help_for_the_whole(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 0
     assert capsys.readouterr().out == overview() + "\n"
 
 
 @pytest.mark.parametrize(
-    "words", [["help", "ls"], ["--help", "ls"], ["ls", "-h"], ["ls", "--help", "x"]]
+    "arguments", [["help", "ls"], ["--help", "ls"], ["ls", "-h"], ["ls", "--help", "x"]]
 )
-def test_help_for_one_verb(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(words) == 0
+def test_help_for_one_verb(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 0
     assert capsys.readouterr().out.startswith("kdir ls: ")
 
 

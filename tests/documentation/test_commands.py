@@ -27,7 +27,7 @@ _CODE = re.compile(r"`(kdir [^`]+)`")
 
 
 def rows_of_the_command_line() -> list[str]:
-    """The rows that the page must have, with the verbs' own words."""
+    """Returns the rows that the page must have, with the verbs' own words."""
     rows = []
     for group, names in GROUPS.items():
         for name in names:
@@ -51,15 +51,15 @@ def commands_in(page: str) -> Iterator[str]:
 
 
 def check(command: str) -> None:
-    """Read a command as kdir does.
+    """Reads a command as kdir does.
 
     Raises:
         UsageError: it is none; so is one of a server that argparse refuses.
     """
-    words = shlex.split(command)[1:]
-    if words == ["--help"] or "VERB" in words:  # speaks of any verb
+    arguments = shlex.split(command)[1:]
+    if arguments == ["--help"] or "VERB" in arguments:  # speaks of any verb
         return
-    _, name, rest = split_verb(words)
+    _, name, rest = split_verb(arguments)
     verb = load_verb(name)
     if verb is None:
         raise UsageError(f"{command}: no such verb")

@@ -34,11 +34,11 @@ _READERS = {
 class Documented:
     key: str
     example: str
-    words: str
+    arguments: str
 
 
 def documented() -> dict[str, Documented]:
-    """The rows of the table."""
+    """Returns the rows of the table."""
     section = PAGE.read_text().partition("## Configuration reference")[2].partition("\n## ")[0]
     rows = (Documented(m["key"].strip("[]"), m["example"] or "", m["words"])
             for m in _ROW.finditer(section))  # fmt: skip
@@ -46,7 +46,7 @@ def documented() -> dict[str, Documented]:
 
 
 def read_by_the_code() -> set[str]:
-    """The last part of every key that a config's tables are asked for."""
+    """Returns the last part of every key that a config's tables are asked for."""
     trees = [
         ast.parse(Path(str(module.__file__)).read_text())
         for module in (config, config_kafka, client_properties, config_security)
@@ -90,7 +90,7 @@ def test_limits_are_shown_with_their_defaults(limit: object) -> None:
     )
     row = documented()[f"limits.{name}"]
     assert row.example == f"{name} = {default}"
-    assert row.words.endswith(f"; {default}")
+    assert row.arguments.endswith(f"; {default}")
 
 
 def _document(row: Documented) -> str:

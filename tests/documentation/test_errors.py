@@ -14,7 +14,7 @@ _REASON = re.compile(
 
 
 def rows_of_the_contract() -> list[str]:
-    """The table's rows as they must be."""
+    """Returns the table's rows as they must be."""
     found = []
     for match in _REASON.finditer(PROTO.read_text()):
         kind = by_reason(match["name"])

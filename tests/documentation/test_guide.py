@@ -27,13 +27,13 @@ _CLICKS = "/la/tracking/search/clicks"
 
 
 def blocks(language: str) -> list[str]:
-    """The page's fenced blocks of a language, in order."""
+    """Returns the page's fenced blocks of a language, in order."""
     return [one["body"] for one in _BLOCK.finditer(PAGE) if one["language"] == language]
 
 
 @pytest.fixture(scope="module")
 def broker(kafka_broker: SharedBroker) -> Iterator[tuple[SharedBroker, str]]:
-    """The shared broker, with the demo's topics below a prefix of this test's own."""
+    """Yields the shared broker, with the demo's topics below a prefix of this test's own."""
     from confluent_kafka.admin import AdminClient, NewTopic
 
     prefix = f"guide-{uuid.uuid4().hex[:8]}."
@@ -83,18 +83,18 @@ def environment(
 
 
 def shell(line: str, environment: Mapping[str, str]) -> str:
-    """What a command line prints; it must end as its comment says."""
+    """Returns what a command line prints; it must end as its comment says."""
     expected = _ENDS.search(line)
     done = subprocess.run(
         ["sh", "-c", line], capture_output=True, text=True, check=False, env=environment
     )
-    said = done.stdout + done.stderr
-    assert done.returncode == (int(expected["code"]) if expected else 0), f"$ {line}\n{said}"
-    return said
+    output = done.stdout + done.stderr
+    assert done.returncode == (int(expected["code"]) if expected else 0), f"$ {line}\n{output}"
+    return output
 
 
 def rows(table: str) -> list[tuple[str, ...]]:
-    """The rows of a table, without the column that the clock writes."""
+    """Returns the rows of a table, without the column that the clock writes."""
     found = [re.split(r" {2,}", line.strip()) for line in table.splitlines()]
     age = found[0].index("AGE")
     width = len(found[0])
@@ -109,24 +109,24 @@ def test_the_commands_of_the_guide(
     effective, plan, explained = blocks("text")
     hash_shown = re.search(r"--plan (\w+)", plan)
     assert hash_shown is not None
-    said: dict[str, str] = {}
+    output: dict[str, str] = {}
     for shown in (line for block in blocks("sh") for line in block.splitlines()):
         line = shown
         if hash_shown[1] in line:  # the plan is one of this Kafka, and so is its name
             begins = line.partition(" --plan")[0]
             line = f"{begins} --plan $({begins} -o name)"
         # What was changed in Kafka is seen there a moment later: so each may be tried again.
-        said[shown] = eventually(partial(shell, line, environment))
+        output[shown] = eventually(partial(shell, line, environment))
         if shown == f"kdir effective {_CLICKS}":
             assert rows(shell(f"{line} -o table", environment)) == rows(effective)
         if shown.startswith("kdir arm") and "--plan" not in shown:
-            ours = re.sub(r" +", " ", said[shown].replace(prefix, ""))
+            ours = re.sub(r" +", " ", output[shown].replace(prefix, ""))
             assert ours.splitlines()[:-1] == re.sub(r" +", " ", plan).splitlines()[:-1]
-    assert said[f"kdir check alice read {_CLICKS} --explain"] == explained
-    assert "READ_ONLY" in next(text for line, text in said.items() if "search/late" in line)
-    assert "denied" in next(text for line, text in said.items() if "check intern" in line)
-    assert "allowed" in said["kdir check alice write --any topic /la/tracking"]
-    assert "* " not in said["kdir context use demo"]
+    assert output[f"kdir check alice read {_CLICKS} --explain"] == explained
+    assert "READ_ONLY" in next(text for line, text in output.items() if "search/late" in line)
+    assert "denied" in next(text for line, text in output.items() if "check intern" in line)
+    assert "allowed" in output["kdir check alice write --any topic /la/tracking"]
+    assert "* " not in output["kdir context use demo"]
     # What was unset is inherited again, and nothing of what was only planned came.
     last = shell(f"kdir effective {_CLICKS}", environment)
     assert re.search(r"^tags\.site\tla\t/la\t", last, re.MULTILINE)

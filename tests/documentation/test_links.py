@@ -12,13 +12,13 @@ _FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 
 
 def pages() -> list[Path]:
-    """Every page of ours."""
+    """Returns every page of ours."""
     return [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")),
             *sorted((ROOT / "deploy").rglob("*.md"))]  # fmt: skip
 
 
 def anchors(page: Path) -> set[str]:
-    """The anchors of a page's headings, by the rule of the forges."""
+    """Returns the anchors of a page's headings, by the rule of the forges."""
     found = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", one.lower()).replace(" ", "-") for one in found}
 

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from directory.server.health import State
-from directory.server.metrics.names import METRICS, Metric
+from directory.server.metrics.metric_names import METRICS, Metric
 
 ROOT = Path(__file__).resolve().parents[2]
 DASHBOARDS = ROOT / "deploy" / "dashboards"
@@ -24,7 +24,7 @@ SAMPLES = {one.name + suffix: one for one in METRICS for suffix in SUFFIXES[one.
 
 
 def expressions() -> Iterator[tuple[str, str]]:
-    """Every PromQL expression with where it stands."""
+    """Yields every PromQL expression with where it stands."""
     rules = yaml.safe_load((DASHBOARDS / "alerts.yaml").read_text())
     for group in rules["groups"]:
         for rule in group["rules"]:
@@ -100,10 +100,10 @@ def test_every_metric_is_drawn_or_watched_or_said_to_be_for_looking_things_up() 
 def test_the_states_of_health_are_those_of_the_docs() -> None:
     text = (ROOT / "docs" / "operating.md").read_text()
     section = text.partition("## Health and readiness endpoints")[2].partition("\n## ")[0]
-    words = {word.split()[0] for word in re.findall(r"^\| `([^`]+)` \|", section, re.MULTILINE)}
-    assert words == {state.value for state in State}
-    told = next(one for one in METRICS if one.name == "kdir_state").help
-    assert set(re.findall(r"\b[a-z-]+\b", told.partition(": ")[2])) == words
+    arguments = {word.split()[0] for word in re.findall(r"^\| `([^`]+)` \|", section, re.MULTILINE)}
+    assert arguments == {state.value for state in State}
+    reported = next(one for one in METRICS if one.name == "kdir_state").help
+    assert set(re.findall(r"\b[a-z-]+\b", reported.partition(": ")[2])) == arguments
 
 
 def test_alerts_say_how_bad_it_is_and_what_to_do() -> None:

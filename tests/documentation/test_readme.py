@@ -46,13 +46,13 @@ def blocks() -> list[Block]:
 
 
 def block(section: str, language: str, number: int = 0) -> str:
-    """One of them."""
+    """Returns one of them."""
     of_kind = [one for one in blocks() if (one.section, one.language) == (section, language)]
     return of_kind[number].body
 
 
 def shell(line: str, environment: Mapping[str, str]) -> str:
-    """What a command line prints on stdout; it must succeed."""
+    """Returns what a command line prints on stdout; it must succeed."""
     programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
         ["sh", "-c", line],
@@ -67,7 +67,7 @@ def shell(line: str, environment: Mapping[str, str]) -> str:
 
 @pytest.fixture(scope="module")
 def broker(kafka_broker: SharedBroker) -> SharedBroker:
-    """The shared broker, with the topic that README speaks of."""
+    """Returns the shared broker, with the topic that README speaks of."""
     from confluent_kafka import KafkaError, KafkaException
     from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -90,7 +90,7 @@ def await_topic(server: Server, path: str) -> None:
 def federation(
     broker: SharedBroker, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Federation]:
-    """The picture, without la-metrics; both Kafka clusters are one broker."""
+    """Yields the picture, without la-metrics; both Kafka clusters are one broker."""
     kafka = {"bootstrap": [broker.bootstrap], "split_on": "."}
     with Federation(tmp_path_factory.mktemp("readme")) as made:
         made.start("/")
@@ -106,7 +106,7 @@ def federation(
 
 @pytest.fixture
 def at(federation: Federation, tmp_path: Path) -> dict[str, str]:
-    """The environment of somebody whose nearest server is la's."""
+    """Returns the environment of somebody whose nearest server is la's."""
     return {
         "KDIR_AT": federation["/la"].address,
         "KDIR_INDEX": str(tmp_path / "index"),
@@ -142,10 +142,10 @@ def test_the_targets_of_make_are_there() -> None:
 def serving(line: str, folder: Path) -> Iterator[str]:
     """Runs the README's one-liner; gives the address that it serves on."""
     address = f"127.0.0.1:{free_port()}"
-    words = line.split()
-    assert words[0] == "kdir"
+    arguments = line.split()
+    assert arguments[0] == "kdir"
     # All as it stands there, but not on the port that a server of somebody's may have.
-    command = [str(Path(sys.executable).parent / "kdir"), *words[1:], "--listen", address]
+    command = [str(Path(sys.executable).parent / "kdir"), *arguments[1:], "--listen", address]
     server = LocalProcess(
         command, folder / "server.log", environment={"XDG_STATE_HOME": str(folder / "state")}
     )
@@ -226,8 +226,8 @@ def test_the_config_that_is_shown_is_right(tmp_path: Path) -> None:
     assert (config.cluster, str(config.mount)) == ("la-tracking", "/la/tracking")
     file = tmp_path / "server.toml"
     file.write_text(text)
-    said = shell(f"kdir server --check --config {file}", {})
-    assert "would serve /la/tracking" in said
+    output = shell(f"kdir server --check --config {file}", {})
+    assert "would serve /la/tracking" in output
     assert list(tmp_path.iterdir()) == [file]  # and touched nothing
 
 

@@ -77,7 +77,7 @@ def main(address: str, bootstrap: str, passage: str) -> None:
     sys.stdin.readline()
     here.sweep()
     for _ in range(60):
-        delay = here.reconciler.step()
+        delay = here.reconciler.run_once()
         if delay > 10 or (_DONE and not here.reconciler.status().leader):
             break
         here.now += delay

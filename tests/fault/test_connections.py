@@ -101,10 +101,10 @@ def test_G6_our_own_clients_and_servers_never_send_each_other_away(
         watcher = cleanup.enter_context(Resolver(proxy.address, timeout_seconds=20))
         idle.resolve("/la")
         watching = watcher.watch("/la", checkpoint_seconds=2)
-        heard: list[str] = []
+        received: list[str] = []
 
         def follow() -> None:
-            heard.extend(changes.token for changes in watching)
+            received.extend(changes.token for changes in watching)
 
         follower = threading.Thread(target=follow)
         follower.start()
@@ -118,7 +118,7 @@ def test_G6_our_own_clients_and_servers_never_send_each_other_away(
         idle.resolve("/la")
         watching.close()
         follower.join(20)
-        assert heard
+        assert received
         assert proxy.connections == connections <= 4, "nobody had to connect again"
         assert proxy.sent_away == []
 

@@ -214,7 +214,7 @@ NO_BOUNDS: Final = {
 
 
 def documented() -> set[str]:
-    """The settings, and the words of what is fixed, of the tables of bounds."""
+    """Returns the settings, and the words of what is fixed, of the tables of bounds."""
     section = (ROOT / "docs/security.md").read_text().partition("## Bounds")[2]
     section = section.partition("\n## ")[0]
     found = set(re.findall(r"`limits\.(\w+)`", section))
@@ -261,7 +261,7 @@ class Caller:
         self.channel.close()
 
     def ask(self, stub: Any, method: str, request: Any, timeout: float = SECONDS) -> Any:
-        """One call.
+        """Returns one call.
 
         Raises:
             KdirError: what it is refused with, which is an error of the contract.
@@ -299,7 +299,7 @@ class Caller:
 
 
 def checked(error: grpc.RpcError) -> KdirError:
-    """What a call was refused with; it has exactly one reason, and nothing of a stack."""
+    """Returns what a call was refused with; it has exactly one reason, and nothing of a stack."""
     found = from_rpc_error(error)
     if found.reason != "DEADLINE_EXCEEDED":  # which the caller's own gRPC may be the first to raise
         assert problem_with(error) == ""
@@ -340,7 +340,7 @@ def others_are_answered(server: Server) -> Iterator[None]:
 
 
 def newest_change(caller: Caller) -> int:
-    """The revision of the last change of an entry."""
+    """Returns the revision of the last change of an entry."""
     request = watch_pb2.ListChangesRequest(path="/la", page_size=1)
     answer = caller.ask(watch_pb2_grpc.WatchServiceStub, "ListChanges", request)
     return max((event.revision for event in answer.events), default=0)
@@ -439,7 +439,7 @@ def values(count: int, size: int = 1) -> dict[str, Any]:
 
 
 def of_bytes(size: int) -> dict[str, Any]:
-    """Policies of so many bytes, in texts that are each short enough."""
+    """Returns policies of so many bytes, in texts that are each short enough."""
     made = values(size // 300, 300 - 13)
     rest = size - sum(len(key) + len(one.value) for key, one in made.items())
     assert rest < 380
@@ -876,8 +876,8 @@ def reasons(errors: Sequence[KdirError | None]) -> Counter[str]:
     return Counter("" if one is None else one.reason for one in errors)
 
 
-def named(error: KdirError | None, words: str) -> bool:
-    return error is not None and re.search(words, error.message) is not None
+def named(error: KdirError | None, arguments: str) -> bool:
+    return error is not None and re.search(arguments, error.message) is not None
 
 
 def test_reads_that_wait(takes: Server, enter: Enter) -> None:
@@ -913,7 +913,7 @@ def test_reads_that_wait(takes: Server, enter: Enter) -> None:
 def token_of_the_future(server: Server) -> str:
     """Of a revision that does not come."""
     ((cluster, place),) = Token.parse(server.resolve("/la").authority.token).positions.items()
-    return str(Token.of(cluster, place.incarnation, place.revision + 10**6))
+    return str(Token.from_position(cluster, place.incarnation, place.revision + 10**6))
 
 
 @pytest.mark.parametrize("times", [1, 2, 10])
@@ -1089,7 +1089,7 @@ def test_a_watcher_that_lags(takes: Server, enter: Enter, what: str, times: int)
     assert [first_of(stream) for stream in streams] == [None, None]
 
     def change(number: int) -> int:
-        """The bytes of its event, of which another watcher is sent each."""
+        """Returns the bytes of its event, of which another watcher is sent each."""
         policies = {} if what == "watch_queue" else of_size(16_000)
         directory(quick, f"{what}-{times}-{number:03}", **policies)
         (event,) = next(streams[1]).events

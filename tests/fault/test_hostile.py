@@ -23,14 +23,14 @@ from resolver import Resolver
 from resolver.errors import KdirError, NotReady, Unmounted
 from tests.support.federation import Federation, Server, eventually
 from tests.support.hostile import (
-    HUNG_UP,
+    CLOSED_LINK,
     METHODS,
+    Arguments,
     Fault,
     HostileChild,
     HostileClient,
     HostileDirectory,
     HostileTransport,
-    Words,
 )
 
 CLIENTS = 6
@@ -59,17 +59,17 @@ def resident_mib(server: Server) -> float:
 
 
 def bugs_in(server: Server) -> list[str]:
-    """Lines of its log that say that something went wrong which nobody had thought of."""
+    """Returns lines of its log that say that something went wrong which nobody had thought of."""
     text = server.process.log.read_text(errors="replace").splitlines()
     return [line for line in text if "by a bug" in line or line.startswith("Traceback")]
 
 
 def flood(address: str, count: int, seed: int) -> tuple[list[Fault], Counter[str]]:
     """Sends so many requests, by several at once."""
-    words, faults, outcomes = Words(), list[Fault](), Counter[str]()
+    arguments, faults, outcomes = Arguments(), list[Fault](), Counter[str]()
 
     def work(number: int) -> None:
-        with HostileClient(address, seed + number, words) as client:
+        with HostileClient(address, seed + number, arguments) as client:
             client.send(count // CLIENTS)
         faults.extend(client.faults)
         outcomes.update(client.outcomes)
@@ -133,7 +133,7 @@ def test_a_child_that_sends_anything_harms_neither_its_parent_nor_its_siblings(
         child = HostileChild(parent.address, hello, seed)
         problem = child.send(50)
         # The parent hangs up on a child that says what cannot be kept.
-        assert problem in {"", HUNG_UP}, f"seed {seed}"
+        assert problem in {"", CLOSED_LINK}, f"seed {seed}"
         child.close()
     assert not bugs_in(parent)
     assert parent.outcome("/ny") == "referral"

@@ -23,8 +23,8 @@ from directory.namespace.keys import entry_key
 from directory.namespace.lookup import lookup
 from directory.namespace.snapshot import Snapshot
 from directory.server.config import ConfigError, parse_config
-from directory.store.base import Incompatible, Put
-from directory.store.events import events_of, new_change_id
+from directory.store.base import IncompatibleStore, Put
+from directory.store.event_rows import events_of, new_change_id
 from directory.wire.entry_codec import ProtoCodec
 from resolver.backup_file import BackupWriter, Checksum, DamagedBackup
 from resolver.errors import InvalidArgument, InvalidPageToken, InvalidPath, InvalidToken
@@ -49,7 +49,7 @@ def soon() -> Iterator[None]:
 
 @pytest.fixture
 def times(request: pytest.FixtureRequest) -> int:
-    """How many inputs of one seed."""
+    """Returns how many inputs of one seed."""
     return 20_000 if request.config.getoption("--soak") else 300
 
 
@@ -96,7 +96,7 @@ def test_texts_of_any_length_are_refused_soon(size: int) -> None:
 
 
 def test_tokens_changed_in_any_bit_are_refused_or_others(times: int) -> None:
-    token = str(Token.of("kc-1", "incarnation", 77))
+    token = str(Token.from_position("kc-1", "incarnation", 77))
     for number, character in enumerate(token):
         for bit in range(7):
             other = chr(ord(character) ^ 1 << bit)
@@ -239,6 +239,6 @@ def test_backups_changed_anywhere_are_refused_or_whole(
         with soon():
             try:
                 read = Backup.read(io.BytesIO(damaged))
-            except (DamagedBackup, Incompatible):
+            except (DamagedBackup, IncompatibleStore):
                 continue
         assert list(read.rows()) == rows

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from kdir.v1 import entry_pb2, federation_pb2
 
-from directory.federation.inherited import read_inherited
+from directory.federation.inherited_records import read_inherited
 from directory.server.cluster import Cluster
 from directory.server.config import Limits, ServerConfig
 from directory.store.replica import ReplicaState
@@ -44,7 +44,7 @@ def owner_at(server: Server, path: str) -> str:
 
 @pytest.fixture
 def children(etcd_cluster: SharedEtcd, federation: Federation) -> Iterator[list[Cluster]]:
-    """Clusters of this process, each on etcd, of a parent that mounts them and many more."""
+    """Yields clusters of this process, each on etcd, of a parent that mounts them and many more."""
     # A commit of more than three heartbeats costs a link, and twenty share a process here.
     root = federation.start("/", store=etcd_cluster.address(), limits={"heartbeat_seconds": 3})
     root.mkdir("/m")

@@ -21,7 +21,7 @@ import pytest
 
 from deploy.local.kafka import KafkaBroker
 from directory.kafka.admin_client import ConfluentAdmin
-from directory.kafka.contract import Seen, Wish
+from directory.kafka.admin_contract import KafkaTopic, TopicToCreate
 from tests.conftest import SharedEtcd
 from tests.fault.paused_leader import open_quick
 from tests.support.reconciler import World, admin_of, drop, eventually, in_kafka, make
@@ -110,7 +110,7 @@ def server(address: str, broker: KafkaBroker, end: ExitStack) -> World:
 
 def topic_id(kafka: ConfluentAdmin, name: str) -> bytes:
     seen = kafka.describe([name]).get(name)
-    return seen.topic_id if isinstance(seen, Seen) else b""
+    return seen.topic_id if isinstance(seen, KafkaTopic) else b""
 
 
 def prepare(address: str, broker: KafkaBroker, kafka: ConfluentAdmin) -> None:
@@ -127,7 +127,7 @@ def take_over(here: World) -> None:
     """All that is left to do is done by this server."""
 
     def leads() -> bool:
-        here.reconciler.step()
+        here.reconciler.run_once()
         return here.reconciler.status().leader
 
     eventually(leads)
@@ -135,7 +135,7 @@ def take_over(here: World) -> None:
 
 
 def witness(here: World, kafka: ConfluentAdmin) -> tuple[Any, ...]:
-    """All that somebody who should do nothing could have changed."""
+    """Returns all that somebody who should do nothing could have changed."""
     shown = {name: topic_id(kafka, name) for name in sorted(in_kafka(kafka))}
     return shown, here.states(), [str(topic) for _, topic in sorted(here.topics().items())]
 
@@ -178,7 +178,7 @@ def test_S19_a_paused_deleter_leaves_a_topic_alone_that_was_made_anew(
     paused.run_until_paused()
     take_over(other)
     eventually(lambda: "old" not in in_kafka(kafka))
-    make(kafka, Wish("old", partitions=2))  # somebody, with another tool
+    make(kafka, TopicToCreate("old", partitions=2))  # somebody, with another tool
     again = topic_id(kafka, "old")
     assert again
     assert again != first
@@ -200,13 +200,13 @@ def test_S19_on_sqlite_nobody_takes_over_from_who_is_paused_and_he_looks_again(
     other = server(address, own_broker, end)
     paused.run_until_paused()
     for _ in range(3):
-        other.reconciler.step()
+        other.reconciler.run_once()
     assert not other.reconciler.status().leader, "its lock is held as long as it exists"
     # People's reads and writes go on: what waits is Kafka's side.
     other.create("waits")
     assert other.states()["waits"] == "PENDING"
     drop(kafka, "old")
-    make(kafka, Wish("old", partitions=2))
+    make(kafka, TopicToCreate("old", partitions=2))
     again = topic_id(kafka, "old")
     # It still leads, rightly; but what it compared is not what Kafka has now.
     time.sleep(2.5)  # longer than a look may be old

@@ -19,8 +19,8 @@ from kdir.v1 import policies_pb2
 
 from deploy.local.etcd import EtcdCluster
 from directory.namespace.command import CreateDirectory, CreateTopic
+from directory.namespace.effective_policies import effective, levels_of
 from directory.namespace.entry import Policies
-from directory.namespace.policies import effective, levels_of
 from resolver import Resolver
 from resolver.errors import KdirError, NotReady, Unavailable
 from resolver.transport import GrpcTransport, Metadata, Method
@@ -159,7 +159,7 @@ def test_P2_a_tree_that_is_loaded_anew_again_and_again_is_never_empty() -> None:
     store = ScriptedStore()
     with Bench(store) as bench:
         policies = Policies(owner=OWNER)
-        bench.writer.execute(CreateDirectory(path=entry_path("/la/d"), policies=policies))
+        bench.writer.commit_command(CreateDirectory(path=entry_path("/la/d"), policies=policies))
         over = threading.Event()
         wrong: list[object] = []
         reads: list[int] = []
@@ -182,7 +182,7 @@ def test_P2_a_tree_that_is_loaded_anew_again_and_again_is_never_empty() -> None:
                 store.backup()
                 store.restore()
             eventually(partial(_has_reloaded, bench, loads))
-            bench.writer.execute(CreateTopic(path=entry_path(f"/la/d/t{number}")))
+            bench.writer.commit_command(CreateTopic(path=entry_path(f"/la/d/t{number}")))
         over.set()
         for one in readers:
             one.join()

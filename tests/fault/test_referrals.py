@@ -19,7 +19,7 @@ import pytest
 from kdir.v1 import resolve_pb2
 
 from resolver import Resolver, errors
-from resolver.endpoints import AllowList, Health
+from resolver.endpoints import AllowList, ServerHealth
 from resolver.errors import KdirError
 from resolver.host_port import parse_endpoint
 from tests.support.federation import Federation, eventually
@@ -64,8 +64,8 @@ def fails(resolver: Resolver, path: str, kind: type[KdirError]) -> KdirError:
     return caught.value
 
 
-def always(said: resolve_pb2.Outcome, path: str) -> resolve_pb2.Outcome:
-    return said
+def always(output: resolve_pb2.Outcome, path: str) -> resolve_pb2.Outcome:
+    return output
 
 
 def rpcs(*servers: FakeServer) -> int:
@@ -90,8 +90,8 @@ def test_R2_a_server_that_refers_to_itself_is_a_loop_after_one_call(
 ) -> None:
     for word, mount, path in ((up, "/", "/b/x"), (down, "/a/x", "/a/x"), (direct, "/b", "/b/x")):
         server = make("/a")
-        said = word(mount, server)
-        server.says = functools.partial(always, said)
+        output = word(mount, server)
+        server.says = functools.partial(always, output)
         fails(resolver(server), path, errors.ReferralLoop)
         assert server.rpcs == 1
 
@@ -163,12 +163,12 @@ def test_R5_what_a_referral_says_of_others_is_dropped(make: Make, resolver: Begi
     assert evil.rpcs == 0
 
 
-@pytest.mark.parametrize("said", [here, lambda _: absent(), lambda _: link("/ny", "/la/x")])
+@pytest.mark.parametrize("output", [here, lambda _: absent(), lambda _: link("/ny", "/la/x")])
 def test_R6_an_answer_outside_the_senders_mount_is_rejected_and_never_kept(
-    make: Make, resolver: BeginAt, said: Any
+    make: Make, resolver: BeginAt, output: Any
 ) -> None:
     server = make("/la")
-    server.says = said
+    server.says = output
     client = resolver(server)
     fails(client, "/ny/x", errors.Lame)
     assert client._cache.answers == {}
@@ -271,7 +271,7 @@ HOSTILE = [
 @pytest.mark.parametrize("endpoint", HOSTILE, ids=lambda text: ascii(text[:30]))
 def test_R10_a_hostile_endpoint_is_refused(endpoint: str) -> None:
     start = [parse_endpoint("la.example:7420"), parse_endpoint("127.0.0.1:7420")]
-    assert AllowList.beside(start).refusal(endpoint)
+    assert AllowList.for_servers(start).why_not_allowed(endpoint)
 
 
 @pytest.mark.parametrize(
@@ -279,7 +279,9 @@ def test_R10_a_hostile_endpoint_is_refused(endpoint: str) -> None:
     ["la.example:7420", "10.1.2.3:7420", "[2001:db8:1::1]:7420", "la-1:443", "la_1:7420"],
 )
 def test_R10_an_honest_endpoint_is_allowed(endpoint: str) -> None:
-    assert AllowList.beside([parse_endpoint("la.example:7420")]).refusal(endpoint) == ""
+    assert (
+        AllowList.for_servers([parse_endpoint("la.example:7420")]).why_not_allowed(endpoint) == ""
+    )
 
 
 def test_R10_a_host_that_is_called_like_a_scheme_is_no_scheme() -> None:
@@ -288,11 +290,11 @@ def test_R10_a_host_that_is_called_like_a_scheme_is_no_scheme() -> None:
 
 def test_R10_networks_and_domains_can_be_narrowed() -> None:
     narrow = AllowList(networks=["10.0.0.0/8"], names=["la.example"], ports=(), least_port=7000)
-    assert narrow.refusal("10.1.2.3:7420") == ""
-    assert narrow.refusal("ns.la.example:7420") == ""
-    assert narrow.refusal("11.1.2.3:7420")
-    assert narrow.refusal("xla.example:7420")
-    assert narrow.refusal("10.1.2.3:443")
+    assert narrow.why_not_allowed("10.1.2.3:7420") == ""
+    assert narrow.why_not_allowed("ns.la.example:7420") == ""
+    assert narrow.why_not_allowed("11.1.2.3:7420")
+    assert narrow.why_not_allowed("xla.example:7420")
+    assert narrow.why_not_allowed("10.1.2.3:443")
 
 
 def test_R10_a_refused_endpoint_is_not_asked(make: Make, resolver: BeginAt) -> None:
@@ -377,8 +379,8 @@ def test_R13_a_child_that_is_away_is_unreachable_by_name_and_its_siblings_are_no
 
 def test_R14_a_mount_that_moves_under_way_costs_one_restart(make: Make, resolver: BeginAt) -> None:
     root, old, new = make("/"), make("/moved", "kc-old"), make("/a", "kc-new")
-    words = [down("/a", old), down("/a", new)]
-    root.says = lambda _: words.pop(0) if len(words) > 1 else words[0]
+    arguments = [down("/a", old), down("/a", new)]
+    root.says = lambda _: arguments.pop(0) if len(arguments) > 1 else arguments[0]
     old.says = lambda _: absent()
     new.says = here
     assert resolver(root).resolve("/a/x").cluster_id == "kc-new"
@@ -433,7 +435,7 @@ def test_R17_no_client_travels_back_in_time(make: Make, resolver: BeginAt) -> No
     client._health._shuffle = lambda _: None
     assert client.resolve("/x").authority.revision == 10
     client.forget()
-    client._health.failed(new.endpoint)  # so that the other one is asked first
+    client._health.note_failure(new.endpoint)  # so that the other one is asked first
     assert client.resolve("/x").authority.revision == 10
     assert old.rpcs == 1
 
@@ -723,10 +725,10 @@ def test_a_closed_resolver_says_so(make: Make) -> None:
 
 def test_health_orders_and_leaves_nobody_out() -> None:
     clock = Clock()
-    health = Health(clock, shuffle=lambda _: None)
-    health.good("b:1")
-    health.failed("a:1")
-    health.lame("c:1")
+    health = ServerHealth(clock, shuffle=lambda _: None)
+    health.note_success("b:1")
+    health.note_failure("a:1")
+    health.note_lame("c:1")
     assert list(health.order(["a:1", "b:1", "c:1", "d:1"])) == ["b:1", "d:1", "a:1", "c:1"]
     clock.ahead = 3
     assert not health.is_bad("a:1")

@@ -24,7 +24,7 @@ from kdir.v1 import (
 )
 
 from deploy.local.ports import free_port
-from directory.api.cluster_router import Hosting
+from directory.api.cluster_router import ClusterRouter
 from directory.api.directory_service import DirectoryService
 from directory.api.rpc.call_context import Call
 from directory.namespace.command import CreateDirectory
@@ -71,7 +71,7 @@ def field(number: int, value: bytes) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("path", "reason", "words"),
+    ("path", "reason", "arguments"),
     [
         (b"//", "INVALID_PATH", "segment 1 is empty"),
         (b"", "INVALID_PATH", "must begin with '/'"),
@@ -87,12 +87,12 @@ def field(number: int, value: bytes) -> bytes:
     ],
 )
 def test_G5_a_bad_path_is_refused_by_name(
-    server: Server, path: bytes, reason: str, words: str
+    server: Server, path: bytes, reason: str, arguments: str
 ) -> None:
     with pytest.raises(KdirError) as caught:
         raw(server, RAW_RESOLVE, field(1, path))
     assert caught.value.reason == reason
-    assert words in caught.value.message
+    assert arguments in caught.value.message
     assert server.outcome("/la") == "resolution"
 
 
@@ -136,7 +136,7 @@ def _later(token: str, revisions: int) -> str:
     from resolver.revision_token import Token
 
     ((cluster, place),) = Token.parse(token).positions.items()
-    return str(Token.of(cluster, place.incarnation, place.revision + revisions))
+    return str(Token.from_position(cluster, place.incarnation, place.revision + revisions))
 
 
 def test_N3_a_token_that_is_forged_of_another_cluster_or_life(server: Server) -> None:
@@ -146,11 +146,13 @@ def test_N3_a_token_that_is_forged_of_another_cluster_or_life(server: Server) ->
     assert server.outcome("/la/x", token=good) == "resolution"
     assert server.outcome("/la/x", token="nonsense") == "INVALID_TOKEN"
     assert server.outcome("/la/x", token=good[:-2] + "aa") == "INVALID_TOKEN"
-    assert server.outcome("/la/x", token=str(Token.of("kc-other", "i", 9))) == "resolution"
-    ((cluster, place),) = Token.parse(good).positions.items()
-    assert server.outcome("/la", token=str(Token.of(cluster, "older", place.revision))) == (
-        "TOKEN_EXPIRED"
+    assert (
+        server.outcome("/la/x", token=str(Token.from_position("kc-other", "i", 9))) == "resolution"
     )
+    ((cluster, place),) = Token.parse(good).positions.items()
+    assert server.outcome(
+        "/la", token=str(Token.from_position(cluster, "older", place.revision))
+    ) == ("TOKEN_EXPIRED")
 
 
 def test_G2_work_for_a_caller_who_went_away_stops(tmp_path: Path) -> None:
@@ -162,7 +164,7 @@ def test_G2_work_for_a_caller_who_went_away_stops(tmp_path: Path) -> None:
     try:
         eventually(lambda: cluster.replica.state is ReplicaState.SERVING)
         for number in range(3_000):
-            cluster.writer.execute(CreateDirectory(path=Path_.parse(f"/la/d{number}")))
+            cluster.writer.commit_command(CreateDirectory(path=Path_.parse(f"/la/d{number}")))
         looks = 0
 
         def is_active() -> bool:
@@ -173,7 +175,7 @@ def test_G2_work_for_a_caller_who_went_away_stops(tmp_path: Path) -> None:
         call = Call(time.monotonic() + 60, is_active=is_active)
         request = directory_pb2.ListEntriesRequest(path="/la", page_size=10_000)
         with pytest.raises(Cancelled):
-            DirectoryService(Hosting([cluster])).list_entries(request, call)
+            DirectoryService(ClusterRouter([cluster])).list_entries(request, call)
         assert looks == 2  # it looked between two chunks, and went no further
     finally:
         cluster.stop()
@@ -298,12 +300,12 @@ def test_what_cannot_be_used_is_one_sentence_and_exit_code_2(tmp_path: Path) -> 
     store = f'store = "sqlite:///{tmp_path}/store.sqlite"\n'
     listen = f'listen = "127.0.0.1:{free_port()}"\n'
 
-    def refused(text: str, *words: str) -> None:
+    def refused(text: str, *arguments: str) -> None:
         config.write_text(text)
         ended = serve("--config", str(config))
         assert ended.returncode == 2, ended
         (line,) = [line for line in ended.stderr.splitlines() if line.startswith("error:")]
-        for word in words:
+        for word in arguments:
             assert word in line
         assert "Traceback" not in ended.stderr
 

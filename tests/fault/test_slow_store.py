@@ -52,7 +52,7 @@ def hang(store: tuple[str, Hang]) -> Hang:
 
 @contextmanager
 def locked(file: Path) -> Iterator[None]:
-    """Another process writes, and does not come to an end: only writes hang."""
+    """Yields another process writes, and does not come to an end: only writes hang."""
     with closing(sqlite3.connect(file, isolation_level=None, timeout=20)) as connection:
         connection.execute("BEGIN IMMEDIATE")
         yield
@@ -92,7 +92,7 @@ def reason(call: Callable[[], object]) -> str:
 
 
 def refusal(server: Server) -> str:
-    """How one more write is refused; empty = it is not, but waits."""
+    """Returns how one more write is refused; empty = it is not, but waits."""
     try:
         mkdir(server, "/la/one-more", timeout=0.3)
     except StoreUnavailable as error:
@@ -113,8 +113,8 @@ def test_writes_that_hang_hold_no_thread_that_answers_reads(server: Server, hang
         writes = [callers.submit(write, number) for number in range(40)]
         # Two have a thread, four wait for one; all others are told at once, while nothing moves.
         eventually(lambda: sum(one.done() for one in writes) >= 34)
-        told = Counter(one.result() for one in writes if one.done())
-        assert set(told) == {"STORE_UNAVAILABLE"}
+        reported = Counter(one.result() for one in writes if one.done())
+        assert set(reported) == {"STORE_UNAVAILABLE"}
         for _ in range(200):
             assert server.outcome("/la/x") == "resolution"
         assert server.names("/la") == ["x"]
@@ -134,17 +134,17 @@ def test_once_it_is_known_to_hang_a_write_is_refused_without_waiting(
         return reason(lambda: mkdir(server, f"/la/h{number}", timeout=15))
 
     with ThreadPoolExecutor(2) as callers, hang():
-        hung = [callers.submit(write, number) for number in range(2)]
+        hanging = [callers.submit(write, number) for number in range(2)]
         # There would be a place to wait, but nothing has moved for more than a second.
         eventually(lambda: "none has ended" in refusal(server))
-        assert not all(one.done() for one in hung)
+        assert not all(one.done() for one in hanging)
 
 
 @pytest.mark.parametrize("store", ["sqlite"], indirect=True)
 def test_N3_reads_that_wait_for_what_never_comes_hold_nobody_up(server: Server) -> None:
     token = server.mkdir("/la/x").token
     ((cluster, place),) = Token.parse(token).positions.items()
-    future = str(Token.of(cluster, place.incarnation, place.revision + 1_000))
+    future = str(Token.from_position(cluster, place.incarnation, place.revision + 1_000))
     with ThreadPoolExecutor(20) as callers:
         waiting: list[Future[str]] = [
             callers.submit(server.outcome, "/la/x", token=future) for _ in range(20)
@@ -154,9 +154,9 @@ def test_N3_reads_that_wait_for_what_never_comes_hold_nobody_up(server: Server) 
         for _ in range(100):
             assert server.outcome("/la/x") == "resolution"
         assert any(not one.done() for one in waiting), "nobody waited for those that wait"
-        told = Counter(one.result() for one in waiting)
-    assert set(told) == {"NOT_READY", "TOKEN_FROM_FUTURE"}
-    assert 1 <= told["TOKEN_FROM_FUTURE"] <= 8
+        reported = Counter(one.result() for one in waiting)
+    assert set(reported) == {"NOT_READY", "TOKEN_FROM_FUTURE"}
+    assert 1 <= reported["TOKEN_FROM_FUTURE"] <= 8
     assert server.outcome("/la/x", token=token) == "resolution"
 
 
@@ -165,24 +165,24 @@ def test_a_pool_is_stuck_when_all_is_taken_and_nothing_ends() -> None:
     pool = WritePool(2, 2, clock=lambda: now[0])
     gate = threading.Event()
     try:
-        assert pool.refusal == ""
+        assert pool.rejection_reason == ""
         first = [pool.submit(gate.wait) for _ in range(2)]
         now[0] = 0.9
-        assert pool.refusal == "", "they are still within what is usual"
+        assert pool.rejection_reason == "", "they are still within what is usual"
         now[0] = 5.0
-        assert "none has ended for 5.0 s" in pool.refusal
+        assert "none has ended for 5.0 s" in pool.rejection_reason
         gate.set()
         wait(first)
-        eventually(lambda: pool.refusal == "")
+        eventually(lambda: pool.rejection_reason == "")
         gate.clear()
         second = [pool.submit(gate.wait) for _ in range(4)]
-        assert "2 changes wait" in pool.refusal
+        assert "2 changes wait" in pool.rejection_reason
         gate.set()
         wait(second)
-        eventually(lambda: pool.refusal == "")
+        eventually(lambda: pool.rejection_reason == "")
     finally:
         gate.set()
         pool.shutdown()
     with pytest.raises(RuntimeError):
         pool.submit(gate.wait)
-    assert pool.refusal == ""
+    assert pool.rejection_reason == ""

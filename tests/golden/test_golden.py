@@ -25,7 +25,7 @@ from directory.namespace.entry import (
     Topic,
 )
 from directory.namespace.keys import entry_key
-from directory.namespace.listing import ListedTopic, page
+from directory.namespace.listing import ListedTopic, list_page
 from directory.namespace.lookup import (
     DirectoryAt,
     LinkAt,
@@ -61,7 +61,7 @@ def sections(text: str) -> Iterator[tuple[str, list[str]]]:
 
 
 def grow(lines: list[str]) -> list[Put]:
-    """The rows of a tree."""
+    """Returns the rows of a tree."""
     rows: list[Put] = []
     above = [(0, ROOT_ID)]  # (indentation of what is inside, directory id)
     for number, line in enumerate(lines, start=10):
@@ -125,21 +125,21 @@ def left(rest: tuple[str, ...]) -> str:
 
 def listed(snapshot: Snapshot, question: str) -> list[str]:
     """`list /path [all below] [only KIND] [names GLOB] [with system]`."""
-    words = re.fullmatch(
+    arguments = re.fullmatch(
         r"list (?P<path>\S+)(?P<deep> all below)?(?: only (?P<kind>\w+))?"
         r"(?: names (?P<glob>\S+))?(?P<system> with system)?",
         question,
     )
-    assert words, question
-    directory_id = snapshot.find_directory(Path.parse(words["path"]).segments)
+    assert arguments, question
+    directory_id = snapshot.find_directory(Path.parse(arguments["path"]).segments)
     assert directory_id is not None
-    found = page(
+    found = list_page(
         snapshot,
         directory_id,
-        glob=Glob.parse(words["glob"]) if words["glob"] else None,
-        kinds=[Kind[words["kind"].upper()]] if words["kind"] else [],
-        include_system=bool(words["system"]),
-        recursive=bool(words["deep"]),
+        glob=Glob.parse(arguments["glob"]) if arguments["glob"] else None,
+        kinds=[Kind[arguments["kind"].upper()]] if arguments["kind"] else [],
+        include_system=bool(arguments["system"]),
+        recursive=bool(arguments["deep"]),
     )
     assert found.after is None
     return [
@@ -156,7 +156,7 @@ def located(snapshot: Snapshot, physical_name: str) -> str:
 
 
 def answers(snapshot: Snapshot, heading: str, lines: list[str]) -> list[str]:
-    """What the section should say, line by line."""
+    """Returns what the section should say, line by line."""
     questions = [re.split(r" {2,}", line.strip())[0] for line in lines]
     match heading.split(maxsplit=1)[0]:
         case "ask":

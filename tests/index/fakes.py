@@ -26,7 +26,9 @@ from resolver.revision_token import Token
 
 
 def topic(path: str, *, owner: str = "", **facts: object) -> tuple[entry_pb2.Entry, str]:
-    """An entry and its effective owner; the physical name is made of the path unless given."""
+    """Returns an entry and its effective owner; the physical name is made of the path
+    unless given.
+    """
     entry = entry_pb2.Entry(path=path, entry_id=zlib.crc32(path.encode()) + 10, change_count=1)
     facts.setdefault("physical_name", path.strip("/").replace("/", "."))
     facts.setdefault("provision", entry_pb2.PROVISION_ACTIVE)
@@ -112,7 +114,7 @@ class FakeCluster:
                 site=self.site,
                 listeners=self.listeners,
             ),
-            token=str(Token.of(self.cluster_id, self.incarnation, self.revision)),
+            token=str(Token.from_position(self.cluster_id, self.incarnation, self.revision)),
             revision=self.revision,
             incarnation=self.incarnation,
             stale=self.store_away_seconds > 0,

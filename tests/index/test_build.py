@@ -12,8 +12,8 @@ from kdir.v1 import scan_pb2
 from pyspark.sql import SparkSession
 
 from resolver.errors import InvalidArgument, Unreachable
+from resolver.index.build import BuildReport, Outcome, SparkSettings, build
 from resolver.index.delta_table import IndexTable
-from resolver.index.job import BuildReport, Outcome, SparkSettings, build
 from resolver.index.search import find
 from resolver.index.spark_session import packages_zip
 from tests.index.fakes import FakeCluster, federation
@@ -320,8 +320,8 @@ def test_what_is_shipped_can_be_imported_from_the_zip_alone(tmp_path: Path) -> N
     archive = packages_zip(tmp_path)
     code = (
         "import sys; sys.path.insert(0, sys.argv[1]); "
-        "import resolver.index.crawl, kdir.v1.scan_pb2; "
-        "print(resolver.index.crawl.__file__, kdir.v1.scan_pb2.__file__)"
+        "import resolver.index.spark_tasks, kdir.v1.scan_pb2; "
+        "print(resolver.index.spark_tasks.__file__, kdir.v1.scan_pb2.__file__)"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, str(archive)],
@@ -334,7 +334,7 @@ def test_what_is_shipped_can_be_imported_from_the_zip_alone(tmp_path: Path) -> N
 
 
 def forget(tree: dict[str, FakeCluster], mount: str) -> None:
-    """Unmount a cluster: its parent, and who heard of it from there, know it no more."""
+    """Unmounts a cluster: its parent, and who heard of it from there, know it no more."""
     for one in tree.values():
         one.known.pop(mount, None)
         one.children.pop(mount, None)

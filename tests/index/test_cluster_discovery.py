@@ -7,7 +7,7 @@ import pytest
 from kdir.v1 import admin_pb2
 
 from resolver.errors import InvalidArgument, Unreachable
-from resolver.index.cluster_discovery import Census, take_census
+from resolver.index.cluster_discovery import FederationClusters, discover_clusters
 from tests.index.fakes import FakeCluster, federation
 from tests.support.tcp import TcpServer
 
@@ -27,24 +27,24 @@ def tree() -> Iterator[dict[str, FakeCluster]]:
         yield clusters
 
 
-def found(census: Census) -> tuple[set[str], set[str]]:
-    answered = {one.state.mount for one in census.answered.values()}
-    return answered, {str(one.mount) for one in census.silent.values()}
+def found(found_clusters: FederationClusters) -> tuple[set[str], set[str]]:
+    answered = {one.state.mount for one in found_clusters.answered.values()}
+    return answered, {str(one.mount) for one in found_clusters.silent.values()}
 
 
 @pytest.mark.parametrize("start", sorted(TREE))
 def test_every_cluster_is_found_from_anywhere(tree: dict[str, FakeCluster], start: str) -> None:
-    census = take_census([tree[start].endpoint])
-    assert found(census) == (set(TREE), set())
+    found_clusters = discover_clusters([tree[start].endpoint])
+    assert found(found_clusters) == (set(TREE), set())
 
 
 def test_a_cluster_that_is_down_is_silent_and_the_others_are_not(
     tree: dict[str, FakeCluster],
 ) -> None:
     tree["/ny/tracking"].stop()
-    census = take_census([tree["/la"].endpoint])
-    assert found(census) == (set(TREE) - {"/ny/tracking"}, {"/ny/tracking"})
-    [silent] = census.silent.values()
+    found_clusters = discover_clusters([tree["/la"].endpoint])
+    assert found(found_clusters) == (set(TREE) - {"/ny/tracking"}, {"/ny/tracking"})
+    [silent] = found_clusters.silent.values()
     assert (silent.cluster_id, silent.cluster) == ("kc-ny-tracking", "ny-tracking")
     assert silent.reason
 
@@ -54,16 +54,16 @@ def test_what_hangs_below_a_cluster_that_is_down_is_still_found(
 ) -> None:
     tree["/"].stop()
     tree["/la"].stop()
-    census = take_census([tree["/la/tracking"].endpoint])
+    found_clusters = discover_clusters([tree["/la/tracking"].endpoint])
     down = {"/la"}  # the root is known to nobody who answers, and so to nobody
-    assert found(census)[0] == set(TREE) - {"/", "/la"}
-    assert down <= found(census)[1]
+    assert found(found_clusters)[0] == set(TREE) - {"/", "/la"}
+    assert down <= found(found_clusters)[1]
 
 
 def test_one_dead_server_among_those_given_does_no_harm(tree: dict[str, FakeCluster]) -> None:
     tree["/la"].stop()
-    census = take_census([tree["/la"].endpoint, tree["/ny"].endpoint])
-    assert found(census) == (set(TREE) - {"/la"}, {"/la"})
+    found_clusters = discover_clusters([tree["/la"].endpoint, tree["/ny"].endpoint])
+    assert found(found_clusters) == (set(TREE) - {"/la"}, {"/la"})
 
 
 def test_no_server_that_answers_is_an_error_naming_each() -> None:
@@ -71,17 +71,17 @@ def test_no_server_that_answers_is_an_error_naming_each() -> None:
         closed.bind(("127.0.0.1", 0))
         endpoint = f"127.0.0.1:{closed.getsockname()[1]}"
         with pytest.raises(Unreachable, match=endpoint):
-            take_census([endpoint])
+            discover_clusters([endpoint])
 
 
 def test_a_server_that_accepts_and_never_answers_is_given_up() -> None:
     with TcpServer() as silent, pytest.raises(Unreachable):
-        take_census([silent.address], ask_seconds=0.3)
+        discover_clusters([silent.address], ask_seconds=0.3)
 
 
 def test_no_servers_is_the_callers_mistake() -> None:
     with pytest.raises(InvalidArgument, match="servers"):
-        take_census([])
+        discover_clusters([])
 
 
 def test_another_cluster_at_a_known_endpoint_is_not_taken_for_it(
@@ -93,8 +93,8 @@ def test_another_cluster_at_a_known_endpoint_is_not_taken_for_it(
         one.children.pop("/ny/tracking", None)
     wrong = FakeCluster("/ny/tracking", port=tree["/ny/tracking"].port)
     tree["/ny"].children["/ny/tracking"] = wrong
-    census = take_census([tree["/ny"].endpoint])
-    silent = census.silent["kc-ny-tracking"]
+    found_clusters = discover_clusters([tree["/ny"].endpoint])
+    silent = found_clusters.silent["kc-ny-tracking"]
     assert "kc-other" in silent.reason
     assert "kc-ny-tracking" in silent.reason
 
@@ -106,8 +106,8 @@ def test_a_cluster_that_disagrees_with_its_parent_about_its_mount_is_silent(
     for one in tree.values():
         one.known.pop("/ny/tracking", None)
     tree["/ny"].children = {"/ny/tracks": moved}
-    census = take_census([tree["/"].endpoint])
-    reason = census.silent["kc-ny-tracking"].reason
+    found_clusters = discover_clusters([tree["/"].endpoint])
+    reason = found_clusters.silent["kc-ny-tracking"].reason
     assert "/ny/tracking" in reason
     assert "/ny/tracks" in reason
 
@@ -120,31 +120,31 @@ def test_whom_its_owner_does_not_list_is_not_of_the_tree(
     assert "/ny/tracking" in tree["/la"].known  # others still have it in the table handed down
     if down:
         tree["/ny/tracking"].stop()
-    census = take_census([tree["/"].endpoint])
-    assert found(census) == (set(TREE) - {"/ny/tracking"}, set())
+    found_clusters = discover_clusters([tree["/"].endpoint])
+    assert found(found_clusters) == (set(TREE) - {"/ny/tracking"}, set())
     tree["/ny"].stop()  # and nobody else's word counts
-    assert "/ny/tracking" in set().union(*found(take_census([tree["/"].endpoint])))
+    assert "/ny/tracking" in set().union(*found(discover_clusters([tree["/"].endpoint])))
 
 
 def test_an_unmounted_and_a_loading_cluster_say_so(tree: dict[str, FakeCluster]) -> None:
     tree["/la/metrics"].unmounted = True
     tree["/ny"].state = admin_pb2.REPLICA_STATE_LOADING
-    census = take_census([tree["/"].endpoint])
-    assert "unmounted" in census.silent["kc-la-metrics"].reason
-    assert "loaded" in census.silent["kc-ny"].reason
+    found_clusters = discover_clusters([tree["/"].endpoint])
+    assert "unmounted" in found_clusters.silent["kc-la-metrics"].reason
+    assert "loaded" in found_clusters.silent["kc-ny"].reason
 
 
 def test_a_cluster_on_its_own_is_a_census_of_one() -> None:
     with federation({"/la/tracking": ["/la/tracking/clicks"]}) as clusters:
-        census = take_census([clusters["/la/tracking"].endpoint])
-    assert found(census) == ({"/la/tracking"}, set())
+        found_clusters = discover_clusters([clusters["/la/tracking"].endpoint])
+    assert found(found_clusters) == ({"/la/tracking"}, set())
 
 
 def test_a_server_whose_store_is_away_answers_as_of_when_it_was_not(
     tree: dict[str, FakeCluster],
 ) -> None:
     tree["/la"].store_away_seconds = 600
-    state = take_census([tree["/"].endpoint]).answered["kc-la"].state
+    state = discover_clusters([tree["/"].endpoint]).answered["kc-la"].state
     assert state.stale
     assert state.as_of == state.stale_since
     assert "store" in state.stale_reason

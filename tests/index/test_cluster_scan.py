@@ -7,7 +7,7 @@ import pytest
 from kdir.v1 import scan_pb2
 
 from resolver.errors import Internal, KdirError, Lame, NotAuthoritative, Unavailable
-from resolver.index.cluster_discovery import take_census
+from resolver.index.cluster_discovery import discover_clusters
 from resolver.index.cluster_scan import PAGE_ROWS, SHARD_ROWS, Page, Shard, read_pages, shards_of
 from resolver.path import Path
 from tests.index.fakes import FakeCluster
@@ -27,7 +27,7 @@ def cluster() -> Iterator[FakeCluster]:
 def shards(
     cluster: FakeCluster, shard_rows: int = SHARD_ROWS, page_rows: int = PAGE_ROWS
 ) -> list[Shard]:
-    one = take_census([cluster.endpoint]).answered[cluster.cluster_id]
+    one = discover_clusters([cluster.endpoint]).answered[cluster.cluster_id]
     return shards_of(one, shard_rows=shard_rows, page_rows=page_rows)
 
 
@@ -57,12 +57,12 @@ def test_shards_together_are_the_whole(cluster: FakeCluster) -> None:
 def test_only_clusters_that_have_something_below_a_path_are_read(
     cluster: FakeCluster, below: str, count: int
 ) -> None:
-    one = take_census([cluster.endpoint]).answered[cluster.cluster_id]
+    one = discover_clusters([cluster.endpoint]).answered[cluster.cluster_id]
     assert len(shards_of(one, below=Path.parse(below))) == count
 
 
 def test_below_a_path_only_its_topics_are_read(cluster: FakeCluster) -> None:
-    one = take_census([cluster.endpoint]).answered[cluster.cluster_id]
+    one = discover_clusters([cluster.endpoint]).answered[cluster.cluster_id]
     [shard] = shards_of(one, below=Path.parse("/la/d3"))
     wanted = [path for path in PATHS if path.startswith("/la/d3/")]
     assert sorted(paths(read_pages(shard))) == sorted(wanted)

@@ -10,20 +10,20 @@ from resolver.errors import InvalidArgument
 from resolver.index.arrow_rows import topic_batch
 from resolver.index.delta_table import (
     ClusterFiles,
+    CommitConflict,
     DataFile,
+    FilePlacement,
     IndexTable,
-    Overtaken,
-    Placed,
     TableState,
 )
 from resolver.index.row_schema import ClusterState
 from resolver.index.table_merge import (
-    Changes,
     Finding,
-    Gone,
     NoAnswer,
     Outcome,
-    ReadAnew,
+    RemovedCluster,
+    RereadCluster,
+    TableCommit,
     Unchanged,
     merge,
 )
@@ -50,25 +50,25 @@ def holding(*clusters: tuple[ClusterState, DataFile]) -> TableState:
     return TableState(3, {one.cluster_id: ClusterFiles(one, (data,)) for one, data in clusters})
 
 
-def merged(table: TableState, *findings: Finding) -> Changes:
+def merged(table: TableState, *findings: Finding) -> TableCommit:
     return merge(table, findings, lambda cluster_id: file(f"empty-{cluster_id}", 0))
 
 
-def outcomes(changes: Changes) -> list[Outcome]:
+def outcomes(changes: TableCommit) -> list[Outcome]:
     return [line.outcome for line in changes.lines]
 
 
 class TestMerge:
     def test_what_was_read_replaces_what_was_there(self) -> None:
         old = (state(), file("old"))
-        changes = merged(holding(old), ReadAnew(state(5, revision=2), (file("new", 7),)))
-        assert changes.adds == [Placed(file("new", 7), state(5, revision=2))]
-        assert changes.removes == [Placed(file("old"), state())]
+        changes = merged(holding(old), RereadCluster(state(5, revision=2), (file("new", 7),)))
+        assert changes.adds == [FilePlacement(file("new", 7), state(5, revision=2))]
+        assert changes.removes == [FilePlacement(file("old"), state())]
         assert [(line.outcome, line.rows) for line in changes.lines] == [(Outcome.READ, 7)]
 
     def test_what_has_not_changed_is_restated_and_not_rewritten(self) -> None:
         changes = merged(holding((state(), file("old"))), Unchanged(state(5)))
-        assert changes.adds == [Placed(file("old"), state(5), fresh=False)]
+        assert changes.adds == [FilePlacement(file("old"), state(5), fresh=False)]
         assert changes.removes == []
 
     def test_a_cluster_that_is_back_is_no_longer_stale(self) -> None:
@@ -106,24 +106,24 @@ class TestMerge:
 
     def test_gone_removes_and_nothing_else_does(self) -> None:
         table = holding((state(), file("la")), (state(name="ny"), file("ny")))
-        changes = merged(table, Gone("kc-la", "unmounted", at(5)))
-        assert changes.removes == [Placed(file("la"), state())]
+        changes = merged(table, RemovedCluster("kc-la", "unmounted", at(5)))
+        assert changes.removes == [FilePlacement(file("la"), state())]
         assert changes.adds == []
 
     @pytest.mark.parametrize(
         "finding",
         [
-            ReadAnew(state(5, revision=2), (file("ours"),)),
+            RereadCluster(state(5, revision=2), (file("ours"),)),
             Unchanged(state(5)),
             NoAnswer("kc-la", "la", "/la", "refused", at(5)),
-            Gone("kc-la", "unmounted", at(5)),
+            RemovedCluster("kc-la", "unmounted", at(5)),
         ],
     )
     def test_a_later_word_of_another_crawl_wins(self, finding: Finding) -> None:
         changes = merged(holding((state(9, revision=3), file("theirs"))), finding)
         assert (changes.adds, changes.removes) == ([], [])
         assert outcomes(changes) == [Outcome.NEWER_KEPT]
-        ours = [file("ours")] if isinstance(finding, ReadAnew) else []
+        ours = [file("ours")] if isinstance(finding, RereadCluster) else []
         assert changes.unused == ours
 
     @pytest.mark.parametrize(
@@ -147,13 +147,13 @@ def index(tmp_path: Path) -> IndexTable:
     return IndexTable(str(tmp_path / "index"))
 
 
-def written(index: IndexTable, one: ClusterState, *paths: str) -> Placed:
+def written(index: IndexTable, one: ClusterState, *paths: str) -> FilePlacement:
     batches = [topic_batch(page(*(topic(path) for path in paths)))] if paths else []
-    return Placed(index.write(one.cluster_id, batches), one)
+    return FilePlacement(index.write(one.cluster_id, batches), one)
 
 
 def rows(index: IndexTable) -> dict[str, bool]:
-    """Paths, as any Delta reader sees them, with their staleness."""
+    """Returns paths, as any Delta reader sees them, with their staleness."""
     table = index.open().to_pyarrow_table(columns=["path", "stale"]).to_pylist()
     return {row["path"]: row["stale"] for row in table}
 
@@ -167,7 +167,7 @@ class TestTable:
         silent = ny.silent(at(3), "refused")
         version = index.commit(
             base,
-            [written(index, la, "/la/c"), Placed(placed[1].file, silent, fresh=False)],
+            [written(index, la, "/la/c"), FilePlacement(placed[1].file, silent, fresh=False)],
             [placed[0], placed[2]],
             "second",
         )
@@ -185,7 +185,7 @@ class TestTable:
         before = sorted((tmp_path / "index").rglob("*.parquet"))
         for minutes in range(1, 4):
             index.commit(
-                index.load(), [Placed(placed.file, state(minutes), fresh=False)], [], "again"
+                index.load(), [FilePlacement(placed.file, state(minutes), fresh=False)], [], "again"
             )
         assert sorted((tmp_path / "index").rglob("*.parquet")) == before
         assert index.load().clusters["kc-la"].state.as_of == at(3)
@@ -196,10 +196,10 @@ class TestTable:
         index.commit(TableState(), [placed], [], "first")
         for minutes in range(1, 4):
             index.commit(
-                index.load(), [Placed(placed.file, state(minutes), fresh=False)], [], "again"
+                index.load(), [FilePlacement(placed.file, state(minutes), fresh=False)], [], "again"
             )
         index.open().create_checkpoint()
-        restated = Placed(placed.file, state().silent(at(9), "gone"), fresh=False)
+        restated = FilePlacement(placed.file, state().silent(at(9), "gone"), fresh=False)
         index.commit(index.load(), [restated], [], "after")
         assert rows(index) == {"/la/a": True}
 
@@ -212,13 +212,13 @@ class TestTable:
         index.commit(TableState(), [written(index, state(), "/la/a")], [], "first")
         base = index.load()
         index.commit(base, [written(index, state(name="ny"), "/ny/a")], [], "quicker")
-        with pytest.raises(Overtaken):
+        with pytest.raises(CommitConflict):
             index.commit(base, [written(index, state(name="sf"), "/sf/a")], [], "slower")
         assert rows(index) == {"/la/a": False, "/ny/a": False}
 
     def test_of_two_that_make_the_table_the_second_is_refused(self, index: IndexTable) -> None:
         index.commit(TableState(), [written(index, state(), "/la/a")], [], "quicker")
-        with pytest.raises(Overtaken):
+        with pytest.raises(CommitConflict):
             index.commit(TableState(), [written(index, state(name="ny"), "/ny/a")], [], "slower")
 
     def test_a_file_that_could_not_be_finished_is_not_left_behind(
@@ -257,7 +257,7 @@ class TestTable:
     ) -> None:
         placed = written(index, state(), "/la/a")
         index.commit(TableState(), [placed], [], "first")
-        index.commit(index.load(), [Placed(placed.file, state(1), fresh=False)], [], "again")
+        index.commit(index.load(), [FilePlacement(placed.file, state(1), fresh=False)], [], "again")
         log = tmp_path / "index" / "_delta_log" / "00000000000000000001.json"
         actions = [json.loads(line) for line in log.read_text().splitlines()]
         [add] = [action["add"] for action in actions if "add" in action]

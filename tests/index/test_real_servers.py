@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from deploy.local.kafka import KafkaBroker
 from directory.kafka.admin_client import ConfluentAdmin
-from resolver.index.job import BuildReport, Outcome, SparkSettings, build
+from resolver.index.build import BuildReport, Outcome, SparkSettings, build
 from resolver.index.report import report
 from resolver.index.search import find
 from resolver.index.spark_source import register
@@ -21,7 +21,7 @@ NAMES = ("orders", "search.clicks", "search.views")
 
 @pytest.fixture
 def federation(kafka_brokers: Callable[..., KafkaBroker], tmp_path: Path) -> Iterator[Federation]:
-    """Two clusters that look at one broker: what the one has, the other has too."""
+    """Yields two clusters that look at one broker: what the one has, the other has too."""
     with kafka_brokers() as broker, Federation(tmp_path) as made:
         admin = ConfluentAdmin([broker.bootstrap])
         make(admin, *NAMES)

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from resolver.errors import InvalidArgument
 from resolver.glob import Glob
 from resolver.index.arrow_rows import topic_batch
-from resolver.index.delta_table import IndexTable, Placed, TableState
+from resolver.index.delta_table import FilePlacement, IndexTable, TableState
 from resolver.index.report import report
 from resolver.index.row_schema import COLUMNS, ClusterState, Listener
-from resolver.index.search import Found, find, glob_regex, moment_of
+from resolver.index.search import SearchResult, find, glob_regex, parse_as_of
 from tests.index.fakes import page, topic
 
 NOW = datetime(2026, 11, 1, 12, tzinfo=UTC)
@@ -53,12 +53,12 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> str:
         one = state(mount)
         if mount == "/ny/tracking":
             one = one.silent(NOW + timedelta(hours=1), "connection refused")
-        placed.append(Placed(index.write(one.cluster_id, [topic_batch(page(*topics))]), one))
+        placed.append(FilePlacement(index.write(one.cluster_id, [topic_batch(page(*topics))]), one))
     index.commit(TableState(), placed, [], "test")
     return index.location
 
 
-def paths(found: Found) -> list[str]:
+def paths(found: SearchResult) -> list[str]:
     return [row.path for row in found.rows]
 
 
@@ -164,7 +164,9 @@ def test_duckdb_alone_can_read_it(table: str) -> None:
         (lambda table: find(table, "x", limit=0), "1 or more"),
     ],
 )
-def test_mistakes_are_one_sentence(table: str, ask: Callable[[str], Found], says: str) -> None:
+def test_mistakes_are_one_sentence(
+    table: str, ask: Callable[[str], SearchResult], says: str
+) -> None:
     with pytest.raises(InvalidArgument, match=re.escape(says)) as caught:
         ask(table)
     assert "\n" not in caught.value.message
@@ -173,13 +175,13 @@ def test_mistakes_are_one_sentence(table: str, ask: Callable[[str], Found], says
 class TestAsOf:
     @pytest.fixture
     def history(self, tmp_path: Path) -> IndexTable:
-        """Three versions; the log is dated as if one had been made a day."""
+        """Returns three versions; the log is dated as if one had been made a day."""
         index = IndexTable(str(tmp_path / "index"))
         one = state("/la/tracking")
-        placed: list[Placed] = []
+        placed: list[FilePlacement] = []
         for version, path in enumerate(["/la/tracking/a", "/la/tracking/b", "/la/tracking/c"]):
             data = index.write(one.cluster_id, [topic_batch(page(topic(path)))])
-            fresh = Placed(data, one)
+            fresh = FilePlacement(data, one)
             index.commit(index.load(), [fresh], placed, "test")
             placed = [fresh]
             log = tmp_path / "index" / "_delta_log" / f"{version:020}.json"
@@ -217,7 +219,7 @@ class TestAsOf:
 
     def test_a_date_is_the_end_of_that_day_here(self) -> None:
         end = datetime(2026, 11, 1, 23, 59, 59, 999999).astimezone()
-        assert moment_of("2026-11-01") == moment_of(date(2026, 11, 1)) == end
+        assert parse_as_of("2026-11-01") == parse_as_of(date(2026, 11, 1)) == end
 
 
 _SEGMENTS = st.lists(st.text("ab.-1", min_size=1, max_size=4), min_size=1, max_size=4).filter(
@@ -248,7 +250,9 @@ def test_a_glob_s_regular_expression_says_what_the_glob_says(
 
 
 def matches(pattern: str, path: str) -> bool:
-    """What DuckDB, with its own engine for regular expressions, makes of the translation."""
+    """Returns what DuckDB, with its own engine for regular expressions, makes of the
+    translation.
+    """
     query = duckdb.execute("SELECT regexp_full_match(?, ?)", [path, glob_regex(pattern)])
     row = query.fetchone()
     assert row is not None
@@ -278,7 +282,7 @@ def test_the_report_finds_shared_names_and_what_a_mount_hides(tmp_path: Path) ->
         ],
     }
     placed = [
-        Placed(index.write(one.cluster_id, [topic_batch(page(*topics))]), one)
+        FilePlacement(index.write(one.cluster_id, [topic_batch(page(*topics))]), one)
         for one, topics in rows.items()
     ]
     index.commit(TableState(), placed, [], "test")

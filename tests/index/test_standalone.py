@@ -24,7 +24,7 @@ TREE = {
 # What `kdir index build` does, as a driver that is a process of its own.
 DRIVER = """
 import json, sys
-from resolver.index.job import SparkSettings, build
+from resolver.index.build import SparkSettings, build
 from resolver.index.spark_source import register
 
 server, table, master = sys.argv[1:]
@@ -76,9 +76,9 @@ def test_G11_two_workers_build_the_index_each_with_channels_of_its_own(
         env={key: value for key, value in os.environ.items() if not key.startswith("PYSPARK")},
     )
     assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout.splitlines()[-1])
+    output = json.loads(done.stdout.splitlines()[-1])
     everything = sorted(path for paths in TREE.values() for path in paths)
-    assert said["rows"] == said["read"] == len(everything)
-    assert len({process for process, _ in said["at"]}) >= 2
-    assert all("kdir-packages.zip" in file for _, file in said["at"])
+    assert output["rows"] == output["read"] == len(everything)
+    assert len({process for process, _ in output["at"]}) >= 2
+    assert all("kdir-packages.zip" in file for _, file in output["at"])
     assert [row.path for row in find(table, "").rows] == everything

@@ -34,7 +34,7 @@ def demo(action: str, home: Path) -> subprocess.CompletedProcess[str]:
 
 
 def processes_of(home: Path) -> list[str]:
-    """Every process whose command line names a file of the demo."""
+    """Returns every process whose command line names a file of the demo."""
     listed = subprocess.run(
         ["ps", "-eww", "-o", "pid=,args="], capture_output=True, text=True, check=True
     )
@@ -126,18 +126,18 @@ def test_a_demo_that_fails_says_where_and_leaves_nothing_running(
     line: str,
     shows: str,
 ) -> None:
-    def tell(demo: Federation, shell: Shell, began: float) -> None:
+    def report(demo: Federation, shell: Shell, began: float) -> None:
         demo.start_directories()
         assert federation.running(home) == sorted(CLUSTERS)
         shell.step("What cannot be shown")
         shell.run(line, shows=[shows])
 
-    monkeypatch.setattr(story, "tell", tell)
+    monkeypatch.setattr(story, "report", report)
     monkeypatch.setattr(topics, "SEEDS", {})
     assert __main__.up(home) == 1
-    said = capsys.readouterr().err
-    assert "step '1. What cannot be shown'" in said
-    assert "nonsense" in said
+    output = capsys.readouterr().err
+    assert "step '1. What cannot be shown'" in output
+    assert "nonsense" in output
     assert federation.running(home) == []
     assert processes_of(home) == []
     assert (home / "directories" / "la" / "server.log").exists()

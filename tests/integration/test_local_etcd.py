@@ -26,7 +26,7 @@ def etcd() -> Iterator[EtcdCluster]:
 
 
 def call(member: EtcdMember, method: str, *, seconds: float = 30, **fields: str) -> Any:
-    """One call through etcd's JSON gateway; keys and values travel in base64."""
+    """Returns one call through etcd's JSON gateway; keys and values travel in base64."""
     body = {name: b64encode(value.encode()).decode() for name, value in fields.items()}
     url = f"http://{member.endpoint}/v3/kv/{method}"
     with urlopen(url, json.dumps(body).encode(), timeout=seconds) as page:

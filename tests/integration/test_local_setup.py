@@ -128,9 +128,9 @@ def maker(seconds: float, home: Path) -> subprocess.Popen[str]:
 def test_two_clones_at_once_make_a_thing_once_and_both_see_it_whole(tmp_path: Path) -> None:
     both = [maker(0.5, tmp_path), maker(0.5, tmp_path)]
     with ThreadPoolExecutor() as pool:
-        said = list(pool.map(lambda process: process.communicate(timeout=60)[0], both))
-    assert [text.count("['first', 'second']") for text in said] == [1, 1]
-    assert sum(text.count("made") for text in said) == 1
+        output = list(pool.map(lambda process: process.communicate(timeout=60)[0], both))
+    assert [text.count("['first', 'second']") for text in output] == [1, 1]
+    assert sum(text.count("made") for text in output) == 1
 
 
 def test_a_maker_that_was_killed_leaves_nothing_in_the_way(tmp_path: Path) -> None:
@@ -139,8 +139,8 @@ def test_a_maker_that_was_killed_leaves_nothing_in_the_way(tmp_path: Path) -> No
     assert first.stdout.readline() == "made\n"
     with first:
         first.kill()
-    said, _ = maker(0, tmp_path).communicate(timeout=60)
-    assert said == "made\n['first', 'second']\n"
+    output, _ = maker(0, tmp_path).communicate(timeout=60)
+    assert output == "made\n['first', 'second']\n"
     assert sorted(path.name for path in (tmp_path / "kdir").iterdir()) == ["lock", "thing-1"]
 
 

@@ -16,7 +16,7 @@ ROWS = 40
 
 
 def where(numbers: Iterable[int]) -> Iterator[tuple[int, str]]:
-    """The process that computed, and that it finds our packages."""
+    """Yields the process that computed, and that it finds our packages."""
     import kdir.v1
 
     for _ in numbers:

@@ -11,11 +11,11 @@ from tests.repository.test_files import tracked
 
 ROOT = Path(__file__).resolve().parents[2]
 _EXAMPLES = Path(__file__).name  # this file holds bad examples
-_WORDS = "DESIGN|RELIABILITY|STYLE|SERVERS|LANGUAGE|NAMES|TRIALS|PERFORMANCE|CLI|SECURITY"
+_TEXTS = "DESIGN|RELIABILITY|STYLE|SERVERS|LANGUAGE|NAMES|TRIALS|PERFORMANCE|CLI|SECURITY"
 _LEADS_OUT = re.compile(
     r"\b(?:DESIGN|RELIABILITY)\b"
-    rf"|\b(?:{_WORDS})\.md\b"
-    rf"|\b(?:{_WORDS}),? (?:§|\d)"
+    rf"|\b(?:{_TEXTS})\.md\b"
+    rf"|\b(?:{_TEXTS}),? (?:§|\d)"
     r"|(?<!RFC \d{4} )(?<!RFC \d{3} )§"
     r"|\b[Ii]ssues? #?\d"
     r"|\b(?:the|this) (?:brief|issue)\b",

@@ -21,7 +21,7 @@ BASELINE = PROTO / "baseline.txtpb"
 
 
 def buf(*arguments: str | Path, within: Path = PROTO) -> list[str]:
-    """What buf has to say: nothing when all is well."""
+    """Returns what buf has to say: nothing when all is well."""
     command = [Path(sys.executable).parent / "buf", *arguments]
     done = subprocess.run(
         command,
@@ -31,22 +31,22 @@ def buf(*arguments: str | Path, within: Path = PROTO) -> list[str]:
         text=True,
         check=False,
     )
-    said = done.stdout.splitlines()
-    assert bool(said) == (done.returncode != 0), done
-    return said
+    output = done.stdout.splitlines()
+    assert bool(output) == (done.returncode != 0), done
+    return output
 
 
 def generated(folder: Path) -> dict[str, str]:
-    """The generated modules below a folder, by their paths in it."""
+    """Returns the generated modules below a folder, by their paths in it."""
     paths = (path for path in folder.rglob("*_pb2*") if path.suffix in {".py", ".pyi"})
     return {str(path.relative_to(folder)): path.read_text() for path in paths}
 
 
 def outdated(source: Path, fresh: Path) -> list[str]:
-    """Which generated modules in `source` differ from those generated anew into `fresh`."""
+    """Returns which generated modules in `source` differ from those generated anew into `fresh`."""
     generate(fresh, source)
-    here, anew = generated(source), generated(fresh)
-    return sorted(name for name in here | anew if here.get(name) != anew.get(name))
+    here, again = generated(source), generated(fresh)
+    return sorted(name for name in here | again if here.get(name) != again.get(name))
 
 
 def test_generated_modules_are_current(tmp_path: Path) -> None:
@@ -81,8 +81,8 @@ def test_the_contract_follows_buf_standard_and_has_comments() -> None:
 
 
 def test_the_contract_breaks_no_client_of_the_baseline() -> None:
-    said = buf("breaking", ".", "--against", BASELINE)
-    assert said == [], "only if no client exists yet: make proto-baseline"
+    output = buf("breaking", ".", "--against", BASELINE)
+    assert output == [], "only if no client exists yet: make proto-baseline"
 
 
 def test_the_baseline_knows_the_whole_contract(tmp_path: Path) -> None:
@@ -185,8 +185,8 @@ def test_a_break_is_found(
     workspace: Callable[[str, str], Path], old: str, new: str, complaint: str
 ) -> None:
     folder = workspace(old, new)
-    said = "\n".join(buf("breaking", ".", "--against", "../before.txtpb", within=folder))
-    assert complaint in said
+    output = "\n".join(buf("breaking", ".", "--against", "../before.txtpb", within=folder))
+    assert complaint in output
 
 
 def test_the_runtime_that_the_package_asks_for_can_load_what_is_generated() -> None:

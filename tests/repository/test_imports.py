@@ -62,12 +62,12 @@ _PURE = frozenset(
         "directory.access",
         "directory.namespace",
         "directory.store.base",  # the contract of a store, which plans are written for
-        "resolver.counting",
+        "resolver.counts",
         "resolver.setting_types",
         "resolver.errors",
         "resolver.glob",
         "resolver.host_port",
-        "resolver.kafka.settings",
+        "resolver.kafka.client_settings",
         "resolver.path",
         "resolver.printable",
         "resolver.resolution",
@@ -91,19 +91,21 @@ _REACHING = frozenset({"__import__", "breakpoint", "eval", "exec", "input", "ope
 
 
 def within(module: str, names: AbstractSet[str]) -> bool:
-    """Whether `module` is one of `names` or lies below one."""
+    """True if `module` is one of `names` or lies below one."""
     return any(module == name or module.startswith(f"{name}.") for name in names)
 
 
 def modules(root: Path) -> Iterator[tuple[str, Path]]:
-    """Every module of the two packages, with its file."""
+    """Yields every module of the two packages, with its file."""
     for path in sorted(root.glob("resolver/**/*.py")) + sorted(root.glob("directory/**/*.py")):
         parts = path.relative_to(root).with_suffix("").parts
         yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), path
 
 
 def imported(tree: ast.AST, module: str, *, package: bool) -> Iterator[tuple[int, str]]:
-    """The line and the full name of each import; `from a import b` may mean the module a.b."""
+    """Yields the line and the full name of each import; `from a import b` may mean the
+    module a.b.
+    """
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
@@ -116,14 +118,14 @@ def imported(tree: ast.AST, module: str, *, package: bool) -> Iterator[tuple[int
 
 
 def reaching(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """The calls by which code without imports reaches out."""
+    """Yields the calls by which code without imports reaches out."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             yield node.lineno, node.func.id
 
 
 def violations(root: Path) -> list[str]:
-    """Each import that breaks a rule, as `file:line: module imports name`."""
+    """Returns each import that breaks a rule, as `file:line: module imports name`."""
     return [
         f"{path.relative_to(root)}:{line}: {module} {what}"
         for module, path in modules(root)

@@ -32,8 +32,8 @@ def test_the_baseline_shrinks_with_the_tree() -> None:
 
 
 def test_the_glossary_has_the_retired_words() -> None:
-    words = glossary_words((ROOT / "docs" / "glossary.md").read_text())
-    assert {"told", "sight", "wishes", "guarding"} <= words
+    arguments = glossary_words((ROOT / "docs" / "glossary.md").read_text())
+    assert {"told", "sight", "wishes", "guarding"} <= arguments
 
 
 @pytest.mark.parametrize(
@@ -48,8 +48,8 @@ def test_the_glossary_has_the_retired_words() -> None:
     ],
 )
 def test_a_retired_word_is_found_as_a_part_of_a_name(code: str, names: set[str]) -> None:
-    words = glossary_words((ROOT / "docs" / "glossary.md").read_text())
-    assert misnamed(ast.parse(code), words) == names
+    arguments = glossary_words((ROOT / "docs" / "glossary.md").read_text())
+    assert misnamed(ast.parse(code), arguments) == names
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ SOURCES = ("resolver", "directory", "deploy", "bench", "tests")
 
 
 def run(tool: str, *arguments: str | Path) -> tuple[int, str]:
-    """The exit code and what the tool said."""
+    """Returns the exit code and what the tool said."""
     command = [Path(sys.executable).parent / tool, *arguments]
     done = subprocess.run(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
@@ -20,20 +20,20 @@ def run(tool: str, *arguments: str | Path) -> tuple[int, str]:
 
 
 def test_ruff_finds_nothing() -> None:
-    code, said = run("ruff", "check", ".")
-    assert code == 0, said
+    code, output = run("ruff", "check", ".")
+    assert code == 0, output
 
 
 def test_the_format_is_ruffs() -> None:
-    code, said = run("ruff", "format", "--check", ".")
-    assert code == 0, f"run: make fix\n{said}"
+    code, output = run("ruff", "format", "--check", ".")
+    assert code == 0, f"run: make fix\n{output}"
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)  # the first run reads all of pyspark
 def test_mypy_finds_nothing() -> None:
-    code, said = run("mypy", *SOURCES)
-    assert code == 0, said
+    code, output = run("mypy", *SOURCES)
+    assert code == 0, output
 
 
 BARE_EXCEPT = """\
@@ -58,9 +58,9 @@ def f() -> None:
 def test_the_linter_is_on(tmp_path: Path, code: str, rule: str) -> None:
     file = tmp_path / "module.py"
     file.write_text(code)
-    failed, said = run("ruff", "check", "--config", ROOT / "pyproject.toml", file)
+    failed, output = run("ruff", "check", "--config", ROOT / "pyproject.toml", file)
     assert failed
-    assert rule in said
+    assert rule in output
 
 
 WRONG_ANSWER = """\
@@ -86,6 +86,6 @@ def test_the_type_checker_is_strict_and_knows_the_contract(
 ) -> None:
     file = tmp_path / "module.py"
     file.write_text(code)
-    failed, said = run("mypy", "--config-file", ROOT / "pyproject.toml", file)
+    failed, output = run("mypy", "--config-file", ROOT / "pyproject.toml", file)
     assert failed
-    assert complaint in said
+    assert complaint in output

@@ -21,15 +21,15 @@ def main() -> int:
         "--world", default="", help="kafka, etcd, sqlite, tls, no-kafka, no-tls, by commas"
     )
     parser.add_argument("--keep", action="store_true", help="keep the folder in any case")
-    words = parser.parse_args()
-    seed = words.seed or str(random.SystemRandom().randrange(1_000_000))
+    arguments = parser.parse_args()
+    seed = arguments.seed or str(random.SystemRandom().randrange(1_000_000))
     print(f"seed {seed}", flush=True)
     report = run(
-        words.seconds,
+        arguments.seconds,
         seed,
-        workers=words.workers,
-        faults=not words.no_faults,
-        wanted=frozenset(words.world.split(",")) - {""},
+        workers=arguments.workers,
+        faults=not arguments.no_faults,
+        wanted=frozenset(arguments.world.split(",")) - {""},
     )
     print(report)
     for breach in report.breaches:
@@ -37,7 +37,7 @@ def main() -> int:
     if report.breaches:
         print(f"\nthe journal is {report.folder / 'journal.jsonl'}")
         return 1
-    if not words.keep:
+    if not arguments.keep:
         shutil.rmtree(report.folder, ignore_errors=True)
     return 0
 

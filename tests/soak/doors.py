@@ -66,7 +66,7 @@ class Answered:
 
 
 def view(tree: Tree, read: Read, cluster: Cluster) -> object:
-    """What a read must find in a tree."""
+    """Returns what a read must find in a tree."""
     match read.what:
         case "get":
             return model.entry_view(tree, read.path, read.kind)
@@ -195,7 +195,7 @@ class StubDoor:
         return self.call(method, request, timeout_seconds)
 
     def call(self, method: str, request: Any, timeout_seconds: float) -> Any:
-        """One call of the contract.
+        """Returns one call of the contract.
 
         Raises:
             KdirError
@@ -314,7 +314,8 @@ class LibraryDoor:
             raise
 
     def at_least(self, read: Read, plot: str) -> int:
-        """The version of a plot's tree that an answer without a token may not be older than.
+        """Returns the version of a plot's tree that an answer without a token may not be older
+        than.
 
         What is remembered may miss others' changes until its lifetime ends; it never misses those
         that this resolver made itself.
@@ -324,8 +325,8 @@ class LibraryDoor:
         return self.written.get(plot, 0)
 
     def follow(self, path: str, token: str, timeout_seconds: float) -> tuple[object, bool]:
-        """Where a path leads: canonical path and kind, or absent; and whether that may be old or
-        by another target than the first.
+        """Returns where a path leads: canonical path and kind, or absent; and whether that may be
+        old or by another target than the first.
 
         Raises:
             KdirError
@@ -340,7 +341,7 @@ class LibraryDoor:
         return (found.path, found.kind), found.stale or found.is_fallback
 
     def names(self, path: str, token: str, timeout_seconds: float) -> object:
-        """The names in a directory.
+        """Returns the names in a directory.
 
         Raises:
             KdirError
@@ -354,14 +355,16 @@ class LibraryDoor:
         return found
 
     def _by_site(self, path: str) -> str:
-        """The same path through a site link, where the servers that are asked first have one."""
+        """Returns the same path through a site link, where the servers that are asked first have
+        one.
+        """
         for link, target in self._start.plan.links.items():
             if model.is_below(path, target) and self._random.random() < 0.5:
                 return link + path[len(target) :]
         return path
 
     def _owner(self, top: str) -> Cluster:
-        """The cluster of a tree: that of the longest mount above it."""
+        """Returns the cluster of a tree: that of the longest mount above it."""
         return max(
             (one for one in self._world.clusters.values() if model.is_below(top, one.top)),
             key=lambda one: len(one.mount),
@@ -396,16 +399,16 @@ class CliDoor:
             return op.recursive  # else it is a slip, and said so
         return op.kind != "link" or op.verb == "ln"
 
-    def run(self, words: list[str]) -> subprocess.CompletedProcess[str]:
-        """One command line."""
-        done = self._world.kdir(*words, "--at", self._at, "--timeout", "20")
+    def run(self, arguments: list[str]) -> subprocess.CompletedProcess[str]:
+        """Returns one command line."""
+        done = self._world.kdir(*arguments, "--at", self._at, "--timeout", "20")
         if "Traceback" in done.stderr:
-            self._world.journal.breach("cli", f"{words}: {done.stderr}", "cli")
+            self._world.journal.breach("cli", f"{arguments}: {done.stderr}", "cli")
         return done
 
     def change(self, op: Op) -> tuple[int, str]:
         """Exit code and what was said on stderr."""
-        done = self.run(_words(op))
+        done = self.run(_message(op))
         return done.returncode, done.stderr.strip()
 
     def read(self, read: Read, token: str, timeout_seconds: float, top: str) -> Answered:
@@ -425,7 +428,7 @@ class CliDoor:
         raise Internal(f"{read}: exit code {done.returncode}: {done.stderr}")
 
 
-def _words(op: Op) -> list[str]:
+def _message(op: Op) -> list[str]:
     place = op.path if op.kind in ("topic", "link") else f"{op.path}/"
     match op.verb:
         case "mkdir":

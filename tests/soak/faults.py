@@ -180,7 +180,7 @@ class BrokerFaults(Faults):
 
 
 def all_faults(world: World, journal: Journal, seed: str) -> list[Faults]:
-    """One injector for each thing that can break."""
+    """Returns one injector for each thing that can break."""
     found: list[Faults] = []
     for cluster in world.clusters.values():
         found.append(ServerFaults(world, cluster, journal, seed))

@@ -90,7 +90,7 @@ class Hand(threading.Thread):
             self.look()
 
     def look(self) -> bool:
-        """One look at all of Kafka; False: it did not answer."""
+        """Returns one look at all of Kafka; False: it did not answer."""
         with self.ledger.lock:
             lies = self._cluster.lies
             made = [one.name for one in self.ledger.topics.values() if one.messages]
@@ -189,7 +189,7 @@ class Hand(threading.Thread):
         self._call("PolicyService.Arm", arm)
 
     def _active(self, path: str) -> dict[str, str]:
-        """The topics that kdir has as active there: id by name."""
+        """Returns the topics that kdir has as active there: id by name."""
         request = directory_pb2.ListEntriesRequest(path=path, recursive=True, page_size=5000)
         answer = self._call("DirectoryService.ListEntries", request)
         return {

@@ -18,7 +18,7 @@ _VALUES = ("x", "y", "z")
 
 
 def invent(source: random.Random, plot: Plot, others: Sequence[Plot] = ()) -> Op:
-    """The next operation on a plot. The first makes the plot itself, which always stays.
+    """Returns the next operation on a plot. The first makes the plot itself, which always stays.
 
     ``others``: the same worker's, to which links may lead.
     """
@@ -105,7 +105,7 @@ def _set(source: random.Random, plot: Plot) -> Op:
 
 
 def _grants(source: random.Random, tree: Tree, path: str) -> tuple[GrantLine, ...]:
-    """Some grants; often such as stand there."""
+    """Returns some grants; often such as stand there."""
     standing = tree.get((path, "container"))
     if standing is not None and standing.grants and source.random() < 0.5:
         return (source.choice(sorted(standing.grants)),)
@@ -163,7 +163,7 @@ def _some_path(source: random.Random, plot: Plot, new: float) -> str:
 
 
 def invent_read(source: random.Random, plot: Plot) -> Read:
-    """The next question about a plot."""
+    """Returns the next question about a plot."""
     what = source.choices(
         ["get", "list", "resolve", "grants", "check", "effective"], [3, 3, 3, 3, 2, 2]
     )[0]

@@ -65,7 +65,7 @@ class Journal:
         self._recent: dict[str, deque[Mapping[str, Any]]] = {}
 
     def now(self) -> float:
-        """Seconds since the run began."""
+        """Returns seconds since the run began."""
         return round(time.monotonic() - self._started, 4)
 
     def write(self, kind: str, about: str = "", **facts: Any) -> Mapping[str, Any]:

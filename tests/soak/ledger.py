@@ -49,7 +49,7 @@ class Topic:
     """Why its messages may go; empty: they may not."""
     seen_at: float = field(default_factory=time.monotonic)
     is_gone: bool = False
-    is_told: bool = False
+    is_received: bool = False
     """A breach about it was recorded."""
 
 
@@ -136,12 +136,12 @@ class Ledger:
         then = int(time.time() * 1000) - _AGE_MS
         failed: list[object] = []
 
-        def told(error: object, _: object) -> None:
+        def reported(error: object, _: object) -> None:
             if error is not None:
                 failed.append(error)
 
         for number in range(MESSAGES):
-            producer.produce(topic.name, b"%d" % number, timestamp=then, on_delivery=told)
+            producer.produce(topic.name, b"%d" % number, timestamp=then, on_delivery=reported)
         producer.flush(10)
         if not failed and not len(producer):
             with self.lock:
@@ -150,7 +150,7 @@ class Ledger:
     # -- looking ---------------------------------------------------------------------------------
 
     def describe(self, names: list[str]) -> dict[str, str]:
-        """The ids of those topics that are there.
+        """Returns the ids of those topics that are there.
 
         Raises:
             KafkaException
@@ -178,7 +178,7 @@ class Ledger:
             return text in self.topics and not self.topics[text].is_gone
 
     def by_name(self, name: str) -> Topic | None:
-        """The topic of a name that is there now, as far as was seen."""
+        """Returns the topic of a name that is there now, as far as was seen."""
         with self.lock:
             found = [one for one in self.topics.values() if one.name == name and not one.is_gone]
             return found[-1] if found else None
@@ -215,7 +215,9 @@ class Ledger:
             self.journal.check("kafka vanished")
             self.journal.write("topic gone", topic.name, id=topic.topic_id, why=topic.may_go)
             if not topic.may_go:
-                self._told(topic, "kafka deleted", f"{topic} is gone, and nobody asked for that")
+                self._reported(
+                    topic, "kafka deleted", f"{topic} is gone, and nobody asked for that"
+                )
 
     def _look_at_configs(self, topics: list[Topic]) -> None:
         by_name = {topic.name: topic for topic in topics}
@@ -239,7 +241,7 @@ class Ledger:
                 self.journal.write("retention", topic.name, id=topic.topic_id, ms=retention_ms)
             wrong = (shorter or compacts) and retention_ms < _AGE_MS
             if wrong and not self._may_shorten(topic):
-                self._told(topic, "kafka shortened", f"{topic}: retention.ms is {retention_ms}")
+                self._reported(topic, "kafka shortened", f"{topic}: retention.ms is {retention_ms}")
             topic.retention_ms = retention_ms
 
     def _may_shorten(self, topic: Topic) -> bool:
@@ -267,11 +269,11 @@ class Ledger:
                 self.journal.check("kafka offsets")
                 if (low > 0 or high < topic.messages) and not self._may_shorten(topic):
                     text = f"{topic}: offsets are {low} to {high}"
-                    self._told(topic, "kafka messages lost", text)
+                    self._reported(topic, "kafka messages lost", text)
         finally:
             consumer.close()
 
-    def _told(self, topic: Topic, kind: str, text: str) -> None:
-        if not topic.is_told:
-            topic.is_told = True
+    def _reported(self, topic: Topic, kind: str, text: str) -> None:
+        if not topic.is_received:
+            topic.is_received = True
             self.journal.breach(kind, text, topic.name)

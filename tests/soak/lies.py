@@ -51,20 +51,20 @@ class Lies:
     source: random.Random = field(default_factory=lambda: random.Random(1))
     kept: dict[str, Any] = field(default_factory=dict)
 
-    def tells(self, lie: str, share: float = 0.3) -> bool:
+    def reports(self, lie: str, share: float = 0.3) -> bool:
         """True if it is told now."""
         return lie == self.lie and self.source.random() < share
 
     def bend_request(self, request: Any) -> None:
         """Before a write is sent."""
-        if self.tells("lost write"):
+        if self.reports("lost write"):
             request.validate_only = True
-        if self.tells("second effect", 1.0):
+        if self.reports("second effect", 1.0):
             request.request_id = f"{self.source.getrandbits(96):x}"
 
     def bend_refusal(self, error: KdirError) -> KdirError:
         """Before a refusal is looked at."""
-        if self.tells("refusal") and not isinstance(error, Unavailable | Absent):
+        if self.reports("refusal") and not isinstance(error, Unavailable | Absent):
             return Absent("it is not there")
         return error
 
@@ -72,21 +72,21 @@ class Lies:
         """Before an answer to a question is looked at; ``found`` is a ``doors.Answered``."""
         if self.lie in ("old value", "old position"):
             old = self.kept.setdefault(key, found)
-            if token and self.tells("old value", 1.0):
+            if token and self.reports("old value", 1.0):
                 return type(found)(old.value, found.position)
-            if token and self.tells("old position", 1.0):
+            if token and self.reports("old position", 1.0):
                 return old
-        if self.tells("absent") and found.value != model.ABSENT and what in ("get", "list"):
+        if self.reports("absent") and found.value != model.ABSENT and what in ("get", "list"):
             return type(found)(model.ABSENT)
-        if what == "check" and self.tells("allowed", 1.0):
+        if what == "check" and self.reports("allowed", 1.0):
             return type(found)(True, found.position)
         return found
 
     def bend_watch(self, events: list[Any]) -> Iterator[list[Any]]:
         """Before events are looked at."""
-        if events and self.tells("watch twice"):
+        if events and self.reports("watch twice"):
             yield events
-        yield [] if events and self.tells("watch gap") else events
+        yield [] if events and self.reports("watch gap") else events
 
     def bend_kafka(self, broker: KafkaBroker, names: list[str]) -> None:
         """Something is done to Kafka that nobody asked for."""
@@ -94,9 +94,9 @@ class Lies:
             return
         admin = AdminClient({**broker.client(), "log_level": 0})
         name = self.source.choice(sorted(names))
-        if self.tells("kafka deletes", 1.0):
+        if self.reports("kafka deletes", 1.0):
             admin.delete_topics([name])[name].result(10)
-        if self.tells("kafka shortens", 1.0):
+        if self.reports("kafka shortens", 1.0):
             entry = ConfigEntry(
                 "retention.ms", "60000", incremental_operation=AlterConfigOpType.SET
             )

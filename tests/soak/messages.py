@@ -22,12 +22,12 @@ _FLAGS = {"true": True, "false": False}
 
 
 def kind_number(kind: str) -> int:
-    """The contract's number of a kind."""
+    """Returns the contract's number of a kind."""
     return int(entry_pb2.EntryKind.Value(f"ENTRY_KIND_{kind.upper()}"))
 
 
 def request_of(op: Op, token: str, request_id: str) -> tuple[str, Any]:
-    """The method, such as ``DirectoryService.CreateEntry``, and its request."""
+    """Returns the method, such as ``DirectoryService.CreateEntry``, and its request."""
     kind: Any = kind_number(op.kind)
     match op.verb:
         case "mkdir" | "create" | "ln":
@@ -109,7 +109,7 @@ def _fill_fields(request: directory_pb2.UpdateEntryRequest, op: Op) -> None:
 
 
 def field_values(entry: entry_pb2.Entry) -> dict[str, str]:
-    """An entry's own settings in the model's words."""
+    """Returns an entry's own settings in the model's words."""
     policies = entry.policies
     found: dict[str, str] = {}
     for name in ("owner", "contact", "description", "max_topics", "read_only"):
@@ -128,7 +128,7 @@ def _text(value: object) -> str:
 
 
 def entry_of(entry: entry_pb2.Entry) -> object:
-    """An entry as ``model.entry_view`` has it."""
+    """Returns an entry as ``model.entry_view`` has it."""
     kind = entry.WhichOneof("kind")
     return (
         entry.path,
@@ -158,7 +158,7 @@ def grant_lines(grants: Iterable[access_pb2.Grant]) -> frozenset[GrantLine]:
 
 
 def effective_of(answer: policies_pb2.GetEffectivePoliciesResponse, top: str) -> object:
-    """What holds and is set below ``top``, as ``model.effective_view`` has it."""
+    """Returns what holds and is set below ``top``, as ``model.effective_view`` has it."""
     return frozenset(
         (one.field.replace("[", ".").replace("]", ""), one.value, one.set_at)
         for one in answer.values
@@ -167,8 +167,8 @@ def effective_of(answer: policies_pb2.GetEffectivePoliciesResponse, top: str) ->
 
 
 def answer_of(op: Op, response: Any) -> Mapping[str, object]:
-    """What an answer to a write says, in the words of ``model.Applied.answer``; a second answer to
-    the same request id must say the same.
+    """Returns what an answer to a write says, in the words of ``model.Applied.answer``; a second
+    answer to the same request id must say the same.
     """
     match op.verb:
         case "rm":

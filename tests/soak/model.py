@@ -84,7 +84,7 @@ class Op:
     mode: str = ""
 
     def shown(self) -> dict[str, object]:
-        """What is not its default, for the journal."""
+        """Returns what is not its default, for the journal."""
         return {
             name: value
             for name in self.__slots__
@@ -109,12 +109,12 @@ def slot_of(kind: str) -> str:
 
 
 def parent_of(path: str) -> str:
-    """The path above."""
+    """Returns the path above."""
     return path.rsplit("/", 1)[0]
 
 
 def paths_above(path: str) -> list[str]:
-    """The path and those above it, nearest first, without the root."""
+    """Returns the path and those above it, nearest first, without the root."""
     parts = path.split("/")
     return ["/".join(parts[:count]) for count in range(len(parts), 1, -1)]
 
@@ -125,7 +125,7 @@ def is_below(path: str, above: str) -> bool:
 
 
 def below(tree: Tree, path: str) -> Iterator[Key]:
-    """The keys of all that lies below a directory."""
+    """Returns the keys of all that lies below a directory."""
     return (key for key in tree if key[0].startswith(path + "/"))
 
 
@@ -133,7 +133,9 @@ def below(tree: Tree, path: str) -> Iterator[Key]:
 
 
 def apply(tree: Tree, op: Op, top: str) -> Applied:
-    """What an operation comes to. ``top`` is the path above the tree, which always stands."""
+    """Returns what an operation comes to. ``top`` is the path above the tree, which
+    always stands.
+    """
     rule = {
         "mkdir": _mkdir,
         "create": _create,
@@ -215,7 +217,9 @@ def _create(tree: Tree, op: Op, top: str) -> Applied:
 
 
 def _quota_left(tree: Tree, path: str, leaving: str = "") -> float:
-    """How many topics more may come below the directory; those at and below ``leaving`` go."""
+    """Returns how many topics more may come below the directory; those at and below
+    ``leaving`` go.
+    """
     left = float("inf")
     for above in paths_above(path):
         node = tree.get((above, "container"))
@@ -229,7 +233,7 @@ def _quota_left(tree: Tree, path: str, leaving: str = "") -> float:
 
 
 def _found(tree: Tree, op: Op) -> Key | frozenset[str]:
-    """The key of the entry that an operation is about, or why there is none."""
+    """Returns the key of the entry that an operation is about, or why there is none."""
     key = (op.path, slot_of(op.kind))
     if _has_link_above(tree, op.path):
         return frozenset({"INVALID_NAMESPACE"})
@@ -312,7 +316,7 @@ def _set(tree: Tree, op: Op, top: str) -> Applied:
 
 
 def _grant(tree: Tree, op: Op, top: str) -> Applied:
-    """Grant or revoke."""
+    """Grants or revoke."""
     key = _found(tree, op)
     if not isinstance(key, tuple):
         return Applied(tree, key)
@@ -326,7 +330,7 @@ def _grant(tree: Tree, op: Op, top: str) -> Applied:
 
 
 def entry_view(tree: Tree, path: str, kind: str) -> object:
-    """An entry itself: its kind, own fields and targets."""
+    """Returns an entry itself: its kind, own fields and targets."""
     node = tree.get((path, slot_of(kind)))
     if node is None or node.kind != kind:
         return ABSENT
@@ -334,7 +338,7 @@ def entry_view(tree: Tree, path: str, kind: str) -> object:
 
 
 def list_view(tree: Tree, path: str) -> object:
-    """All that lies below a directory."""
+    """Returns all that lies below a directory."""
     node = tree.get((path, "container"))
     if node is None or node.kind != "directory":
         return ABSENT
@@ -342,7 +346,9 @@ def list_view(tree: Tree, path: str) -> object:
 
 
 def resolve_view(tree: Tree, path: str) -> object:
-    """What a path is that runs through no link: its kind, and whether a container stands too."""
+    """Returns what a path is that runs through no link: its kind, and whether a container stands
+    too.
+    """
     topic, container = tree.get((path, "topic")), tree.get((path, "container"))
     if topic is not None:
         return ("topic", container is not None)
@@ -350,9 +356,9 @@ def resolve_view(tree: Tree, path: str) -> object:
 
 
 def follow(trees: Mapping[str, Tree | None], path: str, hops: int = 0) -> object:
-    """Where a path leads that may run through links: its canonical path and kind; None: that
-    cannot be said. ``trees``: by the path at which each begins, None where it is not known what it
-    holds. Nothing stands outside of them.
+    """Returns where a path leads that may run through links: its canonical path and kind; None:
+    that cannot be said. ``trees``: by the path at which each begins, None where it is not known
+    what it holds. Nothing stands outside of them.
     """
     top = next((one for one in trees if is_below(path, one)), None)
     if top is None:
@@ -380,8 +386,8 @@ def follow(trees: Mapping[str, Tree | None], path: str, hops: int = 0) -> object
 
 
 def names_at(trees: Mapping[str, Tree | None], path: str, hops: int = 0) -> object:
-    """The names in the directory to which a path leads, of a union those of all its targets; None:
-    it is no directory, or leads nowhere.
+    """Returns the names in the directory to which a path leads, of a union those of all its
+    targets; None: it is no directory, or leads nowhere.
     """
     top = next((one for one in trees if is_below(path, one)), None)
     tree = trees.get(top or "", {})
@@ -405,13 +411,15 @@ def names_at(trees: Mapping[str, Tree | None], path: str, hops: int = 0) -> obje
 
 
 def grants_view(tree: Tree, path: str, kind: str) -> object:
-    """The grants of an entry itself."""
+    """Returns the grants of an entry itself."""
     node = tree.get((path, slot_of(kind)))
     return ABSENT if node is None or node.kind != kind else node.grants
 
 
 def effective_view(tree: Tree, path: str) -> object:
-    """The fields that hold in a directory and are set at or above it in the tree, with where."""
+    """Returns the fields that hold in a directory and are set at or above it in the tree, with
+    where.
+    """
     node = tree.get((path, "container"))
     if node is None or node.kind != "directory":
         return ABSENT

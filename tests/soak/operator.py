@@ -86,7 +86,7 @@ class Operator(threading.Thread):
     # -- asking ----------------------------------------------------------------------------------
 
     def _ask(self, cluster: Cluster, method: str, request: Any, seconds: float = 10) -> Any:
-        """One call, again with the same id until its answer is definite.
+        """Returns one call, again with the same id until its answer is definite.
 
         Raises:
             KdirError
@@ -239,20 +239,22 @@ class Operator(threading.Thread):
         return self._settle(linked, f"the link of {self._hop.mount} at {self._at}")
 
     def _detach(self) -> None:
-        """Detach and attach at different servers, one right after the other: the last one holds."""
+        """Detaches and attach at different servers, one right after the other: the last
+        one holds.
+        """
         if not self._linked():
             return
         self._retried = False
-        words = self._random.choice(
+        arguments = self._random.choice(
             [("detach", "attach"), ("detach", "attach", "detach", "attach")]
         )
-        for number, word in enumerate(words):
+        for number, word in enumerate(arguments):
             if word == "detach":
                 request: Any = admin_pb2.DetachParentRequest(keep_inherited=True)
                 self._ask(self._hop, "AdminService.DetachParent", request)
             else:
                 self._ask(self._hop, "AdminService.AttachParent", admin_pb2.AttachParentRequest())
-            if number + 1 < len(words) and self._random.random() < 0.3:
+            if number + 1 < len(arguments) and self._random.random() < 0.3:
                 self._settle(lambda w=word: self._is_detached(w == "detach"), word)  # type: ignore[misc]
         if self._retried:
             # What was asked of a server that stood still may be done when it goes on.
@@ -281,7 +283,7 @@ class Operator(threading.Thread):
 
     def _begin(self, cluster: Cluster, store: str) -> None:
         cluster.store = store
-        cluster.lives += 1
+        cluster.incarnations += 1
         for server in cluster.servers:
             server.settings["store"] = store
             server.start_again()
@@ -290,17 +292,19 @@ class Operator(threading.Thread):
         self._token = ""
         self._journal.write("healed", cluster.mount)
 
-    def _repeat_kdir(self, *words: str) -> bool:
+    def _repeat_kdir(self, *arguments: str) -> bool:
         """A command that is said again until it has ended well."""
-        said = ""
+        output = ""
         for _ in range(20):
-            done = self._world.kdir(*words)
-            said = f"{done.stdout}{done.stderr}"
-            self._journal.write("kdir", "operator", words=words, code=done.returncode, said=said)
+            done = self._world.kdir(*arguments)
+            output = f"{done.stdout}{done.stderr}"
+            self._journal.write(
+                "kdir", "operator", arguments=arguments, code=done.returncode, output=output
+            )
             if done.returncode == 0:
                 return True
             time.sleep(2)
-        self._journal.breach("operator", f"kdir {words}: {said}", "operator")
+        self._journal.breach("operator", f"kdir {arguments}: {output}", "operator")
         return False
 
     def _restore(self) -> None:
@@ -309,9 +313,11 @@ class Operator(threading.Thread):
         if cluster is self._hop:
             return
         file = self._world.folder / f"{cluster.name}-{self._random.getrandbits(32):x}.kdir"
-        words = ("--at", cluster.servers[0].address, "--to", str(file), "-o", "json", "--force")
-        done = self._world.kdir("backup", *words)
-        self._journal.write("kdir", "operator", words=words, code=done.returncode, out=done.stdout)
+        arguments = ("--at", cluster.servers[0].address, "--to", str(file), "-o", "json", "--force")
+        done = self._world.kdir("backup", *arguments)
+        self._journal.write(
+            "kdir", "operator", arguments=arguments, code=done.returncode, out=done.stdout
+        )
         if done.returncode != 0:
             return
         taken = json.loads(done.stdout)
@@ -346,5 +352,5 @@ class Operator(threading.Thread):
                 topics = {key for tree in later for key in tree if key[1] == "topic"}
                 plot.is_lost |= not topics <= then[0].keys()
             if not plot.is_lost:
-                plot.begin_anew(then[0])
+                plot.begin_again(then[0])
                 plot.incarnation = ""

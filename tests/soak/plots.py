@@ -49,13 +49,13 @@ class Plot:
         if position.incarnation != self.incarnation:
             self.incarnation = position.incarnation
             # A new life of the store, which began with what there was.
-            self.begin_anew(self.tree)
+            self.begin_again(self.tree)
             self.versions.append(Version(tree, position.revision - 1, position.revision))
         else:
             after = position.revision - 1 if exact else self.versions[-1].until
             self.versions.append(Version(tree, after, position.revision))
 
-    def begin_anew(self, tree: Tree) -> None:
+    def begin_again(self, tree: Tree) -> None:
         """The store began a new life with this tree: what revisions it had before says nothing."""
         self._first = self.newest
         self.versions = [Version(tree, -1, 0)]
@@ -75,8 +75,8 @@ class Plot:
         return self.lingering is None or self.lingering.is_over()
 
     def possible(self, position: Position | None, at_least: int) -> list[Tree]:
-        """The trees that a read may find that was made at a position; without one, any from the
-        version with the number ``at_least`` on.
+        """Returns the trees that a read may find that was made at a position; without one, any from
+        the version with the number ``at_least`` on.
         """
         at_least = max(0, at_least - self._first)
         if position is None or position.incarnation != self.incarnation:

@@ -124,7 +124,7 @@ def _run(
 
 @contextmanager
 def unhandled(journal: Journal) -> Iterator[None]:
-    """An error that ends a thread, such as one of the library's, is a breach."""
+    """Yields an error that ends a thread, such as one of the library's, is a breach."""
 
     def note(error: threading.ExceptHookArgs) -> None:
         name = error.thread.name if error.thread is not None else "a thread"
@@ -141,8 +141,8 @@ def unhandled(journal: Journal) -> Iterator[None]:
 
 
 def invent_world(source: random.Random, wanted: frozenset[str] = frozenset()) -> WorldPlan:
-    """The clusters of a run. ``wanted``: ``kafka``, ``etcd``, ``tls``, ``sqlite`` and ``no-…`` of
-    the first and third decide what is else left to the seed.
+    """Returns the clusters of a run. ``wanted``: ``kafka``, ``etcd``, ``tls``, ``sqlite`` and
+    ``no-…`` of the first and third decide what is else left to the seed.
     """
     has_etcd, has_kafka = is_there(etcd.installed), is_there(kafka.installed)
 
@@ -192,7 +192,7 @@ def is_there(installed: Callable[[], object]) -> bool:
 
 
 def make_registers(world: World, mount: str) -> list[Register]:
-    """Directories that all workers write."""
+    """Returns directories that all workers write."""
     cluster = world.clusters[mount]
     registers = [Register(f"{cluster.top}/register-{number}") for number in range(_REGISTERS)]
     for register in registers:
@@ -231,11 +231,11 @@ def look_at_watch(watcher: Watcher, journal: Journal) -> None:
     """Each watcher must have been given all that was acknowledged."""
     acknowledged: list[Acknowledged] = list(watcher.cluster.acknowledged)
     if acknowledged:
-        life = acknowledged[-1].position.incarnation
-        places = [one.position for one in acknowledged if one.position.incarnation == life]
+        incarnation = acknowledged[-1].position.incarnation
+        places = [one.position for one in acknowledged if one.position.incarnation == incarnation]
         last = max(places, key=lambda one: one.revision)
         deadline = time.monotonic() + 120
-        while watcher.is_in(life) and not watcher.reached(last):
+        while watcher.is_in(incarnation) and not watcher.reached(last):
             if time.monotonic() > deadline:
                 text = f"{watcher.name} did not come to {last}"
                 journal.breach("watch late", text, watcher.name)
@@ -246,15 +246,15 @@ def look_at_watch(watcher: Watcher, journal: Journal) -> None:
 
 def verify(world: World, cluster: Cluster, journal: Journal) -> None:
     """``kdir verify`` must find no difference."""
-    words = ["verify", cluster.mount, "--at", cluster.servers[0].address]
+    arguments = ["verify", cluster.mount, "--at", cluster.servers[0].address]
     if cluster.broker is not None:
-        words.append("--skip-kafka")  # strangers have been there
-    done = world.kdir(*words)
+        arguments.append("--skip-kafka")  # strangers have been there
+    done = world.kdir(*arguments)
     for _ in range(10):
         if done.returncode in (0, 5):
             break
         time.sleep(1)
-        done = world.kdir(*words)
+        done = world.kdir(*arguments)
     journal.check("verify")
     if done.returncode != 0:
         text = f"kdir verify ends with {done.returncode}: {done.stdout}{done.stderr}"

@@ -33,7 +33,7 @@ _MAY_COME_BACK = frozenset(
         "LAME",
     }
 )
-_BEGINS_ANEW = frozenset({"TOKEN_EXPIRED", "RESYNC", "REVISION_GONE", "ABSENT"})
+_RESTARTS = frozenset({"TOKEN_EXPIRED", "RESYNC", "REVISION_GONE", "ABSENT"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class Watcher(threading.Thread):
                         return
             except KdirError as error:
                 self._journal.operation("watch", self.name, error.reason, self.name)
-                if error.reason in _BEGINS_ANEW:
+                if error.reason in _RESTARTS:
                     self._token = ""
                 elif error.reason not in _MAY_COME_BACK:
                     self._journal.breach("watch", f"{self.name}: {error}", self.name)
@@ -143,10 +143,10 @@ class Watcher(threading.Thread):
         events, token = response
         self._token = token
         position = Token.parse(token).positions[self.cluster.cluster_id]
-        life = position.incarnation
-        if life not in self._since:
-            self._since[life] = position.revision
-            self._last[life] = position.revision - (1 if events else 0)
+        incarnation = position.incarnation
+        if incarnation not in self._since:
+            self._since[incarnation] = position.revision
+            self._last[incarnation] = position.revision - (1 if events else 0)
             self._journal.write("watch begins", self.name, position=str(position))
         self.started.set()
         revisions = {event.revision for event in events}
@@ -155,10 +155,10 @@ class Watcher(threading.Thread):
             self._journal.breach("watch atomic", text, self.name)
         for revision in revisions:
             self._journal.check("watch order")
-            if revision <= self._last[life]:
-                text = f"revision {revision} came after {self._last[life]}"
+            if revision <= self._last[incarnation]:
+                text = f"revision {revision} came after {self._last[incarnation]}"
                 self._journal.breach("watch order", text, self.name)
-            self._last[life] = revision
+            self._last[incarnation] = revision
         places = [event.position for event in events]
         if len(set(places)) != len(places) or places != sorted(places):
             text = f"positions {places} of revision {revisions}"
@@ -166,7 +166,7 @@ class Watcher(threading.Thread):
         for event in events:
             if event.request_id:
                 seen = self._events.setdefault(event.request_id, [])
-                seen.append((life, event.revision, event.path))
+                seen.append((incarnation, event.revision, event.path))
 
     def is_in(self, incarnation: str) -> bool:
         """True if it follows this life of the store."""

@@ -59,7 +59,7 @@ class _Done:
     answer: Mapping[str, object]
     at: float
     cluster: Cluster
-    lives: int
+    incarnations: int
 
 
 class Worker(threading.Thread):
@@ -89,7 +89,7 @@ class Worker(threading.Thread):
         """Plots of before, which stand there still."""
         self._doors: dict[str, LibraryDoor] = {}
         self._done: deque[_Done] = deque(maxlen=40)
-        self._lives_known = sum(one.lives for one in world.clusters.values())
+        self._incarnations_known = sum(one.incarnations for one in world.clusters.values())
         self.token = ""
         """The newest position of each cluster that this worker was told of."""
         self.plots = [self._new_plot() for _ in range(3)]
@@ -240,9 +240,9 @@ class Worker(threading.Thread):
             text = f"{op.shown()} was acknowledged; it must be {sorted(expected.reasons)}"
             self._give_up(plot, f"accepted {op.verb}", text)
             return
-        said = {name: answer[name] for name in expected.answer}
-        if said != dict(expected.answer):
-            text = f"{op.shown()} answers {said}; it must be {dict(expected.answer)}"
+        output = {name: answer[name] for name in expected.answer}
+        if output != dict(expected.answer):
+            text = f"{op.shown()} answers {output}; it must be {dict(expected.answer)}"
             self._journal.breach(f"answer {op.verb}", text, plot.path)
         if position is None:
             self._give_up(plot, "token", f"{op.shown()} answers no position: {token!r}")
@@ -255,21 +255,23 @@ class Worker(threading.Thread):
         if isinstance(door, LibraryDoor):
             door.written[plot.path] = plot.newest
             door.changed |= dict.fromkeys(changed, plot.newest)
-        lives = plot.cluster.lives
-        self._done.append(_Done(op, request_id, answer, time.monotonic(), plot.cluster, lives))
+        incarnations = plot.cluster.incarnations
+        self._done.append(
+            _Done(op, request_id, answer, time.monotonic(), plot.cluster, incarnations)
+        )
 
     def _write_by_cli(self, plot: Plot, op: Op, expected: Applied) -> None:
         door = CliDoor(self._world, self._random)
         was_calm = plot.cluster.calm_seconds() > _CALM_SECONDS
         started = self._journal.now()
-        code, said = door.change(op)
-        facts = {"op": op.shown(), "at_door": str(door), "started": started, "said": said[:300]}
+        code, output = door.change(op)
+        facts = {"op": op.shown(), "at_door": str(door), "started": started, "said": output[:300]}
         self._journal.operation(op.verb, door.name, f"exit {code}", plot.path, **facts)
         right = {by_reason(reason).exit_code for reason in expected.reasons} or {0}
         if code == 3:
             plot.doubt(plot.tree, expected.tree)
         elif code not in right:
-            text = f"{op.shown()}: exit code {code}, right would be {right}: {said}"
+            text = f"{op.shown()}: exit code {code}, right would be {right}: {output}"
             self._give_up(plot, f"cli {op.verb}", text)
         elif code != 0 and not was_calm:
             plot.doubt(plot.tree)
@@ -293,8 +295,8 @@ class Worker(threading.Thread):
     def _until_definite(
         self, op: Op, request_id: str, cluster: Cluster, about: str, *, by_stub: bool = False
     ) -> tuple[Any, int, Door | None]:
-        """The answer, or the refusal; None: it could not be had. And how many tries it took, and
-        by which door it came.
+        """Returns the answer, or the refusal; None: it could not be had. And how many tries it
+        took, and by which door it came.
         """
         give_up = time.monotonic() + _GIVE_UP_SECONDS
         tries = 0
@@ -323,12 +325,12 @@ class Worker(threading.Thread):
 
     def _forget_expired(self) -> bool:
         """True if there was a new life since the token was given: it is forgotten."""
-        lives = sum(one.lives for one in self._world.clusters.values())
-        known, self._lives_known = self._lives_known, lives
+        incarnations = sum(one.incarnations for one in self._world.clusters.values())
+        known, self._incarnations_known = self._incarnations_known, incarnations
         self.token = ""
         self._close_doors()
         self._done.clear()
-        return lives > known
+        return incarnations > known
 
     def _explained(self, reason: str, cluster: Cluster) -> bool:
         calm = min(one.calm_seconds() for one in self._world.clusters.values())
@@ -360,7 +362,11 @@ class Worker(threading.Thread):
     def _repeat(self) -> None:
         """Asks again what was acknowledged a while ago: the same answer, and no second effect."""
         now = time.monotonic()
-        young = [one for one in self._done if now - one.at < 60 and one.lives == one.cluster.lives]
+        young = [
+            one
+            for one in self._done
+            if now - one.at < 60 and one.incarnations == one.cluster.incarnations
+        ]
         if not young:
             return
         done = self._random.choice(young)
@@ -573,7 +579,7 @@ class Worker(threading.Thread):
                 kind=kind,
                 entry=seen,
                 update_mask={"paths": ["policies.tags.count"]},
-                etag="" if self._world.lies.tells("lost count", 1.0) else seen.etag,
+                etag="" if self._world.lies.reports("lost count", 1.0) else seen.etag,
                 request_id=self._new_id(),
             )
         except (KdirError, ValueError) as error:
@@ -588,7 +594,7 @@ class Worker(threading.Thread):
             return
         self._journal.operation("count", "grpc", "ok", register.path, number=number)
         with register.lock:
-            register.counted[cluster.lives, number] += 1
+            register.counted[cluster.incarnations, number] += 1
 
 
 def is_of(op: Op, plot: Plot) -> bool:
@@ -597,17 +603,17 @@ def is_of(op: Op, plot: Plot) -> bool:
 
 
 def _changed(before: Tree, after: Tree) -> set[str]:
-    """The paths of the entries that are not the same in both."""
+    """Returns the paths of the entries that are not the same in both."""
     return {key[0] for key in before.keys() | after.keys() if before.get(key) != after.get(key)}
 
 
 def whole(tree: Tree, plot: Plot) -> object:
-    """All below the plot's own directory."""
+    """Returns all below the plot's own directory."""
     return view(tree, Read("list", plot.path), plot.cluster)
 
 
 def view_own(tree: Tree, plot: Plot) -> object:
-    """The plot's own directory."""
+    """Returns the plot's own directory."""
     return view(tree, Read("get", plot.path), plot.cluster)
 
 

@@ -150,7 +150,7 @@ class Cluster:
         self.cluster_id = ""
         self.broker: KafkaBroker | None = None
         self.lies = Lies()
-        self.lives = 1
+        self.incarnations = 1
         """How many incarnations of its store there were."""
         self.on_restore: list[Callable[[float], None]] = []
         """Told of each restore: of when the backup was, by the monotonic clock."""
@@ -288,7 +288,7 @@ class World:
             self._start(plan)
 
     def new_store(self, name: str, kind: str) -> str:
-        """The address of a store that nobody has used."""
+        """Returns the address of a store that nobody has used."""
         self.store_count += 1
         if kind == "etcd":
             assert self.etcd is not None
@@ -380,7 +380,7 @@ class World:
 
     # -- the command line ------------------------------------------------------------------------
 
-    def kdir(self, *words: str, seconds: float = 120) -> subprocess.CompletedProcess[str]:
+    def kdir(self, *arguments: str, seconds: float = 120) -> subprocess.CompletedProcess[str]:
         """Runs the command line as a process, as a user of this world."""
         home = self.folder / "home"
         environment = {
@@ -394,7 +394,7 @@ class World:
             for part in ("ca", "cert", "key"):
                 environment[f"KDIR_{part.upper()}"] = str(self.user.files[part])
         return subprocess.run(
-            [KDIR, *words],
+            [KDIR, *arguments],
             env=environment,
             cwd=self.folder,
             capture_output=True,
@@ -404,7 +404,7 @@ class World:
         )
 
     def login(self) -> dict[str, Any]:
-        """What a resolver of this world needs besides servers."""
+        """Returns what a resolver of this world needs besides servers."""
         return {} if self.user is None else {k: str(v) for k, v in self.user.files.items()}
 
 

@@ -6,9 +6,17 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 
 from directory.access.grant import Grant, Operation, Permission, ResourceKind
-from directory.kafka.acl import Acl, Binding, Pattern, Resource
-from directory.kafka.armory import Armed, Planned
-from directory.kafka.contract import AclView, AlreadySo, Done, KafkaAdmin, Outcome, Still, always
+from directory.kafka.acl_values import Acl, AclBinding, PatternType, Resource
+from directory.kafka.admin_contract import (
+    AlreadyDone,
+    KafkaAdmin,
+    ObservedAcls,
+    Outcome,
+    Still,
+    Succeeded,
+    always,
+)
+from directory.kafka.arming_service import ArmingPlan, ArmingResult
 from directory.namespace.command import AddGrants, RemoveGrants, UpdateEntry
 from directory.namespace.entry import Kind
 from tests.support.reconciler import MOUNT, World
@@ -35,15 +43,15 @@ _KINDS = {
 }
 
 
-def grant_of(words: str) -> Grant:
+def grant_of(arguments: str) -> Grant:
     """``allow alice read``, ``deny * all from 10.0.0.1``, ``allow alice read group search-*``."""
-    permission, who, operation, *rest = words.split()
+    permission, who, operation, *rest = arguments.split()
     host = "*"
     if "from" in rest:
         host = rest[rest.index("from") + 1]
         rest = rest[: rest.index("from")]
     kind, name = rest or ("topic", "")
-    return Grant.of(
+    return Grant.from_fields(
         f"User:{who}",
         host,
         Operation.parse(operation),
@@ -53,55 +61,55 @@ def grant_of(words: str) -> Grant:
     )
 
 
-def grant(here: World, path: str, *words: str, kind: Kind | None = None) -> None:
+def grant(here: World, path: str, *arguments: str, kind: Kind | None = None) -> None:
     """``kdir grant``."""
     where = MOUNT.join(path.split("/")) if path else MOUNT
-    here.execute(AddGrants(path=where, grants=tuple(map(grant_of, words)), kind=kind))
+    here.execute(AddGrants(path=where, grants=tuple(map(grant_of, arguments)), kind=kind))
 
 
-def revoke(here: World, path: str, *words: str, kind: Kind | None = None) -> None:
+def revoke(here: World, path: str, *arguments: str, kind: Kind | None = None) -> None:
     """``kdir revoke``."""
     where = MOUNT.join(path.split("/")) if path else MOUNT
-    here.execute(RemoveGrants(path=where, grants=tuple(map(grant_of, words)), kind=kind))
+    here.execute(RemoveGrants(path=where, grants=tuple(map(grant_of, arguments)), kind=kind))
 
 
-def acl(words: str) -> Acl:
-    """An ACL, in the words of a grant."""
-    found = grant_of(words)
+def acl(arguments: str) -> Acl:
+    """Returns an ACL, in the words of a grant."""
+    found = grant_of(arguments)
     return Acl(found.permission, found.principal, found.operation, found.host)
 
 
-def on(resource: str, *words: str) -> set[Binding]:
+def on(resource: str, *arguments: str) -> set[AclBinding]:
     """ACLs of a resource such as ``topic search.clicks`` or ``group search-*``."""
     kind, _, name = resource.partition(" ")
-    pattern = Pattern.PREFIXED if name.endswith("*") and name != "*" else Pattern.LITERAL
-    place = Resource(_KINDS[kind], name[:-1] if pattern is Pattern.PREFIXED else name, pattern)
-    return {Binding(place, acl(one)) for one in words}
+    pattern = PatternType.PREFIXED if name.endswith("*") and name != "*" else PatternType.LITERAL
+    place = Resource(_KINDS[kind], name[:-1] if pattern is PatternType.PREFIXED else name, pattern)
+    return {AclBinding(place, acl(one)) for one in arguments}
 
 
-def plan(here: World, path: str = "", *, takeover: bool = False) -> Planned:
+def plan(here: World, path: str = "", *, takeover: bool = False) -> ArmingPlan:
     """``kdir arm PATH --aspect acls``."""
     where = MOUNT.join(path.split("/")) if path else MOUNT
-    return here.reconciler.armory.plan(where, "acls", takeover=takeover)
+    return here.reconciler.arming_service.plan(where, "acls", takeover=takeover)
 
 
 def planned(here: World, path: str = "", *, takeover: bool = False) -> list[tuple[str, str]]:
-    """The calls of the plan: operation and binding."""
+    """Returns the calls of the plan: operation and binding."""
     calls = plan(here, path, takeover=takeover).calls
     return [(one.operation, f"{one.resource}: {one.key}") for one in calls]
 
 
-def arm(here: World, path: str = "", *, takeover: bool = False) -> Armed:
+def arm(here: World, path: str = "", *, takeover: bool = False) -> ArmingResult:
     """Reads the plan, and arms by it, while the reconciler works."""
     where = MOUNT.join(path.split("/")) if path else MOUNT
     read = plan(here, path, takeover=takeover)
-    found: list[Armed] = []
+    found: list[ArmingResult] = []
     failed: list[BaseException] = []
 
     def ask() -> None:
         try:
             found.append(
-                here.reconciler.armory.arm(
+                here.reconciler.arming_service.arm(
                     where, "acls", read.plan, takeover=takeover, timeout_seconds=20
                 )
             )
@@ -111,7 +119,7 @@ def arm(here: World, path: str = "", *, takeover: bool = False) -> Armed:
     asks = threading.Thread(target=ask)
     asks.start()
     while asks.is_alive():
-        here.reconciler.step()
+        here.reconciler.run_once()
         asks.join(0.02)
     if failed:
         raise failed[0]
@@ -125,7 +133,7 @@ def disarm(here: World, path: str = "", kind: Kind = Kind.DIRECTORY) -> None:
 
 
 def kafka_allows(
-    bindings: Iterable[Binding],
+    bindings: Iterable[AclBinding],
     principal: str,
     host: str,
     operation: Operation,
@@ -133,7 +141,9 @@ def kafka_allows(
     *,
     open_to_all: bool = False,
 ) -> bool:
-    """What Kafka's StandardAuthorizer says to somebody who is no super user, by a full scan."""
+    """Returns what Kafka's StandardAuthorizer says to somebody who is no super user, by a full
+    scan.
+    """
     about = [acl for place, acl in bindings if _matches(place, resource)]
     if not about:
         return open_to_all
@@ -156,13 +166,13 @@ def kafka_allows(
 def _matches(pattern: Resource, resource: Resource) -> bool:
     if pattern.kind is not resource.kind:
         return False
-    if pattern.pattern is Pattern.PREFIXED:
+    if pattern.pattern is PatternType.PREFIXED:
         return resource.name.startswith(pattern.name)
     return pattern.name in {"*", resource.name}
 
 
-def shown(kafka: KafkaAdmin) -> set[Binding]:
-    """All ACLs that Kafka has."""
+def shown(kafka: KafkaAdmin) -> set[AclBinding]:
+    """Returns all ACLs that Kafka has."""
     return set(kafka.acls().bindings)
 
 
@@ -170,36 +180,36 @@ class FakeAcls:
     """The ACLs of a Kafka in memory, and what was asked of it in its order."""
 
     def __init__(self) -> None:
-        self.bindings: set[Binding] = set()
-        self.asked: list[tuple[str, Binding]] = []
+        self.bindings: set[AclBinding] = set()
+        self.asked: list[tuple[str, AclBinding]] = []
         self.open_to_all = False
-        self.answers: dict[Binding, Outcome] = {}
+        self.answers: dict[AclBinding, Outcome] = {}
         """What is answered instead; nothing is done then."""
 
-    def acls(self) -> AclView:
-        return AclView(frozenset(self.bindings), len(self.bindings), self.open_to_all)
+    def acls(self) -> ObservedAcls:
+        return ObservedAcls(frozenset(self.bindings), len(self.bindings), self.open_to_all)
 
     def add_acls(
-        self, bindings: Sequence[Binding], still: Still = always
-    ) -> Mapping[Binding, Outcome]:
+        self, bindings: Sequence[AclBinding], still: Still = always
+    ) -> Mapping[AclBinding, Outcome]:
         still()
-        outcomes: dict[Binding, Outcome] = {}
+        outcomes: dict[AclBinding, Outcome] = {}
         for one in bindings:
             self.asked.append(("+", one))
-            outcomes[one] = self.answers.get(one, Done())
+            outcomes[one] = self.answers.get(one, Succeeded())
             if one not in self.answers:
                 self.bindings.add(one)
         return outcomes
 
     def remove_acls(
-        self, bindings: Sequence[Binding], still: Still = always
-    ) -> Mapping[Binding, Outcome]:
+        self, bindings: Sequence[AclBinding], still: Still = always
+    ) -> Mapping[AclBinding, Outcome]:
         still()
-        outcomes: dict[Binding, Outcome] = {}
+        outcomes: dict[AclBinding, Outcome] = {}
         for one in bindings:
             self.asked.append(("-", one))
             there = one in self.bindings
-            outcomes[one] = self.answers.get(one, Done() if there else AlreadySo())
+            outcomes[one] = self.answers.get(one, Succeeded() if there else AlreadyDone())
             if one not in self.answers:
                 self.bindings.discard(one)
         return outcomes

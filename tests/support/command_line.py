@@ -42,13 +42,13 @@ class Ran:
 
 
 def run(
-    words: Sequence[str],
+    arguments: Sequence[str],
     transport: MemoryTransport | None = None,
     *,
     terminal: bool = False,
     stdin: str = "",
 ) -> Ran:
-    """Run one command line; ``terminal``: someone reads and answers (``stdin``)."""
+    """Runs one command line; ``terminal``: someone reads and answers (``stdin``)."""
     make: Callable[[], io.StringIO] = Terminal if terminal else io.StringIO
     out, err = make(), make()
     given = make()
@@ -59,7 +59,7 @@ def run(
     before, sys.stdin = sys.stdin, given
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            code = main(words, transport=transport)
+            code = main(arguments, transport=transport)
     finally:
         sys.stdin = before
     return Ran(code, out.getvalue(), err.getvalue())

@@ -39,7 +39,7 @@ FAST: Mapping[str, Any] = {"limits": {"heartbeat_seconds": 0.3, "drain_seconds":
 
 
 def eventually(look: Callable[[], T], timeout_seconds: float = 20.0) -> T:
-    """What ``look`` gives once it is true; its last failure when the time is over."""
+    """Returns what ``look`` gives once it is true; its last failure when the time is over."""
     deadline = time.monotonic() + timeout_seconds
     while True:
         failure: Exception | None = None
@@ -83,7 +83,7 @@ class Server(DirectoryProcess):
         return self._channel
 
     def ask(self, stub: Any, method: str, request: Any, timeout: float = 10.0) -> Any:
-        """One call; a failure is raised as the error that it says."""
+        """Returns one call; a failure is raised as the error that it says."""
         try:
             return getattr(stub(self.channel), method)(request, timeout=timeout)
         except grpc.RpcError as error:
@@ -97,7 +97,7 @@ class Server(DirectoryProcess):
         return answer
 
     def outcome(self, path: str, **fields: Any) -> str:
-        """Which outcome it was; an error's reason."""
+        """Returns which outcome it was; an error's reason."""
         try:
             return str(self.resolve(path, **fields).outcome.WhichOneof("kind"))
         except KdirError as error:

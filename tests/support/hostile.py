@@ -44,14 +44,14 @@ from resolver.error_status import DETAILS_KEY
 from resolver.transport import Method, Stream
 
 __all__ = [
-    "HUNG_UP",
+    "CLOSED_LINK",
     "METHODS",
     "Anything",
+    "Arguments",
     "HostileChild",
     "HostileClient",
     "HostileDirectory",
     "HostileTransport",
-    "Words",
     "problem_with",
 ]
 
@@ -71,7 +71,7 @@ METHODS: Final[Sequence[MethodDescriptor]] = [
     for service in module.DESCRIPTOR.services_by_name.values()
     for method in service.methods
 ]
-HUNG_UP: Final = "StatusCode.CANCELLED: CANCELLED: 0 statuses"
+CLOSED_LINK: Final = "StatusCode.CANCELLED: CANCELLED: 0 statuses"
 """How a link ends whose parent hangs up."""
 _CALL_SECONDS: Final = 30.0
 _NAMES: Final = ("a", "b", "t", "d", "x.y", "__s")
@@ -127,7 +127,7 @@ _TAME: Final = {
 }
 
 
-class Words:
+class Arguments:
     """Texts that mean something to a server: its paths, and the tokens that it gave. Thread-safe
     as far as it needs be.
     """
@@ -149,10 +149,10 @@ class Words:
 class Anything:
     """Messages, texts and bytes of one seed."""
 
-    def __init__(self, seed: int, words: Words | None = None) -> None:
+    def __init__(self, seed: int, arguments: Arguments | None = None) -> None:
         self.seed: Final = seed
         self._random: Final = random.Random(seed)
-        self._words: Final = words or Words()
+        self._message: Final = arguments or Arguments()
         self._is_wild = True
         """Half of the messages are nearly right, and get past the first checks."""
 
@@ -166,12 +166,12 @@ class Anything:
             1: lambda: "/" + "/".join(choose.choices(_NAMES, k=choose.randrange(70))),
             2: lambda: choose.choice(("/", "//", "/la/", "/..", "/ny/a", "/la/../ny", "/l\0a")),
             3: lambda: "/" + "x" * choose.choice((248, 249, 250, 1_023, 1_024, 100_000)),
-            4: lambda: self._words.mount,
+            4: lambda: self._message.mount,
         }.get(choose.randrange(0 if self._is_wild else 4, 20))
         if strange is not None:
             return strange()
         depth = choose.choice((1, 1, 2, 2, 3))
-        return "/".join((self._words.mount, *choose.choices(_NAMES, k=depth)))
+        return "/".join((self._message.mount, *choose.choices(_NAMES, k=depth)))
 
     def token(self) -> str:
         """A token of the server's, as it is or changed in a bit, with or without a check sum that
@@ -179,10 +179,10 @@ class Anything:
         """
         choose = self._random
         if not self._is_wild:
-            return choose.choice(self._words.tokens) if self._words.tokens else ""
-        if not self._words.tokens or choose.random() < 0.1:
+            return choose.choice(self._message.tokens) if self._message.tokens else ""
+        if not self._message.tokens or choose.random() < 0.1:
             return choose.choice((*_STRANGE, "AAAA", "=" * 50))
-        token = choose.choice(self._words.tokens)
+        token = choose.choice(self._message.tokens)
         if choose.random() < 0.3:
             return token
         raw = bytearray(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)))
@@ -198,7 +198,7 @@ class Anything:
         return base64.urlsafe_b64encode(raw).rstrip(b"=").decode("ascii")
 
     def text(self) -> str:
-        """Any text."""
+        """Returns any text."""
         choose = self._random
         if self._is_wild and choose.random() < 0.4:
             return choose.choice(_STRANGE)
@@ -207,7 +207,7 @@ class Anything:
         return "".join(choose.choices(string.printable, k=choose.randrange(20)))
 
     def mutated(self, data: bytes, most: int = 4) -> bytes:
-        """The bytes with some bits turned, bytes lost, or some put in."""
+        """Returns the bytes with some bits turned, bytes lost, or some put in."""
         choose, changed = self._random, bytearray(data)
         for _ in range(choose.randint(1, most)):
             place, way = choose.randrange(len(changed) + 1), choose.randrange(4)
@@ -229,7 +229,7 @@ class Anything:
         return message
 
     def request(self, kind: Any) -> bytes:
-        """The bytes of a request, or what is left of them after some were changed."""
+        """Returns the bytes of a request, or what is left of them after some were changed."""
         match self._random.randrange(20):
             case 0:
                 return self._random.randbytes(self._random.randrange(200))
@@ -335,14 +335,14 @@ class Anything:
 
 
 def problem_with(error: grpc.RpcError) -> str:
-    """What is wrong with an error as such; empty: it has exactly one ErrorInfo of a known reason,
-    and nothing of a stack, of a bug or of the machine.
+    """Returns what is wrong with an error as such; empty: it has exactly one ErrorInfo of a known
+    reason, and nothing of a stack, of a bug or of the machine.
     """
     found: Any = error
     details = [one.value for one in found.trailing_metadata() or () if one.key == DETAILS_KEY]
-    words = f"{found.code()}: {found.details()}"
+    arguments = f"{found.code()}: {found.details()}"
     if len(details) != 1:
-        return f"{words}: {len(details)} statuses"
+        return f"{arguments}: {len(details)} statuses"
     status = status_pb2.Status.FromString(details[0])
     infos = []
     for one in status.details:
@@ -350,15 +350,15 @@ def problem_with(error: grpc.RpcError) -> str:
         if one.Unpack(info):
             infos.append(info)
     if len(infos) != 1 or infos[0].domain != "kdir":
-        return f"{words}: {len(infos)} ErrorInfos"
+        return f"{arguments}: {len(infos)} ErrorInfos"
     if f"ERROR_REASON_{infos[0].reason}" not in error_pb2.ErrorReason.keys():  # noqa: SIM118
-        return f"{words}: unknown reason {infos[0].reason}"
+        return f"{arguments}: unknown reason {infos[0].reason}"
     if infos[0].reason == "INTERNAL":
-        return f"{words}: a bug"
-    told = words + str(infos[0])
+        return f"{arguments}: a bug"
+    reported = arguments + str(infos[0])
     for leak in ("Traceback", 'File "', ".py", "sqlite3", "site-packages"):
-        if leak in told:
-            return f"{words}: tells {leak}"
+        if leak in reported:
+            return f"{arguments}: tells {leak}"
     return ""
 
 
@@ -373,11 +373,11 @@ class Fault(NamedTuple):
 class HostileClient:
     """Sends requests that are anything to every method of a server."""
 
-    def __init__(self, address: str, seed: int, words: Words) -> None:
+    def __init__(self, address: str, seed: int, arguments: Arguments) -> None:
         options = (("grpc.use_local_subchannel_pool", 1),)
         self._channel: Final = grpc.insecure_channel(address, options)
-        self._anything: Final = Anything(seed, words)
-        self._words: Final = words
+        self._anything: Final = Anything(seed, arguments)
+        self._message: Final = arguments
         self.faults: Final[list[Fault]] = []
         self.outcomes: Final[Counter[str]] = Counter()
 
@@ -407,14 +407,14 @@ class HostileClient:
             answer = self._ask(name, method, raw)
         except grpc.RpcError as error:
             problem = problem_with(error)
-            if method.client_streaming and problem == HUNG_UP:
+            if method.client_streaming and problem == CLOSED_LINK:
                 problem = ""  # a hello that does not come soon
             self.outcomes[str(error.code())] += 1
         else:
             problem = ""
             self.outcomes["answered"] += 1
             if answer is not None:
-                self._words.learn(GetMessageClass(method.output_type).FromString(answer))
+                self._message.learn(GetMessageClass(method.output_type).FromString(answer))
         if problem:
             self.faults.append(Fault(name, raw, problem))
 
@@ -470,21 +470,21 @@ class HostileChild:
 
     def report(self, *tables: federation_pb2.MountTable) -> grpc.Call:
         """Links, sends tables of the mounts below it, and stays; who called ends the link."""
-        said: queue.SimpleQueue[federation_pb2.LinkRequest | None] = queue.SimpleQueue()
-        said.put(federation_pb2.LinkRequest(hello=self._hello))
+        output: queue.SimpleQueue[federation_pb2.LinkRequest | None] = queue.SimpleQueue()
+        output.put(federation_pb2.LinkRequest(hello=self._hello))
         for table in tables:
-            said.put(federation_pb2.LinkRequest(mounts_below=table))
-        call = federation_pb2_grpc.FederationServiceStub(self._channel).Link(iter(said.get, None))
-        call.add_callback(lambda: said.put(None))
-        threading.Thread(target=self._stay, args=(call, said), daemon=True).start()
+            output.put(federation_pb2.LinkRequest(mounts_below=table))
+        call = federation_pb2_grpc.FederationServiceStub(self._channel).Link(iter(output.get, None))
+        call.add_callback(lambda: output.put(None))
+        threading.Thread(target=self._stay, args=(call, output), daemon=True).start()
         return call
 
     @staticmethod
-    def _stay(call: Any, said: queue.SimpleQueue[federation_pb2.LinkRequest | None]) -> None:
+    def _stay(call: Any, output: queue.SimpleQueue[federation_pb2.LinkRequest | None]) -> None:
         with suppress(grpc.RpcError):
             for _ in call:
                 beat = federation_pb2.Heartbeat()
-                said.put(federation_pb2.LinkRequest(heartbeat=beat))
+                output.put(federation_pb2.LinkRequest(heartbeat=beat))
 
     def close(self) -> None:
         """Gives back the connection."""
@@ -568,14 +568,14 @@ class HostileDirectory(grpc.GenericRpcHandler):
         self.calls[method] += 1
 
         def answer(__: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
-            anything = Anything(next(self._seeds), Words("/"))
+            anything = Anything(next(self._seeds), Arguments("/"))
             for _ in range(30):
                 if not context.is_active():
                     return
                 yield anything.request(output)
 
         def answer_one(_: Iterator[bytes], __: grpc.ServicerContext) -> bytes:
-            return Anything(next(self._seeds), Words("/")).request(output)
+            return Anything(next(self._seeds), Arguments("/")).request(output)
 
         streams = any(
             one.server_streaming

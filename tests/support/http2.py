@@ -49,7 +49,7 @@ def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
 
 
 def frames_in(data: bytearray) -> Iterator[Frame]:
-    """The whole frames at the beginning of what came so far; they are taken out of it."""
+    """Yields the whole frames at the beginning of what came so far; they are taken out of it."""
     while len(data) >= 9:
         size = int.from_bytes(data[:3], "big")
         if len(data) < 9 + size:
@@ -61,7 +61,9 @@ def frames_in(data: bytearray) -> Iterator[Frame]:
 
 
 def serve_headers(method: str) -> bytes:
-    """The headers of a gRPC call, each a literal that no table has to know (RFC 7541, 6.2.2)."""
+    """Returns the headers of a gRPC call, each a literal that no table has to know (RFC 7541,
+    6.2.2).
+    """
     fields = (
         (":method", "POST"),
         (":scheme", "http"),
@@ -77,7 +79,7 @@ def serve_headers(method: str) -> bytes:
 
 
 def begin_frame(stream: int, method: str) -> bytes:
-    """What begins a call whose request comes later, or never."""
+    """Returns what begins a call whose request comes later, or never."""
     return frame(HEADERS, END_HEADERS, stream, serve_headers(method))
 
 
@@ -122,7 +124,7 @@ class Raw:
         self.socket.sendall(frame(SETTINGS, ACK, 0))
 
     def receive(self, timeout: float) -> list[Frame]:
-        """What came within the time, settings acknowledged; ends at once when anything did.
+        """Returns what came within the time, settings acknowledged; ends at once when anything did.
 
         Raises:
             ConnectionError: the other side closed it.

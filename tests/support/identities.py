@@ -43,7 +43,7 @@ class Issued:
         self.write()
 
     def tls(self, **settings: Any) -> dict[str, Any]:
-        """The [tls] table of a server that holds it."""
+        """Returns the [tls] table of a server that holds it."""
         return {**{part: str(file) for part, file in self.files.items()}, **settings}
 
     def channel(self, address: str) -> grpc.Channel:
@@ -52,7 +52,7 @@ class Issued:
         return grpc.secure_channel(address, self.credentials(), options)
 
     def credentials(self) -> grpc.ChannelCredentials:
-        """What TLS needs to call in its name."""
+        """Returns what TLS needs to call in its name."""
         return grpc.ssl_channel_credentials(self.ca, self.key, self.cert)
 
 

@@ -66,23 +66,23 @@ class Guarded:
     def produce(
         self, user: str, topic: str, *, idempotent: bool = True, seconds: float = _SECONDS
     ) -> str:
-        """One message; after so many seconds it is given up."""
+        """Returns one message; after so many seconds it is given up."""
         more = {"enable.idempotence": idempotent, "message.timeout.ms": int(seconds * 1000)}
         producer = Producer(self.settings(user, more))
-        told: list[KafkaError | None] = []
-        producer.produce(topic, user.encode(), on_delivery=lambda error, _: told.append(error))
+        reported: list[KafkaError | None] = []
+        producer.produce(topic, user.encode(), on_delivery=lambda error, _: reported.append(error))
         try:
             # Not flush: it raises a fatal error in the midst of telling deliveries.
             for _ in range(int(2 * _SECONDS / 0.1)):
                 producer.poll(0.1)
-                if told:
-                    return _word(told[0])
+                if reported:
+                    return _record(reported[0])
         except KafkaException as raised:
-            return _word(raised.args[0])
+            return _record(raised.args[0])
         raise AssertionError(f"{user} was not told what became of a message to {topic}")
 
     def sent(self, user: str, topic: str) -> int:
-        """How many messages of a user a topic holds, told of or not."""
+        """Returns how many messages of a user a topic holds, told of or not."""
         settings = {**self.broker.client(), "group.id": "sent", "enable.partition.eof": True}
         consumer = Consumer(settings)
         try:
@@ -103,15 +103,17 @@ class Guarded:
             consumer.close()
 
     def writes(self, user: str, topic: str) -> bool:
-        """Whether a message arrives, or is denied. It is not numbered: librdkafka would wait half a
+        """True if a message arrives, or is denied. It is not numbered: librdkafka would wait half a
         second for each producer's number. Who means that, too (KIP-679), says ``produce``.
         """
-        said = self.produce(user, topic, idempotent=False)
-        assert said in {OK, NO_TOPIC}, said
-        return said == OK
+        output = self.produce(user, topic, idempotent=False)
+        assert output in {OK, NO_TOPIC}, output
+        return output == OK
 
     def consume(self, user: str, topic: str, group: str) -> str:
-        """The first message, by a group that is new to Kafka if ``group`` ends with a dash."""
+        """Returns the first message, by a group that is new to Kafka if ``group`` ends
+        with a dash.
+        """
         name = group + secrets.token_hex(4) if group.endswith("-") else group
         first = {"group.id": name, "auto.offset.reset": "earliest", "enable.auto.commit": False}
         consumer = Consumer(self.settings(user, first))
@@ -121,14 +123,14 @@ class Guarded:
             assert message is not None, f"{user} heard nothing of {topic} by {name}"
             if message.error() is None:
                 consumer.commit(message=message, asynchronous=False)
-            return _word(message.error())
+            return _record(message.error())
         except KafkaException as raised:
-            return _word(raised.args[0])
+            return _record(raised.args[0])
         finally:
             consumer.close()
 
     def transact(self, user: str, topic: str, transactional_id: str) -> str:
-        """One message in a transaction."""
+        """Returns one message in a transaction."""
         producer = Producer(self.settings(user, {"transactional.id": transactional_id}))
         try:
             producer.init_transactions(_SECONDS)
@@ -136,18 +138,20 @@ class Guarded:
             producer.produce(topic, b"x")
             producer.commit_transaction(_SECONDS)
         except KafkaException as raised:
-            return _word(raised.args[0])
+            return _record(raised.args[0])
         return OK
 
     def sees(self, user: str, topic: str) -> bool:
-        """Whether Kafka shows a topic to a user."""
+        """True if Kafka shows a topic to a user."""
         client = AdminClient(self.settings(user))
         return topic in client.list_topics(timeout=_SECONDS).topics
 
     # -- what operators see and do -------------------------------------------------------------
 
     def acls(self, name: str = "") -> set[str]:
-        """All ACLs, or those of one name, as ``TOPIC a LITERAL User:alice ALLOW WRITE *``."""
+        """Returns all ACLs, or those of one name, as ``TOPIC a LITERAL User:alice ALLOW
+        WRITE *``.
+        """
         return {_line(one) for one in self._described() if not name or one.name == name}
 
     def put(self, *acls: AclBinding) -> None:
@@ -156,8 +160,8 @@ class Guarded:
         """
         for future in self.admin.create_acls(list(acls)).values():
             future.result(_SECONDS)
-        wished = set(map(_line, acls))
-        eventually(lambda: wished <= self.acls())
+        desired_config = set(map(_line, acls))
+        eventually(lambda: desired_config <= self.acls())
 
     def drop(self, *acls: AclBinding) -> None:
         """And removes some; the same holds of it."""
@@ -180,12 +184,12 @@ class Guarded:
 
     def create(self, *topics: str) -> None:
         """Topics that are there before kdir is."""
-        wishes = [NewTopic(name, 1, 1) for name in topics]
-        for future in self.admin.create_topics(wishes).values():
+        desired_set = [NewTopic(name, 1, 1) for name in topics]
+        for future in self.admin.create_topics(desired_set).values():
             future.result(_SECONDS)
 
     def topics(self) -> set[str]:
-        """All but Kafka's own."""
+        """Returns all but Kafka's own."""
         names = self.admin.list_topics(timeout=_SECONDS).topics
         return {name for name in names if not name.startswith("__")}
 
@@ -222,27 +226,29 @@ class ByPath:
         self._address = address
 
     def own(self, user: str) -> dict[str, str]:
-        """What a program says of itself: who it is, and nothing of where."""
+        """Returns what a program says of itself: who it is, and nothing of where."""
         known = ("sasl.username", "sasl.password", "ssl.")
         found = self._guarded.broker.client(user)
         own = {key: value for key, value in found.items() if key.startswith(known)}
         return {**own, "log_level": "0"}
 
     def produce(self, user: str, path: str) -> str:
-        """One message, by the defaults of KIP-679; OK, or what it comes to, as a sentence."""
-        told: list[KafkaError | None] = []
+        """Returns one message, by the defaults of KIP-679; OK, or what it comes to, as
+        a sentence.
+        """
+        reported: list[KafkaError | None] = []
         with Resolver(self._address) as resolver:
             producer = PathProducer(resolver, self.own(user))
-            producer.produce(path, b"x", on_delivery=lambda error, _: told.append(error))
+            producer.produce(path, b"x", on_delivery=lambda error, _: reported.append(error))
             try:
                 assert producer.flush(2 * _SECONDS) == 0
             except PermissionDenied as error:
-                assert len(told) == 1, "what was not delivered was told, too"
+                assert len(reported) == 1, "what was not delivered was told, too"
                 return error.message
-            return OK if told[0] is None else producer.explained(told[0], path).message
+            return OK if reported[0] is None else producer.explained(reported[0], path).message
 
     def consume(self, user: str, path: str, group: str) -> str:
-        """The first message, by a new group whose name begins so; OK, or a sentence."""
+        """Returns the first message, by a new group whose name begins so; OK, or a sentence."""
         name = group + secrets.token_hex(4)
         own = {**self.own(user), "group.id": name, "auto.offset.reset": "earliest"}
         with Resolver(self._address) as resolver:
@@ -277,7 +283,9 @@ def certified(folder: Path, *names: str, super_users: Sequence[str] = ("admin",)
 
 
 def secured(broker: KafkaBroker, folder: Path, user: str = "kdir", **more: Any) -> dict[str, Any]:
-    """The [kafka] of a server's config, with which it comes in as this user and may push ACLs."""
+    """Returns the [kafka] of a server's config, with which it comes in as this user and may push
+    ACLs.
+    """
     return {
         "bootstrap": [broker.bootstrap],
         "properties_file": str(credentials(broker, user, folder / "kafka.properties")),
@@ -288,44 +296,44 @@ def secured(broker: KafkaBroker, folder: Path, user: str = "kdir", **more: Any) 
     }
 
 
-def kdir(server: Server, *words: str, code: int = 0) -> Ran:
+def kdir(server: Server, *arguments: str, code: int = 0) -> Ran:
     """A command at a directory server, which ends as is said."""
-    ran = run([*words, "--at", server.address])
-    assert ran.code == code, f"{words}: {ran.code}: {ran.out}{ran.err}"
+    ran = run([*arguments, "--at", server.address])
+    assert ran.code == code, f"{arguments}: {ran.code}: {ran.out}{ran.err}"
     return ran
 
 
-def kdir_process(server: Server, *words: str, stdin: str = "", code: int = 0) -> Ran:
-    """The same as a process of its own, for verbs that move bytes."""
+def kdir_process(server: Server, *arguments: str, stdin: str = "", code: int = 0) -> Ran:
+    """Returns the same as a process of its own, for verbs that move bytes."""
     done = subprocess.run(
-        [sys.executable, "-m", "resolver.cli.main", *words, "--at", server.address],
+        [sys.executable, "-m", "resolver.cli.main", *arguments, "--at", server.address],
         input=stdin,
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode == code, f"{words}: {done.returncode}: {done.stdout}{done.stderr}"
+    assert done.returncode == code, f"{arguments}: {done.returncode}: {done.stdout}{done.stderr}"
     return Ran(done.returncode, done.stdout, done.stderr)
 
 
-def plan_of(server: Server, path: str, *words: str) -> set[str]:
-    """The ACLs of the calls that arming would make, as of ``Guarded.acls``; removals begin with
-    a dash.
+def plan_of(server: Server, path: str, *arguments: str) -> set[str]:
+    """Returns the ACLs of the calls that arming would make, as of ``Guarded.acls``; removals begin
+    with a dash.
     """
-    ran = kdir(server, "arm", path, "--aspect", "acls", *words, "-o", "json")
+    ran = kdir(server, "arm", path, "--aspect", "acls", *arguments, "-o", "json")
     found = set()
     for call in ran.objects[0].get("calls", ()):
-        told = call["acl"]
+        reported = call["acl"]
         keys = ("resource_type", "resource_name", "pattern_type", "principal")
         more = ("permission_type", "operation", "host")
-        line = " ".join(told[key] for key in (*keys, *more))
+        line = " ".join(reported[key] for key in (*keys, *more))
         found.add(line if call["operation"] == "CreateAcls" else f"-{line}")
     return found
 
 
-def armed(server: Server, path: str, *words: str, code: int = 0) -> Ran:
+def armed(server: Server, path: str, *arguments: str, code: int = 0) -> Ran:
     """Reads the plan, and arms by it; ends as is said."""
-    arm = ("arm", path, "--aspect", "acls", *words)
+    arm = ("arm", path, "--aspect", "acls", *arguments)
     plan = kdir(server, *arm, "-o", "name").out.strip()
     return kdir(server, *arm, "--plan", plan, code=code)
 
@@ -333,7 +341,7 @@ def armed(server: Server, path: str, *words: str, code: int = 0) -> Ran:
 def acl(
     principal: str, operation: str, topic: str, *, deny: bool = False, prefixed: bool = False
 ) -> AclBinding:
-    """An ACL on a topic, or on all that begin so."""
+    """Returns an ACL on a topic, or on all that begin so."""
     return AclBinding(
         ResourceType.TOPIC,
         topic,
@@ -346,7 +354,7 @@ def acl(
 
 
 def on_cluster(principal: str, operation: str) -> AclBinding:
-    """An ACL on the Kafka as such."""
+    """Returns an ACL on the Kafka as such."""
     return AclBinding(
         ResourceType.BROKER,
         "kafka-cluster",
@@ -359,10 +367,10 @@ def on_cluster(principal: str, operation: str) -> AclBinding:
 
 
 def _line(one: AclBinding) -> str:
-    words = (one.restype, one.name, one.resource_pattern_type, one.principal)
+    arguments = (one.restype, one.name, one.resource_pattern_type, one.principal)
     more = (one.permission_type, one.operation, one.host)
-    return " ".join(str(getattr(word, "name", word)) for word in (*words, *more))
+    return " ".join(str(getattr(word, "name", word)) for word in (*arguments, *more))
 
 
-def _word(error: KafkaError | None) -> str:
+def _record(error: KafkaError | None) -> str:
     return OK if error is None else str(error.name())

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from directory.kafka.contract import Done, Outcome, Seen, Still, Survey, Unknown, Wish, always
+from directory.kafka.admin_contract import (
+    KafkaMetadata,
+    KafkaTopic,
+    Outcome,
+    OutcomeUnknown,
+    Still,
+    Succeeded,
+    TopicToCreate,
+    always,
+)
 from resolver.errors import KafkaUnavailable
 from tests.unit.kafka.test_acl_applier import Kafka
 
@@ -33,36 +42,38 @@ class Ledger(Kafka):
     def add(self, *names: str) -> None:
         for name in names:
             self.ids += 1
-            self.topics[name] = Seen(name, self.ids.to_bytes(16, "big"), 1, 1)
+            self.topics[name] = KafkaTopic(name, self.ids.to_bytes(16, "big"), 1, 1)
 
     def cluster_id(self) -> str:
         self._answer()
         return self.kafka_id
 
-    def survey(self) -> Survey:
+    def describe_all(self) -> KafkaMetadata:
         self._answer()
-        return Survey(self.kafka_id, dict(self.topics))
+        return KafkaMetadata(self.kafka_id, dict(self.topics))
 
-    def describe(self, names: Sequence[str]) -> Mapping[str, Seen]:
+    def describe(self, names: Sequence[str]) -> Mapping[str, KafkaTopic]:
         self._answer()
         shown = {name: self.topics[name] for name in names if name in self.topics}
         if self.shows_ids:
             return shown
         return {name: replace(seen, topic_id=b"") for name, seen in shown.items()}
 
-    def create(self, wishes: Sequence[Wish], still: Still = always) -> Mapping[str, Outcome]:
+    def create(
+        self, desired_set: Sequence[TopicToCreate], still: Still = always
+    ) -> Mapping[str, Outcome]:
         self.before_create()
         self._answer()
         if self.loses_requests:
-            return {one.name: Unknown("timed out") for one in wishes}
-        outcomes = super().create(wishes, still)
-        for one in wishes:
-            if outcomes[one.name] == Done():
+            return {one.name: OutcomeUnknown("timed out") for one in desired_set}
+        outcomes = super().create(desired_set, still)
+        for one in desired_set:
+            if outcomes[one.name] == Succeeded():
                 made = self.topics[one.name]
                 self.made_ids[made.topic_id] = one.name
                 self.topics[one.name] = replace(made, partitions=one.partitions or 1)
         if self.loses_answers:
-            return {one.name: Unknown("timed out") for one in wishes}
+            return {one.name: OutcomeUnknown("timed out") for one in desired_set}
         return outcomes
 
     def delete(self, names: Sequence[str], still: Still = always) -> Mapping[str, Outcome]:
@@ -72,7 +83,7 @@ class Ledger(Kafka):
         self.deleted_ids += [self.topics[name].topic_id for name in names if name in self.topics]
         outcomes = super().delete(names, still)
         if self.loses_answers:
-            return {name: Unknown("timed out") for name in names}
+            return {name: OutcomeUnknown("timed out") for name in names}
         return outcomes
 
     def _answer(self) -> None:

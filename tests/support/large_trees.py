@@ -10,18 +10,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from directory.kafka.acl import Binding
-from directory.kafka.contract import (
-    AclView,
-    AlreadySo,
-    Alteration,
-    Done,
+from directory.kafka.acl_values import AclBinding
+from directory.kafka.admin_contract import (
+    AlreadyDone,
+    ConfigChange,
+    KafkaMetadata,
+    KafkaTopic,
+    ObservedAcls,
     Outcome,
-    Refused,
-    Seen,
+    Rejected,
     Still,
-    Survey,
-    Wish,
+    Succeeded,
+    TopicToCreate,
     always,
 )
 from directory.maintenance.reaper import Reaper
@@ -52,7 +52,7 @@ from directory.namespace.tree_nodes import ROOT_KEY
 from directory.store.base import Committed, Limits, Put, Row, Store, Transaction, Write
 from directory.store.replica import Replica
 from directory.store.sqlite.store import SqliteStore
-from directory.store.writer import Writer, Written
+from directory.store.writer import CommitResult, Writer
 from directory.wire.entry_codec import ProtoCodec
 from resolver.path import Path
 from tests.support.reconciler import eventually
@@ -100,8 +100,8 @@ class Server:
         self.writer = Writer(store, self.replica, CODEC, lambda _: MOUNT)
         self.reaper = Reaper(name, store, self.replica, self.writer, **reaper)
 
-    def execute(self, command: Command, **options: Any) -> Written:
-        return self.writer.execute(command, **options)
+    def execute(self, command: Command, **options: Any) -> CommitResult:
+        return self.writer.commit_command(command, **options)
 
     def turn(self) -> None:
         """One turn of the reaper, once it is elected."""
@@ -138,7 +138,7 @@ class FakeKafka:
     """A Kafka in memory, as far as the reconciler asks one; any number of clients may ask it."""
 
     def __init__(self, *names: str) -> None:
-        self.topics: dict[str, Seen] = {}
+        self.topics: dict[str, KafkaTopic] = {}
         self.made: list[str] = []
         self.deleted: list[str] = []
         self.add(*names)
@@ -147,7 +147,7 @@ class FakeKafka:
         """Somebody makes topics."""
         for name in names:
             number = len(self.made) + len(self.topics) + 1
-            self.topics[name] = Seen(name, number.to_bytes(16, "big"), 1, 1)
+            self.topics[name] = KafkaTopic(name, number.to_bytes(16, "big"), 1, 1)
 
     def __call__(self) -> FakeKafka:
         return self
@@ -155,23 +155,25 @@ class FakeKafka:
     def cluster_id(self) -> str:
         return "K"
 
-    def survey(self) -> Survey:
-        return Survey("K", dict(self.topics))
+    def describe_all(self) -> KafkaMetadata:
+        return KafkaMetadata("K", dict(self.topics))
 
-    def describe(self, names: Sequence[str]) -> Mapping[str, Seen | Refused]:
+    def describe(self, names: Sequence[str]) -> Mapping[str, KafkaTopic | Rejected]:
         return {name: self.topics[name] for name in names if name in self.topics}
 
-    def configs(self, names: Sequence[str]) -> Mapping[str, Mapping[str, str] | Refused]:
+    def configs(self, names: Sequence[str]) -> Mapping[str, Mapping[str, str] | Rejected]:
         return {name: {} for name in names if name in self.topics}
 
-    def create(self, wishes: Sequence[Wish], still: Still = always) -> Mapping[str, Outcome]:
+    def create(
+        self, desired_set: Sequence[TopicToCreate], still: Still = always
+    ) -> Mapping[str, Outcome]:
         still()
         outcomes: dict[str, Outcome] = {}
-        for wish in wishes:
-            outcomes[wish.name] = AlreadySo() if wish.name in self.topics else Done()
-            if wish.name not in self.topics:
-                self.made.append(wish.name)
-                self.add(wish.name)
+        for desired in desired_set:
+            outcomes[desired.name] = AlreadyDone() if desired.name in self.topics else Succeeded()
+            if desired.name not in self.topics:
+                self.made.append(desired.name)
+                self.add(desired.name)
         return outcomes
 
     def delete(self, names: Sequence[str], still: Still = always) -> Mapping[str, Outcome]:
@@ -179,28 +181,32 @@ class FakeKafka:
         outcomes: dict[str, Outcome] = {}
         for name in names:
             gone = self.topics.pop(name, None)
-            outcomes[name] = AlreadySo() if gone is None else Done()
+            outcomes[name] = AlreadyDone() if gone is None else Succeeded()
             if gone is not None:
                 self.deleted.append(name)
         return outcomes
 
-    def alter(self, changes: Sequence[Alteration], still: Still = always) -> Mapping[str, Outcome]:
+    def alter_configs(
+        self, changes: Sequence[ConfigChange], still: Still = always
+    ) -> Mapping[str, Outcome]:
         raise AssertionError("nothing here is armed")
 
-    def grow(self, partitions: Mapping[str, int], still: Still = always) -> Mapping[str, Outcome]:
+    def create_partitions(
+        self, partitions: Mapping[str, int], still: Still = always
+    ) -> Mapping[str, Outcome]:
         raise AssertionError("nothing here is armed")
 
-    def acls(self) -> AclView:
+    def acls(self) -> ObservedAcls:
         raise AssertionError("nothing here is armed")
 
     def add_acls(
-        self, bindings: Sequence[Binding], still: Still = always
-    ) -> Mapping[Binding, Outcome]:
+        self, bindings: Sequence[AclBinding], still: Still = always
+    ) -> Mapping[AclBinding, Outcome]:
         raise AssertionError("nothing here is armed")
 
     def remove_acls(
-        self, bindings: Sequence[Binding], still: Still = always
-    ) -> Mapping[Binding, Outcome]:
+        self, bindings: Sequence[AclBinding], still: Still = always
+    ) -> Mapping[AclBinding, Outcome]:
         raise AssertionError("nothing here is armed")
 
     def close(self) -> None:
@@ -218,7 +224,9 @@ def forest(
     top: str = "x",
     first_id: int = 100,
 ) -> Iterator[tuple[bytes, bytes]]:
-    """The rows of a directory ``top`` below the mount that holds so many topics, two tiers deep."""
+    """Yields the rows of a directory ``top`` below the mount that holds so many topics, two tiers
+    deep.
+    """
     ids = itertools.count(first_id)
     root = Directory(entry_id=next(ids))
     yield entry_key(ROOT_ID, Kind.DIRECTORY, top), CODEC.encode(root)
@@ -240,7 +248,7 @@ def forest(
 
 
 def commit(store: Store, rows: Iterable[tuple[bytes, bytes]]) -> None:
-    """Put rows into a store, in transactions as large as it takes."""
+    """Puts rows into a store, in transactions as large as it takes."""
     most = min(store.limits.max_writes, 5_000)
     writes: Iterator[Write] = (Put(key, value) for key, value in rows)
     while batch := tuple(itertools.islice(writes, most)):
@@ -256,7 +264,7 @@ def finalise(store: Store, level: int = 2) -> None:
 
 
 def rows_under(store: Store, prefix: bytes) -> Iterator[Row]:
-    """All rows of the store itself, page by page."""
+    """Yields all rows of the store itself, page by page."""
     after = b""
     while page := store.read(prefix, limit=5_000, after=after):
         yield from page

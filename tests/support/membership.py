@@ -6,10 +6,10 @@ import os
 from contextlib import ExitStack
 from pathlib import Path
 
-from directory.server.membership import Members, settle_level
+from directory.server.membership import Membership, check_level_at_startup
 from directory.store.base import Store
 from directory.store.replica import Replica
-from directory.store.sqlite.sqlite_announcing import SqliteAnnouncement
+from directory.store.sqlite.liveness_files import SqliteAnnouncement
 from directory.store.sqlite.store import SqliteStore
 from directory.store.writer import Writer
 from directory.wire.entry_codec import ProtoCodec
@@ -24,18 +24,18 @@ class One:
     def __init__(self, path: Path, name: str, level: int, cleanup: ExitStack) -> None:
         self.store: Store = SqliteStore(path, "la")
         cleanup.callback(self.store.close)
-        settle_level(self.store, level)
+        check_level_at_startup(self.store, level)
         self.replica = Replica(self.store, ProtoCodec())
         self.writer = Writer(
             self.store,
             self.replica,
             ProtoCodec(),
             lambda _: ROOT,
-            allow=lambda writes: self.members.allow(writes),  # noqa: PLW0108 - made below
+            allow=lambda writes: self.members.check_writes_allowed(writes),  # noqa: PLW0108 - made below
         )
         self.at: tuple[str, ...] = (f"{name}:1",)
-        self.told = 0
-        self.members = Members(
+        self.reported = 0
+        self.members = Membership(
             self.store,
             self.replica,
             self.writer,
@@ -49,10 +49,10 @@ class One:
         self.replica.wait_for(0, 20)
 
     def _count(self) -> None:
-        self.told += 1
+        self.reported += 1
 
     def join(self) -> One:
-        self.members.turn()
+        self.members.refresh()
         self.see()
         return self
 

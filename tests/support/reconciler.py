@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 
 from directory.kafka import recorded_topics
 from directory.kafka.admin_client import ConfluentAdmin
-from directory.kafka.contract import Done, KafkaAdmin, Seen, Wish
-from directory.kafka.pin_and_stop import KafkaFacts
+from directory.kafka.admin_contract import KafkaAdmin, KafkaTopic, Succeeded, TopicToCreate
+from directory.kafka.pin_and_stop import PinAndStop
 from directory.kafka.reconciler import Reconciler
 from directory.kafka.reconciler_settings import KafkaSettings
 from directory.maintenance.reaper import Reaper
@@ -25,7 +25,7 @@ from directory.namespace.entry import DELETED_ID, Kind, Topic
 from directory.store.base import Store
 from directory.store.replica import Replica
 from directory.store.sqlite.store import SqliteStore
-from directory.store.writer import Writer, Written
+from directory.store.writer import CommitResult, Writer
 from directory.wire.entry_codec import ProtoCodec
 from resolver.path import Path
 
@@ -47,12 +47,12 @@ T = TypeVar("T")
 
 
 def admin_of(bootstrap: str, timeout_seconds: float = 5.0) -> Callable[[], ConfluentAdmin]:
-    """What opens connections to a broker."""
+    """Returns what opens connections to a broker."""
     return lambda: ConfluentAdmin([bootstrap], timeout_seconds=timeout_seconds)
 
 
 def eventually(look: Callable[[], T], timeout_seconds: float = 30.0) -> T:
-    """What ``look`` gives once it is true."""
+    """Returns what ``look`` gives once it is true."""
     deadline = time.monotonic() + timeout_seconds
     while not (found := look()):
         assert time.monotonic() < deadline, f"not within {timeout_seconds:g} s"
@@ -61,25 +61,29 @@ def eventually(look: Callable[[], T], timeout_seconds: float = 30.0) -> T:
 
 
 def in_kafka(kafka: ConfluentAdmin) -> set[str]:
-    """The topics that Kafka shows, its own aside."""
-    return {name for name, seen in kafka.survey().topics.items() if not seen.internal}
+    """Returns the topics that Kafka shows, its own aside."""
+    return {name for name, seen in kafka.describe_all().topics.items() if not seen.internal}
 
 
-def make(kafka: ConfluentAdmin, *wishes: str | Wish) -> None:
+def make(kafka: ConfluentAdmin, *desired_set: str | TopicToCreate) -> None:
     """Somebody makes topics with another tool, and they are there."""
-    topics = [wish if isinstance(wish, Wish) else Wish(wish) for wish in wishes]
-    assert set(kafka.create(topics).values()) <= {Done()}
+    topics = [
+        desired if isinstance(desired, TopicToCreate) else TopicToCreate(desired)
+        for desired in desired_set
+    ]
+    assert set(kafka.create(topics).values()) <= {Succeeded()}
     eventually(
         lambda: all(
-            isinstance(seen := kafka.describe([wish.name]).get(wish.name), Seen) and seen.partitions
-            for wish in topics
+            isinstance(seen := kafka.describe([desired.name]).get(desired.name), KafkaTopic)
+            and seen.partitions
+            for desired in topics
         )
     )
 
 
 def drop(kafka: ConfluentAdmin, *names: str) -> None:
     """Somebody deletes topics with another tool, and they are gone."""
-    assert set(kafka.delete(names).values()) <= {Done()}
+    assert set(kafka.delete(names).values()) <= {Succeeded()}
     eventually(lambda: not kafka.describe(names))
 
 
@@ -135,10 +139,10 @@ class World:
         self.store.close()
 
     def sweep(self) -> float:
-        """One round in which everything is due."""
+        """Returns one round in which everything is due."""
         self.now += 3600
         self.reap()
-        return self.reconciler.step()
+        return self.reconciler.run_once()
 
     def reap(self) -> None:
         """Removals are taken apart to the end, as far as no other server does so."""
@@ -149,7 +153,7 @@ class World:
         """Rounds until nothing is due for a while; time passes between them."""
         for _ in range(rounds):
             self.reap()
-            delay = self.reconciler.step()
+            delay = self.reconciler.run_once()
             if delay > 10:
                 return
             self.now += delay
@@ -157,8 +161,8 @@ class World:
 
     # -- what people do ----------------------------------------------------------------------------
 
-    def execute(self, command: Command) -> Written:
-        return self.writer.execute(
+    def execute(self, command: Command) -> CommitResult:
+        return self.writer.commit_command(
             command,
             creates_in_kafka=lambda _: "create" in self.ceiling,
             deletes_in_kafka=lambda _: "delete" in self.ceiling,
@@ -176,8 +180,8 @@ class World:
     # -- what stands -------------------------------------------------------------------------------
 
     @property
-    def facts(self) -> KafkaFacts:
-        return KafkaFacts.of(self.replica.snapshot)
+    def facts(self) -> PinAndStop:
+        return PinAndStop.load(self.replica.snapshot)
 
     @property
     def stopped(self) -> str:
@@ -188,15 +192,15 @@ class World:
         """By path below the mount."""
         return {
             "/".join(one.path.below(MOUNT)): one.topic
-            for one in recorded_topics.recorded(self.replica.snapshot, MOUNT)
+            for one in recorded_topics.recorded_topics(self.replica.snapshot, MOUNT)
         }
 
     def states(self) -> dict[str, str]:
         return {path: topic.provision.name for path, topic in sorted(self.topics().items())}
 
     def removed(self) -> Sequence[Topic]:
-        """Topics that wait for Kafka."""
-        return [one.topic for one in recorded_topics.doomed(self.replica.snapshot)]
+        """Returns topics that wait for Kafka."""
+        return [one.topic for one in recorded_topics.pending_deletions(self.replica.snapshot)]
 
     def nothing_left_to_reap(self) -> bool:
         node = self.replica.snapshot.node(DELETED_ID)
@@ -214,7 +218,7 @@ def world(file: FilePath, admin: Callable[[], KafkaAdmin], **settings: Any) -> I
 
 
 def state_counts(topics: Mapping[str, Topic]) -> dict[str, int]:
-    """How many topics stand how."""
+    """Returns how many topics stand how."""
     counts: dict[str, int] = {}
     for topic in topics.values():
         counts[topic.provision.name] = counts.get(topic.provision.name, 0) + 1

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from directory.kafka.admin_client import ConfluentAdmin
-from directory.kafka.contract import Survey
+from directory.kafka.admin_contract import KafkaMetadata
 from tests.support.reconciler import world
 
 __all__ = ["WARM_UP", "Mark", "look"]
@@ -52,8 +52,8 @@ class _Counting(ConfluentAdmin):
     looks = 0
     topics = 0
 
-    def survey(self) -> Survey:
-        survey = super().survey()
+    def describe_all(self) -> KafkaMetadata:
+        survey = super().describe_all()
         self.looks += 1
         self.topics = len(survey.topics)
         return survey

@@ -18,8 +18,8 @@ from tests.support.tcp import TcpServer
 
 __all__ = ["FakeServer", "Trickle", "absent", "direct", "down", "here", "link", "up"]
 
-Said = resolve_pb2.Outcome | KdirError
-Script = Callable[[str], Said]
+Answered = resolve_pb2.Outcome | KdirError
+Script = Callable[[str], Answered]
 
 
 class FakeServer:
@@ -93,7 +93,7 @@ class FakeServer:
         return grpc.unary_unary_rpc_method_handler(handle)
 
     def authority(self) -> resolve_pb2.Authority:
-        """Who it says it is."""
+        """Returns who it says it is."""
         return resolve_pb2.Authority(
             cluster=entry_pb2.Cluster(
                 cluster_id=self.cluster_id,
@@ -109,19 +109,19 @@ class FakeServer:
 
     def _resolve(self, request: resolve_pb2.ResolveRequest) -> resolve_pb2.ResolveResponse:
         self.calls.append(request.path)
-        said = self.says(request.path)
-        if isinstance(said, KdirError):
-            raise said
-        return resolve_pb2.ResolveResponse(authority=self.authority(), outcome=said)
+        output = self.says(request.path)
+        if isinstance(output, KdirError):
+            raise output
+        return resolve_pb2.ResolveResponse(authority=self.authority(), outcome=output)
 
     def _batch(self, request: resolve_pb2.BatchResolveRequest) -> resolve_pb2.BatchResolveResponse:
         response = resolve_pb2.BatchResolveResponse(authorities=[self.authority()])
         for path in request.paths:
             self.calls.append(path)
-            said = self.says(path)
-            if isinstance(said, KdirError):
-                said = resolve_pb2.Outcome(error=to_outcome(said))
-            response.outcomes.append(said)
+            output = self.says(path)
+            if isinstance(output, KdirError):
+                output = resolve_pb2.Outcome(error=to_outcome(output))
+            response.outcomes.append(output)
         return response
 
 

@@ -8,10 +8,10 @@ import sys
 __all__ = ["serve"]
 
 
-def serve(*words: str) -> subprocess.CompletedProcess[str]:
+def serve(*arguments: str) -> subprocess.CompletedProcess[str]:
     """``python -m directory WORD…``; it must end by itself."""
     return subprocess.run(
-        [sys.executable, "-m", "directory", *words],
+        [sys.executable, "-m", "directory", *arguments],
         capture_output=True,
         text=True,
         timeout=60,

@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
-from directory.namespace.command import Change, Command, Context, Plan
+from directory.namespace.command import Command, EntryChange, Plan, PlanContext
 from directory.namespace.entry import (
     DELETED_ID,
     Directory,
@@ -23,7 +23,7 @@ from directory.namespace.entry import (
 )
 from directory.namespace.plan import plan
 from directory.namespace.snapshot import Node, Snapshot
-from directory.store.base import Guard, KeyIs, NothingNewer, Put, Remove, Write
+from directory.store.base import Delete, Guard, KeyEquals, Put, UnchangedSince, Write
 from directory.wire.entry_codec import ProtoCodec
 from resolver.path import Path
 
@@ -47,16 +47,16 @@ class Rows:
 
     def holds(self, guard: Guard) -> bool:
         match guard:
-            case KeyIs(key, value):
+            case KeyEquals(key, value):
                 row = self.values.get(key)
                 return (None if row is None else row[0]) == value
-            case NothingNewer(prefix, revision):
+            case UnchangedSince(prefix, revision):
                 return not any(
                     key.startswith(prefix) and at > revision for key, (_, at) in self.values.items()
                 )
 
     def commit(self, guards: Iterable[Guard], writes: Iterable[Write]) -> bool:
-        """Whether all guards held; if so the writes are made."""
+        """True if all guards held; if so the writes are made."""
         if not all(self.holds(guard) for guard in guards):
             return False
         self.revision += 1
@@ -67,7 +67,7 @@ class Rows:
             match write:
                 case Put(key, value):
                     self.values[key] = (value, self.revision)
-                case Remove(key):
+                case Delete(key):
                     self.values.pop(key, None)
         return True
 
@@ -82,7 +82,7 @@ class Cluster:
         self.mount = path(mount)
         self.ids = itertools.count(16)
         self.given: list[int] = []
-        self.context = Context(now_ms=NOW_MS, principal="User:ana", new_id=self._new_id)
+        self.context = PlanContext(now_ms=NOW_MS, principal="User:ana", new_id=self._new_id)
         self.context = replace(self.context, **context)  # type: ignore[arg-type]
         self.rows = Rows()
         self.codec = ProtoCodec()
@@ -116,12 +116,12 @@ class Cluster:
         return made
 
     def loaded(self) -> Snapshot:
-        """What a server that starts now would serve."""
+        """Returns what a server that starts now would serve."""
         rows = sorted((key, value) for key, (value, _) in self.rows.values.items())
         return Snapshot.load(self.codec, "", self.rows.revision, [rows])
 
     def entry(self, text: str, kind: Kind | None = None) -> Entry | None:
-        """The entry at an absolute path; topics first."""
+        """Returns the entry at an absolute path; topics first."""
         relative = path(text).below(self.mount)
         if not relative:
             return self.snapshot.root.directory
@@ -141,7 +141,7 @@ class Cluster:
         return found
 
     def show(self) -> str:
-        """The tree as text, one entry a line, indented; what waits for the reaper last."""
+        """Returns the tree as text, one entry a line, indented; what waits for the reaper last."""
         lines = list(_lines(self.snapshot, self.snapshot.root, 0))
         removed = self.snapshot.node(DELETED_ID)
         if removed is not None and (removed.topics or removed.containers):
@@ -172,7 +172,7 @@ def _lines(snapshot: Snapshot, node: Node, depth: int) -> Iterator[str]:
                 pass
 
 
-def told(changes: Iterable[Change]) -> list[str]:
+def reported(changes: Iterable[EntryChange]) -> list[str]:
     """Changes as text: what, which kind, where, and from where."""
     lines = []
     for change in changes:

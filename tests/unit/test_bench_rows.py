@@ -14,7 +14,7 @@ import pytest
 
 from bench import readme, rows
 from bench.__main__ import NAMES, main
-from bench.rows import Row, at_least, at_most, show, told
+from bench.rows import Row, at_least, at_most, reported, show
 
 ROOT = Path(__file__).parents[2]
 
@@ -94,7 +94,7 @@ def test_the_readme_section_names_the_machine_and_counts_what_is_missed() -> Non
 
 
 def test_what_is_only_told_is_no_goal_and_holds() -> None:
-    row = told("x", 3.0, "s", "bare", 2.0)
+    row = reported("x", 3.0, "s", "bare", 2.0)
     assert (row.ratio, row.goal, row.holds) == (1.5, "none", True)
     assert "all goals are met" in readme.section([row, at_least("y", 1.0, "/s", "bare", 1.0, 1)])
     assert "1 of 1 goals" in readme.section([row, at_least("y", 1.0, "/s", "bare", 1.0, 2)])

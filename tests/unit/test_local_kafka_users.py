@@ -12,9 +12,9 @@ from deploy.local.kafka_users import SaslUsers, TlsUsers
 def test_each_user_has_a_password_of_its_own_that_only_the_broker_knows() -> None:
     users = SaslUsers(["alice", "bob"])
     assert len(set(users.passwords.values())) == 3
-    told = users.properties(["SASL_PLAINTEXT", "CONTROLLER"])
+    reported = users.properties(["SASL_PLAINTEXT", "CONTROLLER"])
     for name in ("sasl_plaintext", "controller"):
-        line = told[f"listener.name.{name}.plain.sasl.jaas.config"]
+        line = reported[f"listener.name.{name}.plain.sasl.jaas.config"]
         assert f'user_alice="{users.passwords["alice"]}"' in line
     assert users.client("alice")["sasl.password"] == users.passwords["alice"]
     with pytest.raises(KeyError):

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Final
 from urllib.parse import unquote
 
-from directory.access.principals import host_of
+from directory.access.principals import parse_host
 from resolver.errors import Cancelled, DeadlineExceeded, InvalidArgument
 
 __all__ = ["CURRENT", "REQUEST_ID_KEY", "Call"]
@@ -81,7 +81,7 @@ class Call:
         return self.cluster_ids[0] if self.cluster_ids else ""
 
     def seconds_left(self, most: float = 3600.0) -> float:
-        """Seconds until the deadline, at most ``most``.
+        """Returns seconds until the deadline, at most ``most``.
 
         Raises:
             DeadlineExceeded: there are none.
@@ -115,7 +115,9 @@ CURRENT: Final = _Current()
 
 
 def _address_of(peer: str) -> str:
-    """The address in gRPC's name of a peer, such as ``ipv6:%5B::1%5D:50212``; empty = none."""
+    """Returns the address in gRPC's name of a peer, such as ``ipv6:%5B::1%5D:50212``;
+    empty = none.
+    """
     kind, _, rest = peer.partition(":")
     return _address_in(rest.rpartition(":")[0]) if kind in {"ipv4", "ipv6"} else ""
 
@@ -123,7 +125,7 @@ def _address_of(peer: str) -> str:
 @lru_cache(_MOST_ADDRESSES)
 def _address_in(text: str) -> str:
     try:
-        return host_of(unquote(text).strip("[]"))
+        return parse_host(unquote(text).strip("[]"))
     except InvalidArgument:
         return ""
 

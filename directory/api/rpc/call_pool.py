@@ -18,9 +18,9 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from directory.api.rpc.fair_queue import FairQueue
-from directory.api.rpc.request_intake import Ended, RequestIntake
+from directory.api.rpc.request_intake import CallCompletion, RequestIntake
 
-__all__ = ["CallPool", "Ended", "waiting_call"]
+__all__ = ["CallCompletion", "CallPool", "waiting_call"]
 
 _log = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ _LOOKS_TO_END: Final = 50
 """Calls have ended all that time: whether the others would do is tried."""
 
 
-_Task = tuple[Callable[..., object], tuple[Any, ...], Ended]
+_Task = tuple[Callable[..., object], tuple[Any, ...], CallCompletion]
 
 
 class CallPool:
@@ -51,11 +51,11 @@ class CallPool:
         self._excused = 0
         """Calls that wait for something, or are taken to."""
         self._relieved = 0
-        """Of those, what ``relieve`` took to wait."""
+        """Of those, what ``unblock_stalled`` took to wait."""
         self._ended = 0
         """Calls; two threads may count one for both: it is looked at for whether it moves."""
         self._ended_before = 0
-        self._stands = True
+        self._existing = True
         """None ended before the last look; ``_alike`` looks in a row found it so, or not so."""
         self._alike = 0
         self._is_shut = False
@@ -68,7 +68,7 @@ class CallPool:
         """Calls that no thread has taken yet."""
         return self._tasks.qsize()
 
-    def submit(self, answer: Callable[..., object], /, *about: Any) -> Ended:
+    def submit(self, answer: Callable[..., object], /, *about: Any) -> CallCompletion:
         """Has a thread run it, which must not raise.
 
         Raises:
@@ -76,11 +76,13 @@ class CallPool:
         """
         if self._intake is not None:
             return self._intake.submit(self.begin, answer, about)
-        ended = Ended()
+        ended = CallCompletion()
         self.begin(ended, answer, about)
         return ended
 
-    def begin(self, ended: Ended, answer: Callable[..., object], about: tuple[Any, ...]) -> None:
+    def begin(
+        self, ended: CallCompletion, answer: Callable[..., object], about: tuple[Any, ...]
+    ) -> None:
         """Has a thread run a call whose request is there.
 
         Raises:
@@ -91,7 +93,7 @@ class CallPool:
         self._tasks.put((answer, about, ended))
 
     @contextmanager
-    def waiting(self) -> Iterator[None]:
+    def while_blocked(self) -> Iterator[None]:
         """Around what a call waits for: another thread runs meanwhile, if there may be one more."""
         with self._lock:
             self._excused += 1
@@ -102,20 +104,20 @@ class CallPool:
             with self._lock:
                 self._excused -= 1  # whoever ends a call first finds that one too many runs
 
-    def relieve(self) -> None:
+    def unblock_stalled(self) -> None:
         """To be called every now and then: where calls wait for a thread and none has ended for
         some looks, those that run are taken to wait for something, and as many more threads run.
         One look would not do: on a machine that is busy otherwise nothing ends for a while, too.
         """
         with self._lock:
-            stands = self._ended == self._ended_before
+            existing = self._ended == self._ended_before
             self._ended_before = self._ended
-            self._alike = self._alike + 1 if stands is self._stands else 1
-            self._stands = stands
-            if not self._tasks.qsize() or (not stands and self._alike >= _LOOKS_TO_END):
+            self._alike = self._alike + 1 if existing is self._existing else 1
+            self._existing = existing
+            if not self._tasks.qsize() or (not existing and self._alike >= _LOOKS_TO_END):
                 self._excused -= self._relieved
                 self._relieved = 0
-            elif stands and self._alike >= _LOOKS_TO_BEGIN:
+            elif existing and self._alike >= _LOOKS_TO_BEGIN:
                 self._alike = 0
                 for _ in range(self._at_once):
                     self._relieved += 1
@@ -172,7 +174,7 @@ class CallPool:
 
 
 def _connection_of(task: _Task) -> Hashable:
-    """The connection over which gRPC received a call; empty for whatever else is run."""
+    """Returns the connection over which gRPC received a call; empty for whatever else is run."""
     about = task[1]
     peer: Hashable = about[1].call.peer() if len(about) > 4 else ""
     return peer
@@ -188,10 +190,10 @@ _OWN: Final = _Own()
 
 @contextmanager
 def waiting_call() -> Iterator[None]:
-    """Around what the call of this thread waits for; see ``CallPool.waiting``."""
+    """Around what the call of this thread waits for; see ``CallPool.while_blocked``."""
     pool = _OWN.pool
     if pool is None:
         yield
         return
-    with pool.waiting():
+    with pool.while_blocked():
         yield

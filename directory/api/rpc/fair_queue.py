@@ -58,5 +58,5 @@ class FairQueue(Generic[T]):
         return item
 
     def qsize(self) -> int:
-        """How many items wait; while some are put or taken, about so many."""
+        """Returns how many items wait; while some are put or taken, about so many."""
         return self._tickets.qsize()

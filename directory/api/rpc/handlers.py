@@ -22,9 +22,13 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from directory.api.rpc.call_context import CURRENT, Call
-from directory.api.rpc.interceptors import access
+from directory.api.rpc.interceptors import call_log
 from directory.api.rpc.interceptors.errors import abort_with
-from directory.api.rpc.interceptors.malformed import Malformed, no_request, reader
+from directory.api.rpc.interceptors.malformed_request import (
+    MalformedRequest,
+    lenient_deserializer,
+    missing_request,
+)
 from directory.api.rpc.interceptors.request_bounds import RequestBounds
 from directory.api.rpc.long_calls import LongCalls
 from directory.api.rpc.request_intake import Received, takes_request
@@ -32,11 +36,11 @@ from directory.api.rpc.rights import Check, Threads, check_of
 from directory.api.rpc.stream_slots import StreamSlots
 from directory.api.rpc.unsent_answers import LARGE_BYTES, UnsentAnswers
 from directory.api.rpc.write_pool import WritePool
-from directory.server.authentication import Identities, Identity
-from directory.server.metrics.calls import CallMetrics
+from directory.server.authentication import Authenticator, Identity
+from directory.server.metrics.call_metrics import CallMetrics
 from resolver.errors import StoreUnavailable
 
-__all__ = ["CallBounds", "Pools", "Service", "generic_handler"]
+__all__ = ["CallBounds", "Pools", "Service", "bind_service"]
 
 Request = TypeVar("Request", bound=Message)
 Handler = Callable[[Any, Call], Any]
@@ -57,7 +61,7 @@ class Service(ABC):
     """Methods that may compute for long: they run on threads of their own, too."""
 
     @abstractmethod
-    def handlers(self) -> Mapping[str, Handler]:
+    def method_handlers(self) -> Mapping[str, Handler]:
         """By method name, as in the contract. What is not there is UNIMPLEMENTED."""
 
 
@@ -82,25 +86,25 @@ class CallBounds:
     """Answers that wait to be read."""
 
 
-def generic_handler(
+def bind_service(
     service: Service,
     call_seconds: float,
     pools: Pools,
     calls: CallMetrics,
     bounds: CallBounds,
-    identities: Identities | None = None,
+    identities: Authenticator | None = None,
 ) -> grpc.GenericRpcHandler:
-    """The gRPC face of a service; ``calls`` counts what comes, ``identities`` says who calls; None:
-    nobody is told from anybody else.
+    """Returns the gRPC face of a service; ``calls`` counts what comes, ``identities`` says who
+    calls; None: nobody is told from anybody else.
 
     Also where the contract has one request, gRPC is told that there may be many: on the wire it is
     the same, and so the request is received before the call takes a thread (``request_intake``).
     """
     refusals: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
     methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
-    for name, handler in service.handlers().items():
+    for name, handler in service.method_handlers().items():
         method = service.descriptor.methods_by_name[name]
-        read = reader(GetMessageClass(method.input_type), bounds.requests)
+        read = lenient_deserializer(GetMessageClass(method.input_type), bounds.requests)
         known_as = f"{service.descriptor.name}/{name}"
         _refuse_other_threads(service, name, check_of(known_as), streams=method.server_streaming)
         if method.server_streaming:
@@ -153,14 +157,14 @@ class _Admission(grpc.GenericRpcHandler):
         self, handler_call_details: grpc.HandlerCallDetails
     ) -> grpc.RpcMethodHandler[Any, Any] | None:
         refuse = self._refusals.get(handler_call_details.method)
-        if refuse is not None and self._writes.refusal:
+        if refuse is not None and self._writes.rejection_reason:
             return refuse
         return self._every.service(handler_call_details)
 
 
 def _refusing(writes: WritePool) -> Handler:
     def refuse(*_: object) -> NoReturn:
-        why = writes.refusal or "too many changes at once"
+        why = writes.rejection_reason or "too many changes at once"
         raise StoreUnavailable(f"{why}; nothing was written", effect="none")
 
     return refuse
@@ -176,7 +180,7 @@ def _with_first(
 ) -> Callable[[Any, grpc.ServicerContext], Iterator[Any]]:
     def with_first(first: Received, context: grpc.ServicerContext) -> Iterator[Any]:
         request = first.request
-        return behave(no_request() if request is None else request, context)
+        return behave(missing_request() if request is None else request, context)
 
     return with_first
 
@@ -186,17 +190,17 @@ def _unary(
     method: str,
     calls: CallMetrics,
     call_seconds: float,
-    identities: Identities | None = None,
+    identities: Authenticator | None = None,
     unsent: UnsentAnswers | None = None,
 ) -> Callable[[Any, grpc.ServicerContext], Any]:
     # This is the way of every call, a million of them a minute: what can be looked up once is.
     clock, observe = time.monotonic, calls.unary(method, "OK").observe
-    current, is_wanted = CURRENT, access.is_wanted
+    current, is_wanted = CURRENT, call_log.is_success_logged
 
     def behave(first: Received, context: grpc.ServicerContext) -> Any:
         request = first.request
         if request is None:
-            request = no_request()
+            request = missing_request()
         started = clock()
         call = Call(
             started + min(context.time_remaining() * _SHARE, call_seconds),
@@ -207,8 +211,8 @@ def _unary(
         current.call = call
         try:
             if identities is not None:
-                _identify(call, identities.of(context, method))
-            if type(request) is Malformed:
+                _identify(call, identities.authenticate(context, method))
+            if type(request) is MalformedRequest:
                 raise request.error
             answer = handler(request, call)
             if unsent is not None:
@@ -218,12 +222,12 @@ def _unary(
             seconds = clock() - started
             observe(seconds)
             if is_wanted():
-                access.answered(method, request, "OK", seconds)
+                call_log.log_success(method, request, "OK", seconds)
             return answer
         except Exception as error:  # noqa: BLE001 - whatever it is becomes a status
             seconds = clock() - started
-            calls.unary(method, access.code_of(error)).observe(seconds)
-            access.failed(method, request, error, seconds)
+            calls.unary(method, call_log.code_of(error)).observe(seconds)
+            call_log.log_failure(method, request, error, seconds)
             abort_with(error, context, call.request_id)
         finally:
             current.call = None
@@ -242,7 +246,7 @@ def _stream(
     method: str,
     calls: CallMetrics,
     slots: StreamSlots,
-    identities: Identities | None = None,
+    identities: Authenticator | None = None,
 ) -> Callable[[Any, grpc.ServicerContext], Iterator[Any]]:
     def behave(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
         # A stream lives as long as both sides want it: no deadline of ours.
@@ -259,21 +263,21 @@ def _stream(
         CURRENT.call = call
         try:
             if identities is not None:
-                _identify(call, identities.of(context, method))
-            if type(request) is Malformed:
+                _identify(call, identities.authenticate(context, method))
+            if type(request) is MalformedRequest:
                 raise request.error
             with slots.hold(method, call.peer, call.principal):
                 yield from handler(request, call)
             code = "OK" if context.is_active() else "CANCELLED"
         except Exception as error:  # noqa: BLE001 - whatever it is becomes a status
             if context.is_active():
-                code = access.code_of(error)
-                access.failed(method, request, error, time.monotonic() - started)
+                code = call_log.code_of(error)
+                call_log.log_failure(method, request, error, time.monotonic() - started)
                 abort_with(error, context, call.request_id)
         finally:
             calls.stream_ended(method, code)
-            if code in {"OK", "CANCELLED"} and access.is_wanted():
-                access.answered(method, request, code, time.monotonic() - started)
+            if code in {"OK", "CANCELLED"} and call_log.is_success_logged():
+                call_log.log_success(method, request, code, time.monotonic() - started)
             # Who drops a stream before its end may do so in another thread, at another call.
             if CURRENT.call is call:
                 CURRENT.call = None

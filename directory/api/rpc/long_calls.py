@@ -12,8 +12,8 @@ from typing import Any, Final
 from kdir.v1 import resolve_pb2
 
 from directory.api.rpc.call_pool import CallPool
-from directory.api.rpc.interceptors.malformed import Malformed
-from directory.api.rpc.request_intake import Ended, Received, RequestIntake
+from directory.api.rpc.interceptors.malformed_request import MalformedRequest
+from directory.api.rpc.request_intake import CallCompletion, Received, RequestIntake
 
 __all__ = ["SHORT_PATHS", "LongCalls"]
 
@@ -31,11 +31,13 @@ class LongCalls:
         self._long: Final = long
         self._intake: Final = intake
 
-    def submit(self, answer: Callable[..., object], /, *about: Any) -> Ended:
+    def submit(self, answer: Callable[..., object], /, *about: Any) -> CallCompletion:
         """Has a thread run a call once its request is there."""
         return self._intake.submit(self._begin, answer, about)
 
-    def _begin(self, ended: Ended, answer: Callable[..., object], about: tuple[Any, ...]) -> None:
+    def _begin(
+        self, ended: CallCompletion, answer: Callable[..., object], about: tuple[Any, ...]
+    ) -> None:
         pool = self._short if _is_short(about) else self._long
         pool.begin(ended, answer, about)
 
@@ -45,4 +47,4 @@ def _is_short(about: tuple[Any, ...]) -> bool:
     request = first.request if isinstance(first, Received) else None
     if isinstance(request, resolve_pb2.BatchResolveRequest):
         return len(request.paths) <= SHORT_PATHS
-    return isinstance(request, Malformed | None)
+    return isinstance(request, MalformedRequest | None)

@@ -26,7 +26,7 @@ from grpc._cython import cygrpc  # type: ignore[attr-defined]
 from resolver.error_status import to_status
 from resolver.errors import LimitExceeded
 
-__all__ = ["Ended", "Received", "RequestIntake", "takes_request", "unsupported"]
+__all__ = ["CallCompletion", "Received", "RequestIntake", "takes_request", "unsupported"]
 
 Behaviour = TypeVar("Behaviour", bound=Callable[..., object])
 
@@ -45,7 +45,7 @@ _FREED_AT_ONCE: Final = 8
 at a time, so that a flood copies the list of them once for many."""
 
 
-class Ended:
+class CallCompletion:
     """The part of a future that gRPC uses: the callback that runs when a call has ended."""
 
     __slots__ = ("_callback", "_has_ended", "_lock", "_on_end")
@@ -92,10 +92,10 @@ class _Unfinished:
     event: Any
     state: Any
     since: float
-    ended: Ended
+    ended: CallCompletion
 
 
-Begin = Callable[[Ended, Callable[..., object], tuple[Any, ...]], None]
+Begin = Callable[[CallCompletion, Callable[..., object], tuple[Any, ...]], None]
 """Gives a call to a pool: what ends with it, the function, and its arguments."""
 
 
@@ -138,24 +138,24 @@ class RequestIntake:
         about: tuple[Any, ...],
         *,
         is_stream: bool = False,
-    ) -> Ended:
+    ) -> CallCompletion:
         """Receives the request of a call that gRPC submits to a pool, then has ``begin`` run it.
 
         Calls that take their messages themselves begin at once. ``is_stream``: it is bounded as an
         open stream, and not as a call.
         """
         if len(about) < 4 or not getattr(about[3], _MARK, False):
-            ended = Ended()
+            ended = CallCompletion()
             begin(ended, answer, about)
             return ended
         run, event, state, behave, _, read, write = about
         if not (is_stream or self._take_call()):
             why = f"{self._most_calls} calls are under way (limits.concurrent_calls); ask again"
             _abort(event, state, LimitExceeded(why, limit=self._most_calls))
-            ended = Ended()
+            ended = CallCompletion()
             ended.end()
             return ended
-        ended = Ended() if is_stream else Ended(self._give_call_back)
+        ended = CallCompletion() if is_stream else CallCompletion(self._give_call_back)
         call = _Unfinished(event, state, self._clock(), ended)
         key = id(call)
         receive = _server._receive_message(state, event.call, read)  # noqa: SLF001
@@ -243,7 +243,7 @@ def takes_request(behave: Behaviour) -> Behaviour:
 
 
 def unsupported() -> str:
-    """What of this version of grpcio is not as this module expects it; empty = nothing."""
+    """Returns what of this version of grpcio is not as this module expects it; empty = nothing."""
     for body in _BODIES:
         found = tuple(inspect.signature(body).parameters)
         if found != _PARAMETERS:

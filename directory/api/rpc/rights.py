@@ -1,7 +1,7 @@
 """The table of all methods: the right that each takes, on what, what decides it, and its threads.
 
-``Guarding`` takes the rights on clusters from here, ``handlers.py`` lets no server start with a
-method that has no row or runs on other threads, and a table of docs/security.md is made from it.
+``AccessControl`` takes the rights on clusters from here, ``handlers.py`` lets no server start with
+a method that has no row or runs on other threads, and a table of docs/security.md is made from it.
 Rights on entries depend on what a request says: there a row names the function that decides.
 """
 
@@ -35,16 +35,18 @@ class Check:
     by: str
     """The function that decides, as ``module:name`` below ``directory.api``."""
     cluster: Operation | None = None
-    """The right on the cluster that ``Guarding`` asks for; what else is asked is in ``takes``."""
+    """The right on the cluster that ``AccessControl`` asks for; what else is asked is
+    in ``takes``.
+    """
     while_loading: bool = False
     """Where access is open, also before anything is loaded."""
     threads: Threads = Threads.CALLS
 
 
-_ADMIN: Final = "access_control:Guarding.require_admin"
-_COMMAND: Final = "authorizing:authorizing"
-_SEES: Final = "caller_view:Sight.find"
-_ARMING: Final = "authorizing:authorizing_on"
+_ADMIN: Final = "access_control:AccessControl.require_admin"
+_COMMAND: Final = "write_authorization:authorize_command"
+_SEES: Final = "caller_view:CallerView.resolve_kind"
+_ARMING: Final = "write_authorization:authorizing_on"
 
 
 def _on_cluster(
@@ -77,12 +79,14 @@ _GRANTS: Final = _command(
 CHECKS: Final[Mapping[str, Check]] = MappingProxyType(
     {
         "ResolveService/Resolve": Check(
-            takes="DESCRIBE on the entry", by="caller_view:Sight.outcome"
+            takes="DESCRIBE on the entry", by="caller_view:CallerView.encode_outcome"
         ),
         "ResolveService/BatchResolve": Check(
-            takes="DESCRIBE on each entry", by="caller_view:Sight.outcome"
+            takes="DESCRIBE on each entry", by="caller_view:CallerView.encode_outcome"
         ),
-        "ResolveService/Locate": Check(takes="DESCRIBE on the topic", by="caller_view:Sight.sees"),
+        "ResolveService/Locate": Check(
+            takes="DESCRIBE on the topic", by="caller_view:CallerView.can_describe"
+        ),
         "DirectoryService/GetEntry": Check(takes="DESCRIBE on the entry", by=_SEES),
         "DirectoryService/ListEntries": Check(
             takes="DESCRIBE on the directory, and on each entry that is listed", by=_SEES
@@ -115,19 +119,19 @@ CHECKS: Final[Mapping[str, Check]] = MappingProxyType(
         "FederationService/Link": Check(
             takes="a certificate of the child's cluster id; without certificates CLUSTER_ACTION on "
             "the cluster",
-            by="access_control:Guarding.check_link",
+            by="access_control:AccessControl.require_link_right",
             cluster=Operation.CLUSTER_ACTION,
             threads=Threads.STREAMS,
         ),
         "FederationService/ListMounts": Check(
             takes="that DESCRIBE on the mount is not denied; of those that wait: DESCRIBE on the "
             "cluster",
-            by="caller_view:Sight.may_refer",
+            by="caller_view:CallerView.can_refer_to",
         ),
         "ScanService/ScanTopics": Check(
             takes="DESCRIBE on something in the directory, and on each topic, in the tree that is "
             "read and now",
-            by="caller_view:Sight.sees",
+            by="caller_view:CallerView.can_describe",
         ),
         "PolicyService/GetEffectivePolicies": Check(takes="DESCRIBE on the entry", by=_SEES),
         "PolicyService/PlanArming": _ARMS,
@@ -138,7 +142,7 @@ CHECKS: Final[Mapping[str, Check]] = MappingProxyType(
         "AccessService/CheckAccess": Check(
             takes="of oneself nothing, of what is hidden as of what is not there; of others "
             "DESCRIBE on the entry",
-            by="present:may_ask_about",
+            by="visibility:can_query_access",
         ),
         "AccessService/AuthorizeAny": Check(
             takes="of oneself nothing; of others DESCRIBE on the cluster",
@@ -166,7 +170,7 @@ take no right and tell nothing of the tree.
 
 
 def check_of(method: str) -> Check:
-    """The row of a method such as ``AdminService/Backup``.
+    """Returns the row of a method such as ``AdminService/Backup``.
 
     Raises:
         LookupError: it has none, so no server may offer it.
@@ -181,7 +185,7 @@ def check_of(method: str) -> Check:
 
 
 def cluster_check(method: str) -> tuple[Operation, Check]:
-    """The right on the cluster that a method takes.
+    """Returns the right on the cluster that a method takes.
 
     Raises:
         LookupError: it takes none, or has no row.
@@ -193,7 +197,7 @@ def cluster_check(method: str) -> tuple[Operation, Check]:
 
 
 def table() -> str:
-    """The table of docs/security.md."""
+    """Returns the table of docs/security.md."""
     rows = ["| RPC | takes | decided by | threads |", "|---|---|---|---|"]
     rows += [
         f"| {method} | {check.takes} | `{check.by.replace(':', '.')}` | `{check.threads.value}` |"

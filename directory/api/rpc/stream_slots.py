@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, Final, NoReturn
 
-from directory.api.rpc.request_intake import Ended, RequestIntake
+from directory.api.rpc.request_intake import CallCompletion, RequestIntake
 from resolver.errors import LimitExceeded
 
 __all__ = ["StreamPool", "StreamSlots"]
@@ -34,7 +34,7 @@ class StreamPool(ThreadPoolExecutor):
         """Runs a call on a thread."""
         return self._intake.submit(self._begin, fn, args, is_stream=True)
 
-    def _begin(self, ended: Ended, fn: Any, args: tuple[Any, ...]) -> None:
+    def _begin(self, ended: CallCompletion, fn: Any, args: tuple[Any, ...]) -> None:
         super().submit(fn, *args).add_done_callback(lambda _: ended.end())
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final
 
-from directory.api.rpc.request_intake import Ended, RequestIntake
+from directory.api.rpc.request_intake import CallCompletion, RequestIntake
 
 __all__ = ["WritePool"]
 
@@ -54,7 +54,9 @@ class WritePool(ThreadPoolExecutor):
             return self._intake.submit(self._begin, fn, args)
         return self._submit(fn, args, kwargs)
 
-    def _begin(self, ended: Ended, fn: Callable[..., object], args: tuple[Any, ...]) -> None:
+    def _begin(
+        self, ended: CallCompletion, fn: Callable[..., object], args: tuple[Any, ...]
+    ) -> None:
         self._submit(fn, args, {}).add_done_callback(lambda _: ended.end())
 
     def _submit(
@@ -82,7 +84,7 @@ class WritePool(ThreadPoolExecutor):
             self._moved_at = self._clock()
 
     @property
-    def refusal(self) -> str:
+    def rejection_reason(self) -> str:
         """Why one more call would be of no use; empty = it is welcome."""
         with self._lock:
             waiting = self._inside - self._threads_most

@@ -2,7 +2,7 @@
 
 Each round looks at all that is wished, on record and in Kafka, and does a part of what follows, at
 a rate that is a setting; so every step may be the last one of a process. Refuses to decide what is
-asked (``acl_judging.py``), to ask it (``acl_batch.py``), and to act while what is inherited is not
+asked (``acl_diff.py``), to ask it (``acl_batch.py``), and to act while what is inherited is not
 known.
 """
 
@@ -16,29 +16,34 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from directory.access.grant import ResourceKind
-from directory.kafka.acl import Acl, Resource
-from directory.kafka.applying.acl_batch import AclBatch, AclTally, Lately
-from directory.kafka.applying.acl_judging import TAKEOVER, AclRules, AclVerdict
-from directory.kafka.applying.acl_survey import AclSurvey, FoundAcls, scope_of
+from directory.kafka.acl_values import Acl, Resource
+from directory.kafka.admin_contract import KafkaAdmin
+from directory.kafka.applying.acl_batch import AclBatch, AclBatchResult, RecentAclChanges
+from directory.kafka.applying.acl_diff import TAKEOVER, AclDiff, AclDiffOptions
+from directory.kafka.applying.acl_diffs_by_resource import AclDiffs, FoundAcls, arming_scope
 from directory.kafka.applying.desired_acls import start_of
 from directory.kafka.applying.last_applied_acls import ACL_BASIS
-from directory.kafka.applying.pushed import ARMED, Mark, armed_anywhere, marks
-from directory.kafka.compare import Recorded
-from directory.kafka.contract import KafkaAdmin
+from directory.kafka.applying.last_applied_configs import (
+    ARMED,
+    ArmedRecord,
+    armed_anywhere,
+    armed_records,
+)
 from directory.kafka.fenced_commits import TopicCommits
-from directory.kafka.inheritance import WORDS_FROM_ABOVE, basis_of, missing_word
-from directory.kafka.pin_and_stop import KafkaFacts
+from directory.kafka.inherited_basis import INHERITED_KEYS, inherited_basis, why_inherited_missing
+from directory.kafka.metadata_diff import RecordedTopic
+from directory.kafka.pin_and_stop import PinAndStop
 from directory.kafka.reconciler_settings import ACLS, KafkaSettings
 from directory.namespace.entry import Directory, Topic
 from directory.namespace.keys import ENTRY, GRANTS, parse_entry_key
 from directory.namespace.snapshot import Container, Snapshot
 from directory.namespace.tree_nodes import ROOT_KEY
 from directory.store.base import Put, Write
-from directory.store.replica import Applied
+from directory.store.replica import AppliedCommit
 from resolver.errors import Internal, KafkaRefused, NotReady
 from resolver.path import Path
 
-__all__ = ["AclPusher"]
+__all__ = ["AclApplier"]
 
 _log = logging.getLogger(__name__)
 
@@ -56,7 +61,7 @@ _SHARE: Final = 2
 _MOST_REST_SECONDS: Final = 1.0
 """After a look so many times as long as it took, others' wishes come first; not for longer."""
 _ARMED: Final = ARMED + b"acls/"
-_HEARD_SECONDS: Final = 1.0
+_CONTACT_SECONDS: Final = 1.0
 """How often it is looked whether the parent was heard again."""
 
 
@@ -64,7 +69,7 @@ _HEARD_SECONDS: Final = 1.0
 class _Release:
     """An arming that is carried out."""
 
-    mark: Mark
+    mark: ArmedRecord
     resources: frozenset[Resource]
     released: bool
     """The plan was made on what holds now: its reader agreed to what waits."""
@@ -72,10 +77,10 @@ class _Release:
 
 
 @dataclass(slots=True)
-class _Round:
+class _AclRound:
     """What followed from one look, while it is carried out."""
 
-    verdicts: Sequence[AclVerdict]
+    verdicts: Sequence[AclDiff]
     looked_at: float
     cost: float
     """Seconds that the look took."""
@@ -83,10 +88,10 @@ class _Round:
     """To be recorded once all is done; empty = it is on record."""
     taken: int = 0
     """So many verdicts had their turn."""
-    tally: AclTally = field(default_factory=AclTally)
+    tally: AclBatchResult = field(default_factory=AclBatchResult)
 
-    def take(self, most: int) -> Sequence[AclVerdict]:
-        """The next ones: so many resources, and not much more calls."""
+    def next_changes(self, most: int) -> Sequence[AclDiff]:
+        """Returns the next ones: so many resources, and not much more calls."""
         start, resources, calls = self.taken, 0, 0
         while self.taken < len(self.verdicts):
             one = self.verdicts[self.taken]
@@ -98,7 +103,7 @@ class _Round:
         return self.verdicts[start : self.taken]
 
 
-class AclPusher:
+class AclApplier:
     """For one leader. ``hint`` and ``next_due`` may be called from any thread, the rest by one.
 
     Args:
@@ -124,14 +129,14 @@ class AclPusher:
         self._mount_at = mount_at
         self._unconfirmed = unconfirmed_seconds
         self._clock = clock
-        self._lately = Lately(clock)
+        self._lately = RecentAclChanges(clock)
         self._batch = AclBatch(cluster, commits, self._lately, clock)
         # Who comes new into office looks at everything.
         self._dirty = True
         self._not_before = 0.0
         self._look_at = math.inf
         self._releases: dict[bytes, _Release] = {}
-        self._round: _Round | None = None
+        self._round: _AclRound | None = None
         self.foreign: Mapping[Resource, frozenset[Acl]] = {}
         """What Kafka had at the last look that is neither wished nor ours, of what is armed."""
         self.note = ""
@@ -139,8 +144,8 @@ class AclPusher:
 
     # -- what may want pushing -----------------------------------------------------------------
 
-    def hint(self, applied: Applied) -> bool:
-        """Note what a commit changed; whether that may want pushing."""
+    def hint(self, applied: AppliedCommit) -> bool:
+        """Notes what a commit changed; whether that may want pushing."""
         if ACLS not in self._settings.ceiling:
             return False
         if not applied.reloaded:
@@ -161,8 +166,8 @@ class AclPusher:
 
     # -- one step ------------------------------------------------------------------------------
 
-    def push(self, admin: KafkaAdmin) -> None:
-        """Do a part of what is due: at most so much as the rate allows.
+    def apply_due(self, admin: KafkaAdmin) -> None:
+        """Does a part of what is due: at most so much as the rate allows.
 
         Raises:
             KafkaUnavailable, LeadershipLost, StoreUnavailable
@@ -173,43 +178,43 @@ class AclPusher:
         if not armed_anywhere(snapshot, ACLS):
             self._look_at, self._round = math.inf, None
             return
-        self.note = missing_word(snapshot, has_parent=self._settings.has_parent)
+        self.note = why_inherited_missing(snapshot, has_parent=self._settings.has_parent)
         if self.note:
             self._again(_AGAIN_SECONDS)
             return
         going_on, self._round = self._round, None
         try:
             if going_on is None or not is_fresh or self._is_old(going_on):
-                going_on = self._look(snapshot, admin)
+                going_on = self._plan_round(snapshot, admin)
             if going_on is not None:
                 self._carry_on(going_on, admin)
         except (KafkaRefused, NotReady) as reason:
             if self.note != reason.message:
                 _log.warning("%s: no ACLs are pushed: %s", self._cluster, reason.message)
             self.note = reason.message
-            self._tell(reason.message)
+            self._record_wait_reason(reason.message)
             self._again(_REFUSED_SECONDS)
         except BaseException:
             self._dirty = True
             raise
 
-    def _is_old(self, one: _Round) -> bool:
+    def _is_old(self, one: _AclRound) -> bool:
         return self._clock() - one.looked_at > _FRESH_SECONDS
 
-    def _tell(self, words: str) -> None:
+    def _record_wait_reason(self, message: str) -> None:
         """Whoever waits for an arming is to know why it is not carried out yet."""
-        told = [replace(one.mark, message=words) for one in self._releases.values()]
-        self._commits.put_all([new.to_put() for new in told if not self._has_said(new)])
+        reported = [replace(one.mark, message=message) for one in self._releases.values()]
+        self._commits.put_all([new.to_put() for new in reported if not self._has_reported(new)])
 
-    def _has_said(self, mark: Mark) -> bool:
+    def _has_reported(self, mark: ArmedRecord) -> bool:
         return self._latest().fact(mark.key) == mark.to_put().value
 
     def _again(self, seconds: float) -> None:
         self._dirty = True
         self._not_before = self._clock() + seconds
 
-    def prepare(self, topics: Sequence[Recorded], admin: KafkaAdmin) -> Mapping[str, str]:
-        """Make the ACLs of topics that are about to be made; why some of them have to wait, by
+    def prepare(self, topics: Sequence[RecordedTopic], admin: KafkaAdmin) -> Mapping[str, str]:
+        """Makes the ACLs of topics that are about to be made; why some of them have to wait, by
         physical name.
 
         Raises:
@@ -224,8 +229,8 @@ class AclPusher:
             return self._prepare(snapshot, named, making, admin)
         except KafkaRefused as reason:
             survey = self._survey(snapshot, making)
-            wished = named & survey.wishes.by_resource.keys()
-            return {one.name: f"its ACLs wait: {reason.message}" for one in wished}
+            desired_config = named & survey.desired_set.by_resource.keys()
+            return {one.name: f"its ACLs wait: {reason.message}" for one in desired_config}
         except NotReady as reason:
             return {one.name: f"its ACLs wait: {reason.message}" for one in named}
 
@@ -237,53 +242,59 @@ class AclPusher:
         admin: KafkaAdmin,
     ) -> Mapping[str, str]:
         survey = self._survey(snapshot, making)
-        wished = survey.wishes.by_resource
-        waits = {one.name: _UNREADABLE for one in named & wished.keys() if not wished[one].known}
+        desired_config = survey.desired_set.by_resource
+        waits = {
+            one.name: _UNREADABLE
+            for one in named & desired_config.keys()
+            if not desired_config[one].known
+        }
         looked_at, view = self._clock(), admin.acls()
-        rules = AclRules(mend=self._settings.mend, open_to_all=view.open_to_all)
+        rules = AclDiffOptions(
+            revert_external_changes=self._settings.mend, open_to_all=view.open_to_all
+        )
         found = FoundAcls(self._lately.correct(view.bindings))
-        verdicts = survey.verdicts(found, lambda _: rules, named & wished.keys())
+        verdicts = survey.verdicts(found, lambda _: rules, named & desired_config.keys())
         verdicts = _within_limit(verdicts, self._settings.acl_limit - view.count)
         tally = self._batch.carry_out(verdicts, admin, looked_at)
         for one in verdicts:
-            words = one.asked.waits or one.asked.refused or tally.undone.get(one.resource, "")
-            if words:
-                waits[one.resource.name] = f"its ACLs wait: {words}"
+            message = one.asked.waits or one.asked.refused or tally.undone.get(one.resource, "")
+            if message:
+                waits[one.resource.name] = f"its ACLs wait: {message}"
         return waits
 
     # -- one round -----------------------------------------------------------------------------
 
-    def _survey(self, snapshot: Snapshot, making: frozenset[int] = frozenset()) -> AclSurvey:
+    def _survey(self, snapshot: Snapshot, making: frozenset[int] = frozenset()) -> AclDiffs:
         expired = self._has_expired()
-        return AclSurvey(snapshot, self._mount_at(snapshot), expired=expired, making=making)
+        return AclDiffs(snapshot, self._mount_at(snapshot), expired=expired, making=making)
 
     def _has_expired(self) -> bool:
         most = self._settings.grants_max_age_seconds
         return most is not None and self._unconfirmed() > most
 
-    def _look(self, snapshot: Snapshot, admin: KafkaAdmin) -> _Round | None:
-        """What is to be done now; None where that cannot be said."""
+    def _plan_round(self, snapshot: Snapshot, admin: KafkaAdmin) -> _AclRound | None:
+        """Returns what is to be done now; None where that cannot be said."""
         started, mount = self._clock(), self._mount_at(snapshot)
         survey = self._survey(snapshot)
         for resource in survey.unreadable:
             _log.error(
                 "%s: ACLs of %s are left alone: their record is unreadable", self._cluster, resource
             )
-        basis = basis_of(snapshot, mount)
+        basis = inherited_basis(snapshot, mount)
         self._take_releases(snapshot, mount, basis)
         guarded = (snapshot.fact(ACL_BASIS) or b"").decode(errors="replace") != basis
         if survey.is_empty:
-            return _Round((), started, self._clock() - started, basis if guarded else "")
+            return _AclRound((), started, self._clock() - started, basis if guarded else "")
         # The last sweep is up to half a minute old, and now something may be changed.
-        if admin.cluster_id() != KafkaFacts.of(snapshot).pinned:
+        if admin.cluster_id() != PinAndStop.load(snapshot).pinned:
             self._again(_AGAIN_SECONDS)
             return None
         looked_at, view = self._clock(), admin.acls()
 
-        def rules_of(resource: Resource) -> AclRules:
+        def rules_of(resource: Resource) -> AclDiffOptions:
             release = [one for one in self._releases.values() if resource in one.resources]
-            return AclRules(
-                mend=self._settings.mend,
+            return AclDiffOptions(
+                revert_external_changes=self._settings.mend,
                 guarded=guarded,
                 released=any(one.released for one in release),
                 takeover=any(one.mark.takeover for one in release),
@@ -296,11 +307,11 @@ class AclPusher:
         verdicts = _within_limit(verdicts, self._settings.acl_limit - view.count)
         verdicts.sort(key=lambda one: not one.takes)
         cost = self._clock() - started
-        return _Round(verdicts, looked_at, cost, basis if guarded else "")
+        return _AclRound(verdicts, looked_at, cost, basis if guarded else "")
 
-    def _carry_on(self, one: _Round, admin: KafkaAdmin) -> None:
+    def _carry_on(self, one: _AclRound, admin: KafkaAdmin) -> None:
         """A part of a round, as large as the rate allows."""
-        batch = one.take(max(1, min(_BATCH, int(self._settings.changes_per_second))))
+        batch = one.next_changes(max(1, min(_BATCH, int(self._settings.changes_per_second))))
         tally = self._batch.carry_out(batch, admin, one.looked_at)
         one.tally.add(tally)
         for release in self._releases.values():
@@ -316,14 +327,14 @@ class AclPusher:
         most = self._settings.grants_max_age_seconds
         if most is not None:
             left = most - self._unconfirmed()
-            self._look_at = min(self._look_at, now + max(left, _HEARD_SECONDS))
+            self._look_at = min(self._look_at, now + max(left, _CONTACT_SECONDS))
         if one.tally.unsure:
             self._again(_AGAIN_SECONDS)
         else:
             self._finish(one)
 
     def _take_releases(self, snapshot: Snapshot, mount: Path, basis: str) -> None:
-        pending = {mark.key: mark for mark in marks(snapshot, ACLS) if mark.pending}
+        pending = {mark.key: mark for mark in armed_records(snapshot, ACLS) if mark.pending}
         self._releases = {
             key: one
             for key, one in self._releases.items()
@@ -333,11 +344,11 @@ class AclPusher:
             start = start_of(snapshot, mark)
             if start is None:
                 continue  # it is gone; the mark stays, and says nothing
-            scope = scope_of(snapshot, mount, start, expired=self._has_expired())
+            scope = arming_scope(snapshot, mount, start, expired=self._has_expired())
             made = self._releases[key].made if key in self._releases else 0
             self._releases[key] = _Release(mark, scope, mark.basis == basis, made)
 
-    def _finish(self, one: _Round) -> None:
+    def _finish(self, one: _AclRound) -> None:
         """All was looked at, and what followed is done: record it."""
         writes = [Put(ACL_BASIS, one.basis.encode())] if one.basis else []
         undone = one.tally.undone
@@ -361,8 +372,8 @@ class AclPusher:
 _UNREADABLE: Final = "its ACLs wait: grants on its path cannot be read"
 
 
-def _within_limit(verdicts: Sequence[AclVerdict], room: int) -> list[AclVerdict]:
-    """What is too much for the brokers waits; and so does what nobody said it may close."""
+def _within_limit(verdicts: Sequence[AclDiff], room: int) -> list[AclDiff]:
+    """Returns what is too much for the brokers waits; and so does what nobody said it may close."""
     found = []
     for verdict in verdicts:
         one = verdict.waiting(TAKEOVER) if verdict.opens else verdict
@@ -376,11 +387,11 @@ def _within_limit(verdicts: Sequence[AclVerdict], room: int) -> list[AclVerdict]
     return found
 
 
-def matters(applied: Applied, write: Write) -> bool:
-    """Whether a commit's write may change what is wished."""
+def matters(applied: AppliedCommit, write: Write) -> bool:
+    """True if a commit's write may change what is wished."""
     key = write.key
     if not key.startswith(ENTRY):
-        return key.startswith((GRANTS, _ARMED)) or key in WORDS_FROM_ABOVE
+        return key.startswith((GRANTS, _ARMED)) or key in INHERITED_KEYS
     if key == ROOT_KEY:
         return True
     parent_id, is_topic, name = parse_entry_key(key)

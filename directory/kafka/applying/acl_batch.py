@@ -3,7 +3,7 @@
 What is asked is on record before it is asked (as in ``config_batch.py``). At no moment does Kafka
 allow somebody something that is allowed neither before nor after (A4): denies are added
 first and removed last, and what has ACLs before and after has some all the time. Refuses to decide
-what is asked (``acl_judging.py``).
+what is asked (``acl_diff.py``).
 """
 
 from __future__ import annotations
@@ -15,12 +15,19 @@ from types import MappingProxyType
 from typing import Final, assert_never
 
 from directory.access.grant import Permission
-from directory.kafka.acl import Acl, Binding, Resource
-from directory.kafka.applying.acl_judging import CALL_ORDER, AclVerdict, acl_calls_hash
-from directory.kafka.contract import AlreadySo, Done, KafkaAdmin, Outcome, Refused, Unknown
+from directory.kafka.acl_values import Acl, AclBinding, Resource
+from directory.kafka.admin_contract import (
+    AlreadyDone,
+    KafkaAdmin,
+    Outcome,
+    OutcomeUnknown,
+    Rejected,
+    Succeeded,
+)
+from directory.kafka.applying.acl_diff import CALL_ORDER, AclDiff, acl_calls_hash
 from directory.kafka.fenced_commits import TopicCommits
 
-__all__ = ["AclBatch", "AclTally", "Lately"]
+__all__ = ["AclBatch", "AclBatchResult", "RecentAclChanges"]
 
 _log = logging.getLogger(__name__)
 
@@ -30,19 +37,19 @@ _LATELY_SECONDS: Final = 30.0
 """For so long some broker may show what was before a change of ours."""
 
 
-class Lately:
+class RecentAclChanges:
     """What this process changed a short while ago, for brokers that do not know it yet."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._changed: dict[Binding, tuple[bool, float]] = {}
+        self._changed: dict[AclBinding, tuple[bool, float]] = {}
 
-    def note(self, binding: Binding, *, added: bool) -> None:
+    def note(self, binding: AclBinding, *, added: bool) -> None:
         """It was added, or removed."""
         self._changed[binding] = (added, self._clock() + _LATELY_SECONDS)
 
-    def correct(self, shown: Iterable[Binding]) -> set[Binding]:
-        """What Kafka shows, as it will be once every broker knows."""
+    def correct(self, shown: Iterable[AclBinding]) -> set[AclBinding]:
+        """Returns what Kafka shows, as it will be once every broker knows."""
         now = self._clock()
         self._changed = {one: state for one, state in self._changed.items() if state[1] > now}
         added = {one for one, (was_added, _) in self._changed.items() if was_added}
@@ -50,7 +57,7 @@ class Lately:
 
 
 @dataclass(slots=True)
-class AclTally:
+class AclBatchResult:
     """What came of a batch."""
 
     made: dict[Resource, int] = field(default_factory=dict)
@@ -60,7 +67,7 @@ class AclTally:
     unsure: bool = False
     """Of some nothing could be said: they have to be looked at again."""
 
-    def add(self, more: AclTally) -> None:
+    def add(self, more: AclBatchResult) -> None:
         """What came of others."""
         self.made |= more.made
         self.undone |= more.undone
@@ -76,7 +83,11 @@ class AclBatch:
     """
 
     def __init__(
-        self, cluster: str, commits: TopicCommits, lately: Lately, clock: Callable[[], float]
+        self,
+        cluster: str,
+        commits: TopicCommits,
+        lately: RecentAclChanges,
+        clock: Callable[[], float],
     ) -> None:
         self._cluster = cluster
         self._commits = commits
@@ -84,14 +95,14 @@ class AclBatch:
         self._clock = clock
 
     def carry_out(
-        self, verdicts: Sequence[AclVerdict], admin: KafkaAdmin, looked_at: float
-    ) -> AclTally:
-        """Ask for what follows, and record what came of it; ``looked_at`` by the clock.
+        self, verdicts: Sequence[AclDiff], admin: KafkaAdmin, looked_at: float
+    ) -> AclBatchResult:
+        """Asks for what follows, and records what came of it; ``looked_at`` by the clock.
 
         Raises:
             KafkaUnavailable, KafkaRefused, LeadershipLost, StoreUnavailable
         """
-        tally = AclTally()
+        tally = AclBatchResult()
         self._commits.put_all(
             [one.asked.to_write(one.resource) for one in verdicts if one.asked != one.before]
         )
@@ -102,13 +113,13 @@ class AclBatch:
         def still() -> None:
             self._commits.check()
             if self._clock() - looked_at > _LOOK_SECONDS:
-                raise _LookedTooLongAgo
+                raise _StaleObservation
 
-        outcomes: dict[Binding, Outcome] = {}
+        outcomes: dict[AclBinding, Outcome] = {}
         try:
             for (adding, permission), is_ready in zip(CALL_ORDER, _READY, strict=True):
                 chosen = [
-                    Binding(one.resource, acl)
+                    AclBinding(one.resource, acl)
                     for one in asks
                     if is_ready(one, outcomes)
                     for acl in (one.add if adding else one.remove)
@@ -116,23 +127,23 @@ class AclBatch:
                 ]
                 ask = admin.add_acls if adding else admin.remove_acls
                 outcomes.update(ask(chosen, still) if chosen else {})
-        except _LookedTooLongAgo:
+        except _StaleObservation:
             _log.warning("%s: %d ACL resources are looked at again", self._cluster, len(asks))
         finally:
             self._record(asks, outcomes, tally)
         return tally
 
     def _record(
-        self, asks: Sequence[AclVerdict], outcomes: dict[Binding, Outcome], tally: AclTally
+        self, asks: Sequence[AclDiff], outcomes: dict[AclBinding, Outcome], tally: AclBatchResult
     ) -> None:
         writes = []
         for verdict in asks:
             ours = dict(verdict.asked.ours)
-            words, left = "", set[Acl]()
+            message, left = "", set[Acl]()
             for acl in (*verdict.add, *verdict.remove):
-                binding, adding = Binding(verdict.resource, acl), acl in verdict.add
-                match outcomes.get(binding, Unknown("not asked yet")):
-                    case Done() | AlreadySo():
+                binding, adding = AclBinding(verdict.resource, acl), acl in verdict.add
+                match outcomes.get(binding, OutcomeUnknown("not asked yet")):
+                    case Succeeded() | AlreadyDone():
                         if adding:
                             ours[acl] = replace(ours[acl], done=True)
                         else:
@@ -140,53 +151,53 @@ class AclBatch:
                         self._lately.note(binding, added=adding)
                         tally.made[verdict.resource] = tally.made.get(verdict.resource, 0) + 1
                         _log.info("%s: ACL %s %s", self._cluster, "+" if adding else "-", binding)
-                    case Refused(why):
-                        words = why
+                    case Rejected(why):
+                        message = why
                         left.add(acl)
                         if adding:
                             ours.pop(acl, None)
                         _log.warning("%s: ACL %s refused: %s", self._cluster, binding, why)
-                    case Unknown(why):
+                    case OutcomeUnknown(why):
                         tally.unsure = True
                         left.add(acl)
                         tally.undone[verdict.resource] = why
                     case other:
                         assert_never(other)
             after = replace(verdict.asked, ours=MappingProxyType(ours))
-            if words:
+            if message:
                 refused = acl_calls_hash(left & set(verdict.add), left & set(verdict.remove))
-                after = replace(after, path=verdict.path, refused=words, refused_calls=refused)
-                tally.undone[verdict.resource] = words
+                after = replace(after, path=verdict.path, refused=message, refused_calls=refused)
+                tally.undone[verdict.resource] = message
             if after != verdict.asked:
                 writes.append(after.to_write(verdict.resource))
         self._commits.put_all(writes)
 
 
-class _LookedTooLongAgo(Exception):
+class _StaleObservation(Exception):
     """Somebody may have changed ACLs since."""
 
 
 # -- whether a resource is ready for each of the calls, in their order -----------------------------
 
 
-_Outcomes = dict[Binding, Outcome]
+_Outcomes = dict[AclBinding, Outcome]
 
 
-def _always(_: AclVerdict, __: _Outcomes) -> bool:
+def _always(_: AclDiff, __: _Outcomes) -> bool:
     return True
 
 
-def _has_denies(verdict: AclVerdict, outcomes: _Outcomes) -> bool:
+def _has_denies(verdict: AclDiff, outcomes: _Outcomes) -> bool:
     return _all_done(verdict, outcomes, verdict.add, Permission.DENY)
 
 
-def _has_something_left(verdict: AclVerdict, outcomes: _Outcomes) -> bool:
+def _has_something_left(verdict: AclDiff, outcomes: _Outcomes) -> bool:
     # A resource that would lose its last ACL may be open to all then.
     added = any(_done(verdict, acl, outcomes) for acl in verdict.add)
     return added or not (verdict.may_empty and verdict.add)
 
 
-def _has_lost_allows(verdict: AclVerdict, outcomes: _Outcomes) -> bool:
+def _has_lost_allows(verdict: AclDiff, outcomes: _Outcomes) -> bool:
     removed = _all_done(verdict, outcomes, verdict.remove, Permission.ALLOW)
     return removed and _has_denies(verdict, outcomes)
 
@@ -194,11 +205,11 @@ def _has_lost_allows(verdict: AclVerdict, outcomes: _Outcomes) -> bool:
 _READY: Final = (_always, _has_denies, _has_something_left, _has_lost_allows)
 
 
-def _done(verdict: AclVerdict, acl: Acl, outcomes: _Outcomes) -> bool:
-    return isinstance(outcomes.get(Binding(verdict.resource, acl)), Done | AlreadySo)
+def _done(verdict: AclDiff, acl: Acl, outcomes: _Outcomes) -> bool:
+    return isinstance(outcomes.get(AclBinding(verdict.resource, acl)), Succeeded | AlreadyDone)
 
 
 def _all_done(
-    verdict: AclVerdict, outcomes: _Outcomes, acls: Sequence[Acl], permission: Permission
+    verdict: AclDiff, outcomes: _Outcomes, acls: Sequence[Acl], permission: Permission
 ) -> bool:
     return all(_done(verdict, acl, outcomes) for acl in acls if acl.permission is permission)

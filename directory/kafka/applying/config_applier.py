@@ -1,8 +1,8 @@
 """Pushes to Kafka what holds below armed directories, for one elected reconciler, in its thread.
 
 Walks over the topics that may want it, part by part, at a rate that is a setting. Refuses to decide
-what is asked (``arming.py``), to ask it (``config_batch.py``), and to act while what is inherited
-is not known.
+what is asked (``config_diff.py``), to ask it (``config_batch.py``), and to act while what is
+inherited is not known.
 """
 
 from __future__ import annotations
@@ -15,15 +15,23 @@ from functools import partial
 from itertools import islice
 from typing import Final
 
-from directory.federation import facts
+from directory.federation import parent_state
 from directory.kafka import recorded_topics as walk
-from directory.kafka.applying import arming
-from directory.kafka.applying.altered import Altered
-from directory.kafka.applying.arming import Rules, Subject
-from directory.kafka.applying.config_batch import ConfigPushing, Tally, subjects_at
-from directory.kafka.applying.dirty_set import Hints, Noted
-from directory.kafka.applying.partition_growth import Room
-from directory.kafka.applying.pushed import BASIS, Mark, Pushed, armed_anywhere, marks, pushed_of
+from directory.kafka.admin_contract import KafkaAdmin
+from directory.kafka.applying import config_diff
+from directory.kafka.applying.config_batch import ConfigBatch, ConfigBatchResult, subjects_at
+from directory.kafka.applying.config_diff import ArmedTopic, ConfigDiffOptions
+from directory.kafka.applying.dirty_set import DirtyBatch, DirtySet
+from directory.kafka.applying.last_applied_configs import (
+    BASIS,
+    AppliedTopic,
+    ArmedRecord,
+    armed_anywhere,
+    armed_records,
+    load_applied_topic,
+)
+from directory.kafka.applying.partition_growth import PartitionQuota
+from directory.kafka.applying.recent_changes import RecentConfigChanges
 from directory.kafka.applying.releases import (
     Released,
     are_kept,
@@ -31,20 +39,23 @@ from directory.kafka.applying.releases import (
     keep_releases,
     releases_of,
 )
-from directory.kafka.compare import Recorded
-from directory.kafka.contract import KafkaAdmin
 from directory.kafka.fenced_commits import TopicCommits
-from directory.kafka.inheritance import basis_of, basis_without_kafka, missing_word
-from directory.kafka.pin_and_stop import KafkaFacts, was_unmanaged
+from directory.kafka.inherited_basis import (
+    basis_without_kafka,
+    inherited_basis,
+    why_inherited_missing,
+)
+from directory.kafka.metadata_diff import RecordedTopic
+from directory.kafka.pin_and_stop import PinAndStop, was_unmanaged
 from directory.kafka.reconciler_settings import CONFIGS, KafkaSettings
 from directory.namespace.entry import ROOT_ID
 from directory.namespace.snapshot import Snapshot
 from directory.namespace.topic_configs import same_value
-from directory.store.base import Remove, Write
-from directory.store.replica import Applied
+from directory.store.base import Delete, Write
+from directory.store.replica import AppliedCommit
 from resolver.path import Path
 
-__all__ = ["Pusher"]
+__all__ = ["ConfigApplier"]
 
 _log = logging.getLogger(__name__)
 
@@ -60,27 +71,28 @@ _SHOWN_SECONDS: Final = 0.1
 """From one look whether Kafka shows what it acknowledged to the next."""
 _AHEAD: Final = 1
 """So many batches that Kafka does not show yet may be under way when the next one is asked for: a
-broker that has its hands full with one is not given a queue of them (``altered.py``)."""
+broker that has its hands full with one is not given a queue of them (``recent_changes.py``)."""
 
 
 @dataclass(slots=True)
-class _Pass:
+class _ConfigPass:
     """A walk over topics that may want pushing."""
 
-    topics: Callable[[Snapshot], Iterator[Subject]]
-    rules: Rules
-    mark: Mark | None = None
+    topics: Callable[[Snapshot], Iterator[ArmedTopic]]
+    rules: ConfigDiffOptions
+    mark: ArmedRecord | None = None
     """The arming that it carries out."""
-    walk: Iterator[Subject] | None = None
-    tally: Tally = field(default_factory=Tally)
+    walk: Iterator[ArmedTopic] | None = None
+    tally: ConfigBatchResult = field(default_factory=ConfigBatchResult)
     through: bool = False
     """All was asked; Kafka may not show all of it yet."""
     not_before: float = 0.0
     """By the clock: some of it is tried again."""
 
 
-class Pusher:
-    """For one leader. ``hint`` and ``next_due`` may be called from any thread, ``push`` by one.
+class ConfigApplier:
+    """For one leader. ``hint`` and ``next_due`` may be called from any thread, ``apply_due`` by
+    one.
 
     Args:
         latest: the newest snapshot, which holds what was committed before.
@@ -95,7 +107,7 @@ class Pusher:
         commits: TopicCommits,
         latest: Callable[[], Snapshot],
         mount_at: Callable[[Snapshot], Path],
-        altered: Altered,
+        altered: RecentConfigChanges,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._cluster = cluster
@@ -104,11 +116,11 @@ class Pusher:
         self._latest = latest
         self._mount_at = mount_at
         self._clock = clock
-        self._rules = Rules(mend=settings.mend)
+        self._rules = ConfigDiffOptions(mend=settings.mend)
         self._altered = altered
-        self._pushing = ConfigPushing(cluster, commits, latest, mount_at, self._altered, clock)
-        self._hints = Hints()
-        self._passes: list[_Pass] = []
+        self._pushing = ConfigBatch(cluster, commits, latest, mount_at, self._altered, clock)
+        self._hints = DirtySet()
+        self._passes: list[_ConfigPass] = []
         self._no_room: dict[tuple[int, str], None] = {}
         """Places of topics that quotas keep from growing."""
         self._room_due = 0.0
@@ -118,8 +130,8 @@ class Pusher:
 
     # -- what may want pushing -----------------------------------------------------------------
 
-    def hint(self, applied: Applied) -> bool:
-        """Note what a commit changed; whether that may want pushing."""
+    def hint(self, applied: AppliedCommit) -> bool:
+        """Notes what a commit changed; whether that may want pushing."""
         if applied.reloaded:
             self._hints.note_all()
             return True
@@ -139,13 +151,13 @@ class Pusher:
 
     # -- one step ------------------------------------------------------------------------------
 
-    def push(self, admin: KafkaAdmin) -> None:
-        """Do a part of what is due: at most so much as the rate allows.
+    def apply_due(self, admin: KafkaAdmin) -> None:
+        """Does a part of what is due: at most so much as the rate allows.
 
         Raises:
             KafkaUnavailable, KafkaRefused, LeadershipLost, StoreUnavailable
         """
-        with self._hints.taken() as noted:
+        with self._hints.take_all() as noted:
             # Not before: a tree that is older than what was noted would say that nothing is due.
             snapshot = self._latest()
             mount = self._mount_at(snapshot)
@@ -164,7 +176,7 @@ class Pusher:
         if not ready:
             return
         # The last sweep is up to half a minute old, and now something will be changed.
-        if admin.cluster_id() != KafkaFacts.of(snapshot).pinned:
+        if admin.cluster_id() != PinAndStop.load(snapshot).pinned:
             self._due = self._clock() + _AGAIN_SECONDS
             return
         behind = self._altered.behind(admin)
@@ -177,10 +189,10 @@ class Pusher:
             self._go_on(one, self._latest(), admin)
 
     def _may_push(self, snapshot: Snapshot) -> bool:
-        """Whether anything is armed, and all that it depends on is known."""
+        """True if anything is armed, and all that it depends on is known."""
         if not armed_anywhere(snapshot, CONFIGS):
             return False
-        self.note = missing_word(snapshot, has_parent=self._settings.has_parent)
+        self.note = why_inherited_missing(snapshot, has_parent=self._settings.has_parent)
         if self.note:
             # Woken when it is known. All is looked at then.
             self._passes = []
@@ -188,7 +200,7 @@ class Pusher:
             self._due = self._clock() + _AGAIN_SECONDS
         return not self.note
 
-    def _go_on(self, one: _Pass, snapshot: Snapshot, admin: KafkaAdmin) -> None:
+    def _go_on(self, one: _ConfigPass, snapshot: Snapshot, admin: KafkaAdmin) -> None:
         """The next part of a pass."""
         changed, began = 0, self._clock()
         try:
@@ -206,7 +218,7 @@ class Pusher:
         if one.through and not self._altered.behind(admin):
             self._end(one)
 
-    def _end(self, one: _Pass) -> None:
+    def _end(self, one: _ConfigPass) -> None:
         if one.tally.unsure:
             # Others do not wait for it.
             one.topics = partial(self._at, places=list(one.tally.unsure))
@@ -220,24 +232,24 @@ class Pusher:
             self._commits.put((done.to_put(),))
         self._passes.remove(one)
 
-    def _forget(self, noted: Noted, snapshot: Snapshot) -> None:
+    def _forget(self, noted: DirtyBatch, snapshot: Snapshot) -> None:
         """What was pushed of topics that are no more."""
         forgotten = (
             write
             for entry_id in sorted(noted.gone)
-            for write in (Pushed().to_write(entry_id), forget_release(entry_id))
+            for write in (AppliedTopic().to_write(entry_id), forget_release(entry_id))
         )
         self._commits.put_all([one for one in forgotten if snapshot.fact(one.key) is not None])
 
-    def _plan_passes(self, noted: Noted, snapshot: Snapshot, mount: Path) -> None:
+    def _plan_passes(self, noted: DirtyBatch, snapshot: Snapshot, mount: Path) -> None:
         directories, topics, _, look_at_marks = noted
         if look_at_marks:
-            self._carry_out_marks(snapshot, basis_of(snapshot, mount))
+            self._carry_out_marks(snapshot, inherited_basis(snapshot, mount))
         if ROOT_ID in directories:
             directories = [ROOT_ID]
         self._passes += [self._below(one, self._rules) for one in directories]
         if topics:
-            self._passes.append(_Pass(partial(self._at, places=topics), self._rules))
+            self._passes.append(_ConfigPass(partial(self._at, places=topics), self._rules))
 
     def _look_for_room(self, snapshot: Snapshot, mount: Path) -> None:
         """What may grow by now: a quota was raised, or something below it was removed or moved
@@ -248,20 +260,20 @@ class Pusher:
             return
         for place in places:
             del self._no_room[place]
-        room, found = Room(snapshot, mount), []
+        room, found = PartitionQuota(snapshot, mount), []
         for subject in self._at(snapshot, places):
             if subject.partitions <= subject.topic.partitions:
                 continue
-            if room.let(subject.place, subject.topic, subject.partitions):
+            if room.try_reserve(subject.place, subject.topic, subject.partitions):
                 found.append(subject.place)
             else:
                 self._no_room[subject.place] = None
         if found:
-            self._passes.append(_Pass(partial(self._at, places=found), self._rules))
+            self._passes.append(_ConfigPass(partial(self._at, places=found), self._rules))
 
     # -- what is released ----------------------------------------------------------------------
 
-    def release_made(self, made: Iterable[tuple[Recorded, bytes]]) -> None:
+    def release_made(self, made: Iterable[tuple[RecordedTopic, bytes]]) -> None:
         """What is below an armed entry and kdir has just made there, with these ids in Kafka, is
         released without a plan.
 
@@ -284,70 +296,76 @@ class Pusher:
         kept: list[Write] = []
         same = snapshot.fact(BASIS) == basis_without_kafka(snapshot, mount).encode()
         if same and not was_unmanaged(snapshot):
-            above = facts.inherited_policies(snapshot)
-            armed = arming.subjects(snapshot, mount, above, ROOT_ID)
+            above = parent_state.inherited_policies(snapshot)
+            armed = config_diff.armed_topics(snapshot, mount, above, ROOT_ID)
             settled = (
                 Released(one.place, one.topic.entry_id, one.topic.topic_id)
                 for one in armed
                 if _is_settled(snapshot, one, self._rules)
             )
             kept += releases_of(snapshot, mount, settled, "kept")
-        self._commits.put_all([*kept, keep_releases(), Remove(BASIS)])
+        self._commits.put_all([*kept, keep_releases(), Delete(BASIS)])
 
     def _carry_out_marks(self, snapshot: Snapshot, basis: str) -> None:
         """Armings that are not through yet. What each plan showed, its reader agreed to."""
         under_way = {one.mark.key for one in self._passes if one.mark is not None}
-        for mark in marks(snapshot, CONFIGS):
+        for mark in armed_records(snapshot, CONFIGS):
             if not mark.pending or mark.key in under_way:
                 continue
             rules = replace(self._rules, repeated=mark.basis == basis)
             one = self._below(mark.entry_id, rules)
             if mark.place is not None:
-                one = _Pass(partial(self._at, places=[mark.place]), rules)
+                one = _ConfigPass(partial(self._at, places=[mark.place]), rules)
             one.mark = mark
             self._passes.append(one)
 
-    def _below(self, directory_id: int, rules: Rules) -> _Pass:
-        def walk(snapshot: Snapshot) -> Iterator[Subject]:
-            return arming.subjects(
-                snapshot, self._mount_at(snapshot), facts.inherited_policies(snapshot), directory_id
+    def _below(self, directory_id: int, rules: ConfigDiffOptions) -> _ConfigPass:
+        def walk(snapshot: Snapshot) -> Iterator[ArmedTopic]:
+            return config_diff.armed_topics(
+                snapshot,
+                self._mount_at(snapshot),
+                parent_state.inherited_policies(snapshot),
+                directory_id,
             )
 
-        return _Pass(walk, rules)
+        return _ConfigPass(walk, rules)
 
-    def _at(self, snapshot: Snapshot, places: Sequence[tuple[int, str]]) -> Iterator[Subject]:
+    def _at(self, snapshot: Snapshot, places: Sequence[tuple[int, str]]) -> Iterator[ArmedTopic]:
         return subjects_at(snapshot, self._mount_at(snapshot), places)
 
-    def _gather(self, one: _Pass, snapshot: Snapshot) -> tuple[list[Subject], bool]:
-        """The next topics of a pass that Kafka has to be asked about; whether it is through."""
+    def _gather(self, one: _ConfigPass, snapshot: Snapshot) -> tuple[list[ArmedTopic], bool]:
+        """Returns the next topics of a pass that Kafka has to be asked about; whether it is
+        through.
+        """
         if one.walk is None:
             one.walk = one.topics(snapshot)
         most = max(1, min(_BATCH, int(self._settings.changes_per_second)))
-        found: list[Subject] = []
+        found: list[ArmedTopic] = []
         for _ in range(_SCANNED):
             subject = next(one.walk, None)
             if subject is None:
                 return found, True
             try:
-                pushed = pushed_of(snapshot, subject.topic.entry_id)
+                pushed = load_applied_topic(snapshot, subject.topic.entry_id)
             except ValueError as reason:
                 _log.error("%s is left alone: %s", subject.path, reason)
                 continue
-            if arming.needs_look(subject, pushed, one.rules):
+            if config_diff.needs_check(subject, pushed, one.rules):
                 found.append(subject)
                 if len(found) >= most:
                     return found, False
         return found, False
 
 
-def _is_settled(snapshot: Snapshot, subject: Subject, rules: Rules) -> bool:
-    """Whether a topic was pushed to and Kafka has all as it is wished, by what is on record."""
+def _is_settled(snapshot: Snapshot, subject: ArmedTopic, rules: ConfigDiffOptions) -> bool:
+    """True if a topic was pushed to and Kafka has all as it is wished, by what is on record."""
     try:
-        pushed = pushed_of(snapshot, subject.topic.entry_id)
+        pushed = load_applied_topic(snapshot, subject.topic.entry_id)
     except ValueError:
         return False
-    wishes = subject.configs.items()
-    as_wished = all(
-        same_value(key, subject.topic.observed_config.get(key), wish) for key, wish in wishes
+    desired_set = subject.configs.items()
+    as_desired = all(
+        same_value(key, subject.topic.observed_config.get(key), desired)
+        for key, desired in desired_set
     )
-    return bool(wishes) and as_wished and not arming.needs_look(subject, pushed, rules)
+    return bool(desired_set) and as_desired and not config_diff.needs_check(subject, pushed, rules)

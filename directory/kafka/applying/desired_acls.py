@@ -10,12 +10,17 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Final, NamedTuple
 
-from directory.access.branch import Branch
 from directory.access.grant import ResourceKind
-from directory.federation import facts
-from directory.kafka.acl import Acl, Resource
-from directory.kafka.applying.grants_to_acls import Level, are_unreadable, pattern_acls, topic_acls
-from directory.kafka.applying.pushed import Mark, marks
+from directory.access.grant_node import GrantNode
+from directory.federation import parent_state
+from directory.kafka.acl_values import Acl, Resource
+from directory.kafka.applying.grants_to_acls import (
+    PathLevel,
+    are_unreadable,
+    pattern_acls,
+    topic_acls,
+)
+from directory.kafka.applying.last_applied_configs import ArmedRecord, armed_records
 from directory.kafka.reconciler_settings import ACLS
 from directory.namespace.entry import Directory, Provision, Topic
 from directory.namespace.keys import ENTRY
@@ -24,11 +29,11 @@ from directory.namespace.snapshot import Node, Snapshot
 from resolver.errors import Internal
 from resolver.path import Path
 
-__all__ = ["Start", "Wish", "Wishes", "armed_starts", "start_of", "wishes"]
+__all__ = ["ArmedEntry", "DesiredAclSet", "DesiredAcls", "armed_starts", "desired_acls", "start_of"]
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class DesiredAcls:
     """What one resource is to have."""
 
     acls: frozenset[Acl]
@@ -42,7 +47,7 @@ class Wish:
     """Not where grants cannot be read: nothing is added or removed then."""
 
 
-class Start(NamedTuple):
+class ArmedEntry(NamedTuple):
     """An armed entry: a directory's id, and of a topic its parent's, and its name."""
 
     directory_id: int
@@ -50,10 +55,10 @@ class Start(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class DesiredAclSet:
     """Of all that is armed, or of a part of it."""
 
-    by_resource: Mapping[Resource, Wish]
+    by_resource: Mapping[Resource, DesiredAcls]
     anything_armed: bool = False
     topics_known: bool = True
     """Not where the record of an entry cannot be read: what is not wished of topics may be wished
@@ -65,41 +70,41 @@ class Wishes:
     """
 
 
-def start_of(snapshot: Snapshot, mark: Mark) -> Start | None:
-    """Where what was armed is now; None = it is gone."""
+def start_of(snapshot: Snapshot, mark: ArmedRecord) -> ArmedEntry | None:
+    """Returns where what was armed is now; None = it is gone."""
     if mark.place is None:
-        return None if snapshot.path_of(mark.entry_id) is None else Start(mark.entry_id)
+        return None if snapshot.path_of(mark.entry_id) is None else ArmedEntry(mark.entry_id)
     located = snapshot.locate(mark.physical_name) if mark.physical_name else None
     if located is None or located.relative is None:
         return None
-    return Start(located.parent_id, located.name)
+    return ArmedEntry(located.parent_id, located.name)
 
 
-def armed_starts(snapshot: Snapshot) -> Iterator[Start]:
-    """The entries where ACLs were armed, as far as they are still there."""
-    for mark in marks(snapshot, ACLS):
+def armed_starts(snapshot: Snapshot) -> Iterator[ArmedEntry]:
+    """Yields the entries where ACLs were armed, as far as they are still there."""
+    for mark in armed_records(snapshot, ACLS):
         start = start_of(snapshot, mark)
         if start is not None:
             yield start
 
 
-def wishes(
+def desired_acls(
     snapshot: Snapshot,
     mount: Path,
-    starts: Iterable[Start],
+    starts: Iterable[ArmedEntry],
     *,
     expired: bool = False,
     assume: int = 0,
     making: frozenset[int] = frozenset(),
-) -> Wishes:
-    """What is wished at and below these entries, as far as it is armed.
+) -> DesiredAclSet:
+    """Returns what is wished at and below these entries, as far as it is armed.
 
     Args:
         expired: no parent confirmed for too long what is inherited: its allows have ended.
         assume: the entry of this id counts as armed, whatever it says.
         making: entry ids of topics that are about to be made: Kafka has just shown none.
     """
-    walk = _Walk(snapshot, mount, expired=expired, assume=assume, making=making)
+    walk = _DesiredAclCollector(snapshot, mount, expired=expired, assume=assume, making=making)
     for start in dict.fromkeys(starts):
         walk.go(start)
     return walk.found()
@@ -110,19 +115,19 @@ class _Step(NamedTuple):
 
     segments: tuple[str, ...]
     node: Node
-    branch: Branch | None
+    branch: GrantNode | None
     armed: bool
     """What is said above it."""
-    levels: tuple[Level, ...]
+    levels: tuple[PathLevel, ...]
     """Of what is above it."""
     first: bool
     """Whether what is above it was not looked at for patterns."""
 
 
-_NOTHING: Final = Wish(frozenset(), Path(()))
+_NOTHING: Final = DesiredAcls(frozenset(), Path(()))
 
 
-class _Walk:
+class _DesiredAclCollector:
     def __init__(
         self,
         snapshot: Snapshot,
@@ -136,30 +141,30 @@ class _Walk:
         self._mount = mount
         self._assume = assume
         self._making = making
-        inherited = facts.inherited_access(snapshot) or ()
-        self._above = tuple(Level(one.rules, one.closed, not expired) for one in inherited)
-        self._topics: dict[Resource, Wish] = {}
+        inherited = parent_state.inherited_access(snapshot) or ()
+        self._above = tuple(PathLevel(one.rules, one.closed, not expired) for one in inherited)
+        self._topics: dict[Resource, DesiredAcls] = {}
         self._patterns: dict[Resource, set[Acl]] = {}
         self._paths: dict[Resource, Path] = {}
         self._topics_known = self._patterns_known = True
         self._armed = False
         self._seen: set[int] = set()
 
-    def found(self) -> Wishes:
+    def found(self) -> DesiredAclSet:
         patterns = (
-            (resource, Wish(frozenset(acls), self._paths[resource]))
+            (resource, DesiredAcls(frozenset(acls), self._paths[resource]))
             for resource, acls in self._patterns.items()
         )
         # A record that cannot be read may be that of an armed entry, and of what stands in it.
         readable = not any(key.startswith(ENTRY) for key in self._snapshot.quarantined)
-        return Wishes(
+        return DesiredAclSet(
             dict(chain(self._topics.items(), patterns)),
             self._armed,
             self._topics_known and readable,
             self._patterns_known and readable,
         )
 
-    def go(self, start: Start) -> None:
+    def go(self, start: ArmedEntry) -> None:
         step = self._to(start.directory_id)
         if step is None:
             return
@@ -176,7 +181,7 @@ class _Walk:
             stack += self._directory(step)
 
     def _to(self, directory_id: int) -> _Step | None:
-        """The way to a directory."""
+        """Returns the way to a directory."""
         way = self._snapshot.path_of(directory_id)
         if way is None:
             return None
@@ -195,13 +200,13 @@ class _Walk:
             step = _Step((*step.segments, name), below, _below(step, name), armed, levels, True)
         return step
 
-    def _entered(self, step: _Step) -> tuple[bool, tuple[Level, ...], bool]:
-        """Whether a directory is armed, the levels down to it, and whether it adds one."""
-        armed = self._says(step.node.directory, step.armed)
+    def _entered(self, step: _Step) -> tuple[bool, tuple[PathLevel, ...], bool]:
+        """Returns whether a directory is armed, the levels down to it, and whether it adds one."""
+        armed = self._is_armed_here(step.node.directory, step.armed)
         branch = step.branch
         if branch is None or not (branch.rules or branch.closed):
             return armed, step.levels, False
-        return armed, (*step.levels, Level(branch.rules, branch.closed)), True
+        return armed, (*step.levels, PathLevel(branch.rules, branch.closed)), True
 
     def _directory(self, step: _Step) -> Iterator[_Step]:
         armed, levels, has_own = self._entered(step)
@@ -224,7 +229,7 @@ class _Walk:
         step: _Step,
         name: str,
         armed: bool,  # noqa: FBT001
-        levels: tuple[Level, ...],
+        levels: tuple[PathLevel, ...],
         common: frozenset[Acl],
         *,
         alone: bool = False,
@@ -234,23 +239,23 @@ class _Walk:
         except Internal:
             self._topics_known = False
             return
-        if topic is None or not self._says(topic, armed):
+        if topic is None or not self._is_armed_here(topic, armed):
             return
         self._armed = True
         own = step.branch.fan.get(name) if step.branch is not None else None
         if own is not None and own.rules:
-            levels = (*levels, Level(own.rules))
+            levels = (*levels, PathLevel(own.rules))
             common = topic_acls(levels)
         path = Path((*step.segments, name))
         if alone or not armed:
             self._take_patterns(levels, path)
-        wish = _standing(topic, making=topic.entry_id in self._making)
-        if wish is not None:
+        desired = _unarmed_acls(topic, making=topic.entry_id in self._making)
+        if desired is not None:
             known = not are_unreadable(levels)
             resource = Resource(ResourceKind.TOPIC, topic.physical_name)
-            self._topics[resource] = replace(wish, acls=common, path=path, known=known)
+            self._topics[resource] = replace(desired, acls=common, path=path, known=known)
 
-    def _take_patterns(self, levels: tuple[Level, ...], path: Path) -> None:
+    def _take_patterns(self, levels: tuple[PathLevel, ...], path: Path) -> None:
         if are_unreadable(levels):
             self._patterns_known = False
             return
@@ -260,18 +265,20 @@ class _Walk:
             if path < known:
                 self._paths[resource] = path
 
-    def _says(self, entry: Directory | Topic, above: bool) -> bool:  # noqa: FBT001
+    def _is_armed_here(self, entry: Directory | Topic, above: bool) -> bool:  # noqa: FBT001
         if entry.entry_id == self._assume:
             return True
         return entry.policies.manage.get(ACLS, above)
 
 
-def _below(step: _Step, name: str) -> Branch | None:
+def _below(step: _Step, name: str) -> GrantNode | None:
     return None if step.branch is None else step.branch.fan.get(f"{name}/")
 
 
-def _standing(topic: Topic, *, making: bool) -> Wish | None:
-    """How a topic stands in Kafka, as a wish of nothing; None where it has no ACLs of ours."""
+def _unarmed_acls(topic: Topic, *, making: bool) -> DesiredAcls | None:
+    """Returns how a topic stands in Kafka, as a wish of nothing; None where it has no
+    ACLs of ours.
+    """
     if is_protected(topic.physical_name):
         return None
     match topic.provision:

@@ -1,8 +1,8 @@
 """What is wished of a topic in Kafka: its own settings; where configs are armed, all that holds.
 
 Below an armed directory an inherited value is one that kdir pushes: Kafka without it has drifted.
-Elsewhere nobody made it Kafka's. Refuses to compare (``compare.py``), and takes what the parent did
-not tell, or cannot be read, for not known: then a topic's own settings are all.
+Elsewhere nobody made it Kafka's. Refuses to compare (``metadata_diff.py``), and takes what the
+parent did not tell, or cannot be read, for not known: then a topic's own settings are all.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
 
-from directory.federation import facts
-from directory.kafka.applying.pushed import pushed_of
+from directory.federation import parent_state
+from directory.kafka.applying.last_applied_configs import load_applied_topic
 from directory.kafka.reconciler_settings import CONFIGS
+from directory.namespace.effective_policies import inherit, without_cleared_keys
 from directory.namespace.entry import NO_POLICIES, Policies, Topic
-from directory.namespace.policies import inherit, settled
 from directory.namespace.snapshot import Snapshot
 from directory.namespace.topic_configs import same_value
 from resolver.errors import NotReady
 
-__all__ = ["Wished", "Wishing", "is_under_way"]
+__all__ = ["DesiredConfigs", "DesiredTopicConfig", "is_under_way"]
 
 
 @dataclass(frozen=True, slots=True)
-class Wished:
+class DesiredTopicConfig:
     """What holds for a topic whose configs kdir changes in Kafka."""
 
     configs: Mapping[str, str | None]
@@ -38,20 +38,22 @@ class _Within:
 
     policies: Policies
     armed: bool
-    wished: Wished
+    desired_config: DesiredTopicConfig
 
 
-def is_under_way(snapshot: Snapshot, topic: Topic, wished: Wished | None) -> bool:
-    """Whether some of it was not looked at yet by what pushes: then it is no drift, but late."""
-    if wished is None:
+def is_under_way(
+    snapshot: Snapshot, topic: Topic, desired_config: DesiredTopicConfig | None
+) -> bool:
+    """True if some of it was not looked at yet by what pushes: then it is no drift, but late."""
+    if desired_config is None:
         return False
     try:
-        known = pushed_of(snapshot, topic.entry_id)
+        known = load_applied_topic(snapshot, topic.entry_id)
     except ValueError:
         return False  # nobody pushes it
     if known.refused:
         return False
-    for key, value in wished.configs.items():
+    for key, value in desired_config.configs.items():
         push = known.configs.get(key)
         done = push is not None and push.done and same_value(key, push.value, value)
         if not done and key not in known.held and key not in known.contested:
@@ -59,7 +61,7 @@ def is_under_way(snapshot: Snapshot, topic: Topic, wished: Wished | None) -> boo
     return False
 
 
-class Wishing:
+class DesiredConfigs:
     """Of one snapshot; each directory is looked at once.
 
     Args:
@@ -70,21 +72,27 @@ class Wishing:
         self._snapshot = snapshot
         self._everywhere = everywhere
         try:
-            above = facts.inherited_policies(snapshot)
+            above = parent_state.inherited_policies(snapshot)
             self._known = True
         except NotReady:
             above, self._known = [], False
         self._above = reduce(inherit, above, NO_POLICIES)
         self._directories: dict[int, _Within] = {}
 
-    def of(self, parent_id: int, topic: Topic) -> Wished | None:
-        """What is wished of a topic that stands in a directory; None: only its own settings are."""
+    def for_topic(self, parent_id: int, topic: Topic) -> DesiredTopicConfig | None:
+        """Returns what is wished of a topic that stands in a directory; None: only its own settings
+        are.
+        """
         within = self._within(parent_id)
         own = topic.policies
         armed = self._everywhere or own.manage.get(CONFIGS, within.armed)
         if not self._known or not armed:
             return None
-        return within.wished if own == NO_POLICIES else _wished(inherit(within.policies, own))
+        return (
+            within.desired_config
+            if own == NO_POLICIES
+            else _desired_config(inherit(within.policies, own))
+        )
 
     def _within(self, directory_id: int) -> _Within:
         found = self._directories.get(directory_id)
@@ -102,10 +110,12 @@ class Wishing:
                 # What lets kdir change Kafka's configs is said within the cluster only.
                 policies, armed = inherit(self._above, own), False
             armed = own.manage.get(CONFIGS, armed)
-        within = self._directories[directory_id] = _Within(policies, armed, _wished(policies))
+        within = self._directories[directory_id] = _Within(
+            policies, armed, _desired_config(policies)
+        )
         return within
 
 
-def _wished(policies: Policies) -> Wished:
-    holds = settled(policies)
-    return Wished(holds.topic_config, holds.partitions or 0)
+def _desired_config(policies: Policies) -> DesiredTopicConfig:
+    holds = without_cleared_keys(policies)
+    return DesiredTopicConfig(holds.topic_config, holds.partitions or 0)

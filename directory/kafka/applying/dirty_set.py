@@ -1,6 +1,7 @@
 """What commits changed that may want pushing to Kafka, noted until a leader takes it.
 
-Filled by the replica's thread; refuses to judge whether anything has to be pushed (``arming.py``).
+Filled by the replica's thread; refuses to judge whether anything has to be pushed
+(``config_diff.py``).
 """
 
 from __future__ import annotations
@@ -10,18 +11,18 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from directory.kafka.applying.pushed import ARMED
-from directory.kafka.inheritance import WORDS_FROM_ABOVE
+from directory.kafka.applying.last_applied_configs import ARMED
+from directory.kafka.inherited_basis import INHERITED_KEYS
 from directory.namespace.entry import DELETED_ID, ROOT_ID, Directory
 from directory.namespace.keys import ENTRY, parse_entry_key
 from directory.namespace.tree_nodes import ROOT_KEY
 from directory.store.base import Put, Write
-from directory.store.replica import Applied
+from directory.store.replica import AppliedCommit
 
-__all__ = ["Hints", "Noted"]
+__all__ = ["DirtyBatch", "DirtySet"]
 
 
-class Noted(NamedTuple):
+class DirtyBatch(NamedTuple):
     """What is to be looked at."""
 
     directories: Sequence[int]
@@ -34,7 +35,7 @@ class Noted(NamedTuple):
     """Something was armed."""
 
 
-class Hints:
+class DirtySet:
     """For any thread. A new one says that everything has to be looked at."""
 
     def __init__(self) -> None:
@@ -54,8 +55,8 @@ class Hints:
         with self._lock:
             self._directories, self._marks = {ROOT_ID: None}, True
 
-    def note(self, applied: Applied) -> bool:
-        """What a commit changed; whether that may want pushing."""
+    def note(self, applied: AppliedCommit) -> bool:
+        """Returns what a commit changed; whether that may want pushing."""
         removed: set[int] = set()
         kept: set[int] = set()
         with self._lock:
@@ -65,7 +66,7 @@ class Hints:
                     self._directories[ROOT_ID] = None
                 elif write.key.startswith(ENTRY):
                     self._note_entry(applied, write, removed, kept)
-                elif write.key in WORDS_FROM_ABOVE:
+                elif write.key in INHERITED_KEYS:
                     self._directories[ROOT_ID] = None
                 elif write.key.startswith(ARMED):
                     self._marks = True
@@ -73,13 +74,13 @@ class Hints:
             return self._marks or self._counts() != before
 
     @contextmanager
-    def taken(self) -> Iterator[Noted]:
-        """All that was noted. It is forgotten here, unless its taker fails.
+    def take_all(self) -> Iterator[DirtyBatch]:
+        """Yields all that was noted. It is forgotten here, unless its taker fails.
 
         A tree that is read after it was taken has what was noted; one that was read before may not.
         """
         with self._lock:
-            found = Noted(list(self._directories), list(self._topics), self._gone, self._marks)
+            found = DirtyBatch(list(self._directories), list(self._topics), self._gone, self._marks)
             self._directories, self._topics, self._gone, self._marks = {}, {}, set(), False
         try:
             yield found
@@ -95,7 +96,7 @@ class Hints:
         return len(self._directories), len(self._topics), len(self._gone)
 
     def _note_entry(
-        self, applied: Applied, write: Write, removed: set[int], kept: set[int]
+        self, applied: AppliedCommit, write: Write, removed: set[int], kept: set[int]
     ) -> None:
         parent_id, is_topic, name = parse_entry_key(write.key)
         if not is_topic:
@@ -112,7 +113,7 @@ class Hints:
             if topic is not None:
                 removed.add(topic.entry_id)
 
-    def _note_directory(self, applied: Applied, parent_id: int, name: str) -> None:
+    def _note_directory(self, applied: AppliedCommit, parent_id: int, name: str) -> None:
         found = applied.after.container(parent_id, name)
         if not isinstance(found, Directory) or parent_id == DELETED_ID:
             return

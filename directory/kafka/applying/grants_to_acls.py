@@ -1,10 +1,10 @@
 """What ACLs follow from the grants of one path: those with which Kafka decides as kdir does; pure.
 
 Denies go as they are. So do allows, but for those below a closed directory: they hold for who may
-pass it, so each becomes one allow for everybody who is allowed to (``access/walk.py`` has
-the rule). Kafka adds implied operations itself, as kdir does. Refuses to know where a path leads,
-and to say what holds where nobody granted anything: Kafka gets the grants, whatever ``access``
-says.
+pass it, so each becomes one allow for everybody who is allowed to (``access/grant_evaluator.py``
+has the rule). Kafka adds implied operations itself, as kdir does. Refuses to know where a path
+leads, and to say what holds where nobody granted anything: Kafka gets the grants, whatever
+``access`` says.
 """
 
 from __future__ import annotations
@@ -12,23 +12,30 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from directory.access.compiled_grants import Rules
+from directory.access.compiled_grants import CompiledGrants
 from directory.access.grant import IMPLIED_BY, Grant, Operation, Permission, ResourceKind
 from directory.access.principals import ANY_HOST, EVERYBODY
-from directory.kafka.acl import OPERATIONS, Acl, Binding, Pattern, Resource, kafka_host
+from directory.kafka.acl_values import (
+    OPERATIONS,
+    Acl,
+    AclBinding,
+    PatternType,
+    Resource,
+    kafka_host,
+)
 from directory.namespace.grant_rows import SHUT
 
-__all__ = ["Level", "are_unreadable", "pattern_acls", "topic_acls"]
+__all__ = ["PathLevel", "are_unreadable", "pattern_acls", "topic_acls"]
 
 _NAMED: Final = (ResourceKind.GROUP, ResourceKind.TRANSACTIONAL_ID)
 _BARRING: Final = frozenset({Operation.DESCRIBE, Operation.ALL})
 _PASSING: Final = _BARRING | IMPLIED_BY[Operation.DESCRIBE]
 
 
-class Level(NamedTuple):
+class PathLevel(NamedTuple):
     """What stands on one entry of a path."""
 
-    rules: Rules
+    rules: CompiledGrants
     closed: bool = False
     counts: bool = True
     """Whether its allows do; not those from above that no parent confirmed for too long."""
@@ -41,7 +48,7 @@ class _Key(NamedTuple):
     host: str
 
     def meet(self, other: _Key) -> _Key | None:
-        """Who is meant by both."""
+        """Returns who is meant by both."""
         principal = _meet(self.principal, other.principal, EVERYBODY)
         host = _meet(self.host, other.host, ANY_HOST)
         return None if principal is None or host is None else _Key(principal, host)
@@ -53,26 +60,28 @@ def _meet(one: str, other: str, every: str) -> str | None:
     return one if other in {one, every} else None
 
 
-def are_unreadable(levels: Iterable[Level]) -> bool:
-    """Whether the grants of one cannot be read: what follows from all is not known then."""
+def are_unreadable(levels: Iterable[PathLevel]) -> bool:
+    """True if the grants of one cannot be read: what follows from all is not known then."""
     return any(level.rules is SHUT for level in levels)
 
 
-def topic_acls(levels: Sequence[Level]) -> frozenset[Acl]:
-    """The ACLs of a topic, of the levels of its path, outermost first, its own the last."""
+def topic_acls(levels: Sequence[PathLevel]) -> frozenset[Acl]:
+    """Returns the ACLs of a topic, of the levels of its path, outermost first, its own the last."""
     found = _walked(levels, (ResourceKind.TOPIC,))
     return frozenset(acl for _, _, acl in found)
 
 
-def pattern_acls(levels: Sequence[Level]) -> frozenset[Binding]:
-    """The ACLs of groups and transactional ids that the levels of a directory's path speak of."""
+def pattern_acls(levels: Sequence[PathLevel]) -> frozenset[AclBinding]:
+    """Returns the ACLs of groups and transactional ids that the levels of a directory's path speak
+    of.
+    """
     found = _walked(levels, _NAMED)
-    return frozenset(Binding(_resource(kind, name), acl) for kind, name, acl in found)
+    return frozenset(AclBinding(_resource(kind, name), acl) for kind, name, acl in found)
 
 
 def _resource(kind: ResourceKind, name: str) -> Resource:
     if name.endswith("*") and name != "*":
-        return Resource(kind, name[:-1], Pattern.PREFIXED)
+        return Resource(kind, name[:-1], PatternType.PREFIXED)
     return Resource(kind, name)
 
 
@@ -82,7 +91,7 @@ class _Walked(NamedTuple):
     acl: Acl
 
 
-class _Behind(NamedTuple):
+class _AllowBelowClosed(NamedTuple):
     """An allow below a closed directory."""
 
     grant: Grant
@@ -92,10 +101,10 @@ class _Behind(NamedTuple):
     """Who is denied to pass one of them."""
 
 
-def _walked(levels: Iterable[Level], kinds: Sequence[ResourceKind]) -> set[_Walked]:
+def _walked(levels: Iterable[PathLevel], kinds: Sequence[ResourceKind]) -> set[_Walked]:
     found: set[_Walked] = set()
     plain: list[Grant] = []
-    behind: list[_Behind] = []
+    behind: list[_AllowBelowClosed] = []
     passing: list[_Key] = []
     barring: list[_Key] = []
     through: tuple[_Key, ...] | None = None
@@ -116,19 +125,20 @@ def _walked(levels: Iterable[Level], kinds: Sequence[ResourceKind]) -> set[_Walk
                 plain.append(grant)
                 found.add(_walk_to(grant, _key(grant), Permission.ALLOW, grant.operation))
             elif level.counts and through is not None:
-                behind.append(_Behind(grant, through, barred))
+                behind.append(_AllowBelowClosed(grant, through, barred))
         if level.closed:
             through = tuple(passing) if through is None else through
             barred = tuple(barring)
     for one in behind:
-        found.update(_let_through(one, plain))
+        found.update(_acls_through_closed(one, plain))
     return found
 
 
-def _let_through(one: _Behind, plain: Sequence[Grant]) -> Iterator[_Walked]:
-    """What an allow below a closed directory comes to: it, for those who may pass; and, where it is
-    for more than may pass, a deny for the others. That one is Kafka's only: where it would meet an
-    allow of a directory above for some of them, Kafka denies more than kdir does, never less.
+def _acls_through_closed(one: _AllowBelowClosed, plain: Sequence[Grant]) -> Iterator[_Walked]:
+    """Yields what an allow below a closed directory comes to: it, for those who may pass; and,
+    where it is for more than may pass, a deny for the others. That one is Kafka's only: where it
+    would meet an allow of a directory above for some of them, Kafka denies more than kdir does,
+    never less.
     """
     grant = one.grant
     for passer in dict.fromkeys(one.through):
@@ -148,7 +158,7 @@ def _let_through(one: _Behind, plain: Sequence[Grant]) -> Iterator[_Walked]:
 
 
 def _given(grant: Grant) -> frozenset[Operation]:
-    """The operations that an allow gives, as far as Kafka asks for them."""
+    """Returns the operations that an allow gives, as far as Kafka asks for them."""
     asked = OPERATIONS[grant.kind]
     if grant.operation is Operation.ALL:
         return asked
@@ -156,7 +166,7 @@ def _given(grant: Grant) -> frozenset[Operation]:
 
 
 def _gives(allow: Grant, grant: Grant, some: _Key, operation: Operation) -> bool:
-    """Whether another allow gives an operation to all of these, wherever this one does."""
+    """True if another allow gives an operation to all of these, wherever this one does."""
     return (
         allow.kind is grant.kind
         and allow.includes(grant)
@@ -166,7 +176,7 @@ def _gives(allow: Grant, grant: Grant, some: _Key, operation: Operation) -> bool
 
 
 def _is_asked(grant: Grant) -> bool:
-    """Whether Kafka ever asks for what the grant speaks of, implied operations and all."""
+    """True if Kafka ever asks for what the grant speaks of, implied operations and all."""
     return any(grant.covers(one) for one in OPERATIONS[grant.kind])
 
 

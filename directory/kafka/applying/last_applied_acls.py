@@ -1,7 +1,7 @@
 """What the store keeps of the ACLs that kdir pushed: a row a resource of Kafka; values and bytes.
 
 By resource and not by entry: several directories may wish one group's ACL, and a topic that is made
-anew has the name of one before. Refuses to decide what is pushed (``acl_judging.py``), and to push
+anew has the name of one before. Refuses to decide what is pushed (``acl_diff.py``), and to push
 it. Keys: ``k/acls/<kind><pattern>/<name>`` and ``k/acl_basis``; see ``keys.py``.
 """
 
@@ -15,21 +15,21 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Self
 
 from directory.access.grant import Operation, Permission, ResourceKind
-from directory.kafka.acl import Acl, Pattern, Resource
+from directory.kafka.acl_values import Acl, PatternType, Resource
 from directory.namespace.keys import kafka_key
 from directory.namespace.snapshot import Snapshot
-from directory.store.base import Put, Remove, Write
+from directory.store.base import Delete, Put, Write
 
 __all__ = [
     "ACL_BASIS",
     "ACL_ROWS",
     "NOTHING_KEPT",
     "AclCounts",
-    "Kept",
-    "Ours",
+    "AppliedAcl",
+    "AppliedResource",
     "acl_counts",
-    "kept_of",
     "kept_rows",
+    "load_applied_resource",
 ]
 
 ACL_ROWS: Final = kafka_key("acls/")
@@ -39,13 +39,13 @@ _KINDS: Final = {
     b"g": ResourceKind.GROUP,
     b"x": ResourceKind.TRANSACTIONAL_ID,
 }
-_PATTERNS: Final = {b"l": Pattern.LITERAL, b"p": Pattern.PREFIXED}
+_PATTERNS: Final = {b"l": PatternType.LITERAL, b"p": PatternType.PREFIXED}
 _KIND_LETTERS: Final = {kind: letter for letter, kind in _KINDS.items()}
 _PATTERN_LETTERS: Final = {pattern: letter for letter, pattern in _PATTERNS.items()}
 
 
 @dataclass(frozen=True, slots=True)
-class Ours:
+class AppliedAcl:
     """How one ACL of ours stands."""
 
     done: bool = True
@@ -55,12 +55,12 @@ class Ours:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class AppliedResource:
     """One resource. Immutable, as its maps are."""
 
     path: str = ""
     """Who wished it last."""
-    ours: Mapping[Acl, Ours] = field(default_factory=lambda: MappingProxyType({}))
+    ours: Mapping[Acl, AppliedAcl] = field(default_factory=lambda: MappingProxyType({}))
     """What kdir asked Kafka for; nothing else is ever removed."""
     held: frozenset[Acl] = frozenset()
     """Those to be added, or removed, once an operator has read a plan."""
@@ -81,20 +81,21 @@ class Kept:
         return not (self.ours or self.held or self.waits or self.refused)
 
     def to_write(self, resource: Resource) -> Write:
-        """What keeps it, or what forgets it where there is nothing to keep."""
+        """Returns what keeps it, or what forgets it where there is nothing to keep."""
         key = _key(resource)
         if self.is_empty:
-            return Remove(key)
+            return Delete(key)
         value: dict[str, object] = {
             "path": self.path,
             "ours": [
-                [*_told(acl), int(one.done), one.put_back] for acl, one in sorted(self.ours.items())
+                [*_acl_fields(acl), int(one.done), one.put_back]
+                for acl, one in sorted(self.ours.items())
             ],
         }
         for name in ("held", "lost", "contested"):
             acls: frozenset[Acl] = getattr(self, name)
             if acls:
-                value[name] = [_told(acl) for acl in sorted(acls)]
+                value[name] = [_acl_fields(acl) for acl in sorted(acls)]
         if self.waits:
             value["waits"] = self.waits
         if self.refused:
@@ -110,7 +111,10 @@ class Kept:
         """
         try:
             found = json.loads(value)
-            ours = {_acl(row[:4]): Ours(bool(row[4]), int(row[5])) for row in found.get("ours", ())}
+            ours = {
+                _acl(row[:4]): AppliedAcl(bool(row[4]), int(row[5]))
+                for row in found.get("ours", ())
+            }
             return cls(
                 str(found["path"]),
                 MappingProxyType(ours),
@@ -124,21 +128,21 @@ class Kept:
             raise ValueError(f"no record of what was pushed: {error}") from None
 
 
-NOTHING_KEPT: Final = Kept()
+NOTHING_KEPT: Final = AppliedResource()
 
 
-def kept_of(snapshot: Snapshot, resource: Resource) -> Kept:
-    """What is kept of a resource.
+def load_applied_resource(snapshot: Snapshot, resource: Resource) -> AppliedResource:
+    """Returns what is kept of a resource.
 
     Raises:
         ValueError: it cannot be read: nothing may be done to this resource.
     """
     value = snapshot.fact(_key(resource))
-    return NOTHING_KEPT if value is None else Kept.from_bytes(value)
+    return NOTHING_KEPT if value is None else AppliedResource.from_bytes(value)
 
 
-def kept_rows(snapshot: Snapshot) -> Iterator[tuple[Resource, Kept | None]]:
-    """All of them; None for what cannot be read."""
+def kept_rows(snapshot: Snapshot) -> Iterator[tuple[Resource, AppliedResource | None]]:
+    """Yields all of them; None for what cannot be read."""
     for key, value in snapshot.facts(ACL_ROWS):
         resource = _resource(key)
         if resource is None:
@@ -150,9 +154,9 @@ def kept_rows(snapshot: Snapshot) -> Iterator[tuple[Resource, Kept | None]]:
 
 
 @lru_cache(20_000)
-def _read(value: bytes) -> Kept:
+def _read(value: bytes) -> AppliedResource:
     # All rows are read at each look, and few have changed since the last one.
-    return Kept.from_bytes(value)
+    return AppliedResource.from_bytes(value)
 
 
 class AclCounts(NamedTuple):
@@ -193,7 +197,7 @@ def _resource(key: bytes) -> Resource | None:
     return Resource(kind, rest[3:].decode(errors="replace"), pattern)
 
 
-def _told(acl: Acl) -> list[str]:
+def _acl_fields(acl: Acl) -> list[str]:
     return [acl.permission.name, acl.principal, acl.operation.name, acl.host]
 
 

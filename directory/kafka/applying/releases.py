@@ -2,10 +2,10 @@
 
 A topic is released by an armed plan that names it, or by kdir's having made it below an armed
 entry. A release is of one topic id, of what the effective policies stood on at that time
-(``inheritance.basis_of``), and of the directories in which the topic was, from the entry that was
-armed down, while that entry is armed. Without one of just that, a topic is not released: what kdir
-learns later, of whatever cause, waits for a plan.
-Refuses to decide what is pushed (``arming.py``), and to push it.
+(``inheritance.inherited_basis``), and of the directories in which the topic was, from the entry
+that was armed down, while that entry is armed. Without one of just that, a topic is not released:
+what kdir learns later, of whatever cause, waits for a plan. Refuses to decide what is pushed
+(``config_diff.py``), and to push it.
 
 Keys: ``k/named/<entry id>``, ``k/plan/<plan>`` and ``k/releases``; see ``keys.py``.
 """
@@ -17,12 +17,12 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
-from directory.kafka.inheritance import basis_of
+from directory.kafka.inherited_basis import inherited_basis
 from directory.kafka.reconciler_settings import CONFIGS
 from directory.namespace.entry import Topic
 from directory.namespace.keys import kafka_key
 from directory.namespace.snapshot import Snapshot
-from directory.store.base import Put, Remove, Write
+from directory.store.base import Delete, Put, Write
 from resolver.path import Path
 
 __all__ = [
@@ -57,13 +57,13 @@ class Releases:
 
     def __init__(self, snapshot: Snapshot, mount: Path) -> None:
         self._snapshot = snapshot
-        self._basis = basis_of(snapshot, mount)
+        self._basis = inherited_basis(snapshot, mount)
         self._armed_at: dict[str, int] = {}
         self._ways: dict[int, frozenset[int]] = {}
         self._digests: dict[tuple[int, int], str] = {}
 
     def hold_for(self, parent_id: int, topic: Topic) -> bool:
-        """Whether a topic, which stands in the directory of this id, is released."""
+        """True if a topic, which stands in the directory of this id, is released."""
         value = self._snapshot.fact(_named_key(topic.entry_id))
         if value is None or not topic.topic_id:
             return False
@@ -85,7 +85,7 @@ class Releases:
         return found
 
     def _entry_of(self, plan: str) -> int:
-        """The entry that a plan armed, where it was armed on the basis of now; else 0."""
+        """Returns the entry that a plan armed, where it was armed on the basis of now; else 0."""
         found = self._armed_at.get(plan)
         if found is None:
             found = self._armed_at[plan] = self._read(plan)
@@ -93,8 +93,8 @@ class Releases:
 
     def _read(self, plan: str) -> int:
         try:
-            said = json.loads(self._snapshot.fact(_plan_key(plan)) or b"{}")
-            return int(said["entry"]) if said["basis"] == self._basis else 0
+            reported = json.loads(self._snapshot.fact(_plan_key(plan)) or b"{}")
+            return int(reported["entry"]) if reported["basis"] == self._basis else 0
         except (ValueError, KeyError, TypeError):
             return 0  # never armed, or a newer version's: nothing is released by it
 
@@ -118,8 +118,8 @@ class Releases:
 def release_writes(
     snapshot: Snapshot, plan: str, entry_id: int, topics: Iterable[Released]
 ) -> list[Put]:
-    """What keeps that a plan, which arms the entry of this id, names topics where they are. It
-    counts once the plan is armed (``armed_plan``).
+    """Returns what keeps that a plan, which arms the entry of this id, names topics where they are.
+    It counts once the plan is armed (``armed_plan``).
     """
     ways: dict[int, str] = {}
     writes = []
@@ -133,9 +133,9 @@ def release_writes(
 
 
 def _way(snapshot: Snapshot, parent_id: int, entry_id: int) -> str:
-    """The directories from a topic's own up to the entry that is armed, by their ids; its own one
-    only where the topic itself is armed. A topic, or a directory around it, that was moved may
-    have been excluded where it was.
+    """Returns the directories from a topic's own up to the entry that is armed, by their ids; its
+    own one only where the topic itself is armed. A topic, or a directory around it, that was moved
+    may have been excluded where it was.
     """
     ids, here = [parent_id], parent_id
     while here and here != entry_id:
@@ -149,17 +149,19 @@ def _way(snapshot: Snapshot, parent_id: int, entry_id: int) -> str:
 
 
 def armed_plan(plan: str, basis: str, entry_id: int) -> Put:
-    """What keeps that a plan was armed at an entry, and what the effective policies stood on."""
+    """Returns what keeps that a plan was armed at an entry, and what the effective policies stood
+    on.
+    """
     return Put(_plan_key(plan), json.dumps({"basis": basis, "entry": entry_id}).encode())
 
 
 def releases_of(
     snapshot: Snapshot, mount: Path, topics: Iterable[Released], cause: str
 ) -> Iterator[Write]:
-    """What releases topics without a plan that somebody read, for the cause that is named: those
-    below an armed entry, as long as it is armed on the basis of now.
+    """Yields what releases topics without a plan that somebody read, for the cause that is named:
+    those below an armed entry, as long as it is armed on the basis of now.
     """
-    basis = basis_of(snapshot, mount)
+    basis = inherited_basis(snapshot, mount)
     plans: set[str] = set()
     for one in topics:
         topic = snapshot.topic(*one.place)
@@ -175,24 +177,26 @@ def releases_of(
 
 
 def arming_entry(snapshot: Snapshot, parent_id: int, topic: Topic) -> int:
-    """The id of the nearest entry that lets kdir change a topic's configs; 0 = nothing does."""
-    said, entry_id, above = topic.policies.manage.get(CONFIGS), topic.entry_id, parent_id
-    while said is None and above:
+    """Returns the id of the nearest entry that lets kdir change a topic's configs; 0 = nothing
+    does.
+    """
+    reported, entry_id, above = topic.policies.manage.get(CONFIGS), topic.entry_id, parent_id
+    while reported is None and above:
         node = snapshot.node(above)
         if node is None:
             return 0
-        said, entry_id = node.directory.policies.manage.get(CONFIGS), above
+        reported, entry_id = node.directory.policies.manage.get(CONFIGS), above
         above = node.parent_id
-    return entry_id if said else 0
+    return entry_id if reported else 0
 
 
-def forget_release(entry_id: int) -> Remove:
+def forget_release(entry_id: int) -> Delete:
     """Of a topic that is no more."""
-    return Remove(_named_key(entry_id))
+    return Delete(_named_key(entry_id))
 
 
 def are_kept(snapshot: Snapshot) -> bool:
-    """Whether releases are kept already; else what was armed was armed by an older version."""
+    """True if releases are kept already; else what was armed was armed by an older version."""
     return snapshot.fact(_KEPT) is not None
 
 

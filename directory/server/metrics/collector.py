@@ -23,7 +23,7 @@ from directory.server.cluster import Cluster
 from directory.server.health import State, healths_of
 from directory.server.membership import VERSION
 from directory.server.metrics.histogram import Histogram
-from directory.server.metrics.names import METRICS
+from directory.server.metrics.metric_names import METRICS
 from directory.store.large_changes import progress_of
 from resolver.errors import NotReady
 
@@ -37,7 +37,7 @@ _KINDS: Final = {
 }
 
 
-class _Sheet:
+class _MetricFamilies:
     """The families of one scrape, in the order of their table, as they are filled in."""
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class _Sheet:
             )
 
     def families(self) -> Iterator[Family]:
-        """Those that have something to say."""
+        """Returns those that have something to say."""
         return (one for one in self._families.values() if one.samples)
 
 
@@ -82,7 +82,7 @@ class ServerCollector(Collector):
         self._servers: Final = servers
 
     def collect(self) -> Iterator[Family]:
-        sheet = _Sheet()
+        sheet = _MetricFamilies()
         for health in healths_of(self._names, self._clusters):
             sheet.put("kdir_ready", health.ready, health.cluster)
             for state in State:
@@ -94,7 +94,7 @@ class ServerCollector(Collector):
         return sheet.families()
 
 
-def _cluster(sheet: _Sheet, cluster: Cluster) -> None:
+def _cluster(sheet: _MetricFamilies, cluster: Cluster) -> None:
     name = cluster.config.cluster
     replica = cluster.replica
     mount = str(cluster.mount)
@@ -122,7 +122,7 @@ def _cluster(sheet: _Sheet, cluster: Cluster) -> None:
     _kafka(sheet, cluster, name)
 
 
-def _tree(sheet: _Sheet, snapshot: Snapshot, name: str) -> None:
+def _tree(sheet: _MetricFamilies, snapshot: Snapshot, name: str) -> None:
     sheet.put("kdir_replica_revision", snapshot.revision, name)
     sheet.put("kdir_topics", snapshot.topic_count, name)
     sheet.put("kdir_directories", snapshot.directory_count, name)
@@ -133,19 +133,19 @@ def _tree(sheet: _Sheet, snapshot: Snapshot, name: str) -> None:
     sheet.put("kdir_large_change_remaining_entries", sum(one.left for one in changes), name)
 
 
-def _neighbours(sheet: _Sheet, cluster: Cluster, name: str) -> None:
+def _neighbours(sheet: _MetricFamilies, cluster: Cluster, name: str) -> None:
     link = cluster.link_status()
     if link.configured:
         sheet.put("kdir_leader", link.holder, name, "parent-link")
         if not link.standby:  # else another server knows
             sheet.put("kdir_parent_link_up", link.linked, name)
-            if link.heard_seconds is not None:
-                sheet.put("kdir_parent_last_contact_age_seconds", link.heard_seconds, name)
+            if link.contact_age_seconds is not None:
+                sheet.put("kdir_parent_last_contact_age_seconds", link.contact_age_seconds, name)
     sheet.put("kdir_children_linked", cluster.children.linked_count(), name)
     sheet.put("kdir_children_pending", len(cluster.children.waiting()), name)
 
 
-def _kafka(sheet: _Sheet, cluster: Cluster, name: str) -> None:
+def _kafka(sheet: _MetricFamilies, cluster: Cluster, name: str) -> None:
     if cluster.reconciler is None:
         return
     status = cluster.reconciler.status()
@@ -165,7 +165,7 @@ def _kafka(sheet: _Sheet, cluster: Cluster, name: str) -> None:
     sheet.put("kdir_kafka_acls_removed_externally", status.acl_lost_count, name)
 
 
-def _server(sheet: _Sheet, server: DirectoryServer) -> None:
+def _server(sheet: _MetricFamilies, server: DirectoryServer) -> None:
     at = server.address
     for (method, code), histogram in server.metrics.calls().items():
         sheet.spread("kdir_rpc_duration_seconds", histogram, at, method, code)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["CALL_SECONDS", "COMMIT_SECONDS", "Histogram", "Reading"]
+__all__ = ["CALL_SECONDS", "COMMIT_SECONDS", "Histogram", "HistogramSnapshot"]
 
 CALL_SECONDS: Final = (
     0.000_025,
@@ -36,7 +36,7 @@ COMMIT_SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class HistogramSnapshot:
     """What was counted until now."""
 
     buckets: tuple[int, ...]
@@ -85,7 +85,7 @@ class Histogram:
         cell.counts[bisect_left(self.bounds, seconds)] += 1
         cell.seconds += seconds
 
-    def read(self) -> Reading:
+    def read(self) -> HistogramSnapshot:
         """All threads' counts. One that is being made right now may be in the count and not yet in
         the seconds.
         """
@@ -94,4 +94,4 @@ class Histogram:
         counts = [sum(cell.counts[index] for cell in cells) for index in range(size)]
         for index in range(1, size):
             counts[index] += counts[index - 1]
-        return Reading(tuple(counts), sum(cell.seconds for cell in cells))
+        return HistogramSnapshot(tuple(counts), sum(cell.seconds for cell in cells))

@@ -19,7 +19,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.process_collector import ProcessCollector
 
 from directory.server.config import ConfigError
-from directory.server.health import Health, healths_of
+from directory.server.health import ClusterHealth, healths_of
 from directory.server.metrics.collector import ServerCollector
 from directory.server.toml_table import split_address
 
@@ -89,7 +89,7 @@ class _Server(ThreadingMixIn, TCPServer):
         self,
         place: tuple[str, int],
         registry: CollectorRegistry,
-        healths: Callable[[], Sequence[Health]],
+        healths: Callable[[], Sequence[ClusterHealth]],
     ) -> None:
         self.registry = registry
         self.healths = healths
@@ -126,7 +126,7 @@ class _Request(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         try:
-            status, body, kind = self._look()
+            status, body, kind = self._respond()
         except Exception:  # noqa: BLE001 - logged, and told as what it is
             _log.exception("metrics cannot be told")
             status, body, kind = 500, b"failed by a bug; the log says which\n", _PLAIN
@@ -136,7 +136,7 @@ class _Request(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def _look(self) -> tuple[int, bytes, str]:
+    def _respond(self) -> tuple[int, bytes, str]:
         match self.path.partition("?")[0]:
             case "/metrics":
                 encode, kind = choose_encoder(self.headers.get("Accept", ""))
@@ -145,9 +145,9 @@ class _Request(BaseHTTPRequestHandler):
                 return 200, b"ok\n", _PLAIN
             case "/readyz":
                 healths = self.server.healths()
-                words = "".join(f"{one.cluster}: {one}\n" for one in healths)
+                message = "".join(f"{one.cluster}: {one}\n" for one in healths)
                 ready = all(one.ready for one in healths)
-                return 200 if ready else 503, words.encode(), _PLAIN
+                return 200 if ready else 503, message.encode(), _PLAIN
             case _:
                 return 404, b"/metrics, /healthz and /readyz are here\n", _PLAIN
 

@@ -12,22 +12,22 @@ from typing import Final
 
 import grpc
 
-from directory.store.base import StoreAway, StoreFull
+from directory.store.base import StoreFull, StoreUnreachable
 
 __all__ = [
     "Compacted",
+    "EtcdRefused",
+    "FailureKind",
     "FutureRevision",
-    "Refused",
     "TooLarge",
-    "Trouble",
     "Unsent",
-    "final",
+    "error_text",
+    "final_error",
     "trouble_of",
-    "words",
 ]
 
 
-class Refused(StoreAway):
+class EtcdRefused(StoreUnreachable):
     """etcd answered, and will not do it however often it is asked: no right, a wrong password, a
     request that it does not take. Nothing was written.
     """
@@ -49,7 +49,7 @@ class Unsent(Exception):
     """The call was not made."""
 
 
-class Trouble(enum.Enum):
+class FailureKind(enum.Enum):
     """What is to be done about a failed call."""
 
     UNREACHED = enum.auto()
@@ -59,7 +59,7 @@ class Trouble(enum.Enum):
     LOGIN = enum.auto()
     """The token is not known there; nothing was done. Again, with a new one."""
     FINAL = enum.auto()
-    """See ``final``."""
+    """See ``final_error``."""
 
 
 _UNREACHED: Final = (
@@ -83,44 +83,44 @@ _ELSEWHERE: Final = frozenset(
 )
 
 
-def words(error: grpc.RpcError) -> str:
-    """What was said, in one line."""
+def error_text(error: grpc.RpcError) -> str:
+    """Returns what was said, in one line."""
     return " ".join(str(error.details() or error.code().name).split())[:300]
 
 
-def trouble_of(error: grpc.RpcError) -> Trouble:
-    """What to do about it."""
-    said = words(error)
-    if any(part in said for part in _UNREACHED):
-        return Trouble.UNREACHED
-    if any(part in said for part in _LOGIN):
-        return Trouble.LOGIN
-    return Trouble.UNKNOWN if error.code() in _ELSEWHERE else Trouble.FINAL
+def trouble_of(error: grpc.RpcError) -> FailureKind:
+    """Returns what to do about it."""
+    message = error_text(error)
+    if any(part in message for part in _UNREACHED):
+        return FailureKind.UNREACHED
+    if any(part in message for part in _LOGIN):
+        return FailureKind.LOGIN
+    return FailureKind.UNKNOWN if error.code() in _ELSEWHERE else FailureKind.FINAL
 
 
-def final(error: grpc.RpcError, store: str, who: str) -> Exception:
-    """What a ``FINAL`` one is to the caller."""
-    said = words(error)
+def final_error(error: grpc.RpcError, store: str, who: str) -> Exception:
+    """Returns what a ``FINAL`` one is to the caller."""
+    message = error_text(error)
     match error.code():
-        case grpc.StatusCode.OUT_OF_RANGE if "compacted" in said:
-            return Compacted(said)
+        case grpc.StatusCode.OUT_OF_RANGE if "compacted" in message:
+            return Compacted(message)
         case grpc.StatusCode.OUT_OF_RANGE:
-            return FutureRevision(said)
-        case grpc.StatusCode.RESOURCE_EXHAUSTED if "database space exceeded" in said:
+            return FutureRevision(message)
+        case grpc.StatusCode.RESOURCE_EXHAUSTED if "database space exceeded" in message:
             return StoreFull(
                 f"{store}: etcd's database is full, so it takes no writes: compact and defragment"
                 " it, or raise --quota-backend-bytes; then disarm its alarm"
             )
-        case grpc.StatusCode.RESOURCE_EXHAUSTED if "larger than max" in said:
-            return TooLarge(said)
+        case grpc.StatusCode.RESOURCE_EXHAUSTED if "larger than max" in message:
+            return TooLarge(message)
         case grpc.StatusCode.PERMISSION_DENIED:
-            return Refused(
+            return EtcdRefused(
                 f"{store}: etcd does not let {who} do this: its role needs readwrite on all keys"
                 " that begin with the prefix and a slash"
             )
-        case _ if "user name is empty" in said:
-            return Refused(f"{store}: etcd wants a user: etcd://USER@…?password_file=FILE")
-        case _ if "authentication failed" in said:
-            return Refused(f"{store}: etcd does not know {who} with this password")
+        case _ if "user name is empty" in message:
+            return EtcdRefused(f"{store}: etcd wants a user: etcd://USER@…?password_file=FILE")
+        case _ if "authentication failed" in message:
+            return EtcdRefused(f"{store}: etcd does not know {who} with this password")
         case _:
-            return Refused(f"{store}: {said}")
+            return EtcdRefused(f"{store}: {message}")

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import grpc
 
-from directory.store.base import Incompatible, StoreAway
+from directory.store.base import IncompatibleStore, StoreUnreachable
 from directory.store.etcd.etcd3_stubs import etcdrpc
 from directory.store.etcd.etcd_address import EtcdAddress
 
@@ -64,7 +64,7 @@ class Channels:
         """Of one endpoint.
 
         Raises:
-            StoreAway: closed; or a certificate cannot be read.
+            StoreUnreachable: closed; or a certificate cannot be read.
         """
         with self._lock:
             stubs = self._stubs[number]
@@ -76,14 +76,14 @@ class Channels:
         """A new channel, of the caller's own.
 
         Raises:
-            StoreAway: closed; or a certificate cannot be read.
+            StoreUnreachable: closed; or a certificate cannot be read.
         """
         if self._closed:
-            raise StoreAway(f"{self._address}: closed")
+            raise StoreUnreachable(f"{self._address}: closed")
         try:
             files = self._address.tls_files()
-        except Incompatible as error:
-            raise StoreAway(str(error)) from error
+        except IncompatibleStore as error:
+            raise StoreUnreachable(str(error)) from error
         endpoint = self._address.endpoints[number]
         if files is None:
             return grpc.insecure_channel(endpoint, OPTIONS)

@@ -16,24 +16,24 @@ from typing import Any, Final
 
 import grpc
 
-from directory.store.base import StoreAway
+from directory.store.base import StoreUnreachable
 from directory.store.etcd.call_errors import (
     Compacted,
+    EtcdRefused,
+    FailureKind,
     FutureRevision,
-    Refused,
     TooLarge,
-    Trouble,
     Unsent,
-    final,
+    error_text,
+    final_error,
     trouble_of,
-    words,
 )
 from directory.store.etcd.channels import Channels, Stubs
 from directory.store.etcd.etcd3_stubs import etcdrpc
 from directory.store.etcd.etcd_address import EtcdAddress
 from directory.store.etcd.login import Login
 
-__all__ = ["Compacted", "EtcdConnection", "FutureRevision", "Metadata", "Refused", "TooLarge"]
+__all__ = ["Compacted", "EtcdConnection", "EtcdRefused", "FutureRevision", "Metadata", "TooLarge"]
 
 _log = logging.getLogger(__name__)
 
@@ -93,7 +93,7 @@ class EtcdConnection:
         """Reads keys: ``RangeRequest`` → ``RangeResponse``.
 
         Raises:
-            StoreAway: no member answered in time. Refused: etcd will not.
+            StoreUnreachable: no member answered in time. Refused: etcd will not.
             Compacted, FutureRevision, TooLarge
         """
         return self._read(lambda stubs: stubs.kv.Range, request, timeout_seconds)
@@ -106,15 +106,15 @@ class EtcdConnection:
             call = self._channels.stubs(number).kv.Range.future(
                 request, timeout=timeout_seconds, metadata=self._metadata(number, deadline)
             )
-        except (grpc.RpcError, StoreAway, Unsent):
+        except (grpc.RpcError, StoreUnreachable, Unsent):
             return partial(self.range, request, timeout_seconds)
 
         def answer() -> Any:
             try:
                 return call.result()
             except grpc.RpcError as error:
-                if trouble_of(error) is Trouble.FINAL:
-                    raise final(error, str(self), self.address.who) from error
+                if trouble_of(error) is FailureKind.FINAL:
+                    raise final_error(error, str(self), self.address.who) from error
             return self.range(request, timeout_seconds)
 
         return answer
@@ -123,7 +123,7 @@ class EtcdConnection:
         """Makes a transaction: ``TxnRequest`` → ``TxnResponse``.
 
         Raises:
-            StoreAway: effect unknown. Refused, StoreFull: no effect.
+            StoreUnreachable: effect unknown. Refused, StoreFull: no effect.
         """
         deadline = self._clock() + timeout_seconds
 
@@ -131,7 +131,7 @@ class EtcdConnection:
             self._ask_whether_there(number, deadline)
             return self._call(number, lambda stubs: stubs.kv.Txn, request, deadline)
 
-        return self._over_members(attempt, deadline, {Trouble.UNREACHED})
+        return self._over_members(attempt, deadline, {FailureKind.UNREACHED})
 
     def read_txn(self, request: Any, timeout_seconds: float) -> Any:
         """Like ``txn`` for one that writes nothing: it may be asked of several members."""
@@ -141,7 +141,7 @@ class EtcdConnection:
         """Forgets history up to a revision; for tests and tools.
 
         Raises:
-            StoreAway, FutureRevision
+            StoreUnreachable, FutureRevision
         """
         request = etcdrpc.CompactionRequest(revision=revision, physical=True)
         # Forgotten already: by somebody else, or by a try whose answer came too late.
@@ -152,7 +152,7 @@ class EtcdConnection:
         """A new lease: ``LeaseGrantResponse``. One whose answer is lost runs out by itself.
 
         Raises:
-            StoreAway, Refused
+            StoreUnreachable, Refused
         """
         request = etcdrpc.LeaseGrantRequest(TTL=seconds)
         return self._read(lambda stubs: stubs.lease.LeaseGrant, request, timeout_seconds)
@@ -161,7 +161,7 @@ class EtcdConnection:
         """Renews a lease: ``LeaseKeepAliveResponse``, whose TTL is 0 if there is none.
 
         Raises:
-            StoreAway, Refused
+            StoreUnreachable, Refused
         """
         request = etcdrpc.LeaseKeepAliveRequest(ID=lease)
 
@@ -183,25 +183,25 @@ class EtcdConnection:
         """Ends a lease, and with it its keys.
 
         Raises:
-            StoreAway, Refused: also if there is none.
+            StoreUnreachable, Refused: also if there is none.
         """
         request = etcdrpc.LeaseRevokeRequest(ID=lease)
         self._read(lambda stubs: stubs.lease.LeaseRevoke, request, timeout_seconds)
 
     def status(self, number: int, timeout_seconds: float) -> Any:
-        """What one member says of itself: ``StatusResponse``.
+        """Returns what one member says of itself: ``StatusResponse``.
 
         Raises:
-            StoreAway, Refused
+            StoreUnreachable, Refused
         """
         request = etcdrpc.StatusRequest()
         return self._at(number, lambda stubs: stubs.maintenance.Status, request, timeout_seconds)
 
     def alarms(self, timeout_seconds: float) -> list[str]:
-        """The alarms that etcd has raised, such as ``NOSPACE``.
+        """Returns the alarms that etcd has raised, such as ``NOSPACE``.
 
         Raises:
-            StoreAway, Refused
+            StoreUnreachable, Refused
         """
         request = etcdrpc.AlarmRequest()  # GET
         answer = self._read(lambda stubs: stubs.maintenance.Alarm, request, timeout_seconds)
@@ -221,31 +221,31 @@ class EtcdConnection:
         up is not to be waited for when its member is back.
 
         Raises:
-            StoreAway: everything is closed.
+            StoreUnreachable: everything is closed.
         """
         return self._channels.dial(number)
 
     def metadata(self, number: int, timeout_seconds: float) -> Metadata:
-        """What every call carries: that a leader is required, and who asks. Logs in at that
+        """Returns what every call carries: that a leader is required, and who asks. Logs in at that
         endpoint if need be.
 
         Raises:
-            StoreAway: not in time. Refused: wrong user or password.
+            StoreUnreachable: not in time. Refused: wrong user or password.
         """
         deadline = self._clock() + timeout_seconds
         try:
             return self._metadata(number, deadline)
         except grpc.RpcError as error:
-            raise final(error, str(self), self.address.who) from error
+            raise final_error(error, str(self), self.address.who) from error
         except Unsent as error:
-            said = str(error) or "the time is over"
-            raise StoreAway(f"{self._endpoint(number)}: {said}") from error
+            message = str(error) or "the time is over"
+            raise StoreUnreachable(f"{self._endpoint(number)}: {message}") from error
 
     def range_at(self, number: int, request: Any, timeout_seconds: float) -> Any:
         """``range`` at one endpoint only.
 
         Raises:
-            StoreAway, Refused, Compacted, FutureRevision, TooLarge
+            StoreUnreachable, Refused, Compacted, FutureRevision, TooLarge
         """
         return self._at(number, lambda stubs: stubs.kv.Range, request, timeout_seconds)
 
@@ -283,7 +283,7 @@ class EtcdConnection:
             share = self._share(deadline, timeout_seconds)
             return self._call(number, method, request, self._clock() + share)
 
-        return self._over_members(attempt, deadline, {Trouble.UNREACHED, Trouble.UNKNOWN})
+        return self._over_members(attempt, deadline, {FailureKind.UNREACHED, FailureKind.UNKNOWN})
 
     def _at(
         self,
@@ -295,16 +295,16 @@ class EtcdConnection:
         try:
             return self._call(number, method, request, self._clock() + timeout_seconds)
         except Unsent as error:
-            said = str(error) or "the time is over"
+            message = str(error) or "the time is over"
         except grpc.RpcError as error:
-            said = words(error)
-            if trouble_of(error) in (Trouble.FINAL, Trouble.LOGIN):
-                raise final(error, str(self), self.address.who) from error
-        self.leave(number, said)
-        raise StoreAway(f"{self._endpoint(number)}: {said}")
+            message = error_text(error)
+            if trouble_of(error) in (FailureKind.FINAL, FailureKind.LOGIN):
+                raise final_error(error, str(self), self.address.who) from error
+        self.leave(number, message)
+        raise StoreUnreachable(f"{self._endpoint(number)}: {message}")
 
     def _share(self, deadline: float, timeout_seconds: float) -> float:
-        """How long one member may take of what is left of a call's time."""
+        """Returns how long one member may take of what is left of a call's time."""
         remaining = deadline - self._clock()
         if len(self.endpoints) == 1:
             return remaining
@@ -323,8 +323,8 @@ class EtcdConnection:
                 self._clock() + self._share(deadline, _TRY_SECONDS),
             )
         except grpc.RpcError as error:
-            if trouble_of(error) is Trouble.UNKNOWN:
-                raise Unsent(words(error)) from error
+            if trouble_of(error) is FailureKind.UNKNOWN:
+                raise Unsent(error_text(error)) from error
             raise
 
     def _call(
@@ -334,7 +334,7 @@ class EtcdConnection:
         request: Any,
         deadline: float,
     ) -> Any:
-        """One call to one member, again with a new token if the one it had is refused."""
+        """Returns one call to one member, again with a new token if the one it had is refused."""
         for last in (False, True):
             metadata = self._metadata(number, deadline)
             token = self._login.current
@@ -346,7 +346,7 @@ class EtcdConnection:
                     request, timeout=remaining, metadata=metadata
                 )
             except grpc.RpcError as error:
-                if last or not self.address.user or trouble_of(error) is not Trouble.LOGIN:
+                if last or not self.address.user or trouble_of(error) is not FailureKind.LOGIN:
                     raise
                 self.forget_token(token)
             except ValueError as error:  # gRPC's word for a channel that was closed meanwhile
@@ -357,10 +357,10 @@ class EtcdConnection:
         raise AssertionError("unreachable")
 
     def _over_members(
-        self, attempt: Callable[[int], Any], deadline: float, again: set[Trouble]
+        self, attempt: Callable[[int], Any], deadline: float, again: set[FailureKind]
     ) -> Any:
         """Tries the members in turn until one answers, from the preferred one on."""
-        said = "the time is over"
+        message = "the time is over"
         while True:
             first = self._preferred
             for step in range(len(self.endpoints)):
@@ -368,21 +368,21 @@ class EtcdConnection:
                 try:
                     answer = attempt(number)
                 except Unsent as error:
-                    said = str(error) or said  # not for want of time alone
+                    message = str(error) or message  # not for want of time alone
                 except grpc.RpcError as error:
-                    said = words(error)
+                    message = error_text(error)
                     trouble = trouble_of(error)
-                    if trouble in (Trouble.FINAL, Trouble.LOGIN):
-                        raise final(error, str(self), self.address.who) from error
-                    self.leave(number, said)
+                    if trouble in (FailureKind.FINAL, FailureKind.LOGIN):
+                        raise final_error(error, str(self), self.address.who) from error
+                    self.leave(number, message)
                     if trouble not in again:
-                        raise StoreAway(f"{self._endpoint(number)}: {said}") from error
+                        raise StoreUnreachable(f"{self._endpoint(number)}: {message}") from error
                 else:
                     self._preferred = number
                     return answer
-                self.leave(number, said)
+                self.leave(number, message)
                 if self._clock() >= deadline:
-                    raise StoreAway(f"{self}: no member answered; the last said: {said}")
+                    raise StoreUnreachable(f"{self}: no member answered; the last said: {message}")
             self._sleep(min(_ROUND_SECONDS, max(0.0, deadline - self._clock())))
 
     def _metadata(self, number: int, deadline: float) -> Metadata:

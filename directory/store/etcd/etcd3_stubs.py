@@ -25,7 +25,7 @@ from google.protobuf.descriptor_pb2 import (
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.internal import builder
 
-from directory.store.base import Incompatible
+from directory.store.base import IncompatibleStore
 
 __all__ = ["etcdrpc", "transactions"]
 
@@ -41,14 +41,14 @@ _SINCE_3_4: Final = (
 
 
 def _folder() -> Path:
-    """Where the generated modules lie; nothing of the package is imported to find it.
+    """Returns where the generated modules lie; nothing of the package is imported to find it.
 
     Raises:
         Incompatible: the package is not there.
     """
     spec = importlib.util.find_spec(_PACKAGE)
     if spec is None or not spec.submodule_search_locations:
-        raise Incompatible(
+        raise IncompatibleStore(
             "a store at etcd://… needs the package etcd3, which is not installed:"
             " pip install 'kdir[etcd]'"
         )
@@ -56,7 +56,7 @@ def _folder() -> Path:
 
 
 def _descriptor_in(source: str) -> bytes:
-    """The serialized FileDescriptorProto of an old generated module: the literal in its
+    """Returns the serialized FileDescriptorProto of an old generated module: the literal in its
     ``serialized_pb=_b('…')``, where each character stands for a byte.
 
     Raises:
@@ -70,13 +70,15 @@ def _descriptor_in(source: str) -> bytes:
                 return text.encode("latin-1")
             case _:
                 continue
-    raise Incompatible(
+    raise IncompatibleStore(
         "the package etcd3 is not the one that kdir knows: pip install 'kdir[etcd]' brings 0.12.0"
     )
 
 
 def _brought_up_to_date(serialized: bytes) -> bytes:
-    """The descriptor with the fields of etcd 3.4, where it is the one that they belong to."""
+    """Returns the descriptor with the fields of etcd 3.4, where it is the one that they
+    belong to.
+    """
     file = FileDescriptorProto.FromString(serialized)
     if file.package != "etcdserverpb":
         return serialized
@@ -105,7 +107,7 @@ def _build() -> None:
         try:
             source = file.read_text(encoding="utf-8")
         except OSError as error:
-            raise Incompatible(f"the package etcd3 is not whole: {error}") from None
+            raise IncompatibleStore(f"the package etcd3 is not whole: {error}") from None
         pool.AddSerializedFile(_brought_up_to_date(_descriptor_in(source)))
         descriptor = pool.FindFileByName(f"{name.removesuffix('_pb2')}.proto")
         module = ModuleType(full_name)

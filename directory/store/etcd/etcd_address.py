@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final, NoReturn, Self
 from urllib.parse import unquote
 
-from directory.store.base import Incompatible
+from directory.store.base import IncompatibleStore
 
 __all__ = ["FORM", "EtcdAddress"]
 
@@ -58,7 +58,7 @@ class EtcdAddress:
         rest, _, query = rest.partition("?")
         authority, slash, path = rest.partition("/")
         if "@" in path or "@" in query:
-            raise Incompatible(
+            raise IncompatibleStore(
                 "store etcd://…: an @ stands after the first / or ?; in a user or password these"
                 " are written %2F and %3F, and an @ in a file's name %40"
             )
@@ -79,7 +79,9 @@ class EtcdAddress:
         if len(set(self.endpoints)) != len(self.endpoints):
             _fail("endpoints", ",".join(self.endpoints), "each member once")
         if login and not self.user:
-            raise Incompatible("store etcd://…: a password without a user; expected USER:PASSWORD@")
+            raise IncompatibleStore(
+                "store etcd://…: a password without a user; expected USER:PASSWORD@"
+            )
         if self.given_password is not None and self.password_file:
             _fail("password_file", self.password_file, "it, or a password in the address, not both")
         if self.user and self.given_password is None and not self.password_file:
@@ -108,7 +110,7 @@ class EtcdAddress:
         return "the user that its certificate names" if self.cert else "somebody without a user"
 
     def password(self) -> str:
-        """The password, read anew each time: it may have been changed in its file.
+        """Returns the password, read anew each time: it may have been changed in its file.
 
         Raises:
             Incompatible: the file cannot be read.
@@ -134,13 +136,13 @@ class EtcdAddress:
         try:
             return Path(file).read_bytes()
         except OSError as error:
-            raise Incompatible(
+            raise IncompatibleStore(
                 f"store {self}: {name}: cannot read {file}: {error.strerror}"
             ) from error
 
 
 def _fail(part: str, found: str, right: str) -> NoReturn:
-    raise Incompatible(f"store etcd://…: {part}: found {found!r}; expected {right}")
+    raise IncompatibleStore(f"store etcd://…: {part}: found {found!r}; expected {right}")
 
 
 def _endpoint(text: str) -> str:
@@ -174,7 +176,7 @@ def _options(query: str) -> dict[str, str]:
         name, equals, value = part.partition("=")
         if name not in _FILES:
             near = difflib.get_close_matches(name, _FILES, n=1, cutoff=0.0)
-            raise Incompatible(
+            raise IncompatibleStore(
                 f"store etcd://…: unknown option {name!r}; the nearest known one is {near[0]!r}"
             )
         if not equals or not value or name in options:

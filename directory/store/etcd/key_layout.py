@@ -8,7 +8,7 @@
     <prefix>/kv/<key>          a row of the store
     <prefix>/meta/commit       the last commit's id, written by every transaction: its revision is
                                the store's, its version the number of commits
-    <prefix>/meta/identity     whose store this is, and which life of it (``identity.py``)
+    <prefix>/meta/identity     whose store this is, and which life of it (``incarnation.py``)
 
 No row has a lease of its own: it would go in a revision that is nobody's commit. What a dead
 process leaves under ``alive`` goes by itself, and the rows that hung on it by the commit of whoever
@@ -29,7 +29,9 @@ _ANNOUNCED: Final = b"announced/"
 
 
 def end_of(prefix: bytes) -> bytes:
-    """The key after all that begin with the prefix; a zero byte means that there is no end."""
+    """Returns the key after all that begin with the prefix; a zero byte means that
+    there is no end.
+    """
     stem = prefix.rstrip(b"\xff")
     return stem[:-1] + bytes([stem[-1] + 1]) if stem else b"\0"
 
@@ -68,11 +70,11 @@ class Layout:
         return self.root + _ALIVE
 
     def row(self, key: bytes) -> bytes:
-        """Where a row lies."""
+        """Returns where a row lies."""
         return self.rows + key
 
     def row_range(self, prefix: bytes) -> tuple[bytes, bytes]:
-        """Where all rows lie whose keys begin so. A prefix of nothing but 0xff bytes, or none, ends
-        where the rows end.
+        """Returns where all rows lie whose keys begin so. A prefix of nothing but 0xff bytes, or
+        none, ends where the rows end.
         """
         return self.rows + prefix, end_of(self.rows + prefix)

@@ -24,21 +24,21 @@ from directory.store.base import (
     Conflict,
     Guard,
     Identity,
-    Incompatible,
-    Sealed,
-    StoreAway,
+    IncompatibleStore,
+    StoreIsSealed,
+    StoreUnreachable,
 )
 from directory.store.etcd.connection import Compacted, EtcdConnection, FutureRevision
 from directory.store.etcd.etcd3_stubs import transactions
-from directory.store.etcd.founding import found_or_begin, life_of, look
-from directory.store.etcd.identity import Life
+from directory.store.etcd.incarnation import Incarnation
 from directory.store.etcd.key_layout import Layout
+from directory.store.etcd.member_stream import head_of, head_request
+from directory.store.etcd.open_or_create import incarnation_of, open_or_create, read_head
 from directory.store.etcd.restored import Newest, Seen, why_restored
-from directory.store.etcd.stream import head_of, head_request
 from directory.store.etcd.transaction import put, read, request_of, unfulfilled
 from directory.store.etcd.watch_state import Head
 
-__all__ = ["READ_SECONDS", "Draft", "Keyspace", "Unmet"]
+__all__ = ["READ_SECONDS", "GuardFailed", "Keyspace", "TransactionDraft"]
 
 _log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ _TRIES: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class TransactionDraft:
     """A transaction without what every one has."""
 
     compares: Sequence[Any]
@@ -58,21 +58,21 @@ class Draft:
 
 
 @dataclass(frozen=True, slots=True)
-class Unmet:
+class GuardFailed:
     """It was not made. ``answers`` to the draft's reads; ``committed`` is etcd's revision of the
     last commit, 0 = none.
     """
 
-    life: Life
+    incarnation: Incarnation
     answers: Sequence[Any]
     committed: int
 
     def conflict(self, guards: Sequence[Guard]) -> Conflict:
-        """Which of the guards did not hold, where the draft read what ``reads_of`` says."""
-        broken = unfulfilled(self.life, guards, self.answers, self.committed)
+        """Returns which of the guards did not hold, where the draft read what ``reads_of`` says."""
+        broken = unfulfilled(self.incarnation, guards, self.answers, self.committed)
         if broken is None:
             raise AssertionError(f"etcd refused {guards}, and each of them holds")
-        return Conflict(broken, self.life.revision(self.committed))
+        return Conflict(broken, self.incarnation.revision(self.committed))
 
 
 class Keyspace:
@@ -83,17 +83,17 @@ class Keyspace:
         connection: EtcdConnection,
         cluster: str,
         cluster_id: str | None,
-        life: Life,
+        incarnation: Incarnation,
         clock: Callable[[], float],
     ) -> None:
-        """Use ``open``."""
+        """Uses ``open``."""
         self.connection: Final = connection
         self.layout: Final = Layout(connection.address.root)
         self._cluster: Final = cluster
         self._cluster_id: Final = cluster_id
         self._clock: Final = clock
-        self._life = life
-        self._newest: Final = Newest(life.identity.incarnation)
+        self._incarnation = incarnation
+        self._newest: Final = Newest(incarnation.identity.incarnation)
         self._refreshing: Final = threading.Lock()
 
     @classmethod
@@ -104,131 +104,138 @@ class Keyspace:
         cluster_id: str | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> Self:
-        """The cluster's keys, begun if there are none.
+        """Returns the cluster's keys, begun if there are none.
 
         Raises:
             Incompatible: another cluster's, a newer schema, or something else is there.
-            StoreAway
+            StoreUnreachable
         """
-        life = found_or_begin(connection, cluster, cluster_id)
-        keyspace = cls(connection, cluster, cluster_id, life, clock)
+        incarnation = open_or_create(connection, cluster, cluster_id)
+        keyspace = cls(connection, cluster, cluster_id, incarnation, clock)
         keyspace.refresh()
         return keyspace
 
     @property
-    def life(self) -> Life:
+    def incarnation(self) -> Incarnation:
         """As it was last read."""
-        return self._life
+        return self._incarnation
 
     # -- reading -----------------------------------------------------------------------------
 
     def head(self, timeout_seconds: float = READ_SECONDS) -> Head:
-        """The newest commit and the identity, linearizably.
+        """Returns the newest commit and the identity, linearizably.
 
         Raises:
-            StoreAway
+            StoreUnreachable
         """
-        return look(self.connection, self.layout, timeout_seconds)
+        return read_head(self.connection, self.layout, timeout_seconds)
 
-    def current(self, timeout_seconds: float = READ_SECONDS) -> tuple[Head, Life]:
-        """The newest commit, and the life that it is of.
+    def current(self, timeout_seconds: float = READ_SECONDS) -> tuple[Head, Incarnation]:
+        """Returns the newest commit, and the life that it is of.
 
         Raises:
-            StoreAway
+            StoreUnreachable
         """
         deadline = self._clock() + timeout_seconds
         for _ in range(_TRIES):
             head = self.head(max(0.001, deadline - self._clock()))
-            life = self._life
-            if head.identity == life.stored and head.etcd_cluster == life.etcd_cluster:
-                return head, life
+            incarnation = self._incarnation
+            if (
+                head.identity == incarnation.stored
+                and head.etcd_cluster == incarnation.etcd_cluster
+            ):
+                return head, incarnation
             self._refresh_or_away()
-        raise StoreAway(f"{self.connection}: its identity changes all the time")
+        raise StoreUnreachable(f"{self.connection}: its identity changes all the time")
 
-    def refresh(self) -> Life:
+    def refresh(self) -> Incarnation:
         """Reads the identity anew; begins a new life if etcd was restored.
 
         Raises:
-            StoreAway
+            StoreUnreachable
             Incompatible: it is another cluster's, or gone.
         """
         with self._refreshing:
             while True:
                 before = self._newest.before_reading()
                 head = self.head()
-                life = self._read(head.identity)
-                why = why_restored(before, life, head, self._commit_id_at)
+                incarnation = self._read(head.identity)
+                why = why_restored(before, incarnation, head, self._commit_id_at)
                 if not why:
-                    self._life = life
-                    self.saw(life, head.commit_revision, head.commit_id)
-                    return life
-                self._refuse_two_clusters(life, head)
+                    self._incarnation = incarnation
+                    self.note_commit(incarnation, head.commit_revision, head.commit_id)
+                    return incarnation
+                self._refuse_two_clusters(incarnation, head)
                 _log.error("%s: %s: it was restored; a new life begins", self.connection, why)
-                new = life.next(head.etcd_cluster, head.revision, before.revision, unseal=False)
-                self.replace(life, new)
+                new = incarnation.next(
+                    head.etcd_cluster, head.revision, before.revision, unseal=False
+                )
+                self.replace(incarnation, new)
 
     def _refresh_or_away(self) -> None:
         try:
             self.refresh()
-        except Incompatible as error:
-            raise StoreAway(str(error)) from error
+        except IncompatibleStore as error:
+            raise StoreUnreachable(str(error)) from error
 
-    def _read(self, stored: bytes | None) -> Life:
+    def _read(self, stored: bytes | None) -> Incarnation:
         if stored is None:
-            raise Incompatible(f"{self.connection}: there is no store any more")
-        return life_of(self.connection, stored, self._cluster, self._cluster_id)
+            raise IncompatibleStore(f"{self.connection}: there is no store any more")
+        return incarnation_of(self.connection, stored, self._cluster, self._cluster_id)
 
     # -- lives -------------------------------------------------------------------------------
 
     def note(self, stored: bytes) -> Identity:
-        """What a watch read as the identity.
+        """Returns what a watch read as the identity.
 
         Raises:
             ValueError: it cannot be read.
         """
         try:
-            life = Life.read(stored)
-        except Incompatible as error:
+            incarnation = Incarnation.read(stored)
+        except IncompatibleStore as error:
             raise ValueError(str(error)) from error
-        if life.identity.incarnation == self._life.identity.incarnation:
-            self._life = life
-        return life.identity
+        if incarnation.identity.incarnation == self._incarnation.identity.incarnation:
+            self._incarnation = incarnation
+        return incarnation.identity
 
-    def saw(self, life: Life, etcd_revision: int, commit_id: str) -> None:
+    def note_commit(self, incarnation: Incarnation, etcd_revision: int, commit_id: str) -> None:
         """At this revision this was the last commit. Of a life that is over, nothing is kept."""
-        seen = Seen(life.identity.incarnation, life.revision(etcd_revision), commit_id)
-        if seen.incarnation == self._life.identity.incarnation:
+        seen = Seen(
+            incarnation.identity.incarnation, incarnation.revision(etcd_revision), commit_id
+        )
+        if seen.incarnation == self._incarnation.identity.incarnation:
             self._newest.note(seen)
 
     def _commit_id_at(self, etcd_revision: int) -> str | None:
-        """The last commit as of a revision; None: not known any more."""
+        """Returns the last commit as of a revision; None: not known any more."""
         try:
             answer = self.connection.range(head_request(self.layout, etcd_revision), READ_SECONDS)
         except (Compacted, FutureRevision):
             return None
         return head_of(self.layout, answer, etcd_revision).commit_id
 
-    def _refuse_two_clusters(self, life: Life, head: Head) -> None:
+    def _refuse_two_clusters(self, incarnation: Incarnation, head: Head) -> None:
         """Two etcds in one address would restore each other for ever."""
         found: dict[int, str] = {}
         for number, endpoint in enumerate(self.connection.endpoints):
             try:
                 status = self.connection.status(number, 1.0)
-            except StoreAway:
+            except StoreUnreachable:
                 continue
             found[status.header.cluster_id] = endpoint
         if len(found) > 1:
-            raise Incompatible(
+            raise IncompatibleStore(
                 f"{self.connection}: {' and '.join(sorted(found.values()))} are of different etcd"
                 " clusters; name the members of one"
             )
 
-    def replace(self, old: Life, new: Life) -> bool:
+    def replace(self, old: Incarnation, new: Incarnation) -> bool:
         """Puts an identity in place of another; False: somebody was quicker. That it is of another
         incarnation is a commit.
 
         Raises:
-            StoreAway: effect unknown.
+            StoreUnreachable: effect unknown.
         """
         operations = [put(self.layout.identity, new.stored)]
         if new.identity.incarnation != old.identity.incarnation:
@@ -236,69 +243,73 @@ class Keyspace:
         request = request_of([self._is(old)], operations, [])
         return bool(self.connection.txn(request, READ_SECONDS).succeeded)
 
-    def _is(self, life: Life) -> Any:
-        return (transactions.Value(self.layout.identity) == life.stored).build_message()
+    def _is(self, incarnation: Incarnation) -> Any:
+        return (transactions.Value(self.layout.identity) == incarnation.stored).build_message()
 
     # -- writing -----------------------------------------------------------------------------
 
     def write(
         self,
-        draft: Callable[[Life], Draft],
+        draft: Callable[[Incarnation], TransactionDraft],
         timeout_seconds: float = READ_SECONDS,
         *,
         filling: bool = False,
-    ) -> Committed | Unmet:
+    ) -> Committed | GuardFailed:
         """Makes one transaction, with a commit id. ``draft`` is asked again for another life.
 
         Raises:
-            StoreAway: effect unknown.
+            StoreUnreachable: effect unknown.
             Sealed: and it is not ``filling``; nothing was written.
             ValueError: ``filling``, and not sealed for that; or larger than etcd takes.
         """
         deadline = self._clock() + timeout_seconds
         for _ in range(_TRIES):
-            life = self._writable(filling=filling)
-            one = draft(life)
+            incarnation = self._writable(filling=filling)
+            one = draft(incarnation)
             commit_id = new_commit_id()
             request = request_of(
-                [self._is(life), *one.compares],
+                [self._is(incarnation), *one.compares],
                 [*one.operations, put(self.layout.commit, commit_id.encode())],
                 [read(self.layout.identity), read(self.layout.commit), *one.reads],
             )
             before = self._newest.before_reading()
             answer = self.connection.txn(request, max(0.001, deadline - self._clock()))
             if answer.succeeded:
-                return self._committed(life, before, answer.header, commit_id)
+                return self._committed(incarnation, before, answer.header, commit_id)
             identity, commit, *answers = answer.responses
             stored = identity.response_range.kvs
-            if stored and stored[0].value == life.stored:
+            if stored and stored[0].value == incarnation.stored:
                 commits = commit.response_range.kvs
-                return Unmet(life, answers, commits[0].mod_revision if commits else 0)
+                return GuardFailed(incarnation, answers, commits[0].mod_revision if commits else 0)
             self._refresh_or_away()
-        raise StoreAway(f"{self.connection}: its identity changes all the time")
+        raise StoreUnreachable(f"{self.connection}: its identity changes all the time")
 
-    def _writable(self, *, filling: bool) -> Life:
+    def _writable(self, *, filling: bool) -> Incarnation:
         if filling:
-            if not self._life.can_be_filled:
+            if not self._incarnation.can_be_filled:
                 self._refresh_or_away()
-            if not self._life.can_be_filled:
+            if not self._incarnation.can_be_filled:
                 raise ValueError(
                     f"{self.connection}: not sealed to be filled, but"
-                    f" {self._life.identity.sealed!r}"
+                    f" {self._incarnation.identity.sealed!r}"
                 )
-        elif self._life.identity.sealed:
+        elif self._incarnation.identity.sealed:
             self._refresh_or_away()  # it may have been unsealed
-            if self._life.identity.sealed:
-                raise Sealed(f"{self.connection}: {self._life.identity.sealed}")
-        return self._life
+            if self._incarnation.identity.sealed:
+                raise StoreIsSealed(f"{self.connection}: {self._incarnation.identity.sealed}")
+        return self._incarnation
 
-    def _committed(self, life: Life, before: Seen, header: Any, commit_id: str) -> Committed:
-        revision = life.revision(header.revision)
-        same_life = before.incarnation == life.identity.incarnation
-        if header.cluster_id != life.etcd_cluster or (same_life and revision <= before.revision):
+    def _committed(
+        self, incarnation: Incarnation, before: Seen, header: Any, commit_id: str
+    ) -> Committed:
+        revision = incarnation.revision(header.revision)
+        same_incarnation = before.incarnation == incarnation.identity.incarnation
+        if header.cluster_id != incarnation.etcd_cluster or (
+            same_incarnation and revision <= before.revision
+        ):
             self._refresh_or_away()
-            raise StoreAway(f"{self.connection}: it was restored in this moment")
-        self.saw(life, header.revision, commit_id)
+            raise StoreUnreachable(f"{self.connection}: it was restored in this moment")
+        self.note_commit(incarnation, header.revision, commit_id)
         return Committed(revision, commit_id)
 
 

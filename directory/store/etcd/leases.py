@@ -13,16 +13,18 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from directory.store.base import StoreAway
-from directory.store.etcd.connection import EtcdConnection, Refused
+from directory.store.base import StoreUnreachable
+from directory.store.etcd.connection import EtcdConnection, EtcdRefused
 
 __all__ = ["LEASE_SECONDS", "Lease", "Leases", "clamp"]
 
 _log = logging.getLogger(__name__)
 
 LEASE_SECONDS: Final = 9
-"""Within 15 s of a process's end its announced keys are to be gone (``base.Store.announce``): so
-long until its lease ends, some for etcd to notice (twice a second), some until the next sweep."""
+"""Within 15 s of a process's end its announced keys are to be gone
+(``base.Store.create_ephemeral``): so long until its lease ends, some for etcd to notice (twice a
+second), some until the next sweep.
+"""
 _LEAST_SECONDS: Final = 3
 _MOST_SECONDS: Final = 60
 _BELIEVED: Final = 0.9
@@ -90,7 +92,7 @@ class Leases:
         """A new lease, renewed from now on.
 
         Raises:
-            StoreAway
+            StoreUnreachable
         """
         asked_at = self._clock()
         answer = self._connection.grant_lease(self._seconds, self._seconds / 2)
@@ -109,7 +111,7 @@ class Leases:
         self._drop(lease)
         try:
             self._connection.revoke_lease(lease.id, _REVOKE_SECONDS)
-        except StoreAway as reason:
+        except StoreUnreachable as reason:
             _log.info("lease %x ends by itself: %s", lease.id, reason)
 
     def close(self) -> None:
@@ -141,9 +143,9 @@ class Leases:
         asked_at = self._clock()
         try:
             answer = self._connection.keep_lease(lease.id, seconds)
-        except Refused as reason:
+        except EtcdRefused as reason:
             _log.warning("lease %x cannot be kept: %s", lease.id, reason)
-        except StoreAway as reason:
+        except StoreUnreachable as reason:
             _log.info("lease %x is not renewed now: %s", lease.id, reason)
         except Exception:  # noqa: BLE001 - nobody would renew any lease of this process any more
             _log.exception("renewing lease %x stumbled", lease.id)

@@ -13,8 +13,8 @@ from typing import Final
 
 import grpc
 
-from directory.store.base import Incompatible
-from directory.store.etcd.call_errors import Trouble, Unsent, trouble_of, words
+from directory.store.base import IncompatibleStore
+from directory.store.etcd.call_errors import FailureKind, Unsent, error_text, trouble_of
 from directory.store.etcd.channels import Channels
 from directory.store.etcd.etcd3_stubs import etcdrpc
 from directory.store.etcd.etcd_address import EtcdAddress
@@ -52,7 +52,7 @@ class Login:
                 self._token = ""
 
     def token(self, number: int, deadline: float) -> str:
-        """The token, got at this endpoint if there is none; empty without a user.
+        """Returns the token, got at this endpoint if there is none; empty without a user.
 
         Raises:
             Unsent: not in time.
@@ -72,7 +72,7 @@ class Login:
     def _get(self, number: int, deadline: float) -> str:
         try:
             password = self._address.password()
-        except Incompatible as error:
+        except IncompatibleStore as error:
             raise Unsent(str(error)) from error
         request = etcdrpc.AuthenticateRequest(name=self._address.user, password=password)
         remaining = max(0.001, deadline - self._clock())
@@ -80,9 +80,9 @@ class Login:
             stub = self._channels.stubs(number).auth
             return str(stub.Authenticate(request, timeout=remaining).token)
         except grpc.RpcError as error:
-            if "authentication is not enabled" in words(error):
+            if "authentication is not enabled" in error_text(error):
                 _log.warning("%s: etcd has no users; everybody is let in", self._address)
                 return _NOBODY
-            if trouble_of(error) is Trouble.FINAL:
+            if trouble_of(error) is FailureKind.FINAL:
                 raise
-            raise Unsent(words(error)) from error
+            raise Unsent(error_text(error)) from error

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from directory.store.etcd.identity import Life
+from directory.store.etcd.incarnation import Incarnation
 from directory.store.etcd.watch_state import Head
 
 __all__ = ["Newest", "Seen", "why_restored"]
@@ -37,7 +37,9 @@ class Newest:
         self._seen = Seen(incarnation)
 
     def before_reading(self) -> Seen:
-        """The newest commit so far; a linearizable read that begins now cannot find less."""
+        """Returns the newest commit so far; a linearizable read that begins now cannot
+        find less.
+        """
         return self._seen
 
     def note(self, seen: Seen) -> None:
@@ -49,20 +51,22 @@ class Newest:
 
 
 def why_restored(
-    before: Seen, life: Life, head: Head, commit_id_at: Callable[[int], str | None]
+    before: Seen, incarnation: Incarnation, head: Head, commit_id_at: Callable[[int], str | None]
 ) -> str:
     """Returns why etcd must have been restored since a commit was seen; empty = it need not have.
 
     Args:
         before: what was known before the read of ``head`` was sent.
-        life: what ``head`` has as the identity.
+        incarnation: what ``head`` has as the identity.
         head: of a linearizable read.
         commit_id_at: the last commit as of a revision of etcd's; None: not known any more.
     """
-    if head.etcd_cluster != life.etcd_cluster:
-        return f"etcd cluster {head.etcd_cluster:x} answers, and it was {life.etcd_cluster:x}"
-    at = life.etcd_revision(before.revision)
-    if before.incarnation != life.identity.incarnation or not at:
+    if head.etcd_cluster != incarnation.etcd_cluster:
+        return (
+            f"etcd cluster {head.etcd_cluster:x} answers, and it was {incarnation.etcd_cluster:x}"
+        )
+    at = incarnation.etcd_revision(before.revision)
+    if before.incarnation != incarnation.identity.incarnation or not at:
         return ""
     if head.revision < at:
         return f"etcd is at revision {head.revision}, and was at {at}"

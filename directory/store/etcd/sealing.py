@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
-from directory.store.base import Committed, Identity, StoreAway
+from directory.store.base import Committed, Identity, StoreUnreachable
 from directory.store.etcd.connection import EtcdConnection
 from directory.store.etcd.etcd3_stubs import etcdrpc
 from directory.store.etcd.key_layout import end_of
-from directory.store.etcd.keyspace import Draft, Keyspace
+from directory.store.etcd.keyspace import Keyspace, TransactionDraft
 from directory.store.etcd.transaction import LIMITS, delete, put
 
 __all__ = ["EtcdSealing"]
@@ -32,19 +32,21 @@ class EtcdSealing:
 
     def seal(self, why: str) -> None:
         while True:
-            _, life = self._keyspace.current()
-            if life.identity.sealed == why or self._keyspace.replace(life, life.sealed(why)):
+            _, incarnation = self._keyspace.current()
+            if incarnation.identity.sealed == why or self._keyspace.replace(
+                incarnation, incarnation.sealed(why)
+            ):
                 break
         self._keyspace.refresh()
 
     def unseal(self) -> Identity:
         while True:
-            head, life = self._keyspace.current()
-            if not life.identity.sealed:
+            head, incarnation = self._keyspace.current()
+            if not incarnation.identity.sealed:
                 break
-            revision = life.revision(head.revision)
-            new = life.next(head.etcd_cluster, head.revision, revision, unseal=True)
-            if self._keyspace.replace(life, new):
+            revision = incarnation.revision(head.revision)
+            new = incarnation.next(head.etcd_cluster, head.revision, revision, unseal=True)
+            if self._keyspace.replace(incarnation, new):
                 break
         return self._keyspace.refresh().identity
 
@@ -74,9 +76,11 @@ class EtcdSealing:
         return filled
 
     def _change(self, operations: list[Any]) -> None:
-        done = self._keyspace.write(lambda _: Draft((), operations), _SECONDS, filling=True)
+        done = self._keyspace.write(
+            lambda _: TransactionDraft((), operations), _SECONDS, filling=True
+        )
         if not isinstance(done, Committed):
-            raise StoreAway(f"{self._connection}: was changed in this moment")
+            raise StoreUnreachable(f"{self._connection}: was changed in this moment")
 
 
 def _chunks(rows: Iterable[Row]) -> Iterator[list[Row]]:

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Self
 
 from directory.store.base import (
-    Changes,
     Committed,
+    CommittedWrites,
     Conflict,
     Guard,
-    HistoryGone,
+    HistoryCompacted,
     Identity,
     Limits,
     Row,
@@ -20,17 +20,17 @@ from directory.store.base import (
 from directory.store.etcd.connection import EtcdConnection
 from directory.store.etcd.etcd3_stubs import etcdrpc
 from directory.store.etcd.etcd_address import EtcdAddress
-from directory.store.etcd.holding import (
+from directory.store.etcd.incarnation import Incarnation
+from directory.store.etcd.keyspace import READ_SECONDS, GuardFailed, Keyspace, TransactionDraft
+from directory.store.etcd.leased_keys import (
     EtcdAnnouncement,
     EtcdLeadership,
-    announce,
+    create_ephemeral,
     elect,
-    sweep,
+    remove_expired,
 )
-from directory.store.etcd.identity import Life
-from directory.store.etcd.keyspace import READ_SECONDS, Draft, Keyspace, Unmet
 from directory.store.etcd.leases import LEASE_SECONDS, Leases
-from directory.store.etcd.loading import EtcdLoading
+from directory.store.etcd.paged_load import EtcdLoading
 from directory.store.etcd.sealing import EtcdSealing
 from directory.store.etcd.transaction import (
     LIMITS,
@@ -60,7 +60,7 @@ class EtcdStore:
         """Opens it, made if it is not there.
 
         Raises:
-            Incompatible, StoreAway
+            Incompatible, StoreUnreachable
         """
         self._connection: Final = EtcdConnection(address, clock=clock)
         try:
@@ -73,16 +73,16 @@ class EtcdStore:
 
     @classmethod
     def open(cls, address: str, cluster: str, cluster_id: str | None = None) -> Self:
-        """The store at ``etcd://…``.
+        """Returns the store at ``etcd://…``.
 
         Raises:
-            Incompatible, StoreAway
+            Incompatible, StoreUnreachable
         """
         return cls(EtcdAddress.parse(address), cluster, cluster_id)
 
     @property
     def identity(self) -> Identity:
-        return self._keyspace.life.identity
+        return self._keyspace.incarnation.identity
 
     @property
     def limits(self) -> Limits:
@@ -106,12 +106,12 @@ class EtcdStore:
     # -- reading -----------------------------------------------------------------------------
 
     def load(self, prefixes: Sequence[bytes] = (b"",)) -> EtcdLoading:
-        head, life = self._keyspace.current()
-        self._keyspace.saw(life, head.commit_revision, head.commit_id)
-        return EtcdLoading(self._connection, self._keyspace.layout, head, life, prefixes)
+        head, incarnation = self._keyspace.current()
+        self._keyspace.note_commit(incarnation, head.commit_revision, head.commit_id)
+        return EtcdLoading(self._connection, self._keyspace.layout, head, incarnation, prefixes)
 
     def read(self, prefix: bytes, limit: int = 1000, after: bytes = b"") -> Sequence[Row]:
-        layout, life = self._keyspace.layout, self._keyspace.life
+        layout, incarnation = self._keyspace.layout, self._keyspace.incarnation
         begin, end = layout.row_range(prefix)
         if after:
             begin = max(begin, layout.row(after) + b"\0")
@@ -121,14 +121,16 @@ class EtcdStore:
             etcdrpc.RangeRequest(key=begin, range_end=end, limit=limit), READ_SECONDS
         )
         skip = len(layout.rows)
-        return [Row(kv.key[skip:], kv.value, life.revision(kv.mod_revision)) for kv in answer.kvs]
+        return [
+            Row(kv.key[skip:], kv.value, incarnation.revision(kv.mod_revision)) for kv in answer.kvs
+        ]
 
     def newest_revision(self, timeout_seconds: float = 5.0) -> int:
-        head, life = self._keyspace.current(timeout_seconds)
-        return life.revision(head.commit_revision)
+        head, incarnation = self._keyspace.current(timeout_seconds)
+        return incarnation.revision(head.commit_revision)
 
-    def watch(self, after: int, commit_id: str) -> LifeWatch:
-        return LifeWatch(self._keyspace, after, commit_id)
+    def watch(self, after: int, commit_id: str) -> IncarnationWatch:
+        return IncarnationWatch(self._keyspace, after, commit_id)
 
     # -- writing -----------------------------------------------------------------------------
 
@@ -139,24 +141,26 @@ class EtcdStore:
         layout, guards = self._keyspace.layout, transaction.guards
         operations = operations_of(layout, transaction.writes)
 
-        def draft(life: Life) -> Draft:
-            return Draft(
-                compares_of(layout, life, guards), operations, reads_of(layout, life, guards)
+        def draft(incarnation: Incarnation) -> TransactionDraft:
+            return TransactionDraft(
+                compares_of(layout, incarnation, guards),
+                operations,
+                reads_of(layout, incarnation, guards),
             )
 
         done = self._keyspace.write(draft, timeout_seconds)
-        return done.conflict(guards) if isinstance(done, Unmet) else done
+        return done.conflict(guards) if isinstance(done, GuardFailed) else done
 
     def elect(self, role: str, candidate: str) -> EtcdLeadership | None:
         return elect(self._keyspace, self._leases, role, candidate)
 
-    def announce(
+    def create_ephemeral(
         self, key: bytes, value: bytes, guards: Sequence[Guard] = ()
     ) -> EtcdAnnouncement | Conflict:
-        return announce(self._keyspace, self._leases, key, value, guards)
+        return create_ephemeral(self._keyspace, self._leases, key, value, guards)
 
-    def sweep(self, prefix: bytes = b"") -> int:
-        return sweep(self._keyspace, prefix)
+    def remove_expired(self, prefix: bytes = b"") -> int:
+        return remove_expired(self._keyspace, prefix)
 
     # -- sealing -----------------------------------------------------------------------------
 
@@ -173,26 +177,26 @@ class EtcdStore:
         return self._sealing.unseal()
 
 
-class LifeWatch:
+class IncarnationWatch:
     """A watch of one life, by the store's revisions. See ``directory.store.base.Watch``."""
 
     def __init__(self, keyspace: Keyspace, after: int, commit_id: str) -> None:
         """Begins after a revision.
 
         Raises:
-            HistoryGone, StoreAway
+            HistoryCompacted, StoreUnreachable
         """
         self._keyspace: Final = keyspace
-        self._life: Final = keyspace.life
-        begin = self._life.etcd_revision(after)
+        self._incarnation: Final = keyspace.incarnation
+        begin = self._incarnation.etcd_revision(after)
         if begin is None:
-            raise HistoryGone(f"revision {after} is of another life of {keyspace.connection}")
-        if self._life.identity.partial:
-            raise HistoryGone(f"{keyspace.connection} is {self._life.identity.sealed}")
+            raise HistoryCompacted(f"revision {after} is of another life of {keyspace.connection}")
+        if self._incarnation.identity.partial:
+            raise HistoryCompacted(f"{keyspace.connection} is {self._incarnation.identity.sealed}")
         self._watch: Final = EtcdWatch(
             keyspace.connection,
             keyspace.layout,
-            Follower(begin, commit_id, self._life.identity, keyspace.note),
+            Follower(begin, commit_id, self._incarnation.identity, keyspace.note),
         )
 
     @property
@@ -200,15 +204,16 @@ class LifeWatch:
         """How often it was begun anew, without a reload."""
         return self._watch.restarts
 
-    def next(self, timeout_seconds: float) -> Sequence[Changes]:
+    def next(self, timeout_seconds: float) -> Sequence[CommittedWrites]:
         changes = self._watch.next(timeout_seconds)
         if not changes:
             return changes
-        self._keyspace.saw(self._life, changes[-1].revision, changes[-1].commit_id)
-        if not self._life.offset:
+        self._keyspace.note_commit(self._incarnation, changes[-1].revision, changes[-1].commit_id)
+        if not self._incarnation.offset:
             return changes
         return [
-            Changes(self._life.revision(one.revision), one.commit_id, one.writes) for one in changes
+            CommittedWrites(self._incarnation.revision(one.revision), one.commit_id, one.writes)
+            for one in changes
         ]
 
     def close(self) -> None:

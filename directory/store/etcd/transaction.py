@@ -5,9 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, assert_never
 
-from directory.store.base import Guard, KeyIs, Limits, NothingNewer, Put, Remove, Transaction, Write
+from directory.store.base import (
+    Delete,
+    Guard,
+    KeyEquals,
+    Limits,
+    Put,
+    Transaction,
+    UnchangedSince,
+    Write,
+)
 from directory.store.etcd.etcd3_stubs import etcdrpc, transactions
-from directory.store.etcd.identity import Life
+from directory.store.etcd.incarnation import Incarnation
 from directory.store.etcd.key_layout import Layout
 
 __all__ = [
@@ -36,18 +45,18 @@ LIMITS: Final = Limits(
 
 
 def put(key: bytes, value: bytes, lease: int = 0) -> Any:
-    """The operation that sets a key."""
+    """Returns the operation that sets a key."""
     return etcdrpc.RequestOp(request_put=etcdrpc.PutRequest(key=key, value=value, lease=lease))
 
 
 def delete(key: bytes, end: bytes = b"") -> Any:
-    """The operation that removes a key, or a range of keys."""
+    """Returns the operation that removes a key, or a range of keys."""
     request = etcdrpc.DeleteRangeRequest(key=key, range_end=end)
     return etcdrpc.RequestOp(request_delete_range=request)
 
 
 def read(key: bytes, end: bytes = b"", **options: Any) -> Any:
-    """The operation that reads a key, or a range of keys."""
+    """Returns the operation that reads a key, or a range of keys."""
     request = etcdrpc.RangeRequest(key=key, range_end=end, **options)
     return etcdrpc.RequestOp(request_range=request)
 
@@ -73,24 +82,24 @@ def refuse_oversized(transaction: Transaction) -> None:
     size += sum(
         len(guard.key) + len(guard.value or b"")
         for guard in transaction.guards
-        if isinstance(guard, KeyIs)
+        if isinstance(guard, KeyEquals)
     )
     if size > LIMITS.max_bytes:
         raise ValueError(f"{size} bytes; one transaction holds {LIMITS.max_bytes}")
 
 
-def compares_of(layout: Layout, life: Life, guards: Iterable[Guard]) -> list[Any]:
-    """What etcd compares for guards."""
+def compares_of(layout: Layout, incarnation: Incarnation, guards: Iterable[Guard]) -> list[Any]:
+    """Returns what etcd compares for guards."""
     compares: list[Any] = []
     newest = 0
     for guard in guards:
         match guard:
-            case KeyIs(key, None):
+            case KeyEquals(key, None):
                 compare = transactions.Create(layout.row(key)) == 0
-            case KeyIs(key, value):
+            case KeyEquals(key, value):
                 compare = transactions.Value(layout.row(key)) == value
-            case NothingNewer(prefix, revision):
-                known = life.etcd_revision(revision)
+            case UnchangedSince(prefix, revision):
+                known = incarnation.etcd_revision(revision)
                 if known is None:  # of another life: it cannot hold
                     compare = transactions.Create(layout.identity) == 0
                 else:
@@ -105,28 +114,28 @@ def compares_of(layout: Layout, life: Life, guards: Iterable[Guard]) -> list[Any
 
 
 def operations_of(layout: Layout, writes: Iterable[Write]) -> list[Any]:
-    """What etcd does for writes."""
+    """Returns what etcd does for writes."""
     operations: list[Any] = []
     for write in writes:
         match write:
             case Put(key, value):
                 operations.append(put(layout.row(key), value))
-            case Remove(key):
+            case Delete(key):
                 operations.append(delete(layout.row(key)))
             case _:
                 assert_never(write)
     return operations
 
 
-def reads_of(layout: Layout, life: Life, guards: Iterable[Guard]) -> list[Any]:
-    """What is read of each guard where one does not hold, to tell which."""
+def reads_of(layout: Layout, incarnation: Incarnation, guards: Iterable[Guard]) -> list[Any]:
+    """Returns what is read of each guard where one does not hold, to tell which."""
     reads: list[Any] = []
     for guard in guards:
         match guard:
-            case KeyIs(key, _):
+            case KeyEquals(key, _):
                 reads.append(read(layout.row(key)))
-            case NothingNewer(prefix, revision):
-                newer = (life.etcd_revision(revision) or 0) + 1
+            case UnchangedSince(prefix, revision):
+                newer = (incarnation.etcd_revision(revision) or 0) + 1
                 reads.append(
                     read(
                         *layout.row_range(prefix),
@@ -141,19 +150,19 @@ def reads_of(layout: Layout, life: Life, guards: Iterable[Guard]) -> list[Any]:
 
 
 def unfulfilled(
-    life: Life, guards: Sequence[Guard], answers: Sequence[Any], committed: int
+    incarnation: Incarnation, guards: Sequence[Guard], answers: Sequence[Any], committed: int
 ) -> Guard | None:
-    """The first guard that does not hold by what ``reads_of`` brought. ``committed`` is etcd's
-    revision of the last commit.
+    """Returns the first guard that does not hold by what ``reads_of`` brought. ``committed`` is
+    etcd's revision of the last commit.
     """
     for guard, answer in zip(guards, answers, strict=True):
         rows = answer.response_range.kvs
         match guard:
-            case KeyIs(_, value):
+            case KeyEquals(_, value):
                 if (rows[0].value if rows else None) != value:
                     return guard
-            case NothingNewer(_, revision):
-                known = life.etcd_revision(revision)
+            case UnchangedSince(_, revision):
+                known = incarnation.etcd_revision(revision)
                 if rows or known is None or committed < known:
                     return guard
             case _:
@@ -162,7 +171,7 @@ def unfulfilled(
 
 
 def request_of(compares: Sequence[Any], success: Sequence[Any], failure: Sequence[Any]) -> Any:
-    """The whole of it.
+    """Returns the whole of it.
 
     Raises:
         ValueError: larger than etcd takes; only guards can make it so.

@@ -20,19 +20,36 @@ from typing import Final, assert_never
 
 import grpc
 
-from directory.store.base import Changes, HistoryGone, Incompatible, StoreAway
-from directory.store.etcd.call_errors import Trouble, trouble_of, words
+from directory.store.base import (
+    CommittedWrites,
+    HistoryCompacted,
+    IncompatibleStore,
+    StoreUnreachable,
+)
+from directory.store.etcd.call_errors import FailureKind, error_text, trouble_of
 from directory.store.etcd.etcd3_stubs import etcdrpc
 from directory.store.etcd.key_layout import Layout
-from directory.store.etcd.members import Link, Members, Patience, Question
-from directory.store.etcd.stream import (
+from directory.store.etcd.member_connections import (
+    HeadProbe,
+    MemberConnection,
+    Members,
+    WatchTimeouts,
+)
+from directory.store.etcd.member_stream import (
     Stream,
     head_of,
     head_request,
     response_of,
     watch_request,
 )
-from directory.store.etcd.watch_state import Behind, Follower, Gone, Head, Refused, Verdict
+from directory.store.etcd.watch_state import (
+    Follower,
+    Head,
+    ReloadRequired,
+    StreamLagging,
+    Verdict,
+    WatchRefused,
+)
 
 __all__ = ["EtcdWatch"]
 
@@ -40,7 +57,7 @@ _log = logging.getLogger(__name__)
 
 _ENOUGH_WRITES: Final = 20_000  # so many at once are handed out, but whole responses
 _CLOSE_SECONDS: Final = 2.0
-_PATIENCE: Final = Patience()
+_PATIENCE: Final = WatchTimeouts()
 
 
 class EtcdWatch:
@@ -52,13 +69,14 @@ class EtcdWatch:
         layout: Layout,
         follower: Follower,
         *,
-        patience: Patience = _PATIENCE,
+        patience: WatchTimeouts = _PATIENCE,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Begins where the follower is.
 
         Raises:
-            HistoryGone: it cannot be followed from there. Not if the store is away: ``next`` tells.
+            HistoryCompacted: it cannot be followed from there. Not if the store is away: ``next``
+            tells.
         """
         self._members: Final = members
         self._layout: Final = layout
@@ -70,9 +88,11 @@ class EtcdWatch:
         # for them.
         self._woken: Final = threading.Event()
         self._closed = False
-        self._link: Link | None = None
+        self._link: MemberConnection | None = None
         self._gone = ""
-        self._turn = random.randrange(1 << 16)  # servers of one cluster begin at different members
+        self._next_endpoint = random.randrange(
+            1 << 16
+        )  # servers of one cluster begin at different members
         self._failures = 0  # since the store was last heard
         self._rounds = 0
         self._retry_at = 0.0
@@ -80,12 +100,12 @@ class EtcdWatch:
         self._fragment = False
         self._away = False
         self._trouble = "no member answered"
-        self._said: dict[str, str] = {}  # of members that failed since the store was last heard
-        self._heard_at = self._expected_at = clock()
+        self._reported: dict[str, str] = {}  # of members that failed since the store was last heard
+        self._received_at = self._expected_at = clock()
         self._wanted = False  # whether anybody called next()
         self._opened = 0
         self._readers: list[threading.Thread] = []
-        self._ready: list[Changes] = []
+        self._ready: list[CommittedWrites] = []
         with self._lock:
             self._until(self._is_examined, patience.answer_seconds)
             self._raise_if_gone()
@@ -94,7 +114,7 @@ class EtcdWatch:
     def restarts(self) -> int:
         return max(0, self._opened - 1)
 
-    def next(self, timeout_seconds: float) -> Sequence[Changes]:
+    def next(self, timeout_seconds: float) -> Sequence[CommittedWrites]:
         with self._lock:
             self._wanted = True
             self._until(lambda: bool(self._ready), timeout_seconds)
@@ -137,7 +157,7 @@ class EtcdWatch:
         """While nobody called, or this process was paused, nobody was silent."""
         pause = self._clock() - self._expected_at
         if pause > self._patience.ask_seconds:
-            self._heard_at += pause
+            self._received_at += pause
             link = self._link
             if link is not None and link.question is not None:
                 link.question.asked_at += pause
@@ -146,11 +166,11 @@ class EtcdWatch:
 
     def _raise_if_gone(self) -> None:
         if self._gone:
-            raise HistoryGone(self._gone)
+            raise HistoryCompacted(self._gone)
 
     def _raise_if_away(self) -> None:
         if self._away:
-            raise StoreAway(self._trouble)
+            raise StoreUnreachable(self._trouble)
 
     def _newly_away(self, now: float) -> bool:
         """A first time at once, so that writes are refused; from then on it takes its time."""
@@ -160,20 +180,20 @@ class EtcdWatch:
         return True
 
     def _is_away(self, now: float) -> bool:
-        silent = now - self._heard_at
+        silent = now - self._received_at
         return silent > self._patience.silence_seconds or (
             # Each member has failed twice: an election may make each of them fail once.
             self._failures >= 2 * len(self._members.endpoints)
             and silent > self._patience.answer_seconds
         )
 
-    def _hear(self, link: Link) -> None:
-        link.heard_at = self._heard_at = now = self._clock()
+    def _note_contact(self, link: MemberConnection) -> None:
+        link.received_at = self._received_at = now = self._clock()
         link.ask_at = now + self._patience.ask_seconds
         if link.lags_since is not None:
             link.lags_since = now
         self._failures = self._rounds = 0
-        self._said.clear()
+        self._reported.clear()
         self._away = False
 
     def _is_examined(self) -> bool:
@@ -187,7 +207,7 @@ class EtcdWatch:
             self._connect()
         if self._link is not None:
             if self._link.stream is not None:
-                self._take(self._link, self._link.stream)
+                self._drain_stream(self._link, self._link.stream)
             elif self._link.question is None and self._wanted:
                 self._open(self._link)
         if self._link is not None and self._link.question is not None:
@@ -207,32 +227,35 @@ class EtcdWatch:
             due_at = min(due_at, link.lags_since + self._lag_seconds)
         return due_at
 
-    def _given_up_at(self, link: Link, question: Question) -> float:
-        return max(question.asked_at, link.heard_at) + self._patience.answer_seconds
+    def _given_up_at(self, link: MemberConnection, question: HeadProbe) -> float:
+        return max(question.asked_at, link.received_at) + self._patience.answer_seconds
 
     def _connect(self) -> None:
         endpoints = self._members.endpoints
-        number = self._turn % len(endpoints)
-        self._turn += 1
+        number = self._next_endpoint % len(endpoints)
+        self._next_endpoint += 1
         try:
             metadata = self._members.metadata(number, self._patience.answer_seconds)
             channel = self._members.dial(number)
-        except (StoreAway, Incompatible) as reason:  # such as a file that cannot be read now
+        except (
+            StoreUnreachable,
+            IncompatibleStore,
+        ) as reason:  # such as a file that cannot be read now
             self._fail(endpoints[number], str(reason))
             return
-        self._link = link = Link(endpoints[number], channel, metadata)
-        self._ask(link)
+        self._link = link = MemberConnection(endpoints[number], channel, metadata)
+        self._probe_head(link)
 
-    def _ask(self, link: Link, past: int = 0) -> None:
+    def _probe_head(self, link: MemberConnection, past: int = 0) -> None:
         call = etcdrpc.KVStub(link.channel).Range.future(
             head_request(self._layout, past),
             timeout=self._patience.answer_seconds,
             metadata=link.metadata,
         )
-        link.question = Question(call, self._clock(), self._follower.revision, past)
+        link.question = HeadProbe(call, self._clock(), self._follower.revision, past)
         call.add_done_callback(lambda _: self._woken.set())
 
-    def _look_at_answer(self, link: Link, question: Question) -> None:
+    def _look_at_answer(self, link: MemberConnection, question: HeadProbe) -> None:
         if not question.call.done():
             if self._clock() >= self._given_up_at(link, question):
                 self._fail(link.endpoint, "does not answer")
@@ -247,34 +270,40 @@ class EtcdWatch:
         else:
             self._compare(link, question, head)
 
-    def _look_at_failure(self, link: Link, question: Question, error: grpc.RpcError) -> None:
-        said = words(error)
-        if question.past and error.code() is grpc.StatusCode.OUT_OF_RANGE and "compacted" in said:
+    def _look_at_failure(
+        self, link: MemberConnection, question: HeadProbe, error: grpc.RpcError
+    ) -> None:
+        reported = error_text(error)
+        if (
+            question.past
+            and error.code() is grpc.StatusCode.OUT_OF_RANGE
+            and "compacted" in reported
+        ):
             self._judge(link, self._follower.examine_past(None))
         elif error.code() is grpc.StatusCode.DEADLINE_EXCEEDED and (
-            link.heard_at > question.asked_at
+            link.received_at > question.asked_at
         ):
             link.question = None  # it has no time for questions, but brings what we ask for
         else:
-            self._judge(link, Refused(said, login=trouble_of(error) is Trouble.LOGIN))
+            self._judge(link, WatchRefused(reported, login=trouble_of(error) is FailureKind.LOGIN))
 
-    def _examine(self, link: Link, question: Question, head: Head) -> None:
+    def _examine(self, link: MemberConnection, question: HeadProbe, head: Head) -> None:
         """Before a stream is opened: whether it is the store that was followed."""
         if question.past:
-            found: Gone | int | None = self._follower.examine_past(head)
+            found: ReloadRequired | int | None = self._follower.examine_past(head)
         else:
             found = self._follower.examine(head)
         match found:
-            case Gone():
+            case ReloadRequired():
                 self._judge(link, found)
             case None:
                 link.question = None
                 if not self._wanted:
-                    self._hear(link)
+                    self._note_contact(link)
             case past:
-                self._ask(link, past)
+                self._probe_head(link, past)
 
-    def _open(self, link: Link) -> None:
+    def _open(self, link: MemberConnection) -> None:
         link.stream = Stream(
             link.channel,
             watch_request(self._layout, self._follower.begin(), fragment=self._fragment),
@@ -286,74 +315,74 @@ class EtcdWatch:
         self._readers.append(link.stream.thread)
         # It is heard when it brings something, or shows by this that there is nothing: a member
         # that answers questions and refuses the watch is no store to follow.
-        self._ask(link)
+        self._probe_head(link)
 
-    def _compare(self, link: Link, question: Question, head: Head) -> None:
+    def _compare(self, link: MemberConnection, question: HeadProbe, head: Head) -> None:
         """While a stream is open: whether it has brought everything."""
         link.question = None
-        gone = self._follower.other_life(head, question.since)
+        gone = self._follower.other_incarnation(head, question.since)
         if gone is not None:
             self._judge(link, gone)
         elif self._follower.has_seen(head):
             link.lags_since = None
             self._lag_seconds, self._fragment = self._patience.answer_seconds, False
-            self._hear(link)
+            self._note_contact(link)
         else:
             link.ask_at = self._clock() + self._patience.ask_seconds
             if link.lags_since is None:
                 link.lags_since = self._clock()
 
-    def _leave_if_it_lags(self, link: Link) -> None:
+    def _leave_if_it_lags(self, link: MemberConnection) -> None:
         since = link.lags_since
         if since is None or self._clock() < since + self._lag_seconds:
             return
         self._lag_seconds = min(2 * self._lag_seconds, self._patience.longest_answer_seconds)
-        self._judge(link, Behind("answers, but does not send what was committed"))
+        self._judge(link, StreamLagging("answers, but does not send what was committed"))
 
     # -- the stream --------------------------------------------------------------------------
 
-    def _take(self, link: Link, stream: Stream) -> None:
+    def _drain_stream(self, link: MemberConnection, stream: Stream) -> None:
         writes = sum(len(change.writes) for change in self._ready)
         while writes < _ENOUGH_WRITES:
             message = stream.next_message()
             if message is None:
                 break
             response = response_of(self._layout, message)
-            step = self._follower.take(response)
+            step = self._follower.on_response(response)
             self._ready.extend(step.changes)
             writes += sum(len(change.writes) for change in step.changes)
             if response.events:
-                self._hear(link)
+                self._note_contact(link)
             if step.verdict is not None:
                 self._judge(link, step.verdict)
                 return
         if stream.ended:
             self._look_at_end(link, stream.failure)
         elif link.question is None and self._clock() >= link.ask_at:
-            self._ask(link)
+            self._probe_head(link)
 
-    def _look_at_end(self, link: Link, error: grpc.RpcError | None) -> None:
+    def _look_at_end(self, link: MemberConnection, error: grpc.RpcError | None) -> None:
         if error is None:
             self._fail(link.endpoint, "ended the watch")
             return
         if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
             self._fragment = True  # a response was larger than what we take
-        login = trouble_of(error) is Trouble.LOGIN
-        self._judge(link, Refused(words(error), login=login))
+        login = trouble_of(error) is FailureKind.LOGIN
+        self._judge(link, WatchRefused(error_text(error), login=login))
 
-    def _judge(self, link: Link, verdict: Verdict | None) -> None:
+    def _judge(self, link: MemberConnection, verdict: Verdict | None) -> None:
         match verdict:
             case None:
                 pass
-            case Gone(reason, alarm):
+            case ReloadRequired(reason, alarm):
                 _log.log(logging.ERROR if alarm else logging.INFO, "%s: %s", link.endpoint, reason)
                 self._gone = reason
                 self._drop_link()
-            case Refused(reason, login):
+            case WatchRefused(reason, login):
                 if login:
                     self._members.forget_token(dict(link.metadata).get("token"))
                 self._fail(link.endpoint, reason)
-            case Behind(reason):
+            case StreamLagging(reason):
                 _log.warning("%s: %s", link.endpoint, reason)
                 self._fail(link.endpoint, reason)
             case _:
@@ -364,8 +393,8 @@ class EtcdWatch:
         self._drop_link()
         self._trouble = f"{endpoint}: {reason}"
         # While etcd is away each member says the same several times a second.
-        news = self._said.get(endpoint) != reason
-        self._said[endpoint] = reason
+        news = self._reported.get(endpoint) != reason
+        self._reported[endpoint] = reason
         _log.log(logging.INFO if news else logging.DEBUG, "etcd member %s", self._trouble)
         self._failures += 1
         if self._failures % len(self._members.endpoints):

@@ -13,22 +13,22 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from directory.store.base import Changes, Identity, Put, Remove, Write
+from directory.store.base import CommittedWrites, Delete, Identity, Put, Write
 
 __all__ = [
     "COMMIT",
     "IDENTITY",
     "META",
     "ROWS",
-    "Behind",
     "Event",
     "Follower",
-    "Gone",
     "Head",
-    "Refused",
+    "ReloadRequired",
     "Response",
     "Step",
+    "StreamLagging",
     "Verdict",
+    "WatchRefused",
 ]
 
 META: Final = b"meta/"
@@ -82,7 +82,7 @@ class Head:
 
 
 @dataclass(frozen=True, slots=True)
-class Gone:
+class ReloadRequired:
     """What was followed cannot be followed on: load again. ``alarm``: an operator should know."""
 
     reason: str
@@ -90,7 +90,7 @@ class Gone:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class WatchRefused:
     """etcd does not let us. ``login``: a new token may help."""
 
     reason: str
@@ -98,20 +98,20 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True)
-class Behind:
+class StreamLagging:
     """This stream is not to be trusted on: look again, at another member."""
 
     reason: str
 
 
-Verdict = Gone | Refused | Behind
+Verdict = ReloadRequired | WatchRefused | StreamLagging
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
     """What came of an answer: changes to apply, then whether the stream is to be given up."""
 
-    changes: tuple[Changes, ...] = ()
+    changes: tuple[CommittedWrites, ...] = ()
     verdict: Verdict | None = None
 
 
@@ -153,11 +153,11 @@ class Follower:
         """
         return self._checked + 1
 
-    def examine(self, head: Head) -> Gone | int | None:
-        """Whether the store that answers is the one that was followed. An int: only what ``meta/``
-        held at that revision can tell; give that to ``examine_past``.
+    def examine(self, head: Head) -> ReloadRequired | int | None:
+        """Returns whether the store that answers is the one that was followed. An int: only what
+        ``meta/`` held at that revision can tell; give that to ``examine_past``.
         """
-        gone = self.other_life(head, self.revision)
+        gone = self.other_incarnation(head, self.revision)
         if gone is not None:
             return gone
         if head.commit_revision <= self.revision:
@@ -167,56 +167,56 @@ class Follower:
             return None
         return self._checked
 
-    def examine_past(self, past: Head | None) -> Gone | None:
+    def examine_past(self, past: Head | None) -> ReloadRequired | None:
         """``past``: what ``meta/`` held at the revision that ``examine`` named; None: not kept."""
         if past is None:
-            return Gone(f"revision {self.revision} is not kept")
+            return ReloadRequired(f"revision {self.revision} is not kept")
         return self._same_commit(past)
 
-    def other_life(self, head: Head, since: int) -> Gone | None:
-        """Whether ``head``, read when ``revision`` was ``since``, is of another store."""
+    def other_incarnation(self, head: Head, since: int) -> ReloadRequired | None:
+        """Returns whether ``head``, read when ``revision`` was ``since``, is of another store."""
         gone = self._other_cluster(head.etcd_cluster)
         if gone is None and head.revision < since:
-            gone = Gone(
+            gone = ReloadRequired(
                 f"etcd is at revision {head.revision}, and was at {since}: an older snapshot was "
                 "restored",
                 alarm=True,
             )
         return gone or self._note_identity(head.identity)
 
-    def _same_commit(self, head: Head) -> Gone | None:
+    def _same_commit(self, head: Head) -> ReloadRequired | None:
         commits = head.commit_version if self._commits is None else self._commits
         if (head.commit_id, head.commit_version) != (self.commit_id, commits):
-            return Gone(f"revision {self.revision} is another commit there", alarm=True)
+            return ReloadRequired(f"revision {self.revision} is another commit there", alarm=True)
         self._commits = head.commit_version
         self._checked = max(self._checked, head.revision)
         return None
 
-    def _other_cluster(self, etcd_cluster: int) -> Gone | None:
+    def _other_cluster(self, etcd_cluster: int) -> ReloadRequired | None:
         if self._etcd_cluster and etcd_cluster != self._etcd_cluster:
-            return Gone(
+            return ReloadRequired(
                 f"etcd cluster {etcd_cluster:x} answers, and it was {self._etcd_cluster:x}",
                 alarm=True,
             )
         self._etcd_cluster = etcd_cluster
         return None
 
-    def _note_identity(self, value: bytes | None) -> Gone | None:
+    def _note_identity(self, value: bytes | None) -> ReloadRequired | None:
         if value is None:
-            return Gone("the cluster's identity was removed", alarm=True)
+            return ReloadRequired("the cluster's identity was removed", alarm=True)
         try:
             found = self._read_identity(value)
         except ValueError as error:
-            return Gone(f"the store's identity cannot be read: {error}", alarm=True)
+            return ReloadRequired(f"the store's identity cannot be read: {error}", alarm=True)
         if found.incarnation != self.identity.incarnation:
-            return Gone(f"a new life of the store began, {found.incarnation}")
+            return ReloadRequired(f"a new life of the store began, {found.incarnation}")
         if found.partial:
-            return Gone(f"the store is {found.sealed}")
+            return ReloadRequired(f"the store is {found.sealed}")
         self.identity = found
         return None
 
     def has_seen(self, head: Head) -> bool:
-        """Whether everything that was committed when ``head`` was read was given out."""
+        """True if everything that was committed when ``head`` was read was given out."""
         if self._commits is None or self._commits < head.commit_version:
             return False
         self._checked = max(self._checked, head.revision)
@@ -229,15 +229,17 @@ class Follower:
         self._parts.clear()
         return self.start
 
-    def take(self, response: Response) -> Step:
-        """What the stream sent next. After a verdict the stream must be closed."""
+    def on_response(self, response: Response) -> Step:
+        """Returns what the stream sent next. After a verdict the stream must be closed."""
         verdict = self._refusal(response)
         if verdict is not None:
             return Step((), verdict)
         if response.revision < self.revision:
             return Step(
                 (),
-                Behind(f"a member at revision {response.revision}, we are at {self.revision}"),
+                StreamLagging(
+                    f"a member at revision {response.revision}, we are at {self.revision}"
+                ),
             )
         self._collect(response.events)
         return self._release(whole=not response.fragment)
@@ -247,9 +249,11 @@ class Follower:
         if gone is not None or not response.canceled:
             return gone
         if response.compacted:
-            return Gone(f"compacted up to {response.compacted}; we are at {self.revision}")
+            return ReloadRequired(
+                f"compacted up to {response.compacted}; we are at {self.revision}"
+            )
         reason = response.reason or "etcd ended the watch without a reason"
-        return Refused(reason, login=any(words in reason for words in _LOGIN))
+        return WatchRefused(reason, login=any(message in reason for message in _LOGIN))
 
     def _collect(self, events: Iterable[Event]) -> None:
         for event in events:
@@ -261,11 +265,11 @@ class Follower:
     def _release(self, *, whole: bool) -> Step:
         """Gives out the revisions that are complete: of a fragment all but the last one."""
         revisions = sorted(self._parts)
-        changes: list[Changes] = []
+        changes: list[CommittedWrites] = []
         for revision in revisions if whole else revisions[:-1]:
             found = self._changes(revision, self._parts.pop(revision))
             match found:
-                case Changes():
+                case CommittedWrites():
                     changes.append(found)
                 case None:
                     pass
@@ -273,7 +277,9 @@ class Follower:
                     return Step(tuple(changes), found)
         return Step(tuple(changes))
 
-    def _changes(self, revision: int, events: dict[bytes, Event]) -> Changes | Verdict | None:
+    def _changes(
+        self, revision: int, events: dict[bytes, Event]
+    ) -> CommittedWrites | Verdict | None:
         identity = events.pop(IDENTITY, None)
         if identity is not None:
             gone = self._note_identity(identity.value)
@@ -289,20 +295,20 @@ class Follower:
             return None
         self.revision = revision
         self._checked = max(self._checked, revision)
-        return Changes(revision, self.commit_id, writes)
+        return CommittedWrites(revision, self.commit_id, writes)
 
     def _next_commit(self, commit: Event) -> Verdict | None:
         if commit.value is None:
-            return Gone("the cluster's keys were removed", alarm=True)
+            return ReloadRequired("the cluster's keys were removed", alarm=True)
         if self._commits is not None and commit.version != self._commits + 1:
             reason = (
                 f"revision {commit.revision} is commit {commit.version}; after revision "
                 f"{self.revision} commit {self._commits + 1} was to come"
             )
             if self._lost_at == self.revision:
-                return Gone(f"etcd lost events twice: {reason}", alarm=True)
+                return ReloadRequired(f"etcd lost events twice: {reason}", alarm=True)
             self._lost_at = self.revision
-            return Behind(f"etcd lost events: {reason}")
+            return StreamLagging(f"etcd lost events: {reason}")
         self._commits = commit.version
         self.commit_id = commit.value.decode("ascii", "replace")
         return None
@@ -312,4 +318,4 @@ def _writes(events: Iterable[Event]) -> Iterable[Write]:
     for event in events:
         if event.key.startswith(ROWS):
             key = event.key[len(ROWS) :]
-            yield Remove(key) if event.value is None else Put(key, event.value)
+            yield Delete(key) if event.value is None else Put(key, event.value)

@@ -17,10 +17,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from directory.store.base import Identity, Incompatible, StoreAway
+from directory.store.base import Identity, IncompatibleStore, StoreUnreachable
 from directory.store.schema import (
     Head,
-    begin_life,
+    begin_incarnation,
     complete,
     create,
     damage_of,
@@ -31,7 +31,7 @@ from directory.store.schema import (
     refuse_foreign,
     refuse_unknown,
 )
-from directory.store.sqlite.life import LifeFile, Note, Stamp
+from directory.store.sqlite.lock_files import CommitNote, FileStamp, WriterLockFile
 
 __all__ = ["BUSY_SECONDS", "DatabaseFile", "away_on_error", "find_identity"]
 
@@ -42,13 +42,13 @@ _LOG_BYTES: Final = 64 * 1024 * 1024
 
 @contextmanager
 def away_on_error(path: Path) -> Iterator[None]:
-    """Turns what sqlite or the system reports into ``StoreAway``."""
+    """Turns what sqlite or the system reports into ``StoreUnreachable``."""
     try:
         yield
     except (sqlite3.Error, OSError) as error:
         if type(error) is sqlite3.DatabaseError:  # its subclasses are other troubles
-            raise StoreAway(_damaged(path, str(error))) from error
-        raise StoreAway(f"{path}: {error}") from error
+            raise StoreUnreachable(_damaged(path, str(error))) from error
+        raise StoreUnreachable(f"{path}: {error}") from error
 
 
 def _damaged(path: Path, found: str) -> str:
@@ -59,11 +59,11 @@ def _damaged(path: Path, found: str) -> str:
 
 
 def find_identity(path: Path) -> Identity | None:
-    """Whose store the file is, as it is now; None: there is none, or nothing in it.
+    """Returns whose store the file is, as it is now; None: there is none, or nothing in it.
 
     Raises:
         Incompatible: it is something else, or cannot be read.
-        StoreAway
+        StoreUnreachable
     """
     if not path.exists() or not path.stat().st_size:
         return None
@@ -75,12 +75,12 @@ def find_identity(path: Path) -> Identity | None:
                 return None
             refuse_unknown(connection)
             return identity_of(connection)
-    except Incompatible as reason:
-        raise Incompatible(f"{path}: {reason}") from None
+    except IncompatibleStore as reason:
+        raise IncompatibleStore(f"{path}: {reason}") from None
     except sqlite3.OperationalError as error:
-        raise StoreAway(f"{path}: {error}") from error
+        raise StoreUnreachable(f"{path}: {error}") from error
     except sqlite3.DatabaseError as error:
-        raise Incompatible(f"{path}: is no sqlite database ({error})") from error
+        raise IncompatibleStore(f"{path}: is no sqlite database ({error})") from error
 
 
 class DatabaseFile:
@@ -99,7 +99,7 @@ class DatabaseFile:
 
         Raises:
             Incompatible: no store of this cluster that this version can use; nothing was touched.
-            StoreAway: others hold it for too long.
+            StoreUnreachable: others hold it for too long.
         """
         self.path: Final = path
         self._cluster: Final = cluster
@@ -113,10 +113,12 @@ class DatabaseFile:
         self._inode = 0  # of the file that _writer is to, when it was last noted
         self._refuse_unusable()
         try:
-            self._life: Final = LifeFile(path.with_name(f"{path.name}-life"), clock, sleep)
+            self._incarnation: Final = WriterLockFile(
+                path.with_name(f"{path.name}-life"), clock, sleep
+            )
             self._create_privately()
         except OSError as error:
-            raise Incompatible(f"{path}: cannot be written ({error.strerror})") from error
+            raise IncompatibleStore(f"{path}: cannot be written ({error.strerror})") from error
         try:
             self.identity = self.refresh_identity()
         except BaseException:
@@ -129,7 +131,7 @@ class DatabaseFile:
         """A new connection, and the inode of the file it is to.
 
         Raises:
-            StoreAway: the file is gone, or cannot be read.
+            StoreUnreachable: the file is gone, or cannot be read.
         """
         with away_on_error(self.path):
             while True:
@@ -150,11 +152,11 @@ class DatabaseFile:
         """A connection for short reads, kept for the next one.
 
         Raises:
-            StoreAway: also when other threads read for all of the time.
+            StoreUnreachable: also when other threads read for all of the time.
         """
         inode = self.stamp().inode
         if not self._reader_lock.acquire(timeout=max(0.0, timeout_seconds)):
-            raise StoreAway(f"{self.path}: other readers held it for {timeout_seconds:g} s")
+            raise StoreUnreachable(f"{self.path}: other readers held it for {timeout_seconds:g} s")
         try:
             if self._reader is not None and self._reader[1] != inode:
                 self._drop_reader()
@@ -174,14 +176,14 @@ class DatabaseFile:
             self._reader[0].close()
             self._reader = None
 
-    def stamp(self) -> Stamp:
-        """The file that stands at the path now.
+    def stamp(self) -> FileStamp:
+        """Returns the file that stands at the path now.
 
         Raises:
-            StoreAway: none does.
+            StoreUnreachable: none does.
         """
         with away_on_error(self.path):
-            return Stamp.of(self.path)
+            return FileStamp.read(self.path)
 
     def _connect(self, mode: str) -> sqlite3.Connection:
         return sqlite3.connect(
@@ -194,21 +196,21 @@ class DatabaseFile:
 
     @contextmanager
     def writing(self, timeout_seconds: float = BUSY_SECONDS) -> Iterator[sqlite3.Connection]:
-        """The one connection that writes, while no other process or thread does.
+        """Yields the one connection that writes, while no other process or thread does.
 
         The lock makes sqlite's own polling for its write lock needless, and keeps two processes
         from writing and checkpointing at the same instant, which sqlite before 3.51.3 does not
         survive in every case (its "WAL-reset bug").
 
         Raises:
-            StoreAway: others wrote for all of the time; the file is gone or damaged.
+            StoreUnreachable: others wrote for all of the time; the file is gone or damaged.
             Incompatible: another store was put there.
         """
         deadline = self._clock() + timeout_seconds
         if not self._lock.acquire(timeout=max(0.0, timeout_seconds)):
-            raise StoreAway(f"{self.path}: other writers held it for {timeout_seconds:g} s")
+            raise StoreUnreachable(f"{self.path}: other writers held it for {timeout_seconds:g} s")
         try:
-            self._life.lock(deadline - self._clock())
+            self._incarnation.lock(deadline - self._clock())
             try:
                 connection = self._current_writer()
                 # Others than us may write too, such as sqlite's own tool: no longer for them.
@@ -219,7 +221,7 @@ class DatabaseFile:
                 self._drop_writer()  # nobody knows what state it is in
                 raise
             finally:
-                self._life.unlock()
+                self._incarnation.unlock()
         finally:
             self._lock.release()
 
@@ -232,11 +234,11 @@ class DatabaseFile:
                 # Now rather than by whichever connection closes last, so that the note is right.
                 connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
                 self._note(head_of(connection))
-        except (StoreAway, Incompatible, sqlite3.Error):
+        except (StoreUnreachable, IncompatibleStore, sqlite3.Error):
             pass  # nothing is lost: the write-ahead log is read at the next start
         with self._lock:
             self._drop_writer()
-            self._life.close()
+            self._incarnation.close()
 
     def _drop_writer(self) -> None:
         if self._writer is not None:
@@ -244,12 +246,12 @@ class DatabaseFile:
             self._writer = None
 
     def _current_writer(self) -> sqlite3.Connection:
-        """Each time it looks whether the file is as the last writer left it: after a restore under
-        a running server nothing must be written as if nothing had happened.
+        """Returns each time it looks whether the file is as the last writer left it: after a
+        restore under a running server nothing must be written as if nothing had happened.
         """
         with away_on_error(self.path):
-            note = self._life.read()
-            found = Stamp.of(self.path)
+            note = self._incarnation.read()
+            found = FileStamp.read(self.path)
             noted = note.stamp if note is not None else None
             untouched = noted is not None and noted.same_content(found)
             # Once, when the store is opened: a rename or a hard link of a file in use does as much.
@@ -258,11 +260,13 @@ class DatabaseFile:
                 self._drop_writer()  # it may hold pages of the file as it was
             if self._writer is None:
                 self._writer = self._open_writer()
-                note = self._life.read()
+                note = self._incarnation.read()
             head = head_of(self._writer)
             if note is None or put_back or not self._continues(self._writer, note, head):
                 self._refuse_damaged(self._writer)
-                self._note(begin_life(self._writer, note.revision if note is not None else 0))
+                self._note(
+                    begin_incarnation(self._writer, note.revision if note is not None else 0)
+                )
             elif not untouched:
                 self._refuse_damaged(self._writer)
                 self._note(head)
@@ -276,7 +280,9 @@ class DatabaseFile:
             self._refuse_foreign(connection)
             (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
             if mode != "wal":
-                raise Incompatible(f"{self.path}: its file system cannot hold a store ({mode})")
+                raise IncompatibleStore(
+                    f"{self.path}: its file system cannot hold a store ({mode})"
+                )
             self._inode = inode
             if is_empty(connection):
                 create(connection, self._cluster, self._cluster_id)
@@ -293,7 +299,7 @@ class DatabaseFile:
         """Reads whose store this is again.
 
         Raises:
-            StoreAway, Incompatible
+            StoreUnreachable, Incompatible
         """
         with self.writing() as connection, away_on_error(self.path):
             found = identity_of(connection)
@@ -311,30 +317,30 @@ class DatabaseFile:
         """Looks before anything is written; an empty or missing file is a new store."""
         folder = self.path.parent
         if not folder.is_dir():
-            raise Incompatible(f"{self.path}: there is no directory {folder}; make it first")
+            raise IncompatibleStore(f"{self.path}: there is no directory {folder}; make it first")
         if self.path.is_dir():
-            raise Incompatible(f"{self.path}: is a directory; name a file in it")
+            raise IncompatibleStore(f"{self.path}: is a directory; name a file in it")
         try:
             if not self.path.exists() or self.path.stat().st_size == 0:
                 return
             with closing(self._connect("ro")) as connection:
                 self._refuse_foreign(connection)
         except sqlite3.OperationalError as error:
-            raise Incompatible(f"{self.path}: cannot be read ({error})") from error
+            raise IncompatibleStore(f"{self.path}: cannot be read ({error})") from error
         except sqlite3.DatabaseError as error:
             if error.sqlite_errorcode == sqlite3.SQLITE_CORRUPT:
-                raise Incompatible(_damaged(self.path, str(error))) from error
-            raise Incompatible(f"{self.path}: is no sqlite database ({error})") from error
+                raise IncompatibleStore(_damaged(self.path, str(error))) from error
+            raise IncompatibleStore(f"{self.path}: is no sqlite database ({error})") from error
         except OSError as error:
-            raise Incompatible(f"{self.path}: cannot be read ({error.strerror})") from error
+            raise IncompatibleStore(f"{self.path}: cannot be read ({error.strerror})") from error
 
     def _refuse_foreign(self, connection: sqlite3.Connection) -> None:
         if is_empty(connection):
             return
         try:
             refuse_foreign(connection, self._cluster, self._cluster_id)
-        except Incompatible as reason:
-            raise Incompatible(f"{self.path}: {reason}") from None
+        except IncompatibleStore as reason:
+            raise IncompatibleStore(f"{self.path}: {reason}") from None
 
     def _create_privately(self) -> None:
         """So that only the owner can read it, and what sqlite puts beside it. Closed again before
@@ -352,18 +358,18 @@ class DatabaseFile:
         """To be told after each commit, while still ``writing``.
 
         Raises:
-            StoreAway: the file was taken away meanwhile, and the commit with it.
+            StoreUnreachable: the file was taken away meanwhile, and the commit with it.
         """
         if self.stamp().inode != self._inode:
-            raise StoreAway(f"{self.path}: another file was put there during the commit")
+            raise StoreUnreachable(f"{self.path}: another file was put there during the commit")
         self._note(head)
 
     def _note(self, head: Head) -> None:
-        stamp = Stamp.of(self.path)
-        self._life.write(Note(head.incarnation, head.revision, head.commit_id, stamp))
+        stamp = FileStamp.read(self.path)
+        self._incarnation.write(CommitNote(head.incarnation, head.revision, head.commit_id, stamp))
 
-    def _continues(self, connection: sqlite3.Connection, note: Note, head: Head) -> bool:
-        """Whether the file is the one that was noted, and holds the commit that was noted."""
+    def _continues(self, connection: sqlite3.Connection, note: CommitNote, head: Head) -> bool:
+        """True if the file is the one that was noted, and holds the commit that was noted."""
         return (
             note.incarnation == head.incarnation
             and note.stamp.inode == self._inode
@@ -373,4 +379,4 @@ class DatabaseFile:
     def _refuse_damaged(self, connection: sqlite3.Connection) -> None:
         found = damage_of(connection)
         if found:
-            raise StoreAway(_damaged(self.path, found))
+            raise StoreUnreachable(_damaged(self.path, found))

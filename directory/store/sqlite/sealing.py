@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from directory.store.base import FILLED_FROM, Identity, Limits
-from directory.store.schema import Head, begin_life, forget_history, head_of, sealed_of
+from directory.store.schema import Head, begin_incarnation, head_of, sealed_of, trim_log
 from directory.store.sqlite.database_file import DatabaseFile, away_on_error
 
 __all__ = ["SqliteSealing"]
@@ -38,7 +38,7 @@ class SqliteSealing:
         with self._transaction() as connection:
             connection.execute("INSERT OR REPLACE INTO meta VALUES ('sealed', ?)", (why,))
             if why.startswith(FILLED_FROM):
-                forget_history(connection)
+                trim_log(connection)
         self._file.refresh_identity()
 
     def clear(self) -> int:
@@ -49,7 +49,7 @@ class SqliteSealing:
                     "DELETE FROM kv WHERE key IN (SELECT key FROM kv LIMIT ?)", (_CLEARED_ROWS,)
                 ).rowcount
                 connection.execute("DELETE FROM announced")
-                forget_history(connection)
+                trim_log(connection)
             cleared += gone
             if gone < _CLEARED_ROWS:
                 return cleared
@@ -68,14 +68,14 @@ class SqliteSealing:
                         for number, (key, value) in enumerate(chunk)
                     ),
                 )
-                forget_history(connection, begin + (len(chunk) - 1) // _REVISION_ROWS)
+                trim_log(connection, begin + (len(chunk) - 1) // _REVISION_ROWS)
             filled += len(chunk)
         return filled
 
     def unseal(self) -> Identity:
         with self._file.writing(_SECONDS) as connection, away_on_error(self._file.path):
             if sealed_of(connection):
-                self._file.committed(begin_life(connection, 0, unseal=True))
+                self._file.committed(begin_incarnation(connection, 0, unseal=True))
         return self._file.refresh_identity()
 
     @contextmanager

@@ -24,27 +24,27 @@ from directory.store.base import (
     Conflict,
     Guard,
     Identity,
-    Incompatible,
-    KeyIs,
+    IncompatibleStore,
+    KeyEquals,
     Limits,
     Put,
     Row,
-    Sealed,
+    StoreIsSealed,
     Transaction,
 )
 from directory.store.schema import head_of, sealed_of
 from directory.store.sqlite.database_file import BUSY_SECONDS, DatabaseFile, away_on_error
-from directory.store.sqlite.sealing import SqliteSealing
-from directory.store.sqlite.sqlite_announcing import (
-    AliveFile,
+from directory.store.sqlite.liveness_files import (
+    LivenessFile,
     SqliteAnnouncement,
     announced,
     note,
     remove_strays,
     unannounced,
 )
-from directory.store.sqlite.transaction import Change, key_range
-from directory.store.sqlite.watch import News, SqliteWatch
+from directory.store.sqlite.sealing import SqliteSealing
+from directory.store.sqlite.transaction import SqliteTransaction, key_range
+from directory.store.sqlite.watch import CommitSignal, SqliteWatch
 
 __all__ = ["HISTORY_WRITES", "LIMITS", "SqliteStore", "database_path"]
 
@@ -57,25 +57,25 @@ _SCHEME: Final = "sqlite:///"
 
 
 def database_path(address: str) -> Path:
-    """The file that an address means: ``sqlite:///store.db`` is relative to the working directory,
-    ``sqlite:////var/lib/kdir/store.db`` absolute (four slashes, as SQLAlchemy has it).
+    """Returns the file that an address means: ``sqlite:///store.db`` is relative to the working
+    directory, ``sqlite:////var/lib/kdir/store.db`` absolute (four slashes, as SQLAlchemy has it).
 
     Raises:
         Incompatible: no file, or one in memory.
     """
     text = address.removeprefix(_SCHEME)
     if text == ":memory:":
-        raise Incompatible(
+        raise IncompatibleStore(
             f"store {address}: a store must outlive its process; name a file, sqlite:///file"
         )
     if text == address or not text or text.endswith("/") or set(text) & set("?#%\0\n"):
-        raise Incompatible(
+        raise IncompatibleStore(
             f"store {address}: not of the form sqlite:///relative/file or sqlite:////absolute/file"
         )
     path = Path(text).resolve()  # two names of one file must not have two locks
     rooted = Path(f"/{text}")
     if not path.parent.is_dir() and rooted.parent.is_dir():
-        raise Incompatible(
+        raise IncompatibleStore(
             f"store {address}: there is no directory {path.parent}; an absolute path has four"
             f" slashes, {_SCHEME}{rooted}"
         )
@@ -97,20 +97,20 @@ class SqliteStore:
         """Opens the file, made if it is not there.
 
         Raises:
-            Incompatible, StoreAway
+            Incompatible, StoreUnreachable
         """
         self._file: Final = DatabaseFile(path, cluster, cluster_id, clock=clock)
         self._clock: Final = clock
         self._history_writes: Final = history_writes
-        self._news: Final = News()
+        self._news: Final = CommitSignal()
         self._sealing: Final = SqliteSealing(self._file, LIMITS)
 
     @classmethod
     def open(cls, address: str, cluster: str, cluster_id: str | None = None) -> Self:
-        """The store at ``sqlite:///…``.
+        """Returns the store at ``sqlite:///…``.
 
         Raises:
-            Incompatible, StoreAway
+            Incompatible, StoreUnreachable
         """
         return cls(database_path(address), cluster, cluster_id)
 
@@ -130,7 +130,7 @@ class SqliteStore:
 
     def close(self) -> None:
         self._file.close()
-        self._news.tell()
+        self._news.notify()
 
     # -- reading -----------------------------------------------------------------------------
 
@@ -170,28 +170,28 @@ class SqliteStore:
         return Committed(change.head.revision, change.head.commit_id)
 
     @contextmanager
-    def _changing(self, timeout_seconds: float = BUSY_SECONDS) -> Iterator[Change]:
-        """One transaction, committed at its end if something was written in it."""
+    def _changing(self, timeout_seconds: float = BUSY_SECONDS) -> Iterator[SqliteTransaction]:
+        """Yields one transaction, committed at its end if something was written in it."""
         with self._file.writing(timeout_seconds) as connection, away_on_error(self._file.path):
             connection.execute("BEGIN IMMEDIATE")
             if sealed := sealed_of(connection):
                 self._file.notice_sealed(sealed)
-                raise Sealed(f"{self._file.path}: {sealed}")
+                raise StoreIsSealed(f"{self._file.path}: {sealed}")
             before = head_of(connection)
-            change = Change(connection, before, self._history_writes)
+            change = SqliteTransaction(connection, before, self._history_writes)
             yield change
             if change.head is before:
                 connection.execute("ROLLBACK")
                 return
             connection.execute("COMMIT")
             self._file.committed(change.head)
-        self._news.tell()
+        self._news.notify()
 
     # -- sealing -----------------------------------------------------------------------------
 
     def seal(self, why: str) -> None:
         self._sealing.seal(why)
-        self._news.tell()
+        self._news.notify()
 
     def clear(self) -> int:
         return self._sealing.clear()
@@ -201,7 +201,7 @@ class SqliteStore:
 
     def unseal(self) -> Identity:
         identity = self._sealing.unseal()
-        self._news.tell()
+        self._news.notify()
         return identity
 
     # -- election ----------------------------------------------------------------------------
@@ -224,20 +224,20 @@ class SqliteStore:
         except BaseException:
             os.close(descriptor)
             raise
-        return SqliteLeadership(self, descriptor, KeyIs(role_key(role), value))
+        return SqliteLeadership(self, descriptor, KeyEquals(role_key(role), value))
 
     # -- announcing --------------------------------------------------------------------------
 
-    def announce(
+    def create_ephemeral(
         self, key: bytes, value: bytes, guards: Sequence[Guard] = ()
     ) -> SqliteAnnouncement | Conflict:
-        alive: AliveFile | None = None
+        alive: LivenessFile | None = None
         try:
             with self._changing() as change:
                 broken = change.first_broken(guards)
                 if broken is not None:
                     return Conflict(broken, change.head.revision)
-                alive = AliveFile.create(self._file.path)
+                alive = LivenessFile.create(self._file.path)
                 note(change.connection, key, alive.token)
                 change.write((Put(key, value),))
         except BaseException:
@@ -265,7 +265,7 @@ class SqliteStore:
             if change.announced_as(key, token):
                 change.forget_announced([key])
 
-    def sweep(self, prefix: bytes = b"") -> int:
+    def remove_expired(self, prefix: bytes = b"") -> int:
         try:
             with self._changing() as change:
                 living, dead = announced(change.connection, self._file.path)
@@ -273,7 +273,7 @@ class SqliteStore:
                 gone = [*dead, *unannounced(change.connection, prefix)]
                 if gone:
                     change.forget_announced(gone)
-        except Sealed:
+        except StoreIsSealed:
             return 0  # once it is unsealed they are still dead
         return len(gone)
 
@@ -281,7 +281,7 @@ class SqliteStore:
 class SqliteLeadership:
     """A role held by a lock that the kernel frees when the process ends, however it ends."""
 
-    def __init__(self, store: SqliteStore, descriptor: int, guard: KeyIs) -> None:
+    def __init__(self, store: SqliteStore, descriptor: int, guard: KeyEquals) -> None:
         self._store: Final = store
         self._incarnation: Final = store.identity.incarnation
         self._descriptor = descriptor
@@ -289,7 +289,7 @@ class SqliteLeadership:
         self._lock: Final = threading.Lock()
 
     @property
-    def guard(self) -> KeyIs:
+    def guard(self) -> KeyEquals:
         return self._guard
 
     def held(self) -> bool:

@@ -7,23 +7,23 @@ import sqlite3
 from collections.abc import Sequence
 from typing import Final, assert_never
 
-from directory.store.base import Guard, KeyIs, NothingNewer, Put, Remove, Write
+from directory.store.base import Delete, Guard, KeyEquals, Put, UnchangedSince, Write
 from directory.store.schema import Head
 
-__all__ = ["Change", "key_range"]
+__all__ = ["SqliteTransaction", "key_range"]
 
 _PRUNE_WRITES: Final = 4_000  # about so many a commit, so that no single one is slow
 
 
 def key_range(prefix: bytes, column: str = "key") -> tuple[str, tuple[bytes, ...]]:
-    """The condition, with its parameters, for keys that begin with the prefix."""
+    """Returns the condition, with its parameters, for keys that begin with the prefix."""
     stem = prefix.rstrip(b"\xff")
     if not stem:  # no key is above all of these
         return f"{column} >= ?", (prefix,)
     return f"{column} >= ? AND {column} < ?", (prefix, stem[:-1] + bytes([stem[-1] + 1]))
 
 
-class Change:
+class SqliteTransaction:
     """A transaction under way. ``history_writes``: so many are kept for watches."""
 
     def __init__(
@@ -38,7 +38,7 @@ class Change:
         self._history_writes: Final = history_writes
 
     def first_broken(self, guards: Sequence[Guard]) -> Guard | None:
-        """The first guard that does not hold."""
+        """Returns the first guard that does not hold."""
         return next((one for one in guards if not _holds(self.connection, one, self.head)), None)
 
     def write(self, writes: tuple[Write, ...]) -> None:
@@ -53,7 +53,7 @@ class Change:
                 case Put(key, value):
                     puts.append((key, value, revision))
                     log.append((revision, position, key, value))
-                case Remove(key):
+                case Delete(key):
                     removes.append((key,))
                     log.append((revision, position, key, None))
                 case _:
@@ -93,22 +93,22 @@ class Change:
             connection.execute("DELETE FROM commits WHERE revision < ?", (floor,))
 
     def announced_as(self, key: bytes, token: str) -> bool:
-        """Whether an announced key belongs to this token."""
+        """True if an announced key belongs to this token."""
         query = "SELECT 1 FROM announced WHERE key = ? AND token = ?"
         return self.connection.execute(query, (key, token)).fetchone() is not None
 
     def forget_announced(self, keys: Sequence[bytes]) -> None:
         """Removes announced keys."""
         self.connection.executemany("DELETE FROM announced WHERE key = ?", [(key,) for key in keys])
-        self.write(tuple(Remove(key) for key in keys))
+        self.write(tuple(Delete(key) for key in keys))
 
 
 def _holds(connection: sqlite3.Connection, guard: Guard, head: Head) -> bool:
     match guard:
-        case KeyIs(key, value):
+        case KeyEquals(key, value):
             row = connection.execute("SELECT value FROM kv WHERE key = ?", (key,)).fetchone()
             return value is None if row is None else bool(row[0] == value)
-        case NothingNewer(prefix, revision):
+        case UnchangedSince(prefix, revision):
             return not _written_after(connection, prefix, revision, head)
         case _:
             assert_never(guard)

@@ -10,18 +10,18 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from directory.store.base import Changes, HistoryGone, Put, Remove, Write
+from directory.store.base import CommittedWrites, Delete, HistoryCompacted, Put, Write
 from directory.store.schema import sealed_of
 from directory.store.sqlite.database_file import DatabaseFile, away_on_error
 
-__all__ = ["POLL_SECONDS", "News", "SqliteWatch"]
+__all__ = ["POLL_SECONDS", "CommitSignal", "SqliteWatch"]
 
 POLL_SECONDS: Final = 0.02
 _REVISIONS: Final = 500  # at most so many at once,
 _WRITES: Final = 20_000  # and so many writes, but at least one revision
 
 
-class News:
+class CommitSignal:
     """Counts the commits of one store object, and lets its watches wait for the next."""
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class News:
         with self._changed:
             return self._count
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         """Something happened."""
         with self._changed:
             self._count += 1
@@ -53,7 +53,7 @@ class SqliteWatch:
     def __init__(
         self,
         file: DatabaseFile,
-        news: News,
+        news: CommitSignal,
         clock: Callable[[], float],
         after: int,
         commit_id: str,
@@ -61,7 +61,7 @@ class SqliteWatch:
         """Begins after a revision.
 
         Raises:
-            StoreAway, HistoryGone
+            StoreUnreachable, HistoryCompacted
         """
         self._file: Final = file
         self._news: Final = news
@@ -80,7 +80,7 @@ class SqliteWatch:
             self._connection.close()
             raise
 
-    def next(self, timeout_seconds: float) -> Sequence[Changes]:
+    def next(self, timeout_seconds: float) -> Sequence[CommittedWrites]:
         deadline = self._clock() + timeout_seconds
         while True:
             count = self._news.count()
@@ -97,9 +97,9 @@ class SqliteWatch:
         with self._lock:
             self._closed = True
             self._connection.close()
-        self._news.tell()
+        self._news.notify()
 
-    def _poll(self) -> list[Changes]:
+    def _poll(self) -> list[CommittedWrites]:
         self._notice_restore()
         with away_on_error(self._file.path):
             (version,) = self._connection.execute("PRAGMA data_version").fetchone()
@@ -125,7 +125,7 @@ class SqliteWatch:
         with self._file.writing():
             self._stamp = self._file.stamp()
         if self._stamp.inode != self._inode:
-            raise HistoryGone(f"{self._file.path}: another file stands there now")
+            raise HistoryCompacted(f"{self._file.path}: another file stands there now")
 
     def _verify(self) -> None:
         """The commit that this watch is at must still be known; a new life keeps none."""
@@ -133,12 +133,14 @@ class SqliteWatch:
             "SELECT commit_id FROM commits WHERE revision = ?", (self._after,)
         ).fetchone()
         if row is None:
-            raise HistoryGone(f"{self._file.path}: revision {self._after} is not kept")
+            raise HistoryCompacted(f"{self._file.path}: revision {self._after} is not kept")
         if row[0] != self._commit_id:
-            raise HistoryGone(f"{self._file.path}: revision {self._after} is another commit there")
+            raise HistoryCompacted(
+                f"{self._file.path}: revision {self._after} is another commit there"
+            )
 
-    def _read_changes(self) -> tuple[list[Changes], bool]:
-        """The next revisions, and whether these are all."""
+    def _read_changes(self) -> tuple[list[CommittedWrites], bool]:
+        """Returns the next revisions, and whether these are all."""
         commits = self._connection.execute(
             "SELECT revision, commit_id, writes_total FROM commits WHERE revision > ?"
             " ORDER BY revision LIMIT ?",
@@ -155,5 +157,5 @@ class SqliteWatch:
             " ORDER BY revision, position",
             (self._after, kept[-1][0]),
         ):
-            writes[revision].append(Remove(key) if value is None else Put(key, value))
-        return [Changes(row[0], row[1], tuple(writes[row[0]])) for row in kept], complete
+            writes[revision].append(Delete(key) if value is None else Put(key, value))
+        return [CommittedWrites(row[0], row[1], tuple(writes[row[0]])) for row in kept], complete

@@ -12,14 +12,14 @@ from tests.conformance.store.places import PLACES, Place
 
 @pytest.fixture(params=PLACES, ids=lambda kind: kind.__name__)
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
-    """An empty place for a store, of each kind."""
+    """Yields an empty place for a store, of each kind."""
     with ExitStack() as cleanup:
         yield request.param.make(request, tmp_path, cleanup, alone=False)
 
 
 @pytest.fixture(params=PLACES, ids=lambda kind: kind.__name__)
 def restorable_place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
-    """One whose backup can be put back: nobody else has anything there."""
+    """Yields one whose backup can be put back: nobody else has anything there."""
     with ExitStack() as cleanup:
         yield request.param.make(request, tmp_path, cleanup, alone=True)
 

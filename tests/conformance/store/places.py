@@ -33,7 +33,7 @@ class Place(Protocol):
     def make(
         cls, request: pytest.FixtureRequest, folder: Path, cleanup: ExitStack, *, alone: bool
     ) -> Self:
-        """An empty one. ``alone``: on servers of its own, which can be restored."""
+        """Returns an empty one. ``alone``: on servers of its own, which can be restored."""
 
     def open(self, cluster: str = "la", cluster_id: str | None = None) -> Store:
         """A store there; closed by the fixture at the latest."""
@@ -153,7 +153,7 @@ def start_worker(place: Place, task: str, *arguments: str) -> subprocess.Popen[s
 
 
 def output_of(worker: subprocess.Popen[str]) -> IO[str]:
-    """What the worker prints."""
+    """Returns what the worker prints."""
     assert worker.stdout is not None
     return worker.stdout
 

@@ -4,11 +4,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from directory.store.base import (
-    Changes,
     Committed,
+    CommittedWrites,
+    Delete,
     Guard,
     Put,
-    Remove,
     Store,
     Transaction,
     Watch,
@@ -34,13 +34,13 @@ def put_many(store: Store, pairs: Iterable[tuple[bytes, bytes]]) -> Committed:
 
 def remove(store: Store, *keys: bytes) -> Committed:
     """Commits some removals."""
-    done = store.commit(Transaction((), tuple(Remove(key) for key in keys)))
+    done = store.commit(Transaction((), tuple(Delete(key) for key in keys)))
     assert isinstance(done, Committed), done
     return done
 
 
 def everything(store: Store, prefixes: Sequence[bytes] = (b"",)) -> dict[bytes, bytes]:
-    """All rows of the newest revision; their order is checked."""
+    """Returns all rows of the newest revision; their order is checked."""
     rows = [row for page in store.load(prefixes).pages() for row in page]
     assert [key for key, _ in rows] == sorted(key for key, _ in rows)
     return dict(rows)
@@ -56,9 +56,9 @@ def following(store: Store, after: int = 0, commit_id: str = "") -> Iterator[Wat
         watch.close()
 
 
-def until(watch: Watch, revision: int, timeout_seconds: float = 30.0) -> list[Changes]:
-    """What the watch yields up to a revision."""
-    seen: list[Changes] = []
+def until(watch: Watch, revision: int, timeout_seconds: float = 30.0) -> list[CommittedWrites]:
+    """Returns what the watch yields up to a revision."""
+    seen: list[CommittedWrites] = []
     while not seen or seen[-1].revision < revision:
         more = watch.next(timeout_seconds)
         assert more, f"nothing after {seen[-1].revision if seen else 'the start'}"
@@ -66,8 +66,8 @@ def until(watch: Watch, revision: int, timeout_seconds: float = 30.0) -> list[Ch
     return seen
 
 
-def apply(rows: dict[bytes, bytes], changes: Iterable[Changes]) -> dict[bytes, bytes]:
-    """The naive replica: what a follower of these changes holds."""
+def apply(rows: dict[bytes, bytes], changes: Iterable[CommittedWrites]) -> dict[bytes, bytes]:
+    """Returns the naive replica: what a follower of these changes holds."""
     for change in changes:
         for write in change.writes:
             _apply(rows, write)
@@ -78,5 +78,5 @@ def _apply(rows: dict[bytes, bytes], write: Write) -> None:
     match write:
         case Put(key, value):
             rows[key] = value
-        case Remove(key):
+        case Delete(key):
             rows.pop(key, None)

@@ -7,14 +7,14 @@ from contextlib import ExitStack, contextmanager
 from signal import SIGCONT, SIGSTOP
 
 from directory.store.base import (
-    Announcement,
     Conflict,
+    EphemeralKey,
     Guard,
-    KeyIs,
-    NothingNewer,
+    KeyEquals,
     Put,
     Store,
     Transaction,
+    UnchangedSince,
 )
 from tests.conformance.store.places import Place, output_of, say_go, start_worker
 from tests.conformance.store.reading import apply, everything, following, put, until
@@ -26,8 +26,8 @@ KEY = b"m/one"
 
 def announce(
     store: Store, key: bytes = KEY, value: bytes = b"v", guards: tuple[Guard, ...] = ()
-) -> Announcement:
-    done = store.announce(key, value, guards)
+) -> EphemeralKey:
+    done = store.create_ephemeral(key, value, guards)
     assert not isinstance(done, Conflict), done
     return done
 
@@ -36,7 +36,7 @@ def eventually_gone(store: Store, key: bytes, seconds: float = 3 * LIMIT_SECONDS
     """Sweeps as servers do, until the key is gone."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
-        store.sweep()
+        store.remove_expired()
         if key not in everything(store, [b"m/"]):
             return True
         time.sleep(0.1)
@@ -75,23 +75,23 @@ def eventually(look: Callable[[], bool], seconds: float = 3 * LIMIT_SECONDS) -> 
 def test_an_announced_key_is_there_until_it_is_withdrawn(place: Place, store: Store) -> None:
     announcement = announce(store)
     assert everything(store) == {KEY: b"v"}
-    assert announcement.lasts()
+    assert announcement.is_alive()
     announcement.update(b"w")
     assert everything(place.open()) == {KEY: b"w"}
-    announcement.withdraw()
+    announcement.delete()
     assert everything(store) == {}
-    assert not announcement.lasts()
-    announcement.withdraw()  # twice is once
+    assert not announcement.is_alive()
+    announcement.delete()  # twice is once
 
 
 def test_what_comes_after_a_withdrawal_has_no_effect(store: Store) -> None:
     announcement = announce(store)
-    announcement.withdraw()
+    announcement.delete()
     again = announce(store, value=b"again")
     announcement.update(b"late")
-    announcement.withdraw()
+    announcement.delete()
     assert everything(store) == {KEY: b"again"}
-    assert again.lasts()
+    assert again.is_alive()
 
 
 def test_announcing_update_and_withdrawal_are_commits_that_a_watch_yields(store: Store) -> None:
@@ -100,18 +100,18 @@ def test_announcing_update_and_withdrawal_are_commits_that_a_watch_yields(store:
         announcement.update(b"w")
         seen = apply({}, until(watch, store.load().revision))
         assert seen == {KEY: b"w"}
-        announcement.withdraw()
+        announcement.delete()
         assert apply(seen, until(watch, store.load().revision)) == {}
 
 
 def test_guards_decide_whether_it_is_announced(store: Store) -> None:
     put(store, (b"f/level", b"2"))
     revision = store.load().revision
-    refused = store.announce(KEY, b"v", (KeyIs(b"f/level", b"1"),))
-    assert refused == Conflict(KeyIs(b"f/level", b"1"), revision)
+    refused = store.create_ephemeral(KEY, b"v", (KeyEquals(b"f/level", b"1"),))
+    assert refused == Conflict(KeyEquals(b"f/level", b"1"), revision)
     assert everything(store, [b"m/"]) == {}
-    announce(store, guards=(KeyIs(b"f/level", b"2"), NothingNewer(b"m/", revision)))
-    late = store.announce(b"m/two", b"v", (NothingNewer(b"m/", revision),))
+    announce(store, guards=(KeyEquals(b"f/level", b"2"), UnchangedSince(b"m/", revision)))
+    late = store.create_ephemeral(b"m/two", b"v", (UnchangedSince(b"m/", revision),))
     assert isinstance(late, Conflict)
     assert set(everything(store, [b"m/"])) == {KEY}
 
@@ -119,7 +119,7 @@ def test_guards_decide_whether_it_is_announced(store: Store) -> None:
 def test_an_announcement_guards_what_others_write(store: Store) -> None:
     revision = put(store, (b"k", b"1")).revision
     announce(store)
-    newer = NothingNewer(b"m/", revision)
+    newer = UnchangedSince(b"m/", revision)
     assert isinstance(store.commit(Transaction((newer,), (Put(b"k", b"2"),))), Conflict)
 
 
@@ -127,9 +127,9 @@ def test_a_sweep_leaves_the_living_of_this_and_other_processes(place: Place, sto
     mine = announce(store, b"m/mine")
     with announcing(place, b"m/far") as worker:
         for one in (store, place.open()):
-            assert one.sweep() == 0
+            assert one.remove_expired() == 0
         assert set(everything(store)) == {b"m/mine", b"m/far"}
-        assert mine.lasts()
+        assert mine.is_alive()
         assert says(worker) == "lasts"
 
 
@@ -156,7 +156,7 @@ def test_S19_a_paused_process_keeps_its_key_or_knows_that_it_lost_it(
         assert eventually_gone(store, KEY, 3 * LIMIT_SECONDS if leased else 1.0) is leased
         worker.send_signal(SIGCONT)
         assert eventually(lambda: says(worker) == ("lost" if leased else "lasts"))
-        assert other.lasts()
+        assert other.is_alive()
         assert b"m/other" in everything(store)
 
 
@@ -173,7 +173,7 @@ def test_announcements_of_many_processes_end_alone(place: Place, store: Store) -
         # Both died at the same time, give or take what was left of their leases.
         assert not eventually_gone(store, b"m/0", 5.0 if leased else 0.5)
         assert everything(store) == {b"m/0": b"again", b"m/2": b"far", b"m/3": b"far"}
-        assert again.lasts()
+        assert again.is_alive()
 
 
 def test_what_nobody_announced_is_swept_where_a_sweep_is_told_to(
@@ -182,9 +182,9 @@ def test_what_nobody_announced_is_swept_where_a_sweep_is_told_to(
     kept = announce(store)
     other = place.open()
     put(other, (b"m/by-hand", b"x"), (b"m/odd", b"y"), (b"n/row", b"z"), (b"m", b"short"))
-    assert other.sweep() == 0
-    assert other.sweep(b"m/") == 2
+    assert other.remove_expired() == 0
+    assert other.remove_expired(b"m/") == 2
     assert everything(other) == {KEY: b"v", b"n/row": b"z", b"m": b"short"}
-    assert other.sweep(b"m/") == 0
+    assert other.remove_expired(b"m/") == 0
     kept.update(b"w")
     assert everything(store, [b"m/"]) == {KEY: b"w"}

@@ -15,13 +15,13 @@ def _kill_in_the_middle(workers: list[subprocess.Popen[str]], seconds: float) ->
     for worker in workers:
         say_go(worker)
     time.sleep(seconds)
-    told = []
+    reported = []
     for worker in workers:
         worker.send_signal(signal.SIGKILL)
     for worker in workers:
-        told.append([line for line in output_of(worker) if line.endswith("\n")])
+        reported.append([line for line in output_of(worker) if line.endswith("\n")])
         worker.wait()
-    return told
+    return reported
 
 
 def test_S1_kill_9_in_the_middle_of_commits_loses_nothing_acknowledged(place: Place) -> None:

@@ -6,12 +6,12 @@ import pytest
 
 from directory.store.base import (
     Conflict,
-    HistoryGone,
-    Incompatible,
-    NothingNewer,
+    HistoryCompacted,
+    IncompatibleStore,
     Put,
     Store,
     Transaction,
+    UnchangedSince,
 )
 from tests.conformance.store.places import Place
 from tests.conformance.store.reading import everything, following, put
@@ -35,9 +35,9 @@ def test_a_new_store_takes_the_cluster_id_it_is_given(place: Place) -> None:
 
 def test_the_store_of_another_cluster_is_refused_naming_both(place: Place, store: Store) -> None:
     put(store, (b"k", b"v"))
-    with pytest.raises(Incompatible, match=rf"la \({store.identity.cluster_id}\).* not of ny"):
+    with pytest.raises(IncompatibleStore, match=rf"la \({store.identity.cluster_id}\).* not of ny"):
         place.open("ny")
-    with pytest.raises(Incompatible, match=f"{store.identity.cluster_id}.*kc-aaaaaaaaaa"):
+    with pytest.raises(IncompatibleStore, match=f"{store.identity.cluster_id}.*kc-aaaaaaaaaa"):
         place.open("la", "kc-aaaaaaaaaa")
     assert everything(store) == {b"k": b"v"}
 
@@ -60,12 +60,12 @@ def test_S11_a_restore_is_noticed_and_begins_a_new_incarnation(restorable_place:
     assert restored.load().revision > lost.revision
     for commit in (kept, lost):
         with (
-            pytest.raises(HistoryGone),
+            pytest.raises(HistoryCompacted),
             following(restored, commit.revision, commit.commit_id) as watch,
         ):
             watch.next(1)
     # A decision that was made from the old life's tree is not carried out on the new one.
-    guard = NothingNewer(b"", lost.revision)
+    guard = UnchangedSince(b"", lost.revision)
     assert isinstance(restored.commit(Transaction((guard,), (Put(b"x", b""),))), Conflict)
     # And it is new once, not at each start.
     incarnation = restored.identity.incarnation

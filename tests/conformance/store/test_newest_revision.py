@@ -6,7 +6,7 @@ from contextlib import closing
 import pytest
 
 from directory.store.addresses import open_store
-from directory.store.base import KeyIs, Put, Store, StoreAway, Transaction
+from directory.store.base import KeyEquals, Put, Store, StoreUnreachable, Transaction
 from tests.conformance.store.places import Place, SqlitePlace, output_of, say_go, start_worker
 from tests.conformance.store.reading import following, put, remove, until
 
@@ -28,7 +28,7 @@ def test_it_is_that_of_each_commit_as_soon_as_it_is_answered(place: Place) -> No
 
 def test_what_is_not_made_does_not_count(store: Store) -> None:
     before = put(store, (b"a", b"1")).revision
-    store.commit(Transaction((KeyIs(b"a", b"2"),), (Put(b"a", b"3"),)))
+    store.commit(Transaction((KeyEquals(b"a", b"2"),), (Put(b"a", b"3"),)))
     assert store.newest_revision() == before
 
 
@@ -99,5 +99,5 @@ def test_a_store_that_cannot_be_read_is_away(place: Place) -> None:
     if isinstance(place, SqlitePlace):
         place.path.unlink()
     store.close()
-    with pytest.raises(StoreAway):
+    with pytest.raises(StoreUnreachable):
         store.newest_revision(1.0)

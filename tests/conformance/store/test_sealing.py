@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from directory.maintenance.event_index import EventIndex
-from directory.namespace.command import Change
+from directory.namespace.command import EntryChange
 from directory.namespace.entry import Directory, Kind
 from directory.namespace.keys import ENTRY, entry_key, event_key
 from directory.namespace.snapshot import Snapshot
@@ -16,16 +16,16 @@ from directory.store.base import (
     FILLED_FROM,
     MOVED_TO,
     Conflict,
-    HistoryGone,
-    NothingNewer,
+    HistoryCompacted,
     Put,
-    Sealed,
     Store,
-    StoreAway,
+    StoreIsSealed,
+    StoreUnreachable,
     Transaction,
+    UnchangedSince,
 )
-from directory.store.events import new_change_id, pack
-from directory.store.replica import Applied, Replica, ReplicaState
+from directory.store.event_rows import new_change_id, pack
+from directory.store.replica import AppliedCommit, Replica, ReplicaState
 from directory.wire.entry_codec import ProtoCodec
 from resolver.errors import NotReady
 from resolver.path import Path
@@ -37,10 +37,10 @@ FILLING = f"{FILLED_FROM}a test"
 CODEC = ProtoCodec()
 
 
-def change(number: int) -> Change:
-    """One that a row of events can hold."""
+def change(number: int) -> EntryChange:
+    """Returns one that a row of events can hold."""
     path = Path.parse(f"/la/{number}")
-    return Change(kind=Kind.DIRECTORY, entry_id=10 + number, parent_id=1, path=path)
+    return EntryChange(kind=Kind.DIRECTORY, entry_id=10 + number, parent_id=1, path=path)
 
 
 def directory(name: str, entry_id: int) -> tuple[bytes, bytes]:
@@ -76,22 +76,22 @@ def test_a_sealed_store_takes_no_changes_from_any_process(place: Place, store: S
         output_of(worker).readline()
     store.seal("being looked at")
     for one in (store, other):
-        with pytest.raises(Sealed, match="being looked at"):
+        with pytest.raises(StoreIsSealed, match="being looked at"):
             put(one, (b"k", b"w"))
-    told = [line for line in output_of(worker) if line != "sealed\n"]
+    reported = [line for line in output_of(worker) if line != "sealed\n"]
     assert worker.wait() == 0  # it was refused, and said so
     rows = everything(other)
     assert rows[b"k"] == b"v"
-    if told:
-        assert rows[b"last/far"] == told[-1].split()[0].encode()
+    if reported:
+        assert rows[b"last/far"] == reported[-1].split()[0].encode()
 
 
 def test_nobody_is_elected_in_a_sealed_store(store: Store) -> None:
     store.seal("being looked at")
-    with pytest.raises(Sealed):
+    with pytest.raises(StoreIsSealed):
         store.elect("publisher", "one")
-    with pytest.raises(Sealed):
-        store.announce(b"m/one", b"")
+    with pytest.raises(StoreIsSealed):
+        store.create_ephemeral(b"m/one", b"")
     assert everything(store) == {}
 
 
@@ -108,7 +108,7 @@ def test_a_seal_survives_every_process_and_its_reason_can_be_replaced(
     assert again.identity.sealed == "moved to elsewhere"
     assert again.identity.moved
     assert not again.identity.partial
-    with pytest.raises(Sealed, match="moved to elsewhere"):
+    with pytest.raises(StoreIsSealed, match="moved to elsewhere"):
         put(again, (b"k", b"w"))
     assert everything(again) == {b"k": b"v"}
 
@@ -123,7 +123,7 @@ def test_who_watches_learns_of_a_seal(place: Place, store: Store) -> None:
         def noticed() -> bool:
             try:
                 assert not watch.next(0.05)
-            except HistoryGone:
+            except HistoryCompacted:
                 other.refresh_identity()
             return other.identity.sealed == "being looked at"
 
@@ -131,27 +131,30 @@ def test_who_watches_learns_of_a_seal(place: Place, store: Store) -> None:
 
 
 def test_an_unsealed_store_begins_a_new_life(place: Place, store: Store) -> None:
-    life = store.identity
+    incarnation = store.identity
     done = put(store, (b"k", b"v"))
     store.seal("being looked at")
     unsealed = store.unseal()
     assert unsealed.sealed == ""
-    assert unsealed.incarnation != life.incarnation
-    assert (unsealed.cluster_id, unsealed.store_id) == (life.cluster_id, life.store_id)
+    assert unsealed.incarnation != incarnation.incarnation
+    assert (unsealed.cluster_id, unsealed.store_id) == (
+        incarnation.cluster_id,
+        incarnation.store_id,
+    )
     assert store.identity == unsealed == place.open().identity
     assert everything(store) == {b"k": b"v"}
-    with pytest.raises(HistoryGone), following(store, done.revision, done.commit_id) as watch:
+    with pytest.raises(HistoryCompacted), following(store, done.revision, done.commit_id) as watch:
         watch.next(1)
     # What was planned on the tree of the old life is not carried out.
-    guard = NothingNewer(b"", done.revision)
+    guard = UnchangedSince(b"", done.revision)
     assert isinstance(store.commit(Transaction((guard,), (Put(b"x", b""),))), Conflict)
     assert store.load().revision > done.revision
     put(store, (b"k", b"w"))
 
 
 def test_to_unseal_what_is_not_sealed_changes_nothing(store: Store) -> None:
-    life = store.identity
-    assert store.unseal() == life
+    incarnation = store.identity
+    assert store.unseal() == incarnation
 
 
 def test_only_a_store_that_is_sealed_for_it_is_emptied_or_filled(store: Store) -> None:
@@ -179,7 +182,7 @@ def test_a_store_is_emptied_and_filled_as_often_as_it_takes(place: Place, store:
         assert everything(store) == dict(rows)
     assert store.fill([]) == 0
     assert store.fill([(b"new/00000", b"changed")]) == 1
-    with pytest.raises(Sealed):
+    with pytest.raises(StoreIsSealed):
         put(store, (b"k", b"v"))
     store.unseal()
     expected = {**dict(rows), b"new/00000": b"changed"}
@@ -211,7 +214,7 @@ def test_who_watches_sees_nothing_of_a_filling(place: Place, store: Store) -> No
         def gone() -> bool:
             try:
                 assert not watch.next(0.05)
-            except HistoryGone:
+            except HistoryCompacted:
                 return True
             return False
 
@@ -223,7 +226,7 @@ def test_kill_9_in_the_middle_of_a_filling_is_finished_by_saying_it_again(
 ) -> None:
     chance = random.Random(4)
     put(store, (b"old", b"v"))
-    life = store.identity.incarnation
+    incarnation = store.identity.incarnation
     count = 4_000
     for round_number in range(4):
         worker = start_worker(place, "fill", "far", str(count))
@@ -237,13 +240,13 @@ def test_kill_9_in_the_middle_of_a_filling_is_finished_by_saying_it_again(
         worker.wait()
         found = place.open()
         assert found.identity.partial
-        with pytest.raises(Sealed):
+        with pytest.raises(StoreIsSealed):
             put(found, (b"old", b"w"))
     worker = start_worker(place, "fill", "far", str(count))
     say_go(worker)
     assert list(output_of(worker))[-1] == f"filled {count}\n"
     assert worker.wait() == 0
-    assert store.unseal().incarnation != life
+    assert store.unseal().incarnation != incarnation
     assert everything(store) == {b"far/%08d" % n: b"%d" % n for n in range(count)}
 
 
@@ -304,7 +307,7 @@ def test_the_history_that_was_filled_in_is_read_back_whole_and_in_order(store: S
     store.unseal()
     index = EventIndex(store)
     revision, nothing = store.load().revision, Snapshot.empty(CODEC)
-    index.applied(Applied(nothing, nothing, revision, (), (), reloaded=True))
+    index.applied(AppliedCommit(nothing, nothing, revision, (), (), reloaded=True))
     before = revision + 1
     found: list[str] = []
     while page := index.read_back(before, 40):
@@ -317,5 +320,5 @@ def test_the_history_that_was_filled_in_is_read_back_whole_and_in_order(store: S
 def test_a_store_that_is_away_says_so_and_nothing_else(store: Store) -> None:
     # Loops that wait for their store wait for a sealed one, too.
     store.seal("being looked at")
-    with pytest.raises(StoreAway):
+    with pytest.raises(StoreUnreachable):
         put(store, (ENTRY, b""))

@@ -7,13 +7,13 @@ import pytest
 from directory.store.base import (
     Committed,
     Conflict,
+    Delete,
     Guard,
-    KeyIs,
-    NothingNewer,
+    KeyEquals,
     Put,
-    Remove,
     Store,
     Transaction,
+    UnchangedSince,
 )
 from tests.conformance.store.places import Place, output_of, say_go, start_worker
 from tests.conformance.store.reading import everything, put, remove
@@ -36,16 +36,16 @@ def test_each_commit_gets_the_next_revision_and_a_commit_id_of_its_own(store: St
 @pytest.mark.parametrize(
     ("guard", "holds"),
     [
-        (KeyIs(b"there", b"1"), True),
-        (KeyIs(b"there", b"2"), False),
-        (KeyIs(b"there", b""), False),
-        (KeyIs(b"there", None), False),
-        (KeyIs(b"empty", b""), True),
-        (KeyIs(b"empty", None), False),
-        (KeyIs(b"missing", None), True),
-        (KeyIs(b"missing", b""), False),
-        (KeyIs(b"removed", None), True),
-        (KeyIs(b"removed", b"1"), False),
+        (KeyEquals(b"there", b"1"), True),
+        (KeyEquals(b"there", b"2"), False),
+        (KeyEquals(b"there", b""), False),
+        (KeyEquals(b"there", None), False),
+        (KeyEquals(b"empty", b""), True),
+        (KeyEquals(b"empty", None), False),
+        (KeyEquals(b"missing", None), True),
+        (KeyEquals(b"missing", b""), False),
+        (KeyEquals(b"removed", None), True),
+        (KeyEquals(b"removed", b"1"), False),
     ],
 )
 def test_key_is(store: Store, guard: Guard, holds: bool) -> None:
@@ -62,7 +62,7 @@ def test_key_is(store: Store, guard: Guard, holds: bool) -> None:
 
 def test_nothing_newer_sees_writes_under_its_prefix_only(store: Store) -> None:
     base = put(store, (b"d/1/a", b"1"), (b"d/2/a", b"1"))
-    guard = NothingNewer(b"d/1/", base.revision)
+    guard = UnchangedSince(b"d/1/", base.revision)
     put(store, (b"d/2/b", b"1"), (b"d/1", b"1"), (b"d/10", b"1"))
     assert isinstance(store.commit(Transaction((guard,), ())), Committed)
     newer = put(store, (b"d/1/b", b"1"))
@@ -71,20 +71,20 @@ def test_nothing_newer_sees_writes_under_its_prefix_only(store: Store) -> None:
     assert done.guard == guard
     assert done.revision >= newer.revision
     assert b"x" not in everything(store)
-    guard = NothingNewer(b"d/1/", done.revision)
+    guard = UnchangedSince(b"d/1/", done.revision)
     assert isinstance(store.commit(Transaction((guard,), ())), Committed)
 
 
 def test_nothing_newer_sees_a_key_that_was_written_again(store: Store) -> None:
     base = put(store, (b"d/a", b"1"))
     put(store, (b"d/a", b"1"))
-    guard = NothingNewer(b"d/", base.revision)
+    guard = UnchangedSince(b"d/", base.revision)
     assert isinstance(store.commit(Transaction((guard,), ())), Conflict)
 
 
 def test_nothing_newer_than_a_revision_that_never_was_does_not_hold(store: Store) -> None:
     base = put(store, (b"d/a", b"1"))
-    guard = NothingNewer(b"d/", base.revision + 1)
+    guard = UnchangedSince(b"d/", base.revision + 1)
     assert isinstance(store.commit(Transaction((guard,), ())), Conflict)
 
 
@@ -92,7 +92,7 @@ def test_nothing_newer_does_not_count_removals(store: Store) -> None:
     base = put(store, (b"d/a", b"1"))
     put(store, (b"d/b", b"1"))
     remove(store, b"d/a", b"d/b")
-    guard = NothingNewer(b"d/", base.revision)
+    guard = UnchangedSince(b"d/", base.revision)
     assert isinstance(store.commit(Transaction((guard,), ())), Committed)
 
 
@@ -102,11 +102,11 @@ def test_prefixes_at_the_edges_of_the_key_space(store: Store, prefix: bytes) -> 
     inside, outside = prefix + b"\xff\x00", b"b" if prefix != b"" else None
     if outside is not None:
         put(store, (outside, b""))
-        guard = NothingNewer(prefix, base.revision)
+        guard = UnchangedSince(prefix, base.revision)
         assert isinstance(store.commit(Transaction((guard,), ())), Committed)
         assert everything(store, [prefix]) == {}
     put(store, (inside, b"v"))
-    guard = NothingNewer(prefix, base.revision)
+    guard = UnchangedSince(prefix, base.revision)
     assert isinstance(store.commit(Transaction((guard,), ())), Conflict)
     assert inside in everything(store, [prefix])
     assert inside in [row.key for row in store.read(prefix)]
@@ -114,8 +114,8 @@ def test_prefixes_at_the_edges_of_the_key_space(store: Store, prefix: bytes) -> 
 
 def test_all_guards_must_hold_and_the_one_that_did_not_is_named(store: Store) -> None:
     put(store, (b"a", b"1"))
-    good, bad = KeyIs(b"a", b"1"), KeyIs(b"b", b"1")
-    done = store.commit(Transaction((good, bad), (Put(b"c", b""), Remove(b"a"))))
+    good, bad = KeyEquals(b"a", b"1"), KeyEquals(b"b", b"1")
+    done = store.commit(Transaction((good, bad), (Put(b"c", b""), Delete(b"a"))))
     assert isinstance(done, Conflict)
     assert done.guard == bad
     assert everything(store) == {b"a": b"1"}
@@ -123,7 +123,7 @@ def test_all_guards_must_hold_and_the_one_that_did_not_is_named(store: Store) ->
 
 def test_a_conflict_takes_no_revision(store: Store) -> None:
     before = put(store, (b"a", b"1"))
-    store.commit(Transaction((KeyIs(b"a", None),), (Put(b"a", b"2"),)))
+    store.commit(Transaction((KeyEquals(b"a", None),), (Put(b"a", b"2"),)))
     assert store.load().revision == before.revision
 
 
@@ -134,7 +134,7 @@ def test_removing_what_is_not_there_is_no_error(store: Store) -> None:
 
 def test_a_key_written_twice_is_refused_and_nothing_happens(store: Store) -> None:
     with pytest.raises(ValueError, match="twice"):
-        store.commit(Transaction((), (Put(b"k", b"1"), Put(b"other", b""), Remove(b"k"))))
+        store.commit(Transaction((), (Put(b"k", b"1"), Put(b"other", b""), Delete(b"k"))))
     assert everything(store) == {}
 
 
@@ -144,10 +144,10 @@ def test_S9_what_exceeds_the_limits_is_refused_naming_them(store: Store) -> None
     assert isinstance(store.commit(Transaction((), most)), Committed)
     with pytest.raises(ValueError, match=str(limits.max_writes)):
         store.commit(Transaction((), (*most, Put(b"x", b""))))
-    guards = tuple(KeyIs(b"no/%d" % n, None) for n in range(limits.max_guards or 1))
+    guards = tuple(KeyEquals(b"no/%d" % n, None) for n in range(limits.max_guards or 1))
     if limits.max_guards is not None:  # counted apart: as many of each
         assert isinstance(store.commit(Transaction(guards, most)), Committed)
-        guards = (*guards, KeyIs(b"no/more", None))
+        guards = (*guards, KeyEquals(b"no/more", None))
     with pytest.raises(ValueError, match=str(limits.max_guards or limits.max_writes)):
         store.commit(Transaction(guards, most))
     largest = Put(b"big", b"x" * (limits.max_bytes - 3))
@@ -173,7 +173,7 @@ def test_S18_of_threads_that_compare_and_set_one_key_exactly_one_wins(store: Sto
     def compete(name: str) -> None:
         start.wait()
         writes = (Put(b"k", name.encode()),)
-        outcomes[name] = store.commit(Transaction((KeyIs(b"k", b"-"),), writes), 30)
+        outcomes[name] = store.commit(Transaction((KeyEquals(b"k", b"-"),), writes), 30)
 
     threads = [threading.Thread(target=compete, args=(f"t{n}",)) for n in range(8)]
     for thread in threads:
@@ -214,7 +214,7 @@ def test_many_threads_lose_no_increment(store: Store) -> None:
         for _ in range(20):
             while True:
                 (row,) = store.read(b"n")
-                guard = KeyIs(b"n", row.value)
+                guard = KeyEquals(b"n", row.value)
                 writes = (Put(b"n", b"%d" % (int(row.value) + 1)),)
                 if isinstance(store.commit(Transaction((guard,), writes), 30), Committed):
                     break

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from directory.store.base import HistoryGone, Put, Remove, Store, Transaction
+from directory.store.base import Delete, HistoryCompacted, Put, Store, Transaction
 from tests.conformance.store.places import Place, output_of, say_go, start_worker
 from tests.conformance.store.reading import (
     apply,
@@ -20,10 +20,10 @@ from tests.conformance.store.reading import (
 def test_a_commit_arrives_whole_with_its_revision_and_commit_id(store: Store) -> None:
     put(store, (b"old", b""))
     with following(store) as watch:
-        done = store.commit(Transaction((), (Put(b"a", b"1"), Put(b"b", b"2"), Remove(b"old"))))
+        done = store.commit(Transaction((), (Put(b"a", b"1"), Put(b"b", b"2"), Delete(b"old"))))
         last = until(watch, done.revision)[-1]
         assert (last.revision, last.commit_id) == (done.revision, getattr(done, "commit_id", None))
-        assert set(last.writes) == {Put(b"a", b"1"), Put(b"b", b"2"), Remove(b"old")}
+        assert set(last.writes) == {Put(b"a", b"1"), Put(b"b", b"2"), Delete(b"old")}
 
 
 def test_nothing_to_tell_is_an_empty_answer(store: Store) -> None:
@@ -45,14 +45,14 @@ def test_resuming_anywhere_leaves_no_gap_and_repeats_nothing(store: Store) -> No
 def test_another_commit_id_at_the_revision_is_history_gone(store: Store) -> None:
     done = put(store, (b"k", b"1"))
     put(store, (b"k", b"2"))
-    with pytest.raises(HistoryGone), following(store, done.revision, "other") as watch:
+    with pytest.raises(HistoryCompacted), following(store, done.revision, "other") as watch:
         watch.next(1)
 
 
 def test_a_revision_that_never_was_is_history_gone(store: Store) -> None:
     done = put(store, (b"k", b"1"))
     with (
-        pytest.raises(HistoryGone),
+        pytest.raises(HistoryCompacted),
         following(store, done.revision + 5, done.commit_id) as watch,
     ):
         watch.next(1)
@@ -62,11 +62,11 @@ def test_S2_what_is_no_longer_kept_is_history_gone(place: Place, store: Store) -
     done = [put(store, (b"k%d" % n, b"")) for n in range(10)]
     place.forget_history()
     with (
-        pytest.raises(HistoryGone),
+        pytest.raises(HistoryCompacted),
         following(store, done[2].revision, done[2].commit_id) as watch,
     ):
         watch.next(1)
-    with pytest.raises(HistoryGone), following(store, 0, "") as watch:
+    with pytest.raises(HistoryCompacted), following(store, 0, "") as watch:
         watch.next(1)
     loading = store.load()
     with following(store, loading.revision, loading.commit_id) as watch:
@@ -79,7 +79,7 @@ def test_S2_a_watch_that_is_overtaken_by_forgetting_is_told(place: Place, store:
         for n in range(10):
             put(store, (b"k%d" % n, b""))
         place.forget_history()
-        with pytest.raises(HistoryGone):
+        with pytest.raises(HistoryCompacted):
             watch.next(5)
 
 
@@ -89,13 +89,13 @@ def test_commits_of_another_process_arrive(place: Place, store: Store) -> None:
         try:
             assert output_of(worker).readline() == "ready\n"
             say_go(worker)
-            told = [output_of(worker).readline().split() for _ in range(50)]
-            seen = until(watch, int(told[-1][1]))
+            reported = [output_of(worker).readline().split() for _ in range(50)]
+            seen = until(watch, int(reported[-1][1]))
         finally:
             worker.kill()
             worker.wait()
     by_revision = {change.revision: change.commit_id for change in seen}
-    assert all(by_revision[int(revision)] == commit_id for _, revision, commit_id in told)
+    assert all(by_revision[int(revision)] == commit_id for _, revision, commit_id in reported)
     assert sorted(by_revision) == [change.revision for change in seen]
 
 

@@ -9,16 +9,16 @@ from directory.store.base import (
     FILLED_FROM,
     Committed,
     Conflict,
-    KeyIs,
+    KeyEquals,
     Put,
-    Sealed,
     Store,
+    StoreIsSealed,
     Transaction,
 )
 
 
-def say(*words: object) -> None:
-    print(*words, flush=True)  # noqa: T201 - its output is read by the test
+def say(*arguments: object) -> None:
+    print(*arguments, flush=True)  # noqa: T201 - its output is read by the test
 
 
 def await_go() -> None:
@@ -34,7 +34,7 @@ def write(store: Store, name: str) -> None:
         writes = (Put(f"{name}/{number}".encode(), value), Put(f"last/{name}".encode(), value))
         try:
             done = store.commit(Transaction((), writes))
-        except Sealed:
+        except StoreIsSealed:
             say("sealed")
             return
         assert isinstance(done, Committed)
@@ -46,7 +46,7 @@ def race(store: Store, name: str, rounds: str) -> None:
     await_go()
     for number in range(int(rounds)):
         key = f"race/{number}".encode()
-        done = store.commit(Transaction((KeyIs(key, None),), (Put(key, name.encode()),)))
+        done = store.commit(Transaction((KeyEquals(key, None),), (Put(key, name.encode()),)))
         say(number, "won" if isinstance(done, Committed) else "lost")
 
 
@@ -74,11 +74,11 @@ def hold(store: Store, role: str, name: str) -> None:
 
 def announce(store: Store, key: str, value: str) -> None:
     """Announces a key; then says, for each line that it is told, whether it still lasts."""
-    announcement = store.announce(key.encode(), value.encode())
+    announcement = store.create_ephemeral(key.encode(), value.encode())
     assert not isinstance(announcement, Conflict), announcement
     say("announced")
     for _ in sys.stdin:
-        say("lasts" if announcement.lasts() else "lost")
+        say("lasts" if announcement.is_alive() else "lost")
 
 
 def fill(store: Store, name: str, count: str) -> None:

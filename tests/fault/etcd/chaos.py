@@ -22,13 +22,13 @@ from deploy.local.etcd import EtcdCluster
 from directory.namespace.keys import KAFKA, kafka_key
 from directory.store.base import (
     Committed,
-    KeyIs,
-    NothingNewer,
+    Delete,
+    KeyEquals,
     Put,
-    Remove,
     Store,
-    StoreAway,
+    StoreUnreachable,
     Transaction,
+    UnchangedSince,
     Write,
 )
 from directory.store.etcd.etcd3_stubs import etcdrpc
@@ -73,7 +73,7 @@ class Outcome:
 
 
 def fresh_facts(store: Store) -> tuple[int, dict[bytes, bytes]]:
-    """What a load reads now, and of which revision."""
+    """Returns what a load reads now, and of which revision."""
     loading = store.load([KAFKA])
     return loading.revision, dict(row for page in loading.pages() for row in page)
 
@@ -183,7 +183,7 @@ class Run:
             transaction = _transaction(chance, store)
             try:
                 done = store.commit(transaction, 3.0)
-            except StoreAway:
+            except StoreUnreachable:
                 with self._lock:
                     self._tally.unknown += 1
                 continue
@@ -274,7 +274,7 @@ class Run:
                 revision, facts = fresh_facts(store)
                 if all(_equals(one, revision, facts) for one in replicas):
                     return True
-            except StoreAway:
+            except StoreUnreachable:
                 pass
             if time.monotonic() > deadline:
                 return False
@@ -308,14 +308,14 @@ def _transaction(chance: random.Random, store: Store) -> Transaction:
     for number in keys:
         key = kafka_key(f"chaos-{number}")
         if chance.random() < 0.3:
-            writes.append(Remove(key))
+            writes.append(Delete(key))
         else:
             writes.append(Put(key, chance.randbytes(chance.choice((0, 8, 2_000)))))
     match chance.randrange(8):
         case 0:
-            return Transaction((KeyIs(writes[0].key, None),), tuple(writes))
+            return Transaction((KeyEquals(writes[0].key, None),), tuple(writes))
         case 1:
-            return Transaction((NothingNewer(KAFKA + b"none", 0),), tuple(writes))
+            return Transaction((UnchangedSince(KAFKA + b"none", 0),), tuple(writes))
         case _:
             return Transaction((), tuple(writes))
 

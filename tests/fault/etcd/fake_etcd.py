@@ -12,10 +12,10 @@ from typing import Any, Self
 
 import grpc
 
-from directory.store.base import StoreAway
+from directory.store.base import StoreUnreachable
 from directory.store.etcd.etcd3_stubs import etcdrpc
 from directory.store.etcd.key_layout import Layout
-from directory.store.etcd.stream import Metadata
+from directory.store.etcd.member_stream import Metadata
 from directory.store.etcd.watch_state import Response
 from tests.fault.etcd.model import ETCD, History, whole
 
@@ -74,7 +74,7 @@ class FakeEtcd:
         self.silent.clear()
         self._server.stop(0).wait(10)
 
-    def tell(self) -> None:
+    def report(self) -> None:
         """The history grew."""
         with self._changed:
             self._changed.notify_all()
@@ -88,7 +88,7 @@ class FakeEtcd:
     # -- what it serves ----------------------------------------------------------------------
 
     def honest(self, start: int) -> Iterator[Response]:
-        """What etcd would send."""
+        """Yields what etcd would send."""
         if start <= self.compacted:
             yield Response(self.etcd_cluster, self.history.now, created=True)
             yield Response(
@@ -99,7 +99,7 @@ class FakeEtcd:
         yield from self.follow(start)
 
     def follow(self, start: int) -> Iterator[Response]:
-        """All revisions from ``start`` on, as they come."""
+        """Yields all revisions from ``start`` on, as they come."""
         while not self._ended:
             with self._changed:
                 found = self.history.after(start - 1)
@@ -115,7 +115,7 @@ class FakeEtcd:
                 yield Response(0, -1)  # nothing: lets the caller look whether it is still wanted
 
     def serve(self, start: int, context: Any, *, fragment: bool) -> Iterator[Any]:
-        """One stream."""
+        """Yields one stream."""
         script = self.scripts.pop(0) if self.scripts else FakeEtcd.honest
         self._calls.add(context)
         try:
@@ -240,7 +240,7 @@ class FakeMembers:
             self.token = self.tokens.pop(0)
             if self.token == "refused":
                 self.token = ""
-                raise StoreAway("etcd does not know this user")
+                raise StoreUnreachable("etcd does not know this user")
         token = (("token", self.token),) if self.token else ()
         return (("hasleader", "true"), *token)
 

@@ -3,22 +3,22 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from directory.store.base import Changes, Identity, Put, Remove, Write
+from directory.store.base import CommittedWrites, Delete, Identity, Put, Write
 from directory.store.etcd.watch_state import COMMIT, IDENTITY, ROWS, Event, Head, Response
 
 ETCD = 0xE7CD
-LIFE = Identity("store", "kc-fake000000", "la", "life-1", 1)
+INCARNATION = Identity("store", "kc-fake000000", "la", "life-1", 1)
 
 
 def read_identity(value: bytes) -> Identity:
-    """The model's identity: ``incarnation|sealed``."""
+    """Returns the model's identity: ``incarnation|sealed``."""
     incarnation, bar, sealed = value.decode().partition("|")
     if not bar:
         raise ValueError(f"no identity: {value!r}")
-    return replace(LIFE, incarnation=incarnation, sealed=sealed)
+    return replace(INCARNATION, incarnation=incarnation, sealed=sealed)
 
 
-def identity_value(incarnation: str = LIFE.incarnation, sealed: str = "") -> bytes:
+def identity_value(incarnation: str = INCARNATION.incarnation, sealed: str = "") -> bytes:
     return f"{incarnation}|{sealed}".encode()
 
 
@@ -34,17 +34,17 @@ class Revision:
         return next((event for event in self.events if event.key == COMMIT), None)
 
     @property
-    def changes(self) -> Changes:
+    def changes(self) -> CommittedWrites:
         assert self.commit is not None
         assert self.commit.value is not None
-        return Changes(self.number, self.commit.value.decode(), tuple(_writes(self.events)))
+        return CommittedWrites(self.number, self.commit.value.decode(), tuple(_writes(self.events)))
 
 
 def _writes(events: Iterable[Event]) -> Iterable[Write]:
     for event in events:
         if event.key.startswith(ROWS):
             key = event.key.removeprefix(ROWS)
-            yield Put(key, event.value) if event.value is not None else Remove(key)
+            yield Put(key, event.value) if event.value is not None else Delete(key)
 
 
 class History:
@@ -60,7 +60,7 @@ class History:
         return self.revisions[-1].number
 
     def add(self, events: Sequence[Event]) -> Revision:
-        """The next revision, of these events whatever their number."""
+        """Returns the next revision, of these events whatever their number."""
         number = self.now + 1
         revision = Revision(number, tuple(event._replace(revision=number) for event in events))
         self.revisions.append(revision)
@@ -71,7 +71,7 @@ class History:
         self.add(())
 
     def commit(self, *writes: Write, identity: bytes | None = None) -> Revision:
-        """One of ours."""
+        """Returns one of ours."""
         self.commits += 1
         events = [Event(0, COMMIT, b"c%d" % self.commits, self.commits)]
         if identity is not None:
@@ -85,12 +85,12 @@ class History:
     def after(self, revision: int) -> list[Revision]:
         return [one for one in self.revisions if one.number > revision and one.events]
 
-    def changes(self, after: int) -> list[Changes]:
-        """What a follower must give out."""
+    def changes(self, after: int) -> list[CommittedWrites]:
+        """Returns what a follower must give out."""
         return [one.changes for one in self.after(after) if one.commit is not None]
 
     def head(self, revision: int = 0) -> Head:
-        """What ``meta/`` held."""
+        """Returns what ``meta/`` held."""
         revision = revision or self.now
         commit, identity = None, None
         for one in self.revisions[:revision]:
@@ -108,5 +108,5 @@ class History:
 
 
 def whole(history: History, revisions: Iterable[Revision]) -> Response:
-    """All these revisions in one response."""
+    """Returns all these revisions in one response."""
     return Response(ETCD, history.now, tuple(event for one in revisions for event in one.events))

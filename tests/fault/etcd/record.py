@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from directory.store.base import Changes, Store, Watch, Write
-from directory.store.replica import Applied
+from directory.store.base import CommittedWrites, Store, Watch, Write
+from directory.store.replica import AppliedCommit
 
 __all__ = [
     "Bookmark",
@@ -66,7 +66,7 @@ class Record:
 
     entries: list[Entry] = field(default_factory=list)
 
-    def applied(self, applied: Applied) -> None:
+    def applied(self, applied: AppliedCommit) -> None:
         """To be subscribed to the replica."""
         if applied.reloaded:
             self.entries.append(Loaded(applied.revision))
@@ -107,13 +107,14 @@ class _RecordingWatch:
     def restarts(self) -> int:
         return int(self._watch.restarts)
 
-    def next(self, timeout_seconds: float) -> Sequence[Changes]:
+    def next(self, timeout_seconds: float) -> Sequence[CommittedWrites]:
         self._thread = self._thread or threading.get_ident()
         assert self._thread == threading.get_ident(), "a watch is one thread's"
         if self._promised:  # what it promised last time was applied since
             self._record.bookmark(self._promised)
-        changes: Sequence[Changes] = self._watch.next(timeout_seconds)
-        # The etcd watch resumes after what it holds to be given out (EtcdWatch in LifeWatch).
+        changes: Sequence[CommittedWrites] = self._watch.next(timeout_seconds)
+        # The etcd watch resumes after what it holds to be given out (EtcdWatch in
+        # IncarnationWatch).
         self._promised = self._watch._watch._follower.start - 1
         return changes
 
@@ -127,7 +128,7 @@ Truth = Mapping[int, frozenset[Write]]
 def truth_of(
     records: Iterable[Sequence[Entry]], acknowledged: Mapping[int, Iterable[Write]]
 ) -> tuple[Truth, list[str]]:
-    """What happened in each revision that anybody knows of, and where they disagree.
+    """Returns what happened in each revision that anybody knows of, and where they disagree.
 
     ``acknowledged``: the commits that a writer was told of; it alone knows what removes found
     nothing to remove, so these may be missing in what a watch tells.
@@ -143,15 +144,15 @@ def truth_of(
                 found.append(f"Atomic: revision {entry.revision} is another for client {number}")
     for revision, asked in acknowledged.items():
         writes = frozenset(asked)
-        told = truth.setdefault(revision, writes)
+        reported = truth.setdefault(revision, writes)
         puts = {write for write in writes if hasattr(write, "value")}
-        if not puts <= told <= writes:
+        if not puts <= reported <= writes:
             found.append(f"Atomic: revision {revision} is not what its writer committed")
     return truth, found
 
 
 def violations(entries: Sequence[Entry], truth: Truth) -> list[str]:
-    """Each breach of a guarantee, beginning with the guarantee's name."""
+    """Returns each breach of a guarantee, beginning with the guarantee's name."""
     revisions = sorted(truth)
     return [
         *_ordered(entries),
@@ -164,7 +165,7 @@ def violations(entries: Sequence[Entry], truth: Truth) -> list[str]:
 
 
 def _ordered(entries: Sequence[Entry]) -> Iterable[str]:
-    """An event never appears after one of a later revision; nor is an older tree loaded."""
+    """Yields an event never appears after one of a later revision; nor is an older tree loaded."""
     last = 0
     for entry in entries:
         if isinstance(entry, Took | Loaded):
@@ -174,7 +175,7 @@ def _ordered(entries: Sequence[Entry]) -> Iterable[str]:
 
 
 def _unique(entries: Sequence[Entry]) -> Iterable[str]:
-    """An event never appears twice."""
+    """Yields an event never appears twice."""
     seen: set[tuple[int, bytes]] = set()
     for entry in entries:
         if isinstance(entry, Took):
@@ -225,7 +226,9 @@ def _resumable(entries: Sequence[Entry], revisions: Sequence[int]) -> Iterable[s
 
 
 def _bookmarkable(entries: Sequence[Entry], revisions: Sequence[int]) -> Iterable[str]:
-    """What a bookmark (or a load) promises was given out before it, and never comes after it."""
+    """Yields what a bookmark (or a load) promises was given out before it, and never comes after
+    it.
+    """
     promised = position = 0
     for entry in entries:
         if isinstance(entry, Took):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from deploy.local.etcd import EtcdCluster
-from directory.store.base import Changes, Store
+from directory.store.base import CommittedWrites, Store
 from tests.fault.etcd.chaos import Run
 
 
@@ -33,7 +33,9 @@ def test_S1_S2_S3_random_operations_with_a_fault_every_second_breach_no_guarante
 class Spoiled:
     """A store whose watches spoil one of the answers that they give out."""
 
-    def __init__(self, store: Any, spoil: Callable[[Sequence[Changes]], list[Changes]]) -> None:
+    def __init__(
+        self, store: Any, spoil: Callable[[Sequence[CommittedWrites]], list[CommittedWrites]]
+    ) -> None:
         self._store = store
         self._spoil = spoil
 
@@ -45,7 +47,9 @@ class Spoiled:
 
 
 class SpoiledWatch:
-    def __init__(self, watch: Any, spoil: Callable[[Sequence[Changes]], list[Changes]]) -> None:
+    def __init__(
+        self, watch: Any, spoil: Callable[[Sequence[CommittedWrites]], list[CommittedWrites]]
+    ) -> None:
         self._watch = watch
         self._spoil = spoil
         self._answers = 0
@@ -53,8 +57,8 @@ class SpoiledWatch:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._watch, name)
 
-    def next(self, timeout_seconds: float) -> Sequence[Changes]:
-        changes: Sequence[Changes] = self._watch.next(timeout_seconds)
+    def next(self, timeout_seconds: float) -> Sequence[CommittedWrites]:
+        changes: Sequence[CommittedWrites] = self._watch.next(timeout_seconds)
         if changes:
             self._answers += 1
             if self._answers == 5:
@@ -62,11 +66,11 @@ class SpoiledWatch:
         return changes
 
 
-def halved(changes: Sequence[Changes]) -> list[Changes]:
+def halved(changes: Sequence[CommittedWrites]) -> list[CommittedWrites]:
     first, *rest = changes
     return [
-        Changes(first.revision, first.commit_id, first.writes[:1]),
-        Changes(first.revision, first.commit_id, first.writes[1:]),
+        CommittedWrites(first.revision, first.commit_id, first.writes[:1]),
+        CommittedWrites(first.revision, first.commit_id, first.writes[1:]),
         *rest,
     ]
 
@@ -81,7 +85,7 @@ def halved(changes: Sequence[Changes]) -> list[Changes]:
 )
 def test_a_watch_that_is_spoiled_once_is_found(
     etcd_clusters: Callable[..., EtcdCluster],
-    spoil: Callable[[Sequence[Changes]], list[Changes]],
+    spoil: Callable[[Sequence[CommittedWrites]], list[CommittedWrites]],
     guarantees: set[str],
 ) -> None:
     def between(store: Store) -> Any:

@@ -9,17 +9,19 @@ from dataclasses import replace
 
 import pytest
 
-from directory.store.base import Changes, HistoryGone, Put, StoreAway
-from directory.store.etcd.members import Patience
+from directory.store.base import CommittedWrites, HistoryCompacted, Put, StoreUnreachable
+from directory.store.etcd.member_connections import WatchTimeouts
 from directory.store.etcd.watch import EtcdWatch
 from directory.store.etcd.watch_state import Follower, Response
 from tests.fault.etcd.fake_etcd import LAYOUT, FakeEtcd, FakeMembers
-from tests.fault.etcd.model import ETCD, LIFE, History, identity_value, read_identity, whole
+from tests.fault.etcd.model import ETCD, INCARNATION, History, identity_value, read_identity, whole
 from tests.support.federation import eventually
 
 pytestmark = pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
 
-QUICK = Patience(ask_seconds=0.2, answer_seconds=0.6, silence_seconds=1.5, last_retry_seconds=0.2)
+QUICK = WatchTimeouts(
+    ask_seconds=0.2, answer_seconds=0.6, silence_seconds=1.5, last_retry_seconds=0.2
+)
 
 
 @pytest.fixture
@@ -42,7 +44,7 @@ def watching(*fakes: FakeEtcd, after: int = 0) -> Iterator[EtcdWatch]:
 @contextmanager
 def over(members: FakeMembers, after: int, fake: FakeEtcd) -> Iterator[EtcdWatch]:
     commit_id = fake.history.head(after).commit_id if after else ""
-    follower = Follower(after, commit_id, LIFE, read_identity)
+    follower = Follower(after, commit_id, INCARNATION, read_identity)
     watch = EtcdWatch(members, LAYOUT, follower, patience=QUICK)
     try:
         yield watch
@@ -50,22 +52,22 @@ def over(members: FakeMembers, after: int, fake: FakeEtcd) -> Iterator[EtcdWatch
         watch.close()
 
 
-def until(watch: EtcdWatch, revision: int) -> list[Changes]:
-    """What it gives out up to a revision, whatever it raises on the way."""
-    seen: list[Changes] = []
+def until(watch: EtcdWatch, revision: int) -> list[CommittedWrites]:
+    """Returns what it gives out up to a revision, whatever it raises on the way."""
+    seen: list[CommittedWrites] = []
     deadline = time.monotonic() + 30
     while not seen or seen[-1].revision < revision:
         assert time.monotonic() < deadline, f"stuck after {seen[-1:]}"
         try:
             seen += watch.next(0.5)
-        except StoreAway:
+        except StoreUnreachable:
             continue
     return seen
 
 
 def commit(fake: FakeEtcd, key: bytes = b"k", value: bytes = b"v") -> int:
     revision = fake.history.commit(Put(key, value)).number
-    fake.tell()
+    fake.report()
     return revision
 
 
@@ -139,15 +141,15 @@ def test_S10_an_etcd_that_lost_events_for_good_is_history_gone(
 
     etcd.scripts += [lossy] * 5
     with watching(etcd) as watch:
-        with pytest.raises(HistoryGone, match="lost events twice"):
+        with pytest.raises(HistoryCompacted, match="lost events twice"):
             until(watch, revisions[-1].number)
         assert alarms(caplog) == ["lost events twice"]
 
 
 def alarms(caplog: pytest.LogCaptureFixture) -> list[str]:
     known = ("lost events twice", "snapshot was restored", "cluster", "another commit")
-    said = [one.getMessage() for one in caplog.records if one.levelno >= logging.ERROR]
-    return [next(words for words in known if words in text) for text in said]
+    output = [one.getMessage() for one in caplog.records if one.levelno >= logging.ERROR]
+    return [next(arguments for arguments in known if arguments in text) for text in output]
 
 
 def test_S10_a_lower_revision_is_history_gone_and_an_alarm(
@@ -161,10 +163,10 @@ def test_S10_a_lower_revision_is_history_gone_and_an_alarm(
         restored.commit(Put(b"k", b"0"))
         etcd.history = restored
         etcd.drop_watches()
-        with pytest.raises(HistoryGone, match="older snapshot"):
+        with pytest.raises(HistoryCompacted, match="older snapshot"):
             until(watch, history.now + 1)
         assert alarms(caplog) == ["snapshot was restored"]
-        with pytest.raises(HistoryGone):
+        with pytest.raises(HistoryCompacted):
             watch.next(0)
 
 
@@ -176,7 +178,7 @@ def test_S10_a_lower_revision_on_an_open_stream_is_history_gone_too(
     with watching(etcd) as watch:
         until(watch, history.now)
         etcd.history = History()  # nothing breaks, and nothing more is sent
-        with pytest.raises(HistoryGone, match="older snapshot"):
+        with pytest.raises(HistoryCompacted, match="older snapshot"):
             until(watch, history.now + 1)
 
 
@@ -203,7 +205,7 @@ def test_S10_another_etcd_cluster_is_history_gone_and_an_alarm(
         until(watch, commit(etcd))
         etcd.etcd_cluster = ETCD + 1
         etcd.drop_watches()
-        with pytest.raises(HistoryGone, match="cluster"):
+        with pytest.raises(HistoryCompacted, match="cluster"):
             until(watch, etcd.history.now + 1)
         assert alarms(caplog) == ["cluster"]
 
@@ -222,7 +224,7 @@ def test_S11_a_store_that_went_back_and_on_is_history_gone(
             restored.commit(Put(b"k", b"%d" % n))
         etcd.history = restored
         etcd.drop_watches()
-        with pytest.raises(HistoryGone, match="another commit"):
+        with pytest.raises(HistoryCompacted, match="another commit"):
             until(watch, restored.now)
         assert alarms(caplog) == ["another commit"]
 
@@ -265,7 +267,7 @@ def test_S2_what_is_compacted_while_disconnected_is_history_gone(etcd: FakeEtcd)
             commit(etcd)
         etcd.compacted = etcd.history.now - 1
         etcd.silent.clear()
-        with pytest.raises(HistoryGone, match="is not kept"):
+        with pytest.raises(HistoryCompacted, match="is not kept"):
             until(watch, etcd.history.now)
 
 
@@ -275,7 +277,7 @@ def test_S2_compacted_between_looking_and_watching(etcd: FakeEtcd, compacted_at:
         for _ in range(3):
             commit(etcd)
         etcd.compacted = etcd.history.now - (1 if compacted_at == "watch" else 0)
-        with pytest.raises(HistoryGone):
+        with pytest.raises(HistoryCompacted):
             watch.next(5)
 
 
@@ -321,18 +323,18 @@ def test_S14_canceled_without_a_compaction_is_told_in_words_and_tried_on(etcd: F
         until(watch, commit(etcd))
         etcd.scripts += [revoked] * 1_000
         etcd.drop_watches()
-        told = eventually(lambda: away(watch))
-        assert "permission denied" in told
+        reported = eventually(lambda: away(watch))
+        assert "permission denied" in reported
         etcd.scripts.clear()
         last = commit(etcd)
         assert until(watch, last)[-1].revision == last
 
 
 def away(watch: EtcdWatch) -> str:
-    """What it says of being away; empty while it is not."""
+    """Returns what it says of being away; empty while it is not."""
     try:
         watch.next(0.3)
-    except StoreAway as reason:
+    except StoreUnreachable as reason:
         return str(reason)
     return ""
 
@@ -353,9 +355,9 @@ def test_S3_a_member_that_is_silent_is_left_for_another(history: History) -> Non
         followed, other = (one, two) if one.watches else (two, one)
         followed.silent.set()  # reads have no answer; the stream is open and silent
         history.commit(Put(b"unseen", b""))
-        seen: list[Changes] = []
+        seen: list[CommittedWrites] = []
         while not seen:
-            seen += watch.next(0.2)  # nobody is told of it: StoreAway would be raised here
+            seen += watch.next(0.2)  # nobody is told of it: StoreUnreachable would be raised here
         assert seen == history.changes(0)[1:]
         assert other.watches
         assert watch.restarts == 1
@@ -380,7 +382,7 @@ def test_S4_all_members_silent_is_the_store_away_and_then_back(history: History)
         one.silent.set()
         two.silent.set()
         assert eventually(lambda: away(watch))
-        with pytest.raises(StoreAway):
+        with pytest.raises(StoreUnreachable):
             watch.next(0)
         one.silent.clear()
         two.silent.clear()
@@ -419,10 +421,10 @@ def test_what_a_member_says_again_and_again_is_logged_once(
         assert isinstance(members, FakeMembers)
         dials = len(members.dials)
         eventually(lambda: away(watch) and len(members.dials) > dials + 10)
-    said = [one.getMessage() for one in caplog.records]
-    assert said
+    output = [one.getMessage() for one in caplog.records]
+    assert output
     # It was tried more often than that; what is said may change once or twice as it goes down.
-    assert len(said) <= 5
+    assert len(output) <= 5
 
 
 def test_S8_fragments_are_merged_and_a_stream_cut_between_them_is_resumed(
@@ -480,12 +482,12 @@ def test_a_seal_is_told_and_a_new_life_is_history_gone(etcd: FakeEtcd) -> None:
     with watching(etcd) as watch:
         until(watch, commit(etcd))
         etcd.history.commit(identity=identity_value(sealed="moved to x"))
-        etcd.tell()
+        etcd.report()
         until(watch, etcd.history.now)
         assert watch._follower.identity.sealed == "moved to x"
         etcd.history.commit(identity=identity_value("life-2"))
-        etcd.tell()
-        with pytest.raises(HistoryGone, match="new life"):
+        etcd.report()
+        with pytest.raises(HistoryCompacted, match="new life"):
             until(watch, etcd.history.now)
 
 

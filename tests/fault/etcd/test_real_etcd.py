@@ -14,17 +14,17 @@ import grpc
 import pytest
 
 from deploy.local.etcd import EtcdCluster, EtcdMember
-from directory.api.read_consistency import read_at
+from directory.api.read_consistency import choose_snapshot
 from directory.api.rpc.call_context import Call
 from directory.namespace.entry import ROOT_ID, Kind
 from directory.namespace.keys import KAFKA, entry_key, kafka_key
 from directory.store.base import (
-    Changes,
     Committed,
+    CommittedWrites,
+    Delete,
     Put,
-    Remove,
     Store,
-    StoreAway,
+    StoreUnreachable,
     Transaction,
     Write,
 )
@@ -32,7 +32,7 @@ from directory.store.etcd.etcd3_stubs import etcdrpc
 from directory.store.etcd.store import EtcdStore
 from directory.store.etcd.watch import EtcdWatch
 from directory.store.etcd.watch_state import Follower
-from directory.store.replica import Applied, Replica, ReplicaState
+from directory.store.replica import AppliedCommit, Replica, ReplicaState
 from directory.wire.entry_codec import ProtoCodec
 from resolver.errors import StoreUnavailable, Unreachable
 from tests.conftest import SharedEtcd
@@ -78,7 +78,7 @@ def commit(store: Store, *writes: Write) -> int:
     while True:
         try:
             done = store.commit(Transaction((), writes))
-        except StoreAway:
+        except StoreUnreachable:
             assert time.monotonic() < deadline
             continue
         assert isinstance(done, Committed)
@@ -96,7 +96,7 @@ def equals_the_store(replica: Replica, store: Store) -> bool:
 
 
 def member_followed(replica: Replica, cluster: EtcdCluster) -> EtcdMember:
-    """The member that the replica's watch is on."""
+    """Returns the member that the replica's watch is on."""
     eventually(lambda: _member_followed(replica, cluster) is not None)
     found = _member_followed(replica, cluster)
     assert found is not None
@@ -125,10 +125,10 @@ def writing(store: Store, names: str, tally: list[int]) -> Iterator[None]:
         while not stop.is_set():
             number += 1
             key = kafka_key(f"{names}{number % 17}")
-            write: Write = Remove(key) if number % 5 == 0 else Put(key, b"%d" % number)
+            write: Write = Delete(key) if number % 5 == 0 else Put(key, b"%d" % number)
             try:
                 done = store.commit(Transaction((), (write,)), 2.0)
-            except StoreAway:
+            except StoreUnreachable:
                 continue
             assert isinstance(done, Committed)
             tally.append(done.revision)
@@ -150,7 +150,7 @@ def test_S1_killed_again_and_again_under_two_writers(
     with etcd_clusters(members=members) as cluster:
         stores = [open_at(cluster.endpoints, cleanup) for _ in range(3)]
         replica = following(stores[0], cleanup)
-        steps: list[Applied] = []
+        steps: list[AppliedCommit] = []
         replica.subscribe(steps.append)
         tally: list[int] = []
         with writing(stores[1], "a", tally), writing(stores[2], "b", tally):
@@ -181,11 +181,11 @@ def test_S2_compacted_while_it_was_cut_off_it_loads_anew_and_swaps_whole(
         put(near, ("gone", b""), *((f"old{n}", b"") for n in range(50)))
         replica = following(far, cleanup)
         seen: set[int] = set()
-        steps: list[Applied] = []
+        steps: list[AppliedCommit] = []
         replica.subscribe(steps.append)
         replica.subscribe(lambda _: seen.add(len(dict(replica.snapshot.facts(KAFKA)))))
         links.links[0].cut()
-        commit(near, Remove(kafka_key("gone")), *(Put(kafka_key(f"new{n}"), b"") for n in range(9)))
+        commit(near, Delete(kafka_key("gone")), *(Put(kafka_key(f"new{n}"), b"") for n in range(9)))
         last = put(near, ("later", b""))
         near.connection.compact(last, 10)
         links.links[0].heal()
@@ -243,7 +243,7 @@ def test_whichever_member_is_asked_the_newest_revision_counts_all_that_was_answe
         for paused, asked in zip(cluster.members, members, strict=True):
             paused.pause()
             revision = put(store, ("k", b"while paused"))
-            with pytest.raises(StoreAway):
+            with pytest.raises(StoreUnreachable):
                 asked.newest_revision(0.5)
             paused.resume()
             for one in (asked, *members):
@@ -263,10 +263,10 @@ def test_S3_S4_all_of_it_is_paused_then_stale_with_an_age_and_back(
         eventually(lambda: replica.state is ReplicaState.STALE, 30)
         call = Call(deadline=time.monotonic() + 600)
         before = replica.age_seconds
-        assert read_at(replica, "la", 3600, "", call).topic_count == 1
+        assert choose_snapshot(replica, "la", 3600, "", call).topic_count == 1
         eventually(lambda: replica.age_seconds > before + 0.5)
         with pytest.raises(Unreachable, match="the store has been away"):
-            read_at(replica, "la", 0.1, "", call)
+            choose_snapshot(replica, "la", 0.1, "", call)
         begin = time.thread_time()
         with pytest.raises(StoreUnavailable):
             bench.create("/la/refused")
@@ -275,15 +275,16 @@ def test_S3_S4_all_of_it_is_paused_then_stale_with_an_age_and_back(
             member.resume()
         eventually(lambda: replica.state is ReplicaState.SERVING, 60)
         assert replica.age_seconds == 0.0
-        assert read_at(replica, "la", 0.1, "", call).topic_count == 1
+        assert choose_snapshot(replica, "la", 0.1, "", call).topic_count == 1
         bench.create("/la/taken")
         assert replica.snapshot.topic_count == 2
         assert replica.reloads == 0
 
 
 def share_of_a_busy_loop() -> float:
-    """The processor time of this process, against that of one that only runs in circles, in the
-    same while. Who tries again without a pause comes to 1 or more, whatever else the machine does.
+    """Returns the processor time of this process, against that of one that only runs in circles, in
+    the same while. Who tries again without a pause comes to 1 or more, whatever else the machine
+    does.
     """
     with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as busy:
         try:
@@ -381,7 +382,7 @@ def test_S8_a_history_of_more_than_6_MB_is_caught_up(
     members = FakeMembers(*etcd_cluster.endpoints)
     members.most_bytes = most_bytes
     watch = raw_watch(store, members, begin.revision, begin.commit_id, cleanup)
-    seen: list[Changes] = []
+    seen: list[CommittedWrites] = []
     deadline = time.monotonic() + 60
     while len(seen) < len(committed):
         assert time.monotonic() < deadline
@@ -517,7 +518,7 @@ def test_S21_what_cannot_be_read_is_put_aside_and_the_rest_is_served(
     assert replica.state is ReplicaState.SERVING
     assert replica.snapshot.topic_count == 1
     assert set(replica.snapshot.quarantined) == {bad, entry_key(ROOT_ID, Kind.TOPIC, "worse")}
-    last = commit(store, Put(entry_key(ROOT_ID, Kind.TOPIC, "later"), b"\x00"), Remove(bad))
+    last = commit(store, Put(entry_key(ROOT_ID, Kind.TOPIC, "later"), b"\x00"), Delete(bad))
     reaches(replica, last)
     assert set(replica.snapshot.quarantined) == {
         entry_key(ROOT_ID, Kind.TOPIC, "worse"),

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from directory.store.base import Put, Remove, Write
+from directory.store.base import Delete, Put, Write
 from tests.fault.etcd.record import (
     Bookmark,
     Entry,
@@ -19,7 +19,7 @@ from tests.fault.etcd.record import (
 
 
 def writes(revision: int) -> tuple[Write, ...]:
-    return (Put(b"a%d" % (revision % 3), b"%d" % revision), Remove(b"b"))
+    return (Put(b"a%d" % (revision % 3), b"%d" % revision), Delete(b"b"))
 
 
 TRUTH = {revision: frozenset(writes(revision)) for revision in (3, 4, 7, 8, 9, 12, 20)}
@@ -64,7 +64,7 @@ WRONG: list[tuple[str, list[Entry]]] = [
 
 
 def breaches(entries: Sequence[Entry]) -> set[str]:
-    """The guarantees that were breached."""
+    """Returns the guarantees that were breached."""
     return {text.partition(":")[0] for text in violations(entries, TRUTH)}
 
 
@@ -117,7 +117,7 @@ def test_clients_that_tell_different_stories_are_found() -> None:
 
 
 def test_what_a_writer_was_told_is_held_against_what_was_seen() -> None:
-    committed = (Put(b"a", b"1"), Put(b"b", b"2"), Remove(b"gone"))
+    committed = (Put(b"a", b"1"), Put(b"b", b"2"), Delete(b"gone"))
     seen = [Took(4, committed[:2])]
     assert truth_of([seen], {4: committed}) == ({4: frozenset(committed[:2])}, [])
     truth, _ = truth_of([seen], {4: committed, 5: committed})

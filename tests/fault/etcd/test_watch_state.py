@@ -8,22 +8,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from directory.store.base import FILLED_FROM, Changes, Put, Remove
+from directory.store.base import FILLED_FROM, CommittedWrites, Delete, Put
 from directory.store.etcd.watch_state import (
     COMMIT,
     IDENTITY,
     ROWS,
-    Behind,
     Event,
     Follower,
-    Gone,
-    Refused,
+    ReloadRequired,
     Response,
     Step,
+    StreamLagging,
+    WatchRefused,
 )
 from tests.fault.etcd.model import (
     ETCD,
-    LIFE,
+    INCARNATION,
     History,
     Revision,
     identity_value,
@@ -33,7 +33,7 @@ from tests.fault.etcd.model import (
 
 KEYS = st.sampled_from([b"a", b"b", b"c", b"d"])
 WRITES = st.lists(
-    st.one_of(st.builds(Put, KEYS, st.binary(max_size=3)), st.builds(Remove, KEYS)),
+    st.one_of(st.builds(Put, KEYS, st.binary(max_size=3)), st.builds(Delete, KEYS)),
     max_size=4,
     unique_by=lambda write: write.key,
 )
@@ -51,9 +51,9 @@ def histories(draw: st.DrawFn) -> History:
 
 
 def follower(history: History, after: int = 0) -> Follower:
-    """One that was at a revision, and has looked."""
+    """Returns one that was at a revision, and has looked."""
     head = history.head(after) if after else None
-    made = Follower(after, head.commit_id if head else "", LIFE, read_identity)
+    made = Follower(after, head.commit_id if head else "", INCARNATION, read_identity)
     look(made, history)
     return made
 
@@ -69,8 +69,8 @@ def look(made: Follower, history: History) -> None:
 def fragments(
     data: st.DataObject, history: History, revisions: Sequence[Revision]
 ) -> list[Response]:
-    """What etcd may make of these revisions: whole responses, and some cut into fragments at any
-    event.
+    """Returns what etcd may make of these revisions: whole responses, and some cut into fragments
+    at any event.
     """
     responses: list[Response] = []
     left = list(revisions)
@@ -95,9 +95,9 @@ def test_S8_however_it_is_cut_each_revision_comes_whole_once_and_in_order(
 ) -> None:
     after = data.draw(st.sampled_from([0, *(one.number for one in history.after(1))]))
     made = follower(history, after)
-    seen: list[Changes] = []
+    seen: list[CommittedWrites] = []
     for response in fragments(data, history, history.after(made.start - 1)):
-        step = made.take(response)
+        step = made.on_response(response)
         assert step.verdict is None
         seen += step.changes
     assert seen == history.changes(after)
@@ -110,18 +110,18 @@ def test_cut_off_anywhere_it_resumes_without_gap_or_repeat(
     history: History, data: st.DataObject
 ) -> None:
     made = follower(history)
-    seen: list[Changes] = []
+    seen: list[CommittedWrites] = []
     for _ in range(data.draw(st.integers(0, 4))):
         responses = fragments(data, history, history.after(made.start - 1))
         for response in responses[: data.draw(st.integers(0, len(responses)))]:
-            seen += made.take(response).changes
+            seen += made.on_response(response).changes
         if data.draw(st.booleans()):
             history.foreign()
         if data.draw(st.booleans()):
             history.commit(Put(b"late", b""))
         look(made, history)
     for response in fragments(data, history, history.after(made.start - 1)):
-        seen += made.take(response).changes
+        seen += made.on_response(response).changes
     assert seen == history.changes(0)
 
 
@@ -129,11 +129,11 @@ def test_cut_off_anywhere_it_resumes_without_gap_or_repeat(
 def test_S10_what_comes_again_is_ignored(history: History, data: st.DataObject) -> None:
     made = follower(history)
     revisions = history.after(made.start - 1)
-    seen: list[Changes] = []
+    seen: list[CommittedWrites] = []
     for index in range(len(revisions)):
-        seen += made.take(whole(history, revisions[: index + 1])).changes
+        seen += made.on_response(whole(history, revisions[: index + 1])).changes
         again = data.draw(st.lists(st.sampled_from(revisions[: index + 1]), max_size=3))
-        step = made.take(whole(history, again))
+        step = made.on_response(whole(history, again))
         assert step == Step()
     assert seen == history.changes(0)
 
@@ -148,13 +148,13 @@ def test_S10_events_that_are_lost_or_out_of_order_never_pass_as_the_truth(
     made = follower(history)
     revisions = history.after(made.start - 1)
     truth = history.changes(0)
-    told = data.draw(st.lists(st.sampled_from(revisions), max_size=12)) if revisions else []
-    seen: list[Changes] = []
-    for revision in told:
-        step = made.take(whole(history, [revision]))
+    reported = data.draw(st.lists(st.sampled_from(revisions), max_size=12)) if revisions else []
+    seen: list[CommittedWrites] = []
+    for revision in reported:
+        step = made.on_response(whole(history, [revision]))
         seen += step.changes
         if step.verdict is not None:
-            assert isinstance(step.verdict, Behind)
+            assert isinstance(step.verdict, StreamLagging)
             break
     assert seen == truth[: len(seen)]
     assert made.has_seen(history.head()) == (len(seen) == len(truth))
@@ -164,12 +164,12 @@ def test_S10_events_lost_once_are_asked_for_again_lost_twice_it_loads_anew() -> 
     history = History()
     first, second, third = (history.commit(Put(b"k%d" % n, b"")) for n in range(3))
     made = follower(history)
-    step = made.take(whole(history, [first, third]))
+    step = made.on_response(whole(history, [first, third]))
     assert step.changes == (first.changes,)
-    assert isinstance(step.verdict, Behind)
+    assert isinstance(step.verdict, StreamLagging)
     assert made.begin() == second.number
-    step = made.take(whole(history, [third]))
-    assert isinstance(step.verdict, Gone)
+    step = made.on_response(whole(history, [third]))
+    assert isinstance(step.verdict, ReloadRequired)
     assert step.verdict.alarm
 
 
@@ -177,13 +177,13 @@ def test_S10_a_lower_revision_than_ours_is_not_believed() -> None:
     history = History()
     last = [history.commit(Put(b"k", b"%d" % n)) for n in range(3)][-1]
     made = follower(history)
-    made.take(whole(history, history.after(2)))
-    step = made.take(Response(ETCD, last.number - 1, created=True))
-    assert isinstance(step.verdict, Behind)
+    made.on_response(whole(history, history.after(2)))
+    step = made.on_response(Response(ETCD, last.number - 1, created=True))
+    assert isinstance(step.verdict, StreamLagging)
     old = History()
     old.commit(Put(b"k", b"0"))
     found = made.examine(old.head())
-    assert isinstance(found, Gone)
+    assert isinstance(found, ReloadRequired)
     assert found.alarm
 
 
@@ -191,11 +191,11 @@ def test_S10_another_etcd_cluster_is_an_alarm() -> None:
     history = History()
     history.commit(Put(b"k", b"v"))
     made = follower(history)
-    step = made.take(Response(ETCD + 1, history.now, created=True))
-    assert isinstance(step.verdict, Gone)
+    step = made.on_response(Response(ETCD + 1, history.now, created=True))
+    assert isinstance(step.verdict, ReloadRequired)
     assert step.verdict.alarm
     found = made.examine(replace(history.head(), etcd_cluster=ETCD + 1))
-    assert isinstance(found, Gone)
+    assert isinstance(found, ReloadRequired)
 
 
 def test_S11_a_store_that_went_back_and_on_is_another_commit() -> None:
@@ -203,7 +203,7 @@ def test_S11_a_store_that_went_back_and_on_is_another_commit() -> None:
     history.commit(Put(b"k", b"1"))
     position = history.commit(Put(b"k", b"2"))
     made = follower(history)
-    made.take(whole(history, history.after(2)))
+    made.on_response(whole(history, history.after(2)))
     restored = History()
     restored.commit(Put(b"k", b"1"))
     for _ in range(4):
@@ -212,7 +212,7 @@ def test_S11_a_store_that_went_back_and_on_is_another_commit() -> None:
     asked = made.examine(restored.head())
     assert asked == position.number
     found = made.examine_past(restored.head(position.number))
-    assert isinstance(found, Gone)
+    assert isinstance(found, ReloadRequired)
     assert found.alarm
 
 
@@ -220,10 +220,10 @@ def test_S11_a_store_that_went_back_and_on_is_another_commit() -> None:
 def test_S12_progress_ahead_of_its_events_skips_nothing(history: History, ahead: int) -> None:
     made = follower(history)
     revisions = history.after(made.start - 1)
-    step = made.take(Response(ETCD, history.now + ahead))
+    step = made.on_response(Response(ETCD, history.now + ahead))
     assert step == Step()
     assert made.begin() <= (revisions[0].number if revisions else history.now + 1)
-    step = made.take(replace(whole(history, revisions), revision=history.now + ahead))
+    step = made.on_response(replace(whole(history, revisions), revision=history.now + ahead))
     assert list(step.changes) == history.changes(0)
 
 
@@ -231,7 +231,7 @@ def test_S12_what_others_wrote_and_compacted_is_not_asked_for() -> None:
     history = History()
     history.commit(Put(b"k", b"v"))
     made = follower(history)
-    made.take(whole(history, history.after(2)))
+    made.on_response(whole(history, history.after(2)))
     for _ in range(5):
         history.foreign()
     assert made.has_seen(history.head())
@@ -247,9 +247,9 @@ def test_S2_what_is_compacted_is_gone() -> None:
     for n in range(4):
         history.commit(Put(b"k", b"%d" % n))
     made = follower(history, 4)
-    step = made.take(Response(ETCD, history.now, canceled=True, compacted=6))
-    assert isinstance(step.verdict, Gone)
-    assert isinstance(made.examine_past(None), Gone)
+    step = made.on_response(Response(ETCD, history.now, canceled=True, compacted=6))
+    assert isinstance(step.verdict, ReloadRequired)
+    assert isinstance(made.examine_past(None), ReloadRequired)
 
 
 @pytest.mark.parametrize(
@@ -265,8 +265,8 @@ def test_S2_what_is_compacted_is_gone() -> None:
 def test_S13_S14_refused_in_words(reason: str, login: bool) -> None:
     made = follower(History())
     for created in (True, False):
-        step = made.take(Response(ETCD, 2, created=created, canceled=True, reason=reason))
-        assert isinstance(step.verdict, Refused)
+        step = made.on_response(Response(ETCD, 2, created=created, canceled=True, reason=reason))
+        assert isinstance(step.verdict, WatchRefused)
         assert step.verdict.login is login
         assert reason in step.verdict.reason
         assert step.verdict.reason
@@ -276,13 +276,13 @@ def test_a_new_life_of_the_store_is_gone_and_a_seal_is_told() -> None:
     history = History()
     sealed = history.commit(identity=identity_value(sealed="moved to x"))
     made = follower(history)
-    step = made.take(whole(history, [sealed]))
+    step = made.on_response(whole(history, [sealed]))
     assert step.verdict is None
     assert made.identity.sealed == "moved to x"
     for value in (identity_value("life-2"), identity_value(sealed=f"{FILLED_FROM}x"), b"garbage"):
         begun = history.commit(Put(b"new", b""), identity=value)
-        step = made.take(whole(history, [begun]))
-        assert isinstance(step.verdict, Gone)
+        step = made.on_response(whole(history, [begun]))
+        assert isinstance(step.verdict, ReloadRequired)
         assert step.changes == ()
         history.revisions.pop()
         history.commits -= 1
@@ -295,9 +295,9 @@ def test_keys_that_were_removed_under_us_are_an_alarm() -> None:
         history.commit(Put(b"k", b"v"))
         made = follower(history)
         removed = history.add((Event(0, key, None, 0), Event(0, ROWS + b"k", None, 0)))
-        step = made.take(whole(history, [*history.after(2)[:1], removed]))
-        assert isinstance(step.verdict, Gone)
+        step = made.on_response(whole(history, [*history.after(2)[:1], removed]))
+        assert isinstance(step.verdict, ReloadRequired)
         assert step.verdict.alarm
         assert [change.revision for change in step.changes] == [3]
-    made = Follower(0, "", LIFE, read_identity)
-    assert isinstance(made.examine(replace(History().head(), identity=None)), Gone)
+    made = Follower(0, "", INCARNATION, read_identity)
+    assert isinstance(made.examine(replace(History().head(), identity=None)), ReloadRequired)

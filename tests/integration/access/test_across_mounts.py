@@ -39,7 +39,7 @@ def three(tmp_path: Path, authority: Authority) -> Iterator[SecureFederation]:
         yield federation
 
 
-def grant(server: Server, who: str, path: str, *words: str, mount: bool = False) -> str:
+def grant(server: Server, who: str, path: str, *arguments: str, mount: bool = False) -> str:
     grants = [
         access_pb2.Grant(
             principal=f"User:{who}",
@@ -48,7 +48,7 @@ def grant(server: Server, who: str, path: str, *words: str, mount: bool = False)
             if word.startswith("-")
             else access_pb2.PERMISSION_ALLOW,
         )
-        for word in words
+        for word in arguments
     ]
     kind = entry_pb2.ENTRY_KIND_MOUNT if mount else entry_pb2.ENTRY_KIND_UNSPECIFIED
     request = access_pb2.AddGrantsRequest(path=path, grants=grants, kind=kind)
@@ -126,11 +126,11 @@ def test_the_command_line_grants_checks_and_revokes(
 ) -> None:
     from tests.support.command_line import run
 
-    def kdir(who: str, words: str) -> Ran:
+    def kdir(who: str, arguments: str) -> Ran:
         issued = authority.issue(who)
         for part, file in issued.files.items():
             monkeypatch.setenv(f"KDIR_{part.upper()}", str(file))
-        return run([*words.split(), "--at", three["/"].address])
+        return run([*arguments.split(), "--at", three["/"].address])
 
     search = "/la/tracking/search"
     planned = kdir("admin", f"grant bob read,alter {search} --plan")

@@ -37,8 +37,8 @@ class Kdir:
         self._own = own
 
     def __call__(self, line: str, *, terminal: bool = False) -> Ran:
-        words = shlex.split(line.replace("#", self._own))
-        return run(["--at", self._at, *words], terminal=terminal)
+        arguments = shlex.split(line.replace("#", self._own))
+        return run(["--at", self._at, *arguments], terminal=terminal)
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ def test_a_denied_check_says_so_in_every_format(kdir: Kdir) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "output"),
     [
         ("grant alice raed #", "did you mean read?"),
         ("grant alice read # --host 10.0.0.0/8", "an IP address, or *"),
@@ -118,10 +118,10 @@ def test_a_denied_check_says_so_in_every_format(kdir: Kdir) -> None:
         ("arm # --aspect config", "--aspect 'config': one of create, configs, acls, delete"),
     ],
 )
-def test_words_that_are_wrong_are_named(federation: Federation, line: str, said: str) -> None:
+def test_words_that_are_wrong_are_named(federation: Federation, line: str, output: str) -> None:
     ran = Kdir(federation, "/la")(line)
     assert (ran.code, ran.out) == (2, "")
-    assert said in ran.err
+    assert output in ran.err
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,7 @@ def test_an_old_cluster_that_comes_below_grants_is_told_of(
         monkeypatch.setenv("KDIR_FEATURE_LEVEL", "2")
         old = federation.join("/la", "/")
         monkeypatch.delenv("KDIR_FEATURE_LEVEL")
-        (told,) = eventually(lambda: list(root.status().unenforced))
-        assert "/la (cluster la) has 2, and does not enforce" in told
-        assert told in run(["doctor", "--at", root.address]).err
+        (reported,) = eventually(lambda: list(root.status().unenforced))
+        assert "/la (cluster la) has 2, and does not enforce" in reported
+        assert reported in run(["doctor", "--at", root.address]).err
         assert not old.status().unenforced

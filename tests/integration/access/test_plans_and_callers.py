@@ -42,12 +42,12 @@ class Place:
         self._patch = patch
         wait_until_serving(server)
 
-    def kdir(self, who: str, *words: str) -> Ran:
+    def kdir(self, who: str, *arguments: str) -> Ran:
         self._patch.setenv("KDIR_TOKEN", bearer(who))
-        return run([*words, "--at", self.server.address])
+        return run([*arguments, "--at", self.server.address])
 
-    def do(self, *words: str) -> None:
-        ran = self.kdir("admin", *words)
+    def do(self, *arguments: str) -> None:
+        ran = self.kdir("admin", *arguments)
         assert ran.code == 0, ran.err
 
 
@@ -99,13 +99,13 @@ def test_a_move_changes_rights_as_its_plan_said(la: Place) -> None:
     assert plan["plan"]["entries"] == {"directories": 2, "entries_with_grants": 1}
     assert la.kdir("bob", "ls", "/la/a/deep").code == 0  # nothing was moved
     # The plan takes the rights of the deed, on both ends and on what has grants of its own.
-    for words in (["--plan"], []):
-        assert la.kdir("bob", "mv", *words, "/la/a/deep", "/la/b/deep").code == 1
-        assert la.kdir("carol", "mv", *words, "/la/a/deep", "/la/b/deep").code == 1
+    for arguments in (["--plan"], []):
+        assert la.kdir("bob", "mv", *arguments, "/la/a/deep", "/la/b/deep").code == 1
+        assert la.kdir("carol", "mv", *arguments, "/la/a/deep", "/la/b/deep").code == 1
     la.do("grant", "bob", "alter,create", "/la/b")
     la.do("grant", "bob", "alter", "/la/a/deep/er", "--deny")
-    for words in (["--plan"], []):
-        refused = la.kdir("bob", "mv", *words, "/la/a/deep", "/la/b/deep")
+    for arguments in (["--plan"], []):
+        refused = la.kdir("bob", "mv", *arguments, "/la/a/deep", "/la/b/deep")
         assert refused.code == 4
         assert "/la/a/deep/er" in refused.err
     la.do("revoke", "bob", "alter", "/la/a/deep/er", "--deny")
@@ -131,12 +131,12 @@ def test_every_verb_that_plans_says_what_and_changes_nothing(la: Place) -> None:
         "mv": ("mv", "/la/a", "/la/c"),
         "link": ("rm", "/la/l"),
     }
-    for words in planned.values():
-        ran = la.kdir("admin", *words, "--plan")
+    for arguments in planned.values():
+        ran = la.kdir("admin", *arguments, "--plan")
         assert ran.code == 0, ran.err
         assert "dry run: affects" in ran.err
-        told = json.loads(la.kdir("admin", *words, "--plan", "-o", "json").lines[-1])
-        assert "entries" in told["plan"]
+        reported = json.loads(la.kdir("admin", *arguments, "--plan", "-o", "json").lines[-1])
+        assert "entries" in reported["plan"]
     assert la.kdir("admin", "history", "/la", "-o", "json").out == before
 
 
@@ -153,15 +153,15 @@ def test_A12_nothing_on_the_wire_tells_hidden_from_absent(la: Place) -> None:
     }
     metadata = (("authorization", f"Bearer {bearer('alice')}"), ("x-request-id", "same"))
 
-    def told(method: str, request: Any, name: str) -> str:
+    def reported(method: str, request: Any, name: str) -> str:
         try:
-            heard = str(methods[method](request, metadata=metadata, timeout=10))
+            received = str(methods[method](request, metadata=metadata, timeout=10))
         except grpc.RpcError as error:
             trailing: Any = error.trailing_metadata() or ()
             details = [value for key, value in trailing if "details" in key]
-            heard = f"{error.code()} {error.details()} {details}"
-        heard = re.sub(r"age_seconds: \S+", "", heard)
-        return heard.replace(name, "NAME")
+            received = f"{error.code()} {error.details()} {details}"
+        received = re.sub(r"age_seconds: \S+", "", received)
+        return received.replace(name, "NAME")
 
     asked = 0
     for calls in (of_an_entry, into, of_a_path):
@@ -169,5 +169,5 @@ def test_A12_nothing_on_the_wire_tells_hidden_from_absent(la: Place) -> None:
         for (method, request), (_, other) in pairs:
             if method in methods:
                 asked += 1
-                assert told(method, request, "hidd") == told(method, other, ABSENT), request
+                assert reported(method, request, "hidd") == reported(method, other, ABSENT), request
     assert asked > 200

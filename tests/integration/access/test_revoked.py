@@ -33,7 +33,7 @@ SECRET = "a secret of these tests, 32 bytes or more"
 Start = Callable[..., Server]
 
 
-def grants(*words: str, who: str = ANYBODY) -> list[access_pb2.Grant]:
+def grants(*arguments: str, who: str = ANYBODY) -> list[access_pb2.Grant]:
     return [
         access_pb2.Grant(
             principal=who,
@@ -43,17 +43,17 @@ def grants(*words: str, who: str = ANYBODY) -> list[access_pb2.Grant]:
             else access_pb2.PERMISSION_ALLOW,
             resource_kind=access_pb2.RESOURCE_KIND_TOPIC,
         )
-        for word in words
+        for word in arguments
     ]
 
 
-def add(server: Server, path: str, *words: str, who: str = ANYBODY) -> str:
-    request = access_pb2.AddGrantsRequest(path=path, grants=grants(*words, who=who))
+def add(server: Server, path: str, *arguments: str, who: str = ANYBODY) -> str:
+    request = access_pb2.AddGrantsRequest(path=path, grants=grants(*arguments, who=who))
     return str(server.ask(access_pb2_grpc.AccessServiceStub, "AddGrants", request).token)
 
 
-def remove(server: Server, path: str, *words: str, who: str = ANYBODY) -> str:
-    request = access_pb2.RemoveGrantsRequest(path=path, grants=grants(*words, who=who))
+def remove(server: Server, path: str, *arguments: str, who: str = ANYBODY) -> str:
+    request = access_pb2.RemoveGrantsRequest(path=path, grants=grants(*arguments, who=who))
     return str(server.ask(access_pb2_grpc.AccessServiceStub, "RemoveGrants", request).token)
 
 

@@ -10,9 +10,9 @@ import pytest
 from kdir.v1 import access_pb2, directory_pb2, entry_pb2, policies_pb2
 
 from deploy.local.kafka import KafkaBroker
-from directory.kafka.acl import Binding
+from directory.kafka.acl_values import AclBinding
 from directory.kafka.admin_client import ConfluentAdmin
-from directory.kafka.contract import Seen
+from directory.kafka.admin_contract import KafkaTopic
 from directory.namespace.keys import claim_key
 from directory.server.cluster import Cluster
 from directory.server.config import parse_config
@@ -69,7 +69,7 @@ def la(
         cluster = Cluster.open(config, lambda: ("127.0.0.1:1",))
         made.append(cluster)
         cluster.start()
-        eventually(lambda: cluster.replica.told_revision >= 0)
+        eventually(lambda: cluster.replica.reported_revision >= 0)
         reconciler = cluster.reconciler
         assert reconciler is not None
         eventually(lambda: reconciler.status().pinned_cluster_id)
@@ -81,7 +81,9 @@ def la(
 
 
 def committed(broker: KafkaBroker, name: str, offset: int | None = None) -> int:
-    """The offset that group billing has committed, after committing one where it is given."""
+    """Returns the offset that group billing has committed, after committing one where
+    it is given.
+    """
     from confluent_kafka import Consumer, TopicPartition
 
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "billing"})
@@ -99,7 +101,7 @@ def adopting(path: str, name: str) -> directory_pb2.CreateEntryRequest:
     return directory_pb2.CreateEntryRequest(path=path, entry=entry, adopt_existing=True)
 
 
-def stands(house: House, path: str) -> bool:
+def existing(house: House, path: str) -> bool:
     return house.outcome(ADMIN, path) == "resolution"
 
 
@@ -128,7 +130,7 @@ def test_an_internal_topic_that_was_adopted_before_outlives_its_entry(
     make(kafka, "payments")
     assert committed(broker, "payments", 10) == 10
     seen = kafka.describe([OFFSETS])[OFFSETS]
-    assert isinstance(seen, Seen)
+    assert isinstance(seen, KafkaTopic)
     here = la("create", "configs", "delete")
     here.mkdir("/la/sandbox/deep")
     for path in ("/la/sandbox/x", "/la/sandbox/deep/x"):
@@ -142,7 +144,7 @@ def test_an_internal_topic_that_was_adopted_before_outlives_its_entry(
         if path.startswith("/la/sandbox/deep"):
             request = directory_pb2.DeleteEntryRequest(path="/la/sandbox/deep", recursive=True)
         here.ask(ADMIN, "DeleteEntry", request)
-        assert not stands(here, path)
+        assert not existing(here, path)
     # What is made and deleted after it shows that the reconciler has come past it.
     entry = entry_pb2.Entry(topic=entry_pb2.Topic(partitions=1))
     made = directory_pb2.CreateEntryRequest(
@@ -152,7 +154,7 @@ def test_an_internal_topic_that_was_adopted_before_outlives_its_entry(
     eventually(lambda: "sandbox.own" in in_kafka(kafka))
     here.ask(ADMIN, "DeleteEntry", directory_pb2.DeleteEntryRequest(path="/la/sandbox/own"))
     eventually(lambda: "sandbox.own" not in in_kafka(kafka))
-    assert OFFSETS in kafka.survey().topics
+    assert OFFSETS in kafka.describe_all().topics
     assert committed(broker, "payments") == 10
 
 
@@ -177,14 +179,14 @@ def test_a_right_on_a_topic_arms_nothing_of_the_directory_beside_it(
 ) -> None:
     make(kafka, "orders", "orders.cards", "orders.refunds")
     here = la("configs")
-    eventually(lambda: all(stands(here, one) for one in ("/la/orders", "/la/orders/refunds")))
+    eventually(lambda: all(existing(here, one) for one in ("/la/orders", "/la/orders/refunds")))
     entry = entry_pb2.Entry()
     entry.policies.topic_config["retention.ms"].value = SHORT
-    wish = directory_pb2.UpdateEntryRequest(
+    desired = directory_pb2.UpdateEntryRequest(
         path="/la/orders", entry=entry, kind=entry_pb2.ENTRY_KIND_DIRECTORY
     )
-    wish.update_mask.paths.append("policies.topic_config.retention.ms")
-    here.ask(ADMIN, "UpdateEntry", wish)
+    desired.update_mask.paths.append("policies.topic_config.retention.ms")
+    here.ask(ADMIN, "UpdateEntry", desired)
     here.grant("intern", "describe,alter-configs", "/la/orders")
     assert here.outcome("intern", "/la/orders/cards") == "absent"
 
@@ -225,7 +227,7 @@ def test_grants_of_groups_and_transactional_ids_are_the_clusters_to_give(
 ) -> None:
     make(kafka, "teams.intern.sandbox.t")
     here = la("acls")
-    eventually(lambda: stands(here, "/la/teams/intern/sandbox/t"))
+    eventually(lambda: existing(here, "/la/teams/intern/sandbox/t"))
     armed(here, ADMIN, "/la/teams", "acls")
     here.grant("intern", "alter", "/la/teams/intern/sandbox")
     group, producer = access_pb2.RESOURCE_KIND_GROUP, access_pb2.RESOURCE_KIND_TRANSACTIONAL_ID
@@ -234,12 +236,12 @@ def test_grants_of_groups_and_transactional_ids_are_the_clusters_to_give(
         grants("intern", "all", kind=group, name="payments-*"),
         grants("User:*", "-all", kind=producer, name="*"),
     ]
-    for words in asked:
+    for arguments in asked:
         for method, kind in (
             ("AddGrants", access_pb2.AddGrantsRequest),
             ("RemoveGrants", access_pb2.RemoveGrantsRequest),
         ):
-            request = kind(path="/la/teams/intern/sandbox", grants=words)
+            request = kind(path="/la/teams/intern/sandbox", grants=arguments)
             refused = here.refusal("intern", method, request)
             assert isinstance(refused, PermissionDenied)
             assert "needs ALTER on cluster la" in str(refused)
@@ -248,7 +250,7 @@ def test_grants_of_groups_and_transactional_ids_are_the_clusters_to_give(
     assert {one.resource.kind.name for one in shown(kafka)} == {"TOPIC"}
     here.grant("intern", "alter", "/la", kind=access_pb2.RESOURCE_KIND_CLUSTER)
     here.grant("alice", "read", "/la/teams/intern/sandbox", by="intern", kind=group, name="alice-*")
-    found: set[Binding] = eventually(
+    found: set[AclBinding] = eventually(
         lambda: {one for one in shown(kafka) if one.resource.kind.name == "GROUP"}
     )
     assert {one.resource.name for one in found} == {"alice-"}

@@ -72,7 +72,7 @@ class Kdir:
         )
 
     def on_a_terminal(self, line: str, answer: str = "") -> str:
-        """All that a person sees, with the answer they type."""
+        """Returns all that a person sees, with the answer they type."""
         ours, theirs = pty.openpty()
         process = subprocess.Popen(
             self.command(line),
@@ -124,7 +124,9 @@ def federation(
 
 @pytest.fixture(scope="module")
 def topics(kafka_broker: SharedBroker) -> str:
-    """Three topics that were there before kdir; the prefix of their names, which no test shares."""
+    """Returns three topics that were there before kdir; the prefix of their names, which no test
+    shares.
+    """
     prefix = f"cli{uuid.uuid4().hex[:8]}"
     admin = AdminClient({"bootstrap.servers": kafka_broker.bootstrap})
     names = [f"{prefix}.orders", f"{prefix}.orders.dlq", f"{prefix}.search.clicks"]

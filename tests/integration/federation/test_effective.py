@@ -36,7 +36,7 @@ def values(answer: policies_pb2.GetEffectivePoliciesResponse) -> Values:
 
 
 def put(server: Server, path: str, *cleared: str, **settings: Any) -> None:
-    """Set policies by name; topic configs as ``retention_ms``."""
+    """Sets policies by name; topic configs as ``retention_ms``."""
     entry, mask = entry_pb2.Entry(), []
     for name, value in settings.items():
         if name.endswith("_ms"):

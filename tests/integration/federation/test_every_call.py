@@ -109,16 +109,16 @@ def client(federation: Federation, request: pytest.FixtureRequest) -> Iterator[R
         yield made
 
 
-def said(call: Callable[..., Any], *words: Any, **fields: Any) -> Any:
-    """What it gives, or the kind of error that it raises."""
+def output(call: Callable[..., Any], *arguments: Any, **fields: Any) -> Any:
+    """Returns what it gives, or the kind of error that it raises."""
     try:
-        return call(*words, **fields)
+        return call(*arguments, **fields)
     except KdirError as error:
         return type(error)
 
 
 def found(one: Any) -> Outcome:
-    """Where it was found, or the kind of error."""
+    """Returns where it was found, or the kind of error."""
     if isinstance(one, TopicLocation):
         return one.path
     return one if isinstance(one, type) else type(one)
@@ -131,12 +131,12 @@ def found(one: Any) -> Outcome:
 def test_resolve(client: Resolver, prefer: str) -> None:
     for one in PATHS:
         for _ in range(2):  # from memory, too
-            assert found(said(client.resolve, one.path, prefer=prefer)) == one.is_, one
+            assert found(output(client.resolve, one.path, prefer=prefer)) == one.is_, one
 
 
 def test_resolve_for_writes(client: Resolver) -> None:
     for one in PATHS:
-        assert found(said(client.resolve, one.path, for_writes=True)) == one.is_, one
+        assert found(output(client.resolve, one.path, for_writes=True)) == one.is_, one
 
 
 def test_resolve_says_whose_it_is(client: Resolver) -> None:
@@ -176,7 +176,7 @@ def test_no_follow(client: Resolver) -> None:
 
 def test_owner_of(client: Resolver) -> None:
     for one in PATHS:
-        owner = said(client.owner_of, one.path)
+        owner = output(client.owner_of, one.path)
         if not one.owner:
             assert owner is one.is_, one
             continue
@@ -190,7 +190,7 @@ def names(client: Resolver, path: str, **fields: Any) -> tuple[str, ...]:
 
 def test_list(client: Resolver) -> None:
     for one in PATHS:
-        assert said(names, client, one.path) == (one.children if one.exists else one.is_), one
+        assert output(names, client, one.path) == (one.children if one.exists else one.is_), one
 
 
 def test_list_all_below(client: Resolver) -> None:
@@ -215,7 +215,7 @@ def test_which(client: Resolver, federation: Federation) -> None:
 def test_check(client: Resolver) -> None:
     for one in PATHS:
         # Of what is not there, too, it can be asked what one might do.
-        checked = said(client.check, one.path, "User:alice", "read")
+        checked = output(client.check, one.path, "User:alice", "read")
         if one.is_ is errors.Unreachable:
             assert checked is one.is_, one
         else:
@@ -235,7 +235,7 @@ def test_check(client: Resolver) -> None:
 )
 def test_calls_that_read_an_entry(client: Resolver, name: str, request_: Message) -> None:
     for one in PATHS:
-        answer = said(client.call, one.path, name, request_)
+        answer = output(client.call, one.path, name, request_)
         if one.exists:
             assert not isinstance(answer, type), (one, answer)
             if name == "DirectoryService.GetEntry":
@@ -335,11 +335,11 @@ def test_a_life_of_a_directory(client: Resolver, place: str, canonical: str) -> 
 def test_what_cannot_be_changed_is_refused_alike(client: Resolver) -> None:
     for one in PATHS:
         if one.is_ is errors.Absent:
-            assert said(set_owner, client, one.path, "x") is errors.Absent, one
-            assert said(mkdir, client, f"{one.path}/x/y") is errors.InvalidNamespace, one
+            assert output(set_owner, client, one.path, "x") is errors.Absent, one
+            assert output(mkdir, client, f"{one.path}/x/y") is errors.InvalidNamespace, one
         elif one.is_ is errors.Unreachable:
-            assert said(set_owner, client, one.path, "x") is errors.Unreachable, one
-            assert said(mkdir, client, f"{one.path}/x/y") is errors.Unreachable, one
+            assert output(set_owner, client, one.path, "x") is errors.Unreachable, one
+            assert output(mkdir, client, f"{one.path}/x/y") is errors.Unreachable, one
     across = directory_pb2.MoveEntryRequest(new_path="/ny/e/z")
     with pytest.raises(errors.CrossMount):
         client.call("/la/d/x", "DirectoryService.MoveEntry", across)
@@ -371,12 +371,12 @@ def test_follow(client: Resolver, federation: Federation, place: str) -> None:
     owner = client.owner_of(place)
     eventually(lambda: following.is_following(owner.cluster_id))
     path = KdirPath.parse(place).child(new_name())
-    assert said(client.resolve, path) is errors.Absent
+    assert output(client.resolve, path) is errors.Absent
     mount = str(owner.mount)
     federation[mount].mkdir(str(path))  # by somebody else
     eventually(lambda: client.resolve(path).path == str(path))
     federation[mount].entries("DeleteEntry", path=str(path))
-    eventually(lambda: said(client.resolve, path) is errors.Absent)
+    eventually(lambda: output(client.resolve, path) is errors.Absent)
 
 
 # -- reading at a token -----------------------------------------------------------------------
@@ -398,7 +398,7 @@ def test_a_token_of_the_cluster_that_has_the_link(
         assert client.check(path, "alice", "read", token=token).allowed
         assert names(client, path, token=token) == ()
         token = root.entries("DeleteEntry", path=path).token
-        assert said(client.resolve, path, token=token) is errors.Absent
+        assert output(client.resolve, path, token=token) is errors.Absent
 
 
 def test_a_token_of_the_cluster_that_had_the_mount(federation: Federation) -> None:

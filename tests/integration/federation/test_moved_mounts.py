@@ -66,7 +66,7 @@ def is_resolved(server: Server, path: str) -> bool:
 
 @contextmanager
 def asked_all_the_time(server: Server, path: str) -> Iterator[set[str]]:
-    """The outcomes that two clients got of a path meanwhile, who ask as fast as they can."""
+    """Yields the outcomes that two clients got of a path meanwhile, who ask as fast as they can."""
     outcomes: set[str] = set()
     stop = threading.Event()
 
@@ -240,21 +240,23 @@ def test_below_a_parent_that_does_not_know_what_is_above_a_cluster_serves_unconf
 def _of_an_older_version() -> Callable[
     [federation_pb2.LinkResponse], federation_pb2.LinkResponse | None
 ]:
-    """What is inherited does not say at which mount, and comes again only where it is another."""
-    told: list[bytes] = []
+    """Returns what is inherited does not say at which mount, and comes again only where it is
+    another.
+    """
+    reported: list[bytes] = []
 
     def change(response: federation_pb2.LinkResponse) -> federation_pb2.LinkResponse | None:
         match response.WhichOneof("kind"):
             case "welcome":
-                told.clear()
+                reported.clear()
             case "inherited":
                 response.inherited.ClearField("mount")
                 response.inherited.ClearField("epoch")
                 levels = [one.SerializeToString() for one in response.inherited.levels]
                 known = b"\0".join((b"levels", *levels))
-                if told == [known]:
+                if reported == [known]:
                     return None
-                told[:] = [known]
+                reported[:] = [known]
             case _:
                 pass
         return response

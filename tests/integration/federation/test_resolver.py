@@ -12,7 +12,7 @@ from kdir.v1 import directory_pb2, entry_pb2
 
 from resolver import Resolver, TopicLocation, errors
 from resolver.revision_token import Token
-from resolver.watch_stream import Changes
+from resolver.watch_stream import WatchedChanges
 from tests.support.federation import Federation, Server, eventually
 
 STARTS = ["/", "/la", "/ny", "/la/tracking", "/ny/tracking"]
@@ -28,7 +28,7 @@ def standing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
 
 @pytest.fixture
 def federation(tmp_path: Path) -> Iterator[Federation]:
-    """One of a test's own."""
+    """Yields one of a test's own."""
     with Federation(tmp_path) as made:
         build(made)
         yield made
@@ -51,7 +51,7 @@ def build(made: Federation) -> None:
 
 
 def endpoints(server: Server) -> set[str]:
-    """Where a server knows that others are: a mount may be known before its servers are."""
+    """Returns where a server knows that others are: a mount may be known before its servers are."""
     return {one for row in server.mounts().rows for one in row.endpoints}
 
 
@@ -207,12 +207,12 @@ def test_a_mount_belongs_to_its_parent(standing: Federation) -> None:
 def test_a_token_of_the_future_is_waited_for_and_then_refused(standing: Federation) -> None:
     with begin_at(standing, "/la/tracking", timeout_seconds=2) as client:
         now = client.resolve("/la/tracking/search").authority
-        later = Token.of(now.cluster.cluster_id, now.incarnation, now.revision + 1000)
+        later = Token.from_position(now.cluster.cluster_id, now.incarnation, now.revision + 1000)
         with pytest.raises((errors.TokenFromFuture, errors.Unreachable, errors.DeadlineExceeded)):
             client.resolve("/la/tracking/search", token=str(later))
-        other_life = Token.of(now.cluster.cluster_id, "another", 1)
+        other_incarnation = Token.from_position(now.cluster.cluster_id, "another", 1)
         with pytest.raises(errors.TokenExpired):
-            client.resolve("/la/tracking/search", token=str(other_life))
+            client.resolve("/la/tracking/search", token=str(other_incarnation))
 
 
 def test_a_sites_own_paths_work_while_the_world_is_down(federation: Federation) -> None:
@@ -246,7 +246,7 @@ def test_a_watch_survives_a_restart_of_its_server(federation: Federation) -> Non
     server = federation["/la/tracking"]
     with begin_at(federation, "/la", timeout_seconds=5) as client:
         watch = client.watch("/la/tracking", checkpoint_seconds=1)
-        seen: list[Changes] = []
+        seen: list[WatchedChanges] = []
         thread = threading.Thread(target=lambda: seen.extend(watch))
         thread.start()
         eventually(lambda: seen)

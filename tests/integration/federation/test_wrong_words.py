@@ -45,8 +45,8 @@ def test_R5_a_child_speaks_only_for_what_is_below_it(federation: Federation) -> 
     ny = federation.join("/ny", "/")
     deep = federation.join("/ny/deep", "/ny")
     la.mount_child("/la/x", "kc-liar")
-    said: queue.SimpleQueue[federation_pb2.LinkRequest | None] = queue.SimpleQueue()
-    said.put(
+    output: queue.SimpleQueue[federation_pb2.LinkRequest | None] = queue.SimpleQueue()
+    output.put(
         federation_pb2.LinkRequest(
             hello=federation_pb2.Hello(cluster_id="kc-liar", cluster="liar", mount="/la/x")
         )
@@ -57,8 +57,8 @@ def test_R5_a_child_speaks_only_for_what_is_below_it(federation: Federation) -> 
         _row("/ny", ny.cluster_id),
         _row("/la/x", "kc-liar"),
     ]
-    said.put(federation_pb2.LinkRequest(mounts_below=federation_pb2.MountTable(rows=rows)))
-    call = federation_pb2_grpc.FederationServiceStub(la.channel).Link(iter(said.get, None))
+    output.put(federation_pb2.LinkRequest(mounts_below=federation_pb2.MountTable(rows=rows)))
+    call = federation_pb2_grpc.FederationServiceStub(la.channel).Link(iter(output.get, None))
     try:
         eventually(lambda: "/la/x/honest" in la.mounted())
         # The table of the parent comes in its own time.
@@ -67,7 +67,7 @@ def test_R5_a_child_speaks_only_for_what_is_below_it(federation: Federation) -> 
         assert by_mount["/ny/deep"] == [deep.address]
         assert by_mount["/ny"] == [ny.address]
     finally:
-        said.put(None)
+        output.put(None)
         call.cancel()
 
 
@@ -125,18 +125,18 @@ def test_what_an_unmounted_child_told_is_forgotten(tmp_path: Path) -> None:
     try:
         eventually(lambda: cluster.replica.state is ReplicaState.SERVING)
         path = Path_.parse("/la/x")
-        cluster.writer.execute(CreateMount(path=path, cluster_id="kc-child"))
+        cluster.writer.commit_command(CreateMount(path=path, cluster_id="kc-child"))
         hello = federation_pb2.Hello(cluster_id="kc-child", cluster="x", mount="/la/x")
         link = cluster.children.serve(hello, iter(()), lambda: None)
         assert next(link).HasField("welcome")
         cluster.children.forget()
-        assert cluster.federation.has_met("kc-child")
-        assert cluster.federation.live("kc-child") is not None
+        assert cluster.federation.has_ever_linked("kc-child")
+        assert cluster.federation.child_liveness("kc-child") is not None
         link.close()  # type: ignore[attr-defined]
-        cluster.writer.execute(DeleteEntry(path=path, kind=Kind.MOUNT))
+        cluster.writer.commit_command(DeleteEntry(path=path, kind=Kind.MOUNT))
         cluster.children.forget()
-        eventually(lambda: not cluster.federation.has_met("kc-child"))
-        assert cluster.federation.live("kc-child") is None
+        eventually(lambda: not cluster.federation.has_ever_linked("kc-child"))
+        assert cluster.federation.child_liveness("kc-child") is None
     finally:
         cluster.stop()
 

@@ -18,7 +18,7 @@ def home(tmp_path: Path) -> Path:
     return tmp_path / "home"
 
 
-def kdir(home: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+def kdir(home: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith(("KDIR_", "XDG_"))
     }
@@ -28,7 +28,7 @@ def kdir(home: Path, *words: str, **variables: str) -> subprocess.CompletedProce
         **variables,
     }
     return subprocess.run(
-        [sys.executable, "-m", "resolver.cli.main", *words],
+        [sys.executable, "-m", "resolver.cli.main", *arguments],
         env=environment,
         capture_output=True,
         text=True,
@@ -63,26 +63,30 @@ def test_what_is_wrong_with_credentials_ends_with_4_and_words(
 ) -> None:
     root = secure.start("/")
     bob = authority.issue("bob")
-    said = {f"KDIR_{part.upper()}": str(file) for part, file in bob.files.items()}
-    assert kdir(home, "--at", root.address, "ls", "/", **said).returncode == 0
+    output = {f"KDIR_{part.upper()}": str(file) for part, file in bob.files.items()}
+    assert kdir(home, "--at", root.address, "ls", "/", **output).returncode == 0
     other = Authority(tmp_path / "other").issue("bob")
-    stranger = {**said, "KDIR_CERT": str(other.files["cert"]), "KDIR_KEY": str(other.files["key"])}
+    stranger = {
+        **output,
+        "KDIR_CERT": str(other.files["cert"]),
+        "KDIR_KEY": str(other.files["key"]),
+    }
     refused = kdir(home, "--at", root.address, "ls", "/", **stranger)
     assert refused.returncode == 4
     assert "does it not take the certificate of this side" in refused.stderr
     fooled = kdir(
-        home, "--at", root.address, "ls", "/", **{**said, "KDIR_CA": str(other.files["ca"])}
+        home, "--at", root.address, "ls", "/", **{**output, "KDIR_CA": str(other.files["ca"])}
     )
     assert fooled.returncode == 4
     assert "its certificate is of no CA that is trusted here" in fooled.stderr
-    token = kdir(home, "--at", root.address, "ls", "/", **said, KDIR_TOKEN="x.y.z")
+    token = kdir(home, "--at", root.address, "ls", "/", **output, KDIR_TOKEN="x.y.z")
     assert token.returncode == 4
     assert "this server takes no tokens" in token.stderr
     plain = kdir(home, "--at", root.address, "ls", "/")
     assert plain.returncode == 3
     assert "does it want TLS?" in plain.stderr
     mixed = kdir(
-        home, "--at", root.address, "ls", "/", **{**said, "KDIR_KEY": str(other.files["key"])}
+        home, "--at", root.address, "ls", "/", **{**output, "KDIR_KEY": str(other.files["key"])}
     )
     assert mixed.returncode == 2
     assert "is not the key of the certificate" in mixed.stderr

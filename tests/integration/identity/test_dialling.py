@@ -99,9 +99,9 @@ def test_a_token_goes_only_to_a_server_whose_certificate_names_the_cluster_refer
                 with pytest.raises(KdirError) as recursed:
                     resolved(channel, f"/{name}/x", bearer, recursive=True)
                 if name not in {"right", "stranger"}:
-                    words = f"its certificate does not name cluster {CHILD}-{name}"
-                    assert words in failed.value.message
-                    assert words in recursed.value.message
+                    arguments = f"its certificate does not name cluster {CHILD}-{name}"
+                    assert arguments in failed.value.message
+                    assert arguments in recursed.value.message
     sent = {name: set(server.tokens) for name, server in false.items()}
     assert sent == {**{name: set() for name in false}, "right": {f"Bearer {bearer}"}}
 

@@ -63,7 +63,7 @@ def resolved(
 
 
 def seen_as(client: Resolver) -> str:
-    """Whom the server takes a client for."""
+    """Returns whom the server takes a client for."""
     answer = client._transport.call(
         client.servers[0], method("AdminService.GetStatus"), admin_pb2.GetStatusRequest(), 10
     )
@@ -71,12 +71,12 @@ def seen_as(client: Resolver) -> str:
 
 
 def hello(issued: Issued, server: Server, cluster_id: str, mount: str) -> KdirError:
-    """What a parent says to a hello."""
-    said = federation_pb2.LinkRequest(
+    """Returns what a parent says to a hello."""
+    output = federation_pb2.LinkRequest(
         hello=federation_pb2.Hello(cluster_id=cluster_id, cluster="x", mount=mount)
     )
     with issued.channel(server.address) as channel:
-        call = federation_pb2_grpc.FederationServiceStub(channel).Link(iter([said]), timeout=10)
+        call = federation_pb2_grpc.FederationServiceStub(channel).Link(iter([output]), timeout=10)
         with pytest.raises(grpc.RpcError) as refused:
             next(iter(call))
     return from_rpc_error(refused.value, secure=True)
@@ -125,11 +125,11 @@ def test_G7_a_handshake_fails_with_words(
             "its certificate is of no CA that is trusted here",
         ),
     }
-    for name, (login, words) in cases.items():
+    for name, (login, arguments) in cases.items():
         client = Resolver(server.address, **login)
         with client, pytest.raises(HandshakeFailed) as refused:
             client.resolve("/x")
-        assert words in refused.value.message, name
+        assert arguments in refused.value.message, name
         assert refused.value.exit_code == 4
     client = Resolver(f"localhost:{server.port}", **files(secure.admin))
     with client, pytest.raises(HandshakeFailed, match="not for the name that was dialled"):

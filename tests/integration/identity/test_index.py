@@ -8,7 +8,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from kdir.v1 import admin_pb2, admin_pb2_grpc, scan_pb2, scan_pb2_grpc
 
 from resolver.errors import HandshakeFailed, Unreachable
-from resolver.index.cluster_discovery import channel_to, take_census
+from resolver.index.cluster_discovery import channel_to, discover_clusters
 from tests.integration.identity.conftest import SecureFederation
 from tests.support.identities import token
 
@@ -27,14 +27,14 @@ def test_a_crawl_finds_clusters_over_tls_in_the_name_that_the_environment_says(
     root = secure.start("/")
     secure.join("/la", "/")
     with pytest.raises(Unreachable):
-        take_census([root.address], ask_seconds=5)
+        discover_clusters([root.address], ask_seconds=5)
     for part, file in secure.admin.files.items():
         monkeypatch.setenv(f"KDIR_{part.upper()}", str(file))
-    census = take_census([root.address], ask_seconds=10)
-    assert sorted(str(one.state.mount) for one in census.answered.values()) == ["/", "/la"]
+    topic_counts = discover_clusters([root.address], ask_seconds=10)
+    assert sorted(str(one.state.mount) for one in topic_counts.answered.values()) == ["/", "/la"]
     monkeypatch.setenv("KDIR_TOKEN", token(signer, "ES256", sub="crawler"))
-    census = take_census([root.address], ask_seconds=10)
-    assert sorted(str(one.state.mount) for one in census.answered.values()) == ["/", "/la"]
+    topic_counts = discover_clusters([root.address], ask_seconds=10)
+    assert sorted(str(one.state.mount) for one in topic_counts.answered.values()) == ["/", "/la"]
     with pytest.raises(HandshakeFailed, match="names no cluster, and so no token is sent"):
         channel_to(root.address).__enter__()
     with channel_to(root.address, root.cluster_id):

@@ -19,7 +19,7 @@ from tests.support.identities import Authority, Issued
 
 
 def shown(server: Server, admin: Issued) -> int:
-    """The serial number of the certificate that a new handshake is shown."""
+    """Returns the serial number of the certificate that a new handshake is shown."""
     context = ssl.create_default_context(cafile=str(admin.files["ca"]))
     context.load_cert_chain(admin.files["cert"], admin.files["key"])
     context.set_alpn_protocols(["h2"])
@@ -63,7 +63,7 @@ def test_G8_new_handshakes_use_a_rotated_certificate_and_open_streams_go_on(
     la = secure.join("/la", "/")
     assert shown(root, secure.admin) == serial(secure.issued["/"])
     watching = Watching(root)
-    heard = la.process.log.read_text().count("linked to parent")
+    received = la.process.log.read_text().count("linked to parent")
     for mount in ("/", "/la"):
         issued = secure.issued[mount]
         before = serial(issued)
@@ -81,7 +81,7 @@ def test_G8_new_handshakes_use_a_rotated_certificate_and_open_streams_go_on(
     assert watching.failure is None
     watching.call.cancel()
     assert la.status().parent.linked
-    assert la.process.log.read_text().count("linked to parent") == heard
+    assert la.process.log.read_text().count("linked to parent") == received
     assert "is not taken" in root.process.log.read_text()
     # A link that begins anew uses what is there now.
     root.restart()
@@ -114,16 +114,16 @@ def test_a_client_whose_certificate_is_replaced_goes_on_as_somebody_else(
 def test_a_token_file_is_read_again_and_nobody_else_may_read_it(tmp_path: Path, mode: int) -> None:
     from resolver.credentials import UserCredentials
     from resolver.errors import InvalidArgument
-    from resolver.user_config import Login
+    from resolver.user_config import LoginSettings
 
     file = tmp_path / "token"
     file.write_text("first\n")
     file.chmod(mode)
     if mode & 0o004:
         with pytest.raises(InvalidArgument, match=f"chmod 600 {file}"):
-            UserCredentials(Login(token_file=str(file)))
+            UserCredentials(LoginSettings(token_file=str(file)))
         return
-    credentials = UserCredentials(Login(token_file=str(file)))
+    credentials = UserCredentials(LoginSettings(token_file=str(file)))
     assert credentials.metadata() == (("authorization", "Bearer first"),)
     with pytest.raises(InvalidArgument, match="over TLS only"):
         GrpcTransport(credentials).call(

@@ -9,8 +9,8 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from directory.api.rpc.waiting import WaitingServer
-from directory.server.authentication import Identities
+from directory.api.rpc.not_ready_server import NotReadyServer
+from directory.server.authentication import Authenticator
 from directory.server.config_security import AuthConfig, TlsConfig
 from resolver import Resolver
 from resolver.errors import HandshakeFailed, NotReady
@@ -46,7 +46,9 @@ def test_a_certificate_that_cannot_be_used_ends_it_with_2_and_touches_nothing(
 def test_a_server_that_waits_for_its_store_has_the_same_door(authority: Authority) -> None:
     own = authority.server()
     tls = TlsConfig(**{part: str(file) for part, file in own.files.items()})
-    waiting = WaitingServer("127.0.0.1:0", identities=Identities(tls, AuthConfig(anonymous=False)))
+    waiting = NotReadyServer(
+        "127.0.0.1:0", identities=Authenticator(tls, AuthConfig(anonymous=False))
+    )
     files = {part: str(file) for part, file in authority.issue("bob").files.items()}
     try:
         client = Resolver(waiting.address, **files)  # type: ignore[arg-type]

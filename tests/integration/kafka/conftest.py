@@ -13,7 +13,7 @@ from tests.support.reconciler import drop, in_kafka
 
 @pytest.fixture(scope="session")
 def own_broker(kafka_brokers: Callable[..., KafkaBroker]) -> Iterator[KafkaBroker]:
-    """One for all files of a process, which come one after the other; nobody stops it."""
+    """Yields one for all files of a process, which come one after the other; nobody stops it."""
     with kafka_brokers() as broker:
         yield broker
 

@@ -46,7 +46,7 @@ def broker(kafka_brokers: Callable[..., KafkaBroker]) -> Iterator[KafkaBroker]:
 
 @pytest.fixture
 def kafka(broker: KafkaBroker) -> Guarded:
-    """The broker, with no topic and no ACL."""
+    """Returns the broker, with no topic and no ACL."""
     guarded = Guarded(broker)
     guarded.clear()
     return guarded
@@ -73,7 +73,7 @@ def test_what_was_granted_is_enforced_once_it_is_armed_and_nothing_before(
     kdir(server, "grant", "alice", "read,write", "/la/search")
     kdir(server, "grant", "alice", "read", "/la/search", "--group", "search-*")
     kdir(server, "grant", "alice", "write", "/la/search", "--transactional-id", "search-*")
-    said = plan_of(server, "/la/search")
+    output = plan_of(server, "/la/search")
     lines = {
         f"TOPIC search.{name} LITERAL User:alice ALLOW {operation} *"
         for name in ("clicks", "views")
@@ -82,7 +82,7 @@ def test_what_was_granted_is_enforced_once_it_is_armed_and_nothing_before(
         "GROUP search- PREFIXED User:alice ALLOW READ *",
         "TRANSACTIONAL_ID search- PREFIXED User:alice ALLOW WRITE *",
     }
-    assert said == lines, "the plan is exactly the calls"
+    assert output == lines, "the plan is exactly the calls"
     assert kafka.acls() == set(), "a plan changes nothing"
     assert not kafka.writes("alice", "search.clicks")
 
@@ -143,20 +143,20 @@ def test_a_producer_that_kafka_ended_told_each_message_and_goes_on_once_it_may(
     path, own = "/la/search/clicks", ByPath(kafka, server.address).own("bob")
     kafka.put(acl("bob", "DESCRIBE", "search.clicks"))
     eventually(lambda: kafka.sees("bob", "search.clicks"))
-    told: list[KafkaError | None] = []
+    reported: list[KafkaError | None] = []
     with Resolver(server.address) as resolver:
         producer = Producer(resolver, own)
         for _ in range(3):
-            producer.produce(path, b"x", on_delivery=lambda error, _: told.append(error))
+            producer.produce(path, b"x", on_delivery=lambda error, _: reported.append(error))
         with pytest.raises(PermissionDenied, match="Kafka denies bob WRITE"):
             producer.flush()
         # By identity: confluent-kafka leaves an exception behind where an error meets None.
-        assert [error is None for error in told] == [False] * 3
+        assert [error is None for error in reported] == [False] * 3
         kafka.put(acl("bob", "WRITE", "search.clicks"))
         eventually(lambda: kafka.writes("bob", "search.clicks"))
-        producer.produce(path, b"x", on_delivery=lambda error, _: told.append(error))
+        producer.produce(path, b"x", on_delivery=lambda error, _: reported.append(error))
         assert producer.close() == 0
-        assert [error is None for error in told[3:]] == [True]
+        assert [error is None for error in reported[3:]] == [True]
 
         transactional = Producer(resolver, {**own, "transactional.id": "bobs"})
         transactional.begin_transaction()

@@ -112,8 +112,8 @@ def test_a_topic_that_is_made_in_an_armed_directory_is_never_open(
 
 
 def _tries_while_made(kafka: Guarded, server: Server, name: str) -> list[str]:
-    """What bob heard who tried to produce to a topic before, while and after it was made, which in
-    the end is that he may not.
+    """Returns what bob heard who tried to produce to a topic before, while and after it was made,
+    which in the end is that he may not.
     """
     topic, tries = f"search.{name}", list[str]()
     with _trying(kafka, "bob", topic, tries):

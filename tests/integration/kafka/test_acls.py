@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from deploy.local.kafka import KafkaBroker
-from directory.kafka.acl import Binding
+from directory.kafka.acl_values import AclBinding
 from directory.kafka.admin_client import ConfluentAdmin
 from directory.namespace.keys import LEVEL
 from directory.store.base import Put
@@ -53,7 +53,7 @@ def here(broker: KafkaBroker, tmp_path: FilePath) -> Iterator[World]:
         yield made
 
 
-def expect(kafka: ConfluentAdmin, bindings: set[Binding]) -> None:
+def expect(kafka: ConfluentAdmin, bindings: set[AclBinding]) -> None:
     """A broker that is busy shows what was changed a little later."""
     eventually(lambda: shown(kafka) == bindings)
 
@@ -102,7 +102,7 @@ def test_grants_reach_kafka_once_armed_and_what_is_revoked_goes(
 CHILD = """
 import os, signal, sys
 from pathlib import Path
-from directory.kafka.acl import Binding
+from directory.kafka.acl_values import Binding
 from directory.kafka.admin_client import ConfluentAdmin
 from tests.integration.kafka.test_acls import SETTINGS
 from tests.support.crash_points import Mortal, Passages
@@ -173,10 +173,10 @@ def test_a_broker_that_is_away_gets_them_when_it_is_back(
             broker.stop()
             revoke(here, "search", "allow alice read")
             grant(here, "search", "deny alice all")
-            here.reconciler.step()
+            here.reconciler.run_once()
             assert not here.reconciler.status().reachable
             broker.start()
-            eventually(lambda: here.reconciler.step() and here.reconciler.status().reachable)
+            eventually(lambda: here.reconciler.run_once() and here.reconciler.status().reachable)
             here.settle()
             expect(kafka, on("topic search.clicks", "deny alice all"))
 
@@ -200,8 +200,8 @@ def test_a_broker_without_authorizer_is_a_clear_error(
 def test_addresses_and_names_as_kafka_writes_them(here: World, kafka: ConfluentAdmin) -> None:
     make(kafka, "a.b_c-d", "a.b")
     here.sweep()
-    words = ("allow ä read from fe80::1", "deny CN=x,O=y all from 10.0.0.1")
-    grant(here, "a/b_c-d", *(word.replace("ä", "ä-1") for word in words))
+    arguments = ("allow ä read from fe80::1", "deny CN=x,O=y all from 10.0.0.1")
+    grant(here, "a/b_c-d", *(word.replace("ä", "ä-1") for word in arguments))
     grant(here, "a", "allow alice write transactional-id *", "allow alice read group ä*")
     arm(here, "a")
     eventually(lambda: len(shown(kafka)) == 4)

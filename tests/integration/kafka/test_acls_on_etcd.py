@@ -33,7 +33,7 @@ def kafka(kafka_brokers: Callable[..., KafkaBroker]) -> Iterator[Guarded]:
 
 @pytest.fixture
 def servers(kafka: Guarded, etcd_cluster: SharedEtcd, tmp_path: Path) -> Iterator[list[Server]]:
-    """Two of one cluster, /la; neither has started."""
+    """Yields two of one cluster, /la; neither has started."""
     settings = {**FAST, "store": etcd_cluster.address(), "kafka": secured(kafka.broker, tmp_path)}
     with ExitStack() as cleanup:
         made = [Server(tmp_path / name, "/la", settings) for name in ("one", "two")]

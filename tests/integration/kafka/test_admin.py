@@ -12,7 +12,14 @@ import pytest
 from deploy.local.kafka import KafkaBroker
 from deploy.local.ports import free_port
 from directory.kafka.admin_client import ConfluentAdmin
-from directory.kafka.contract import AlreadySo, Done, Refused, Seen, Unknown, Wish
+from directory.kafka.admin_contract import (
+    AlreadyDone,
+    KafkaTopic,
+    OutcomeUnknown,
+    Rejected,
+    Succeeded,
+    TopicToCreate,
+)
 from resolver.errors import KafkaRefused, KafkaUnavailable
 from tests.conftest import SharedBroker
 from tests.support.reconciler import eventually, make
@@ -35,16 +42,19 @@ def test_a_topic_is_created_shown_configured_and_deleted(
     admin: ConfluentAdmin, kafka_broker: SharedBroker, prefix: str
 ) -> None:
     name = f"{prefix}.a"
-    make(admin, Wish(name, partitions=3, config={"retention.ms": "1000"}))
-    survey = admin.survey()
+    make(admin, TopicToCreate(name, partitions=3, config={"retention.ms": "1000"}))
+    survey = admin.describe_all()
     assert survey.cluster_id == admin.cluster_id() == kafka_broker.cluster_id
     seen = survey.topics[name]
     assert (seen.partitions, seen.replication_factor, seen.internal) == (3, 1, False)
     assert len(seen.topic_id) == 16
     assert admin.describe([name, f"{prefix}.none", "no/name"]) == {name: seen}
     assert admin.configs([name, f"{prefix}.none"]) == {name: {"retention.ms": "1000"}}
-    assert admin.delete([name, f"{prefix}.none"]) == {name: Done(), f"{prefix}.none": AlreadySo()}
-    eventually(lambda: name not in admin.survey().topics)
+    assert admin.delete([name, f"{prefix}.none"]) == {
+        name: Succeeded(),
+        f"{prefix}.none": AlreadyDone(),
+    }
+    eventually(lambda: name not in admin.describe_all().topics)
 
 
 def test_kafkas_own_topics_are_marked(admin: ConfluentAdmin, kafka_broker: SharedBroker) -> None:
@@ -54,7 +64,7 @@ def test_kafkas_own_topics_are_marked(admin: ConfluentAdmin, kafka_broker: Share
     consumer.subscribe(["nothing"])
     consumer.poll(5)
     consumer.close()
-    seen = admin.survey().topics["__consumer_offsets"]
+    seen = admin.describe_all().topics["__consumer_offsets"]
     assert seen.internal
 
 
@@ -62,35 +72,37 @@ def test_each_topic_has_its_own_outcome_in_kafkas_words(admin: ConfluentAdmin, p
     make(admin, f"{prefix}.there")
     outcomes = admin.create(
         [
-            Wish(f"{prefix}.good"),
-            Wish(f"{prefix}.there"),
-            Wish(f"{prefix}_there"),
-            Wish(f"{prefix}.rf", replication_factor=3),
-            Wish(f"{prefix}.config", config={"retention.ms": "soon"}),
-            Wish(f"{prefix}.unknown", config={"no.such.config": "1"}),
+            TopicToCreate(f"{prefix}.good"),
+            TopicToCreate(f"{prefix}.there"),
+            TopicToCreate(f"{prefix}_there"),
+            TopicToCreate(f"{prefix}.rf", replication_factor=3),
+            TopicToCreate(f"{prefix}.config", config={"retention.ms": "soon"}),
+            TopicToCreate(f"{prefix}.unknown", config={"no.such.config": "1"}),
         ]
     )
-    assert outcomes[f"{prefix}.good"] == Done()
-    assert outcomes[f"{prefix}.there"] == AlreadySo()
-    words = {
-        name.removeprefix(prefix): outcome.words
+    assert outcomes[f"{prefix}.good"] == Succeeded()
+    assert outcomes[f"{prefix}.there"] == AlreadyDone()
+    arguments = {
+        name.removeprefix(prefix): outcome.message
         for name, outcome in outcomes.items()
-        if isinstance(outcome, Refused)
+        if isinstance(outcome, Rejected)
     }
-    assert "collides with existing topic" in words["_there"]
-    assert "replication factor of 3 cannot be reached" in words[".rf"]
-    assert "Invalid value soon for configuration retention.ms" in words[".config"]
-    assert "no.such.config" in words[".unknown"]
+    assert "collides with existing topic" in arguments["_there"]
+    assert "replication factor of 3 cannot be reached" in arguments[".rf"]
+    assert "Invalid value soon for configuration retention.ms" in arguments[".config"]
+    assert "no.such.config" in arguments[".unknown"]
 
 
 def test_a_number_that_the_client_itself_refuses_spoils_no_other_topic(
     admin: ConfluentAdmin, prefix: str
 ) -> None:
-    outcomes = admin.create([Wish(f"{prefix}.good"), Wish(f"{prefix}.many", partitions=10_000_000)])
-    assert outcomes[f"{prefix}.good"] == Done()
+    outcomes = admin.create(
+        [TopicToCreate(f"{prefix}.good"), TopicToCreate(f"{prefix}.many", partitions=10_000_000)]
+    )
+    assert outcomes[f"{prefix}.good"] == Succeeded()
     refused = outcomes[f"{prefix}.many"]
-    assert isinstance(refused, Refused)
-    assert "num_partitions" in refused.words
+    assert isinstance(refused, Rejected)
+    assert "num_partitions" in refused.message
 
 
 def test_K9_asking_for_a_topic_never_makes_it(
@@ -100,8 +112,8 @@ def test_K9_asking_for_a_topic_never_makes_it(
         admin = ConfluentAdmin([broker.bootstrap])
         assert admin.describe(["ghost"]) == {}
         assert admin.configs(["ghost"]) == {}
-        assert admin.delete(["ghost"]) == {"ghost": AlreadySo()}
-        assert dict(admin.survey().topics) == {}
+        assert admin.delete(["ghost"]) == {"ghost": AlreadyDone()}
+        assert dict(admin.describe_all().topics) == {}
 
 
 def test_K8_a_client_is_recycled_and_the_next_one_does_not_know_what_the_first_asked(
@@ -143,22 +155,22 @@ def test_K10_nobody_at_the_address_is_unavailable_with_the_reason() -> None:
         admin = ConfluentAdmin([f"127.0.0.1:{port}"], timeout_seconds=1.0)
         for ask in (
             admin.cluster_id,
-            admin.survey,
+            admin.describe_all,
             lambda: admin.describe(["a"]),
             lambda: admin.configs(["a"]),
         ):
             with pytest.raises(KafkaUnavailable, match="Connection refused") as raised:
                 ask()
             assert str(port) in raised.value.message
-        assert isinstance(admin.create([Wish("a")])["a"], Unknown)
-        assert isinstance(admin.delete(["a"])["a"], Unknown)
+        assert isinstance(admin.create([TopicToCreate("a")])["a"], OutcomeUnknown)
+        assert isinstance(admin.delete(["a"])["a"], OutcomeUnknown)
 
 
 def test_a_server_that_accepts_and_says_nothing_is_unavailable_in_time() -> None:
     with TcpServer() as server:
         admin = ConfluentAdmin([server.address], timeout_seconds=1.0)
         with pytest.raises(KafkaUnavailable):
-            admin.survey()
+            admin.describe_all()
 
 
 def test_something_that_is_no_kafka_is_unavailable() -> None:
@@ -170,7 +182,7 @@ def test_something_that_is_no_kafka_is_unavailable() -> None:
     with Greeter() as server:
         admin = ConfluentAdmin([server.address], timeout_seconds=1.0)
         with pytest.raises(KafkaUnavailable):
-            admin.survey()
+            admin.describe_all()
 
 
 def test_a_broker_that_is_killed_and_comes_back_is_found_again(
@@ -179,23 +191,23 @@ def test_a_broker_that_is_killed_and_comes_back_is_found_again(
     with kafka_brokers() as broker:
         admin = ConfluentAdmin([broker.bootstrap], timeout_seconds=2.0)
         make(admin, "a")
-        before = admin.survey()
+        before = admin.describe_all()
         broker.kill()
         with pytest.raises(KafkaUnavailable):
-            admin.survey()
+            admin.describe_all()
         broker.start()
-        assert admin.survey() == before
+        assert admin.describe_all() == before
         broker.pause()
         with pytest.raises(KafkaUnavailable):
-            admin.survey()
+            admin.describe_all()
         broker.resume()
-        assert isinstance(admin.describe(["a"])["a"], Seen)
+        assert isinstance(admin.describe(["a"])["a"], KafkaTopic)
 
 
 def test_a_property_that_kafkas_client_does_not_know_is_refused_by_name() -> None:
     admin = ConfluentAdmin(["127.0.0.1:1"], properties={"no.such.property": "1"})
     with pytest.raises(KafkaRefused, match=r"no\.such\.property"):
-        admin.survey()
+        admin.describe_all()
 
 
 def test_observing_needs_only_describe_and_describe_configs(
@@ -225,7 +237,11 @@ def test_observing_needs_only_describe_and_describe_configs(
         'plain.PlainLoginModule required user_kdir="secret";',
     }
     with kafka_brokers(port=port, properties=properties) as broker:
-        make(ConfluentAdmin([broker.bootstrap]), Wish("a", config={"retention.ms": "1"}), "b")
+        make(
+            ConfluentAdmin([broker.bootstrap]),
+            TopicToCreate("a", config={"retention.ms": "1"}),
+            "b",
+        )
         bindings = [
             AclBinding(
                 ResourceType.TOPIC,
@@ -246,16 +262,18 @@ def test_observing_needs_only_describe_and_describe_configs(
             [listener], properties={**sasl, "sasl.username": "kdir", "sasl.password": "secret"}
         )
         assert observer.cluster_id() == broker.cluster_id
-        eventually(lambda: set(observer.survey().topics) == {"a"})  # rights arrive a moment later
+        eventually(
+            lambda: set(observer.describe_all().topics) == {"a"}
+        )  # rights arrive a moment later
         assert observer.configs(["a"]) == {"a": {"retention.ms": "1"}}
-        assert isinstance(observer.configs(["b"])["b"], Refused)
-        assert isinstance(observer.describe(["b"])["b"], Refused)
-        assert isinstance(observer.create([Wish("c")])["c"], Refused)
-        assert isinstance(observer.delete(["a"])["a"], Refused)
+        assert isinstance(observer.configs(["b"])["b"], Rejected)
+        assert isinstance(observer.describe(["b"])["b"], Rejected)
+        assert isinstance(observer.create([TopicToCreate("c")])["c"], Rejected)
+        assert isinstance(observer.delete(["a"])["a"], Rejected)
         stranger = ConfluentAdmin(
             [listener],
             properties={**sasl, "sasl.username": "kdir", "sasl.password": "wrong"},
             timeout_seconds=2,
         )
         with pytest.raises(KafkaUnavailable, match="Invalid username or password"):
-            stranger.survey()
+            stranger.describe_all()

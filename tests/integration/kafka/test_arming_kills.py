@@ -12,9 +12,9 @@ import pytest
 
 from deploy.local.kafka import KafkaBroker
 from directory.kafka.admin_client import ConfluentAdmin
-from directory.kafka.applying.pushed import mark_of
-from directory.kafka.armory import Armed
-from directory.kafka.contract import Wish
+from directory.kafka.admin_contract import TopicToCreate
+from directory.kafka.applying.last_applied_configs import load_armed_record
+from directory.kafka.arming_service import ArmingResult
 from tests.integration.kafka.test_pushing import MONTH, arm, armed, configs, put
 from tests.support.command_line import run
 from tests.support.crash_points import Crash, Mortal, Passages
@@ -32,7 +32,7 @@ def kafka(broker: KafkaBroker) -> ConfluentAdmin:
 
 
 def dies_while_it_arms(file: FilePath, bootstrap: str, plan: str, passages: Passages) -> bool:
-    """Whether a server that is asked to arm, and then carries it out, comes to its last passage."""
+    """True if a server that is asked to arm, and then carries it out, comes to its last passage."""
     here = World(
         file,
         lambda: Mortal(ConfluentAdmin([bootstrap]), passages, ASKED),
@@ -41,7 +41,7 @@ def dies_while_it_arms(file: FilePath, bootstrap: str, plan: str, passages: Pass
     )
     try:
         # So little time that it answers "under way", and goes on afterwards.
-        here.reconciler.armory.arm(WHERE, "configs", plan, timeout_seconds=1)
+        here.reconciler.arming_service.arm(WHERE, "configs", plan, timeout_seconds=1)
         here.settle()
     except Crash:
         return True
@@ -54,7 +54,7 @@ def dies_while_it_arms(file: FilePath, bootstrap: str, plan: str, passages: Pass
 def test_killed_at_any_step_of_arming_it_is_done_not_at_all_or_by_the_next(
     broker: KafkaBroker, kafka: ConfluentAdmin, tmp_path: FilePath
 ) -> None:
-    make(kafka, Wish("d.a", partitions=1), Wish("d.b", partitions=1), "far")
+    make(kafka, TopicToCreate("d.a", partitions=1), TopicToCreate("d.b", partitions=1), "far")
     before: dict[str, dict[str, str]] = {"d.a": {}, "d.b": {}}
     after = {"d.a": {"retention.ms": MONTH}, "d.b": {"retention.ms": MONTH}}
     died_unarmed = died_armed = 0
@@ -62,7 +62,7 @@ def test_killed_at_any_step_of_arming_it_is_done_not_at_all_or_by_the_next(
     with world(tmp_path / "first.db", admin_of(broker.bootstrap), **armed()) as here:
         here.sweep()
         put(here, "d", retention_ms=MONTH)
-        plan = here.reconciler.armory.plan(WHERE, "configs").plan
+        plan = here.reconciler.arming_service.plan(WHERE, "configs").plan
     for step in itertools.count(1):
         # Each time from where it began: Kafka has its defaults again by then.
         file = tmp_path / f"{step}.db"
@@ -74,7 +74,7 @@ def test_killed_at_any_step_of_arming_it_is_done_not_at_all_or_by_the_next(
             here.settle()
             snapshot = here.replica.snapshot
             entry_id = snapshot.find_directory(("d",)) or 0
-            node, mark = snapshot.node(entry_id), mark_of(snapshot, "configs", entry_id)
+            node, mark = snapshot.node(entry_id), load_armed_record(snapshot, "configs", entry_id)
             assert node is not None
             says = node.directory.policies.manage.get("configs")
             if mark is None:
@@ -87,9 +87,11 @@ def test_killed_at_any_step_of_arming_it_is_done_not_at_all_or_by_the_next(
                 died_armed += died
             # Whoever asked hears nothing, and asks the same again.
             if mark is None:
-                assert arm(here, "d") == Armed(2)
+                assert arm(here, "d") == ArmingResult(2)
             else:
-                again = here.reconciler.armory.arm(WHERE, "configs", plan, timeout_seconds=5)
+                again = here.reconciler.arming_service.arm(
+                    WHERE, "configs", plan, timeout_seconds=5
+                )
                 assert not again.left
             assert configs(kafka, "d.a", "d.b") == after
             # What kdir pushed is known to be its own: it is taken back, nothing else.
@@ -123,15 +125,15 @@ def test_a_server_killed_between_its_word_and_kafka_finishes_when_it_is_back(
     server = federation.start("/t", kafka=settings)
     eventually(lambda: server.status().topic_count == 8)
 
-    def kdir(*words: str) -> str:
-        ran = run([*words, "--at", server.address])
+    def kdir(*arguments: str) -> str:
+        ran = run([*arguments, "--at", server.address])
         assert ran.code == 0, ran.err
         return ran.out
 
     kdir("set", "/t/d", f"retention.ms={MONTH}")
     plan = kdir("arm", "/t/d", "--aspect", "configs", "-o", "name").strip()
-    words = ["arm", "/t/d", "--aspect", "configs", "--plan", plan, "--at", server.address]
-    assert "calls in progress" in run([*words, "--timeout", "2s"]).err
+    arguments = ["arm", "/t/d", "--aspect", "configs", "--plan", plan, "--at", server.address]
+    assert "calls in progress" in run([*arguments, "--timeout", "2s"]).err
     server.kill()
     made = sum(one == {"retention.ms": MONTH} for one in configs(kafka, *names).values())
     assert made < len(names)
@@ -139,6 +141,8 @@ def test_a_server_killed_between_its_word_and_kafka_finishes_when_it_is_back(
     wanted = {name: {"retention.ms": MONTH} for name in names}
     eventually(lambda: configs(kafka, *names) == wanted, 40)
     # Of those that were made before, the one that comes after knows that they are.
-    told = eventually(lambda: re.search(r"armed \S+ for configs: (\d) calls? made", run(words).err))
-    assert told is not None
-    assert int(told[1]) <= len(names) - made
+    reported = eventually(
+        lambda: re.search(r"armed \S+ for configs: (\d) calls? made", run(arguments).err)
+    )
+    assert reported is not None
+    assert int(reported[1]) <= len(names) - made

@@ -13,7 +13,7 @@ import pytest
 from deploy.local.kafka import KafkaBroker
 from resolver import Resolver
 from resolver.errors import Absent, InvalidArgument
-from resolver.kafka import Consumer, Producer, Received
+from resolver.kafka import Consumer, Producer, ReceivedMessage
 from tests.support.command_line import run
 from tests.support.federation import Federation, Server, eventually
 
@@ -48,8 +48,8 @@ def resolver(tree: Server) -> Iterator[Resolver]:
         yield one
 
 
-def received(consumer: Consumer, count: int) -> list[Received]:
-    found: list[Received] = []
+def received(consumer: Consumer, count: int) -> list[ReceivedMessage]:
+    found: list[ReceivedMessage] = []
 
     def all_there() -> bool:
         one = consumer.poll(0.2)
@@ -66,13 +66,13 @@ def test_one_producer_and_one_consumer_for_paths_of_two_clusters(
     resolver: Resolver,
 ) -> None:
     producer = Producer(resolver, {"linger.ms": 1})
-    told: list[Any] = []
+    reported: list[Any] = []
     for number in range(20):
         for path in ("/one/t", "/two/t"):
             value = f"{path} {number}".encode()
-            producer.produce(path, value, on_delivery=lambda error, _: told.append(error))
+            producer.produce(path, value, on_delivery=lambda error, _: reported.append(error))
     assert producer.flush() == 0
-    assert told == [None] * 40
+    assert reported == [None] * 40
     assert len(producer) == 0
 
     own = {"group.id": "by-path", "auto.offset.reset": "earliest", "enable.auto.commit": False}
@@ -176,5 +176,5 @@ def test_G11_a_producer_of_another_process_is_refused(resolver: Resolver) -> Non
             os._exit(0)
     os.waitpid(child, 0)
     os.close(write)
-    with os.fdopen(read, "rb") as said:
-        assert b"made by another process" in said.read()
+    with os.fdopen(read, "rb") as output:
+        assert b"made by another process" in output.read()

@@ -16,8 +16,8 @@ import pytest
 
 from deploy.local.kafka import KafkaBroker
 from directory.kafka.admin_client import ConfluentAdmin
-from directory.kafka.contract import Wish
-from directory.namespace.command import TopicNews
+from directory.kafka.admin_contract import TopicToCreate
+from directory.namespace.command import TopicObservation
 from tests.support.crash_points import ASKED, WRITTEN, Crash, Mortal, Passages
 from tests.support.reconciler import (
     MOUNT,
@@ -51,7 +51,7 @@ def prepare(file: FilePath, broker: KafkaBroker, kafka: ConfluentAdmin) -> None:
     make(kafka, "old", "older", "kept")
     with world(file, admin_of(broker.bootstrap)) as here:
         here.sweep()
-        make(kafka, Wish("theirs", partitions=2))
+        make(kafka, TopicToCreate("theirs", partitions=2))
         here.mkdir("d")
         here.create("d/a", partitions=2)
         here.create("b")
@@ -70,7 +70,7 @@ def check_finished(here: World, kafka: ConfluentAdmin) -> None:
         "theirs": "FAILED",
     }
     assert in_kafka(kafka) == {"d.a", "b", "kept", "theirs"}
-    topics, shown = here.topics(), kafka.survey().topics
+    topics, shown = here.topics(), kafka.describe_all().topics
     assert topics["d/a"].topic_id == shown["d.a"].topic_id
     assert (topics["d/a"].partitions, topics["b"].partitions) == (2, 1)
     assert "exists in Kafka" in topics["theirs"].provision_message
@@ -183,9 +183,9 @@ def test_a_topic_that_appears_between_look_and_create_is_not_ours(
     class Slow(ConfluentAdmin):
         """Somebody else is quicker, right before the request."""
 
-        def create(self, wishes: Any, still: Any = None) -> Any:
-            make(kafka, *(Wish(wish.name, partitions=7) for wish in wishes))
-            return super().create(wishes)
+        def create(self, desired_set: Any, still: Any = None) -> Any:
+            make(kafka, *(TopicToCreate(desired.name, partitions=7) for desired in desired_set))
+            return super().create(desired_set)
 
     with world(tmp_path / "store.db", lambda: Slow([broker.bootstrap])) as here:
         here.sweep()
@@ -201,21 +201,21 @@ def test_a_topic_that_appears_between_look_and_create_is_not_ours(
 def test_a_create_whose_answer_was_lost_is_ours(
     broker: KafkaBroker, kafka: ConfluentAdmin, tmp_path: FilePath
 ) -> None:
-    from directory.kafka.contract import Unknown
+    from directory.kafka.admin_contract import OutcomeUnknown
 
     class Deaf(ConfluentAdmin):
         """The request arrives, its answer does not."""
 
-        def create(self, wishes: Any, still: Any = None) -> Any:
-            super().create(wishes)
-            return {wish.name: Unknown("timed out") for wish in wishes}
+        def create(self, desired_set: Any, still: Any = None) -> Any:
+            super().create(desired_set)
+            return {desired.name: OutcomeUnknown("timed out") for desired in desired_set}
 
     with world(tmp_path / "store.db", lambda: Deaf([broker.bootstrap])) as here:
         here.sweep()
         here.create("x")
         here.settle()
         assert here.states() == {"x": "ACTIVE"}
-        assert here.topics()["x"].topic_id == kafka.survey().topics["x"].topic_id
+        assert here.topics()["x"].topic_id == kafka.describe_all().topics["x"].topic_id
 
 
 # -- two servers ---------------------------------------------------------------------------------
@@ -268,7 +268,9 @@ def test_S19_a_reconciler_that_lost_its_role_commits_nothing_more(
     assert other.reconciler.status().leader
     assert old.leadership.held(), "it believes that it leads"
     topic = one.topics()["a"]
-    news = TopicNews(path=MOUNT.child("a"), entry_id=topic.entry_id, provision_message="stale")
+    news = TopicObservation(
+        path=MOUNT.child("a"), entry_id=topic.entry_id, provision_message="stale"
+    )
     with pytest.raises((LeadershipLost, LostRace)):
         old.commits.record([news])
     with pytest.raises(LeadershipLost):

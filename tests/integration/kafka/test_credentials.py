@@ -46,29 +46,31 @@ def start(federation: Federation, broker: KafkaBroker, **kafka: Any) -> Server:
     return federation.start("/la/t", kafka=table)
 
 
-def told(server: Server) -> list[tuple[str, str, str]]:
-    """The listeners that clients are told."""
+def reported(server: Server) -> list[tuple[str, str, str]]:
+    """Returns the listeners that clients are told."""
     with Resolver(server.address) as resolver:
         listeners = resolver.resolve("/la/t/a").listeners
     return [(one.name, one.security_protocol, one.sasl_mechanism) for one in listeners]
 
 
-def said(server: Server, words: str) -> str:
-    """What it says of its Kafka, once that holds these words; a client gives up after 10 s."""
+def output(server: Server, arguments: str) -> str:
+    """Returns what it says of its Kafka, once that holds these words; a client gives up
+    after 10 s.
+    """
 
-    def heard() -> str:
+    def received() -> str:
         message = server.status().kafka.message
-        assert words in message, message
+        assert arguments in message, message
         return message
 
-    return eventually(heard, 60.0)
+    return eventually(received, 60.0)
 
 
 def check(server: Server) -> str:
-    """What ``kdir server --check`` says of its config."""
-    said = serve("--check", "--config", str(server.config))
-    assert said.returncode == 0, said.stderr
-    return said.stdout + said.stderr
+    """Returns what ``kdir server --check`` says of its config."""
+    output = serve("--check", "--config", str(server.config))
+    assert output.returncode == 0, output.stderr
+    return output.stdout + output.stderr
 
 
 def test_a_server_comes_in_by_password_and_tells_it_nobody(
@@ -79,8 +81,8 @@ def test_a_server_comes_in_by_password_and_tells_it_nobody(
     eventually(lambda: server.status().topic_count == 1)
     assert server.status().kafka.reachable
 
-    assert told(server) == [("default", "SASL_PLAINTEXT", "PLAIN")]
-    words = [
+    assert reported(server) == [("default", "SASL_PLAINTEXT", "PLAIN")]
+    arguments = [
         check(server),
         server.process.log.read_text(),
         *(
@@ -93,9 +95,9 @@ def test_a_server_comes_in_by_password_and_tells_it_nobody(
             )
         ),
     ]
-    assert f"kafka:  {guarded.bootstrap} by SASL_PLAINTEXT (PLAIN); may change" in words[0]
-    assert all(words)
-    assert not any(USERS.passwords["kdir"] in text for text in words)
+    assert f"kafka:  {guarded.bootstrap} by SASL_PLAINTEXT (PLAIN); may change" in arguments[0]
+    assert all(arguments)
+    assert not any(USERS.passwords["kdir"] in text for text in arguments)
 
     file.chmod(0o644)
     assert f"everybody on this machine may read it: chmod 600 {file}" in check(server)
@@ -107,13 +109,13 @@ def test_a_password_that_is_wrong_is_said_and_put_right_without_a_restart(
     right = guarded.client("kdir")
     file = put(tmp_path / "kafka.properties", {**right, "sasl.password": "a-wrong-one"})
     server = start(federation, guarded, properties_file=str(file))
-    text = said(server, "Authentication failed: Invalid username or password")
+    text = output(server, "Authentication failed: Invalid username or password")
     assert not server.status().kafka.reachable
     assert "a-wrong-one" not in text
     assert "a-wrong-one" not in server.process.log.read_text()
 
     file.write_text("sasl.pasword=x\n")
-    said(server, "unknown property 'sasl.pasword'; the nearest known one is 'sasl.password'")
+    output(server, "unknown property 'sasl.pasword'; the nearest known one is 'sasl.password'")
 
     put(file, right)
     eventually(lambda: server.status().kafka.reachable, 60.0)

@@ -10,7 +10,7 @@ import pytest
 
 from deploy.local.kafka import KafkaBroker
 from directory.kafka.admin_client import ConfluentAdmin
-from directory.kafka.contract import Outcome, Still, Unknown, Wish, always
+from directory.kafka.admin_contract import Outcome, OutcomeUnknown, Still, TopicToCreate, always
 from directory.namespace.keys import LEVEL, detached_key
 from directory.store.base import Put
 from tests.support.acls import arm, grant, shown
@@ -53,14 +53,14 @@ def test_a_topic_made_while_its_acls_wait_is_neither_taken_nor_deleted(
         here.mkdir("search")
         grant(here, "search", "allow bob read")
         here.create("search/clicks")
-        here.reconciler.step()
+        here.reconciler.run_once()
         waiting = here.topics()["search/clicks"]
         assert waiting.provision_message.startswith("its ACLs wait"), waiting
         assert waiting.provision_attempt == ""
 
         make(kafka, "search.clicks")
         produce(guarded, "search.clicks", 50)
-        theirs = kafka.survey().topics["search.clicks"].topic_id
+        theirs = kafka.describe_all().topics["search.clicks"].topic_id
         here.sweep()
         found = here.topics()["search/clicks"]
         assert found.provision.name == "FAILED"
@@ -68,7 +68,7 @@ def test_a_topic_made_while_its_acls_wait_is_neither_taken_nor_deleted(
         here.remove("search/clicks")
         here.sweep()
         here.sweep()
-        assert kafka.survey().topics["search.clicks"].topic_id == theirs
+        assert kafka.describe_all().topics["search.clicks"].topic_id == theirs
         assert message_count(guarded, "search.clicks") == 50
 
 
@@ -83,7 +83,7 @@ def produce(broker: KafkaBroker, topic: str, count: int) -> None:
 
 
 def message_count(broker: KafkaBroker, topic: str) -> int:
-    """How many of them are there, by the offsets of partition 0."""
+    """Returns how many of them are there, by the offsets of partition 0."""
     from confluent_kafka import Consumer, TopicPartition
 
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "unused"})
@@ -97,9 +97,9 @@ def message_count(broker: KafkaBroker, topic: str) -> int:
 class LosesRequests(ConfluentAdmin):
     """What it is asked to make does not arrive, and nobody can say so."""
 
-    def create(self, wishes: Any, still: Still = always) -> dict[str, Outcome]:
+    def create(self, desired_set: Any, still: Still = always) -> dict[str, Outcome]:
         still()
-        return {wish.name: Unknown("timed out") for wish in wishes}
+        return {desired.name: OutcomeUnknown("timed out") for desired in desired_set}
 
 
 def test_a_removal_restored_from_a_backup_does_not_delete_what_was_made_since(
@@ -116,16 +116,16 @@ def test_a_removal_restored_from_a_backup_does_not_delete_what_was_made_since(
         here.settle()
         assert here.nothing_left_to_reap()
 
-    make(kafka, Wish("x"))
+    make(kafka, TopicToCreate("x"))
     produce(guarded, "x", 50)
-    theirs = kafka.survey().topics["x"].topic_id
+    theirs = kafka.describe_all().topics["x"].topic_id
     put_back(backup, f"sqlite:///{file}")
     with world(file, admin_of(guarded.bootstrap), **settings()) as again:
         assert [one.physical_name for one in again.removed()] == ["x"]
         again.sweep()
         again.settle()
         assert again.nothing_left_to_reap()
-        assert kafka.survey().topics["x"].topic_id == theirs
+        assert kafka.describe_all().topics["x"].topic_id == theirs
         assert message_count(guarded, "x") == 50
         assert again.replica.snapshot.fact(detached_key("x")) == theirs
         assert "x" not in again.topics()

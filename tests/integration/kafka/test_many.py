@@ -24,8 +24,8 @@ def federation(tmp_path: FilePath) -> Iterator[Federation]:
         yield made
 
 
-def kdir(server: Server, *words: str) -> str:
-    ran = run([*words, "--at", server.address])
+def kdir(server: Server, *arguments: str) -> str:
+    ran = run([*arguments, "--at", server.address])
     assert ran.code == 0, ran.err
     return ran.out
 

@@ -9,7 +9,7 @@ import pytest
 
 from deploy.local.kafka import KafkaBroker
 from directory.kafka.admin_client import ConfluentAdmin
-from directory.kafka.contract import Done, Wish
+from directory.kafka.admin_contract import Succeeded, TopicToCreate
 from tests.support.reconciler import eventually, in_kafka
 from tests.support.reconciler_memory import look
 
@@ -26,8 +26,8 @@ def test_a_look_at_all_topics_leaves_nothing_in_memory(
     topics, looks, limit_mib = (2_000, 2_000, 8) if soak_seconds > 60 else (500, 160, 3)
     with kafka_brokers() as broker:
         admin = ConfluentAdmin([broker.bootstrap], timeout_seconds=60)
-        wishes = [Wish(f"team.area.topic-{number:05}") for number in range(topics)]
-        assert set(admin.create(wishes).values()) == {Done()}
+        desired_set = [TopicToCreate(f"team.area.topic-{number:05}") for number in range(topics)]
+        assert set(admin.create(desired_set).values()) == {Succeeded()}
         eventually(lambda: len(in_kafka(admin)) == topics)
         marks = look(broker.bootstrap, tmp_path / "store.db", looks)
     assert marks[-1].looks - marks[0].looks >= looks

@@ -12,7 +12,7 @@ import pytest
 from deploy.local.kafka import KafkaBroker
 from deploy.local.ports import free_port
 from directory.kafka.admin_client import ConfluentAdmin
-from directory.store.base import StoreAway
+from directory.store.base import StoreUnreachable
 from tests.conftest import SharedBroker
 from tests.support.reconciler import admin_of, eventually, in_kafka, make, world
 
@@ -77,7 +77,7 @@ def test_a_store_that_is_away_holds_the_reconciler_up_and_no_longer(
     kafka_broker: SharedBroker, tmp_path: FilePath, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def away(*_: object) -> NoReturn:
-        raise StoreAway("its disk is gone")
+        raise StoreUnreachable("its disk is gone")
 
     kafka = ConfluentAdmin([kafka_broker.bootstrap])
     with world(tmp_path / "store.db", admin_of(kafka_broker.bootstrap)) as here:
@@ -96,7 +96,7 @@ def test_it_backs_off_while_kafka_is_away_and_a_wish_does_not_hurry_it(tmp_path:
     with world(tmp_path / "store.db", admin_of(f"127.0.0.1:{free_port()}", 0.2)) as here:
         delays = []
         for _ in range(7):
-            delays.append(here.reconciler.step())
+            delays.append(here.reconciler.run_once())
             here.now += delays[-1]
         assert delays[0] <= 0.5
         assert max(delays) <= 10
@@ -104,5 +104,5 @@ def test_it_backs_off_while_kafka_is_away_and_a_wish_does_not_hurry_it(tmp_path:
         here.create("wished")
         here.now -= 3  # not yet time
         before = here.reconciler._health
-        assert 0 < here.reconciler.step() <= 10
+        assert 0 < here.reconciler.run_once() <= 10
         assert here.reconciler._health is before, "Kafka was not asked"

@@ -11,12 +11,16 @@ import pytest
 from kdir.v1 import federation_pb2
 
 from deploy.local.kafka import KafkaBroker
-from directory.federation import facts
+from directory.federation import parent_state
 from directory.kafka.admin_client import ConfluentAdmin
+from directory.kafka.admin_contract import ConfigChange, Succeeded, TopicToCreate
 from directory.kafka.applying import config_applier
-from directory.kafka.applying.pushed import NOTHING_PUSHED, attention, pushed_of
-from directory.kafka.armory import Armed
-from directory.kafka.contract import Alteration, Done, Wish
+from directory.kafka.applying.last_applied_configs import (
+    NOTHING_PUSHED,
+    config_issues,
+    load_applied_topic,
+)
+from directory.kafka.arming_service import ArmingResult
 from directory.namespace.command import UpdateEntry
 from directory.namespace.entry import NO_POLICIES, Kind, Policies
 from directory.wire.entry_codec import policies_to_proto
@@ -65,14 +69,14 @@ def _field(key: str) -> str:
     return f"policies.topic_config.{key.replace('_', '.')}"
 
 
-def arm(here: World, path: str = "") -> Armed:
+def arm(here: World, path: str = "") -> ArmingResult:
     """Reads the plan, and arms by it, while the reconciler works."""
     where = MOUNT.join(path.split("/")) if path else MOUNT
-    plan = here.reconciler.armory.plan(where, "configs")
-    found: list[Armed] = []
+    plan = here.reconciler.arming_service.plan(where, "configs")
+    found: list[ArmingResult] = []
     asks = threading.Thread(
         target=lambda: found.append(
-            here.reconciler.armory.arm(where, "configs", plan.plan, timeout_seconds=20)
+            here.reconciler.arming_service.arm(where, "configs", plan.plan, timeout_seconds=20)
         )
     )
     asks.start()
@@ -84,7 +88,7 @@ def arm(here: World, path: str = "") -> Armed:
 
 def calls(here: World, path: str = "") -> list[tuple[str, str, str | None, str | None]]:
     where = MOUNT.join(path.split("/")) if path else MOUNT
-    plan = here.reconciler.armory.plan(where, "configs")
+    plan = here.reconciler.arming_service.plan(where, "configs")
     return [(one.resource, one.key, one.before, one.after) for one in plan.calls]
 
 
@@ -96,7 +100,7 @@ def configs(kafka: ConfluentAdmin, *names: str) -> dict[str, dict[str, str]]:
 def tamper(kafka: ConfluentAdmin, name: str, **values: str | None) -> None:
     """Somebody changes configs with another tool."""
     changes = {key.replace("_", "."): value for key, value in values.items()}
-    assert kafka.alter([Alteration(name, changes)]) == {name: Done()}
+    assert kafka.alter_configs([ConfigChange(name, changes)]) == {name: Succeeded()}
 
 
 def inherit(here: World, incarnation: str = "one", **changes: str) -> None:
@@ -105,13 +109,15 @@ def inherit(here: World, incarnation: str = "one", **changes: str) -> None:
     level = federation_pb2.InheritedLevel(
         path="/la", policies=policies_to_proto(Policies(topic_config=values))
     )
-    said = federation_pb2.Inherited(levels=[level], revision=5, incarnation=incarnation)
-    here.writer.put_facts(facts.inherited_writes(here.replica.snapshot, said, 1))
+    output = federation_pb2.Inherited(levels=[level], revision=5, incarnation=incarnation)
+    here.writer.put_facts(parent_state.inherited_writes(here.replica.snapshot, output, 1))
 
 
 def welcome(here: World) -> None:
-    told = federation_pb2.Welcome(parent_cluster_id="kc-la", mount=str(MOUNT), parent_mount="/la")
-    here.writer.put_facts(facts.welcome_writes(here.replica.snapshot, told, 1))
+    reported = federation_pb2.Welcome(
+        parent_cluster_id="kc-la", mount=str(MOUNT), parent_mount="/la"
+    )
+    here.writer.put_facts(parent_state.welcome_writes(here.replica.snapshot, reported, 1))
 
 
 # -- arming ----------------------------------------------------------------------------------------
@@ -122,9 +128,9 @@ def test_nothing_changes_before_it_is_armed_and_then_exactly_what_the_plan_said(
 ) -> None:
     make(
         kafka,
-        Wish("search.clicks", config={"retention.ms": WEEK, "segment.bytes": "2097152"}),
+        TopicToCreate("search.clicks", config={"retention.ms": WEEK, "segment.bytes": "2097152"}),
         "search.views",
-        Wish("orders", config={"retention.ms": WEEK}),
+        TopicToCreate("orders", config={"retention.ms": WEEK}),
     )
     here.sweep()
     before = configs(kafka, "search.clicks", "search.views", "orders")
@@ -137,7 +143,7 @@ def test_nothing_changes_before_it_is_armed_and_then_exactly_what_the_plan_said(
         ("search.views", "retention.ms", None, MONTH),
     ]
     assert configs(kafka, "search.clicks", "search.views", "orders") == before
-    assert arm(here, "search") == Armed(2)
+    assert arm(here, "search") == ArmingResult(2)
     assert configs(kafka, "search.clicks", "search.views", "orders") == {
         "search.clicks": {"retention.ms": MONTH, "segment.bytes": "2097152"},
         "search.views": {"retention.ms": MONTH},
@@ -153,13 +159,13 @@ def test_a_plan_that_is_another_by_now_is_refused_and_says_what_changed(
     make(kafka, "a", "b")
     here.sweep()
     put(here, "", retention_ms=MONTH)
-    armory = here.reconciler.armory
-    plan = armory.plan(MOUNT, "configs")
+    arming_service = here.reconciler.arming_service
+    plan = arming_service.plan(MOUNT, "configs")
     tamper(kafka, "b", retention_ms=WEEK)
     with pytest.raises(EtagMismatch, match=rf"b retention.ms: \(default\) → {MONTH}, now {WEEK} "):
-        armory.arm(MOUNT, "configs", plan.plan)
+        arming_service.arm(MOUNT, "configs", plan.plan)
     with pytest.raises(EtagMismatch, match="2 calls now"):
-        armory.arm(MOUNT, "configs", "000000")
+        arming_service.arm(MOUNT, "configs", "000000")
     here.settle()
     assert configs(kafka, "a", "b") == {"a": {}, "b": {"retention.ms": WEEK}}
 
@@ -171,7 +177,7 @@ def test_beyond_the_ceiling_nothing_is_armed(
     with world(tmp_path / "store.db", admin_of(broker.bootstrap)) as here:
         here.sweep()
         with pytest.raises(AboveCeiling, match="configs"):
-            here.reconciler.armory.plan(MOUNT, "configs")
+            here.reconciler.arming_service.plan(MOUNT, "configs")
 
 
 # -- pushing ---------------------------------------------------------------------------------------
@@ -198,7 +204,7 @@ def test_what_is_set_above_reaches_kafka_and_nearer_words_hold(
 def test_unset_takes_back_what_kdir_pushed_and_only_that(
     here: World, kafka: ConfluentAdmin
 ) -> None:
-    make(kafka, "a", Wish("theirs", config={"retention.ms": MONTH, "flush.ms": "1000"}))
+    make(kafka, "a", TopicToCreate("theirs", config={"retention.ms": MONTH, "flush.ms": "1000"}))
     here.sweep()
     put(here, "", retention_ms=MONTH, segment_ms="3600000")
     arm(here)
@@ -214,16 +220,16 @@ def test_unset_takes_back_what_kdir_pushed_and_only_that(
 
 
 def test_partitions_grow_and_never_shrink(here: World, kafka: ConfluentAdmin) -> None:
-    make(kafka, Wish("d.small", partitions=2), Wish("d.big", partitions=5))
+    make(kafka, TopicToCreate("d.small", partitions=2), TopicToCreate("d.big", partitions=5))
     here.sweep()
     put(here, "d", partitions=3)
     assert calls(here, "d") == [("d.small", "partitions", "2", "3")]
-    assert arm(here, "d") == Armed(1)
-    shown = kafka.survey().topics
+    assert arm(here, "d") == ArmingResult(1)
+    shown = kafka.describe_all().topics
     assert (shown["d.small"].partitions, shown["d.big"].partitions) == (3, 5)
     put(here, "d", partitions=4)
     here.settle()
-    assert kafka.survey().topics["d.small"].partitions == 4
+    assert kafka.describe_all().topics["d.small"].partitions == 4
     assert here.topics()["d/small"].partitions == 4
 
 
@@ -233,14 +239,14 @@ def test_P6_what_was_pushed_to_a_topic_goes_with_it(here: World, kafka: Confluen
     put(here, "a", Kind.TOPIC, retention_ms=DAY)
     arm(here)
     entry_id = here.topics()["a"].entry_id
-    assert pushed_of(here.replica.snapshot, entry_id) != NOTHING_PUSHED
+    assert load_applied_topic(here.replica.snapshot, entry_id) != NOTHING_PUSHED
     here.remove("a")
     here.settle()
     here.create("a")
     here.settle()
-    anew = here.topics()["a"].physical_name  # another one, for a while after the first
-    assert configs(kafka, anew) == {anew: {}}
-    assert pushed_of(here.replica.snapshot, entry_id) == NOTHING_PUSHED
+    again = here.topics()["a"].physical_name  # another one, for a while after the first
+    assert configs(kafka, again) == {again: {}}
+    assert load_applied_topic(here.replica.snapshot, entry_id) == NOTHING_PUSHED
     assert here.topics()["a"].policies == NO_POLICIES
 
 
@@ -282,7 +288,7 @@ def test_kafkas_refusal_is_kept_and_not_asked_again_until_something_is_new(
     done = arm(here)
     assert "remote" in done.message.lower()
     assert configs(kafka, "a", "b") == {"a": {}, "b": {"flush.ms": "1000"}}
-    noted = attention(here.replica.snapshot, here.topics()["a"].entry_id)
+    noted = config_issues(here.replica.snapshot, here.topics()["a"].entry_id)
     assert noted == {"flush.ms": "rejected", "remote.storage.enable": "rejected"}
     put(here, "a", Kind.TOPIC, remote_storage_enable=None)
     here.settle()
@@ -323,14 +329,14 @@ def test_what_somebody_puts_back_three_times_is_contested_and_left_until_it_is_a
             here.settle()
             assert configs(kafka, "a") == {"a": {"retention.ms": MONTH if mended else WEEK}}
         entry_id = here.topics()["a"].entry_id
-        assert attention(here.replica.snapshot, entry_id) == {"retention.ms": "contested"}
+        assert config_issues(here.replica.snapshot, entry_id) == {"retention.ms": "contested"}
         assert here.reconciler.status().contested_count == 1
         tamper(kafka, "a", flush_ms="5")
         here.sweep()
         here.settle()
         assert configs(kafka, "a") == {"a": {"retention.ms": WEEK, "flush.ms": "5"}}
 
-        assert arm(here) == Armed(1)
+        assert arm(here) == ArmingResult(1)
         assert configs(kafka, "a")["a"]["retention.ms"] == MONTH
         assert here.reconciler.status().contested_count == 0
 
@@ -341,7 +347,11 @@ def test_what_somebody_puts_back_three_times_is_contested_and_left_until_it_is_a
 def test_what_a_mount_brings_waits_where_it_would_delete_data_and_arming_releases_it(
     here: World, kafka: ConfluentAdmin
 ) -> None:
-    make(kafka, Wish("a", config={"retention.ms": MONTH}), Wish("b", config={"retention.ms": DAY}))
+    make(
+        kafka,
+        TopicToCreate("a", config={"retention.ms": MONTH}),
+        TopicToCreate("b", config={"retention.ms": DAY}),
+    )
     here.sweep()
     arm(here)
     welcome(here)
@@ -352,10 +362,10 @@ def test_what_a_mount_brings_waits_where_it_would_delete_data_and_arming_release
         "b": {"retention.ms": WEEK, "flush.ms": "1000"},
     }
     entry_id = here.topics()["a"].entry_id
-    assert attention(here.replica.snapshot, entry_id) == {"retention.ms": "needs-approval"}
+    assert config_issues(here.replica.snapshot, entry_id) == {"retention.ms": "needs-approval"}
     assert here.reconciler.status().waiting_count == 1
     assert calls(here) == [("a", "retention.ms", MONTH, WEEK)]
-    assert arm(here) == Armed(1)
+    assert arm(here) == ArmingResult(1)
     assert configs(kafka, "a")["a"]["retention.ms"] == WEEK
     assert here.reconciler.status().waiting_count == 0
 
@@ -376,7 +386,7 @@ def test_what_an_ancestor_sets_is_pushed_and_its_restore_waits(
     assert configs(kafka, "a") == {"a": {"retention.ms": WEEK}}
     # Restored to what holds nowhere any more: gone is not empty either.
     here.writer.put_facts(
-        facts.inherited_writes(
+        parent_state.inherited_writes(
             here.replica.snapshot, federation_pb2.Inherited(incarnation="again"), 1
         )
     )
@@ -404,7 +414,7 @@ def test_P3_what_is_not_loaded_is_not_empty_and_nothing_is_pushed_or_made(
         assert "no parent has told" in here.topics()["new"].provision_message
         assert "no parent has told" in here.reconciler.status().message
         with pytest.raises(NotReady, match="no parent has told"):
-            here.reconciler.armory.plan(MOUNT, "configs")
+            here.reconciler.arming_service.plan(MOUNT, "configs")
 
         welcome(here)
         inherit(here, flush_ms="1000")
@@ -451,7 +461,7 @@ WRITTEN = frozenset({"execute", "put_facts"})
 def test_killed_at_any_call_the_next_one_finishes_and_nothing_is_taken_for_somebody_elses(
     broker: KafkaBroker, kafka: ConfluentAdmin, tmp_path: FilePath
 ) -> None:
-    make(kafka, "d.a", Wish("d.b", partitions=1))
+    make(kafka, "d.a", TopicToCreate("d.b", partitions=1))
 
     def begin(file: FilePath) -> None:
         with world(file, admin_of(broker.bootstrap), **armed()) as here:

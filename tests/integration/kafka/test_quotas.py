@@ -10,7 +10,7 @@ import pytest
 
 from deploy.local.kafka import KafkaBroker
 from directory.kafka.admin_client import ConfluentAdmin
-from directory.kafka.contract import Wish
+from directory.kafka.admin_contract import TopicToCreate
 from directory.namespace.command import UpdateEntry
 from directory.namespace.entry import Kind
 from resolver.errors import QuotaExceeded
@@ -39,11 +39,16 @@ def put(here: World, path: str, kind: Kind = Kind.DIRECTORY, **policies: int | N
 
 
 def partitions(kafka: ConfluentAdmin) -> dict[str, int]:
-    return {name: seen.partitions for name, seen in kafka.survey().topics.items()}
+    return {name: seen.partitions for name, seen in kafka.describe_all().topics.items()}
 
 
 def test_inherited_growth_comes_as_far_as_there_is_room(here: World, kafka: ConfluentAdmin) -> None:
-    make(kafka, Wish("d.a", partitions=1), Wish("d.b", partitions=1), Wish("d.c", partitions=1))
+    make(
+        kafka,
+        TopicToCreate("d.a", partitions=1),
+        TopicToCreate("d.b", partitions=1),
+        TopicToCreate("d.c", partitions=1),
+    )
     here.sweep()
     put(here, "d", max_partitions=6)
     put(here, "d", partitions=3)
@@ -69,7 +74,7 @@ def test_inherited_growth_comes_as_far_as_there_is_room(here: World, kafka: Conf
 def test_growth_that_had_no_room_comes_once_something_else_is_gone(
     here: World, kafka: ConfluentAdmin
 ) -> None:
-    make(kafka, Wish("d.a", partitions=3), Wish("d.b", partitions=3))
+    make(kafka, TopicToCreate("d.a", partitions=3), TopicToCreate("d.b", partitions=3))
     here.sweep()
     put(here, "d", max_partitions=6, partitions=4)
     arm(here, "d")
@@ -88,7 +93,7 @@ def test_growth_that_had_no_room_comes_once_something_else_is_gone(
 def test_killed_at_any_step_of_growing_the_next_one_finishes(
     broker: KafkaBroker, kafka: ConfluentAdmin, tmp_path: FilePath
 ) -> None:
-    make(kafka, Wish("d.a", partitions=1), Wish("d.b", partitions=1))
+    make(kafka, TopicToCreate("d.a", partitions=1), TopicToCreate("d.b", partitions=1))
     file = tmp_path / "store.db"
     with world(file, admin_of(broker.bootstrap), **armed()) as here:
         here.sweep()
@@ -110,7 +115,7 @@ def test_killed_at_any_step_of_growing_the_next_one_finishes(
 
 
 def dies(file: FilePath, bootstrap: str, passages: Passages) -> bool:
-    """Whether a reconciler that works until all is done comes to its last passage."""
+    """True if a reconciler that works until all is done comes to its last passage."""
     dying = World(
         file,
         lambda: Mortal(ConfluentAdmin([bootstrap]), passages, ASKED),

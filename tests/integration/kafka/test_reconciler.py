@@ -9,10 +9,10 @@ import pytest
 
 from deploy.local.kafka import KafkaBroker
 from directory.kafka.admin_client import ConfluentAdmin
-from directory.kafka.contract import Seen, Wish
+from directory.kafka.admin_contract import KafkaTopic, TopicToCreate
+from directory.namespace.adoption_mapping import MappingRule
 from directory.namespace.command import UpdateEntry
 from directory.namespace.entry import Kind, Policies, Provision
-from directory.namespace.mapping import MappingRule
 from resolver.errors import (
     Absent,
     InvalidArgument,
@@ -53,9 +53,9 @@ def here(broker: KafkaBroker, tmp_path: FilePath) -> Iterator[World]:
 def test_existing_topics_are_adopted_flat_and_nothing_changes_in_kafka(
     here: World, kafka: ConfluentAdmin, broker: KafkaBroker
 ) -> None:
-    make(kafka, Wish("search.clicks", partitions=3, config={"retention.ms": "1000"}))
+    make(kafka, TopicToCreate("search.clicks", partitions=3, config={"retention.ms": "1000"}))
     make(kafka, "orders", "a..b", "__system")
-    before, configs = kafka.survey(), kafka.configs(["search.clicks"])
+    before, configs = kafka.describe_all(), kafka.configs(["search.clicks"])
     here.sweep()
     topics = here.topics()
     assert here.states() == {"a..b": "ACTIVE", "orders": "ACTIVE", "search.clicks": "ACTIVE"}
@@ -65,7 +65,7 @@ def test_existing_topics_are_adopted_flat_and_nothing_changes_in_kafka(
     assert (clicks.partitions, clicks.replication_factor) == (3, 1)
     assert dict(clicks.observed_config) == {"retention.ms": "1000"}
     assert here.facts.pinned == broker.cluster_id
-    assert (kafka.survey(), kafka.configs(["search.clicks"])) == (before, configs)
+    assert (kafka.describe_all(), kafka.configs(["search.clicks"])) == (before, configs)
 
 
 def test_names_are_split_where_the_config_says_and_stay_flat_where_that_makes_no_path(
@@ -84,13 +84,13 @@ def test_rules_map_and_can_be_read_before_and_hold_for_later_topics(
     make(kafka, "prod.search.clicks", "prod.orders", "tmp.x", "other")
     here.sweep()
     rules = [
-        MappingRule.of("tmp.*", ignore=True),
-        MappingRule.of("prod.*", split_on=".", strip_prefix="prod.", into="live"),
+        MappingRule.from_fields("tmp.*", ignore=True),
+        MappingRule.from_fields("prod.*", split_on=".", strip_prefix="prod.", into="live"),
     ]
     plan = here.reconciler.adopt(rules, True, True).rows
-    told = {one.physical_name: (one.action, str(one.path), one.rule) for one in plan}
-    assert told["prod.search.clicks"] == ("move", "/la/t/live/search/clicks", 2)
-    assert told["other"][0] == "keep"
+    reported = {one.physical_name: (one.action, str(one.path), one.rule) for one in plan}
+    assert reported["prod.search.clicks"] == ("move", "/la/t/live/search/clicks", 2)
+    assert reported["other"][0] == "keep"
     assert "prod.orders" in here.topics()
 
     here.reconciler.adopt(rules, False, True)
@@ -106,7 +106,10 @@ def test_a_thousand_topics_are_adopted_in_one_round_with_their_configs(
 ) -> None:
     make(
         kafka,
-        *(Wish(f"t.{number}", config={"retention.ms": str(number + 1)}) for number in range(1_000)),
+        *(
+            TopicToCreate(f"t.{number}", config={"retention.ms": str(number + 1)})
+            for number in range(1_000)
+        ),
     )
     here.sweep()
     topics = here.topics()
@@ -126,16 +129,16 @@ def test_topics_made_behind_our_back_are_adopted_and_deleted_ones_shown_missing(
     here.sweep()
     assert here.states() == {"a": "MISSING", "b": "ACTIVE", "c": "ACTIVE"}
     assert here.reconciler.status().missing_count == 1
-    make(kafka, Wish("a"))
+    make(kafka, TopicToCreate("a"))
     here.sweep()
     assert here.states()["a"] == "REPLACED"
     (drift,) = here.reconciler.drift(MOUNT)
     assert (str(drift.path), drift.field) == ("/la/t/a", "topic_id")
-    assert drift.wanted != drift.found
+    assert drift.expected != drift.actual
     # An operator accepts the new one.
     here.reconciler.adopt([], False, False)
     assert here.states()["a"] == "ACTIVE"
-    assert here.topics()["a"].topic_id == kafka.survey().topics["a"].topic_id
+    assert here.topics()["a"].topic_id == kafka.describe_all().topics["a"].topic_id
     assert here.reconciler.drift(MOUNT) == []
 
 
@@ -149,7 +152,7 @@ def test_partitions_and_configs_changed_behind_our_back_are_recorded(
         NewPartitions,
     )
 
-    here.reconciler.step()
+    here.reconciler.run_once()
     here.create("a", partitions=1, policies=Policies(topic_config={"retention.ms": "1000"}))
     here.settle()
     assert here.topics()["a"].drift_count == 0
@@ -164,7 +167,7 @@ def test_partitions_and_configs_changed_behind_our_back_are_recorded(
     topic = here.topics()["a"]
     assert (topic.partitions, topic.drift_count) == (4, 1)
     (drift,) = here.reconciler.drift(MOUNT)
-    assert (drift.field, drift.wanted, drift.found) == ("config[retention.ms]", "1000", "5")
+    assert (drift.field, drift.expected, drift.actual) == ("config[retention.ms]", "1000", "5")
     assert here.reconciler.status().drift_count == 1
     assert kafka.configs(["a"]) == {"a": {"retention.ms": "5"}}, "drift is shown, not mended"
 
@@ -175,7 +178,7 @@ def test_partitions_and_configs_changed_behind_our_back_are_recorded(
 def test_a_wish_becomes_a_topic_with_its_numbers_and_configs(
     here: World, kafka: ConfluentAdmin
 ) -> None:
-    here.reconciler.step()
+    here.reconciler.run_once()
     here.mkdir("search")
     here.create(
         "search/clicks", partitions=6, policies=Policies(topic_config={"retention.ms": "1000"})
@@ -185,7 +188,7 @@ def test_a_wish_becomes_a_topic_with_its_numbers_and_configs(
     here.settle()
     topic = here.topics()["search/clicks"]
     seen = kafka.describe(["search.clicks"])["search.clicks"]
-    assert isinstance(seen, Seen)
+    assert isinstance(seen, KafkaTopic)
     assert (topic.provision, topic.topic_id, topic.partitions) == (
         Provision.ACTIVE,
         seen.topic_id,
@@ -216,7 +219,7 @@ def test_the_running_reconciler_makes_a_new_topic_without_waiting_for_its_sweep(
 def test_what_kafka_refuses_is_failed_in_its_words_and_stays_so(
     here: World, kafka: ConfluentAdmin
 ) -> None:
-    here.reconciler.step()
+    here.reconciler.run_once()
     here.create("rf", replication_factor=3)
     # Of Kafka until 3.9, so that we take it and a broker of 4.x does not.
     old = {"message.format.version": "3.0-IV1"}
@@ -246,8 +249,8 @@ def test_what_kafka_refuses_is_failed_in_its_words_and_stays_so(
 def test_a_topic_that_is_in_kafka_already_is_not_ours_until_adopted(
     here: World, kafka: ConfluentAdmin
 ) -> None:
-    here.reconciler.step()
-    make(kafka, Wish("mine", partitions=2))
+    here.reconciler.run_once()
+    make(kafka, TopicToCreate("mine", partitions=2))
     here.create("mine", partitions=5)  # before any sweep saw it
     here.settle()
     topic = here.topics()["mine"]
@@ -269,7 +272,7 @@ def test_a_wish_that_is_older_than_a_lower_ceiling_is_failed_not_kept_for_later(
 ) -> None:
     admin = admin_of(broker.bootstrap)
     with world(tmp_path / "store.db", admin) as before:
-        before.reconciler.step()
+        before.reconciler.run_once()
         before.create("late")
     with world(tmp_path / "store.db", admin, ceiling=frozenset()) as here:
         here.settle()
@@ -315,7 +318,7 @@ def test_without_the_delete_aspect_a_removed_topic_is_left_alone_and_stays_out(
         assert rows == {"a": "detached", "b": "keep"}
         # Made anew behind our back it is another topic, and adopted as such.
         drop(kafka, "a")
-        make(kafka, Wish("a"))
+        make(kafka, TopicToCreate("a"))
         here.sweep()
         assert here.states() == {"a": "ACTIVE", "b": "ACTIVE"}
 
@@ -343,18 +346,18 @@ def test_a_topic_that_was_replaced_in_kafka_survives_the_removal_of_its_entry(
     make(kafka, "a")
     here.sweep()
     drop(kafka, "a")
-    make(kafka, Wish("a", partitions=7))
+    make(kafka, TopicToCreate("a", partitions=7))
     here.remove("a")  # kdir has not seen yet that it is another one
     here.settle()
     seen = kafka.describe(["a"])["a"]
-    assert isinstance(seen, Seen)
+    assert isinstance(seen, KafkaTopic)
     assert seen.partitions == 7
     here.sweep()
     assert here.topics()["a"].topic_id == seen.topic_id, "it is a topic made behind our back"
 
 
 def test_a_removed_directory_takes_all_its_topics_along(here: World, kafka: ConfluentAdmin) -> None:
-    here.reconciler.step()
+    here.reconciler.run_once()
     here.mkdir("d/e")
     for number in range(30):
         here.create(f"d/e/t{number}")
@@ -372,7 +375,7 @@ def test_a_removed_directory_takes_all_its_topics_along(here: World, kafka: Conf
 def test_a_topic_removed_before_kafka_had_it_is_never_made(
     here: World, kafka: ConfluentAdmin
 ) -> None:
-    here.reconciler.step()
+    here.reconciler.run_once()
     here.create("a")
     here.remove("a")
     here.settle()
@@ -482,8 +485,8 @@ def test_a_kafka_that_was_exchanged_between_two_sweeps_gets_no_topic(
         address[0] = other.bootstrap
         here.reconciler._term.close_admin()  # type: ignore[union-attr]
         here.create("wished")
-        here.reconciler.step()
-        here.reconciler.step()
+        here.reconciler.run_once()
+        here.reconciler.run_once()
         assert here.states() == {"wished": "PENDING"}
         assert other.cluster_id in here.stopped
         assert in_kafka(ConfluentAdmin([other.bootstrap])) == set()
@@ -494,7 +497,7 @@ def test_a_kafka_that_was_exchanged_between_two_sweeps_gets_no_topic(
 
 def test_a_topic_is_looked_up_for_adoption_by_path(here: World, kafka: ConfluentAdmin) -> None:
     here.sweep()
-    make(kafka, Wish("solo", partitions=2, config={"retention.ms": "9"}))
+    make(kafka, TopicToCreate("solo", partitions=2, config={"retention.ms": "9"}))
     found = here.reconciler.look_up("solo")
     assert (found.partitions, dict(found.config)) == (2, {"retention.ms": "9"})
     with pytest.raises(Absent):
@@ -515,7 +518,7 @@ def test_drift_is_listed_below_a_path_only(here: World, kafka: ConfluentAdmin) -
     here.sweep()
     below = here.reconciler.drift(Path.parse("/la/t/d"))
     assert [str(one.path) for one in below] == ["/la/t/d/a"]
-    assert (below[0].wanted, below[0].found) == ("77", "(default)")
+    assert (below[0].expected, below[0].actual) == ("77", "(default)")
     assert [str(one.path) for one in here.reconciler.drift(Path.parse("/la/t/b"))] == ["/la/t/b"]
     assert here.reconciler.status().drift_count == 2
     assert kafka.configs(["b"]) == {"b": {}}

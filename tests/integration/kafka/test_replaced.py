@@ -52,22 +52,24 @@ def is_so(server: Server, name: str, provision: entry_pb2.Provision) -> bool:
 
 def topic_ids(kafka: ConfluentAdmin) -> dict[str, bytes]:
     return {
-        name: seen.topic_id for name, seen in kafka.survey().topics.items() if not seen.internal
+        name: seen.topic_id
+        for name, seen in kafka.describe_all().topics.items()
+        if not seen.internal
     }
 
 
 def advised(server: Server, verb: str, path: str) -> list[str]:
-    """The command of a verb that `kdir verify` advises for a path."""
-    told = kdir(server, "verify", "-o", "json", code=5).out
-    (command,) = set(re.findall(rf"kdir ({verb} {path}(?: --topic [\w.]+)?)", told))
+    """Returns the command of a verb that `kdir verify` advises for a path."""
+    reported = kdir(server, "verify", "-o", "json", code=5).out
+    (command,) = set(re.findall(rf"kdir ({verb} {path}(?: --topic [\w.]+)?)", reported))
     return shlex.split(command)
 
 
 def test_what_verify_advises_works(server: Server, kafka: ConfluentAdmin) -> None:
     ids = topic_ids(kafka)
     assert set(ids) == {"clicks", "views", "kept"}
-    assert "/la at" in (told := kdir(server, "doctor", code=3).err)
-    assert "2 topics replaced in Kafka" in told
+    assert "/la at" in (reported := kdir(server, "doctor", code=3).err)
+    assert "2 topics replaced in Kafka" in reported
 
     adopt = advised(server, "adopt", "/la/clicks")
     assert adopt == ["adopt", "/la/clicks", "--topic", "clicks"]
@@ -89,12 +91,12 @@ def test_rm_says_what_becomes_of_kafka(server: Server, kafka: ConfluentAdmin) ->
     assert "1 topic not in Kafka any more" in kdir(server, "rm", "/la/gone", "--plan").err
     assert "1 topic deleted in Kafka with data" in kdir(server, "rm", "/la/kept", "--plan").err
 
-    said = kdir(server, "rm", "/la/views", "--yes").err
-    assert "while Kafka keeps the other topic that has its name by now" in said
-    said = kdir(server, "rm", "/la/gone", "--yes").err
-    assert "which Kafka does not have any more: nothing is deleted there" in said
-    said = kdir(server, "rm", "/la/kept", "--yes").err
-    assert "with its data in Kafka" in said
+    output = kdir(server, "rm", "/la/views", "--yes").err
+    assert "while Kafka keeps the other topic that has its name by now" in output
+    output = kdir(server, "rm", "/la/gone", "--yes").err
+    assert "which Kafka does not have any more: nothing is deleted there" in output
+    output = kdir(server, "rm", "/la/kept", "--yes").err
+    assert "with its data in Kafka" in output
     eventually(lambda: in_kafka(kafka) == {"clicks", "views"})
 
 

@@ -11,7 +11,7 @@ from kdir.v1 import admin_pb2, admin_pb2_grpc, entry_pb2
 
 from deploy.local.kafka import KafkaBroker
 from directory.kafka.admin_client import ConfluentAdmin
-from directory.kafka.contract import Wish
+from directory.kafka.admin_contract import TopicToCreate
 from resolver.errors import AboveCeiling, InvalidArgument, KafkaRefused, NotAuthoritative
 from tests.support.federation import Federation, Server, eventually
 from tests.support.reconciler import drop, in_kafka, make
@@ -67,7 +67,7 @@ def test_a_running_kafka_is_served_without_a_file_and_left_as_it_is(
     start: Callable[..., Server], kafka: ConfluentAdmin, broker: KafkaBroker
 ) -> None:
     make(kafka, *(f"t.{number}" for number in range(1_000)))
-    before = kafka.survey()
+    before = kafka.describe_all()
     server = start()
     eventually(lambda: server.status().topic_count == 1_000)
     eventually(lambda: server.status().kafka.reachable)
@@ -75,7 +75,7 @@ def test_a_running_kafka_is_served_without_a_file_and_left_as_it_is(
     assert (status.pinned_cluster_id, list(status.ceiling)) == (broker.cluster_id, [])
     with pytest.raises(AboveCeiling, match="ceiling"):
         create(server, "/la/t/new")
-    assert kafka.survey() == before
+    assert kafka.describe_all() == before
 
 
 def test_a_topic_by_path_is_active_when_the_call_returns_and_gone_after_rm(
@@ -85,7 +85,7 @@ def test_a_topic_by_path_is_active_when_the_call_returns_and_gone_after_rm(
     server.mkdir("/la/t/search")
     made = create(server, "/la/t/search/clicks", partitions=3)
     assert made.topic.provision == entry_pb2.PROVISION_ACTIVE
-    assert made.topic.topic_id == kafka.survey().topics["search.clicks"].topic_id
+    assert made.topic.topic_id == kafka.describe_all().topics["search.clicks"].topic_id
     with pytest.raises(KafkaRefused, match="replication factor of 3"):
         create(server, "/la/t/big", replication_factor=3)
     server.entries("DeleteEntry", path="/la/t/search/clicks")
@@ -112,7 +112,7 @@ def test_a_server_killed_in_the_middle_of_many_creates_finishes_them_all(
             {topic.provision for topic in listed(server).values()} == {entry_pb2.PROVISION_ACTIVE}
         )
     )
-    topics, shown = listed(server), kafka.survey().topics
+    topics, shown = listed(server), kafka.describe_all().topics
     assert set(topics) == set(paths)
     assert {topic.physical_name: topic.topic_id for topic in topics.values()} == {
         name: seen.topic_id for name, seen in shown.items() if not seen.internal
@@ -124,7 +124,7 @@ def test_operators_see_and_steer_it_over_the_wire(
     start: Callable[..., Server], kafka: ConfluentAdmin
 ) -> None:
     names = [f"prod.a.t{number}" for number in range(10)]
-    make(kafka, *names, Wish("flat"))
+    make(kafka, *names, TopicToCreate("flat"))
     server = start(**ARMED, sweep_seconds=0.5)
     eventually(lambda: server.status().topic_count == 11)
     rules = [admin_pb2.MappingRule(match="prod.*", split_on=".")]

@@ -9,7 +9,7 @@ from kdir.v1 import entry_pb2
 
 from deploy.local.kafka import KafkaBroker
 from directory.kafka.admin_client import ConfluentAdmin
-from directory.kafka.contract import Refused, Wish
+from directory.kafka.admin_contract import Rejected, TopicToCreate
 from tests.support.federation import Federation, Server, eventually
 from tests.support.kafka_clients import kdir
 from tests.support.reconciler import in_kafka, make
@@ -22,7 +22,7 @@ def kafka(broker: KafkaBroker) -> ConfluentAdmin:
     return ConfluentAdmin([broker.bootstrap])
 
 
-def wish(server: Server, path: str) -> None:
+def desired(server: Server, path: str) -> None:
     entry = entry_pb2.Entry(topic=entry_pb2.Topic())
     server.entries("CreateEntry", path=path, entry=entry)
 
@@ -46,22 +46,22 @@ def test_the_second_cluster_of_a_kafka_changes_nothing_in_it_until_it_is_alone(
         first = federation.join("/a", "/", kafka=settings)
         eventually(lambda: first.status().kafka.pinned_cluster_id)
         second = federation.join("/b", "/", kafka=settings)
-        words = eventually(lambda: second.status().kafka.unmanaged)
-        assert broker.cluster_id in words
-        assert f"at /a ({first.cluster_id})" in words
+        arguments = eventually(lambda: second.status().kafka.unmanaged)
+        assert broker.cluster_id in arguments
+        assert f"at /a ({first.cluster_id})" in arguments
         assert first.status().kafka.unmanaged == ""
 
-        wish(first, "/a/mine")
+        desired(first, "/a/mine")
         eventually(lambda: topic(first, "/a/mine").provision == entry_pb2.PROVISION_ACTIVE)
-        wish(second, "/b/theirs")
+        desired(second, "/b/theirs")
         second.entries("DeleteEntry", path="/b/kept")
-        eventually(lambda: topic(second, "/b/theirs").provision_message == words)
+        eventually(lambda: topic(second, "/b/theirs").provision_message == arguments)
         assert topic(second, "/b/theirs").provision == entry_pb2.PROVISION_PENDING
         assert topic(second, "/b/theirs").provision_attempt == ""
         assert in_kafka(kafka) == {"kept", "mine"}
 
         ran = kdir(root, "doctor", code=3)
-        assert words in ran.err
+        assert arguments in ran.err
         assert "unmanaged" in ran.out
 
         # Nothing is lost: alone, it does what waited.
@@ -75,11 +75,11 @@ def test_what_was_set_while_another_cluster_managed_waits_for_a_plan_of_now(
     broker: KafkaBroker, kafka: ConfluentAdmin, tmp_path: FilePath
 ) -> None:
     settings = {"bootstrap": [broker.bootstrap], "ceiling": ["configs"], "sweep_seconds": 0.5}
-    make(kafka, Wish("kept", config={"retention.ms": MONTH}))
+    make(kafka, TopicToCreate("kept", config={"retention.ms": MONTH}))
 
     def retention() -> str:
         found = kafka.configs(["kept"])["kept"]
-        assert not isinstance(found, Refused)
+        assert not isinstance(found, Rejected)
         return found["retention.ms"]
 
     def arm(server: Server, path: str) -> None:
@@ -96,10 +96,10 @@ def test_what_was_set_while_another_cluster_managed_waits_for_a_plan_of_now(
         first = federation.join("/a", "/", kafka=settings)
         eventually(lambda: first.status().kafka.pinned_cluster_id)
         second = federation.join("/b", "/", kafka=settings)
-        words = eventually(lambda: second.status().kafka.unmanaged)
+        arguments = eventually(lambda: second.status().kafka.unmanaged)
         eventually(lambda: second.status().topic_count == 1)
         # Refused at once, for it does not end by itself.
-        assert words in kdir(second, "arm", "/b", "--aspect", "configs", code=5).err
+        assert arguments in kdir(second, "arm", "/b", "--aspect", "configs", code=5).err
 
         unmount_first()
         kdir(second, "set", "/b", f"retention.ms={MONTH}")

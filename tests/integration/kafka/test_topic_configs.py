@@ -44,25 +44,25 @@ _TEXTS += ["CreateTime", "createtime", "LogAppendTime", "0:1", "0:1,1:2", "*", "
 
 
 def judged(broker: SharedBroker, samples: list[dict[str, str]]) -> list[str]:
-    """Kafka's words on each, empty where it would make the topic; nothing is made."""
+    """Returns Kafka's words on each, empty where it would make the topic; nothing is made."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     topics = [
         NewTopic(f"judged-{number}", 1, 1, config=config) for number, config in enumerate(samples)
     ]
     futures = admin.create_topics(topics, validate_only=True, request_timeout=60)
-    words: list[str] = []
+    arguments: list[str] = []
     refused: set[int] = set()
     for topic in topics:
         try:
             futures[topic.topic].result()
         except KafkaException as error:
             (refusal,) = error.args
-            words.append(refusal.str())
+            arguments.append(refusal.str())
             refused.add(refusal.code())
         else:
-            words.append("")
+            arguments.append("")
     assert refused <= {KafkaError.INVALID_CONFIG, KafkaError.INVALID_REQUEST}
-    return words
+    return arguments
 
 
 def test_every_value_is_judged_as_a_broker_judges_it(kafka_broker: SharedBroker) -> None:

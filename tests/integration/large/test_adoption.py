@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from directory.namespace.adoption_mapping import MappingRule
 from directory.namespace.command import DeleteEntry, FinishDelete, UpdateEntry
 from directory.namespace.entry import Kind
-from directory.namespace.mapping import MappingRule
 from directory.store.base import Store
 from directory.store.large_changes import SWEEP, LargeAdoption, adoptions, progress_of
 from directory.store.sqlite.store import SqliteStore
@@ -22,11 +22,11 @@ from tests.support.crash_points import ASKED, WRITTEN, Crash, DyingStore, Mortal
 from tests.support.large_trees import FakeKafka, TightSqlite, check_no_orphans, finalise
 from tests.support.reconciler import MOUNT, World, eventually
 
-RULES = (MappingRule.of("*", split_on="."),)
+RULES = (MappingRule.from_fields("*", split_on="."),)
 
 
 def kafka_of(count: int) -> FakeKafka:
-    """Topics by tens, so that a rule makes directories of them."""
+    """Returns topics by tens, so that a rule makes directories of them."""
     return FakeKafka(*(f"s{number // 10}.t{number}" for number in range(count)))
 
 
@@ -72,7 +72,7 @@ def test_the_first_sweep_of_a_big_kafka_goes_in_slices_that_let_others_in(
             if len(seen) == 1:
                 here.create("wished")  # is made before the rest is adopted
             here.now += 3
-            assert here.reconciler.step() < 30
+            assert here.reconciler.run_once() < 30
         assert len(seen) > 1
         assert seen == sorted(seen)
         assert kafka.made == ["wished"]
@@ -116,7 +116,7 @@ def test_below_level_2_a_sweep_adopts_as_much_and_records_nothing(tmp_path: File
     here = world_of(tmp_path / "s.db", kafka, split_on=".")
     try:
         here.sweep()
-        here.reconciler.step()
+        here.reconciler.run_once()
         assert 0 < here.replica.snapshot.topic_count < 1_500
         assert adoptions(here.replica.snapshot) == []
         here.settle(1_000)
@@ -150,7 +150,7 @@ def test_a_large_remap_is_recorded_and_made_by_the_elected_server(tmp_path: File
         assert {row.action for row in asked.rows} == {"move"}
         (progress,) = progress_of(other.replica.snapshot)
         assert (progress.kind, progress.principal) == ("adopt", "User:ana")
-        assert other.reconciler.step() > 0
+        assert other.reconciler.run_once() > 0
         # Asked again it is the same change.
         again = other.reconciler.adopt(RULES, False, True, "User:ana", 0.0)
         assert again.under_way is not None
@@ -247,7 +247,7 @@ def test_a_stop_holds_up_an_adoption_and_an_acknowledgement_lets_it_go_on(
         change = here.reconciler._operations._recorded(RULES, remap=True, principal="", count=1_200)
         here.writer.put_facts([change.to_put()])
         before = here.replica.snapshot.revision
-        assert here.reconciler.step() > 0, "nothing is due before the next sweep"
+        assert here.reconciler.run_once() > 0, "nothing is due before the next sweep"
         assert here.replica.snapshot.revision == before
         here.reconciler.acknowledge(here.stopped)
         here.sweep()
@@ -321,13 +321,13 @@ def test_topics_that_are_gone_from_kafka_are_finished_in_few_commits(tmp_path: F
             here.execute(DeleteEntry(path=MOUNT.child(f"s{number}"), recursive=True))
         here.reap()
         commands: list[Any] = []
-        real = here.writer.execute
+        real = here.writer.commit_command
 
         def execute(command: Any, **options: Any) -> Any:
             commands.append(command)
             return real(command, **options)
 
-        here.writer.execute = execute  # type: ignore[method-assign]
+        here.writer.commit_command = execute  # type: ignore[method-assign]
         here.settle(1_000)
         assert here.nothing_left_to_reap()
         finished = [one for one in commands if isinstance(one, FinishDelete)]

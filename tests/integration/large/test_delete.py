@@ -71,7 +71,7 @@ def remove(here: Server, path: Any = X, **options: Any) -> Any:
 
 
 def names(here: Server) -> set[str]:
-    """What stands at the mount."""
+    """Returns what stands at the mount."""
     root = here.replica.snapshot.root
     return {*root.topics, *root.containers}
 
@@ -357,7 +357,7 @@ def test_S19_a_reaper_that_lost_its_role_writes_nothing_more(tmp_path: FilePath)
         old._descriptor = -1  # type: ignore[attr-defined]
         left = other.replica.snapshot.counts(DELETED_ID).topics
         with pytest.raises(LostRace):
-            one.reaper._turn(old.guard)
+            one.reaper._lock(old.guard)
         assert one.reaper.step() > 0.1
         assert one.reaper._leadership is None, "it knows by now"
         assert other.replica.snapshot.counts(DELETED_ID).topics == left
@@ -439,14 +439,14 @@ def test_S21_retired_names_that_cannot_be_read_do_not_stop_the_reaper(tmp_path: 
 
 
 def test_a_store_that_is_away_is_waited_for(tmp_path: FilePath) -> None:
-    from directory.store.base import StoreAway
+    from directory.store.base import StoreUnreachable
 
     class Failing(TightSqlite):
         away = False
 
         def commit(self, transaction: Any, timeout_seconds: float = 5.0) -> Any:
             if self.away:
-                raise StoreAway("gone fishing")
+                raise StoreUnreachable("gone fishing")
             return super().commit(transaction, timeout_seconds)
 
     with server(Failing(tmp_path / "s.db", "la"), turn_seconds=0) as here:

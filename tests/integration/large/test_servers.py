@@ -16,8 +16,8 @@ from tests.support.reconciler import eventually
 COUNT = 30_000
 
 
-def kdir(server: DirectoryProcess, *words: str) -> Ran:
-    return run([*words, "--at", server.address])
+def kdir(server: DirectoryProcess, *arguments: str) -> Ran:
+    return run([*arguments, "--at", server.address])
 
 
 @pytest.mark.timeout(180)
@@ -47,8 +47,8 @@ def test_P12_a_removal_outlives_the_server_that_began_it_and_its_progress_is_tol
         assert gone is not None
         assert "delete /la/x: " in gone.err
         assert " done" in gone.err
-        (told,) = [json.loads(line) for line in kdir(other, "stat", "/la/", "-o", "json").lines]
-        (change,) = told["progress"]
+        (reported,) = [json.loads(line) for line in kdir(other, "stat", "/la/", "-o", "json").lines]
+        (change,) = reported["progress"]
         assert (change["kind"], change["path"]) == ("delete", "/la/x")
         assert change.get("done", 0) + change["left"] == COUNT + COUNT // 100 + 1
         assert "delete /la/x: " in kdir(other, "doctor", "--local").err

@@ -33,7 +33,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def new_address(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> Addresses:
-    """An address at which nothing is yet."""
+    """Returns an address at which nothing is yet."""
     return addresses_of(kind, request, tmp_path)
 
 
@@ -58,9 +58,9 @@ class Kdir:
             "NO_COLOR": "1",
         }
 
-    def __call__(self, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    def __call__(self, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
-            [KDIR, *words],
+            [KDIR, *arguments],
             cwd=self.folder,
             env=self.environment,
             capture_output=True,
@@ -69,13 +69,13 @@ class Kdir:
             timeout=100,
         )
         assert "Traceback" not in done.stderr, done.stderr
-        assert done.returncode == code, (words, done)
+        assert done.returncode == code, (arguments, done)
         return done
 
-    def start(self, *words: str) -> subprocess.Popen[bytes]:
+    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
         """In the background, to be killed."""
         return subprocess.Popen(
-            [KDIR, *words],
+            [KDIR, *arguments],
             cwd=self.folder,
             env=self.environment,
             stdout=subprocess.DEVNULL,
@@ -85,5 +85,5 @@ class Kdir:
 
 @pytest.fixture
 def kdir(tmp_path: Path) -> Kdir:
-    """The command, as installed."""
+    """Returns the command, as installed."""
     return Kdir(tmp_path / "home")

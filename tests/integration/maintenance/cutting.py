@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from typing import Any
 
-from directory.maintenance.rows import rows_of
+from directory.maintenance.backup_rows import rows_of
 from directory.store.addresses import open_store
 from directory.store.base import FILLED_FROM, Store
-from directory.store.events import FLOOR_KEY
+from directory.store.event_rows import FLOOR_KEY
 
 Row = tuple[bytes, bytes]
 
@@ -61,7 +61,7 @@ class _CutStore:
 
 
 def cutting(steps: int) -> Callable[[str, str, str | None], Any]:
-    """An ``open_store`` whose stores are cut off after so many steps together."""
+    """Returns an ``open_store`` whose stores are cut off after so many steps together."""
     left = _Steps(steps)
     return lambda address, cluster, cluster_id: _CutStore(
         open_store(address, cluster, cluster_id), left
@@ -69,14 +69,14 @@ def cutting(steps: int) -> Callable[[str, str, str | None], Any]:
 
 
 def everything(store: Store) -> dict[bytes, bytes]:
-    """What goes with the cluster; what a store makes anew aside."""
+    """Returns what goes with the cluster; what a store makes anew aside."""
     rows = dict(row for page in rows_of(store.load()) for row in page)
     rows.pop(FLOOR_KEY, None)
     return rows
 
 
 def held(address: str) -> dict[bytes, bytes]:
-    """What the store of cluster ``la`` at an address holds."""
+    """Returns what the store of cluster ``la`` at an address holds."""
     with closing(open_store(address, "la")) as store:
         return everything(store)
 
@@ -90,5 +90,5 @@ def fill(address: str, rows: Iterable[Row]) -> None:
 
 
 def some_rows(count: int) -> list[Row]:
-    """Facts that nobody reads."""
+    """Returns facts that nobody reads."""
     return [(b"f/row/%05d" % number, b"v%d" % number * 10) for number in range(count)]

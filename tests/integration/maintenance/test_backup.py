@@ -33,11 +33,11 @@ def a_tree(server: Server) -> None:
 
 def backup(kdir: Kdir, server: Server, name: str = "one.kdir") -> Path:
     done = kdir("backup", "--at", server.address, "--to", name, "-o", "json")
-    told = json.loads(done.stdout)
+    reported = json.loads(done.stdout)
     file = kdir.folder / name
-    assert told["file"] == name
-    assert told["bytes"] == file.stat().st_size
-    assert told["cluster_id"] == server.cluster_id
+    assert reported["file"] == name
+    assert reported["bytes"] == file.stat().st_size
+    assert reported["cluster_id"] == server.cluster_id
     return file
 
 

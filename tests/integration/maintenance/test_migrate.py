@@ -13,11 +13,18 @@ from kdir.v1 import watch_pb2
 
 from directory.maintenance import migrate as migrating
 from directory.maintenance.migrate import Stage, abort, plan_abort, plan_migration
-from directory.maintenance.restore import Refused
+from directory.maintenance.restore import RestoreRefused
 from directory.namespace.keys import EVENT, LEVEL
 from directory.server.feature_levels import SEALING
 from directory.store.addresses import find_identity, open_store
-from directory.store.base import Committed, Incompatible, Put, Sealed, Store, Transaction
+from directory.store.base import (
+    Committed,
+    IncompatibleStore,
+    Put,
+    Store,
+    StoreIsSealed,
+    Transaction,
+)
 from resolver.errors import TokenExpired
 from tests.integration.maintenance.conftest import Kdir, addresses_of
 from tests.integration.maintenance.cutting import CutOff, cutting, fill, held, some_rows
@@ -43,7 +50,7 @@ def way(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, str]:
 def takes_writes(store: Store) -> bool:
     try:
         done = store.commit(Transaction((), (Put(b"probe", b""),)))
-    except Sealed:
+    except StoreIsSealed:
         return False
     assert isinstance(done, Committed)
     return True
@@ -70,7 +77,7 @@ def test_a_cluster_moves_with_all_it_has(way: tuple[str, str]) -> None:
     again = plan_migration(source, target)
     assert again.stage is Stage.DONE
     assert migrating.migrate(again) == identity
-    with pytest.raises(Refused, match="takes changes by now; to go back"):
+    with pytest.raises(RestoreRefused, match="takes changes by now; to go back"):
         plan_abort(source, target)
 
 
@@ -110,7 +117,7 @@ def test_a_migration_that_is_cut_off_at_any_step_is_finished_by_saying_it_again(
 
 
 def otherwise(address: str, number: int) -> str:
-    """An etcd's address as somebody else would write it."""
+    """Returns an etcd's address as somebody else would write it."""
     if not address.startswith("etcd://"):
         return address
     members, prefix = address.removeprefix("etcd://").split("/", 1)
@@ -127,13 +134,13 @@ def test_an_address_may_be_written_otherwise_when_it_is_said_again(
     fill(source, ROWS)
     written: set[tuple[str, str]] = set()
     for steps in range(100):
-        said = (otherwise(source, steps), otherwise(target, steps))
-        written.add(said)
+        output = (otherwise(source, steps), otherwise(target, steps))
+        written.add(output)
         if steps == 5:
-            abort(plan_abort(*said))
+            abort(plan_abort(*output))
         monkeypatch.setattr(migrating, "open_store", cutting(steps))
         try:
-            migrating.migrate(plan_migration(*said))
+            migrating.migrate(plan_migration(*output))
         except CutOff:
             monkeypatch.undo()
         else:
@@ -142,7 +149,7 @@ def test_an_address_may_be_written_otherwise_when_it_is_said_again(
     assert held(target) == dict(ROWS)
     again = (otherwise(source, 1), otherwise(target, 1))
     assert plan_migration(*again).stage is Stage.DONE
-    with pytest.raises(Refused, match="is both"):
+    with pytest.raises(RestoreRefused, match="is both"):
         plan_migration(again[1], target)
 
 
@@ -188,11 +195,11 @@ def test_a_migration_that_is_cut_off_at_any_step_can_be_undone(
 
 
 def takes_no_way_back(source: str, target: str) -> bool:
-    """Whether the target takes changes by now."""
+    """True if the target takes changes by now."""
     found = find_identity(target)
     if found is None or found.sealed or not held(target):
         return False
-    with pytest.raises(Refused, match="takes changes by now"):
+    with pytest.raises(RestoreRefused, match="takes changes by now"):
         plan_abort(source, target)
     return True
 
@@ -228,7 +235,7 @@ def test_writers_lose_nothing_and_never_write_to_both(way: tuple[str, str]) -> N
             key = b"f/%d/%05d" % (address == target, number)
             try:
                 done = store.commit(Transaction((), (Put(key, b""),)))
-            except Sealed:
+            except StoreIsSealed:
                 stop.wait(0.001)
                 continue
             assert isinstance(done, Committed)
@@ -257,29 +264,29 @@ def test_what_could_lose_something_is_refused(way: tuple[str, str], tmp_path: Pa
     source, target = way
     other = f"sqlite:///{tmp_path / 'other.db'}"
     fill(source, ROWS)
-    with pytest.raises(Refused, match="is both"):
+    with pytest.raises(RestoreRefused, match="is both"):
         plan_migration(source, source)
-    with pytest.raises(Incompatible, match="there is no store"):
+    with pytest.raises(IncompatibleStore, match="there is no store"):
         plan_migration(other, target)
     identity = find_identity(source)
     assert identity is not None
     with closing(open_store(other, "la", identity.cluster_id)) as store:
         store.commit(Transaction((), (Put(b"f/x", b""),)))
-    with pytest.raises(Refused, match="holds something already"):
+    with pytest.raises(RestoreRefused, match="holds something already"):
         plan_migration(source, other)
     with closing(open_store(target, "ny")):
         pass
-    with pytest.raises(Refused, match="is the store of cluster ny"):
+    with pytest.raises(RestoreRefused, match="is the store of cluster ny"):
         plan_migration(source, target)
     # A second migration of what is on its way, and one away from where it does not live any more.
     third, fourth = (f"sqlite:///{tmp_path / name}.db" for name in ("third", "fourth"))
     with closing(open_store(source, "la")) as store:
         store.seal(f"being migrated to {third}")
-        with pytest.raises(Refused, match="is sealed: it is being migrated to"):
+        with pytest.raises(RestoreRefused, match="is sealed: it is being migrated to"):
             plan_migration(source, fourth)
         store.unseal()
     migrating.migrate(plan_migration(source, third))
-    with pytest.raises(Refused, match="is sealed: it is moved to"):
+    with pytest.raises(RestoreRefused, match="is sealed: it is moved to"):
         plan_migration(source, fourth)
 
 
@@ -287,7 +294,9 @@ def test_servers_that_do_not_know_of_seals_are_named(tmp_path: Path) -> None:
     source, target = (f"sqlite:///{tmp_path / name}.db" for name in ("source", "target"))
     with closing(open_store(source, "la")) as store:
         store.commit(Transaction((), (Put(b"f/x", b""),)))
-    with pytest.raises(Refused, match=f"feature level {SEALING}.*--force: when no server runs"):
+    with pytest.raises(
+        RestoreRefused, match=f"feature level {SEALING}.*--force: when no server runs"
+    ):
         plan_migration(source, target)
     assert plan_migration(source, target, force=True).stage is Stage.NEW
 
@@ -316,7 +325,9 @@ def test_a_row_that_the_target_cannot_hold_leaves_the_cluster_where_it_is(
 ) -> None:
     source, target = way
     fill(source, [*ROWS, (b"f/z", b"x" * 2_000_000)])
-    with pytest.raises(Refused, match=r"cannot hold it: key b'f/z' has 2000003 bytes.*--abort"):
+    with pytest.raises(
+        RestoreRefused, match=r"cannot hold it: key b'f/z' has 2000003 bytes.*--abort"
+    ):
         migrating.migrate(plan_migration(source, target))
     abort(plan_abort(source, target))
     with closing(open_store(source, "la")) as store:
@@ -337,8 +348,8 @@ def test_a_mounted_child_moves_and_its_parent_goes_on(
     planned = kdir("migrate", source, target, "--plan").stdout
     assert f"cluster la ({child.cluster_id})" in planned
     assert "nothing is done yet\nthe rest would be done" in planned
-    told = kdir("migrate", source, target)
-    assert "start its servers with it" in told.stdout
+    reported = kdir("migrate", source, target)
+    assert "start its servers with it" in reported.stdout
     # The servers of the old store go on reading, say so, and write nothing.
     eventually(lambda: child.resolve("/la/a").authority.stale)
     assert child.status().store_status.sealed.startswith("moved to ")

@@ -57,7 +57,7 @@ def test_S11_a_restore_that_nobody_noticed_is_made_a_new_life_by_hand(
         la.start()
         eventually(lambda: la.outcome("/la/kept") == "resolution")
         assert la.outcome("/la/lost") == "absent"
-        life = la.status().authority.incarnation
+        incarnation = la.status().authority.incarnation
         for number in range(5):
             la.mkdir(f"/la/new{number}")
         # So far other changes are taken for those that the caller had made.
@@ -65,7 +65,7 @@ def test_S11_a_restore_that_nobody_noticed_is_made_a_new_life_by_hand(
 
         done = kdir("restore", "--new-life", "--config", str(la.config))
         assert "starts a new incarnation" in done.stdout
-        eventually(lambda: la.status().authority.incarnation != life)
+        eventually(lambda: la.status().authority.incarnation != incarnation)
         assert la.outcome("/la/new4") == "resolution"
         assert la.outcome("/la/lost") == "absent"
         for token in (kept, lost):
@@ -79,15 +79,15 @@ def test_a_new_life_is_begun_of_any_store_that_is_not_on_its_way(
     new_address: Addresses, kdir: Kdir
 ) -> None:
     address, rows = new_address(), [(LEVEL, b"%d" % SEALING), *some_rows(10)]
-    words = ("restore", "--new-life", "--store", address)
-    assert "there is no store" in kdir(*words, code=2).stderr
+    arguments = ("restore", "--new-life", "--store", address)
+    assert "there is no store" in kdir(*arguments, code=2).stderr
     fill(address, rows)
     before = find_identity(address)
     assert before is not None
-    kdir(*words, "--plan")
+    kdir(*arguments, "--plan")
     assert find_identity(address) == before
-    assert "--replace" in kdir(*words, "--replace", code=2).stderr
-    kdir(*words)
+    assert "--replace" in kdir(*arguments, "--replace", code=2).stderr
+    kdir(*arguments)
     after = find_identity(address)
     assert after is not None
     assert (after.cluster_id, after.sealed) == (before.cluster_id, "")
@@ -95,4 +95,4 @@ def test_a_new_life_is_begun_of_any_store_that_is_not_on_its_way(
     assert held(address) == dict(rows)
     with closing(open_store(address, "la")) as store:
         store.seal("being migrated to elsewhere")
-    assert "is sealed" in kdir(*words, code=5).stderr
+    assert "is sealed" in kdir(*arguments, code=5).stderr

@@ -15,7 +15,7 @@ import pytest
 from kdir.v1 import admin_pb2, admin_pb2_grpc
 
 from directory.kafka.admin_client import ConfluentAdmin
-from directory.kafka.contract import Wish
+from directory.kafka.admin_contract import TopicToCreate
 from directory.namespace.entry import Kind
 from directory.namespace.keys import entry_key
 from directory.store.addresses import open_store
@@ -28,9 +28,9 @@ from tests.support.reconciler import admin_of, drop, make
 pytestmark = pytest.mark.slow
 
 
-def verified(kdir: Kdir, server: Server, *words: str, code: int) -> list[dict[str, Any]]:
-    """The differences; the summary last."""
-    done = kdir("verify", "--at", server.address, "-o", "json", *words, code=code)
+def verified(kdir: Kdir, server: Server, *arguments: str, code: int) -> list[dict[str, Any]]:
+    """Returns the differences; the summary last."""
+    done = kdir("verify", "--at", server.address, "-o", "json", *arguments, code=code)
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
@@ -145,9 +145,12 @@ def test_rows_that_changed_behind_the_log_are_found_and_those_set_aside_are_coun
     assert "entry_id=" in first[3]
     assert second == ("store-replica", "/la/b", "row", "missing", "there")
     assert third[:3] == ("store", "p/nobody", "claim")
-    told = kdir("verify", "--at", server.address, "-o", "table", code=5)
-    assert "row, value: restart this server" in told.stderr or "value, row: restart" in told.stderr
-    assert "3 differences" in told.stderr
+    reported = kdir("verify", "--at", server.address, "-o", "table", code=5)
+    assert (
+        "row, value: restart this server" in reported.stderr
+        or "value, row: restart" in reported.stderr
+    )
+    assert "3 differences" in reported.stderr
 
     # What a server that starts now cannot read: set aside, counted, and all named by verify.
     server.stop()
@@ -195,7 +198,7 @@ def test_orphans_and_mounts_that_nothing_stands_for_are_found_on_every_store(
 
 @pytest.fixture
 def names() -> Callable[[str], str]:
-    """Names of topics that nobody else on the broker has."""
+    """Returns names of topics that nobody else on the broker has."""
     prefix = f"v{secrets.token_hex(3)}"
     return lambda name: f"{prefix}-{name}"
 
@@ -214,7 +217,7 @@ def test_each_difference_to_kafka_is_named(
     names: Callable[[str], str],
 ) -> None:
     for name in ("gone", "other", "grown", "good"):
-        make(kafka, Wish(names(name), partitions=2))
+        make(kafka, TopicToCreate(names(name), partitions=2))
     everything_else = {"match": "*", "ignore": True}
     mine = {"match": names("*"), "split_on": "-", "strip_prefix": names("")}
     server = federation.start(
@@ -238,7 +241,11 @@ def test_each_difference_to_kafka_is_named(
     assert brief(verified(kdir, server, code=0)) == []
 
     drop(kafka, names("gone"), names("other"))
-    make(kafka, Wish(names("other"), partitions=2), Wish(names("new"), partitions=1))
+    make(
+        kafka,
+        TopicToCreate(names("other"), partitions=2),
+        TopicToCreate(names("new"), partitions=1),
+    )
     kdir("set", "/la/good", "retention.ms=1234567", "--at", server.address)
     kdir("set", "/la/grown", "retention.ms=1234567", "--at", server.address)
     found = brief(verified(kdir, server, code=5))

@@ -12,7 +12,7 @@ import pytest
 from kdir.v1 import admin_pb2, admin_pb2_grpc, entry_pb2
 
 from deploy.local.process import StartFailed
-from directory.federation.child_facts import child_hello
+from directory.federation.child_state import child_hello
 from directory.namespace.keys import LEVEL
 from directory.namespace.snapshot import Snapshot
 from directory.server.feature_levels import FEATURE_LEVEL
@@ -29,7 +29,7 @@ Start = Callable[..., Server]
 
 @pytest.fixture(params=["sqlite", "etcd"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The address of a store for one test, of each kind."""
+    """Returns the address of a store for one test, of each kind."""
     if request.param == "etcd":
         return str(request.getfixturevalue("etcd_cluster").address())
     return f"sqlite:///{tmp_path / 'store.sqlite'}"
@@ -159,17 +159,17 @@ def test_the_level_is_told_to_the_parent_and_again_when_it_is_raised(
     old = start("/la", "old", level=1, parent=[root.address])
     root.mount_child("/la", old.cluster_id)
     eventually(lambda: old.status().parent.linked)
-    assert told_level(tmp_path, old.cluster_id) == 1
+    assert reported_level(tmp_path, old.cluster_id) == 1
     old.stop()
     new = start("/la", "new", parent=[root.address])
     eventually(lambda: new.status().parent.linked)
-    assert told_level(tmp_path, new.cluster_id) == 1
+    assert reported_level(tmp_path, new.cluster_id) == 1
     finalize(new)
-    eventually(lambda: told_level(tmp_path, new.cluster_id) == FEATURE_LEVEL)
+    eventually(lambda: reported_level(tmp_path, new.cluster_id) == FEATURE_LEVEL)
     assert new.status().parent.linked
 
 
-def told_level(folder: Path, cluster_id: str) -> int:
+def reported_level(folder: Path, cluster_id: str) -> int:
     with closing(open_store(f"sqlite:///{folder / 'root.sqlite'}", "root")) as store:
         loading = store.load((b"f/",))
         snapshot = Snapshot.load(ProtoCodec(), "", loading.revision, loading.pages())

@@ -59,10 +59,10 @@ def test_what_is_inherited_is_carried_in_answers_and_events_across_a_mount(tmp_p
             eventually(lambda: _made(la, events))
             assert carried(fresh.resolve("/la/d/e")) == ("ana", "key1", "1")
             put(root, "/", encryption_key_id="key2")
-            (told,) = eventually(lambda: _inherited(events))
-            assert (told.path, told.kind) == ("/la", entry_pb2.ENTRY_KIND_DIRECTORY)
-            assert carried(told) == ("root", "key2", "1")
-            assert told.before == told.after
+            (reported,) = eventually(lambda: _inherited(events))
+            assert (reported.path, reported.kind) == ("/la", entry_pb2.ENTRY_KIND_DIRECTORY)
+            assert carried(reported) == ("root", "key2", "1")
+            assert reported.before == reported.after
             # A client that is told of changes does not go on with what it had.
             eventually(lambda: carried(fresh.resolve("/la/d/e")) == ("ana", "key2", "1"))
             la.mkdir("/la/d/e/f")
@@ -73,7 +73,7 @@ def test_what_is_inherited_is_carried_in_answers_and_events_across_a_mount(tmp_p
 
 
 def _made(server: Server, events: list[watch_pb2.ChangeEvent]) -> bool:
-    """Whether the watch stands: something that was made since is heard of."""
+    """True if the watch stands: something that was made since is heard of."""
     server.mkdir(f"/la/n{len(server.names('/la'))}")
     return bool(events)
 

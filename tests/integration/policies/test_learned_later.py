@@ -18,7 +18,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from deploy.local.kafka import KafkaBroker
 from directory.kafka.admin_client import ConfluentAdmin
-from directory.kafka.contract import Alteration, Done, Wish
+from directory.kafka.admin_contract import ConfigChange, Succeeded, TopicToCreate
 from tests.support.command_line import Ran, run
 from tests.support.federation import Federation, Server, eventually
 from tests.support.reconciler import drop, in_kafka, make
@@ -43,7 +43,7 @@ class Data:
 
     def fill(self, name: str, retention: str = MONTH) -> None:
         """Somebody makes a topic, with old messages in it."""
-        make(self.kafka, Wish(name, partitions=1, config={"retention.ms": retention}))
+        make(self.kafka, TopicToCreate(name, partitions=1, config={"retention.ms": retention}))
         self.produce(name)
 
     def produce(self, name: str) -> None:
@@ -54,7 +54,7 @@ class Data:
         assert producer.flush(30) == 0
 
     def count(self, name: str) -> int:
-        """How many messages a topic holds."""
+        """Returns how many messages a topic holds."""
         settings = {"bootstrap.servers": self._bootstrap, "group.id": "nobody"}
         consumer = Consumer(settings)
         try:
@@ -77,8 +77,8 @@ class Data:
         name = f"__control-{next(CONTROLS)}"
         self.fill(name)
         assert self.count(name) == MESSAGES
-        shorter = Alteration(name, {"retention.ms": DAY})
-        assert self.kafka.alter([shorter]) == {name: Done()}
+        shorter = ConfigChange(name, {"retention.ms": DAY})
+        assert self.kafka.alter_configs([shorter]) == {name: Succeeded()}
         eventually(lambda: self.count(name) == 0, 60)
         drop(self.kafka, name)
 
@@ -99,8 +99,8 @@ def data(broker: KafkaBroker) -> Iterator[Data]:
     found.kafka.close()
 
 
-def kdir(server: Server, *words: str) -> Ran:
-    done = run([*words, "--at", server.address])
+def kdir(server: Server, *arguments: str) -> Ran:
+    done = run([*arguments, "--at", server.address])
     assert done.code == 0, done.err
     return done
 

@@ -21,7 +21,7 @@ SERVERS, THREADS, EACH = 3, 4, 6
 
 @pytest.fixture(params=["sqlite", "etcd"])
 def benches(request: pytest.FixtureRequest, tmp_path: FilePath) -> Iterator[list[Bench]]:
-    """Servers of one store."""
+    """Yields servers of one store."""
     if request.param == "etcd":
         address = request.getfixturevalue("etcd_cluster").address()
     else:
@@ -45,7 +45,7 @@ def test_of_many_at_once_exactly_so_many_are_made_as_there_is_room_for(
         ("/la/team/b", {}),
     ):
         policies = Policies(**quotas)  # type: ignore[arg-type]
-        first.writer.execute(CreateDirectory(path=path(where), policies=policies))
+        first.writer.commit_command(CreateDirectory(path=path(where), policies=policies))
     eventually(lambda: all(one.replica.snapshot.find_directory(("team", "b")) for one in benches))
     outcomes: Counter[str] = Counter()
     lock = threading.Lock()
@@ -55,7 +55,7 @@ def test_of_many_at_once_exactly_so_many_are_made_as_there_is_room_for(
         for turn in range(EACH):
             where = path(f"/la/team/{'ab'[turn % 2]}/t{number}.{turn}")
             try:
-                writer.execute(CreateTopic(path=where, partitions=2), timeout_seconds=60)
+                writer.commit_command(CreateTopic(path=where, partitions=2), timeout_seconds=60)
                 outcome = f"made in {where.parent.name}"
             except QuotaExceeded as error:
                 outcome = f"refused by {error.metadata['field']}"

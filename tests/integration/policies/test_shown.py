@@ -9,7 +9,7 @@ import pytest
 
 from deploy.local.kafka import KafkaBroker
 from directory.kafka.admin_client import ConfluentAdmin
-from directory.kafka.contract import Alteration, Done
+from directory.kafka.admin_contract import ConfigChange, Succeeded
 from tests.support.command_line import Ran, run
 from tests.support.federation import Federation, Server, eventually
 from tests.support.reconciler import make
@@ -23,12 +23,12 @@ def broker(kafka_brokers: Callable[..., KafkaBroker]) -> Iterator[KafkaBroker]:
         yield one
 
 
-def kdir(server: Server, *words: str) -> Ran:
-    return run([*words, "--at", server.address])
+def kdir(server: Server, *arguments: str) -> Ran:
+    return run([*arguments, "--at", server.address])
 
 
-def done(server: Server, *words: str) -> Ran:
-    ran = kdir(server, *words)
+def done(server: Server, *arguments: str) -> Ran:
+    ran = kdir(server, *arguments)
     assert ran.code == 0, ran.err
     return ran
 
@@ -99,7 +99,9 @@ def test_quotas_and_what_is_to_be_known_of_kafka_are_shown_from_any_server(
         ]
 
         # Somebody changes what is inherited: that is drift, counted and shown.
-        assert kafka.alter([Alteration("d.a", {"retention.ms": DAY})]) == {"d.a": Done()}
+        assert kafka.alter_configs([ConfigChange("d.a", {"retention.ms": DAY})]) == {
+            "d.a": Succeeded()
+        }
         eventually(lambda: "drift: 1" in done(here, "stat", "/t/d/a").out)
         drifted = _rows(kdir(root, "effective", "--diff", "/t/d"), 3)
         assert ("/t/d/a", "retention.ms", WEEK, f"{DAY}  drift") in drifted

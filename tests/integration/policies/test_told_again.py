@@ -17,8 +17,8 @@ from tests.support.federation import Federation, Server, eventually
 from tests.support.reconciler import make
 
 
-def kdir(server: Server, *words: str) -> Ran:
-    done = run([*words, "--at", server.address])
+def kdir(server: Server, *arguments: str) -> Ran:
+    done = run([*arguments, "--at", server.address])
     assert done.code == 0, done.err
     return done
 

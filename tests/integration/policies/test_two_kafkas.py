@@ -10,7 +10,7 @@ import pytest
 
 from deploy.local.kafka import KafkaBroker
 from directory.kafka.admin_client import ConfluentAdmin
-from directory.kafka.contract import Alteration, Wish
+from directory.kafka.admin_contract import ConfigChange, TopicToCreate
 from tests.support.command_line import Ran, run
 from tests.support.federation import Federation, Server, eventually
 from tests.support.reconciler import make
@@ -24,8 +24,8 @@ def brokers(kafka_brokers: Callable[..., KafkaBroker]) -> Iterator[list[KafkaBro
         yield [stack.enter_context(kafka_brokers()) for _ in range(2)]
 
 
-def kdir(server: Server, *words: str) -> Ran:
-    return run([*words, "--at", server.address])
+def kdir(server: Server, *arguments: str) -> Ran:
+    return run([*arguments, "--at", server.address])
 
 
 def armed(server: Server, path: str) -> Ran:
@@ -46,7 +46,7 @@ def test_one_set_at_la_reaches_two_clusters_and_a_topics_own_value_holds(
 ) -> None:
     first, second = (ConfluentAdmin([one.bootstrap]) for one in brokers)
     make(first, "search.clicks", "search.views", "search.raw", "loose")
-    make(second, Wish("cpu", config={"retention.ms": WEEK}))
+    make(second, TopicToCreate("cpu", config={"retention.ms": WEEK}))
     with Federation(tmp_path) as federation:
         federation.start("/")
         la = federation.join("/la", "/")
@@ -73,9 +73,9 @@ def test_one_set_at_la_reaches_two_clusters_and_a_topics_own_value_holds(
         assert (compared.code, compared.out) == (2, "")
         assert "nothing was compared; run the command for each cluster below: " in compared.err
         assert "/la/one, /la/two" in compared.err
-        said = kdir(la, "set", "/la/one/search", "manage.configs=true")
-        assert said.code == 2
-        assert "kdir arm /la/one/search --aspect configs" in said.err
+        output = kdir(la, "set", "/la/one/search", "manage.configs=true")
+        assert output.code == 2
+        assert "kdir arm /la/one/search --aspect configs" in output.err
 
         shown = kdir(la, "arm", "/la/one/search", "--aspect", "configs")
         assert shown.lines == [
@@ -98,7 +98,7 @@ def test_one_set_at_la_reaches_two_clusters_and_a_topics_own_value_holds(
         eventually(lambda: retention(first, "search.views") == {"search.views": WEEK})
 
         # Somebody else's hand is seen, and told.
-        first.alter([Alteration("search.views", {"retention.ms": "1000"})])
+        first.alter_configs([ConfigChange("search.views", {"retention.ms": "1000"})])
         effective = ["effective", "/la/one/search/views", "--diff"]
         eventually(lambda: "1000  drift" in kdir(la, *effective).out, 60)
         for server in (one, two):

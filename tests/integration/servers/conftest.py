@@ -16,7 +16,7 @@ Start = Callable[..., Server]
 
 
 def ready(server: Server) -> bool:
-    """Whether it has loaded."""
+    """True if it has loaded."""
     return server.status().replica_state == admin_pb2.REPLICA_STATE_SERVING
 
 

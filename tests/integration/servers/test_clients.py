@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from resolver import Resolver
-from resolver.cli.troubles import Troubles
+from resolver.cli.failed_servers import FailedServers
 from tests.support.federation import Server, eventually
 
 Start = Callable[..., Server]
@@ -62,14 +62,14 @@ def test_a_client_goes_on_at_another_server_when_its_own_is_killed(
 
 def test_a_server_that_hangs_does_not_eat_the_deadline(two: tuple[Server, Server]) -> None:
     """SIGSTOP: its port is open, and nothing ever answers."""
-    hung, well = two
+    hanging, well = two
     with Resolver(at(two), timeout_seconds=20, max_stale_seconds=0) as client:
-        client._health._shuffle = lambda names: names.sort(key=lambda name: name != hung.address)
+        client._health._shuffle = lambda names: names.sort(key=lambda name: name != hanging.address)
         client.resolve("/la/x")  # over a connection that stands
-        hung.pause()
+        hanging.pause()
         client.forget()
         trace = client.trace("/la/x")
-        assert [step.ask.endpoint for step in trace.steps] == [hung.address, well.address]
+        assert [step.ask.endpoint for step in trace.steps] == [hanging.address, well.address]
         assert trace.steps[0].elapsed_seconds < 5, "a short first round, of 20 seconds"
         assert trace.location is not None
         # It is remembered: the next ones do not even try.
@@ -83,7 +83,7 @@ def test_a_server_that_hangs_does_not_eat_the_deadline(two: tuple[Server, Server
             found = fresh.resolve_many([f"/la/{n}" for n in range(50)] + ["/la/x"])
             assert [one.kind for one in found if hasattr(one, "kind")] == ["directory"]
             assert "ABSENT" in {getattr(one, "reason", "") for one in found}
-        hung.resume()
+        hanging.resume()
 
 
 def test_all_slow_is_still_answered_by_the_one_that_comes_to_it(
@@ -105,7 +105,9 @@ def test_all_slow_is_still_answered_by_the_one_that_comes_to_it(
         assert found == ["directory"]
 
 
-def kdir(*words: str, home: Path, servers: tuple[Server, ...]) -> subprocess.CompletedProcess[str]:
+def kdir(
+    *arguments: str, home: Path, servers: tuple[Server, ...]
+) -> subprocess.CompletedProcess[str]:
     environment: Mapping[str, str] = {
         **os.environ,
         "HOME": str(home),
@@ -114,7 +116,7 @@ def kdir(*words: str, home: Path, servers: tuple[Server, ...]) -> subprocess.Com
         "KDIR_AT": at(servers),
     }
     return subprocess.run(
-        [sys.executable, "-m", "resolver.cli.main", *words],
+        [sys.executable, "-m", "resolver.cli.main", *arguments],
         env=dict(environment),
         capture_output=True,
         text=True,
@@ -126,12 +128,12 @@ def kdir(*words: str, home: Path, servers: tuple[Server, ...]) -> subprocess.Com
 def test_the_command_line_remembers_a_server_that_hangs(
     two: tuple[Server, Server], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hung, _ = two
-    hung.pause()
+    hanging, _ = two
+    hanging.pause()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    troubles = Troubles()
+    troubles = FailedServers()
     runs = 0
-    while hung.address not in troubles.load():  # until chance has led there first
+    while hanging.address not in troubles.load():  # until chance has led there first
         ended = kdir("ls", "/la", "-o", "json", home=tmp_path, servers=two)
         assert ended.returncode == 0, ended
         assert [json.loads(line)["path"] for line in ended.stdout.splitlines()] == ["/la/x"]
@@ -139,8 +141,8 @@ def test_the_command_line_remembers_a_server_that_hangs(
         assert runs < 40
     # And as long as it is remembered, nobody waits for it.
     ended = kdir("trace", "/la/x", "-o", "json", home=tmp_path, servers=two)
-    assert hung.address not in ended.stdout
-    hung.resume()
+    assert hanging.address not in ended.stdout
+    hanging.resume()
 
 
 def test_what_is_remembered_is_never_an_error(
@@ -148,7 +150,7 @@ def test_what_is_remembered_is_never_an_error(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     now = [1000.0]
-    troubles = Troubles(clock=lambda: now[0])
+    troubles = FailedServers(clock=lambda: now[0])
     assert troubles.load() == {}
     troubles.save({"a:1": 30.0, "b:2": 5.0})
     assert troubles.load() == {"a:1": 30.0, "b:2": 5.0}

@@ -78,7 +78,7 @@ def owner_at(server: Server, token: str) -> str:
 
 
 def rounds(pair: Pair, step: Callable[[Server, Server, int], str], share: int = 1) -> list[str]:
-    """What went wrong, by round; ``share``: one in so many rounds is enough."""
+    """Returns what went wrong, by round; ``share``: one in so many rounds is enough."""
     wrong = []
     for number in range(pair.rounds // share):
         first, second = pair.turn(number)

@@ -28,13 +28,13 @@ class Logged:
     """A server of its own, with the words of its command line."""
 
     def __init__(
-        self, folder: Path, *words: str, environment: dict[str, str] | None = None
+        self, folder: Path, *arguments: str, environment: dict[str, str] | None = None
     ) -> None:
         store = f"sqlite:///{folder}/store.sqlite"
         self.process = LocalProcess(
             [
                 *(sys.executable, "-m", "directory", "--mount", "/la"),
-                *("--listen", "127.0.0.1:0", "--store", store, *words),
+                *("--listen", "127.0.0.1:0", "--store", store, *arguments),
             ],
             folder / "server.log",
             environment=environment,
@@ -58,7 +58,7 @@ class Logged:
         return [json.loads(line) for line in self.lines]
 
     def resolve(self, path: str, request_id: str = "") -> KdirError | None:
-        """What went wrong."""
+        """Returns what went wrong."""
         stub = resolve_pb2_grpc.ResolveServiceStub(self.channel)
         metadata = (("x-request-id", request_id),) if request_id else ()
         try:
@@ -67,8 +67,8 @@ class Logged:
             return from_rpc_error(error)
         return None
 
-    def told(self, **facts: str) -> dict[str, Any]:
-        """The one line with these facts, once it is there."""
+    def reported(self, **facts: str) -> dict[str, Any]:
+        """Returns the one line with these facts, once it is there."""
 
         def found() -> list[dict[str, Any]]:
             return [one for one in self.objects if facts.items() <= one.items()]
@@ -85,8 +85,8 @@ Start = Callable[..., Logged]
 def start(tmp_path: Path) -> Iterator[Start]:
     with ExitStack() as cleanup:
 
-        def begin(*words: str, **options: Any) -> Logged:
-            made = Logged(tmp_path, *words, **options)
+        def begin(*arguments: str, **options: Any) -> Logged:
+            made = Logged(tmp_path, *arguments, **options)
             cleanup.callback(made.process.kill)
             cleanup.callback(made.channel.close)
             return made
@@ -101,7 +101,7 @@ def test_a_failed_call_is_one_object_with_its_reason_and_its_callers_request_id(
     error = server.resolve(FORGED, "order-4711")
     assert error is not None
     assert (error.reason, error.metadata["request_id"]) == ("INVALID_PATH", "order-4711")
-    line = server.told(request_id="order-4711")
+    line = server.reported(request_id="order-4711")
     assert line["level"] == "INFO"
     assert line["logger"] == "directory.calls"
     assert (line["method"], line["code"]) == ("ResolveService/Resolve", "INVALID_ARGUMENT")
@@ -122,14 +122,14 @@ def test_a_request_id_is_made_where_the_callers_is_none(start: Start) -> None:
         assert error is not None
         made = error.metadata["request_id"]
         assert re.fullmatch(r"[0-9a-f]{16}", made)
-        server.told(request_id=made)
+        server.reported(request_id=made)
     assert "x" * 65 not in server.text
 
 
 def test_calls_that_end_well_are_told_at_debug_only(start: Start) -> None:
     server = start("--log-format", "json", "--log-level", "DEBUG")
     eventually(lambda: server.resolve("/la", "good-1") is None)
-    line = server.told(request_id="good-1", code="OK")
+    line = server.reported(request_id="good-1", code="OK")
     assert (line["level"], line["path"]) == ("DEBUG", "/la")
 
 
@@ -161,7 +161,7 @@ def test_a_write_keeps_its_own_request_id_which_is_another_thing(start: Start) -
     with pytest.raises(grpc.RpcError) as caught:
         stub.DeleteEntry(request, timeout=10, metadata=(("x-request-id", "call-1"),))
     assert from_rpc_error(caught.value).metadata["request_id"] == "call-1"
-    server.told(request_id="call-1")
+    server.reported(request_id="call-1")
 
 
 @pytest.mark.parametrize("form", ["text", "json"])
@@ -183,18 +183,18 @@ def test_the_stores_password_is_never_written(tmp_path: Path, form: str) -> None
 
 
 @pytest.mark.parametrize(
-    "words",
+    "arguments",
     [
         ("--store", "etcd://root:s3cr3t@127.0.0.1:1/la", "--check"),
         ("--store", "etcd://root:s3cr3t@no port/la"),
         ("--store", "nothing://root:s3cr3t@127.0.0.1:1/la"),
     ],
 )
-def test_nor_is_it_told_at_the_start(words: tuple[str, ...]) -> None:
-    ended = serve("--mount", "/la", *words)
-    said = ended.stdout + ended.stderr
-    assert said
-    assert "s3cr3t" not in said
+def test_nor_is_it_told_at_the_start(arguments: tuple[str, ...]) -> None:
+    ended = serve("--mount", "/la", *arguments)
+    output = ended.stdout + ended.stderr
+    assert output
+    assert "s3cr3t" not in output
 
 
 def test_a_form_that_there_is_not_is_refused(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from prometheus_client.parser import text_string_to_metric_families as read_plai
 from deploy.local.etcd import EtcdCluster
 from deploy.local.ports import free_port
 from deploy.local.process import LocalProcess
-from directory.server.metrics.names import METRICS
+from directory.server.metrics.metric_names import METRICS
 from tests.support.command_line import run
 from tests.support.federation import Federation, Server, eventually
 from tests.support.server_command import serve
@@ -36,8 +36,8 @@ DEAD = "127.0.0.1:1"
 """Where nobody answers."""
 
 
-def told_at(server: Server) -> list[str]:
-    """Where its processes say that they answer Prometheus."""
+def reported_at(server: Server) -> list[str]:
+    """Returns where its processes say that they answer Prometheus."""
     text = server.process.log.read_text()
     return re.findall(r"^metrics on http://(\S+)/metrics$", text, re.MULTILINE)
 
@@ -57,7 +57,7 @@ class Scrape:
     """What one process told, by sample."""
 
     def __init__(self, server: Server | str) -> None:
-        address = server if isinstance(server, str) else told_at(server)[0]
+        address = server if isinstance(server, str) else reported_at(server)[0]
         status, _, text = ask(address, "/metrics")
         assert status == 200
         self.families = {one.name: one for one in read_plain(text)}
@@ -86,12 +86,12 @@ class Scrape:
 
 
 def ready(server: Server) -> tuple[int, str]:
-    status, _, text = ask(told_at(server)[0], "/readyz")
+    status, _, text = ask(reported_at(server)[0], "/readyz")
     return status, text
 
 
 def serving(server: Server) -> bool:
-    """What gRPC's own health service says."""
+    """Returns what gRPC's own health service says."""
     stub = health_pb2_grpc.HealthStub(server.channel)
     answer = stub.Check(health_pb2.HealthCheckRequest(), timeout=5)  # type: ignore[attr-defined]
     return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
@@ -190,10 +190,10 @@ def test_parent_and_child_with_a_kafka_tell_every_metric_there_is(tmp_path: Path
         assert below.one("kdir_leader", role="parent-link") == 1
         assert below.one("kdir_kafka_reachable") == 0
         assert not above.all("kdir_parent_link_up")  # it has none
-        told = set(above.families) | set(below.families)
+        reported = set(above.families) | set(below.families)
         # A counter's family has no _total in the parser of the text format.
         expected = {one.name.removesuffix("_total") for one in METRICS}
-        assert expected - told == {"kdir_kafka_sweep_age_seconds"}  # no Kafka was ever seen
+        assert expected - reported == {"kdir_kafka_sweep_age_seconds"}  # no Kafka was ever seen
 
         root.kill()
         eventually(lambda: Scrape(child).one("kdir_parent_link_up") == 0)
@@ -203,7 +203,7 @@ def test_parent_and_child_with_a_kafka_tell_every_metric_there_is(tmp_path: Path
 
 def test_prometheus_gets_the_format_that_it_asks_for(start: Start) -> None:
     server = start("/la", **ANYWHERE)
-    (address,) = told_at(server)
+    (address,) = reported_at(server)
     status, kind, text = ask(address, "/metrics", "application/openmetrics-text; version=1.0.0")
     assert (status, kind.split(";")[0]) == (200, "application/openmetrics-text")
     assert text.endswith("# EOF\n")
@@ -229,9 +229,9 @@ def test_S4_with_the_store_away_a_scrape_goes_on_and_every_place_uses_the_same_w
     store.rename(away)
     eventually(lambda: Scrape(server).states() == ["stale"])
     assert Scrape(server).one("kdir_replica_age_seconds") > 0
-    status, words = ready(server)
+    status, arguments = ready(server)
     assert status == 200
-    assert re.fullmatch(r"la: stale \d+ s\n", words)
+    assert re.fullmatch(r"la: stale \d+ s\n", arguments)
     assert serving(server)
     doctor = run(["doctor", "--local", "--at", server.address])
     assert re.search(r"\bstale \d+ s\b", doctor.lines[-1])
@@ -242,7 +242,7 @@ def test_S4_with_the_store_away_a_scrape_goes_on_and_every_place_uses_the_same_w
     eventually(lambda: not serving(strict))
     assert strict.outcome("/la/x") == "UNREACHABLE"
     assert Scrape(strict).one("kdir_ready") == 0
-    assert ask(told_at(strict)[0], "/healthz") == (200, "text/plain; charset=utf-8", "ok\n")
+    assert ask(reported_at(strict)[0], "/healthz") == (200, "text/plain; charset=utf-8", "ok\n")
     away.rename(store)
     for one in (server, strict):
         eventually(lambda one=one: ready(one) == (200, "la: serving\n"))  # type: ignore[misc]
@@ -379,7 +379,7 @@ def test_a_leader_that_dies_is_followed_by_another(start: Start) -> None:
 
 def test_each_of_several_processes_has_an_address_and_counts_of_its_own(start: Start) -> None:
     server = start("/la", processes=2, **ANYWHERE)
-    places = told_at(server)
+    places = reported_at(server)
     assert len(set(places)) == 2
     answered: Counter[str] = Counter()
     for _ in range(20):
@@ -399,14 +399,14 @@ def test_each_of_several_processes_has_an_address_and_counts_of_its_own(start: S
 
 
 def test_the_ports_of_several_processes_are_next_to_each_other(tmp_path: Path) -> None:
-    words = ["--mount", "/la", "--store", f"sqlite:///{tmp_path}/s.sqlite", "--check"]
-    told = serve(*words, "--processes", "3", "--metrics", "127.0.0.1:9420")
-    assert re.findall(r"http://(\S+)/metrics", told.stdout) == [
+    arguments = ["--mount", "/la", "--store", f"sqlite:///{tmp_path}/s.sqlite", "--check"]
+    reported = serve(*arguments, "--processes", "3", "--metrics", "127.0.0.1:9420")
+    assert re.findall(r"http://(\S+)/metrics", reported.stdout) == [
         "127.0.0.1:9420",
         "127.0.0.1:9421",
         "127.0.0.1:9422",
     ]
-    assert serve(*words, "--processes", "2", "--metrics", "127.0.0.1:65535").returncode == 2
+    assert serve(*arguments, "--processes", "2", "--metrics", "127.0.0.1:65535").returncode == 2
 
 
 # -- what is refused -----------------------------------------------------------------------------
@@ -415,8 +415,8 @@ def test_the_ports_of_several_processes_are_next_to_each_other(tmp_path: Path) -
 @pytest.mark.parametrize("address", ["0.0.0.0:9420", "192.0.2.1:9420", "9420", "[::]:9420"])
 def test_metrics_are_told_on_loopback_only(tmp_path: Path, address: str) -> None:
     store = tmp_path / "s.sqlite"
-    words = ("--mount", "/la", "--store", f"sqlite:///{store}", "--metrics", address)
-    refused = serve(*words)
+    arguments = ("--mount", "/la", "--store", f"sqlite:///{store}", "--metrics", address)
+    refused = serve(*arguments)
     assert refused.returncode == 2
     assert refused.stderr.startswith("error: --metrics: ")
     assert not store.exists()
@@ -426,8 +426,8 @@ def test_a_port_in_use_is_noticed_before_a_store_is_made(tmp_path: Path) -> None
     store = tmp_path / "s.sqlite"
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        words = ("--mount", "/la", "--store", f"sqlite:///{store}", "--metrics", address)
-        refused = serve(*words)
+        arguments = ("--mount", "/la", "--store", f"sqlite:///{store}", "--metrics", address)
+        refused = serve(*arguments)
     assert (refused.returncode, store.exists()) == (2, False)
     assert f"metrics: cannot bind {address}" in refused.stderr
 
@@ -446,14 +446,14 @@ def test_two_addresses_for_one_process_are_refused(tmp_path: Path) -> None:
 
 def test_callers_that_connect_and_say_nothing_keep_nobody_out_for_long(start: Start) -> None:
     served = start("/la", **ANYWHERE)
-    host, _, port = told_at(served)[0].rpartition(":")
+    host, _, port = reported_at(served)[0].rpartition(":")
     with ExitStack() as idle:
         for _ in range(200):
             idle.enter_context(socket.create_connection((host, int(port)), timeout=10))
 
         def answers() -> bool:
             try:
-                return ask(told_at(served)[0], "/healthz")[0] == 200
+                return ask(reported_at(served)[0], "/healthz")[0] == 200
             except (OSError, HTTPException):
                 return False  # as many as may are connected
 

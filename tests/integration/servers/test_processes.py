@@ -51,12 +51,12 @@ def resolve(address: str, path: str, token: str = "") -> resolve_pb2.ResolveResp
 
 
 def answering(server: Server, calls: int = 24) -> Counter[str]:
-    """Which processes answer, by as many new connections."""
+    """Returns which processes answer, by as many new connections."""
     return Counter(resolve(server.address, "/la").authority.server for _ in range(calls))
 
 
 def workers(server: Server) -> list[int]:
-    """The pids of the processes below the supervisor."""
+    """Returns the pids of the processes below the supervisor."""
     children = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children")
     return [int(pid) for pid in children.read_text().split()]
 
@@ -79,7 +79,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 def test_a_token_of_one_process_is_honoured_by_the_others(start: Start, store: str) -> None:
     server = start("/la", processes=2, store=store)
-    told: Counter[str] = Counter()
+    reported: Counter[str] = Counter()
     for number in range(60):
         path = f"/la/d{number}"
         with connection(server.address) as channel:
@@ -90,9 +90,9 @@ def test_a_token_of_one_process_is_honoured_by_the_others(start: Start, store: s
         found = resolve(server.address, path, written.token)
         assert found.outcome.WhichOneof("kind") == "resolution", path
         wrote, read = written.authority.server, found.authority.server
-        told["same" if wrote == read else "other"] += 1
+        reported["same" if wrote == read else "other"] += 1
     # By chance it would be all the same process once in 2 to the 60.
-    assert told["other"] > 0, told
+    assert reported["other"] > 0, reported
 
 
 def test_a_process_that_dies_is_started_again_and_the_others_go_on(
@@ -139,15 +139,15 @@ def test_nobody_meets_a_process_that_has_not_loaded(start: Start, store: str) ->
     token = server.mkdir("/la/x").token
     before = workers(server)
     os.kill(before[0], signal.SIGKILL)
-    told: set[str] = set()
+    reported: set[str] = set()
     deadline = time.monotonic() + 60
-    while len(told) < 3:
-        assert time.monotonic() < deadline, told
+    while len(reported) < 3:
+        assert time.monotonic() < deadline, reported
         restarted = bool(set(workers(server)) - set(before))
         found = resolve(server.address, "/la/x", token)
         assert found.outcome.HasField("resolution")
         if restarted:
-            told.add(found.authority.server)
+            reported.add(found.authority.server)
 
 
 def test_port_0_is_one_free_port_for_all(tmp_path: Path) -> None:

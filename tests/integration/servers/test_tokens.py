@@ -65,8 +65,8 @@ def test_N3_tokens_of_others_forged_or_of_the_future(
     one, other = two
     token = one.mkdir("/la/x")
     ((cluster, place),) = Token.parse(token).positions.items()
-    foreign = Token.of("kc-other", "its-life", 10**9)
-    future = Token.of(cluster, place.incarnation, place.revision + 10**6)
+    foreign = Token.from_position("kc-other", "its-life", 10**9)
+    future = Token.from_position(cluster, place.incarnation, place.revision + 10**6)
     for server in (one, other):
         assert server.outcome("/la/x", token) == "resolution"
         assert server.outcome("/la/x", str(foreign)) == "resolution", "ignored"
@@ -74,7 +74,7 @@ def test_N3_tokens_of_others_forged_or_of_the_future(
         assert server.outcome("/la/x", str(both)) == "resolution"
         for forged in ("nonsense", token[:-2] + "aa", token[1:], token * 2, "\0", "é"):
             assert server.outcome("/la/x", forged) == "INVALID_TOKEN", forged
-        older = Token.of(cluster, "another-life", place.revision)
+        older = Token.from_position(cluster, "another-life", place.revision)
         assert server.outcome("/la/x", str(older)) == "TOKEN_EXPIRED"
         # No hang: within the caller's deadline, whichever side notices it first.
         assert server.outcome("/la/x", str(future), timeout=0.5) in {

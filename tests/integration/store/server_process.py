@@ -10,8 +10,8 @@ from directory.wire.entry_codec import ProtoCodec
 from resolver.path import Path
 
 
-def say(*words: object) -> None:
-    print(*words, flush=True)  # noqa: T201 - its output is read by the test
+def say(*arguments: object) -> None:
+    print(*arguments, flush=True)  # noqa: T201 - its output is read by the test
 
 
 def main(address: str, name: str) -> None:
@@ -25,7 +25,7 @@ def main(address: str, name: str) -> None:
     say("ready")
     sys.stdin.readline()
     for number in range(1_000_000):
-        written = writer.execute(
+        written = writer.commit_command(
             CreateTopic(path=Path.parse(f"/la/{name}-{number}")), request_id=f"{name}-{number}"
         )
         assert written.plan.entry is not None

@@ -13,7 +13,13 @@ import pytest
 
 from deploy.local.etcd import Certificates, EtcdCluster
 from directory.store.addresses import find_identity, open_store
-from directory.store.base import Committed, HistoryGone, Incompatible, Put, StoreAway
+from directory.store.base import (
+    Committed,
+    HistoryCompacted,
+    IncompatibleStore,
+    Put,
+    StoreUnreachable,
+)
 from directory.store.etcd.connection import EtcdConnection
 from directory.store.etcd.etcd3_stubs import etcdrpc
 from directory.store.etcd.etcd_address import EtcdAddress
@@ -46,7 +52,7 @@ class Guarded:
 
     @contextmanager
     def as_root(self) -> Iterator[Any]:
-        """The stub of etcd's users and roles, and what makes a call root's."""
+        """Yields the stub of etcd's users and roles, and what makes a call root's."""
         files = self.certificates
         credentials = grpc.ssl_channel_credentials(
             files.ca.read_bytes(),
@@ -115,7 +121,9 @@ def test_a_store_over_tls_with_user_and_password(guarded: Guarded) -> None:
 def test_the_password_is_shown_nowhere(guarded: Guarded, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     wrong = "wr0ng%2Fsecret"
-    with pytest.raises(Incompatible, match="does not know user kdir with this password") as refused:
+    with pytest.raises(
+        IncompatibleStore, match="does not know user kdir with this password"
+    ) as refused:
         open_store(guarded.address(f"kdir:{wrong}@"), "la")
     hosts = ",".join(guarded.cluster.endpoints)
     with opened(guarded.address()) as store:
@@ -127,15 +135,17 @@ def test_the_password_is_shown_nowhere(guarded: Guarded, caplog: pytest.LogCaptu
 
 
 def test_who_is_missing_or_may_not_is_told_so(guarded: Guarded) -> None:
-    with pytest.raises(Incompatible, match="not let the user that its certificate names do this"):
+    with pytest.raises(
+        IncompatibleStore, match="not let the user that its certificate names do this"
+    ):
         open_store(guarded.address(""), "la")
     with pytest.raises(
-        Incompatible, match="does not let user nobody do this: its role needs readwrite"
+        IncompatibleStore, match="does not let user nobody do this: its role needs readwrite"
     ):
         open_store(guarded.address("nobody:nobody@"), "la")
-    with pytest.raises(Incompatible, match="does not let user kdir do this"):
+    with pytest.raises(IncompatibleStore, match="does not let user kdir do this"):
         open_store(guarded.address(prefix="/la2"), "la2")
-    with pytest.raises(Incompatible, match="does not let user kdir do this"):
+    with pytest.raises(IncompatibleStore, match="does not let user kdir do this"):
         find_identity(guarded.address(prefix="/ny"))
 
 
@@ -147,10 +157,10 @@ def test_without_the_right_certificates_there_is_no_connection(
     for query in ("", f"?ca={other.ca}", f"?ca={guarded.certificates.ca}"):
         address = EtcdAddress.parse(f"etcd://{hosts}/la{query}")
         connection = EtcdConnection(address)
-        with pytest.raises(StoreAway, match="no member answered"):
+        with pytest.raises(StoreUnreachable, match="no member answered"):
             connection.range(etcdrpc.RangeRequest(key=b"/la/k"), 2)
         connection.close()
-    with pytest.raises(Incompatible, match=r"ca: cannot read /nowhere/ca.pem: No such file"):
+    with pytest.raises(IncompatibleStore, match=r"ca: cannot read /nowhere/ca.pem: No such file"):
         open_store(f"etcd://{hosts}/la?ca=/nowhere/ca.pem", "la")
 
 
@@ -216,7 +226,7 @@ def test_S14_a_right_that_is_taken_away_is_an_error_and_comes_back(guarded: Guar
                 lambda: everything(store),
                 store.refresh_identity,
             ):
-                with pytest.raises(StoreAway, match="does not let user kdir do this"):
+                with pytest.raises(StoreUnreachable, match="does not let user kdir do this"):
                     attempt()
             eventually(lambda: _is_away(watch))
         finally:
@@ -229,7 +239,7 @@ def test_S14_a_right_that_is_taken_away_is_an_error_and_comes_back(guarded: Guar
 def _is_away(watch: Any) -> bool:
     try:
         watch.next(0.1)
-    except StoreAway:
+    except StoreUnreachable:
         return True
     return False
 
@@ -237,7 +247,7 @@ def _is_away(watch: Any) -> bool:
 def _brings(watch: Any, value: bytes) -> bool:
     try:
         return any(Put(b"k", value) in change.writes for change in watch.next(0.1))
-    except StoreAway:
+    except StoreUnreachable:
         return False
 
 
@@ -267,11 +277,13 @@ def test_clusters_of_one_etcd_keep_apart(etcd_cluster: SharedEtcd) -> None:
 def test_a_prefix_in_use_or_inside_anothers_is_refused(etcd_cluster: SharedEtcd) -> None:
     base = etcd_cluster.address()
     with opened(f"{base}/la"):
-        with pytest.raises(Incompatible, match=r"/la is another cluster's store; a prefix must"):
+        with pytest.raises(
+            IncompatibleStore, match=r"/la is another cluster's store; a prefix must"
+        ):
             open_store(f"{base}/la/tracking", "la-tracking")
-        with pytest.raises(Incompatible, match=r"the prefix is in use: it holds .*/la/"):
+        with pytest.raises(IncompatibleStore, match=r"the prefix is in use: it holds .*/la/"):
             open_store(base, "x")
-        with pytest.raises(Incompatible, match=r"is the store of cluster la .*, not of ny"):
+        with pytest.raises(IncompatibleStore, match=r"is the store of cluster la .*, not of ny"):
             open_store(f"{base}/la", "ny")
         assert find_identity(f"{base}/la") is not None
         assert find_identity(f"{base}/la/tracking") is None
@@ -289,10 +301,10 @@ def test_a_store_that_was_removed_is_not_made_anew_under_its_servers(
             etcdrpc.KVStub(channel).DeleteRange(
                 etcdrpc.DeleteRangeRequest(key=root, range_end=root[:-1] + b"0"), timeout=10
             )
-        with pytest.raises(HistoryGone):
+        with pytest.raises(HistoryCompacted):
             watch.next(30)
-        with pytest.raises(Incompatible, match="there is no store any more"):
+        with pytest.raises(IncompatibleStore, match="there is no store any more"):
             store.refresh_identity()
-        with pytest.raises(StoreAway, match="there is no store any more"):
+        with pytest.raises(StoreUnreachable, match="there is no store any more"):
             put(store, (b"k", b"w"))
         assert find_identity(address) is None

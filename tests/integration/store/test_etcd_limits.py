@@ -13,13 +13,13 @@ from directory.namespace.keys import entry_key
 from directory.store.base import (
     Committed,
     Guard,
-    KeyIs,
-    NothingNewer,
+    KeyEquals,
     Put,
     Store,
-    StoreAway,
     StoreFull,
+    StoreUnreachable,
     Transaction,
+    UnchangedSince,
 )
 from directory.store.etcd import channels
 from directory.store.etcd.etcd3_stubs import etcdrpc
@@ -86,7 +86,7 @@ def test_S2_a_load_that_is_overtaken_by_compaction_says_so_and_the_next_is_whole
     first = next(pages)
     put(store, (first[0][0], b"y"))
     compact(store)
-    with pytest.raises(StoreAway, match="was compacted while it was loaded"):
+    with pytest.raises(StoreUnreachable, match="was compacted while it was loaded"):
         list(pages)
     assert len(everything(store)) == 20_000
 
@@ -118,10 +118,10 @@ def test_S9_the_most_that_is_allowed_is_taken_by_etcd(store: EtcdStore) -> None:
     put_many(store, ((b"guarded/%03d" % n, b"g" * 500) for n in range(limits.max_guards - 1)))
     revision = store.load().revision
     guards: tuple[Guard, ...] = (
-        *(KeyIs(b"guarded/%03d" % n, b"g" * 500) for n in range(limits.max_guards - 1)),
-        NothingNewer(b"", revision),
+        *(KeyEquals(b"guarded/%03d" % n, b"g" * 500) for n in range(limits.max_guards - 1)),
+        UnchangedSince(b"", revision),
     )
-    spent = sum(len(guard.key) + 500 for guard in guards[:-1] if isinstance(guard, KeyIs))
+    spent = sum(len(guard.key) + 500 for guard in guards[:-1] if isinstance(guard, KeyEquals))
     room = (limits.max_bytes - spent) // limits.max_writes - len(b"write/000")
     writes = tuple(Put(b"write/%03d" % n, b"w" * room) for n in range(limits.max_writes))
     assert isinstance(store.commit(Transaction(guards, writes), 30), Committed)
@@ -141,10 +141,10 @@ def test_S20_a_full_etcd_takes_no_writes_and_goes_on_answering(
             replica.start()
             try:
                 replica.wait_for(0, 30)
-                writer.execute(CreateTopic(path=Path.parse("/la/kept")))
+                writer.commit_command(CreateTopic(path=Path.parse("/la/kept")))
                 _fill(store)
                 with pytest.raises(LimitExceeded, match="is full; nothing was written"):
-                    writer.execute(CreateTopic(path=Path.parse("/la/refused")))
+                    writer.commit_command(CreateTopic(path=Path.parse("/la/refused")))
                 with pytest.raises(StoreFull, match=r"etcd's database is full.*quota"):
                     store.elect("publisher", "one")
                 assert store.connection.alarms(5) == ["NOSPACE"]
@@ -153,7 +153,7 @@ def test_S20_a_full_etcd_takes_no_writes_and_goes_on_answering(
                 assert b"filler/0" in everything(store)
                 eventually(lambda: replica.state is ReplicaState.SERVING)
                 _make_room(store)
-                writer.execute(CreateTopic(path=Path.parse("/la/later")))
+                writer.commit_command(CreateTopic(path=Path.parse("/la/later")))
             finally:
                 replica.stop()
 

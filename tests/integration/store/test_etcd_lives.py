@@ -17,12 +17,12 @@ from directory.namespace.entry import Directory, Kind
 from directory.namespace.keys import entry_key
 from directory.store.base import (
     Conflict,
-    HistoryGone,
-    Incompatible,
-    NothingNewer,
+    HistoryCompacted,
+    IncompatibleStore,
     Put,
-    StoreAway,
+    StoreUnreachable,
     Transaction,
+    UnchangedSince,
 )
 from directory.store.etcd.etcd3_stubs import etcdrpc
 from directory.store.etcd.store import EtcdStore
@@ -87,7 +87,7 @@ def test_S11_running_servers_notice_a_restore_and_agree_on_one_new_life(
             replica.start()
             stack.callback(replica.stop)
             replica.wait_for(lost.revision, 30)
-        life = stores[0].identity
+        incarnation = stores[0].identity
         seen = [replica.snapshot.revision for replica in replicas]
 
         etcd.restore(file, token)
@@ -95,9 +95,9 @@ def test_S11_running_servers_notice_a_restore_and_agree_on_one_new_life(
         eventually(lambda: all(names(replica) == {"kept"} for replica in replicas))
         incarnations = {replica.snapshot.incarnation for replica in replicas}
         assert len(incarnations) == 1
-        assert incarnations != {life.incarnation}
+        assert incarnations != {incarnation.incarnation}
         assert {store.identity.incarnation for store in stores} == incarnations
-        assert stores[0].identity.cluster_id == life.cluster_id
+        assert stores[0].identity.cluster_id == incarnation.cluster_id
         for replica, revision in zip(replicas, seen, strict=True):
             assert replica.snapshot.revision > revision
         # It is new once: what comes now is one history again.
@@ -114,7 +114,7 @@ def test_S11_a_commit_while_the_identity_is_read_is_no_restore(
     """The head is read, then this process commits, and only then is the head compared."""
     with closing(EtcdStore.open(etcd_cluster.address(), "la")) as store:
         put(store, (b"k", b"0"))
-        life = store.identity
+        incarnation = store.identity
         read, commits = store.connection.range, iter(range(3))
 
         def range_then_commit(request: Any, timeout_seconds: float) -> Any:
@@ -126,7 +126,7 @@ def test_S11_a_commit_while_the_identity_is_read_is_no_restore(
 
         monkeypatch.setattr(store.connection, "range", range_then_commit)
         for _ in range(5):
-            assert store.refresh_identity() == life
+            assert store.refresh_identity() == incarnation
 
 
 def test_S11_no_life_begins_while_a_store_of_three_members_is_written_and_read_whole(
@@ -139,7 +139,7 @@ def test_S11_no_life_begins_while_a_store_of_three_members_is_written_and_read_w
         closing(EtcdStore.open(address, "la")) as other,
         ThreadPoolExecutor(3) as threads,
     ):
-        life = store.identity
+        incarnation = store.identity
         replica = Replica(store, CODEC)
         replica.start()
         stop = threading.Event()
@@ -160,12 +160,12 @@ def test_S11_no_life_begins_while_a_store_of_three_members_is_written_and_read_w
                 summary = Summary()
                 list(compare_rows(store, replica, ROOT, lambda: None, summary))
                 assert not [one for one in summary.troubles if "incarnation" in one]
-                assert store.identity == life
+                assert store.identity == incarnation
         finally:
             stop.set()
             replica.stop()
         assert all(writer.result() > 10 for writer in writers)
-        assert other.refresh_identity() == store.refresh_identity() == life
+        assert other.refresh_identity() == store.refresh_identity() == incarnation
         assert replica.reloads == 0
 
 
@@ -180,14 +180,14 @@ def test_S11_other_commits_at_the_revisions_that_were_seen_are_noticed(
     with closing(EtcdStore.open(address, "la")) as store:
         file = snapshot(store, tmp_path / "later.db")
         seen = put(store, (b"k", b"of before"))
-        life = store.identity
+        incarnation = store.identity
         etcd.restore(file, "same")
         with closing(EtcdStore.open(address, "la")) as other:  # remembers nothing, notices nothing
-            assert other.identity == life
+            assert other.identity == incarnation
             put_many(other, ((b"%d" % n, b"of after") for n in range(1_000)))
             assert other.load().revision > seen.revision
-            assert store.refresh_identity().incarnation != life.incarnation
-            with pytest.raises(HistoryGone):
+            assert store.refresh_identity().incarnation != incarnation.incarnation
+            with pytest.raises(HistoryCompacted):
                 store.watch(seen.revision, seen.commit_id)
             other.refresh_identity()
             assert other.identity == store.identity
@@ -198,16 +198,16 @@ def test_S11_a_write_that_meets_a_restored_etcd_is_of_unknown_effect_and_begins_
 ) -> None:
     address = address_in(etcd)
     with closing(EtcdStore.open(address, "la")) as store:
-        life = store.identity
+        incarnation = store.identity
         file = snapshot(store, tmp_path / "kept.db")
         lost = put(store, (b"lost", b""), (b"d/lost", b""))
         etcd.restore(file, "another")
-        with pytest.raises(StoreAway, match="was restored in this moment"):
+        with pytest.raises(StoreUnreachable, match="was restored in this moment"):
             put(store, (b"k", b"v"))
-        assert store.identity.incarnation != life.incarnation
+        assert store.identity.incarnation != incarnation.incarnation
         assert everything(store) == {b"k": b"v"}
         # What was decided on the tree of before is not carried out on this one.
-        guard = NothingNewer(b"d/", lost.revision)
+        guard = UnchangedSince(b"d/", lost.revision)
         assert isinstance(store.commit(Transaction((guard,), (Put(b"x", b""),))), Conflict)
         put(store, (b"k", b"w"))
 
@@ -219,14 +219,14 @@ def test_S11_who_held_a_role_or_a_key_before_a_restore_does_not_after_it(
     with closing(EtcdStore.open(address, "la")) as store:
         file = snapshot(store, tmp_path / "kept.db")
         leadership = store.elect("publisher", "one")
-        announcement = store.announce(b"m/one", b"v")
+        announcement = store.create_ephemeral(b"m/one", b"v")
         assert leadership is not None
         assert not isinstance(announcement, Conflict)
         assert leadership.held()
         etcd.restore(file, "another")
         store.refresh_identity()
         assert not leadership.held()
-        assert not announcement.lasts()
+        assert not announcement.is_alive()
         late = store.commit(Transaction((leadership.guard,), (Put(b"x", b""),)))
         assert isinstance(late, Conflict)
         again = store.elect("publisher", "one")
@@ -246,11 +246,11 @@ def test_members_of_two_etcds_in_one_address_are_refused(
         with closing(EtcdStore.open(f"etcd://{etcd.endpoints[0]}/{prefix}", "la")) as store:
             put(store, (b"k", b"v"))
             file = snapshot(store, tmp_path / "copy.db")
-            life = store.identity
+            incarnation = store.identity
         other.restore(file, "another")
         both = ",".join([*etcd.endpoints, *other.endpoints])
         monkeypatch.setattr(random, "randrange", lambda most: most - 1)  # begins with the copy
-        with pytest.raises(Incompatible, match="are of different etcd clusters"):
+        with pytest.raises(IncompatibleStore, match="are of different etcd clusters"):
             EtcdStore.open(f"etcd://{both}/{prefix}", "la")
         with closing(EtcdStore.open(f"etcd://{etcd.endpoints[0]}/{prefix}", "la")) as store:
-            assert store.identity == life
+            assert store.identity == incarnation

@@ -20,7 +20,7 @@ from deploy.local.etcd import EtcdCluster
 from deploy.local.ports import free_port
 from deploy.local.process import StartFailed
 from directory.namespace.command import CreateTopic
-from directory.store.base import Committed, Conflict, KeyIs, Put, StoreAway, Transaction
+from directory.store.base import Committed, Conflict, KeyEquals, Put, StoreUnreachable, Transaction
 from directory.store.etcd.etcd_address import EtcdAddress
 from directory.store.etcd.store import EtcdStore
 from directory.store.replica import Replica
@@ -40,7 +40,7 @@ CODEC = ProtoCodec()
 
 @pytest.fixture(scope="module")
 def etcd(etcd_clusters: Callable[..., EtcdCluster]) -> Iterator[EtcdCluster]:
-    """Members that may be killed and paused; each test leaves them running."""
+    """Yields members that may be killed and paused; each test leaves them running."""
     with etcd_clusters() as cluster:
         yield cluster
 
@@ -83,7 +83,7 @@ def _put_in_the_end(store: EtcdStore, value: bytes) -> None:
     while True:
         try:
             put(store, (b"k", value))
-        except StoreAway:
+        except StoreUnreachable:
             continue
         return
 
@@ -97,7 +97,7 @@ def test_a_transaction_goes_on_to_the_next_member_where_it_surely_had_no_effect(
     with closing(EtcdStore.open(f"etcd://127.0.0.1:{free_port()},{hosts}/{prefix}", "la")) as store:
         for number in range(5):
             begin_with(store, 0)
-            guard = KeyIs(b"n", b"%d" % (number - 1) if number else None)
+            guard = KeyEquals(b"n", b"%d" % (number - 1) if number else None)
             done = store.commit(Transaction((guard,), (Put(b"n", b"%d" % number),)))
             assert isinstance(done, Committed)
 
@@ -115,7 +115,7 @@ def test_without_a_quorum_calls_end_within_their_time_and_it_recovers(etcd: Etcd
                 lambda: store.commit(Transaction((), (Put(b"k", b"2"),)), 1.0),
                 lambda: store.read(b"k"),
             ):
-                with pytest.raises(StoreAway):
+                with pytest.raises(StoreUnreachable):
                     call()
             ended.set()
 
@@ -128,7 +128,7 @@ def test_without_a_quorum_calls_end_within_their_time_and_it_recovers(etcd: Etcd
         def recovers() -> bool:
             try:
                 put(store, (b"k", b"3"))
-            except StoreAway:
+            except StoreUnreachable:
                 return False
             return True
 
@@ -146,9 +146,9 @@ def test_S17_a_write_whose_answer_is_lost_has_one_effect(etcd: EtcdCluster) -> N
         store = stack.enter_context(closing(EtcdStore.open(address, "la")))
         direct = stack.enter_context(closing(EtcdStore.open(f"etcd://{hosts}/{prefix}", "la")))
         first = put(store, (b"k", b"0"))
-        transaction = Transaction((KeyIs(b"k", b"0"),), (Put(b"k", b"1"),))
+        transaction = Transaction((KeyEquals(b"k", b"0"),), (Put(b"k", b"1"),))
         links.links[0].swallow_answers()
-        with pytest.raises(StoreAway):
+        with pytest.raises(StoreUnreachable):
             store.commit(transaction, 1.0)
         eventually(lambda: direct.read(b"k")[0].value == b"1")
         links.links[0].heal()
@@ -178,7 +178,7 @@ def test_S17_a_command_asked_again_with_its_request_id_is_the_one_that_was_made(
         command = CreateTopic(path=EntryPath.parse("/la/clicks"))
         links.links[0].swallow_answers()
         with pytest.raises(StoreUnavailable) as unknown:
-            writer.execute(command, request_id="one", timeout_seconds=1.0)
+            writer.commit_command(command, request_id="one", timeout_seconds=1.0)
         assert unknown.value.metadata["effect"] == "unknown"
         eventually(lambda: len(direct.read(b"q/")) == 1)
         made = direct.read(b"e/")[0]
@@ -186,7 +186,7 @@ def test_S17_a_command_asked_again_with_its_request_id_is_the_one_that_was_made(
 
         def again() -> bool:
             try:
-                written = writer.execute(command, request_id="one")
+                written = writer.commit_command(command, request_id="one")
             except StoreUnavailable:
                 return False
             assert written.repeated
@@ -268,7 +268,7 @@ def test_a_holder_whose_etcd_is_away_lets_go_before_anybody_else_can_hold(
         def taken() -> bool:
             try:
                 return other.elect("publisher", "two") is not None
-            except StoreAway:
+            except StoreUnreachable:
                 return False
 
         # Either etcd kept the lease while it slept, and the first has the role again; or not.
@@ -280,7 +280,7 @@ def test_a_role_is_kept_through_the_death_of_etcds_members_one_after_the_other(
 ) -> None:
     with closing(EtcdStore(EtcdAddress.parse(address_in(etcd)), "la")) as store:
         leadership = store.elect("publisher", "one")
-        announced = store.announce(b"m/one", b"v")
+        announced = store.create_ephemeral(b"m/one", b"v")
         assert leadership is not None
         assert not isinstance(announced, Conflict)
         for member in etcd.members:
@@ -289,10 +289,10 @@ def test_a_role_is_kept_through_the_death_of_etcds_members_one_after_the_other(
             member.start()
             member.await_ready()
         assert leadership.held()
-        assert announced.lasts()
+        assert announced.is_alive()
         done = store.commit(Transaction((leadership.guard,), (Put(b"k", b""),)), 30)
         assert isinstance(done, Committed)
-        assert store.sweep() == 0
+        assert store.remove_expired() == 0
 
 
 # -- S5 --------------------------------------------------------------------------------------
@@ -352,7 +352,7 @@ def _create(address: str, name: str) -> None:
         replica.start()
         try:
             replica.wait_for(0, 30)
-            Writer(store, replica, CODEC, lambda _: EntryPath.parse("/la")).execute(
+            Writer(store, replica, CODEC, lambda _: EntryPath.parse("/la")).commit_command(
                 CreateTopic(path=EntryPath.parse(f"/la/{name}"))
             )
         finally:

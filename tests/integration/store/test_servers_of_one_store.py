@@ -103,14 +103,14 @@ def test_S17_after_kill_9_each_request_has_exactly_one_effect_and_its_first_answ
         # All that was answered, the one that may have been under way, and one that was not.
         for number in range(len(answers) + 2):
             text = f"/la/{name}-{number}"
-            written = bench.writer.execute(
+            written = bench.writer.commit_command(
                 CreateTopic(path=path(text)), request_id=f"{name}-{number}", timeout_seconds=60
             )
             assert written.plan.entry is not None
             if number < len(answers):
                 assert written.repeated
-                told = (number, written.revision, written.plan.entry.entry_id)
-                assert told == answers[number]
+                reported = (number, written.revision, written.plan.entry.entry_id)
+                assert reported == answers[number]
             if number == len(answers) + 1:
                 assert not written.repeated
         events = [
@@ -184,7 +184,7 @@ def test_S11_a_restore_under_running_servers_is_noticed_by_all_of_them(
         source.execute("VACUUM INTO ?", (str(backup),))
     lost = one.create("/la/lost").revision
     two.replica.wait_for(lost, 60)
-    life = two.replica.snapshot.incarnation
+    incarnation = two.replica.snapshot.incarnation
     match by:
         case "sqlite":  # as `.restore` of its shell does
             with (
@@ -201,7 +201,7 @@ def test_S11_a_restore_under_running_servers_is_noticed_by_all_of_them(
                 servers.file.unlink()
                 shutil.copyfile(backup, servers.file)
     for bench in (one, two):
-        eventually(lambda bench=bench: bench.replica.snapshot.incarnation != life)  # type: ignore[misc]
+        eventually(lambda bench=bench: bench.replica.snapshot.incarnation != incarnation)  # type: ignore[misc]
         assert bench.names() == {"kept"}
         assert bench.replica.snapshot.revision > lost
     assert one.replica.snapshot.incarnation == two.replica.snapshot.incarnation

@@ -9,11 +9,11 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from directory.access.authorizer import Access, Level
-from directory.access.compiled_grants import Question, Rules
-from directory.access.decision import Mode
+from directory.access.authorizer import Authorizer, InheritedGrantLevel
+from directory.access.compiled_grants import AccessQuestion, CompiledGrants
+from directory.access.decision import AccessMode
 from directory.access.grant import Grant, Operation, Permission, ResourceKind
-from directory.access.grant_tree import Granted, GrantTree, Place
+from directory.access.grant_tree import EntryPlace, GrantedEntry, GrantTree
 from directory.access.principals import Caller
 from resolver.path import Path
 
@@ -40,7 +40,7 @@ KINDS = (*(ResourceKind.TOPIC,) * 5, *ResourceKind)
 
 
 @dataclass(frozen=True)
-class Words:
+class Arguments:
     """What a world's grants are made of: few words, so that they meet often."""
 
     principals: Sequence[str] = PRINCIPALS
@@ -53,31 +53,33 @@ class Words:
 class World:
     """All that there is; ``inherited`` from the root down, the tree's places below ``MOUNT``."""
 
-    grants: dict[Place, list[Grant]] = field(default_factory=dict)
+    grants: dict[EntryPlace, list[Grant]] = field(default_factory=dict)
     closed: set[tuple[str, ...]] = field(default_factory=set)
     inherited: list[tuple[list[Grant], bool]] = field(default_factory=list)
-    mode: Mode = Mode.ENFORCE
+    mode: AccessMode = AccessMode.ENFORCE
     expired: bool = False
-    words: Words = field(default_factory=Words)
+    arguments: Arguments = field(default_factory=Arguments)
     """What it is made of, and what it is worth asking about."""
 
     def tree(self) -> GrantTree:
-        places = {*self.grants, *map(Place, self.closed)}
+        places = {*self.grants, *map(EntryPlace, self.closed)}
         return GrantTree.build(
-            Granted(
+            GrantedEntry(
                 place,
-                Rules.of(self.grants.get(place, ())),
+                CompiledGrants.compile(self.grants.get(place, ())),
                 place.relative in self.closed and not place.is_topic,
             )
             for place in places
         )
 
-    def access(self, tree: GrantTree | None = None) -> Access:
-        return Access(
+    def access(self, tree: GrantTree | None = None) -> Authorizer:
+        return Authorizer(
             mount=MOUNT,
             tree=self.tree() if tree is None else tree,
             inherited=tuple(
-                Level(Path(MOUNT.segments[:depth]), Rules.of(grants), closed)
+                InheritedGrantLevel(
+                    Path(MOUNT.segments[:depth]), CompiledGrants.compile(grants), closed
+                )
                 for depth, (grants, closed) in enumerate(self.inherited)
             ),
             mode=self.mode,
@@ -90,7 +92,7 @@ class World:
 
     # -- the plain rules -----------------------------------------------------------------------
 
-    def levels(self, place: Place) -> Iterator[tuple[list[Grant], bool, bool]]:
+    def levels(self, place: EntryPlace) -> Iterator[tuple[list[Grant], bool, bool]]:
         """Of each level from the outermost: its grants, whether it is closed, is inherited."""
         for grants, closed in self.inherited:
             yield grants, closed, True
@@ -99,9 +101,9 @@ class World:
             if depth == len(place.relative) and place.is_topic:
                 yield self.grants.get(place, []), False, False
             else:
-                yield self.grants.get(Place(at), []), at in self.closed, False
+                yield self.grants.get(EntryPlace(at), []), at in self.closed, False
 
-    def allowed(self, caller: Caller, question: Question, place: Place) -> bool:
+    def allowed(self, caller: Caller, question: AccessQuestion, place: EntryPlace) -> bool:
         levels = list(self.levels(place))
         if any(denies(one, caller, question) for grants, _, _ in levels for one in grants):
             return False
@@ -119,17 +121,17 @@ class World:
             for number, (_, closed, _) in enumerate(levels)
         ):
             return False
-        if self.mode is Mode.OPEN_WHERE_UNGRANTED:
+        if self.mode is AccessMode.OPEN_IF_NO_GRANTS:
             return not any(
                 one.kind is question.kind
                 and (not one.kind.has_names or names(one.name, question.name))
                 for grants, _, _ in levels
                 for one in grants
             )
-        return self.mode is Mode.OPEN
+        return self.mode is AccessMode.OPEN
 
     def passes(self, levels: list[tuple[list[Grant], bool, bool]], caller: Caller) -> bool:
-        describe = Question.of(Operation.DESCRIBE)
+        describe = AccessQuestion.for_operation(Operation.DESCRIBE)
         return not any(
             denies(one, caller, describe) for grants, _, _ in levels for one in grants
         ) and any(
@@ -144,9 +146,9 @@ class World:
         if kind.has_names:
             patterns = {one.name for some in self.every() for one in some if one.kind is kind}
             resources = {name.replace("*", FRESH) for name in patterns} | {FRESH}
-        places = {Place(()), *self.grants, *map(Place, self.closed)}
+        places = {EntryPlace(()), *self.grants, *map(EntryPlace, self.closed)}
         return any(
-            self.allowed(caller, Question.of(operation, kind, name), place)
+            self.allowed(caller, AccessQuestion.for_operation(operation, kind, name), place)
             for name in resources
             for place in places
         )
@@ -156,7 +158,7 @@ class World:
         yield from self.grants.values()
 
 
-def about(grant: Grant, caller: Caller, question: Question) -> bool:
+def about(grant: Grant, caller: Caller, question: AccessQuestion) -> bool:
     return (
         grant.principal in {caller.principal, "User:*"}
         and grant.host in {caller.host, "*"}
@@ -171,7 +173,7 @@ def names(pattern: str, name: str) -> bool:
     return name.startswith(pattern[:-1]) and name != "" if pattern[-1] == "*" else name == pattern
 
 
-def denies(grant: Grant, caller: Caller, question: Question) -> bool:
+def denies(grant: Grant, caller: Caller, question: AccessQuestion) -> bool:
     return (
         grant.permission is Permission.DENY
         and about(grant, caller, question)
@@ -179,7 +181,7 @@ def denies(grant: Grant, caller: Caller, question: Question) -> bool:
     )
 
 
-def allows(grant: Grant, caller: Caller, question: Question) -> bool:
+def allows(grant: Grant, caller: Caller, question: AccessQuestion) -> bool:
     asked = question.operation.name
     own = grant.operation.name
     return (
@@ -191,13 +193,13 @@ def allows(grant: Grant, caller: Caller, question: Question) -> bool:
 
 # -- made by chance ----------------------------------------------------------------------------
 
-EVERY_WORD = Words()
+EVERY_RECORD = Arguments()
 
 
-def some_words(chance: random.Random, kinds: Sequence[ResourceKind] = KINDS) -> Words:
+def some_arguments(chance: random.Random, kinds: Sequence[ResourceKind] = KINDS) -> Arguments:
     if chance.random() < 0.3:
-        return Words(kinds=kinds)
-    return Words(
+        return Arguments(kinds=kinds)
+    return Arguments(
         chance.sample(PRINCIPALS, chance.randint(1, 2)),
         chance.sample(HOSTS, chance.randint(1, 3)),
         chance.sample(OPERATIONS, chance.randint(1, 3)),
@@ -205,53 +207,58 @@ def some_words(chance: random.Random, kinds: Sequence[ResourceKind] = KINDS) -> 
     )
 
 
-def some_grant(chance: random.Random, words: Words) -> Grant:
-    kind = chance.choice(words.kinds)
-    return Grant.of(
-        chance.choice(words.principals),
-        chance.choice(words.hosts),
-        chance.choice(words.operations),
+def some_grant(chance: random.Random, arguments: Arguments) -> Grant:
+    kind = chance.choice(arguments.kinds)
+    return Grant.from_fields(
+        chance.choice(arguments.principals),
+        chance.choice(arguments.hosts),
+        chance.choice(arguments.operations),
         chance.choice((Permission.ALLOW, Permission.DENY)),
         kind,
         chance.choice(NAMES) if kind.has_names else "",
     )
 
 
-def some_grants(chance: random.Random, most: int, words: Words = EVERY_WORD) -> list[Grant]:
-    return list({some_grant(chance, words) for _ in range(chance.randint(0, most))})
+def some_grants(
+    chance: random.Random, most: int, arguments: Arguments = EVERY_RECORD
+) -> list[Grant]:
+    return list({some_grant(chance, arguments) for _ in range(chance.randint(0, most))})
 
 
-def some_place(chance: random.Random) -> Place:
+def some_place(chance: random.Random) -> EntryPlace:
     relative = tuple(chance.choice("abc") for _ in range(chance.randint(0, 4)))
-    return Place(relative, bool(relative) and chance.random() < 0.4)
+    return EntryPlace(relative, bool(relative) and chance.random() < 0.4)
 
 
 def some_world(chance: random.Random, kinds: Sequence[ResourceKind] = KINDS) -> World:
-    words = some_words(chance, kinds)
-    world = World(mode=chance.choice((Mode.ENFORCE, Mode.ENFORCE, *Mode)), words=words)
+    arguments = some_arguments(chance, kinds)
+    world = World(
+        mode=chance.choice((AccessMode.ENFORCE, AccessMode.ENFORCE, *AccessMode)),
+        arguments=arguments,
+    )
     for _ in range(chance.randint(0, 9)):
-        world.grants[some_place(chance)] = some_grants(chance, 3, words)
+        world.grants[some_place(chance)] = some_grants(chance, 3, arguments)
     if chance.random() < 0.5:
         world.closed = {some_place(chance).relative for _ in range(chance.randint(0, 3))}
     if chance.random() < 0.4:
         world.inherited = [
-            (some_grants(chance, 2, words), chance.random() < 0.1)
+            (some_grants(chance, 2, arguments), chance.random() < 0.1)
             for _ in range(chance.randint(0, 2))
         ]
         world.expired = chance.random() < 0.3
     return world
 
 
-def some_caller(chance: random.Random, words: Words = EVERY_WORD) -> Caller:
-    named = [one for one in words.principals if one != "User:*"]
+def some_caller(chance: random.Random, arguments: Arguments = EVERY_RECORD) -> Caller:
+    named = [one for one in arguments.principals if one != "User:*"]
     return Caller(
         chance.choice((*named, "User:other")),
         chance.choice(("10.0.0.1", "10.0.0.2", "10.0.0.3", "")),
     )
 
 
-def some_question(chance: random.Random, words: Words = EVERY_WORD) -> Question:
-    kind = chance.choice(words.kinds)
+def some_question(chance: random.Random, arguments: Arguments = EVERY_RECORD) -> AccessQuestion:
+    kind = chance.choice(arguments.kinds)
     name = chance.choice(("pay", "pax", "pa", "p", "q", "zz", "")) if kind.has_names else ""
-    operation = chance.choice((*words.operations, Operation.DESCRIBE))
-    return Question.of(operation, kind, name)
+    operation = chance.choice((*arguments.operations, Operation.DESCRIBE))
+    return AccessQuestion.for_operation(operation, kind, name)

@@ -8,21 +8,21 @@ import random
 
 import pytest
 
-from directory.access import branch
-from directory.access.authorizer import HERE
-from directory.access.branch import Branch, Fan
-from directory.access.compiled_grants import Question
+from directory.access import grant_node as branch
+from directory.access.authorizer import MOUNT_ROOT
+from directory.access.compiled_grants import AccessQuestion
 from directory.access.grant import Operation, ResourceKind
-from directory.access.grant_tree import NO_GRANTS, GrantTree, Place
+from directory.access.grant_node import GrantChildren, GrantNode
+from directory.access.grant_tree import NO_GRANTS, EntryPlace, GrantTree
 from tests.properties.access.oracle import (
     World,
     allows,
     denies,
+    some_arguments,
     some_caller,
     some_grants,
     some_place,
     some_question,
-    some_words,
     some_world,
 )
 
@@ -41,15 +41,18 @@ def agree(world: World, chance: random.Random, tree: GrantTree | None = None) ->
     access = world.access(tree)
     for _ in range(6):
         caller, question, place = (
-            some_caller(chance, world.words),
-            some_question(chance, world.words),
+            some_caller(chance, world.arguments),
+            some_question(chance, world.arguments),
             some_place(chance),
         )
         expected = world.allowed(caller, question, place)
-        decision = access.decide(caller, question, place, age_seconds=world.age)
+        decision = access.authorize(caller, question, place, age_seconds=world.age)
         assert decision.allowed is expected, (world, caller, question, place, decision)
     for _ in range(4):
-        caller, question = some_caller(chance, world.words), some_question(chance, world.words)
+        caller, question = (
+            some_caller(chance, world.arguments),
+            some_question(chance, world.arguments),
+        )
         operation, kind = question.operation, question.kind
         expected = world.anywhere(caller, operation, kind)
         found = access.authorize_any(caller, operation, kind, age_seconds=world.age)
@@ -72,24 +75,24 @@ def test_each_version_is_what_its_grants_are(seed: int, monkeypatch: pytest.Monk
     if seed % 2:
         narrow(monkeypatch)
     chance = random.Random(seed)
-    world, tree = World(words=some_words(chance)), NO_GRANTS
+    world, tree = World(arguments=some_arguments(chance)), NO_GRANTS
     for step in range(60):
-        before, was = tree, sorted(map(repr, tree.below(HERE)))
+        before, was = tree, sorted(map(repr, tree.granted_below(MOUNT_ROOT)))
         tree = changed(world, tree, chance)
         check_shape(tree.root, parted_at=2 if seed % 2 else 64)
         assert same(tree.root, world.tree().root)
         # Reading makes branches remember; the next versions must not be told what is no longer so.
         agree(world, chance, tree)
         if step % 10 == 0:
-            assert sorted(map(repr, before.below(HERE))) == was
+            assert sorted(map(repr, before.granted_below(MOUNT_ROOT))) == was
 
 
 def changed(world: World, tree: GrantTree, chance: random.Random) -> GrantTree:
-    """One change of both."""
+    """Returns one change of both."""
     place = some_place(chance)
     match chance.randrange(5):
         case 0 | 1:
-            world.grants[place] = some_grants(chance, 3, world.words)
+            world.grants[place] = some_grants(chance, 3, world.arguments)
             return tree.with_grants(place, world.grants[place])
         case 2:
             world.grants.pop(place, None)
@@ -101,28 +104,30 @@ def changed(world: World, tree: GrantTree, chance: random.Random) -> GrantTree:
             return moved(world, tree, place, some_place(chance))
 
 
-def moved(world: World, tree: GrantTree, source: Place, target: Place) -> GrantTree:
-    """One entry, with all below it, to where nothing is; or removed."""
-    target = Place(target.relative, source.is_topic)
+def moved(world: World, tree: GrantTree, source: EntryPlace, target: EntryPlace) -> GrantTree:
+    """Returns one entry, with all below it, to where nothing is; or removed."""
+    target = EntryPlace(target.relative, source.is_topic)
     if not source.relative or target.relative[: len(source.relative)] == source.relative:
-        target = HERE
+        target = MOUNT_ROOT
     inside = [place for place in world.grants if lies_in(place, source)]
     moving = {place: world.grants.pop(place) for place in inside}
-    shut = {one for one in world.closed if lies_in(Place(one), source)}
+    shut = {one for one in world.closed if lies_in(EntryPlace(one), source)}
     world.closed -= shut
-    tree, branch = tree.cut(source)
-    occupied = any(lies_in(place, target) for place in (*world.grants, *map(Place, world.closed)))
+    tree, branch = tree.detach_subtree(source)
+    occupied = any(
+        lies_in(place, target) for place in (*world.grants, *map(EntryPlace, world.closed))
+    )
     if not target.relative or occupied:
         return tree
     cut = len(source.relative)
     for place, grants in moving.items():
-        there = Place(target.relative + place.relative[cut:], place.is_topic)
+        there = EntryPlace(target.relative + place.relative[cut:], place.is_topic)
         world.grants[there] = grants
     world.closed |= {target.relative + one[cut:] for one in shut}
-    return tree.graft(target, branch)
+    return tree.attach_subtree(target, branch)
 
 
-def lies_in(place: Place, outer: Place) -> bool:
+def lies_in(place: EntryPlace, outer: EntryPlace) -> bool:
     if outer.is_topic:
         return place == outer
     depth = len(outer.relative)
@@ -130,8 +135,8 @@ def lies_in(place: Place, outer: Place) -> bool:
     return place.relative[:depth] == outer.relative and deeper
 
 
-def same(one: Branch, other: Branch) -> bool:
-    """Whether two trees hold and know the same, however their fans are parted."""
+def same(one: GrantNode, other: GrantNode) -> bool:
+    """True if two trees hold and know the same, however their fans are parted."""
     mine, theirs = dict(one.fan.branches()), dict(other.fan.branches())
     return (
         one.rules.grants == other.rules.grants
@@ -142,8 +147,8 @@ def same(one: Branch, other: Branch) -> bool:
     )
 
 
-def check_shape(tree: Branch, *, parted_at: int) -> None:
-    def visit(fan: Fan) -> None:
+def check_shape(tree: GrantNode, *, parted_at: int) -> None:
+    def visit(fan: GrantChildren) -> None:
         assert not (fan.items and fan.parts)
         assert len(fan.items) <= parted_at
         assert fan.size == len(dict(fan.branches()))
@@ -161,19 +166,27 @@ def test_what_stands_in_the_way_is_found_as_by_asking_for_each() -> None:
         chance = random.Random(seed)
         world = some_world(chance)
         access = world.access()
-        caller, place = some_caller(chance, world.words), Place(some_place(chance).relative)
-        question = Question.of(some_question(chance, world.words).operation)
-        found = dict(access.refusals_below(caller, question, place, age_seconds=world.age))
+        caller, place = (
+            some_caller(chance, world.arguments),
+            EntryPlace(some_place(chance).relative),
+        )
+        question = AccessQuestion.for_operation(some_question(chance, world.arguments).operation)
+        found = dict(access.denied_below(caller, question, place, age_seconds=world.age))
         depth = len(place.relative)
         set_below = {
             one
-            for one in (*(p for p, some in world.grants.items() if some), *map(Place, world.closed))
+            for one in (
+                *(p for p, some in world.grants.items() if some),
+                *map(EntryPlace, world.closed),
+            )
             if one.relative[:depth] == place.relative and len(one.relative) > depth
         }
         assert found == {
             one: decision
             for one in set_below
-            if not (decision := access.decide(caller, question, one, age_seconds=world.age)).allowed
+            if not (
+                decision := access.authorize(caller, question, one, age_seconds=world.age)
+            ).allowed
         }
 
 
@@ -182,14 +195,14 @@ def test_a_listing_says_of_each_name_what_asking_for_it_would_say() -> None:
         chance = random.Random(seed)
         world = some_world(chance)
         access = world.access()
-        caller, relative = some_caller(chance, world.words), some_place(chance).relative
-        question = Question.of(some_question(chance, world.words).operation)
-        within = access.within(caller, question, relative, age_seconds=world.age)
+        caller, relative = some_caller(chance, world.arguments), some_place(chance).relative
+        question = AccessQuestion.for_operation(some_question(chance, world.arguments).operation)
+        within = access.for_directory(caller, question, relative, age_seconds=world.age)
         for name in "abcd":
             for is_topic in (False, True):
-                place = Place((*relative, name), is_topic)
-                asked = access.decide(caller, question, place, age_seconds=world.age)
-                assert within.child(name, is_topic=is_topic) == asked
+                place = EntryPlace((*relative, name), is_topic)
+                asked = access.authorize(caller, question, place, age_seconds=world.age)
+                assert within.entry_decision(name, is_topic=is_topic) == asked
                 if within.is_uniform:
                     assert asked == within.decision
 
@@ -199,17 +212,17 @@ def test_a_decision_names_a_grant_that_says_so() -> None:
         chance = random.Random(seed)
         world = some_world(chance)
         caller, question, place = (
-            some_caller(chance, world.words),
-            some_question(chance, world.words),
+            some_caller(chance, world.arguments),
+            some_question(chance, world.arguments),
             some_place(chance),
         )
-        decision = world.access().decide(caller, question, place, age_seconds=world.age)
+        decision = world.access().authorize(caller, question, place, age_seconds=world.age)
         if decision.grant is None:
             continue
         assert decision.path is not None
         depth = len(decision.path.segments) - 2
         if depth >= 0:
-            at = Place(place.relative[:depth], place.is_topic and depth == len(place.relative))
+            at = EntryPlace(place.relative[:depth], place.is_topic and depth == len(place.relative))
             assert decision.grant in world.grants[at]
         else:
             assert decision.grant in world.inherited[depth + 2][0]
@@ -223,7 +236,7 @@ def test_any_name_is_asked_for_as_by_trying_names(kind: ResourceKind) -> None:
         chance = random.Random(seed)
         # DESCRIBE on topics is what lets one pass a closed directory.
         world = some_world(chance, (kind, kind, ResourceKind.TOPIC))
-        caller = some_caller(chance, world.words)
-        operation = chance.choice((*world.words.operations, Operation.READ))
+        caller = some_caller(chance, world.arguments)
+        operation = chance.choice((*world.arguments.operations, Operation.READ))
         found = world.access().authorize_any(caller, operation, kind, age_seconds=world.age)
         assert found is world.anywhere(caller, operation, kind), world

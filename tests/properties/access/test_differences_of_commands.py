@@ -9,12 +9,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from directory.access.authorizer import Access, Level
-from directory.access.compiled_grants import Question, Rules
-from directory.access.decision import Mode
+from directory.access.authorizer import Authorizer, InheritedGrantLevel
+from directory.access.compiled_grants import AccessQuestion, CompiledGrants
+from directory.access.decision import AccessMode
 from directory.access.grant import Grant, Operation, Permission
-from directory.access.grant_tree import Place
-from directory.access.permission_diff import Side, differences
+from directory.access.grant_tree import EntryPlace
+from directory.access.permission_diff import DiffSide, diff_permissions
 from directory.access.principals import Caller
 from directory.namespace.command import (
     AddGrants,
@@ -27,7 +27,7 @@ from directory.namespace.command import (
 )
 from directory.namespace.entry import Directory, Kind
 from directory.namespace.snapshot import Node, Snapshot
-from directory.namespace.traversal import standing
+from directory.namespace.traversal import locate_entry
 from resolver.errors import KdirError
 from resolver.path import Path
 from tests.properties.access.test_permission_diff import read
@@ -72,38 +72,46 @@ def some_command(chance: random.Random) -> Command:
             return MoveEntry(path=path, new_path=some_path(chance, least=1), kind=kind)
 
 
-def entries(snapshot: Snapshot) -> Iterator[tuple[int, Place]]:
-    """Every topic and directory, by id."""
-    yield snapshot.root.entry_id, Place(())
+def entries(snapshot: Snapshot) -> Iterator[tuple[int, EntryPlace]]:
+    """Yields every topic and directory, by id."""
+    yield snapshot.root.entry_id, EntryPlace(())
     waiting: list[tuple[tuple[str, ...], Node]] = [((), snapshot.root)]
     while waiting:
         above, node = waiting.pop()
         for name in node.topics:
             topic = snapshot.topic(node.entry_id, name)
             assert topic is not None
-            yield topic.entry_id, Place((*above, name), is_topic=True)
+            yield topic.entry_id, EntryPlace((*above, name), is_topic=True)
         for name, container in node.containers.items():
             if isinstance(container, Directory):
-                yield container.entry_id, Place((*above, name))
+                yield container.entry_id, EntryPlace((*above, name))
                 waiting.append(((*above, name), snapshot.nodes[container.entry_id]))
 
 
-def told(command: Command, mount: Path, before: Snapshot, after: Snapshot) -> tuple[Place, Place]:
-    """Where the entry of a command is, before and after."""
+def reported(
+    command: Command, mount: Path, before: Snapshot, after: Snapshot
+) -> tuple[EntryPlace, EntryPlace]:
+    """Returns where the entry of a command is, before and after."""
     assert isinstance(command, AddGrants | RemoveGrants | UpdateEntry | MoveEntry)
-    found = standing(before, mount, command.path, command.kind)
+    found = locate_entry(before, mount, command.path, command.kind)
     is_topic = found.entry.kind is Kind.TOPIC
     path = command.new_path if isinstance(command, MoveEntry) else command.path
-    now = standing(after, mount, path, found.entry.kind)
+    now = locate_entry(after, mount, path, found.entry.kind)
     assert now.entry.entry_id == found.entry.entry_id
-    return Place(found.path.below(mount), is_topic), Place(now.path.below(mount), is_topic)
+    return EntryPlace(found.path.below(mount), is_topic), EntryPlace(
+        now.path.below(mount), is_topic
+    )
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_the_rows_of_a_command_are_all_that_changes_anywhere(seed: int) -> None:
     chance = random.Random(seed)
-    above = (Level(Path(()), Rules.of(some_grants(chance))),) if seed % 3 == 0 else ()
-    mode = Mode.OPEN if seed % 2 else Mode.ENFORCE
+    above = (
+        (InheritedGrantLevel(Path(()), CompiledGrants.compile(some_grants(chance))),)
+        if seed % 3 == 0
+        else ()
+    )
+    mode = AccessMode.OPEN if seed % 2 else AccessMode.ENFORCE
     cluster, differing, asked = Cluster("/m"), 0, 0
     while asked < 25 or not differing:
         command, before = some_command(chance), cluster.snapshot
@@ -112,21 +120,21 @@ def test_the_rows_of_a_command_are_all_that_changes_anywhere(seed: int) -> None:
         except KdirError:
             continue
         after = before.apply(before.revision + 1, made.writes)
-        was, now = (Access(cluster.mount, one.grants, above, mode) for one in (before, after))
+        was, now = (Authorizer(cluster.mount, one.grants, above, mode) for one in (before, after))
         places, moved = dict(entries(before)), dict(entries(after))
         if isinstance(command, AddGrants | RemoveGrants | UpdateEntry | MoveEntry):
-            sides = told(command, cluster.mount, before, after)
-            rows = list(differences(Side(was, sides[0]), Side(now, sides[1])))
+            sides = reported(command, cluster.mount, before, after)
+            rows = list(diff_permissions(DiffSide(was, sides[0]), DiffSide(now, sides[1])))
             asked += 1
         else:
-            rows, sides = [], (Place(()), Place(()))
+            rows, sides = [], (EntryPlace(()), EntryPlace(()))
         for caller in CALLERS:
             for operation in OPERATIONS:
-                question = Question.of(operation)
+                question = AccessQuestion.for_operation(operation)
                 for entry_id, place in places.items():
                     here = moved[entry_id]
-                    one = was.decide(caller, question, place).allowed
-                    other = now.decide(caller, question, here).allowed
+                    one = was.authorize(caller, question, place).allowed
+                    other = now.authorize(caller, question, here).allowed
                     differing += one != other
                     inside = here == sides[1] or (
                         not sides[1].is_topic

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from directory.access.compiled_grants import Rules
+from directory.access.compiled_grants import CompiledGrants
 from directory.access.grant import Grant, Operation, Permission
-from directory.access.grant_tree import Place
-from directory.maintenance.verify_store import Comparison
+from directory.access.grant_tree import EntryPlace
+from directory.maintenance.verify_store import StoreComparison
 from directory.namespace.command import (
     AddGrants,
     Command,
@@ -29,7 +29,7 @@ from directory.namespace.grant_rows import SHUT
 from directory.namespace.keys import entry_key, grants_key, parse_entry_key, parse_grants_key
 from directory.namespace.snapshot import Snapshot
 from directory.namespace.tree_nodes import ROOT_KEY
-from directory.store.base import Put, Remove, Write
+from directory.store.base import Delete, Put, Write
 from resolver.errors import KdirError
 from resolver.path import Path
 from tests.properties.namespace.trees import CODEC
@@ -43,7 +43,7 @@ GRANTS = st.sampled_from(
         for permission in Permission
     ]
 )
-Kept = dict[Place, tuple[tuple[Grant, ...], bool]]
+Kept = dict[EntryPlace, tuple[tuple[Grant, ...], bool]]
 
 
 def directories_of(rows: Mapping[bytes, bytes]) -> dict[int, tuple[int, str, bool]]:
@@ -61,8 +61,8 @@ def directories_of(rows: Mapping[bytes, bytes]) -> dict[int, tuple[int, str, boo
     return directories
 
 
-def said_by(rows: Mapping[bytes, bytes]) -> Kept:
-    """What the rows say, one by one, each path looked for anew."""
+def kafka_error_text(rows: Mapping[bytes, bytes]) -> Kept:
+    """Returns what the rows say, one by one, each path looked for anew."""
     directories = directories_of(rows)
 
     def path_of(one: int) -> tuple[str, ...] | None:
@@ -78,14 +78,14 @@ def said_by(rows: Mapping[bytes, bytes]) -> Kept:
     for one, (_, _, closed) in directories.items():
         path = path_of(one)
         if closed and path is not None:
-            kept[Place(path)] = ((), True)
+            kept[EntryPlace(path)] = ((), True)
     for key, record in rows.items():
         if key.startswith(b"g/"):
             at = parse_grants_key(key)
             above = () if at.parent_id == 0 else path_of(at.parent_id)
             if above is None:
                 continue
-            place = Place((*above, at.name), at.is_topic) if at.name else Place(())
+            place = EntryPlace((*above, at.name), at.is_topic) if at.name else EntryPlace(())
             try:
                 grants = CODEC.decode_grants(record).grants
             except ValueError:
@@ -96,9 +96,11 @@ def said_by(rows: Mapping[bytes, bytes]) -> Kept:
 
 def held_by(snapshot: Snapshot) -> Kept:
     tree = snapshot.grants
-    kept: Kept = {one.place: (one.rules.grants, one.closed) for one in tree.below(Place(()))}
+    kept: Kept = {
+        one.place: (one.rules.grants, one.closed) for one in tree.granted_below(EntryPlace(()))
+    }
     if tree.root.rules or tree.root.closed:
-        kept[Place(())] = (tree.root.rules.grants, tree.root.closed)
+        kept[EntryPlace(())] = (tree.root.rules.grants, tree.root.closed)
     return kept
 
 
@@ -140,7 +142,7 @@ def test_P6_the_tree_of_grants_is_that_of_the_rows_after_any_commands(
         except KdirError:
             continue
         rows = cluster.rows.under(b"")
-        assert held_by(cluster.snapshot) == said_by(rows)
+        assert held_by(cluster.snapshot) == kafka_error_text(rows)
         # No row of grants is without its entry, reachable or waiting for the reaper.
         for key in cluster.rows.under(b"g/"):
             entry = ROOT_KEY if key == grants_key(0, Kind.DIRECTORY, "") else b"e/" + key[2:]
@@ -149,7 +151,7 @@ def test_P6_the_tree_of_grants_is_that_of_the_rows_after_any_commands(
     assert held_by(loaded) == held_by(cluster.snapshot)
     assert loaded.grants.root.live == cluster.snapshot.grants.root.live
     rows_in_order = iter(sorted(cluster.rows.under(b"").items()))
-    found = Comparison(cluster.snapshot, rows_in_order, cluster.mount, lambda: None)
+    found = StoreComparison(cluster.snapshot, rows_in_order, cluster.mount, lambda: None)
     assert list(found.differences()) == []
     for _ in range(100):
         made = cluster.plan(ReapDeleted(limit=5))
@@ -179,15 +181,16 @@ ROWS = st.one_of(
             CODEC.encode(Directory(entry_id=one[2], closed=one[3])),
         )
     ),
-    st.tuples(PARENTS, NAMES).map(lambda one: Remove(entry_key(one[0], Kind.DIRECTORY, one[1]))),
+    st.tuples(PARENTS, NAMES).map(lambda one: Delete(entry_key(one[0], Kind.DIRECTORY, one[1]))),
     st.tuples(PARENTS, NAMES).map(lambda one: Put(entry_key(one[0], Kind.LINK, one[1]), b"odd")),
     st.tuples(PARENTS, st.sampled_from([Kind.TOPIC, Kind.DIRECTORY]), NAMES, SOME).map(
         lambda one: Put(
-            grants_key(*one[:3]), CODEC.encode_grants(EntryGrants(grants=Rules.of(one[3]).grants))
+            grants_key(*one[:3]),
+            CODEC.encode_grants(EntryGrants(grants=CompiledGrants.compile(one[3]).grants)),
         )
     ),
     st.tuples(PARENTS, st.sampled_from([Kind.TOPIC, Kind.DIRECTORY]), NAMES).map(
-        lambda one: Remove(grants_key(*one))
+        lambda one: Delete(grants_key(*one))
     ),
     st.tuples(PARENTS, NAMES).map(lambda one: Put(grants_key(one[0], Kind.TOPIC, one[1]), b"odd")),
     st.booleans().map(
@@ -214,11 +217,11 @@ def test_whatever_a_commit_holds_the_next_tree_is_that_of_a_load(
         if _is_sound(loaded):
             rows = after
             snapshot = snapshot.apply(number, writes.values())
-            assert held_by(snapshot) == held_by(loaded) == said_by(rows)
+            assert held_by(snapshot) == held_by(loaded) == kafka_error_text(rows)
 
 
 def _is_sound(snapshot: Snapshot) -> bool:
-    """Directories that stand in two places, or in themselves, are put aside in the order in which
-    they came: there loading and applying may differ.
+    """Returns directories that stand in two places, or in themselves, are put aside in the order in
+    which they came: there loading and applying may differ.
     """
     return not any("elsewhere" in why or "itself" in why for why in snapshot.quarantined.values())

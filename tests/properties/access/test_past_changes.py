@@ -13,13 +13,13 @@ from typing import Any, cast
 
 from kdir.v1 import entry_pb2, watch_pb2
 
-from directory.access.authorizer import Access, Level
-from directory.access.compiled_grants import Question, Rules
-from directory.access.decision import Mode
+from directory.access.authorizer import Authorizer, InheritedGrantLevel
+from directory.access.compiled_grants import AccessQuestion, CompiledGrants
+from directory.access.decision import AccessMode
 from directory.access.grant import Grant, Operation, Permission
-from directory.access.grant_tree import Place
+from directory.access.grant_tree import EntryPlace
 from directory.access.principals import Caller
-from directory.api.caller_view import Sight
+from directory.api.caller_view import CallerView
 from directory.api.change_view import ChangeView
 from directory.namespace.command import (
     AddGrants,
@@ -36,14 +36,14 @@ from directory.namespace.keys import INHERITED
 from directory.namespace.snapshot import Node, Snapshot
 from directory.server.access_history import AccessHistory
 from directory.store.base import Put, Store
-from directory.store.replica import Applied, Replica
+from directory.store.replica import AppliedCommit, Replica
 from directory.wire.entry_codec import change_to_proto
 from resolver.errors import KdirError, Resync
 from resolver.path import Path
 from tests.support.trees import Cluster
 
 MOUNT = Path(("m",))
-DESCRIBE = Question.of(Operation.DESCRIBE)
+DESCRIBE = AccessQuestion.for_operation(Operation.DESCRIBE)
 Event = watch_pb2.ChangeEvent
 Key = tuple[Path, bool]
 """A path, and whether it is a topic's."""
@@ -83,11 +83,11 @@ def entries(snapshot: Snapshot, node: Node, at: Path) -> Iterator[tuple[Path, En
 class Tree:
     """A cluster of which every revision is kept."""
 
-    mode: Mode
+    mode: AccessMode
     cluster: Cluster = field(default_factory=lambda: Cluster(str(MOUNT)))
-    inherited: tuple[Level, ...] = ()
+    inherited: tuple[InheritedGrantLevel, ...] = ()
     snapshots: list[Snapshot] = field(default_factory=list)
-    accesses: list[Access] = field(default_factory=list)
+    accesses: list[Authorizer] = field(default_factory=list)
     events: list[tuple[Event, ...]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -102,16 +102,16 @@ class Tree:
         snapshot = self.cluster.snapshot
         assert len(self.snapshots) == self.cluster.rows.revision
         self.snapshots.append(snapshot)
-        self.accesses.append(Access(MOUNT, snapshot.grants, self.inherited, self.mode))
+        self.accesses.append(Authorizer(MOUNT, snapshot.grants, self.inherited, self.mode))
         self.events.append(tuple(events))
         self.publish(
-            Applied(snapshot, snapshot, len(self.snapshots) - 1, (), (), reloaded=reloaded)
+            AppliedCommit(snapshot, snapshot, len(self.snapshots) - 1, (), (), reloaded=reloaded)
         )
 
     def do(self, step: Command | Inherit) -> None:
         rows = self.cluster.rows
         if isinstance(step, Inherit):
-            self.inherited = (Level(Path(()), Rules.of(step.grants)),)
+            self.inherited = (InheritedGrantLevel(Path(()), CompiledGrants.compile(step.grants)),)
             write = Put(INHERITED, b"%d" % rows.revision)
             assert rows.commit((), (write,))
             self.cluster.snapshot = self.cluster.snapshot.apply(rows.revision, (write,))
@@ -129,11 +129,11 @@ class Tree:
             )
 
     def sees(self, who: Caller, revision: int, path: Path, *, is_topic: bool) -> bool:
-        place = Place(path.below(MOUNT), is_topic)
-        return self.accesses[revision].decide(who, DESCRIBE, place).allowed
+        place = EntryPlace(path.below(MOUNT), is_topic)
+        return self.accesses[revision].authorize(who, DESCRIBE, place).allowed
 
     def listed(self, who: Caller, revision: int, watched: Path) -> Shown:
-        """What a listing shows: each entry looked at by itself."""
+        """Returns what a listing shows: each entry looked at by itself."""
         snapshot = self.snapshots[revision]
         return {
             (path, entry.kind is Kind.TOPIC): etag_of(entry)
@@ -143,8 +143,8 @@ class Tree:
         }
 
     def view(self, who: Caller, now: int, watched: Path) -> ChangeView:
-        sight = Sight(cast("Any", None), self.snapshots[now], self.accesses[now], who)
-        return ChangeView(sight, self.history, watched)
+        view = CallerView(cast("Any", None), self.snapshots[now], self.accesses[now], who)
+        return ChangeView(view, self.history, watched)
 
     def check_contents(self, who: Caller, now: int, event: Event) -> None:
         """Nothing shows how an entry was while it was hidden from the caller."""
@@ -235,7 +235,7 @@ def some_step(chance: random.Random, tree: Tree, *, closing: bool) -> Command | 
             return Inherit(some if chance.random() < 0.5 else ())
 
 
-def grown(chance: random.Random, mode: Mode, *, closing: bool = True) -> Tree:
+def grown(chance: random.Random, mode: AccessMode, *, closing: bool = True) -> Tree:
     tree = Tree(mode)
     tree.do(AddGrants(path=MOUNT, grants=(grant(BYSTANDER.principal),)))
     for names in ("aa", "ba"):
@@ -255,7 +255,7 @@ SEEDS = range(150)
 
 def some_case(seed: int) -> tuple[random.Random, Tree, Caller, Path]:
     chance = random.Random(seed)
-    tree = grown(chance, chance.choice((Mode.ENFORCE, Mode.ENFORCE, Mode.OPEN)))
+    tree = grown(chance, chance.choice((AccessMode.ENFORCE, AccessMode.ENFORCE, AccessMode.OPEN)))
     watched = MOUNT if chance.random() < 0.6 else some_path(chance)
     return chance, tree, Caller(chance.choice(("User:a", "User:a", "User:b"))), watched
 
@@ -295,7 +295,7 @@ def test_a_list_of_past_changes_shows_nothing_of_how_an_entry_was_while_hidden()
 def test_rights_of_others_end_nobodys_watch() -> None:
     for seed in SEEDS:
         chance = random.Random(seed)
-        tree, watched = grown(chance, Mode.ENFORCE, closing=False), some_path(chance)
+        tree, watched = grown(chance, AccessMode.ENFORCE, closing=False), some_path(chance)
         last = len(tree.snapshots) - 1
         for revision in range(2, last + 1):
             events = tree.events[revision]

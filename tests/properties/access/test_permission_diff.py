@@ -10,12 +10,12 @@ from dataclasses import replace
 
 import pytest
 
-from directory.access import branch
-from directory.access.compiled_grants import Question
-from directory.access.decision import Mode
+from directory.access import grant_node
+from directory.access.compiled_grants import AccessQuestion
+from directory.access.decision import AccessMode
 from directory.access.grant import Grant, Operation, Permission, ResourceKind
-from directory.access.grant_tree import GrantTree, Place
-from directory.access.permission_diff import AccessChange, Side, differences
+from directory.access.grant_tree import EntryPlace, GrantTree
+from directory.access.permission_diff import AccessChange, DiffSide, diff_permissions
 from directory.access.principals import EVERYBODY, Caller
 from tests.properties.access.oracle import (
     World,
@@ -30,37 +30,37 @@ CHUNKS = 8
 OPERATIONS = [one for one in Operation if one is not Operation.ALL]
 
 
-def moved(world: World, old: Place, new: Place) -> World:
+def moved(world: World, old: EntryPlace, new: EntryPlace) -> World:
     """With the entry at a place, and all below it, elsewhere."""
     grants, closed = {}, set()
     for place, some in world.grants.items():
         grants[_moved(place, old, new)] = some
     for relative in world.closed:
-        closed.add(_moved(Place(relative), old, new).relative)
+        closed.add(_moved(EntryPlace(relative), old, new).relative)
     return replace(world, grants=grants, closed=closed)
 
 
-def _moved(place: Place, old: Place, new: Place) -> Place:
+def _moved(place: EntryPlace, old: EntryPlace, new: EntryPlace) -> EntryPlace:
     if place == old:
         return new
     depth = len(old.relative)
     if old.is_topic or place.relative[:depth] != old.relative or len(place.relative) <= depth:
         return place
-    return Place((*new.relative, *place.relative[depth:]), place.is_topic)
+    return EntryPlace((*new.relative, *place.relative[depth:]), place.is_topic)
 
 
-def replanted(tree: GrantTree, old: Place, new: Place) -> GrantTree:
-    rest, cut = tree.cut(old)
-    return tree if cut.is_empty else rest.graft(new, cut)
+def replanted(tree: GrantTree, old: EntryPlace, new: EntryPlace) -> GrantTree:
+    rest, cut = tree.detach_subtree(old)
+    return tree if cut.is_empty else rest.attach_subtree(new, cut)
 
 
-def nearest(rows: Iterable[AccessChange], place: Place) -> AccessChange | None:
-    """The row that holds for an entry."""
+def nearest(rows: Iterable[AccessChange], place: EntryPlace) -> AccessChange | None:
+    """Returns the row that holds for an entry."""
     holding = [row for row in rows if row.place == place or _holds(row.place, place)]
     return max(holding, key=lambda row: len(row.place.relative), default=None)
 
 
-def _holds(outer: Place, place: Place) -> bool:
+def _holds(outer: EntryPlace, place: EntryPlace) -> bool:
     depth = len(outer.relative)
     return (
         not outer.is_topic
@@ -70,9 +70,9 @@ def _holds(outer: Place, place: Place) -> bool:
 
 
 def read(
-    rows: list[AccessChange], caller: Caller, question: Question, place: Place
+    rows: list[AccessChange], caller: Caller, question: AccessQuestion, place: EntryPlace
 ) -> tuple[bool, bool]:
-    """Whether the rows say that it is gained, or lost: read as the module says they are."""
+    """Returns whether the rows say that it is gained, or lost: read as the module says they are."""
     wider = (
         (caller.principal, caller.host),
         (caller.principal, ""),
@@ -100,28 +100,30 @@ def read(
     return False, False
 
 
-def changed(world: World, chance: random.Random) -> tuple[World, Place, Place]:
+def changed(world: World, chance: random.Random) -> tuple[World, EntryPlace, EntryPlace]:
     """A world after some change, and where the entry was and is; the grants of the change's own
     entry, whether it is closed, or where it stands.
     """
     place = some_place(chance)
     if chance.random() < 0.5:
         after = replace(world, grants=dict(world.grants), closed=set(world.closed))
-        after.grants[place] = some_grants(chance, 3, world.words)
+        after.grants[place] = some_grants(chance, 3, world.arguments)
         if not place.is_topic and chance.random() < 0.4:
             after.closed ^= {place.relative}
         return after, place, place
     if not place.relative:
-        place = Place(("a",))
+        place = EntryPlace(("a",))
     # Where nothing stands yet: "z" is no name of a made world.
     above = some_place(chance).relative
-    new = Place((*above[:3], "z"), place.is_topic)
+    new = EntryPlace((*above[:3], "z"), place.is_topic)
     if above[: len(place.relative)] == place.relative:
-        new = Place(("z",), place.is_topic)
+        new = EntryPlace(("z",), place.is_topic)
     return moved(world, place, new), place, new
 
 
-def questions(world: World, old: Place, after: World, new: Place) -> Iterator[Question]:
+def questions(
+    world: World, old: EntryPlace, after: World, new: EntryPlace
+) -> Iterator[AccessQuestion]:
     levels = (*world.levels(old), *after.levels(new))
     kinds = {one.kind for grants, _, _ in levels for one in grants}
     if not new.relative:
@@ -129,7 +131,7 @@ def questions(world: World, old: Place, after: World, new: Place) -> Iterator[Qu
     for kind in sorted({ResourceKind.TOPIC, *kinds}):
         for name in ("pay", "pax", "p", "q", "zz") if kind.has_names else ("",):
             for operation in OPERATIONS:
-                yield Question.of(operation, kind, name)
+                yield AccessQuestion.for_operation(operation, kind, name)
 
 
 def callers(world: World, after: World) -> list[Caller]:
@@ -143,24 +145,24 @@ def test_the_rows_are_the_difference_of_all_decisions(
     chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if chunk % 2:
-        monkeypatch.setattr(branch, "_MOST", 2)
-        monkeypatch.setattr(branch, "_LEAST", 1)
+        monkeypatch.setattr(grant_node, "_MOST", 2)
+        monkeypatch.setattr(grant_node, "_LEAST", 1)
     differing = 0
     for seed in range(chunk * WORLDS // CHUNKS, (chunk + 1) * WORLDS // CHUNKS):
         chance = random.Random(seed)
         world = some_world(chance)
-        world.mode = chance.choice((Mode.ENFORCE, Mode.OPEN))
+        world.mode = chance.choice((AccessMode.ENFORCE, AccessMode.OPEN))
         after, old, new = changed(world, chance)
         tree = world.tree()
         grown = after.tree() if old == new else replanted(tree, old, new)
-        sides = Side(world.access(tree), old), Side(after.access(grown), new)
-        rows = list(differences(*sides, age_seconds=world.age))
+        sides = DiffSide(world.access(tree), old), DiffSide(after.access(grown), new)
+        rows = list(diff_permissions(*sides, age_seconds=world.age))
         every = {old, *(one for one in (*world.grants, *after.grants))}
         every |= {some_place(chance) for _ in range(3)}
-        inside = [one for one in every if one == old or _moved(one, old, Place(("z",))) != one]
+        inside = [one for one in every if one == old or _moved(one, old, EntryPlace(("z",))) != one]
         # What has no grants of its own fares like what is around it.
         inside += [
-            Place((*one.relative, "new"), is_topic)
+            EntryPlace((*one.relative, "new"), is_topic)
             for one in inside
             if not one.is_topic
             for is_topic in (True, False)
@@ -182,10 +184,13 @@ def test_the_rows_are_the_difference_of_all_decisions(
 
 
 def test_a_row_says_no_more_than_is_needed() -> None:
-    world = World(grants={Place(("a", "b")): _grants("User:a READ")})
-    after = replace(world, grants={**world.grants, Place(("a",)): _grants("User:a READ")})
-    sides = Side(world.access(), Place(("a",))), Side(after.access(), Place(("a",)))
-    rows = list(differences(*sides))
+    world = World(grants={EntryPlace(("a", "b")): _grants("User:a READ")})
+    after = replace(world, grants={**world.grants, EntryPlace(("a",)): _grants("User:a READ")})
+    sides = (
+        DiffSide(world.access(), EntryPlace(("a",))),
+        DiffSide(after.access(), EntryPlace(("a",))),
+    )
+    rows = list(diff_permissions(*sides))
     gained = frozenset({Operation.READ, Operation.DESCRIBE})
     assert [(row.caller.principal, row.place.relative, row.gained, row.lost) for row in rows] == [
         ("User:a", ("a",), gained, frozenset()),
@@ -196,10 +201,13 @@ def test_a_row_says_no_more_than_is_needed() -> None:
 
 def test_it_ends_when_it_is_told_to() -> None:
     grants = [grant for number in range(100) for grant in _grants(f"User:u{number} READ")]
-    world, after = World(), World(grants={Place(("a",)): grants})
+    world, after = World(), World(grants={EntryPlace(("a",)): grants})
     left = iter([True] * 11)
-    sides = Side(world.access(), Place(("a",))), Side(after.access(), Place(("a",)))
-    rows = list(differences(*sides, go_on=lambda: next(left, False)))
+    sides = (
+        DiffSide(world.access(), EntryPlace(("a",))),
+        DiffSide(after.access(), EntryPlace(("a",))),
+    )
+    rows = list(diff_permissions(*sides, go_on=lambda: next(left, False)))
     assert 0 < len(rows) <= 11
 
 
@@ -207,5 +215,5 @@ def _grants(*texts: str) -> list[Grant]:
     made = []
     for text in texts:
         principal, operation = text.split()
-        made.append(Grant.of(principal, "*", Operation[operation], Permission.ALLOW))
+        made.append(Grant.from_fields(principal, "*", Operation[operation], Permission.ALLOW))
     return made

@@ -17,7 +17,7 @@ def test_it_answers_as_a_scan_of_all_mounts_does(
     steps: list[tuple[Path, int | None]], asked: Path
 ) -> None:
     plain: dict[Path, int] = {}
-    table: MountTable[int] = MountTable.of()
+    table: MountTable[int] = MountTable.from_rows()
     versions = [(table, dict(plain))]
     for path, value in steps:
         if value is not None:
@@ -27,7 +27,7 @@ def test_it_answers_as_a_scan_of_all_mounts_does(
             del plain[path]
         versions.append((table, dict(plain)))
     # Every version still says what it said: they share nothing that changes.
-    for version, mounts in (*versions, (MountTable.of(plain.items()), plain)):
+    for version, mounts in (*versions, (MountTable.from_rows(plain.items()), plain)):
         above = [path for path in mounts if path.is_prefix_of(asked)]
         deepest = max(above, key=len, default=None)
         assert version.deepest(asked) == (None if deepest is None else (deepest, mounts[deepest]))

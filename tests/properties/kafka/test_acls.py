@@ -8,15 +8,15 @@ import random
 
 import pytest
 
-from directory.access.compiled_grants import Question, Rules
-from directory.access.decision import Mode
+from directory.access.compiled_grants import AccessQuestion, CompiledGrants
+from directory.access.decision import AccessMode
 from directory.access.grant import Operation, Permission, ResourceKind
-from directory.access.grant_tree import Place
+from directory.access.grant_tree import EntryPlace
 from directory.access.principals import Caller
-from directory.kafka.acl import OPERATIONS, Binding, Resource, kafka_host
-from directory.kafka.applying.grants_to_acls import Level, pattern_acls, topic_acls
+from directory.kafka.acl_values import OPERATIONS, AclBinding, Resource, kafka_host
+from directory.kafka.applying.grants_to_acls import PathLevel, pattern_acls, topic_acls
 from tests.properties.access.oracle import (
-    Words,
+    Arguments,
     World,
     some_grants,
     some_place,
@@ -30,24 +30,24 @@ HOSTS = ("10.0.0.1", "10.0.0.2", "10.0.0.3", "fe80::1")
 NAMES = ("pay", "pax", "pa", "p", "q", "zz")
 
 
-def levels_of(world: World, place: Place) -> list[Level]:
+def levels_of(world: World, place: EntryPlace) -> list[PathLevel]:
     return [
-        Level(Rules.of(grants), closed, counts=not (inherited and world.expired))
+        PathLevel(CompiledGrants.compile(grants), closed, counts=not (inherited and world.expired))
         for grants, closed, inherited in world.levels(place)
     ]
 
 
-def shut(world: World, place: Place, chance: random.Random) -> None:
+def shut(world: World, place: EntryPlace, chance: random.Random) -> None:
     """A directory on the way is closed, and some may pass it, and some of these may not."""
     relative = place.relative[: chance.randint(0, len(place.relative))]
     world.closed.add(relative)
     operations = (Operation.DESCRIBE, Operation.READ, Operation.ALL)
-    passing = Words(operations=operations, kinds=(ResourceKind.TOPIC,))
-    world.grants[Place(relative)] = some_grants(chance, 4, passing)
+    passing = Arguments(operations=operations, kinds=(ResourceKind.TOPIC,))
+    world.grants[EntryPlace(relative)] = some_grants(chance, 4, passing)
 
 
-def may_be_stricter(world: World, place: Place) -> bool:
-    """Whether somebody is denied to pass a closed directory on the way: what Kafka cannot say of
+def may_be_stricter(world: World, place: EntryPlace) -> bool:
+    """True if somebody is denied to pass a closed directory on the way: what Kafka cannot say of
     some callers it denies to more of them.
     """
     levels = list(world.levels(place))
@@ -65,26 +65,28 @@ def test_kafka_allows_what_kdir_does_on_topics(chunk: int) -> None:
     exact = 0
     for _ in range(SETS // CHUNKS):
         world = some_world(chance)
-        world.mode = Mode.ENFORCE
+        world.mode = AccessMode.ENFORCE
         place = some_place(chance)
-        topic = Place((*place.relative, "t"), is_topic=True)
+        topic = EntryPlace((*place.relative, "t"), is_topic=True)
         if chance.random() < 0.3:
             shut(world, place, chance)
         if chance.random() < 0.5:
-            world.grants[topic] = some_grants(chance, 3, world.words)
+            world.grants[topic] = some_grants(chance, 3, world.arguments)
         resource = Resource(ResourceKind.TOPIC, "a.b")
-        bindings = {Binding(resource, acl) for acl in topic_acls(levels_of(world, topic))}
+        bindings = {AclBinding(resource, acl) for acl in topic_acls(levels_of(world, topic))}
         access = world.access()
         stricter = may_be_stricter(world, topic)
         exact += not stricter
         for operation in OPERATIONS[ResourceKind.TOPIC]:
-            for principal in (*world.words.principals, "User:other"):
+            for principal in (*world.arguments.principals, "User:other"):
                 if principal == "User:*":
                     continue
                 for host in HOSTS:
-                    question = Question.of(operation)
-                    caller = Caller.of(principal, host)
-                    expected = access.decide(caller, question, topic, age_seconds=world.age).allowed
+                    question = AccessQuestion.for_operation(operation)
+                    caller = Caller.parse(principal, host)
+                    expected = access.authorize(
+                        caller, question, topic, age_seconds=world.age
+                    ).allowed
                     found = kafka_allows(bindings, principal, kafka_host(host), operation, resource)
                     if stricter:
                         assert expected or not found, (world, topic, caller, operation)
@@ -98,22 +100,24 @@ def test_kafka_allows_what_kdir_does_on_groups_and_transactional_ids(chunk: int)
     chance = random.Random(chunk)
     for _ in range(SETS // CHUNKS):
         world = some_world(chance)
-        world.mode = Mode.ENFORCE
-        place = Place(some_place(chance).relative)
+        world.mode = AccessMode.ENFORCE
+        place = EntryPlace(some_place(chance).relative)
         if chance.random() < 0.3:
-            shut(world, Place(place.relative[:-1]), chance)
+            shut(world, EntryPlace(place.relative[:-1]), chance)
         bindings = pattern_acls(levels_of(world, place))
         access = world.access()
         stricter = may_be_stricter(world, place)
         for kind in (ResourceKind.GROUP, ResourceKind.TRANSACTIONAL_ID):
             for operation in OPERATIONS[kind]:
-                caller = Caller.of(
-                    chance.choice([*world.words.principals, "User:other"]).replace("*", "x"),
+                caller = Caller.parse(
+                    chance.choice([*world.arguments.principals, "User:other"]).replace("*", "x"),
                     chance.choice(HOSTS),
                 )
                 for name in NAMES:
-                    question = Question.of(operation, kind, name)
-                    expected = access.decide(caller, question, place, age_seconds=world.age).allowed
+                    question = AccessQuestion.for_operation(operation, kind, name)
+                    expected = access.authorize(
+                        caller, question, place, age_seconds=world.age
+                    ).allowed
                     host, resource = kafka_host(caller.host), Resource(kind, name)
                     found = kafka_allows(bindings, caller.principal, host, operation, resource)
                     if stricter:

@@ -7,9 +7,9 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from directory.kafka.compare import Recorded, compare
-from directory.kafka.contract import Seen, Survey
-from directory.namespace.command import TopicNews
+from directory.kafka.admin_contract import KafkaMetadata, KafkaTopic
+from directory.kafka.metadata_diff import RecordedTopic, diff_metadata
+from directory.namespace.command import TopicObservation
 from directory.namespace.entry import Provision, Topic
 from resolver.path import Path
 
@@ -20,8 +20,8 @@ TREES = st.dictionaries(NAMES, st.tuples(st.sampled_from(list(Provision)), IDS, 
 KAFKAS = st.dictionaries(NAMES, st.tuples(IDS, st.integers(0, 3), st.booleans()))
 
 
-def apply(topic: Topic, news: TopicNews) -> Topic:
-    """What the store holds once the news is committed."""
+def apply(topic: Topic, news: TopicObservation) -> Topic:
+    """Returns what the store holds once the news is committed."""
     changes = {
         field: value
         for field in (
@@ -39,9 +39,9 @@ def apply(topic: Topic, news: TopicNews) -> Topic:
 
 def world(
     tree: dict[str, tuple[Provision, bytes, int]], kafka: dict[str, tuple[bytes, int, bool]]
-) -> tuple[dict[str, Recorded], Survey]:
+) -> tuple[dict[str, RecordedTopic], KafkaMetadata]:
     recorded = {
-        name: Recorded(
+        name: RecordedTopic(
             Path(("m", name)),
             Topic(
                 entry_id=number + 3,
@@ -55,14 +55,14 @@ def world(
         for number, (name, (provision, topic_id, partitions)) in enumerate(tree.items())
     }
     topics = {
-        name: Seen(name, topic_id, partitions, 1, internal)
+        name: KafkaTopic(name, topic_id, partitions, 1, internal)
         for name, (topic_id, partitions, internal) in kafka.items()
     }
-    return recorded, Survey("K", topics)
+    return recorded, KafkaMetadata("K", topics)
 
 
-def expected_state(topic: Topic, seen: Seen | None) -> Provision:
-    """The oracle: where one topic stands after a sweep."""
+def expected_state(topic: Topic, seen: KafkaTopic | None) -> Provision:
+    """Returns the oracle: where one topic stands after a sweep."""
     if topic.provision not in {Provision.ACTIVE, Provision.MISSING, Provision.REPLACED}:
         return topic.provision
     if seen is None:
@@ -79,7 +79,7 @@ def test_decisions_are_those_of_the_oracle(
     acknowledged: int,
 ) -> None:
     recorded, survey = world(tree, kafka)
-    result = compare(recorded.values(), survey, pinned="K", acknowledged=acknowledged)
+    result = diff_metadata(recorded.values(), survey, pinned="K", acknowledged=acknowledged)
 
     active = [one for one in recorded.values() if one.topic.provision is Provision.ACTIVE]
     gone = [
@@ -117,11 +117,11 @@ def test_once_committed_there_is_no_more_news(
     tree: dict[str, tuple[Provision, bytes, int]], kafka: dict[str, tuple[bytes, int, bool]]
 ) -> None:
     recorded, survey = world(tree, kafka)
-    result = compare(recorded.values(), survey, pinned="K", acknowledged=len(tree))
+    result = diff_metadata(recorded.values(), survey, pinned="K", acknowledged=len(tree))
     for news in result.news:
         one = recorded[news.path.name]
-        recorded[news.path.name] = Recorded(one.path, apply(one.topic, news))
-    again = compare(recorded.values(), survey, pinned="K")
+        recorded[news.path.name] = RecordedTopic(one.path, apply(one.topic, news))
+    again = diff_metadata(recorded.values(), survey, pinned="K")
     assert again.stop is None
     assert again.news == ()
     assert again.gone == 0

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from directory.kafka.pin_and_stop import KafkaFacts
-from directory.maintenance.restore import begin_new_life
+from directory.kafka.pin_and_stop import PinAndStop
+from directory.maintenance.restore import begin_new_incarnation
 from directory.namespace.entry import Provision
 from directory.namespace.keys import LEVEL
 from directory.store.base import Put
@@ -42,7 +42,7 @@ class History:
         self.kafka = Ledger("kept")
         self.released: set[bytes] = set()
         """Ids of topics whose entries somebody removed."""
-        self.wishes_gone: set[str] = set()
+        self.desired_gone: set[str] = set()
         """Names of topics that somebody removed before their ids were known."""
         self.backups: list[bytes] = []
         self.kafkas: dict[str, dict[str, Any]] = {}
@@ -74,7 +74,7 @@ class History:
         if topic is not None and topic.topic_id:
             self.released.add(topic.topic_id)
         elif topic is not None:
-            self.wishes_gone.add(topic.physical_name)
+            self.desired_gone.add(topic.physical_name)
 
     def somebody_makes(self) -> None:
         """Most often just what kdir is about to make, or to delete."""
@@ -99,7 +99,7 @@ class History:
         self.here.reconciler.adopt([], False, False)
 
     def acknowledge(self) -> None:
-        stop = KafkaFacts.of(self.here.replica.snapshot).stop
+        stop = PinAndStop.load(self.here.replica.snapshot).stop
         if stop is not None:
             self.here.reconciler.acknowledge(stop.text)
 
@@ -141,18 +141,18 @@ class History:
             put_back(self.chance.choice(self.backups), self.address)
             self.here = self.start()
 
-    def new_life(self) -> None:
+    def new_incarnation(self) -> None:
         self.here.close()
-        begin_new_life(self.address)
+        begin_new_incarnation(self.address)
         self.here = self.start()
 
     def look(self) -> None:
-        self.chance.choice([self.here.sweep, self.here.reconciler.step, self.settle])()
+        self.chance.choice([self.here.sweep, self.here.reconciler.run_once, self.settle])()
 
     def settle(self) -> None:
         for _ in range(5):
             self.here.reap()
-            self.here.now += self.here.reconciler.step()
+            self.here.now += self.here.reconciler.run_once()
 
     # -- the run -------------------------------------------------------------------------------
 
@@ -161,8 +161,8 @@ class History:
         return f"sqlite:///{self.folder / 'store.db'}"
 
     def name(self) -> str:
-        """One of two, most often the same; a name that kdir deleted is not given again for a day,
-        so that others come.
+        """Returns one of two, most often the same; a name that kdir deleted is not given again for
+        a day, so that others come.
         """
         return NAMES[self.first + (self.chance.random() < 0.2)]
 
@@ -193,7 +193,7 @@ class History:
             (self.dies_soon, 8),
             (self.back_up, 3),
             (self.put_back, 2),
-            (self.new_life, 1),
+            (self.new_incarnation, 1),
         ]
         actions, shares = zip(*weights, strict=True)
         (action,) = self.chance.choices(actions, shares)
@@ -213,7 +213,7 @@ class History:
     def check(self) -> None:
         for topic_id in self.kafka.deleted_ids:
             made_as = self.kafka.made_ids.get(topic_id)
-            asked_for = topic_id in self.released or made_as in self.wishes_gone
+            asked_for = topic_id in self.released or made_as in self.desired_gone
             assert asked_for, (int.from_bytes(topic_id, "big"), self.log)
 
     def close(self) -> None:

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kdir.v1 import federation_pb2
 
-from directory.federation import facts as parent_facts
+from directory.federation import parent_state as parent_facts
 from directory.kafka import pin_and_stop
-from directory.kafka.applying import arming
-from directory.kafka.applying.arming import Found, Subject
-from directory.kafka.applying.pushed import pushed_of
+from directory.kafka.applying import config_diff
+from directory.kafka.applying.config_diff import ArmedTopic, ObservedConfig
+from directory.kafka.applying.last_applied_configs import load_applied_topic
 from directory.kafka.applying.releases import (
     Released,
     armed_plan,
@@ -24,16 +24,16 @@ from directory.kafka.applying.releases import (
     release_writes,
     releases_of,
 )
-from directory.kafka.compare import Stop
-from directory.kafka.inheritance import basis_of
+from directory.kafka.inherited_basis import inherited_basis
+from directory.kafka.metadata_diff import StopReason
 from directory.namespace.command import (
     AdoptTopics,
     CreateDirectory,
     DeleteEntry,
     MoveEntry,
-    Observed,
-    RecordTopics,
-    TopicNews,
+    ObservedTopic,
+    RecordObservations,
+    TopicObservation,
     UpdateEntry,
 )
 from directory.namespace.entry import ROOT_ID, Kind, Provision, Topic
@@ -106,7 +106,7 @@ class History:
         return found
 
     def topics(self) -> list[tuple[tuple[int, str], Path, Topic]]:
-        found = arming.subjects(self.snapshot, self.cluster.mount, (), ROOT_ID, ROOT_ID)
+        found = config_diff.armed_topics(self.snapshot, self.cluster.mount, (), ROOT_ID, ROOT_ID)
         return [(one.place, one.path, one.topic) for one in found]
 
     def known(self, name: str) -> tuple[Path, Topic] | None:
@@ -123,7 +123,7 @@ class History:
 
     def adopt(self, name: str, topic_id: bytes) -> Released:
         where = self.entry_path(name)
-        seen = Observed(
+        seen = ObservedTopic(
             physical_name=name,
             topic_id=topic_id,
             partitions=1,
@@ -157,8 +157,13 @@ class History:
             (Provision.REPLACED, {}),
             (Provision.ACTIVE, {"topic_id": topic_id}),
         ):
-            news = TopicNews(path=path, entry_id=topic.entry_id, provision=provision, **changes)  # type: ignore[arg-type]
-            self.cluster.do(RecordTopics(news=(news,)))
+            news = TopicObservation(
+                path=path,
+                entry_id=topic.entry_id,
+                provision=provision,
+                **changes,  # type: ignore[arg-type]
+            )
+            self.cluster.do(RecordObservations(news=(news,)))
 
     def kdir_makes(self) -> None:
         name = self.chance.choice(NAMES)
@@ -186,10 +191,10 @@ class History:
         """By a plan, which names what is not released yet; some never come to be armed."""
         where = self.directory()
         entry_id = self.entry_id(where)
-        mount, basis = self.cluster.mount, basis_of(self.snapshot, self.cluster.mount)
+        mount, basis = self.cluster.mount, inherited_basis(self.snapshot, self.cluster.mount)
         names = [
             Released(one.place, one.topic.entry_id, one.topic.topic_id)
-            for one in arming.subjects(self.snapshot, mount, (), entry_id, entry_id)
+            for one in config_diff.armed_topics(self.snapshot, mount, (), entry_id, entry_id)
             if not one.released
         ]
         self.plans += 1
@@ -239,14 +244,16 @@ class History:
 
     def managed_by_another(self) -> None:
         """Another cluster on the same Kafka begins to manage it, or ends."""
-        known = pin_and_stop.KafkaFacts.of(self.snapshot).unmanaged
+        known = pin_and_stop.PinAndStop.load(self.snapshot).unmanaged
         writes, _ = pin_and_stop.note_manager(self.snapshot, unmanaged=not known)
         self.put(*writes)
         self.era += 1
 
     def another_kafka(self) -> None:
         self.kafka_id = self.chance.choice(["K1", "K2"])
-        self.put(*pin_and_stop.allow(Stop("another", 0, self.kafka_id), self.snapshot))
+        self.put(
+            *pin_and_stop.acknowledge_stop(StopReason("another", 0, self.kafka_id), self.snapshot)
+        )
         self.era += 1
 
     def moved_mount(self) -> None:
@@ -254,11 +261,11 @@ class History:
         welcome = federation_pb2.Welcome(
             parent_cluster_id=self.chance.choice(["kc-1", "kc-2"]), mount="/la", parent_mount="/"
         )
-        before = basis_of(self.snapshot, self.cluster.mount)
+        before = inherited_basis(self.snapshot, self.cluster.mount)
         self.put(*parent_facts.welcome_writes(self.snapshot, welcome, 1))
-        said = federation_pb2.Inherited(revision=1, incarnation="one")
-        self.put(*parent_facts.inherited_writes(self.snapshot, said, 1))
-        self.era += basis_of(self.snapshot, self.cluster.mount) != before
+        output = federation_pb2.Inherited(revision=1, incarnation="one")
+        self.put(*parent_facts.inherited_writes(self.snapshot, output, 1))
+        self.era += inherited_basis(self.snapshot, self.cluster.mount) != before
 
     def back_up(self) -> None:
         self.backup = self.cluster.rows.values.copy()
@@ -277,7 +284,7 @@ class History:
 
     # -- what reaches Kafka --------------------------------------------------------------------
 
-    def may(self, subject: Subject) -> bool:
+    def may(self, subject: ArmedTopic) -> bool:
         above = {subject.topic.entry_id}
         here = subject.place[0]
         while here:
@@ -292,14 +299,14 @@ class History:
         )
 
     def push(self) -> None:
-        for one in list(arming.subjects(self.snapshot, self.cluster.mount, (), ROOT_ID)):
+        for one in list(config_diff.armed_topics(self.snapshot, self.cluster.mount, (), ROOT_ID)):
             name = one.topic.physical_name
             topic_id, configs = self.kafka.get(name, (b"", {}))
             if topic_id != one.topic.topic_id:
                 continue
-            found = Found(dict(configs), 1)
-            pushed = pushed_of(self.snapshot, one.topic.entry_id)
-            verdict = arming.judge(one, found, pushed)
+            found = ObservedConfig(dict(configs), 1)
+            pushed = load_applied_topic(self.snapshot, one.topic.entry_id)
+            verdict = config_diff.diff_configs(one, found, pushed)
             for key, after in verdict.alterations.items():
                 if deletes_data(key, configs.get(key), after):
                     assert self.may(one), f"{one.path} {key}: {configs.get(key)} → {after}"
@@ -360,8 +367,8 @@ def test_a_record_of_a_newer_version_releases_nothing() -> None:
     history.manage("/la", True)
     names = release_writes(history.snapshot, "p", ROOT_ID, [released])
     history.put(*names, Put(b"k/plan/p", b'{"newer": 1}'))
-    (one,) = arming.subjects(history.snapshot, history.cluster.mount, (), ROOT_ID)
+    (one,) = config_diff.armed_topics(history.snapshot, history.cluster.mount, (), ROOT_ID)
     assert not one.released
-    history.put(armed_plan("p", basis_of(history.snapshot, history.cluster.mount), ROOT_ID))
-    (one,) = arming.subjects(history.snapshot, history.cluster.mount, (), ROOT_ID)
+    history.put(armed_plan("p", inherited_basis(history.snapshot, history.cluster.mount), ROOT_ID))
+    (one,) = config_diff.armed_topics(history.snapshot, history.cluster.mount, (), ROOT_ID)
     assert one.released

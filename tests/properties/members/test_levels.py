@@ -7,7 +7,7 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from directory.server.membership import Behind
+from directory.server.membership import ServerTooOld
 from resolver.errors import LevelNotFinalised
 from tests.support.membership import One
 
@@ -63,7 +63,7 @@ def test_no_server_that_lives_is_behind_the_finalised_level(
         for server in servers.values():
             server.see()
             assert server.members.finalised == model.finalised
-            server.store.sweep()
+            server.store.remove_expired()
             known = {one.server: one.feature_level for one in server.members.live()}
             assert known.items() >= model.registered.items()
 
@@ -73,7 +73,7 @@ def come(
 ) -> None:
     try:
         servers[name] = One(folder / "store.db", name, level, cleanup)
-    except Behind:
+    except ServerTooOld:
         assert not model.may_come(level)
     else:
         assert model.may_come(level)
@@ -86,7 +86,7 @@ def take(model: Model, servers: dict[str, One], step: str, name: str, level: int
         case "register":
             try:
                 server.join()
-            except Behind:
+            except ServerTooOld:
                 assert model.living[name] < model.finalised
             else:
                 assert model.living[name] >= model.finalised

@@ -72,14 +72,14 @@ class Oracle:
         return at[: len(self.mount)] == self.mount
 
     def _in_the_way(self, at: At) -> Error | None:
-        """Why there is no directory to hold ``at``."""
+        """Returns why there is no directory to hold ``at``."""
         if not self._inside(at):
             return errors.NotAuthoritative
         for length in range(len(self.mount), len(at)):
-            stands = self.containers.get(at[:length], "")
-            if stands.startswith("mount:"):
+            existing = self.containers.get(at[:length], "")
+            if existing.startswith("mount:"):
                 return errors.NotAuthoritative
-            if stands != "dir":
+            if existing != "dir":
                 return errors.InvalidNamespace
         return None
 
@@ -94,7 +94,7 @@ class Oracle:
         )
 
     def tree(self) -> dict[str, str]:
-        """Everything by path, a container's with a slash."""
+        """Returns everything by path, a container's with a slash."""
         shown = {str(Path(at)): name for at, name in self.topics.items()}
         for at, what in self.containers.items():
             if at != self.mount:
@@ -190,12 +190,12 @@ class Oracle:
         if not self._inside(at):
             return errors.NotAuthoritative
         for length in range(len(self.mount), len(at)):
-            stands = self.containers.get(at[:length], "")
-            if stands.startswith("mount:"):
+            existing = self.containers.get(at[:length], "")
+            if existing.startswith("mount:"):
                 return errors.NotAuthoritative
-            if stands.startswith("link:"):
+            if existing.startswith("link:"):
                 return errors.InvalidNamespace
-            if not stands:
+            if not existing:
                 return errors.Absent
         if at in self.topics and kind in {None, Kind.TOPIC}:
             return "topic"

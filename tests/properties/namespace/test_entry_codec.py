@@ -141,10 +141,10 @@ def test_both_ways_to_an_answer_agree(entry: Entry, path: str) -> None:
 @given(ENTRIES, st.sampled_from(["/", "/la/a"]))
 @settings(max_examples=100, deadline=None)
 def test_an_answer_sent_back_wishes_for_the_same(entry: Entry, path: str) -> None:
-    wished = entry_from_proto(entry_to_proto(entry, path))
+    desired_config = entry_from_proto(entry_to_proto(entry, path))
     expected = replace(entry, entry_id=0, change_count=1, changed_at_ms=0, changed_by="")
     # Who set what is ours to say.
-    assert wished == replace(expected, policies=bare(expected.policies))
+    assert desired_config == replace(expected, policies=bare(expected.policies))
 
 
 @given(POLICIES)
@@ -194,7 +194,7 @@ def newer_records(draw: st.DrawFn) -> bytes:
 
 
 def newer_fields(record: bytes) -> list[str]:
-    """Where unknown fields are, by level."""
+    """Returns where unknown fields are, by level."""
     message = entry_pb2.Entry.FromString(record)
     found = []
     kind = getattr(message, message.WhichOneof("kind") or "topic")

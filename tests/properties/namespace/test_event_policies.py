@@ -10,20 +10,20 @@ from hypothesis import strategies as st
 
 from directory.namespace.command import (
     AdoptTopics,
-    Change,
     Command,
     CreateDirectory,
     CreateLink,
     CreateTopic,
     DeleteEntry,
+    EntryChange,
     MoveEntry,
-    Observed,
+    ObservedTopic,
     UpdateEntry,
 )
+from directory.namespace.effective_policies import PolicyLevel, effective, levels_of
 from directory.namespace.entry import NO_POLICIES, Directory, Policies, Topic
-from directory.namespace.policies import Level, effective, levels_of
 from directory.namespace.snapshot import Snapshot
-from directory.store.events import pack, unpack
+from directory.store.event_rows import pack, unpack
 from directory.wire.entry_codec import change_to_proto
 from resolver.errors import KdirError
 from resolver.path import Path
@@ -40,7 +40,7 @@ POLICIES = st.builds(
         MappingProxyType
     ),
 )
-SEEN = Observed(physical_name="p", topic_id=b"i" * 16, partitions=1, replication_factor=1)
+SEEN = ObservedTopic(physical_name="p", topic_id=b"i" * 16, partitions=1, replication_factor=1)
 COMMANDS: st.SearchStrategy[Command] = st.one_of(
     st.builds(CreateDirectory, path=INSIDE, make_parents=st.just(value=True), policies=POLICIES),
     st.builds(CreateTopic, path=INSIDE, policies=POLICIES),
@@ -56,7 +56,7 @@ COMMANDS: st.SearchStrategy[Command] = st.one_of(
 )
 
 
-def holding(snapshot: Snapshot, change: Change, above: list[Level]) -> Policies | None:
+def holding(snapshot: Snapshot, change: EntryChange, above: list[PolicyLevel]) -> Policies | None:
     entry = change.after or change.before
     if not isinstance(entry, Directory | Topic):
         return None
@@ -69,7 +69,7 @@ def holding(snapshot: Snapshot, change: Change, above: list[Level]) -> Policies 
 @given(st.lists(POLICIES, max_size=2), st.lists(COMMANDS, max_size=10))
 @settings(max_examples=120, deadline=None)
 def test_each_change_carries_what_holds(given_above: list[Policies], steps: list[Command]) -> None:
-    above = [Level("/" + "x" * number, one) for number, one in enumerate(given_above)]
+    above = [PolicyLevel("/" + "x" * number, one) for number, one in enumerate(given_above)]
     cluster = Cluster("/m", above=above)
     for command in steps:
         before = cluster.snapshot

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from directory.namespace.entry import DELETED_ID, ROOT_ID, Entry, Kind
-from directory.namespace.listing import Cursor, Listed, ListedTopic, page
+from directory.namespace.listing import Cursor, Listed, ListedTopic, list_page
 from resolver.glob import Glob
 from tests.properties.namespace.trees import (
     CODEC,
@@ -90,7 +90,7 @@ def test_pages_together_are_the_whole(
         found: list[tuple[Segments, Entry]] = []
         after: Cursor | None = None
         while True:
-            one = page(
+            one = list_page(
                 snapshot,
                 directory_id,
                 after,
@@ -119,7 +119,7 @@ def test_a_listing_goes_on_when_its_place_is_gone(
     # what stood after it and still stands is listed, and nothing twice.
     model, _ = plant(plants)
     before = expected(model, ROOT_ID, None, set(), True, deep)
-    first = page(model.load(), ROOT_ID, None, limit, include_system=True, recursive=deep)
+    first = list_page(model.load(), ROOT_ID, None, limit, include_system=True, recursive=deep)
     if first.after is None:
         return
     gone = data.draw(st.integers(1, len(first.after.relative)))
@@ -133,7 +133,7 @@ def test_a_listing_goes_on_when_its_place_is_gone(
         Kind.DIRECTORY if gone < len(first.after.relative) or first.after.container else Kind.TOPIC
     )
     model.write([remove(at, name, kind)])
-    rest = page(model.load(), ROOT_ID, first.after, 1000, include_system=True, recursive=deep)
+    rest = list_page(model.load(), ROOT_ID, first.after, 1000, include_system=True, recursive=deep)
     assert rest.after is None
     still = expected(model, ROOT_ID, None, set(), True, deep)
     seen = [shown(one) for one in first.entries]
@@ -144,5 +144,5 @@ def test_a_listing_goes_on_when_its_place_is_gone(
 
 def test_what_is_no_directory_lists_as_nothing() -> None:
     model = Model()
-    assert page(model.load(), 77) == ((), None)
-    assert page(model.load(), DELETED_ID) == ((), None)
+    assert list_page(model.load(), 77) == ((), None)
+    assert list_page(model.load(), DELETED_ID) == ((), None)

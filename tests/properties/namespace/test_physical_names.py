@@ -49,7 +49,7 @@ USED = st.builds(Used, *(st.frozensets(NAME, max_size=6) for _ in range(3)))
 
 @given(st.lists(SEGMENT, min_size=1, max_size=20))
 def test_every_path_has_a_default_name_that_kafka_takes(segments: list[str]) -> None:
-    name = physical_names.default_name(segments)
+    name = physical_names.default_physical_name(segments)
     assert physical_names.is_valid(name)
     whole = ".".join(segments)
     assert whole.endswith(name)
@@ -59,23 +59,23 @@ def test_every_path_has_a_default_name_that_kafka_takes(segments: list[str]) -> 
 
 @given(NAME, USED)
 def test_a_free_name_is_free_and_asking_for_it_is_allowed(base: str, used: Used) -> None:
-    name = physical_names.free_name(base, used)
+    name = physical_names.next_free_name(base, used)
     assert physical_names.is_valid(name)
     assert name not in used.retired
     for other in (*used.used, *used.left):
         assert not physical_names.has_collision(name, other)
     if not physical_names.is_internal(name):
-        physical_names.check_asked(name, used, base="x")
+        physical_names.check_requested_name(name, used, base="x")
 
 
 @given(st.one_of(NAME, st.text(max_size=300)), USED)
 def test_a_refusal_names_a_name_that_is_free(asked: str, used: Used) -> None:
     try:
-        physical_names.check_asked(asked, used, base="base")
+        physical_names.check_requested_name(asked, used, base="base")
     except KdirError as error:
         offered = error.metadata["free"]
         if not physical_names.is_internal(offered):
-            physical_names.check_asked(offered, used, base="base")
+            physical_names.check_requested_name(offered, used, base="base")
     else:
         assert physical_names.is_valid(asked)
         assert asked not in used.used | used.retired | used.left

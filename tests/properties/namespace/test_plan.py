@@ -8,23 +8,23 @@ from dataclasses import dataclass, field
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from directory.maintenance.verify_store import Comparison
+from directory.maintenance.verify_store import StoreComparison
 from directory.namespace.command import (
     AdoptTopics,
-    Change,
     Command,
     CreateDirectory,
     CreateLink,
     CreateMount,
     CreateTopic,
     DeleteEntry,
+    EntryChange,
     FinishDelete,
     MoveEntry,
-    Observed,
+    ObservedTopic,
     Plan,
     ReapDeleted,
-    RecordTopics,
-    TopicNews,
+    RecordObservations,
+    TopicObservation,
     UpdateEntry,
 )
 from directory.namespace.entry import (
@@ -55,10 +55,10 @@ KINDS = st.sampled_from([None, None, None, Kind.DIRECTORY, Kind.TOPIC, Kind.LINK
 
 
 def commands(path: st.SearchStrategy[Path]) -> st.SearchStrategy[Command]:
-    """Any command that the oracle knows, about such paths."""
+    """Returns any command that the oracle knows, about such paths."""
     cluster_id = st.sampled_from(["kc-1", "kc-2", "kc-3"])
     observed = st.builds(
-        Observed,
+        ObservedTopic,
         physical_name=st.sampled_from(["p", "q", "p.q", "p_q"]),
         topic_id=st.just(b"i" * 16),
         partitions=st.just(1),
@@ -88,7 +88,7 @@ class Watcher:
     seen: dict[int, tuple[int, str, Entry]] = field(default_factory=dict)
     ever: set[int] = field(default_factory=set)
 
-    def hear(self, changes: tuple[Change, ...]) -> None:
+    def receive(self, changes: tuple[EntryChange, ...]) -> None:
         for change in changes:
             if change.before is None:
                 assert change.entry_id not in self.ever, "an id is never used again"
@@ -102,7 +102,9 @@ class Watcher:
                 self.seen[change.entry_id] = (change.parent_id, name, change.after)
 
     def tree(self) -> dict[int, tuple[int, str, Entry]]:
-        """What hangs together from the root: what was below a removed directory does not."""
+        """Returns what hangs together from the root: what was below a removed directory
+        does not.
+        """
         live: dict[int, tuple[int, str, Entry]] = {}
         grown = {ROOT_ID}
         while grown:
@@ -159,7 +161,7 @@ def check_invariants(cluster: Cluster) -> None:
     # And `kdir verify` finds nothing.
     rows = sorted((key, value) for key, (value, _) in cluster.rows.values.items())
     for held in (snapshot, fresh):
-        compared = Comparison(held, iter(rows), cluster.mount, lambda: None)
+        compared = StoreComparison(held, iter(rows), cluster.mount, lambda: None)
         assert list(compared.differences()) == []
     # Counts.
     assert snapshot.topic_count == sum(isinstance(entry, Topic) for *_, entry in live)
@@ -167,7 +169,7 @@ def check_invariants(cluster: Cluster) -> None:
 
 
 def tree_of(cluster: Cluster) -> dict[str, str]:
-    """The tree in the oracle's form."""
+    """Returns the tree in the oracle's form."""
     shown: dict[str, str] = {}
     snapshot = cluster.snapshot
     for parent_id, name, entry in entries_of(snapshot, snapshot.root):
@@ -205,16 +207,16 @@ def test_plans_do_what_commands_mean(commands: list[Command], reap: int) -> None
             continue
         assert wanted is None, (command, wanted)
         assert cluster.commit(made)
-        watcher.hear(made.changes)
+        watcher.receive(made.changes)
         # Whenever the reaper comes, and however far it gets, nobody sees a difference.
         reaped = cluster.do(ReapDeleted(limit=reap))
-        watcher.hear(reaped.changes)
+        watcher.receive(reaped.changes)
         assert tree_of(cluster) == oracle.tree()
         check_invariants(cluster)
         live = entries_of(cluster.snapshot, cluster.snapshot.root)
         assert watcher.tree() == {entry.entry_id: (up, name, entry) for up, name, entry in live}
     while (made := cluster.do(ReapDeleted(limit=2))).writes:
-        watcher.hear(made.changes)
+        watcher.receive(made.changes)
         check_invariants(cluster)
     # Nothing is left of what was removed, for anybody.
     removed = cluster.snapshot.node(DELETED_ID)
@@ -303,7 +305,7 @@ def after(start: tuple[Command, ...], *then: Command) -> Tried:
 
 
 def full_tree(cluster: Cluster) -> dict[str, object]:
-    """All that can be seen, without ids and counts of changes, and the names in use."""
+    """Returns all that can be seen, without ids and counts of changes, and the names in use."""
     shown: dict[str, object] = dict(tree_of(cluster))
     for parent_id, name, entry in entries_of(cluster.snapshot, cluster.snapshot.root):
         if not isinstance(entry, Link):
@@ -360,8 +362,10 @@ def test_removing_everything_leaves_nothing_but_what_kafka_keeps(
             continue
         assert cluster.commit(made)
         topic = cluster.topic(str(at))
-        news = TopicNews(path=at, entry_id=topic.entry_id, provision=provision, topic_id=b"i" * 16)
-        cluster.do(RecordTopics(news=(news,)))
+        news = TopicObservation(
+            path=at, entry_id=topic.entry_id, provision=provision, topic_id=b"i" * 16
+        )
+        cluster.do(RecordObservations(news=(news,)))
         kept[topic.physical_name] = provision
     cluster.do(CreateDirectory(path=Path(("m", "top")), make_parents=True))
     top = DeleteEntry(path=Path(("m", "top")), recursive=True)

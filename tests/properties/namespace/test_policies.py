@@ -9,16 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from directory.namespace.command import CreateDirectory, CreateTopic
-from directory.namespace.entry import NO_POLICIES, ROOT_ID, Policies
-from directory.namespace.inheriting import inheriting
-from directory.namespace.policies import (
-    Level,
+from directory.namespace.effective_policies import (
+    PolicyLevel,
     effective,
     explain,
     inherit,
     set_fields,
-    settled,
+    without_cleared_keys,
 )
+from directory.namespace.entry import NO_POLICIES, ROOT_ID, Policies
+from directory.namespace.inheritor_counts import count_inheritors
 from tests.support.trees import Cluster, path
 
 CONFIGS = st.dictionaries(
@@ -34,12 +34,12 @@ POLICIES = st.builds(
 
 @given(st.lists(POLICIES, max_size=5))
 def test_all_levels_in_one_go_are_one_after_the_other(levels: list[Policies]) -> None:
-    assert effective(levels) == settled(reduce(inherit, levels, NO_POLICIES))
+    assert effective(levels) == without_cleared_keys(reduce(inherit, levels, NO_POLICIES))
 
 
 @given(st.lists(POLICIES, max_size=5))
 def test_explained_values_are_the_effective_ones(levels: list[Policies]) -> None:
-    explained = explain([Level(f"/{n}", one) for n, one in enumerate(levels)])
+    explained = explain([PolicyLevel(f"/{n}", one) for n, one in enumerate(levels)])
     assert {one.field: one.origin.value for one in explained} == set_fields(effective(levels))
     for one in explained:
         setters = [
@@ -75,7 +75,7 @@ def test_topics_that_inherit_are_counted(
         own = [topics[text], *(directories.get(one, Policies()) for one in above)]
         return not any(field in set_fields(one) for one in own)
 
-    counted = inheriting(cluster.snapshot, ROOT_ID, frozenset({field}))
+    counted = count_inheritors(cluster.snapshot, ROOT_ID, frozenset({field}))
     assert counted.topics == counted.by_field[field] == sum(map(inherits, topics))
 
 

@@ -16,14 +16,14 @@ from directory.namespace.command import (
     DeleteEntry,
     MoveEntry,
     MoveTopics,
-    Observed,
+    ObservedTopic,
     ReapDeleted,
-    RecordTopics,
-    TopicNews,
+    RecordObservations,
+    TopicObservation,
     UpdateEntry,
 )
+from directory.namespace.effective_policies import PolicyLevel
 from directory.namespace.entry import DELETED_ID, Directory, Kind, Policies, Topic
-from directory.namespace.policies import Level
 from directory.namespace.snapshot import Node, Snapshot
 from resolver.errors import KdirError
 from resolver.path import Path, is_system
@@ -45,8 +45,8 @@ class News:
     partitions: int
 
 
-def observed(name: str, partitions: int) -> Observed:
-    return Observed(
+def observed(name: str, partitions: int) -> ObservedTopic:
+    return ObservedTopic(
         physical_name=name, topic_id=b"i" * 16, partitions=partitions, replication_factor=1
     )
 
@@ -89,7 +89,9 @@ ABOVE = st.lists(st.builds(Policies, max_topics=LIMITS, max_partitions=LIMITS), 
 
 
 def topics_of(snapshot: Snapshot, node: Node, *, systems: bool = False) -> Iterator[Topic]:
-    """Every topic below a directory; ``systems``: also in a system's directories right in it."""
+    """Yields every topic below a directory; ``systems``: also in a system's directories right in
+    it.
+    """
     for record in node.topics.values():
         topic = snapshot.codec.decode(record)
         assert isinstance(topic, Topic)
@@ -105,7 +107,7 @@ def counted(snapshot: Snapshot, node: Node) -> tuple[int, int]:
 
 
 def over(cluster: Cluster, snapshot: Snapshot) -> dict[tuple[int, str], int]:
-    """How much is used of each quota that is exceeded."""
+    """Returns how much is used of each quota that is exceeded."""
     found: dict[tuple[int, str], int] = {}
     for node in snapshot.nodes.values():
         says = node.directory.policies
@@ -143,8 +145,8 @@ def command_of(cluster: Cluster, step: Command | News) -> Command | None:
     topic = cluster.entry(str(step.path), Kind.TOPIC)
     if not isinstance(topic, Topic):
         return None
-    news = TopicNews(path=step.path, entry_id=topic.entry_id, partitions=step.partitions)
-    return RecordTopics(news=(news,))
+    news = TopicObservation(path=step.path, entry_id=topic.entry_id, partitions=step.partitions)
+    return RecordObservations(news=(news,))
 
 
 def check_sums(snapshot: Snapshot) -> None:
@@ -207,7 +209,7 @@ def check_sums(snapshot: Snapshot) -> None:
 def test_nothing_that_is_made_exceeds_a_quota_whoever_planned_on_what(
     above: list[Policies], steps: list[Command | News], lags: list[int], asked: int
 ) -> None:
-    levels = [Level("/" + "x" * number, one) for number, one in enumerate(above)]
+    levels = [PolicyLevel("/" + "x" * number, one) for number, one in enumerate(above)]
     cluster = Cluster("/m", above=levels)
     plant(cluster)
     snapshots = [cluster.snapshot]
@@ -228,7 +230,7 @@ def test_nothing_that_is_made_exceeds_a_quota_whoever_planned_on_what(
             check_sums(cluster.snapshot)
         after = over(cluster, cluster.snapshot)
         quota_set = isinstance(command, UpdateEntry) and command.kind is Kind.DIRECTORY
-        by_kafka = isinstance(command, AdoptTopics | RecordTopics)
+        by_kafka = isinstance(command, AdoptTopics | RecordObservations)
         if not quota_set and not by_kafka and not _sets_quota(command):
             worse = {key: used for key, used in after.items() if used > before.get(key, -1)}
             assert not worse, (command, lag)

@@ -22,11 +22,11 @@ from directory.namespace.command import (
     FinishDelete,
     MoveEntry,
     MoveTopics,
-    Observed,
+    ObservedTopic,
     Plan,
     ReapDeleted,
-    RecordTopics,
-    TopicNews,
+    RecordObservations,
+    TopicObservation,
     UpdateEntry,
 )
 from directory.namespace.entry import DELETED_ID, ROOT_ID, Directory, Provision, Topic
@@ -97,8 +97,8 @@ class Overtake:
     in_kafka: bool
 
 
-def observed(name: str) -> Observed:
-    return Observed(physical_name=name, topic_id=b"i" * 16, partitions=1, replication_factor=1)
+def observed(name: str) -> ObservedTopic:
+    return ObservedTopic(physical_name=name, topic_id=b"i" * 16, partitions=1, replication_factor=1)
 
 
 Step = See | Think | Write | Kill | Reap | Finish | Overtake
@@ -342,8 +342,10 @@ def test_a_crash_between_any_two_steps_changes_nothing(
         at = Path(("m", "a", "b", f"t{number}"))
         topic = cluster.do(CreateTopic(path=at)).entry
         assert topic is not None
-        news = TopicNews(path=at, entry_id=topic.entry_id, provision=provision, topic_id=b"i" * 16)
-        cluster.do(RecordTopics(news=(news,)))
+        news = TopicObservation(
+            path=at, entry_id=topic.entry_id, provision=provision, topic_id=b"i" * 16
+        )
+        cluster.do(RecordObservations(news=(news,)))
     cluster.do(DeleteEntry(path=Path(("m", "a")), recursive=True), deletes_in_kafka=in_kafka)
     whole = 0
     while (made := cluster.plan(ReapDeleted(limit=2), cluster.loaded())).writes:

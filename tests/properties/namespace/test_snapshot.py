@@ -14,15 +14,15 @@ from directory.namespace.lookup import (
     DirectoryAt,
     Found,
     LinkAt,
-    Lookups,
     Missing,
     MountAt,
+    PathLookup,
     TopicAt,
     Unreadable,
     lookup,
 )
 from directory.namespace.snapshot import Snapshot
-from directory.store.base import Put, Remove, Write
+from directory.store.base import Delete, Put, Write
 from resolver.path import Path
 from tests.properties.namespace.trees import (
     CODEC,
@@ -176,7 +176,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(key=FACTS, value=st.binary(max_size=3), gone=st.booleans())
     def fact(self, key: bytes, value: bytes, gone: bool) -> None:
-        self.commit([Remove(key) if gone else Put(key, value)])
+        self.commit([Delete(key) if gone else Put(key, value)])
 
     @rule(data=st.data(), name=NAMES, kind=st.sampled_from([Kind.TOPIC, Kind.LINK]))
     def spoil(self, data: st.DataObject, name: str, kind: Kind) -> None:
@@ -192,7 +192,7 @@ class Machine(RuleBasedStateMachine):
         assert list(quarantined) == [writes[0].key]
         self.check_same()
         found = lookup(self.snapshot, (name,), kind)
-        self.commit([Remove(writes[0].key)])
+        self.commit([Delete(writes[0].key)])
         others = [entry for one, _, entry in self.model.entries(ROOT_ID) if one == name]
         if parent == ROOT_ID and not others:
             # Not absent: something is there.
@@ -256,7 +256,7 @@ class Machine(RuleBasedStateMachine):
         ]
         assert snapshot.fact(b"p/p") is None
         lookups = {
-            prefer: Lookups(snapshot, Path.parse("/m"), prefer)
+            prefer: PathLookup(snapshot, Path.parse("/m"), prefer)
             for prefer in (None, Kind.TOPIC, Kind.DIRECTORY)
         }
         for path in below_root:
@@ -264,9 +264,9 @@ class Machine(RuleBasedStateMachine):
                 for prefer in (None, Kind.TOPIC, Kind.DIRECTORY):
                     found = lookup(snapshot, asked, prefer)
                     check_lookup(model, asked, prefer, found)
-                    assert lookups[prefer].find("/m/" + "/".join(asked)) == found
-        assert lookups[None].find("/m") == lookup(snapshot, ())
-        assert lookups[None].find("/mm/a") is None
+                    assert lookups[prefer].lookup_path("/m/" + "/".join(asked)) == found
+        assert lookups[None].lookup_path("/m") == lookup(snapshot, ())
+        assert lookups[None].lookup_path("/mm/a") is None
 
     @precondition(lambda self: len(self.versions) > 10)
     @invariant()

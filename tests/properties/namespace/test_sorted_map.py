@@ -122,7 +122,7 @@ def test_bulk_build_is_one_by_one(items: dict[str, int]) -> None:
     one_by_one: SortedMap[str, int] = SortedMap()
     for key, value in items.items():
         one_by_one = one_by_one.set(key, value)
-    built = SortedMap.of(items.items())
+    built = SortedMap.from_items(items.items())
     assert built == one_by_one
     assert one_by_one == built
     check_shape(one_by_one)
@@ -154,13 +154,13 @@ def test_a_change_shares_the_siblings() -> None:
 
 
 def test_setting_the_same_value_is_no_change() -> None:
-    tree = SortedMap.of([("a", "x")])
+    tree = SortedMap.from_items([("a", "x")])
     assert tree.set("a", tree.get("a", "")) is tree
     assert tree.delete("b") is tree
 
 
 def test_pickled_it_finds_its_keys_in_another_process() -> None:
-    tree = SortedMap.of((f"{number}", number) for number in range(1000))
+    tree = SortedMap.from_items((f"{number}", number) for number in range(1000))
     remade = pickle.loads(pickle.dumps(tree))  # noqa: S301 -- our own bytes
     assert remade == tree
     assert remade.get("500") == 500

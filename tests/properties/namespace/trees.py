@@ -19,7 +19,7 @@ from directory.namespace.entry import (
 from directory.namespace.keys import entry_key, parse_entry_key, unify
 from directory.namespace.snapshot import Snapshot
 from directory.namespace.tree_nodes import ROOT_KEY
-from directory.store.base import Put, Remove, Write
+from directory.store.base import Delete, Put, Write
 from directory.wire.entry_codec import ProtoCodec
 from resolver.path import Path
 
@@ -38,7 +38,7 @@ class Model:
             match write:
                 case Put(key, value):
                     self.rows[key] = value
-                case Remove(key):
+                case Delete(key):
                     self.rows.pop(key, None)
 
     def load(self, page_size: int = 7) -> Snapshot:
@@ -63,14 +63,14 @@ class Model:
         return None
 
     def walk(self, directory_id: int, above: Segments = ()) -> Iterator[tuple[Segments, Entry]]:
-        """All below, each directory followed by what is in it."""
+        """Yields all below, each directory followed by what is in it."""
         for name, _, entry in self.entries(directory_id):
             yield (*above, name), entry
             if isinstance(entry, Directory):
                 yield from self.walk(entry.entry_id, (*above, name))
 
     def directories(self) -> dict[int, Segments | None]:
-        """Ids of all directories with their paths; None for those that are removed."""
+        """Returns ids of all directories with their paths; None for those that are removed."""
         found: dict[int, Segments | None] = {ROOT_ID: (), DELETED_ID: None}
         for path, entry in self.walk(ROOT_ID):
             if isinstance(entry, Directory):
@@ -115,5 +115,5 @@ def put(parent_id: int, name: str, entry: Entry) -> Put:
     return Put(entry_key(parent_id, entry.kind, name), CODEC.encode(entry))
 
 
-def remove(parent_id: int, name: str, kind: Kind) -> Remove:
-    return Remove(entry_key(parent_id, kind, name))
+def remove(parent_id: int, name: str, kind: Kind) -> Delete:
+    return Delete(entry_key(parent_id, kind, name))

@@ -9,7 +9,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from resolver import Resolver, errors
-from resolver.directory_listing import Listed, Listing
+from resolver.directory_listing import ListedEntry, Listing
 from resolver.errors import KdirError
 from resolver.path import Path
 from resolver.testing import MemoryDirectory
@@ -35,7 +35,7 @@ class Tree:
     """Mounts whose servers do not answer."""
 
     def has(self, path: Path, chain: tuple[Path, ...] = ()) -> str:
-        """What a path is: by the words of the documentation, as simply as can be."""
+        """Returns what a path is: by the words of the documentation, as simply as can be."""
         owner = "/" + path.segments[0] if path.segments[:1] in (("a",), ("b",)) else "/"
         if owner in self.away:
             return UNREACHABLE
@@ -68,7 +68,7 @@ class Tree:
         return UNREACHABLE if could_not else ABSENT
 
     def standing(self) -> set[str]:
-        """Every path where something is, but for links."""
+        """Returns every path where something is, but for links."""
         made = [
             *self.directories,
             *self.topics,
@@ -144,7 +144,7 @@ def resolved(resolver: Resolver, path: str | Path, *, no_follow: bool = False) -
     return EXISTS
 
 
-def listed(resolver: Resolver, path: str) -> tuple[str, Listing | None, list[Listed]]:
+def listed(resolver: Resolver, path: str) -> tuple[str, Listing | None, list[ListedEntry]]:
     try:
         listing = resolver.list(path)
         entries = list(listing)

@@ -13,8 +13,15 @@ from kdir.v1 import entry_pb2, error_pb2, resolve_pb2
 from resolver import Resolver, TopicLocation, errors, reply_decoding
 from resolver.errors import KdirError
 from resolver.path import Path
-from resolver.resolution.outcome import Ask, Failed, Found, NotThere, Reply, United
-from resolver.resolution.state_machine import MAX_CALLS, Resolution, Rules
+from resolver.resolution.state_machine import MAX_CALLS, ResolutionOptions, ResolutionStateMachine
+from resolver.resolution.values import (
+    AbsentResult,
+    AnswerResult,
+    FailedResult,
+    Query,
+    Reply,
+    United,
+)
 from resolver.testing import MemoryDirectory, MemoryTransport
 from resolver.transport import Method
 
@@ -108,11 +115,11 @@ replies = st.one_of(
 )
 
 
-def decoded(said: resolve_pb2.ResolveResponse | KdirError) -> Reply | KdirError:
-    if isinstance(said, KdirError):
-        return said.copy()
+def decoded(output: resolve_pb2.ResolveResponse | KdirError) -> Reply | KdirError:
+    if isinstance(output, KdirError):
+        return output.copy()
     try:
-        return reply_decoding.one(said)
+        return reply_decoding.decode_reply(output)
     except errors.Lame as error:
         return error
 
@@ -129,31 +136,31 @@ def decoded(said: resolve_pb2.ResolveResponse | KdirError) -> Reply | KdirError:
 def test_R22_every_walk_ends_within_its_calls_in_a_typed_outcome(
     path: str, script: list[Any], recursive: bool, split: bool, for_writes: bool, impatient: bool
 ) -> None:
-    rules = Rules(
+    rules = ResolutionOptions(
         tuple(SERVERS[:2]), recursive=recursive, gathers_unions=split, for_writes=for_writes
     )
-    walk = Resolution(Path.parse(path), rules)
+    walk = ResolutionStateMachine(Path.parse(path), rules)
     calls = 0
-    while isinstance(step := walk.next(), Ask):
+    while isinstance(step := walk.next_query(), Query):
         assert 0 < step.share <= 1
-        said = decoded(script[calls % len(script)])
+        output = decoded(script[calls % len(script)])
         calls += 1
         assert calls <= MAX_CALLS
         if step.hurried and impatient:
-            walk.postponed()
-        elif isinstance(said, KdirError):
-            walk.failed(said)
+            walk.on_slow()
+        elif isinstance(output, KdirError):
+            walk.on_error(output)
         else:
-            walk.heard(said, {})
+            walk.on_answer(output, {})
     match step:
-        case Found(sender=sender, answer=answer):
+        case AnswerResult(sender=sender, answer=answer):
             assert sender.mount.is_prefix_of(answer.path)
-        case NotThere(sender=sender, path=owned):
+        case AbsentResult(sender=sender, path=owned):
             assert recursive or sender.mount.is_prefix_of(owned)
         case United(parts=parts):
             assert split
             assert parts
-        case Failed(error=error):
+        case FailedResult(error=error):
             assert isinstance(error, KdirError)
             assert not isinstance(error, errors.Absent), "only an outcome says absent"
             assert len(error.attempts) >= calls
@@ -183,19 +190,19 @@ class Liars(MemoryTransport):
         self.now += min(took, timeout_seconds)
         if took > timeout_seconds:
             raise errors.DeadlineExceeded("slow")
-        said = self._random.choice(self._script)
-        if isinstance(said, KdirError):
-            raise said.copy()
+        output = self._random.choice(self._script)
+        if isinstance(output, KdirError):
+            raise output.copy()
         if method.response is resolve_pb2.BatchResolveResponse:
             outcomes = [self._random.choice(self._script) for _ in request.paths]
             return resolve_pb2.BatchResolveResponse(
-                authorities=[said.authority],
+                authorities=[output.authority],
                 outcomes=[
                     one.outcome if not isinstance(one, KdirError) else resolve_pb2.Outcome()
                     for one in outcomes
                 ][: self._random.choice([len(outcomes), len(outcomes), 0])],
             )
-        return method.response.FromString(said.SerializeToString())
+        return method.response.FromString(output.SerializeToString())
 
 
 @settings(max_examples=300, deadline=None)
@@ -243,9 +250,9 @@ def test_R22_the_decoder_takes_any_bytes(noise: bytes) -> None:
             continue
         try:
             if isinstance(message, resolve_pb2.ResolveResponse):
-                reply_decoding.one(message)
+                reply_decoding.decode_reply(message)
             else:
-                list(reply_decoding.batch(message, [Path()] * len(message.outcomes)))
+                list(reply_decoding.decode_batch(message, [Path()] * len(message.outcomes)))
         except errors.Lame:
             pass
 

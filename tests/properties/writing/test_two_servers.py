@@ -88,7 +88,7 @@ Answer = tuple[object, ...]
 
 
 def answer_of(plan: Plan) -> Answer:
-    """What two servers must agree on: ids and times are each server's own."""
+    """Returns what two servers must agree on: ids and times are each server's own."""
     entry = plan.entry
     owner = entry.policies.owner if isinstance(entry, Directory | Topic) else None
     return (
@@ -144,7 +144,7 @@ class Servers:
 
     def _found(self, step: Step, request_id: str, command: Command) -> Answer:
         try:
-            written = self.benches[step.server].writer.execute(
+            written = self.benches[step.server].writer.commit_command(
                 command,
                 request_id=request_id,
                 timeout_seconds=30,
@@ -168,7 +168,7 @@ def test_each_answer_is_that_of_one_server_that_sees_everything(steps: list[Step
         for bench, lag in zip(servers.benches, servers.lags, strict=True):
             lag.let_go()
             newest = bench.store.newest_revision()
-            eventually(lambda bench=bench, at=newest: bench.replica.told_revision >= at)  # type: ignore[misc]
+            eventually(lambda bench=bench, at=newest: bench.replica.reported_revision >= at)  # type: ignore[misc]
             served = Cluster("/la")
             served.snapshot = bench.replica.snapshot
             # Below that, removed entries stand by their ids.

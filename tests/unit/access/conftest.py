@@ -13,7 +13,7 @@ from kdir.v1 import access_pb2, directory_pb2, entry_pb2, resolve_pb2
 
 from directory.api.access_service import AccessService
 from directory.api.admin_service import AdminService
-from directory.api.cluster_router import Hosting
+from directory.api.cluster_router import ClusterRouter
 from directory.api.directory_service import DirectoryService
 from directory.api.federation_service import FederationService
 from directory.api.policy_service import PolicyService
@@ -48,10 +48,10 @@ class House:
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
-        self.hosting = Hosting([cluster])
+        self.router = ClusterRouter([cluster])
         self.handlers: dict[str, Callable[[Any, Call], Any]] = {}
         for service in SERVICES:
-            self.handlers.update(service(self.hosting).handlers())
+            self.handlers.update(service(self.router).method_handlers())
 
     def ask(self, who: str, method: str, request: Any, host: str = "", **call: Any) -> Any:
         answer = self.handlers[method](
@@ -86,17 +86,19 @@ class House:
     def put(self, *writes: Write) -> None:
         self.cluster.writer.put_facts(writes)
 
-    def grant(self, who: str, words: str, path: str, by: str = ADMIN, **fields: Any) -> Any:
+    def grant(self, who: str, arguments: str, path: str, by: str = ADMIN, **fields: Any) -> Any:
         """``grant("bob", "read,describe", "/la")``; ``-read`` denies."""
         return self.ask(
             by,
             "AddGrants",
-            access_pb2.AddGrantsRequest(path=path, grants=grants(who, words, **fields)),
+            access_pb2.AddGrantsRequest(path=path, grants=grants(who, arguments, **fields)),
         )
 
-    def revoke(self, who: str, words: str, path: str, by: str = ADMIN) -> Any:
+    def revoke(self, who: str, arguments: str, path: str, by: str = ADMIN) -> Any:
         return self.ask(
-            by, "RemoveGrants", access_pb2.RemoveGrantsRequest(path=path, grants=grants(who, words))
+            by,
+            "RemoveGrants",
+            access_pb2.RemoveGrantsRequest(path=path, grants=grants(who, arguments)),
         )
 
     def outcome(self, who: str, path: str, host: str = "", **fields: Any) -> str:
@@ -108,9 +110,9 @@ class House:
         return [one.path for one in self.ask(who, "ListEntries", request).entries]
 
 
-def grants(who: str, words: str, **fields: Any) -> list[access_pb2.Grant]:
+def grants(who: str, arguments: str, **fields: Any) -> list[access_pb2.Grant]:
     made = []
-    for word in words.split(","):
+    for word in arguments.split(","):
         operation = word.removeprefix("-").upper().replace("-", "_")
         made.append(
             access_pb2.Grant(
@@ -141,7 +143,7 @@ def topic(house: House, path: str, **fields: Any) -> None:
 
 @pytest.fixture(params=["sqlite", "etcd"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The address of a new store of each kind."""
+    """Returns the address of a new store of each kind."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/la.sqlite"
     return str(request.getfixturevalue("etcd_cluster").address())
@@ -165,7 +167,7 @@ def house(store: str) -> Iterator[Callable[..., House]]:
             cluster = Cluster.open(config, lambda: ("127.0.0.1:1",))
             cleanup.callback(cluster.stop)
             cluster.start()
-            eventually(lambda: cluster.replica.told_revision >= 0)  # later than the snapshot
+            eventually(lambda: cluster.replica.reported_revision >= 0)  # later than the snapshot
             return House(cluster)
 
         yield make

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from directory.access.authorizer import Access, Level
-from directory.access.compiled_grants import Question, Rules
-from directory.access.decision import Mode
+from directory.access.authorizer import Authorizer, InheritedGrantLevel
+from directory.access.compiled_grants import AccessQuestion, CompiledGrants
+from directory.access.decision import AccessMode
 from directory.access.grant import Grant, Operation, Permission, ResourceKind
-from directory.access.grant_tree import Granted, GrantTree, Place
+from directory.access.grant_tree import EntryPlace, GrantedEntry, GrantTree
 from resolver.path import Path
 
 LA = Path(("la",))
-READ = Question.of(Operation.READ)
-WRITE = Question.of(Operation.WRITE)
-DESCRIBE = Question.of(Operation.DESCRIBE)
+READ = AccessQuestion.for_operation(Operation.READ)
+WRITE = AccessQuestion.for_operation(Operation.WRITE)
+DESCRIBE = AccessQuestion.for_operation(Operation.DESCRIBE)
 
 
-def at(text: str) -> Place:
+def at(text: str) -> EntryPlace:
     """A place below the mount: ``a/b/`` is a directory, ``a/b`` a topic, ``/`` the root."""
     names = tuple(name for name in text.split("/") if name)
-    return Place(names, bool(names) and not text.endswith("/"))
+    return EntryPlace(names, bool(names) and not text.endswith("/"))
 
 
 def grant(text: str) -> Grant:
@@ -28,7 +28,7 @@ def grant(text: str) -> Grant:
     if rest[:1] == ["from"]:
         _, host, *rest = rest
     kind, *names = rest or ["topic"]
-    return Grant.of(
+    return Grant.from_fields(
         principal,
         host,
         Operation.parse(operation),
@@ -41,7 +41,9 @@ def grant(text: str) -> Grant:
 def tree(entries: dict[str, list[str]], closed: tuple[str, ...] = ()) -> GrantTree:
     """Grants by place; directories that are closed beside them."""
     return GrantTree.build(
-        Granted(at(place), Rules.of(map(grant, entries.get(place, ()))), place in closed)
+        GrantedEntry(
+            at(place), CompiledGrants.compile(map(grant, entries.get(place, ()))), place in closed
+        )
         for place in {*entries, *closed}
     )
 
@@ -51,16 +53,16 @@ def access(
     *,
     closed: tuple[str, ...] = (),
     inherited: dict[str, list[str]] | None = None,
-    mode: Mode = Mode.ENFORCE,
+    mode: AccessMode = AccessMode.ENFORCE,
     supers: frozenset[str] = frozenset(),
     max_age: float | None = None,
-) -> Access:
-    """The access of a cluster mounted at ``/la``."""
-    return Access(
+) -> Authorizer:
+    """Returns the access of a cluster mounted at ``/la``."""
+    return Authorizer(
         mount=LA,
         tree=tree(entries, closed),
         inherited=tuple(
-            Level(Path.parse(path), Rules.of(map(grant, grants)))
+            InheritedGrantLevel(Path.parse(path), CompiledGrants.compile(map(grant, grants)))
             for path, grants in (inherited or {}).items()
         ),
         mode=mode,

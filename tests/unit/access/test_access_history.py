@@ -6,21 +6,21 @@ from typing import Any, cast
 
 import pytest
 
-from directory.access.authorizer import Access, Level
-from directory.access.compiled_grants import Rules
+from directory.access.authorizer import Authorizer, InheritedGrantLevel
+from directory.access.compiled_grants import CompiledGrants
 from directory.access.grant import Grant, Operation, Permission
 from directory.access.grant_tree import NO_GRANTS, GrantTree
 from directory.namespace.keys import GRANTS_MARK, INHERITED
 from directory.namespace.snapshot import Snapshot
 from directory.server.access_history import AccessHistory
-from directory.store.base import Row, Store, StoreAway
-from directory.store.replica import Applied, Replica, ReplicaState
+from directory.store.base import Row, Store, StoreUnreachable
+from directory.store.replica import AppliedCommit, Replica, ReplicaState
 from resolver.errors import StoreUnavailable
 from resolver.path import Path
 
 GRANTS = cast("GrantTree", object())
 ALLOW = Grant("User:a", "*", Operation.READ, Permission.ALLOW)
-ABOVE = Level(Path(()), Rules.of([ALLOW]))
+ABOVE = InheritedGrantLevel(Path(()), CompiledGrants.compile([ALLOW]))
 
 
 class _Tree:
@@ -46,15 +46,15 @@ class _Replica:
 def test_the_same_rights_are_kept_once_whatever_else_is_inherited() -> None:
     replica = _Replica()
 
-    def access_at(tree: Snapshot) -> Access:
-        return Access(cast("_Tree", tree).mount, GRANTS, ())
+    def access_at(tree: Snapshot) -> Authorizer:
+        return Authorizer(cast("_Tree", tree).mount, GRANTS, ())
 
     history = AccessHistory(cast("Replica", replica), cast("Store", None), access_at)
     mounts = {1: "/la", 2: "/la", 3: "/la", 4: "/ny"}
     for revision, mount in mounts.items():
         tree = cast("Snapshot", _Tree(b"%d" % revision, mount))
         replica.applied(
-            Applied(
+            AppliedCommit(
                 revision=revision,
                 before=tree,
                 after=tree,
@@ -79,7 +79,7 @@ class _Store:
     def read(self, key: bytes, limit: int) -> list[Row]:
         self.asked.append(key)
         if self.marked is None:
-            raise StoreAway("no answer")
+            raise StoreUnreachable("no answer")
         return [Row(key, b"x", self.marked)]
 
 
@@ -97,15 +97,17 @@ def started_at(revision: int, store: _Store, clock: Clock) -> AccessHistory:
     history = AccessHistory(
         cast("Replica", replica),
         cast("Store", store),
-        lambda _: Access(Path.parse("/la"), NO_GRANTS, (ABOVE,)),
+        lambda _: Authorizer(Path.parse("/la"), NO_GRANTS, (ABOVE,)),
         clock,
     )
     replica.applied(loaded(revision, tree))
     return history
 
 
-def loaded(revision: int, tree: Snapshot) -> Applied:
-    return Applied(revision=revision, before=tree, after=tree, writes=(), events=(), reloaded=True)
+def loaded(revision: int, tree: Snapshot) -> AppliedCommit:
+    return AppliedCommit(
+        revision=revision, before=tree, after=tree, writes=(), events=(), reloaded=True
+    )
 
 
 def test_only_changes_of_rights_bound_how_far_it_reaches() -> None:

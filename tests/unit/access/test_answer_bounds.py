@@ -160,7 +160,7 @@ def test_a_scan_counts_the_owner_that_it_repeats_for_each_topic(house: Make) -> 
 
 def forged(house: House) -> str:
     snapshot = house.cluster.replica.snapshot
-    return str(Token.of(house.cluster.cluster_id, snapshot.incarnation, 2**60))
+    return str(Token.from_position(house.cluster.cluster_id, snapshot.incarnation, 2**60))
 
 
 @pytest.mark.parametrize("times", [1, 2, 10])
@@ -181,13 +181,15 @@ def test_one_callers_forged_tokens_wait_in_its_own_places_only(house: Make, time
     threads = [threading.Thread(target=attack) for _ in range(4 * times)]
     for thread in threads:
         thread.start()
-    places = la.hosting._places
+    places = la.router._places
     eventually(lambda: places._sum == 4)
     eventually(lambda: len(refused) >= 4 * (times - 1))
     assert set(refused) <= {"NOT_READY"}
     # Bob's token is of a revision that comes while he waits.
     snapshot = la.cluster.replica.snapshot
-    token = str(Token.of(la.cluster.cluster_id, snapshot.incarnation, snapshot.revision + 1))
+    token = str(
+        Token.from_position(la.cluster.cluster_id, snapshot.incarnation, snapshot.revision + 1)
+    )
     answers: list[object] = []
     reader = threading.Thread(
         target=lambda: answers.append(

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from kdir.v1 import policies_pb2
 
-from directory.access.authorizer import Access
-from directory.access.decision import Mode
+from directory.access.authorizer import Authorizer
+from directory.access.decision import AccessMode
 from resolver.errors import Absent, PermissionDenied, VanishGuard
 from tests.unit.access.conftest import ADMIN, House, topic
 
@@ -26,7 +26,7 @@ def store(tmp_path: Path) -> str:
 
 @pytest.fixture
 def la(house: Make, monkeypatch: pytest.MonkeyPatch) -> House:
-    """Whose arming ends with VanishGuard once the caller may do it."""
+    """Returns whose arming ends with VanishGuard once the caller may do it."""
     made = house(kafka={"bootstrap": ["127.0.0.1:1"], "ceiling": ["configs", "acls"]})
     reconciler = made.cluster.reconciler
     assert reconciler is not None
@@ -35,7 +35,7 @@ def la(house: Make, monkeypatch: pytest.MonkeyPatch) -> House:
         raise VanishGuard("reached")
 
     for name in ("plan", "arm"):
-        monkeypatch.setattr(type(reconciler.armory), name, reached)
+        monkeypatch.setattr(type(reconciler.arming_service), name, reached)
     made.mkdir("/la/p/deep")
     made.mkdir("/la/p/closed", closed=True)
     for path in ("t", "deep/x", "closed/y"):
@@ -84,9 +84,9 @@ def test_arming_is_refused_where_a_closed_directory_below_hides_something(
     assert isinstance(refused, VanishGuard)
 
 
-def _open(access_at: Callable[..., Access]) -> Callable[..., Access]:
-    """The same where access is open."""
-    return lambda *of: replace(access_at(*of), mode=Mode.OPEN)
+def _open(access_at: Callable[..., Authorizer]) -> Callable[..., Authorizer]:
+    """Returns the same where access is open."""
+    return lambda *of: replace(access_at(*of), mode=AccessMode.OPEN)
 
 
 def test_arming_takes_describe_on_the_entry(la: House) -> None:

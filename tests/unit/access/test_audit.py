@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from directory.access.audit import AuditLevel, audit_line
-from directory.access.compiled_grants import Question
+from directory.access.audit_line import AuditLevel, audit_line
+from directory.access.compiled_grants import AccessQuestion
 from directory.access.grant import Operation, ResourceKind
 from directory.access.principals import Caller
 from resolver.path import Path
@@ -27,13 +27,13 @@ WHERE = Path.parse("/la/a/t")
     ],
 )
 def test_A11_levels(entries: dict[str, list[str]], *, explicit: bool, level: AuditLevel) -> None:
-    decision = access(entries).decide(ALICE, READ, at("a/t"))
+    decision = access(entries).authorize(ALICE, READ, at("a/t"))
     line = audit_line(ALICE, READ, WHERE, decision, request="Resolve", explicit=explicit)
     assert line.level is level
 
 
 def test_A11_the_line_says_who_what_where_and_by_which_rule() -> None:
-    decision = access({"a/": ["deny User:* read"]}).decide(ALICE, READ, at("a/t"))
+    decision = access({"a/": ["deny User:* read"]}).authorize(ALICE, READ, at("a/t"))
     line = audit_line(ALICE, READ, WHERE, decision, request="BatchResolve", resources=3)
     assert str(line) == (
         'result="DENIED" principal="User:alice" host="10.0.0.1" operation="READ" '
@@ -43,20 +43,22 @@ def test_A11_the_line_says_who_what_where_and_by_which_rule() -> None:
 
 
 def test_A11_the_rule_is_the_default_where_no_grant_decided() -> None:
-    question = Question.of(Operation.READ, ResourceKind.GROUP, "pay")
-    decision = access({}).decide(ALICE, question)
+    question = AccessQuestion.for_operation(Operation.READ, ResourceKind.GROUP, "pay")
+    decision = access({}).authorize(ALICE, question)
     line = audit_line(ALICE, question, Path.parse("/la"), decision, request="CheckAccess")
     assert line.fields["rule"] == "no matching grant"
     assert line.fields["resource"] == "GROUP:/la:pay"
     closed = access({"a/t": ["allow User:alice read"]}, closed=("a/",))
-    line = audit_line(ALICE, READ, WHERE, closed.decide(ALICE, READ, at("a/t")), request="Resolve")
+    line = audit_line(
+        ALICE, READ, WHERE, closed.authorize(ALICE, READ, at("a/t")), request="Resolve"
+    )
     assert line.fields["rule"].endswith("pass it: /la/a")
 
 
 def test_A11_a_name_from_a_certificate_forges_no_line() -> None:
     forger = Caller('User:x" result="ALLOWED"\nresult="ALLOWED" principal="User:root')
     line = str(
-        audit_line(forger, READ, WHERE, access({}).decide(forger, READ, at("a/t")), request="R")
+        audit_line(forger, READ, WHERE, access({}).authorize(forger, READ, at("a/t")), request="R")
     )
     assert "\n" not in line
     key, _, rest = line.partition(" principal=")

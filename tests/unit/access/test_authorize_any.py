@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from directory.access.authorizer import Access
-from directory.access.compiled_grants import Question, Rules
-from directory.access.decision import Mode
+from directory.access.authorizer import Authorizer
+from directory.access.compiled_grants import AccessQuestion, CompiledGrants
+from directory.access.decision import AccessMode
 from directory.access.grant import Operation, ResourceKind
-from directory.access.grant_tree import Granted, GrantTree, Place
+from directory.access.grant_tree import EntryPlace, GrantedEntry, GrantTree
 from directory.access.principals import Caller
 from resolver.path import MAX_SEGMENTS
 from tests.unit.access.places import LA, access, at, grant
@@ -92,13 +92,13 @@ def test_what_was_found_for_who_passes_is_not_told_to_who_does_not() -> None:
 
 
 def test_modes() -> None:
-    assert access({}, mode=Mode.OPEN).authorize_any(ALICE, READ)
+    assert access({}, mode=AccessMode.OPEN).authorize_any(ALICE, READ)
     denied = {"/": ["deny User:alice read"], "t": ["allow User:alice read"]}
-    assert not access(denied, mode=Mode.OPEN).authorize_any(ALICE, READ)
+    assert not access(denied, mode=AccessMode.OPEN).authorize_any(ALICE, READ)
     some = {"/": ["allow User:bob read"]}
-    assert not access(some, mode=Mode.OPEN_WHERE_UNGRANTED).authorize_any(ALICE, READ)
+    assert not access(some, mode=AccessMode.OPEN_IF_NO_GRANTS).authorize_any(ALICE, READ)
     below = {"a/": ["allow User:bob read"]}
-    assert access(below, mode=Mode.OPEN_WHERE_UNGRANTED).authorize_any(ALICE, READ)
+    assert access(below, mode=AccessMode.OPEN_IF_NO_GRANTS).authorize_any(ALICE, READ)
 
 
 @pytest.mark.parametrize(
@@ -141,26 +141,28 @@ def test_A5_a_hundred_thousand_grants() -> None:
     dead = tuple(map(grant, ["allow User:alice read", "deny User:* read", "allow User:bob read"]))
     live = (*dead[::2], grant("deny User:alice read"))
     granted = [
-        Granted(Place((f"d{n % 100}", f"t{n}"), is_topic=True), Rules.of(dead))
+        GrantedEntry(
+            EntryPlace((f"d{n % 100}", f"t{n}"), is_topic=True), CompiledGrants.compile(dead)
+        )
         for n in range(33_333)
     ]
-    tree = GrantTree.build([*granted, Granted(at("d7/x"), Rules.of(live))])
-    given = Access(mount=LA, tree=tree)
+    tree = GrantTree.build([*granted, GrantedEntry(at("d7/x"), CompiledGrants.compile(live))])
+    given = Authorizer(mount=LA, tree=tree)
     assert not given.authorize_any(ALICE, READ)
     assert given.authorize_any(BOB, READ)
     without = tree.with_grants(at("d7/x"), ())
-    assert not Access(mount=LA, tree=without).authorize_any(BOB, READ)
+    assert not Authorizer(mount=LA, tree=without).authorize_any(BOB, READ)
     again = without.with_grants(at("d8/t8"), [grant("allow User:* read")])
-    assert Access(mount=LA, tree=again).authorize_any(BOB, READ)
-    assert Access(mount=LA, tree=again).authorize_any(ALICE, READ)
+    assert Authorizer(mount=LA, tree=again).authorize_any(BOB, READ)
+    assert Authorizer(mount=LA, tree=again).authorize_any(ALICE, READ)
 
 
 def test_a_tree_of_rules_that_are_shared_is_as_one_of_rules_that_are_not() -> None:
-    rules = Rules.of([grant("allow User:alice read")])
+    rules = CompiledGrants.compile([grant("allow User:alice read")])
     apart, alike = (
-        GrantTree.build(Granted(at(place), one) for place, one in pairs)
+        GrantTree.build(GrantedEntry(at(place), one) for place, one in pairs)
         for pairs in (
-            [(place, Rules.of(rules.grants)) for place in ("a", "b")],
+            [(place, CompiledGrants.compile(rules.grants)) for place in ("a", "b")],
             [(place, rules) for place in ("a", "b")],
         )
     )
@@ -170,14 +172,14 @@ def test_a_tree_of_rules_that_are_shared_is_as_one_of_rules_that_are_not() -> No
 
 def test_the_deepest_tree_is_looked_through() -> None:
     # Allows of everybody meet denies of alice on every topic of 64 directories in each other.
-    rules = Rules.of(map(grant, ["allow User:* read", "deny User:alice read"]))
+    rules = CompiledGrants.compile(map(grant, ["allow User:* read", "deny User:alice read"]))
     path = tuple(f"d{depth}" for depth in range(MAX_SEGMENTS - 1))
     tree = GrantTree.build(
-        Granted(Place((*path[:depth], f"t{number}"), is_topic=True), rules)
+        GrantedEntry(EntryPlace((*path[:depth], f"t{number}"), is_topic=True), rules)
         for depth in range(MAX_SEGMENTS)
         for number in range(100)
     )
-    given = Access(mount=LA, tree=tree)
+    given = Authorizer(mount=LA, tree=tree)
     assert not given.authorize_any(ALICE, READ)
     assert given.authorize_any(BOB, READ)
-    assert len(list(given.refusals_below(ALICE, Question.of(READ)))) == tree.count
+    assert len(list(given.denied_below(ALICE, AccessQuestion.for_operation(READ)))) == tree.count

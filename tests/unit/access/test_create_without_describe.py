@@ -33,7 +33,7 @@ def creating(path: str, *, make_parents: bool = False) -> directory_pb2.CreateEn
     return directory_pb2.CreateEntryRequest(path=path, entry=entry, make_parents=make_parents)
 
 
-def words(refused: KdirError, name: str) -> str:
+def arguments(refused: KdirError, name: str) -> str:
     facts = sorted(refused.metadata.items())
     return f"{type(refused).__name__} {refused.message} {facts}".replace(name, "NAME")
 
@@ -48,7 +48,7 @@ def test_below_it_a_directory_is_as_if_it_were_absent(la: House) -> None:
     hidden = la.refusal("bob", "CreateEntry", creating("/la/p/q/new"))
     absent = la.refusal("bob", "CreateEntry", creating("/la/p/zzqz/new"))
     assert isinstance(hidden, InvalidNamespace)
-    assert words(hidden, "/q") == words(absent, "/zzqz")
+    assert arguments(hidden, "/q") == arguments(absent, "/zzqz")
     la.ask("bob", "CreateEntry", creating("/la/p/own"))
     assert isinstance(la.refusal("bob", "CreateEntry", creating("/la/p/own/x")), InvalidNamespace)
     la.grant("bob", "describe", "/la/p")

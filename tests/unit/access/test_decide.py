@@ -7,77 +7,77 @@ from collections.abc import Callable
 
 import pytest
 
-from directory.access.authorizer import HERE, Access
-from directory.access.compiled_grants import Question
-from directory.access.decision import Mode, Reason
+from directory.access.authorizer import MOUNT_ROOT, Authorizer
+from directory.access.compiled_grants import AccessQuestion
+from directory.access.decision import AccessMode, DecisionReason
 from directory.access.grant import Operation, ResourceKind
-from directory.access.grant_tree import Place
+from directory.access.grant_tree import EntryPlace
 from directory.access.principals import Caller
 from resolver.errors import NotReady
 from tests.unit.access.places import DESCRIBE, LA, READ, WRITE, access, at, grant
 
 ALICE = Caller("User:alice", "10.0.0.1")
 BOB = Caller("User:bob", "10.0.0.2")
-CREATE = Question.of(Operation.CREATE)
+CREATE = AccessQuestion.for_operation(Operation.CREATE)
 
 
 def test_without_a_grant_nothing_is_allowed() -> None:
-    decision = access({}).decide(ALICE, READ, at("a/t"))
-    assert (decision.allowed, decision.reason) == (False, Reason.NO_GRANT)
+    decision = access({}).authorize(ALICE, READ, at("a/t"))
+    assert (decision.allowed, decision.reason) == (False, DecisionReason.NO_GRANT)
     assert str(decision) == "denied: no matching grant"
 
 
 def test_an_allow_covers_its_entry_and_all_below_and_nothing_else() -> None:
     given = access({"a/b/": ["allow User:alice read"]})
     for place in ("a/b/", "a/b/t", "a/b/c/d/t", "a/b/t/"):
-        decision = given.decide(ALICE, READ, at(place))
+        decision = given.authorize(ALICE, READ, at(place))
         assert decision.allowed
         assert decision.grant == grant("allow User:alice read")
         assert str(decision.path) == "/la/a/b"
     # Nor does `a/b` cover `a/bc`, or the topic `a/b` that stands beside the directory.
     for place in ("/", "a/", "a/bc", "a/bc/t", "a/b", "b/t"):
-        assert not given.decide(ALICE, READ, at(place)).allowed
-    assert not given.decide(BOB, READ, at("a/b/t")).allowed
-    assert not given.decide(ALICE, WRITE, at("a/b/t")).allowed
+        assert not given.authorize(ALICE, READ, at(place)).allowed
+    assert not given.authorize(BOB, READ, at("a/b/t")).allowed
+    assert not given.authorize(ALICE, WRITE, at("a/b/t")).allowed
 
 
 def test_A9_a_deny_anywhere_on_the_path_beats_any_allow() -> None:
     above = access({"a/": ["deny User:alice read"], "a/b/": ["allow User:alice read"]})
-    decision = above.decide(ALICE, READ, at("a/b/t"))
+    decision = above.authorize(ALICE, READ, at("a/b/t"))
     assert not decision.allowed
     assert str(decision) == "denied: DENY User:alice READ TOPIC from * on /la/a"
     below = access({"a/": ["allow User:alice all"], "a/b/t": ["deny User:* read"]})
-    assert not below.decide(ALICE, READ, at("a/b/t")).allowed
-    assert below.decide(ALICE, READ, at("a/b/u")).allowed
-    assert below.decide(ALICE, WRITE, at("a/b/t")).allowed
+    assert not below.authorize(ALICE, READ, at("a/b/t")).allowed
+    assert below.authorize(ALICE, READ, at("a/b/u")).allowed
+    assert below.authorize(ALICE, WRITE, at("a/b/t")).allowed
 
 
 def test_of_several_that_say_so_the_outermost_is_named() -> None:
     given = access({"a/": ["allow User:* all"], "a/b/": ["allow User:alice read"]})
-    assert str(given.decide(ALICE, READ, at("a/b/t")).path) == "/la/a"
+    assert str(given.authorize(ALICE, READ, at("a/b/t")).path) == "/la/a"
 
 
 @pytest.mark.parametrize("operation", ["read", "write", "delete", "alter"])
 def test_an_allow_that_implies_describe(operation: str) -> None:
     given = access({"a/": [f"allow User:alice {operation}"]})
-    decision = given.decide(ALICE, DESCRIBE, at("a/t"))
+    decision = given.authorize(ALICE, DESCRIBE, at("a/t"))
     assert decision.allowed
     assert decision.implied_by is Operation.parse(operation)
     assert str(decision).endswith(f"on /la/a, which {operation.upper()} implies")
     denied = access({"/": ["allow User:alice describe"], "a/": [f"deny User:alice {operation}"]})
-    assert denied.decide(ALICE, DESCRIBE, at("a/t")).allowed, "a deny implies nothing"
+    assert denied.authorize(ALICE, DESCRIBE, at("a/t")).allowed, "a deny implies nothing"
 
 
 def test_what_implies_describing_configs() -> None:
-    configs = Question.of(Operation.DESCRIBE_CONFIGS)
+    configs = AccessQuestion.for_operation(Operation.DESCRIBE_CONFIGS)
     given = access({"/": ["allow User:alice alter-configs"]})
-    assert given.decide(ALICE, configs).implied_by is Operation.ALTER_CONFIGS
-    assert not access({"/": ["allow User:alice alter"]}).decide(ALICE, configs).allowed
+    assert given.authorize(ALICE, configs).implied_by is Operation.ALTER_CONFIGS
+    assert not access({"/": ["allow User:alice alter"]}).authorize(ALICE, configs).allowed
 
 
 def test_the_very_operation_is_rather_named_than_one_that_implies_it() -> None:
     given = access({"/": ["allow User:alice read", "allow User:alice describe"]})
-    decision = given.decide(ALICE, DESCRIBE)
+    decision = given.authorize(ALICE, DESCRIBE)
     assert decision.grant == grant("allow User:alice describe")
     assert decision.implied_by is None
 
@@ -85,46 +85,46 @@ def test_the_very_operation_is_rather_named_than_one_that_implies_it() -> None:
 @pytest.mark.parametrize("operation", ["create", "describe-configs", "alter-configs"])
 def test_an_allow_that_implies_nothing_of_it(operation: str) -> None:
     given = access({"/": [f"allow User:alice {operation}"]})
-    assert not given.decide(ALICE, DESCRIBE, at("a/t")).allowed
+    assert not given.authorize(ALICE, DESCRIBE, at("a/t")).allowed
 
 
 def test_hosts_matter() -> None:
     given = access({"/": ["allow User:* read", "deny User:alice read from 10.0.0.1"]})
-    assert not given.decide(ALICE, READ).allowed
-    assert given.decide(Caller("User:alice", "10.0.0.9"), READ).allowed
+    assert not given.authorize(ALICE, READ).allowed
+    assert given.authorize(Caller("User:alice", "10.0.0.9"), READ).allowed
     # From nowhere that is known: grants for every host only.
-    assert given.decide(Caller("User:alice"), READ).allowed
+    assert given.authorize(Caller("User:alice"), READ).allowed
     only = access({"/": ["allow User:alice read from 10.0.0.1"]})
-    assert only.decide(ALICE, READ).allowed
-    assert not only.decide(Caller("User:alice"), READ).allowed
+    assert only.authorize(ALICE, READ).allowed
+    assert not only.authorize(Caller("User:alice"), READ).allowed
 
 
 def test_everybody_is_of_whatever_type() -> None:
     given = access({"/": ["allow User:* read"]})
-    assert given.decide(Caller("Group:ops"), READ).allowed
-    assert not access({"/": ["allow User:ops read"]}).decide(Caller("Group:ops"), READ).allowed
+    assert given.authorize(Caller("Group:ops"), READ).allowed
+    assert not access({"/": ["allow User:ops read"]}).authorize(Caller("Group:ops"), READ).allowed
 
 
 def test_super_users_pass_every_deny() -> None:
     given = access({"/": ["deny User:* all"]}, closed=("a/",), supers=frozenset({"User:alice"}))
-    assert given.decide(ALICE, READ, at("a/t")).reason is Reason.SUPER_USER
-    assert given.within(ALICE, READ, ("a",)).child("t", is_topic=True).allowed
+    assert given.authorize(ALICE, READ, at("a/t")).reason is DecisionReason.SUPER_USER
+    assert given.for_directory(ALICE, READ, ("a",)).entry_decision("t", is_topic=True).allowed
     assert given.authorize_any(ALICE, Operation.READ, ResourceKind.GROUP)
-    assert not list(given.refusals_below(ALICE, READ))
-    assert not given.decide(BOB, READ, at("a/t")).allowed
+    assert not list(given.denied_below(ALICE, READ))
+    assert not given.authorize(BOB, READ, at("a/t")).allowed
 
 
 @pytest.mark.parametrize("lost", ["tree", "inherited"])
 def test_A3_not_loaded_is_never_allowed_nor_denied(lost: str) -> None:
-    given = access({}, mode=Mode.OPEN, supers=frozenset({"User:alice"}))
+    given = access({}, mode=AccessMode.OPEN, supers=frozenset({"User:alice"}))
     if lost == "tree":
         given = dataclasses.replace(given, tree=None)
     else:
         given = dataclasses.replace(given, inherited=None)
     asks: tuple[Callable[[Caller], object], ...] = (
-        lambda one: given.decide(one, READ),
-        lambda one: given.within(one, READ).decision,
-        lambda one: list(given.refusals_below(one, READ)),
+        lambda one: given.authorize(one, READ),
+        lambda one: given.for_directory(one, READ).decision,
+        lambda one: list(given.denied_below(one, READ)),
         lambda one: given.authorize_any(one, Operation.READ),
         lambda one: given.authorize_any(one, Operation.READ, ResourceKind.GROUP),
         given.may_produce_idempotently,
@@ -133,32 +133,34 @@ def test_A3_not_loaded_is_never_allowed_nor_denied(lost: str) -> None:
         ask(ALICE)
         with pytest.raises(NotReady):
             ask(BOB)
-    assert given.decide(ALICE, READ).reason is Reason.SUPER_USER
+    assert given.authorize(ALICE, READ).reason is DecisionReason.SUPER_USER
 
 
 def test_nothing_loaded_is_not_the_same_as_no_grants() -> None:
-    assert Access(mount=LA, tree=None).tree is None
-    assert not access({}).decide(ALICE, READ).allowed
+    assert Authorizer(mount=LA, tree=None).tree is None
+    assert not access({}).authorize(ALICE, READ).allowed
 
 
 def test_open_allows_what_no_grant_speaks_of_and_says_so() -> None:
-    given = access({"a/": ["deny User:alice read"], "b/": ["allow User:bob read"]}, mode=Mode.OPEN)
-    decision = given.decide(ALICE, READ, at("b/t"))
-    assert (decision.allowed, decision.reason) == (True, Reason.OPEN)
-    assert not given.decide(ALICE, READ, at("a/t")).allowed
-    assert given.decide(BOB, READ, at("b/t")).reason is Reason.GRANT
+    given = access(
+        {"a/": ["deny User:alice read"], "b/": ["allow User:bob read"]}, mode=AccessMode.OPEN
+    )
+    decision = given.authorize(ALICE, READ, at("b/t"))
+    assert (decision.allowed, decision.reason) == (True, DecisionReason.OPEN)
+    assert not given.authorize(ALICE, READ, at("a/t")).allowed
+    assert given.authorize(BOB, READ, at("b/t")).reason is DecisionReason.GRANT
 
 
 def test_open_where_nobody_was_granted_anything() -> None:
     given = access(
         {"a/": ["allow User:alice read"], "/": ["allow User:x read group pay"]},
-        mode=Mode.OPEN_WHERE_UNGRANTED,
+        mode=AccessMode.OPEN_IF_NO_GRANTS,
     )
-    assert given.decide(BOB, READ, at("b/t")).reason is Reason.OPEN
-    assert not given.decide(BOB, WRITE, at("a/t")).allowed
-    group = Question.of(Operation.READ, ResourceKind.GROUP, "pay")
-    assert not given.decide(BOB, group).allowed
-    assert given.decide(BOB, group._replace(name="other")).allowed
+    assert given.authorize(BOB, READ, at("b/t")).reason is DecisionReason.OPEN
+    assert not given.authorize(BOB, WRITE, at("a/t")).allowed
+    group = AccessQuestion.for_operation(Operation.READ, ResourceKind.GROUP, "pay")
+    assert not given.authorize(BOB, group).allowed
+    assert given.authorize(BOB, group._replace(name="other")).allowed
 
 
 # -- closed directories ------------------------------------------------------------------------
@@ -166,16 +168,16 @@ def test_open_where_nobody_was_granted_anything() -> None:
 
 def test_an_allow_below_implies_passing_and_not_listing() -> None:
     given = access({"a/b/t": ["allow User:alice read"]})
-    assert given.decide(ALICE, READ, at("a/b/t")).allowed
-    assert not given.decide(ALICE, DESCRIBE, at("a/b/")).allowed
+    assert given.authorize(ALICE, READ, at("a/b/t")).allowed
+    assert not given.authorize(ALICE, DESCRIBE, at("a/b/")).allowed
 
 
 def test_a_closed_directory_is_not_passed_by_an_allow_below() -> None:
     given = access({"a/b/t": ["allow User:alice read"]}, closed=("a/",))
-    decision = given.decide(ALICE, READ, at("a/b/t"))
-    assert (decision.allowed, decision.reason) == (False, Reason.CLOSED)
+    decision = given.authorize(ALICE, READ, at("a/b/t"))
+    assert (decision.allowed, decision.reason) == (False, DecisionReason.CLOSED)
     assert str(decision).endswith("lets this principal pass it: /la/a")
-    assert given.decide(ALICE, READ, at("a/b/other")).reason is Reason.NO_GRANT
+    assert given.authorize(ALICE, READ, at("a/b/other")).reason is DecisionReason.NO_GRANT
 
 
 @pytest.mark.parametrize("opened_at", ["/", "a/"])
@@ -184,18 +186,18 @@ def test_a_closed_directory_is_passed_by_who_may_describe_it(opened_at: str) -> 
         {opened_at: ["allow User:alice describe"], "a/b/t": ["allow User:alice read"]},
         closed=("a/",),
     )
-    assert given.decide(ALICE, READ, at("a/b/t")).allowed
+    assert given.authorize(ALICE, READ, at("a/b/t")).allowed
 
 
 def test_an_allow_on_the_closed_directory_covers_all_below_as_ever() -> None:
     given = access({"a/": ["allow User:alice create"]}, closed=("a/",))
-    assert given.decide(ALICE, CREATE, at("a/b/")).allowed
-    assert not given.decide(ALICE, DESCRIBE, at("a/b/")).allowed
+    assert given.authorize(ALICE, CREATE, at("a/b/")).allowed
+    assert not given.authorize(ALICE, DESCRIBE, at("a/b/")).allowed
     # CREATE lets nobody describe it; so a further allow below does not count.
     further = access(
         {"a/": ["allow User:alice create"], "a/b/": ["allow User:alice read"]}, closed=("a/",)
     )
-    assert not further.decide(ALICE, READ, at("a/b/t")).allowed
+    assert not further.authorize(ALICE, READ, at("a/b/t")).allowed
 
 
 def test_who_is_denied_to_describe_it_does_not_pass_it() -> None:
@@ -205,26 +207,26 @@ def test_who_is_denied_to_describe_it_does_not_pass_it() -> None:
         "a/t": ["allow User:alice read"],
     }
     given = access(entries, closed=("a/",))
-    assert not given.decide(ALICE, READ, at("a/t")).allowed
-    assert given.decide(Caller("User:alice", "10.0.0.9"), READ, at("a/t")).allowed
+    assert not given.authorize(ALICE, READ, at("a/t")).allowed
+    assert given.authorize(Caller("User:alice", "10.0.0.9"), READ, at("a/t")).allowed
 
 
 def test_of_several_closed_ones_the_outermost_is_named() -> None:
     given = access({"a/b/c/t": ["allow User:alice read"]}, closed=("a/", "a/b/"))
-    assert str(given.decide(ALICE, READ, at("a/b/c/t")).path) == "/la/a"
+    assert str(given.authorize(ALICE, READ, at("a/b/c/t")).path) == "/la/a"
     opened = given.tree
     assert opened is not None
     passed = dataclasses.replace(
         given, tree=opened.with_grants(at("a/"), [grant("allow User:alice describe")])
     )
-    assert passed.decide(ALICE, READ, at("a/b/c/t")).allowed
+    assert passed.authorize(ALICE, READ, at("a/b/c/t")).allowed
 
 
 def test_a_closed_directory_is_closed_where_access_is_open() -> None:
-    given = access({}, closed=("a/",), mode=Mode.OPEN)
-    assert given.decide(ALICE, READ, at("a/t")).reason is Reason.CLOSED
-    assert given.decide(ALICE, DESCRIBE, at("a/")).reason is Reason.CLOSED
-    assert given.decide(ALICE, READ, at("b/t")).reason is Reason.OPEN
+    given = access({}, closed=("a/",), mode=AccessMode.OPEN)
+    assert given.authorize(ALICE, READ, at("a/t")).reason is DecisionReason.CLOSED
+    assert given.authorize(ALICE, DESCRIBE, at("a/")).reason is DecisionReason.CLOSED
+    assert given.authorize(ALICE, READ, at("b/t")).reason is DecisionReason.OPEN
 
 
 # -- from above the mount ----------------------------------------------------------------------
@@ -235,10 +237,10 @@ def test_what_is_inherited_are_the_outermost_levels() -> None:
         {"a/": ["deny User:bob read"]},
         inherited={"/": ["allow User:* read"], "/elsewhere": ["deny User:* write"]},
     )
-    decision = given.decide(ALICE, READ, at("a/t"))
+    decision = given.authorize(ALICE, READ, at("a/t"))
     assert str(decision) == "allowed: ALLOW User:* READ TOPIC from * on /"
-    assert not given.decide(BOB, READ, at("a/t")).allowed
-    assert str(given.decide(ALICE, WRITE, at("a/t")).path) == "/elsewhere"
+    assert not given.authorize(BOB, READ, at("a/t")).allowed
+    assert str(given.authorize(ALICE, WRITE, at("a/t")).path) == "/elsewhere"
 
 
 def test_an_inherited_allow_ends_and_a_deny_stays() -> None:
@@ -247,15 +249,15 @@ def test_an_inherited_allow_ends_and_a_deny_stays() -> None:
         inherited={"/": ["allow User:alice read", "deny User:alice write"]},
         max_age=60,
     )
-    assert given.decide(ALICE, READ, at("a/t"), age_seconds=60).allowed
-    late = given.decide(ALICE, READ, at("a/t"), age_seconds=60.1)
-    assert (late.allowed, late.reason) == (False, Reason.EXPIRED)
-    denied = given.decide(ALICE, WRITE, at("a/t"), age_seconds=10**9)
-    assert denied.reason is Reason.GRANT
+    assert given.authorize(ALICE, READ, at("a/t"), age_seconds=60).allowed
+    late = given.authorize(ALICE, READ, at("a/t"), age_seconds=60.1)
+    assert (late.allowed, late.reason) == (False, DecisionReason.EXPIRED)
+    denied = given.authorize(ALICE, WRITE, at("a/t"), age_seconds=10**9)
+    assert denied.reason is DecisionReason.GRANT
     # The cluster's own grants do not age.
-    assert given.decide(ALICE, READ, at("b/t"), age_seconds=10**9).allowed
+    assert given.authorize(ALICE, READ, at("b/t"), age_seconds=10**9).allowed
     for_ever = dataclasses.replace(given, grants_max_age_seconds=None)
-    assert for_ever.decide(ALICE, READ, at("a/t"), age_seconds=10**9).allowed
+    assert for_ever.authorize(ALICE, READ, at("a/t"), age_seconds=10**9).allowed
 
 
 def test_an_allow_that_has_ended_opens_no_closed_directory() -> None:
@@ -265,8 +267,8 @@ def test_an_allow_that_has_ended_opens_no_closed_directory() -> None:
         inherited={"/": ["allow User:alice describe"]},
         max_age=60,
     )
-    assert given.decide(ALICE, READ, at("a/t"), age_seconds=1).allowed
-    assert not given.decide(ALICE, READ, at("a/t"), age_seconds=61).allowed
+    assert given.authorize(ALICE, READ, at("a/t"), age_seconds=1).allowed
+    assert not given.authorize(ALICE, READ, at("a/t"), age_seconds=61).allowed
     assert given.authorize_any(ALICE, Operation.READ, age_seconds=1)
     assert not given.authorize_any(ALICE, Operation.READ, age_seconds=61)
 
@@ -282,8 +284,12 @@ def test_groups_are_named_by_patterns_on_directories() -> None:
         }
     )
 
-    def may(name: str, place: Place = HERE, kind: ResourceKind = ResourceKind.GROUP) -> bool:
-        return given.decide(ALICE, Question.of(Operation.READ, kind, name), place).allowed
+    def may(
+        name: str, place: EntryPlace = MOUNT_ROOT, kind: ResourceKind = ResourceKind.GROUP
+    ) -> bool:
+        return given.authorize(
+            ALICE, AccessQuestion.for_operation(Operation.READ, kind, name), place
+        ).allowed
 
     assert may("payments")
     assert may("payments", at("a/"))
@@ -291,7 +297,7 @@ def test_groups_are_named_by_patterns_on_directories() -> None:
     assert may("other", at("a/"))
     assert not may("other")
     assert not may("payments", kind=ResourceKind.TRANSACTIONAL_ID)
-    assert not given.decide(ALICE, READ).allowed, "a group's grant is none of topics"
+    assert not given.authorize(ALICE, READ).allowed, "a group's grant is none of topics"
 
 
 def test_a_deny_of_one_operation_on_a_group_is_none_of_another() -> None:
@@ -305,13 +311,13 @@ def test_a_deny_of_one_operation_on_a_group_is_none_of_another() -> None:
             ]
         }
     )
-    describe = Question.of(Operation.DESCRIBE, ResourceKind.GROUP, "pay")
-    assert given.decide(ALICE, describe).allowed
-    assert not given.decide(ALICE, describe._replace(name="other")).allowed
+    describe = AccessQuestion.for_operation(Operation.DESCRIBE, ResourceKind.GROUP, "pay")
+    assert given.authorize(ALICE, describe).allowed
+    assert not given.authorize(ALICE, describe._replace(name="other")).allowed
 
 
 def test_the_cluster_as_such() -> None:
-    action = Question.of(Operation.CLUSTER_ACTION, ResourceKind.CLUSTER)
+    action = AccessQuestion.for_operation(Operation.CLUSTER_ACTION, ResourceKind.CLUSTER)
     given = access({}, inherited={"/": ["allow User:alice cluster-action cluster"]})
-    assert given.decide(ALICE, action).allowed
-    assert not access({"/": ["allow User:alice all"]}).decide(ALICE, action).allowed
+    assert given.authorize(ALICE, action).allowed
+    assert not access({"/": ["allow User:alice all"]}).authorize(ALICE, action).allowed

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from directory.access.compiled_grants import Question
-from directory.access.decision import Reason
+from directory.access.compiled_grants import AccessQuestion
+from directory.access.decision import DecisionReason
 from directory.access.explain import Effect, explain
 from directory.access.grant import Operation, ResourceKind
 from directory.access.principals import Caller
@@ -47,7 +47,7 @@ def test_what_does_not_count_is_said() -> None:
         max_age=60,
     )
     assert list(explain(given, ALICE, READ, at("a/b/t"), age_seconds=61).lines()) == [
-        f"denied: {Reason.CLOSED.value}: /la/a",
+        f"denied: {DecisionReason.CLOSED.value}: /la/a",
         "  / (inherited)",
         f"    ALLOW User:alice READ TOPIC from *: {Effect.EXPIRED.value}",
         "  /la/a (closed)",
@@ -62,7 +62,7 @@ def test_what_does_not_count_is_said() -> None:
 
 def test_other_names_and_super_users() -> None:
     given = access({"/": ["allow User:alice read group pay*"]}, supers=frozenset({"User:root"}))
-    question = Question.of(Operation.READ, ResourceKind.GROUP, "other")
+    question = AccessQuestion.for_operation(Operation.READ, ResourceKind.GROUP, "other")
     (level,) = explain(given, ALICE, question).levels
     assert level.grants[0].effect is Effect.OTHER_NAME
     assert list(explain(given, Caller("User:root"), question).lines()) == ["allowed: a super user"]

@@ -44,7 +44,7 @@ def test_an_operation_is_read(text: str, operation: Operation) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "output"),
     [
         ("reed", "operation: found 'reed'; did you mean READ?"),
         ("", "operation: found ''; expected one of ALL, READ"),
@@ -52,10 +52,10 @@ def test_an_operation_is_read(text: str, operation: Operation) -> None:
         ("unknown", "operation: found 'unknown'"),
     ],
 )
-def test_A7_an_unknown_operation_names_the_nearest(text: str, said: str) -> None:
+def test_A7_an_unknown_operation_names_the_nearest(text: str, output: str) -> None:
     with pytest.raises(InvalidArgument) as caught:
         Operation.parse(text)
-    assert caught.value.message.startswith(said)
+    assert caught.value.message.startswith(output)
 
 
 @pytest.mark.parametrize(
@@ -77,12 +77,12 @@ def test_A7_a_wrong_grant_is_refused(
     principal: str, host: str, kind: ResourceKind, name: str, field: str
 ) -> None:
     with pytest.raises(InvalidArgument) as caught:
-        Grant.of(principal, host, Operation.READ, Permission.ALLOW, kind, name)
+        Grant.from_fields(principal, host, Operation.READ, Permission.ALLOW, kind, name)
     assert caught.value.metadata["field"] == field
 
 
 def test_an_address_is_kept_in_its_one_form() -> None:
-    made = Grant.of("User:a", "::FFFF:10.0.0.1", Operation.READ, Permission.DENY)
+    made = Grant.from_fields("User:a", "::FFFF:10.0.0.1", Operation.READ, Permission.DENY)
     assert made.host == "10.0.0.1"
 
 

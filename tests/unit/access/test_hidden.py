@@ -64,9 +64,9 @@ def la(house: Make) -> House:
     made.grant("bob", "read", "/la/p")
     for name, kind in (("hidd", 1), ("hidt", 2), ("hidl", 3), ("hidm", 4)):
         for who in ("-all alice", "-describe bob"):
-            words, principal = who.split()
+            arguments, principal = who.split()
             request = access_pb2.AddGrantsRequest(
-                path=f"/la/p/{name}", grants=grants(principal, words), kind=KINDS[kind]
+                path=f"/la/p/{name}", grants=grants(principal, arguments), kind=KINDS[kind]
             )
             made.ask(ADMIN, "AddGrants", request)
     return made
@@ -85,23 +85,28 @@ def of_an_entry(path: str) -> Iterator[tuple[str, Any]]:
             yield "CheckAccess", access_pb2.CheckAccessRequest(**asked)
             yield "CheckAccess", access_pb2.CheckAccessRequest(**asked, explain=True)
         for plan in (True, False):
-            wish: dict[str, Any] = {**named, "validate_only": plan}
+            desired: dict[str, Any] = {**named, "validate_only": plan}
             masks = (CONFIG, "directory.closed", "topic.partitions", "policies.topic_config.x.y")
             for mask in masks:
                 update: dict[str, Any] = {"entry": owner, "update_mask": FieldMask(paths=[mask])}
-                yield "UpdateEntry", directory_pb2.UpdateEntryRequest(**wish, **update)
-                yield "UpdateEntry", directory_pb2.UpdateEntryRequest(**wish, **update, etag="1-1")
+                yield "UpdateEntry", directory_pb2.UpdateEntryRequest(**desired, **update)
+                yield (
+                    "UpdateEntry",
+                    directory_pb2.UpdateEntryRequest(**desired, **update, etag="1-1"),
+                )
             for recursive in (True, False):
                 yield (
                     "DeleteEntry",
-                    directory_pb2.DeleteEntryRequest(**wish, recursive=recursive),
+                    directory_pb2.DeleteEntryRequest(**desired, recursive=recursive),
                 )
             for new in ("/la/p/new", "/la/elsewhere/new", "/nowhere/new", path + "/new"):
                 for link in (True, False):
-                    request = directory_pb2.MoveEntryRequest(**wish, new_path=new, leave_link=link)
+                    request = directory_pb2.MoveEntryRequest(
+                        **desired, new_path=new, leave_link=link
+                    )
                     yield "MoveEntry", request
-            yield "AddGrants", access_pb2.AddGrantsRequest(**wish, grants=grant)
-            yield "RemoveGrants", access_pb2.RemoveGrantsRequest(**wish, grants=grant)
+            yield "AddGrants", access_pb2.AddGrantsRequest(**desired, grants=grant)
+            yield "RemoveGrants", access_pb2.RemoveGrantsRequest(**desired, grants=grant)
 
 
 def of_a_path(path: str) -> Iterator[tuple[str, Any]]:
@@ -145,14 +150,14 @@ def into(path: str) -> Iterator[tuple[str, Any]]:
         yield "MoveEntry", directory_pb2.MoveEntryRequest(**request)
 
 
-def told(house: House, who: str, method: str, request: Any, name: str) -> str:
-    """All that a caller hears, but for the name."""
+def reported(house: House, who: str, method: str, request: Any, name: str) -> str:
+    """Returns all that a caller hears, but for the name."""
     try:
         answer = house.ask(who, method, request)
-        heard = str(next(answer) if isinstance(answer, Iterator) else answer)
+        received = str(next(answer) if isinstance(answer, Iterator) else answer)
     except KdirError as error:
-        heard = f"{type(error).__name__} {error.message} {sorted(error.metadata.items())}"
-    return heard.replace(name, "NAME")
+        received = f"{type(error).__name__} {error.message} {sorted(error.metadata.items())}"
+    return received.replace(name, "NAME")
 
 
 @pytest.mark.parametrize(
@@ -178,7 +183,9 @@ def test_A12_no_call_tells_what_is_hidden_from_what_is_not_there(
     asked = 0
     for (method, request), (_, other) in zip(calls(hidden), calls(ABSENT), strict=True):
         asked += 1
-        assert told(la, who, method, request, hidden) == told(la, who, method, other, ABSENT), (
+        assert reported(la, who, method, request, hidden) == reported(
+            la, who, method, other, ABSENT
+        ), (
             method,
             request,
         )
@@ -261,7 +268,7 @@ def test_a_link_is_left_behind_by_who_may_create_there(la: House) -> None:
 
 
 def counts(house: House, who: str, path: str) -> list[tuple[int, int]]:
-    """How many topics and containers each call that shows a directory says it has."""
+    """Returns how many topics and containers each call that shows a directory says it has."""
     name, above = path.rsplit("/", 1)[1], path.rsplit("/", 1)[0]
     resolved = house.ask(who, "Resolve", resolve_pb2.ResolveRequest(path=path))
     got = house.ask(who, "GetEntry", directory_pb2.GetEntryRequest(path=path))

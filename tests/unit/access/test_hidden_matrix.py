@@ -23,7 +23,7 @@ from kdir.v1 import access_pb2, directory_pb2, entry_pb2, federation_pb2, polici
 
 from directory.api.list_entries import _query
 from directory.api.page_tokens import PageToken
-from directory.federation import facts
+from directory.federation import parent_state
 from directory.federation.federation_state import unix_ms
 from resolver.errors import AlreadyExists, KdirError, PermissionDenied
 from resolver.path import Path as EntryPath
@@ -178,7 +178,9 @@ NAMES_NO_ENTRY: Final = {
 
 
 def requests_of(method: str, asked: Asked) -> Iterator[Message]:
-    """One request with the first value of each field, and one for each other value of each."""
+    """Yields one request with the first value of each field, and one for each other
+    value of each.
+    """
     request_class = GetMessageClass(METHODS[method].input_type)
     fields = {
         field.name: FIELDS[field.name](method, asked) for field in METHODS[method].input_type.fields
@@ -224,7 +226,7 @@ def inherit(la: House) -> None:
     """What an inherited allow gives that no parent confirmed for too long."""
     message = federation_pb2.Inherited(revision=1, incarnation="i")
     message.levels.add(path="/", grants=grants("expired", "all", host="*"))
-    la.put(*facts.inherited_writes(la.cluster.replica.snapshot, message, unix_ms()))
+    la.put(*parent_state.inherited_writes(la.cluster.replica.snapshot, message, unix_ms()))
 
 
 @pytest.fixture
@@ -295,8 +297,8 @@ _NEW_IDS: Final = re.compile(r'entry_id: \d+|etag: "[^"]*"')
 """Drawn at random for what would be made."""
 
 
-def told(la: House, who: str, method: str, request: Message, name: str) -> str:
-    """All that a caller gets, but for the name."""
+def reported(la: House, who: str, method: str, request: Message, name: str) -> str:
+    """Returns all that a caller gets, but for the name."""
     one = METHODS[method]
     for field in one.input_type.fields:
         if field.name == "principal" and getattr(request, field.name) == "SELF":
@@ -305,42 +307,42 @@ def told(la: House, who: str, method: str, request: Message, name: str) -> str:
     la.cluster.draining = method.endswith("/Watch")  # it ends once what is past was sent
     try:
         answer = la.ask(who, one.name, asked)
-        heard = "".join(map(str, islice(answer, 50))) if one.server_streaming else str(answer)
+        received = "".join(map(str, islice(answer, 50))) if one.server_streaming else str(answer)
     except KdirError as error:
-        heard = f"{type(error).__name__} {error.message} {sorted(error.metadata.items())}"
+        received = f"{type(error).__name__} {error.message} {sorted(error.metadata.items())}"
     finally:
         la.cluster.draining = False
     if method.endswith("CreateEntry"):
-        heard = _NEW_IDS.sub("ID", heard)
-    return heard.replace(name, "NAME")
+        received = _NEW_IDS.sub("ID", received)
+    return received.replace(name, "NAME")
 
 
 def both(
     la: House, who: str, method: str, request: Message, hidden: str, other: Message
 ) -> tuple[str, str]:
-    """What is told of the hidden and of the absent, at the same revision of the store, which goes
-    on by itself: a server registers, a reaper works.
+    """Returns what is told of the hidden and of the absent, at the same revision of the store,
+    which goes on by itself: a server registers, a reaper works.
     """
     while True:
         begin = la.cluster.replica.snapshot.revision
         found = (
-            told(la, who, method, request, hidden),
-            told(la, who, method, other, ABSENT),
+            reported(la, who, method, request, hidden),
+            reported(la, who, method, other, ABSENT),
         )
         if found[0] == found[1] or la.cluster.replica.snapshot.revision == begin:
             return found
 
 
 def changes_by(la: House, who: str) -> list[watch_pb2.ChangeEvent]:
-    """The changes that a caller made; the reaper's have nobody's name."""
+    """Returns the changes that a caller made; the reaper's have nobody's name."""
     asked = watch_pb2.ListChangesRequest(path="/la")
     events = la.ask(ADMIN, "ListChanges", asked).events
     return [one for one in events if who and one.principal == who]
 
 
 def takes_the_place(method: str, request: Any, path: str) -> bool:
-    """What would be made where something is, by who may: that the name is taken cannot be hidden.
-    See ``test_what_is_taken_by_something_hidden_is_taken_and_no_more``.
+    """Returns what would be made where something is, by who may: that the name is taken cannot be
+    hidden. See ``test_what_is_taken_by_something_hidden_is_taken_and_no_more``.
     """
     if method.endswith("CreateEntry"):
         return bool(request.path == path or request.make_parents)
@@ -397,14 +399,14 @@ def test_no_method_names_what_is_hidden_to_who_asks_for_what_is_beside_it(
                 names = {field.name for field in descriptor.input_type.fields}
                 if "validate_only" in names:
                     request.validate_only = True  # type: ignore[attr-defined]
-                found = told(la, principal, method, request, "hid*")
+                found = reported(la, principal, method, request, "hid*")
                 assert "hid" not in found.replace("kc-hidden", ""), (method, request, found)
 
 
 @pytest.mark.parametrize("who", MAKERS)
 def test_what_is_taken_by_something_hidden_is_taken_and_no_more(la: House, who: str) -> None:
     hide(la)
-    told_of: set[str] = set()
+    reported_of: set[str] = set()
     for hidden in ("hidt", "hidd", "hidl", "hidm", "hidc"):
         made = entry_pb2.Entry(directory={}), entry_pb2.Entry(link={"targets": ["/la/p/t"]})
         for entry in made:
@@ -418,5 +420,5 @@ def test_what_is_taken_by_something_hidden_is_taken_and_no_more(la: House, who: 
                 delete.kind = 1 if entry.HasField("directory") else 3  # type: ignore[assignment]
                 la.ask(ADMIN, "DeleteEntry", delete)
             except (AlreadyExists, PermissionDenied) as error:
-                told_of.add(f"{error.message} {error.metadata}".replace(hidden, "NAME"))
-    assert len(told_of) == 1
+                reported_of.add(f"{error.message} {error.metadata}".replace(hidden, "NAME"))
+    assert len(reported_of) == 1

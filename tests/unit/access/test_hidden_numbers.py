@@ -43,7 +43,9 @@ def store(tmp_path: Path) -> str:
 
 @pytest.fixture
 def la(house: Make) -> House:
-    """Two topics and a directory that bob sees, two topics and a directory that he does not."""
+    """Returns two topics and a directory that bob sees, two topics and a directory that he does
+    not.
+    """
     made = house()
     made.mkdir("/la/p/hidd")
     for path, partitions in (("a", 3), ("t", 5), ("hidd/x", 7), ("hidb", 11)):
@@ -189,7 +191,7 @@ def test_grants_that_a_cluster_below_would_not_enforce_name_only_mounts_that_are
         for name in ("hidm", "m")
     ]
     below: list[federation_pb2.MountRow] = []
-    monkeypatch.setattr(la.cluster.federation, "lacking", lambda *_: below)
+    monkeypatch.setattr(la.cluster.federation, "mounts_below_level", lambda *_: below)
     for name in ("hidm", "m"):
         mount(la, f"/la/p/{name}", f"kc-{name}")
     la.grant("bob", "-describe", "/la/p/hidm")
@@ -287,21 +289,21 @@ def test_why_kafka_is_stopped_names_no_topic_to_whom_it_may_be_hidden(
     la.grant("bob", "alter,alter-configs", "/la/p")
     reconciler = la.cluster.reconciler
     assert reconciler is not None
-    words = "1 of 1 topics vanished from Kafka: p.secret; nothing is done"
+    arguments = "1 of 1 topics vanished from Kafka: p.secret; nothing is done"
 
     def stopped(*_: object, **__: object) -> None:
-        raise VanishGuard(words)
+        raise VanishGuard(arguments)
 
     for name in ("plan", "arm"):
-        monkeypatch.setattr(type(reconciler.armory), name, stopped)
+        monkeypatch.setattr(type(reconciler.arming_service), name, stopped)
     real = reconciler.status()
-    monkeypatch.setattr(type(reconciler), "status", lambda _: replace(real, stopped=words))
+    monkeypatch.setattr(type(reconciler), "status", lambda _: replace(real, stopped=arguments))
     plan = policies_pb2.PlanArmingRequest(path="/la/p", aspect="configs")
     arm = policies_pb2.ArmRequest(path="/la/p", aspect="configs", plan_hash="x")
-    for who, is_told in (("bob", False), (ADMIN, True)):
+    for who, is_received in (("bob", False), (ADMIN, True)):
         for method, request in (("PlanArming", plan), ("Arm", arm)):
             refused = la.refusal(who, method, request)
             assert isinstance(refused, VanishGuard)
-            assert ("p.secret" in refused.message) == is_told
-        assert ("p.secret" in status(la, who).kafka.stopped) == is_told
+            assert ("p.secret" in refused.message) == is_received
+        assert ("p.secret" in status(la, who).kafka.stopped) == is_received
         assert status(la, who).kafka.stopped

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from directory.access.grant import Grant, Operation, Permission
-from directory.access.grant_tree import Place
-from directory.maintenance.contents import Census, Paths, losses
-from directory.maintenance.rows import rows_of
-from directory.maintenance.verify_store import Comparison
+from directory.access.grant_tree import EntryPlace
+from directory.maintenance.backup_rows import rows_of
+from directory.maintenance.store_contents import DirectoryPaths, EntryCounts, losses
+from directory.maintenance.verify_store import StoreComparison
 from directory.namespace.command import AddGrants, CreateDirectory, CreateTopic
 from directory.namespace.entry import EntryGrants, Kind
 from directory.namespace.keys import grants_key
@@ -30,7 +30,7 @@ def made() -> Cluster:
 
 def differences(cluster: Cluster, snapshot: Snapshot) -> list[tuple[str, str, str]]:
     rows = iter(sorted(cluster.rows.under(b"").items()))
-    found = Comparison(snapshot, rows, cluster.mount, lambda: None).differences()
+    found = StoreComparison(snapshot, rows, cluster.mount, lambda: None).differences()
     return [(one.between.value, one.where, one.field) for one in found]
 
 
@@ -55,11 +55,11 @@ def test_verify_names_grants_without_an_entry_and_those_that_the_replica_lacks()
 def test_restore_says_whose_grants_are_lost() -> None:
     cluster = made()
     now = sorted(cluster.rows.under(b"").items())
-    census, paths = Census(), Paths()
+    topic_counts, paths = EntryCounts(), DirectoryPaths()
     for key, value in now:
-        census.add(key, value)
+        topic_counts.add(key, value)
         paths.learn(key, value)
-    assert "2 entries' grants" in str(census)
+    assert "2 entries' grants" in str(topic_counts)
     found = losses(now, [row for row in now if not row[0].startswith(b"g/")], paths)
     assert (found.gone, sorted(found.examples)) == (2, ["a/t: grants lost", "a: grants lost"])
 
@@ -70,7 +70,7 @@ def test_a_backup_holds_them(house: Make) -> None:
     la.grant("bob", "read", "/la/a")
     rows = [row for page in rows_of(la.cluster.store.load()) for row in page]
     restored = Snapshot.load(la.cluster.replica.snapshot.codec, "new", 1, [rows])
-    assert [str(one) for one in restored.grants.grants_at(Place(("a",)))] == [
+    assert [str(one) for one in restored.grants.grants_at(EntryPlace(("a",)))] == [
         "ALLOW User:bob READ TOPIC from *"
     ]
     assert la.outcome("bob", "/la/a") == "resolution"

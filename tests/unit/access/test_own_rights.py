@@ -79,7 +79,7 @@ def test_a_grant_below_a_closed_directory_is_not_had(la: House) -> None:
 
 
 def answers(la: House, name: str) -> list[str]:
-    """What is answered about an entry and below it, but for its name."""
+    """Returns what is answered about an entry and below it, but for its name."""
     found = []
     for below, kind, operation, resource in product(
         ("", "/x", "/in", "/in/y"),
@@ -96,11 +96,11 @@ def answers(la: House, name: str) -> list[str]:
 
 @pytest.mark.parametrize("hidden", ["hidd", "hidt", "hidc"])
 @pytest.mark.parametrize("above", ["/la", "/la/p", "/la/p/q"])
-@pytest.mark.parametrize("words", ["read", "create", "create,read", "all"])
+@pytest.mark.parametrize("arguments", ["read", "create", "create,read", "all"])
 def test_what_is_hidden_is_answered_as_what_is_absent_wherever_the_grants_are(
-    la: House, above: str, words: str, hidden: str
+    la: House, above: str, arguments: str, hidden: str
 ) -> None:
-    la.grant("bob", words, above)
+    la.grant("bob", arguments, above)
     la.grant("bob", "read", above, kind=GROUP, name="*")
     assert any("allowed: true" in one for one in answers(la, ABSENT))
     la.grant("bob", "-all", f"/la/p/q/{hidden}")

@@ -30,7 +30,7 @@ def token(la: House) -> str:
 
 
 def watched(la: House, who: str, after: str, path: str = "/la") -> list[watch_pb2.ChangeEvent]:
-    """What a watch shows from a token on, up to now."""
+    """Returns what a watch shows from a token on, up to now."""
     end = la.cluster.replica.snapshot.revision
     request = watch_pb2.WatchRequest(path=path, after_token=after, checkpoint_seconds=1)
     stream = la.ask(who, "Watch", request)
@@ -156,14 +156,14 @@ def test_a_slow_watch_is_judged_by_the_rights_of_each_change(house: Make) -> Non
     la.mkdir("/la/p/secret/x")
     delete(la, "/la/p/secret", recursive=True)
     la.mkdir("/la/p/last")
-    heard: list[Any] = []
+    received: list[Any] = []
     for response in stream:
-        heard += response.events
-        if heard and heard[-1].path == "/la/p/last":
+        received += response.events
+        if received and received[-1].path == "/la/p/last":
             break
     stream.close()
     # That it was made was to be seen, for a moment; of what came after it only that it is hidden.
-    shown = [(one.action, one.path) for one in heard[:-1]]
+    shown = [(one.action, one.path) for one in received[:-1]]
     assert shown == [(INSERT, "/la/p/secret"), (DELETE, "/la/p/secret")]
 
 

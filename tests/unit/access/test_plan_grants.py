@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from directory.access.grant import MOST_GRANTS, Grant, Operation, Permission
-from directory.access.grant_tree import Place
+from directory.access.grant_tree import EntryPlace
 from directory.namespace.command import (
     AddGrants,
     AdoptTopics,
@@ -15,7 +15,7 @@ from directory.namespace.command import (
     DeleteEntry,
     MoveEntry,
     MoveTopics,
-    Observed,
+    ObservedTopic,
     RemoveGrants,
 )
 from directory.namespace.entry import EntryGrants, Kind, Policies
@@ -29,7 +29,7 @@ from tests.support.trees import Cluster, path
 
 
 def allow(who: str, operation: Operation = Operation.READ) -> Grant:
-    return Grant.of(f"User:{who}", "*", operation, Permission.ALLOW)
+    return Grant.from_fields(f"User:{who}", "*", operation, Permission.ALLOW)
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def grant(cluster: Cluster, where: str, *grants: Grant, kind: Kind | None = None
 
 
 def at(cluster: Cluster, *relative: str, is_topic: bool = False) -> tuple[Grant, ...]:
-    return cluster.snapshot.grants.grants_at(Place(relative, is_topic))
+    return cluster.snapshot.grants.grants_at(EntryPlace(relative, is_topic))
 
 
 def test_A8_of_three_grants_exactly_the_one_named_goes(cluster: Cluster) -> None:
@@ -53,7 +53,7 @@ def test_A8_of_three_grants_exactly_the_one_named_goes(cluster: Cluster) -> None
     grant(cluster, "/la/a", *three)
     cluster.do(RemoveGrants(path=path("/la/a"), grants=(allow("b"), allow("nobody"))))
     assert at(cluster, "a") == (allow("a"), allow("c"))
-    assert cluster.loaded().grants.grants_at(Place(("a",))) == (allow("a"), allow("c"))
+    assert cluster.loaded().grants.grants_at(EntryPlace(("a",))) == (allow("a"), allow("c"))
     cluster.do(RemoveGrants(path=path("/la/a"), grants=three))
     assert cluster.rows.under(GRANTS) == {}
 
@@ -97,7 +97,7 @@ def test_they_move_with_their_entry_and_what_is_below(cluster: Cluster) -> None:
 
 
 def test_topics_that_rules_move_keep_theirs(cluster: Cluster) -> None:
-    seen = Observed(physical_name="q", topic_id=b"i" * 16, partitions=1, replication_factor=1)
+    seen = ObservedTopic(physical_name="q", topic_id=b"i" * 16, partitions=1, replication_factor=1)
     cluster.do(AdoptTopics(topics=((("q",), seen),)))
     grant(cluster, "/la/q", allow("a"))
     entry_id = cluster.topic("/la/q").entry_id
@@ -121,11 +121,13 @@ def test_N1_who_planned_on_older_grants_loses_the_race(cluster: Cluster) -> None
         AddGrants(path=path("/la/a/b"), grants=(allow("x"),)),
     ]
     late = [cluster.plan(command) for command in commands]
-    grant(cluster, "/la/a", Grant.of("User:*", "*", Operation.ALL, Permission.DENY))
+    grant(cluster, "/la/a", Grant.from_fields("User:*", "*", Operation.ALL, Permission.DENY))
     assert [cluster.commit(made) for made in late] == [False] * len(late)
     late = [cluster.plan(command) for command in commands]
     cluster.do(
-        RemoveGrants(path=path("/la/a"), grants=cluster.snapshot.grants.grants_at(Place(("a",))))
+        RemoveGrants(
+            path=path("/la/a"), grants=cluster.snapshot.grants.grants_at(EntryPlace(("a",)))
+        )
     )
     assert [cluster.commit(made) for made in late] == [False] * len(late)
 
@@ -173,7 +175,7 @@ def test_grants_that_cannot_be_read_shut_everybody_out(cluster: Cluster) -> None
     after = cluster.snapshot.apply(cluster.rows.revision, odd)
     for snapshot in (after, cluster.loaded()):
         assert isinstance(snapshot, Snapshot)
-        assert snapshot.grants.grants_at(Place(("a",))) == SHUT.grants
+        assert snapshot.grants.grants_at(EntryPlace(("a",))) == SHUT.grants
         assert key in snapshot.quarantined
         with pytest.raises(Internal, match="cannot be read"):
             cluster.plan(AddGrants(path=path("/la/a"), grants=(allow("a"),)), snapshot)

@@ -35,7 +35,7 @@ def la(house: Make) -> House:
 
 
 def changes(plan: access_pb2.ChangePlan) -> list[tuple[str, str, set[str], set[str]]]:
-    """Who, where, gains and losses: of topics and directories."""
+    """Returns who, where, gains and losses: of topics and directories."""
 
     def names(found: Any) -> set[str]:
         return {access_pb2.Operation.Name(one).removeprefix("OPERATION_") for one in found}
@@ -60,7 +60,7 @@ def plan_mv(house: House, path: str, new: str, who: str = ADMIN) -> access_pb2.C
 
 
 def setting(path: str, *, plan: bool, closed: bool | None = None, **policies: Any) -> Any:
-    """An update of policies; a value of None takes it away."""
+    """Returns an update of policies; a value of None takes it away."""
     values = {key: value for key, value in policies.items() if value is not None}
     configs = values.pop("topic_config", {})
     entry = entry_pb2.Entry(policies=policies_pb2.Policies(**values))
@@ -76,14 +76,16 @@ def setting(path: str, *, plan: bool, closed: bool | None = None, **policies: An
     )
 
 
-def plan_set(house: House, path: str, who: str = ADMIN, **wish: Any) -> access_pb2.ChangePlan:
-    answer = house.ask(who, "UpdateEntry", setting(path, plan=True, **wish))
+def plan_set(house: House, path: str, who: str = ADMIN, **desired: Any) -> access_pb2.ChangePlan:
+    answer = house.ask(who, "UpdateEntry", setting(path, plan=True, **desired))
     plan: access_pb2.ChangePlan = answer.plan
     return plan
 
 
-def plan_grant(house: House, who: str, words: str, path: str, by: str = ADMIN) -> Any:
-    request = access_pb2.AddGrantsRequest(path=path, grants=grants(who, words), validate_only=True)
+def plan_grant(house: House, who: str, arguments: str, path: str, by: str = ADMIN) -> Any:
+    request = access_pb2.AddGrantsRequest(
+        path=path, grants=grants(who, arguments), validate_only=True
+    )
     return house.ask(by, "AddGrants", request).plan
 
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from kdir.v1 import policies_pb2
 
-from directory.kafka.applying.pushed import Mark
+from directory.kafka.applying.last_applied_configs import ArmedRecord
 from directory.kafka.applying.releases import Released, armed_plan, release_writes
-from directory.kafka.inheritance import basis_of
+from directory.kafka.inherited_basis import inherited_basis
 from directory.namespace.command import UpdateEntry
 from directory.namespace.entry import Kind
 from resolver.path import Path
@@ -32,7 +32,7 @@ def store(tmp_path: File) -> str:
 
 @pytest.fixture
 def la(house: Make) -> House:
-    """Two directories; kdir may change configs and ACLs of the topics in the second one."""
+    """Returns two directories; kdir may change configs and ACLs of the topics in the second one."""
     made = house(
         kafka={"bootstrap": ["127.0.0.1:1"], "ceiling": ["configs", "acls", "delete"]},
     )
@@ -47,13 +47,15 @@ def la(house: Make) -> House:
     assert armed is not None
     path = Path.parse("/la/armed")
     for aspect in ("configs", "acls"):
-        made.put(Mark(aspect=aspect, entry_id=armed, plan="p", pending=False).to_put())
+        made.put(ArmedRecord(aspect=aspect, entry_id=armed, plan="p", pending=False).to_put())
         changes = MappingProxyType({f"policies.manage.{aspect}": True})
-        made.cluster.writer.execute(UpdateEntry(path=path, kind=Kind.DIRECTORY, changes=changes))
+        made.cluster.writer.commit_command(
+            UpdateEntry(path=path, kind=Kind.DIRECTORY, changes=changes)
+        )
     known = snapshot.topic(armed, "u")
     assert known is not None
     named = release_writes(snapshot, "p", armed, [Released((armed, "u"), known.entry_id, ID)])
-    made.put(*named, armed_plan("p", basis_of(snapshot, Path.parse("/la")), armed))
+    made.put(*named, armed_plan("p", inherited_basis(snapshot, Path.parse("/la")), armed))
     return made
 
 

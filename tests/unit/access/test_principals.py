@@ -7,7 +7,7 @@ import pytest
 from directory.access.principals import (
     Caller,
     check_principal,
-    host_of,
+    parse_host,
     parse_principal,
     parse_super_users,
 )
@@ -31,7 +31,7 @@ def test_a_principal_has_a_type_and_a_name(text: str, parts: tuple[str, str]) ->
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "output"),
     [
         ("bob", "found 'bob'; expected Type:name, such as User:bob"),
         ("", "found ''; expected Type:name"),
@@ -46,10 +46,10 @@ def test_a_principal_has_a_type_and_a_name(text: str, parts: tuple[str, str]) ->
         ("Group:*", "everybody, of whatever type, is User:*"),
     ],
 )
-def test_A7_what_is_no_principal_is_refused(text: str, said: str) -> None:
+def test_A7_what_is_no_principal_is_refused(text: str, output: str) -> None:
     with pytest.raises(InvalidArgument) as caught:
         check_principal(text)
-    assert said in caught.value.message
+    assert output in caught.value.message
     assert caught.value.message.isprintable()
 
 
@@ -63,26 +63,26 @@ def test_A7_what_is_no_principal_is_refused(text: str, said: str) -> None:
     ],
 )
 def test_an_address_has_one_form(text: str, address: str) -> None:
-    assert host_of(text) == address
+    assert parse_host(text) == address
 
 
 @pytest.mark.parametrize("text", ["localhost", "", "*", "10.0.0.0/8", "10.1", "0x7f.1", "١.١.١.١"])
 def test_A7_a_name_of_a_host_is_no_address(text: str) -> None:
     with pytest.raises(InvalidArgument, match="an IP address, or \\* for every host"):
-        host_of(text)
+        parse_host(text)
 
 
 def test_a_caller_is_checked_and_its_address_made_comparable() -> None:
-    assert Caller.of("User:a", "::ffff:10.0.0.1") == Caller("User:a", "10.0.0.1")
-    assert Caller.of("User:a").host == ""
+    assert Caller.parse("User:a", "::ffff:10.0.0.1") == Caller("User:a", "10.0.0.1")
+    assert Caller.parse("User:a").host == ""
     with pytest.raises(InvalidArgument):
-        Caller.of("a")
+        Caller.parse("a")
     with pytest.raises(InvalidArgument):
-        Caller.of("User:a", "here")
+        Caller.parse("User:a", "here")
 
 
 @pytest.mark.parametrize(
-    ("words", "found"),
+    ("arguments", "found"),
     [
         ("", set()),
         (" ", set()),
@@ -92,11 +92,11 @@ def test_a_caller_is_checked_and_its_address_made_comparable() -> None:
         ([], set()),
     ],
 )
-def test_A10_super_users_are_read(words: str | list[str], found: set[str]) -> None:
-    assert parse_super_users(words) == found
+def test_A10_super_users_are_read(arguments: str | list[str], found: set[str]) -> None:
+    assert parse_super_users(arguments) == found
 
 
-@pytest.mark.parametrize("words", ["bob;:alice", ["User:bob", "alice"], "User:*"])
-def test_A10_a_wrong_super_user_is_an_error(words: str | list[str]) -> None:
+@pytest.mark.parametrize("arguments", ["bob;:alice", ["User:bob", "alice"], "User:*"])
+def test_A10_a_wrong_super_user_is_an_error(arguments: str | list[str]) -> None:
     with pytest.raises(InvalidArgument):
-        parse_super_users(words)
+        parse_super_users(arguments)

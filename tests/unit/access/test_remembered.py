@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import random
 
-from directory.access.compiled_grants import Question
+from directory.access.compiled_grants import AccessQuestion
 from directory.access.grant import Operation
-from directory.access.grant_tree import Place
+from directory.access.grant_tree import EntryPlace
 from directory.access.principals import Caller
 from tests.unit.access.conftest import ADMIN, House, topic
 from tests.unit.access.test_services import Make
 
-DESCRIBE = Question.of(Operation.DESCRIBE)
+DESCRIBE = AccessQuestion.for_operation(Operation.DESCRIBE)
 
 
 def test_A12_asked_again_and_after_others_the_answer_is_that_of_the_decision(house: Make) -> None:
@@ -32,10 +32,10 @@ def test_A12_asked_again_and_after_others_the_answer_is_that_of_the_decision(hou
         for turn in range(3):  # the first fills the memory, of which the others live
             for asked in choose.sample(paths, len(paths)):
                 for one in ("alice", "bob"):
-                    place = Place(tuple(asked.split("/")[2:]), asked in topics)
+                    place = EntryPlace(tuple(asked.split("/")[2:]), asked in topics)
                     snapshot = la.cluster.replica.snapshot
-                    access = la.hosting.guarding.access(la.cluster, snapshot)
-                    allowed = access.decide(Caller(f"User:{one}"), DESCRIBE, place).allowed
+                    access = la.router.access_control.access(la.cluster, snapshot)
+                    allowed = access.authorize(Caller(f"User:{one}"), DESCRIBE, place).allowed
                     there = allowed and not asked.endswith("none")
                     wanted = "resolution" if there else "absent"
                     assert la.outcome(one, asked) == wanted, (turn, one, asked)

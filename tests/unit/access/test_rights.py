@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from kdir.v1 import access_pb2, admin_pb2, directory_pb2, entry_pb2, policies_pb2
 
-from directory.api.authorizing import authorizing
 from directory.api.rpc.call_context import Call
+from directory.api.write_authorization import authorize_command
 from directory.namespace.command import DeleteEntry
 from directory.namespace.physical_names import is_protected
 from directory.namespace.snapshot import Snapshot
@@ -74,16 +74,16 @@ def test_a_mount_takes_alter_on_the_cluster(la: House) -> None:
 def test_grants_of_what_is_no_entry_take_alter_on_the_cluster(la: House) -> None:
     la.grant("bob", "alter", "/la")
     kinds = access_pb2.RESOURCE_KIND_GROUP, access_pb2.RESOURCE_KIND_TRANSACTIONAL_ID
-    wishes = [grants("eve", "describe", kind=kind, name="*") for kind in kinds]
-    wishes.append(grants("bob", "alter", kind=access_pb2.RESOURCE_KIND_CLUSTER))
-    for wish in wishes:
-        request = access_pb2.AddGrantsRequest(path="/la", grants=wish)
+    desired_set = [grants("eve", "describe", kind=kind, name="*") for kind in kinds]
+    desired_set.append(grants("bob", "alter", kind=access_pb2.RESOURCE_KIND_CLUSTER))
+    for desired in desired_set:
+        request = access_pb2.AddGrantsRequest(path="/la", grants=desired)
         refused = la.refusal("bob", "AddGrants", request)
         assert isinstance(refused, PermissionDenied)
         assert "needs ALTER on cluster la" in str(refused)
     la.grant("bob", "alter", "/la", kind=access_pb2.RESOURCE_KIND_CLUSTER)
-    for wish in wishes:
-        la.ask("bob", "AddGrants", access_pb2.AddGrantsRequest(path="/la", grants=wish))
+    for desired in desired_set:
+        la.ask("bob", "AddGrants", access_pb2.AddGrantsRequest(path="/la", grants=desired))
 
 
 def closes(la: House) -> None:
@@ -117,7 +117,9 @@ def test_a_removal_is_decided_on_the_rights_that_are_there_when_it_is_committed(
     topic(la, "/la/work/deep/t")
     la.grant("bob", "-delete", "/la/other")
     command = DeleteEntry(path=Path.parse("/la/work/deep"), recursive=True)
-    rights = authorizing(la.hosting.guarding, la.cluster, command, Call(1e9, principal="User:bob"))
+    rights = authorize_command(
+        la.router.access_control, la.cluster, command, Call(1e9, principal="User:bob")
+    )
     asked: list[int] = []
 
     def authorize(snapshot: Snapshot) -> tuple[Guard, ...]:
@@ -128,7 +130,7 @@ def test_a_removal_is_decided_on_the_rights_that_are_there_when_it_is_committed(
         return guards
 
     with pytest.raises(PermissionDenied):
-        la.cluster.writer.execute(command, principal="User:bob", authorize=authorize)
+        la.cluster.writer.commit_command(command, principal="User:bob", authorize=authorize)
     assert la.outcome(ADMIN, "/la/work/deep/t") == "resolution"
 
 

@@ -45,7 +45,7 @@ def test_a_method_without_a_row_or_on_other_threads_does_not_start() -> None:
         descriptor = SERVICES[1].descriptor
         writes = frozenset({"GetStatus"})
 
-        def handlers(self) -> dict[str, Any]:
+        def method_handlers(self) -> dict[str, Any]:
             return {}
 
     check = check_of("AdminService/GetStatus")

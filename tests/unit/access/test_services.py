@@ -19,7 +19,7 @@ from kdir.v1 import (
     watch_pb2,
 )
 
-from directory.federation import facts
+from directory.federation import parent_state
 from directory.federation.federation_state import unix_ms
 from directory.namespace.keys import INHERITED
 from directory.server.cluster import Cluster
@@ -69,7 +69,7 @@ def test_A12_what_is_hidden_is_told_in_the_words_of_what_is_not_there(la: House)
     topic(la, "/la/open/secret")
     la.grant("bob", "-all", "/la/open/secret")
 
-    def told(path: str) -> tuple[bytes, list[str]]:
+    def reported(path: str) -> tuple[bytes, list[str]]:
         answer = la.ask("bob", "Resolve", resolve_pb2.ResolveRequest(path=path))
         asked = [
             ("GetEntry", directory_pb2.GetEntryRequest(path=path)),
@@ -80,16 +80,16 @@ def test_A12_what_is_hidden_is_told_in_the_words_of_what_is_not_there(la: House)
             ("ListGrants", access_pb2.ListGrantsRequest(path=path)),
             ("GetEffectivePolicies", policies_pb2.GetEffectivePoliciesRequest(path=path)),
         ]
-        words = [repr(la.refusal("bob", *one)) for one in asked]
-        words += [repr(la.refusal("bob", *one).metadata) for one in asked]
+        arguments = [repr(la.refusal("bob", *one)) for one in asked]
+        arguments += [repr(la.refusal("bob", *one).metadata) for one in asked]
         name = path.rsplit("/", 1)[1]
         return (
             answer.outcome.SerializeToString(),
-            [word.replace(name, "NAME") for word in words],
+            [word.replace(name, "NAME") for word in arguments],
         )
 
     for hidden in ("/la/open/deep", "/la/open/secret"):
-        assert told(hidden) == told("/la/open/nobody")
+        assert reported(hidden) == reported("/la/open/nobody")
 
 
 def test_A12_listings_leave_out_what_may_not_be_described(la: House) -> None:
@@ -153,20 +153,22 @@ def test_what_it_takes_to_change_something(la: House) -> None:
         return request
 
     made = entry_pb2.Entry(directory=entry_pb2.Directory())
-    wishes = {
+    desired_set = {
         "create": ("CreateEntry", directory_pb2.CreateEntryRequest(path="/la/work/n", entry=made)),
         "alter": ("UpdateEntry", update(owner, "policies.owner")),
         "alter-configs": ("UpdateEntry", update(config, "policies.topic_config.retention.ms")),
         "delete": ("DeleteEntry", directory_pb2.DeleteEntryRequest(path="/la/work/b")),
     }
     la.grant("eve", "describe", "/la/work")
-    for method, request in wishes.values():
+    for method, request in desired_set.values():
         assert isinstance(la.refusal("eve", method, request), PermissionDenied)
-    for word, (method, request) in wishes.items():
+    for word, (method, request) in desired_set.items():
         la.grant(word, f"describe,{word}", "/la/work")
-        for other, (_, wish) in wishes.items():
+        for other, (_, desired) in desired_set.items():
             if other != word:
-                assert isinstance(la.refusal(word, wishes[other][0], wish), PermissionDenied)
+                assert isinstance(
+                    la.refusal(word, desired_set[other][0], desired), PermissionDenied
+                )
         la.ask(word, method, request)
 
 
@@ -174,14 +176,14 @@ def test_a_directory_that_is_not_there_and_one_that_is_hidden_take_no_entries_al
     la: House,
 ) -> None:
     entry = entry_pb2.Entry(directory=entry_pb2.Directory())
-    told = [
+    reported = [
         repr(
             la.refusal("bob", "CreateEntry", directory_pb2.CreateEntryRequest(path=p, entry=entry))
         )
         for p in ("/la/hidden/x", "/la/hiddem/x")
     ]
-    assert told[0].replace("hidden", "hiddem") == told[1]
-    assert "InvalidNamespace" in told[0]
+    assert reported[0].replace("hidden", "hiddem") == reported[1]
+    assert "InvalidNamespace" in reported[0]
     with pytest.raises(InvalidNamespace):
         la.mkdir("/la/hidden/x", "bob")
 
@@ -371,7 +373,7 @@ def test_every_call_of_the_contract_is_checked(la: House) -> None:
     entry = entry_pb2.Entry(directory=entry_pb2.Directory())
     update = directory_pb2.UpdateEntryRequest(path="/la/open", entry=entry)
     update.update_mask.paths.append("directory.closed")
-    told_otherwise = {"Resolve", "BatchResolve", "ListMounts", "Link"}
+    reported_otherwise = {"Resolve", "BatchResolve", "ListMounts", "Link"}
     asked = {
         "GetEntry": directory_pb2.GetEntryRequest(path="/la/open"),
         "ListEntries": directory_pb2.ListEntriesRequest(path="/la/open"),
@@ -406,7 +408,7 @@ def test_every_call_of_the_contract_is_checked(la: House) -> None:
     for method in la.handlers.keys() - needs_kafka:
         request = asked.get(method)
         if request is None:
-            assert method in told_otherwise, method
+            assert method in reported_otherwise, method
             continue
         with pytest.raises((PermissionDenied, Absent, InvalidNamespace)):
             first(la.ask("nobody", method, request))
@@ -424,9 +426,9 @@ def test_A11_the_audit_tells_what_was_decided_and_why(
         next(one for one in caplog.records if one.levelno == level)
         for level in (logging.INFO, 5, logging.DEBUG)
     )
-    said = denied.getMessage()
+    output = denied.getMessage()
     for part in ('result="DENIED"', 'principal="User:bob"', 'operation="DELETE"', "/la/open/deep"):
-        assert part in said
+        assert part in output
     assert "/la/hidden/t" in hidden.getMessage()
     assert 'rule="a super user"' in allowed.getMessage()
 
@@ -490,21 +492,21 @@ def test_changes_of_what_is_hidden_are_not_heard(la: House) -> None:
     la.mkdir("/la/open/deep/x")
     la.mkdir("/la/open/seen")
 
-    def heard(who: str, path: str) -> list[tuple[int, str]]:
+    def received(who: str, path: str) -> list[tuple[int, str]]:
         answer = la.ask(who, "ListChanges", watch_pb2.ListChangesRequest(path=path))
         return [(one.action, one.path) for one in answer.events]
 
-    paths = [path for _, path in heard("bob", "/la")]
+    paths = [path for _, path in received("bob", "/la")]
     assert "/la/open/seen" in paths
     assert not [path for path in paths if "hidden" in path or "deep" in path]
-    assert "/la/open/deep/x" in [path for _, path in heard(ADMIN, "/la")]
+    assert "/la/open/deep/x" in [path for _, path in received(ADMIN, "/la")]
 
     move = directory_pb2.MoveEntryRequest(path="/la/open/seen", new_path="/la/hidden/seen")
     la.ask(ADMIN, "MoveEntry", move)
-    assert heard("bob", "/la")[0] == (watch_pb2.CHANGE_ACTION_DELETE, "/la/open/seen")
+    assert received("bob", "/la")[0] == (watch_pb2.CHANGE_ACTION_DELETE, "/la/open/seen")
     move = directory_pb2.MoveEntryRequest(path="/la/hidden/seen", new_path="/la/open/back")
     la.ask(ADMIN, "MoveEntry", move)
-    assert heard("bob", "/la")[0] == (watch_pb2.CHANGE_ACTION_INSERT, "/la/open/back")
+    assert received("bob", "/la")[0] == (watch_pb2.CHANGE_ACTION_INSERT, "/la/open/back")
 
 
 def test_the_change_of_an_entry_that_is_gone_is_judged_by_the_grants_that_went_with_it(
@@ -539,13 +541,13 @@ def child(house: Make) -> House:
     return house(parent=["127.0.0.1:1"], limits={"grants_max_age": 60.0})
 
 
-def inherit(house: House, words: dict[str, str], *, closed: bool = False) -> None:
+def inherit(house: House, arguments: dict[str, str], *, closed: bool = False) -> None:
     message = federation_pb2.Inherited(revision=1, incarnation="i")
-    for who, said in words.items():
-        said_there = grants(who, said, host="*")
-        message.levels.add(path="/", grants=said_there, closed=closed)
+    for who, output in arguments.items():
+        reported_there = grants(who, output, host="*")
+        message.levels.add(path="/", grants=reported_there, closed=closed)
     snapshot = house.cluster.replica.snapshot
-    house.put(*facts.inherited_writes(snapshot, message, unix_ms()))
+    house.put(*parent_state.inherited_writes(snapshot, message, unix_ms()))
 
 
 def test_A3_without_the_parents_word_nobody_but_a_super_user_is_told_anything(
@@ -570,10 +572,10 @@ def test_an_inherited_deny_beats_an_allow_below_and_lasts(child: House) -> None:
     assert child.outcome("bob", "/la/a") == "absent"
     assert child.outcome("eve", "/la/a") == "resolution"
     # Nobody confirmed it for longer than grants_max_age.
-    child.put(facts.heard_write(unix_ms() - 120_000, linked=False))
+    child.put(parent_state.parent_contact_write(unix_ms() - 120_000, linked=False))
     eventually(lambda: child.outcome("eve", "/la/a") == "absent")
     assert child.outcome("bob", "/la/a") == "absent"
-    child.put(facts.heard_write(unix_ms(), linked=False))
+    child.put(parent_state.parent_contact_write(unix_ms(), linked=False))
     eventually(lambda: child.outcome("eve", "/la/a") == "resolution")
 
 
@@ -604,7 +606,7 @@ def test_a_level_of_a_newer_version_lets_nobody_in(child: House) -> None:
     level = message.levels.add(path="/", grants=grants("bob", "read", host="*"))
     level.grants[0].operation = 77  # type: ignore[assignment]
     snapshot = child.cluster.replica.snapshot
-    child.put(*facts.inherited_writes(snapshot, message, unix_ms()))
+    child.put(*parent_state.inherited_writes(snapshot, message, unix_ms()))
     assert snapshot.fact(INHERITED) is None
     child.grant("bob", "read", "/la/a")
     assert child.outcome("bob", "/la/a") == "absent"
@@ -612,10 +614,10 @@ def test_a_level_of_a_newer_version_lets_nobody_in(child: House) -> None:
 
 def test_A4_a_reader_never_sees_a_later_allow_without_an_earlier_deny(la: House) -> None:
     snapshot = la.cluster.replica.snapshot
-    before = la.hosting.guarding.access(la.cluster, snapshot)
+    before = la.router.access_control.access(la.cluster, snapshot)
     la.grant("mallory", "-all", "/la/open")
     la.grant("User:*", "all", "/la")
-    assert la.hosting.guarding.access(la.cluster, snapshot).tree is before.tree
+    assert la.router.access_control.access(la.cluster, snapshot).tree is before.tree
     assert la.outcome("mallory", "/la/open/t") == "absent"
     assert la.outcome("mallory", "/la/hidden/t") == "resolution"
 
@@ -664,7 +666,7 @@ def test_N1_a_change_that_was_authorised_on_older_grants_is_asked_again(
 
 
 def second(house: Make) -> Cluster:
-    """Another server of the same store."""
+    """Returns another server of the same store."""
     return house().cluster
 
 

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 from kdir.v1 import admin_pb2, directory_pb2, federation_pb2, resolve_pb2
 
-from directory.federation import facts
+from directory.federation import parent_state
 from directory.federation.federation_state import unix_ms
-from directory.federation.link_records import stamped
+from directory.federation.link_records import encode_record
 from directory.namespace.keys import INHERITED
 from directory.server.health import State, health_of
 from directory.store.base import Put
@@ -22,7 +22,7 @@ SPOILED = [
     b"\xff\xfe\0nonsense\xff",
     b"nonsense",  # eight bytes: a time, and a message of nothing
     b"",
-    stamped(1, NO_PATH.SerializeToString()),
+    encode_record(1, NO_PATH.SerializeToString()),
 ]
 RESOLVE = resolve_pb2.ResolveRequest(path="/la/a")
 STATUS = admin_pb2.GetStatusRequest()
@@ -49,14 +49,14 @@ def test_S21_nobody_is_let_in_and_a_super_user_sees_it_and_mends_it(
     la.put(Put(INHERITED, value))
     assert isinstance(la.refusal("bob", "Resolve", RESOLVE), NotReady)
     health = health_of(la.cluster)
-    assert (health.state, health.ready) == (State.UNTOLD, False)
+    assert (health.state, health.ready) == (State.AWAITING_PARENT, False)
     status = status_of(la, ADMIN)
     assert "f/inherited" in status.parent.untold
     assert status.quarantined_count == 1
     assert status.quarantined[0].startswith("b'f/inherited': ")
     keep = admin_pb2.DetachParentRequest(keep_inherited=True)
     assert isinstance(la.refusal(ADMIN, "DetachParent", keep), NotReady)
-    assert la.cluster.replica.snapshot.fact(facts.DETACHED_KEY) is None
+    assert la.cluster.replica.snapshot.fact(parent_state.DETACHED_KEY) is None
     detach(la, ADMIN)
     assert la.outcome("bob", "/la/a") == "resolution"
     assert health_of(la.cluster).state is State.SERVING
@@ -68,7 +68,7 @@ def test_what_can_be_read_does_not_go_with_the_parent(house: Make) -> None:
     la = house(parent=["127.0.0.1:1"])
     word = federation_pb2.Inherited(incarnation="i")
     word.levels.add(path="/", grants=grants("bob", "read", host="*"))
-    la.put(*facts.inherited_writes(la.cluster.replica.snapshot, word, unix_ms()))
+    la.put(*parent_state.inherited_writes(la.cluster.replica.snapshot, word, unix_ms()))
     drop = admin_pb2.DetachParentRequest()
     assert isinstance(la.refusal(ADMIN, "DetachParent", drop), InvalidArgument)
     assert list(detach(la, ADMIN, keep=True).kept) == ["/"]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from directory.api.rpc.call_pool import CallPool, Ended
+from directory.api.rpc.call_pool import CallCompletion, CallPool
 from tests.support.federation import eventually
 
 
@@ -69,7 +69,7 @@ def test_so_many_run_at_a_time_and_the_others_wait_for_their_turn(
 
 def test_a_call_that_says_that_it_waits_holds_up_no_other(pool: CallPool, gate: Gate) -> None:
     def wait() -> None:
-        with pool.waiting():
+        with pool.while_blocked():
             gate.pass_through()
 
     for _ in range(6):
@@ -94,7 +94,7 @@ def test_a_call_that_says_that_it_waits_holds_up_no_other(pool: CallPool, gate: 
 
 def test_there_is_an_end_to_those_that_wait(pool: CallPool, gate: Gate) -> None:
     def wait() -> None:
-        with pool.waiting():
+        with pool.while_blocked():
             gate.pass_through()
 
     for _ in range(20):
@@ -111,12 +111,12 @@ def test_calls_that_are_stuck_without_a_word_are_found_out(pool: CallPool, gate:
         pool.submit(gate.pass_through)
     eventually(lambda: gate.inside == 2)
     done = have_run(pool, 50)
-    pool.relieve()
-    pool.relieve()
+    pool.unblock_stalled()
+    pool.unblock_stalled()
     assert not done()
-    pool.relieve()
+    pool.unblock_stalled()
     eventually(done)
-    pool.relieve()  # nothing waits any more
+    pool.unblock_stalled()  # nothing waits any more
     gate.open()
     eventually(lambda: gate.inside == 0)
 
@@ -127,7 +127,7 @@ def test_a_call_that_fails_costs_no_thread(
     def fail() -> None:
         raise ValueError("a bug")
 
-    failed: list[Ended] = []
+    failed: list[CallCompletion] = []
     for _ in range(4):
         pool.submit(fail).add_done_callback(failed.append)
     eventually(have_run(pool, 10))
@@ -137,7 +137,7 @@ def test_a_call_that_fails_costs_no_thread(
 
 def test_who_asks_after_the_end_is_told_at_once() -> None:
     seen: list[object] = []
-    ended = Ended()
+    ended = CallCompletion()
     ended.end()
     ended.add_done_callback(seen.append)
     assert seen == [ended]

@@ -12,9 +12,9 @@ from kdir.v1 import directory_pb2, resolve_pb2
 
 from directory.api.rpc.call_pool import CallPool, waiting_call
 from directory.api.rpc.fair_queue import FairQueue
-from directory.api.rpc.interceptors.malformed import no_request
+from directory.api.rpc.interceptors.malformed_request import missing_request
 from directory.api.rpc.long_calls import SHORT_PATHS, LongCalls
-from directory.api.rpc.request_intake import Ended, Received, RequestIntake
+from directory.api.rpc.request_intake import CallCompletion, Received, RequestIntake
 from tests.support.federation import eventually
 
 
@@ -82,7 +82,7 @@ def batch(paths: int) -> resolve_pb2.BatchResolveRequest:
         (lambda: batch(SHORT_PATHS + 1), True),
         (lambda: batch(10 * SHORT_PATHS), True),
         (directory_pb2.ListEntriesRequest, True),
-        (no_request, False),
+        (missing_request, False),
         (lambda: None, False),
     ],
 )
@@ -95,7 +95,7 @@ def test_what_may_work_long_has_threads_of_its_own(
         for pool, name in ((short, "short"), (long, "long")):
             pool.submit(lambda name=name: setattr(threading.current_thread(), "pool", name))
         calls = LongCalls(short, long, RequestIntake(10, 10.0, 10))
-        ended = Ended()
+        ended = CallCompletion()
         done = threading.Event()
         ended.add_done_callback(lambda _: done.set())
 

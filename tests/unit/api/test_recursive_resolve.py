@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from kdir.v1 import entry_pb2, error_pb2, resolve_pb2, watch_pb2
 
-from directory.api.recursive_resolve import Recursion, _Caller, _OwnFirst
+from directory.api.recursive_resolve import RecursiveResolver, _Caller, _LocalFirstTransport
 from directory.api.rpc.call_context import Call
 from directory.server.config_security import TlsConfig
-from directory.server.dialling import Dialling
+from directory.server.peer_credentials import PeerCredentials
 from resolver.errors import Closed, InvalidArgument, Unimplemented, Unreachable
 from resolver.revision_token import Position, Token
 from resolver.transport import GrpcTransport, method
@@ -47,12 +47,12 @@ class Here:
         found = resolve_pb2.Resolution(entry=entry, lifetime_seconds=60)
         return resolve_pb2.Outcome(resolution=found)
 
-    def recursion(self, dialling: Dialling | None = None) -> Recursion:
+    def recursion(self, dialling: PeerCredentials | None = None) -> RecursiveResolver:
         handlers: dict[str, Any] = {
             "/kdir.v1.ResolveService/Resolve": self.resolve,
             "/kdir.v1.ResolveService/BatchResolve": self.batch,
         }
-        return Recursion(lambda: (OWN,), handlers, 4, dialling)
+        return RecursiveResolver(lambda: (OWN,), handlers, 4, dialling)
 
 
 def call(principal: str, bearer: str = "", host: str = "10.0.0.1") -> Call:
@@ -119,8 +119,8 @@ def test_an_absence_is_an_outcome_and_says_whose() -> None:
     recursion.close()
 
 
-def dialling(issued: Any) -> Dialling:
-    return Dialling(TlsConfig(**{part: str(file) for part, file in issued.files.items()}))
+def dialling(issued: Any) -> PeerCredentials:
+    return PeerCredentials(TlsConfig(**{part: str(file) for part, file in issued.files.items()}))
 
 
 @pytest.mark.parametrize(
@@ -142,18 +142,18 @@ def test_who_can_be_spoken_for(
 ) -> None:
     authority = Authority(tmp_path)
     ways = {
-        "plain": lambda: Dialling(None),
+        "plain": lambda: PeerCredentials(None),
         "host": lambda: dialling(authority.issue("la-1", dns=["la-1.example"])),
         "cluster": lambda: dialling(authority.server("kc-1")),
     }
     recursion = Here().recursion(ways[own]())
-    assert recursion.may_speak_for(call(principal, bearer)) is may
+    assert recursion.can_forward_identity(call(principal, bearer)) is may
     recursion.close()
 
 
 def test_nothing_is_watched_in_anothers_name_and_that_is_an_error_like_any_other() -> None:
     caller = _Caller("User:bob", "10.0.0.1", "token")
-    own = _OwnFirst(caller, lambda: (OWN,), {}, GrpcTransport())
+    own = _LocalFirstTransport(caller, lambda: (OWN,), {}, GrpcTransport())
     watch = method("WatchService.Watch")
     with pytest.raises(Unimplemented, match="WatchService"):
         own.stream(OWN, watch, watch_pb2.WatchRequest(path="/"))
@@ -164,9 +164,9 @@ def test_one_caller_who_names_silent_servers_leaves_others_their_readings(tmp_pa
     recursion = Here().recursion(dialling(Authority(tmp_path).server("kc-1")))
     asked, request = method("ResolveService.Resolve"), resolve_pb2.ResolveRequest(path="/a")
 
-    def way(principal: str) -> _OwnFirst:
+    def way(principal: str) -> _LocalFirstTransport:
         caller = _Caller(principal, "10.0.0.1", f"token of {principal}")
-        return _OwnFirst(caller, lambda: (OWN,), {}, recursion._others)
+        return _LocalFirstTransport(caller, lambda: (OWN,), {}, recursion._others)
 
     with socket.create_server(("127.0.0.1", 0), backlog=512) as silent, socket.socket() as closed:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
@@ -222,7 +222,7 @@ def test_what_is_asked_of_others_after_the_server_stops_is_closed() -> None:
 
 def test_without_tls_a_caller_s_token_goes_to_this_machine_only() -> None:
     caller = _Caller("User:alice", "10.0.0.1", "token-a")
-    way = _OwnFirst(caller, lambda: (OWN,), {}, GrpcTransport(Dialling(None)))
+    way = _LocalFirstTransport(caller, lambda: (OWN,), {}, GrpcTransport(PeerCredentials(None)))
     asked = method("ResolveService.Resolve")
     with pytest.raises(InvalidArgument, match="a token is sent over TLS only"):
         way.call("192.0.2.1:7420", asked, resolve_pb2.ResolveRequest(path="/a"), 5)

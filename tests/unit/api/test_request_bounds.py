@@ -19,7 +19,7 @@ from kdir.v1 import (
     watch_pb2,
 )
 
-from directory.api.rpc.interceptors.malformed import Malformed, reader
+from directory.api.rpc.interceptors.malformed_request import MalformedRequest, lenient_deserializer
 from directory.api.rpc.interceptors.request_bounds import BOUNDED_ELSEWHERE, RequestBounds
 from resolver.errors import LimitExceeded
 
@@ -91,11 +91,11 @@ def elements(field: Any, count: int) -> list[Any]:
 
 
 def read(message: Any) -> Any:
-    return reader(type(message), BOUNDS)(message.SerializeToString())
+    return lenient_deserializer(type(message), BOUNDS)(message.SerializeToString())
 
 
 def named(found: Any, way: tuple[str, ...]) -> None:
-    assert isinstance(found, Malformed)
+    assert isinstance(found, MalformedRequest)
     assert isinstance(found.error, LimitExceeded)
     assert found.error.metadata["field"] == ".".join(way)
 
@@ -104,7 +104,7 @@ def named(found: Any, way: tuple[str, ...]) -> None:
 def test_every_list_of_a_request_is_bounded(
     kind: Descriptor, way: tuple[str, ...], field: Any
 ) -> None:
-    assert not isinstance(read(given(kind, way, elements(field, 100))), Malformed)
+    assert not isinstance(read(given(kind, way, elements(field, 100))), MalformedRequest)
     for count in (101, 1_000):
         named(read(given(kind, way, elements(field, count))), way)
 
@@ -116,7 +116,7 @@ def test_every_text_of_a_request_is_bounded(
     is_text = field.type == FieldDescriptor.TYPE_STRING
     for text in ("x" * 1_000, "é" * 500):
         value = text if is_text else text.encode()
-        assert not isinstance(read(given(kind, way, value)), Malformed)
+        assert not isinstance(read(given(kind, way, value)), MalformedRequest)
     for text in ("x" * 1_001, "é" * 501, "x" * 10_000):
         named(read(given(kind, way, text if is_text else text.encode())), way)
 

@@ -9,10 +9,15 @@ import pytest
 from kdir.v1 import resolve_pb2
 
 from directory.api import response_cache as ready_answers
-from directory.api.resolve_answers import Answers
-from directory.api.response_cache import Ready, authority_part, error_part, with_authority_index
-from directory.federation.federation_state import View
-from directory.federation.referral import NoWay
+from directory.api.resolve_answers import ResolveAnswers
+from directory.api.response_cache import (
+    ResponseCache,
+    encode_authority,
+    encode_error,
+    with_authority_index,
+)
+from directory.federation.federation_state import FederationView
+from directory.federation.referral import NoReferral
 from directory.namespace.command import CreateDirectory, CreateTopic
 from directory.namespace.entry import Kind, Policies
 from directory.namespace.snapshot import Snapshot
@@ -22,7 +27,7 @@ from resolver.errors import InvalidPath, KdirError, NoRoute
 from resolver.path import Path
 from tests.support.trees import Cluster, path
 
-VIEW = cast("View", object())
+VIEW = cast("FederationView", object())
 ASKED = (
     "/la",
     "/la/search",
@@ -56,14 +61,16 @@ def served(mount: str = "/la", **bounds: int) -> ServedCluster:
             mount=path(mount),
             mount_at=lambda _: path(mount),
             config=SimpleNamespace(limits=limits, links=()),
-            federation=SimpleNamespace(outside=lambda where: NoWay(f"nothing leads to {where}")),
+            federation=SimpleNamespace(
+                outside=lambda where: NoReferral(f"nothing leads to {where}")
+            ),
         ),
     )
 
 
 def fresh(snapshot: Snapshot, text: str, **how: object) -> resolve_pb2.Outcome:
     outcome = resolve_pb2.Outcome()
-    Answers(served(), snapshot).resolve(Path.parse(text), outcome, **how)  # type: ignore[arg-type]
+    ResolveAnswers(served(), snapshot).resolve(Path.parse(text), outcome, **how)  # type: ignore[arg-type]
     return outcome
 
 
@@ -72,10 +79,10 @@ def read(part: bytes) -> resolve_pb2.Outcome:
 
 
 def test_an_answer_is_the_same_whatever_was_asked_before(tree: Cluster) -> None:
-    ready = Ready(served(), tree.snapshot, VIEW)
+    ready = ResponseCache(served(), tree.snapshot, VIEW)
     for _ in range(3):
         for text in ASKED:
-            assert read(ready.outcome(text)) == fresh(tree.snapshot, text), text
+            assert read(ready.outcome_bytes(text)) == fresh(tree.snapshot, text), text
         for text, part in zip(ASKED, ready.outcomes(ASKED), strict=True):
             assert read(part) == fresh(tree.snapshot, text), text
 
@@ -83,43 +90,43 @@ def test_an_answer_is_the_same_whatever_was_asked_before(tree: Cluster) -> None:
 def test_an_answer_is_the_same_once_every_record_was_read(tree: Cluster) -> None:
     tree.snapshot.index_physical_names()
     assert tree.snapshot.all_read
-    ready = Ready(served(), tree.snapshot, VIEW)
+    ready = ResponseCache(served(), tree.snapshot, VIEW)
     for text in ASKED:
-        assert read(ready.outcome(text)) == fresh(tree.snapshot, text), text
-    again = Ready(served(), tree.snapshot, VIEW)
+        assert read(ready.outcome_bytes(text)) == fresh(tree.snapshot, text), text
+    again = ResponseCache(served(), tree.snapshot, VIEW)
     for text, part in zip(ASKED, again.outcomes(ASKED), strict=True):
         assert read(part) == fresh(tree.snapshot, text), text
 
 
 def test_what_is_asked_in_another_way_is_not_taken_for_it(tree: Cluster) -> None:
-    ready = Ready(served(), tree.snapshot, VIEW)
-    topic = read(ready.outcome("/la/both"))
-    directory = read(ready.outcome("/la/both", Kind.DIRECTORY))
+    ready = ResponseCache(served(), tree.snapshot, VIEW)
+    topic = read(ready.outcome_bytes("/la/both"))
+    directory = read(ready.outcome_bytes("/la/both", Kind.DIRECTORY))
     assert topic.resolution.entry.HasField("topic")
     assert directory.resolution.entry.HasField("directory")
     assert directory == fresh(tree.snapshot, "/la/both", prefer=Kind.DIRECTORY)
-    assert read(ready.outcome("/la/both")) == topic
+    assert read(ready.outcome_bytes("/la/both")) == topic
 
 
 def test_it_holds_for_one_snapshot_and_one_view(tree: Cluster) -> None:
-    ready = Ready(served(), tree.snapshot, VIEW)
-    assert ready.is_of(tree.snapshot, VIEW)
-    assert not ready.is_of(tree.snapshot, cast("View", object()))
+    ready = ResponseCache(served(), tree.snapshot, VIEW)
+    assert ready.is_current(tree.snapshot, VIEW)
+    assert not ready.is_current(tree.snapshot, cast("FederationView", object()))
     before = tree.snapshot
     tree.do(CreateTopic(path=path("/la/search/later")))
-    assert not ready.is_of(tree.snapshot, VIEW)
-    assert read(ready.outcome("/la/search/later")) == fresh(before, "/la/search/later")
+    assert not ready.is_current(tree.snapshot, VIEW)
+    assert read(ready.outcome_bytes("/la/search/later")) == fresh(before, "/la/search/later")
 
 
 @pytest.mark.parametrize(
     "text", ["", "la", "/la/", "/la/search/", "/la//search", "/la/search/..", "/la/search/a\0b"]
 )
 def test_a_bad_path_is_bad_also_beside_known_ones(tree: Cluster, text: str) -> None:
-    ready = Ready(served(), tree.snapshot, VIEW)
+    ready = ResponseCache(served(), tree.snapshot, VIEW)
     for known in ASKED:
-        ready.outcome(known)
+        ready.outcome_bytes(known)
     with pytest.raises(InvalidPath):
-        ready.outcome(text)
+        ready.outcome_bytes(text)
     first, second = map(read, ready.outcomes([text, "/la/search/clicks"]))
     assert first.error.reason
     assert second == fresh(tree.snapshot, "/la/search/clicks")
@@ -127,11 +134,11 @@ def test_a_bad_path_is_bad_also_beside_known_ones(tree: Cluster, text: str) -> N
 
 def test_a_path_that_nothing_leads_to_is_an_error(tree: Cluster) -> None:
     with pytest.raises(NoRoute):
-        Ready(served(), tree.snapshot, VIEW).outcome("/ny/orders")
+        ResponseCache(served(), tree.snapshot, VIEW).outcome_bytes("/ny/orders")
 
 
 def test_the_parts_make_up_either_answer(tree: Cluster) -> None:
-    ready = Ready(served(), tree.snapshot, VIEW)
+    ready = ResponseCache(served(), tree.snapshot, VIEW)
     authority = resolve_pb2.Authority(server="one", revision=7)
     clicks, absent = ready.outcomes(["/la/search/clicks", "/la/nothing"])
 
@@ -140,7 +147,7 @@ def test_the_parts_make_up_either_answer(tree: Cluster) -> None:
     assert one.outcome == fresh(tree.snapshot, "/la/search/clicks")
 
     many = resolve_pb2.BatchResolveResponse.FromString(
-        b"".join([authority_part(authority), clicks, absent, with_authority_index(clicks, 3)])
+        b"".join([encode_authority(authority), clicks, absent, with_authority_index(clicks, 3)])
     )
     assert list(many.authorities) == [authority]
     assert [one.WhichOneof("kind") for one in many.outcomes] == [
@@ -153,12 +160,12 @@ def test_the_parts_make_up_either_answer(tree: Cluster) -> None:
 
 
 def test_an_error_part_keeps_what_the_error_says() -> None:
-    outcome = read(error_part(KdirError("no luck")))
+    outcome = read(encode_error(KdirError("no luck")))
     assert outcome.error.message == "no luck"
 
 
 def test_the_authority_is_made_anew_for_another_message(tree: Cluster) -> None:
-    ready = Ready(served(), tree.snapshot, VIEW)
+    ready = ResponseCache(served(), tree.snapshot, VIEW)
     for name in ("one", "two", "one"):
         authority = resolve_pb2.Authority(server=name)
         part = ready.authority(authority)
@@ -171,9 +178,9 @@ def test_what_is_remembered_is_bounded_in_bytes(tree: Cluster, times: int) -> No
     tree.do(CreateDirectory(path=path("/la/wide"), policies=Policies(description=text)))
     for number in range(20):
         tree.do(CreateTopic(path=path(f"/la/wide/t{number}")))
-    ready = Ready(served(remembered_bytes=20_000 // times), tree.snapshot, VIEW)
+    ready = ResponseCache(served(remembered_bytes=20_000 // times), tree.snapshot, VIEW)
     every = [f"/la/wide/t{number}" for number in range(20)]
-    whole = Ready(served(), tree.snapshot, VIEW)
+    whole = ResponseCache(served(), tree.snapshot, VIEW)
     for _ in range(3):
         assert ready.outcomes(every) == whole.outcomes(every)
         assert sum(map(len, ready._outcomes.values())) <= 20_000 // times
@@ -188,7 +195,7 @@ def test_what_is_remembered_is_bounded_in_number(
     tree.do(CreateDirectory(path=path("/la/wide")))
     for one in every:
         tree.do(CreateDirectory(path=path(one)))
-    ready, whole = (Ready(served(), tree.snapshot, VIEW) for _ in range(2))
+    ready, whole = (ResponseCache(served(), tree.snapshot, VIEW) for _ in range(2))
     for _ in range(3):
         assert ready.outcomes(every) == whole.outcomes(every)
         assert len(ready._outcomes) == 20
@@ -200,7 +207,7 @@ def test_directories_that_set_nothing_share_what_they_inherit(tree: Cluster) -> 
     found = []
     for number in range(5):
         tree.do(CreateDirectory(path=path(f"/la/wide/d{number}")))
-    answers = Answers(served(), tree.snapshot)
+    answers = ResolveAnswers(served(), tree.snapshot)
     for number in range(5):
         node = answers.directory(path(f"/la/wide/d{number}"))
         assert node is not None

@@ -21,7 +21,7 @@ FIRST, SECOND = "127.0.0.1:20001", "127.0.0.1:20002"
 
 
 def serving(**answers: Callable[[], Iterator[Any]]) -> MemoryTransport:
-    """Servers that stream; ``first`` and ``second`` say what."""
+    """Returns servers that stream; ``first`` and ``second`` say what."""
     transport = MemoryTransport()
     for endpoint, name in ((FIRST, "first"), (SECOND, "second")):
         if name in answers:
@@ -55,8 +55,8 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def backup(transport: MemoryTransport, *words: str) -> Ran:
-    return run(["backup", "--at", f"{FIRST},{SECOND}", *words], transport)
+def backup(transport: MemoryTransport, *arguments: str) -> Ran:
+    return run(["backup", "--at", f"{FIRST},{SECOND}", *arguments], transport)
 
 
 def files() -> list[str]:
@@ -177,18 +177,18 @@ def summary(**fields: Any) -> admin_pb2.VerifyResponse:
     return admin_pb2.VerifyResponse(summary=admin_pb2.VerifySummary(rows=9, revision=4, **fields))
 
 
-def verify(*answer: Any, words: tuple[str, ...] = ()) -> Ran:
-    def said() -> Iterator[Any]:
+def verify(*answer: Any, arguments: tuple[str, ...] = ()) -> Ran:
+    def output() -> Iterator[Any]:
         for one in answer:
             if isinstance(one, Exception):
                 raise one
             yield one
 
-    return run(["verify", "--at", FIRST, *words], serving(first=said))
+    return run(["verify", "--at", FIRST, *arguments], serving(first=output))
 
 
 @pytest.mark.parametrize(
-    ("answer", "code", "said"),
+    ("answer", "code", "output"),
     [
         ([summary()], 0, "compared 9 rows at revision 4: no differences"),
         ([summary(kafka_topics=3)], 0, "at revision 4, 3 topics of Kafka: no differences"),
@@ -201,11 +201,11 @@ def verify(*answer: Any, words: tuple[str, ...] = ()) -> Ran:
     ],
 )
 def test_the_exit_code_says_equal_different_or_not_compared(
-    answer: list[Any], code: int, said: str
+    answer: list[Any], code: int, output: str
 ) -> None:
     done = verify(*answer)
     assert done.code == code
-    assert said in done.err
+    assert output in done.err
 
 
 def test_differences_that_are_alike_share_a_row_unless_each_is_wanted() -> None:
@@ -217,9 +217,9 @@ def test_differences_that_are_alike_share_a_row_unless_each_is_wanted() -> None:
         "kafka\ttopic\tt\ttwo\t1\t/x",
     ]
     assert table.err.count("topic: look") == 1
-    each = verify(*answer, words=("--each",))
+    each = verify(*answer, arguments=("--each",))
     assert [line.split("\t")[-1] for line in each.lines] == ["/0", "/1", "/2", "/3", "/4", "/x"]
-    assert verify(*answer, words=("-o", "name")).lines == ["/0", "/1", "/2", "/3", "/4", "/x"]
-    objects = verify(*answer, words=("-o", "json")).objects
+    assert verify(*answer, arguments=("-o", "name")).lines == ["/0", "/1", "/2", "/3", "/4", "/x"]
+    objects = verify(*answer, arguments=("-o", "json")).objects
     assert objects[0]["difference"]["advice"] == "look"
     assert objects[-1] == {"summary": {"rows": 9, "revision": 4, "differences": 6}}

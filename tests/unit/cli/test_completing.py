@@ -9,8 +9,8 @@ from typing import Self
 
 import pytest
 
-from resolver.cli import completing
-from resolver.cli.disk_hints import FRESH_SECONDS, MOST_NAMES, Names
+from resolver.cli import completion
+from resolver.cli.disk_hints import FRESH_SECONDS, MOST_NAMES, ListingCache
 from tests.support.command_line import run
 
 AT = "127.0.0.1:7420"
@@ -77,7 +77,7 @@ def test_files(tmp_path: Path) -> None:
 
 
 def test_paths_from_what_was_listed_lately() -> None:
-    Names([AT]).store("/la", "", ["tracking/", "orders", "orders/", "__adopted/"])
+    ListingCache([AT]).store("/la", "", ["tracking/", "orders", "orders/", "__adopted/"])
     assert _offered("ls", "/la/") == ["/la/tracking/", "/la/orders", "/la/orders/"]
     assert _offered("stat", "-o", "json", "/la/or") == ["/la/orders", "/la/orders/"]
     assert _offered("ls", "/la/__") == ["/la/__adopted/"]
@@ -91,8 +91,8 @@ def test_a_path_is_begun_with_a_slash() -> None:
 
 
 def test_what_other_servers_listed_is_not_offered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(completing, "_ask", lambda *_: None)
-    Names([AT]).store("/la", "", ["tracking/"])
+    monkeypatch.setattr(completion, "_send_request", lambda *_: None)
+    ListingCache([AT]).store("/la", "", ["tracking/"])
     assert _offered("--at", "127.0.0.1:1", "ls", "/la/") == []
 
 
@@ -102,12 +102,12 @@ def test_old_names_are_asked_anew_and_offered_only_while_nobody_answers(
     import time
 
     old = time.time() - FRESH_SECONDS - 1
-    Names([AT], clock=lambda: old).store("/la", "", ["old/"])
-    monkeypatch.setattr(completing, "_ask", lambda *_: None)
+    ListingCache([AT], clock=lambda: old).store("/la", "", ["old/"])
+    monkeypatch.setattr(completion, "_send_request", lambda *_: None)
     assert _offered("ls", "/la/") == ["/la/old/"]
-    monkeypatch.setattr(completing, "_ask", lambda *_: ["new/"])
+    monkeypatch.setattr(completion, "_send_request", lambda *_: ["new/"])
     assert _offered("ls", "/la/") == ["/la/new/"]
-    monkeypatch.setattr(completing, "_ask", lambda *_: pytest.fail("asked once more"))
+    monkeypatch.setattr(completion, "_send_request", lambda *_: pytest.fail("asked once more"))
     assert _offered("ls", "/la/n") == ["/la/new/"]
 
 
@@ -118,7 +118,7 @@ def test_too_many_names_are_not_kept_as_all(monkeypatch: pytest.MonkeyPatch) -> 
         asked.append(start)
         return [f"{start}{number:04}" for number in range(MOST_NAMES)]
 
-    monkeypatch.setattr(completing, "_ask", ask)
+    monkeypatch.setattr(completion, "_send_request", ask)
     _offered("ls", "/la/")
     _offered("ls", "/la/t")
     assert asked == ["", "t"]
@@ -134,8 +134,8 @@ def test_nothing_that_goes_wrong_reaches_the_prompt(
 
 
 def test_a_broken_cache_is_no_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(completing, "_ask", lambda *_: ["fresh/"])
-    Names([AT]).store("/la", "", ["tracking/"])
+    monkeypatch.setattr(completion, "_send_request", lambda *_: ["fresh/"])
+    ListingCache([AT]).store("/la", "", ["tracking/"])
     for file in (tmp_path / "cache" / "kdir" / "names").iterdir():
         file.write_bytes(b"\xff\x00 nonsense")
     assert _offered("ls", "/la/") == ["/la/fresh/"]
@@ -145,7 +145,7 @@ def test_a_broken_cache_is_no_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     "line", [["ls", "/la/t"], ["tr"], ["ls", "--"], ["--context", ""], ["ls", "-o", ""]]
 )
 def test_it_comes_without_grpc(line: list[str]) -> None:
-    Names([AT]).store("/la", "", ["tracking/"])
+    ListingCache([AT]).store("/la", "", ["tracking/"])
     code = (
         "import sys; from resolver.cli.main import main; main(sys.argv[1:]);"
         "heavy = {'grpc', 'google.protobuf', 'asyncio', 'dataclasses'} & set(sys.modules);"

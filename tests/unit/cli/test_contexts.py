@@ -10,7 +10,7 @@ from resolver.cli.parser import UsageError, parse
 from resolver.cli.registry import load_verb
 from resolver.cli.session import Session
 from resolver.errors import InvalidArgument
-from resolver.user_config import Context, Login
+from resolver.user_config import Context, LoginSettings
 
 
 @pytest.fixture
@@ -34,10 +34,10 @@ protected = true # careful
 """
 
 
-def _session(*words: str, verb: str = "ls", **environ: str) -> Session:
+def _session(*arguments: str, verb: str = "ls", **environ: str) -> Session:
     found = load_verb(verb)
     assert found is not None
-    return Session(parse(found, words), output=Output("json"), environ=environ)
+    return Session(parse(found, arguments), output=Output("json"), environ=environ)
 
 
 def test_without_a_file_there_are_none(config: Path) -> None:
@@ -190,18 +190,22 @@ token_file = "/run/token"
 def test_a_context_says_who_the_user_is(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/users/al")
     config.write_text(LOGINS)
-    prod = Login(str(config.parent / "prod/ca.pem"), "/users/al/alice.pem", "/keys/alice.key")
-    dev = Login("/dev/ca.pem", token_file="/run/token")
+    prod = LoginSettings(
+        str(config.parent / "prod/ca.pem"), "/users/al/alice.pem", "/keys/alice.key"
+    )
+    dev = LoginSettings("/dev/ca.pem", token_file="/run/token")
     assert _session().login() == prod
     assert _session("--context", "dev").login() == dev
     # Servers that are named are those of a context, or nobody's, whatever is current.
     assert _session("--at", "dev:7420").login() == dev
     assert _session(KDIR_AT="x:1,la-2:7420").login() == prod
-    assert _session("--at", "elsewhere:7420").login() == Login()
+    assert _session("--at", "elsewhere:7420").login() == LoginSettings()
     assert _session("--at", "elsewhere:7420", "--context", "prod").login() == prod
     # The environment goes before, and a token of it before every other.
-    assert _session("--context", "dev", KDIR_TOKEN="t").login() == Login("/dev/ca.pem", token="t")
-    assert _session("--at", "x:1", KDIR_CA="/c", KDIR_TOKEN_FILE="/t").login() == Login(
+    assert _session("--context", "dev", KDIR_TOKEN="t").login() == LoginSettings(
+        "/dev/ca.pem", token="t"
+    )
+    assert _session("--at", "x:1", KDIR_CA="/c", KDIR_TOKEN_FILE="/t").login() == LoginSettings(
         "/c", token_file="/t"
     )
 
@@ -239,7 +243,7 @@ def test_a_token_in_a_file_of_one_s_own_is_taken_and_not_shown(config: Path) -> 
 @pytest.mark.parametrize("start", ["", LOGINS, 'contexts.dev.servers = ["a:1"]\n'])
 def test_an_edit_writes_who_the_user_is(config: Path, start: str) -> None:
     config.write_text(start)
-    wanted = Context("dev", ("b:2",), login=Login('/a "b"/ca.pem', "/cert", "/key"))
+    wanted = Context("dev", ("b:2",), login=LoginSettings('/a "b"/ca.pem', "/cert", "/key"))
     user_config.write_context(wanted)
     assert user_config.load_contexts().get("dev") == wanted
 
@@ -251,12 +255,16 @@ def test_a_context_says_which_other_servers_may_be_asked(config: Path, start: st
     assert user_config.load_contexts().get("la").allow == ("10.0.0.0/8", "la.example")
     user_config.write_context(Context("ny", ("ny:1",)))
     assert user_config.load_contexts().get("ny").allow is None
-    words = "--context", "la"
-    assert _session(*words).allow.refusal("11.0.0.1:7420").endswith("(10.0.0.0/8, la.example)")
-    assert _session(*words).allow.refusal("x.la.example:7420") == ""
+    arguments = "--context", "la"
+    assert (
+        _session(*arguments)
+        .allow.why_not_allowed("11.0.0.1:7420")
+        .endswith("(10.0.0.0/8, la.example)")
+    )
+    assert _session(*arguments).allow.why_not_allowed("x.la.example:7420") == ""
     # By its servers too, and the environment goes before.
     assert _session("--at", "la:1").allowed() == ("10.0.0.0/8", "la.example")
-    assert _session(*words, KDIR_ALLOW="ny.example").allowed() == ("ny.example",)
+    assert _session(*arguments, KDIR_ALLOW="ny.example").allowed() == ("ny.example",)
     assert _session("--context", "ny").allowed() is None
 
 

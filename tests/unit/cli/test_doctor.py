@@ -39,18 +39,20 @@ def test_what_is_well_is_said_to_be() -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "said"),
+    ("count", "output"),
     [
         ("acl_waiting_count", "ACLs of 1 topic, group or id needing approval or quota"),
         ("acl_refused_count", "ACLs of 1 topic, group or id rejected by Kafka"),
         ("acl_lost_count", "1 ACL of kdir's removed externally"),
     ],
 )
-def test_acls_that_are_not_as_wished_are_named(count: str, said: str) -> None:
+def test_acls_that_are_not_as_wished_are_named(count: str, output: str) -> None:
     ran = doctor(**{count: 1})
     assert ran.code == 3
     assert "all servers healthy" not in ran.err
-    assert f"/la at {AT}: {said}: kdir effective --diff /la; kdir arm /la --aspect acls" in ran.err
+    assert (
+        f"/la at {AT}: {output}: kdir effective --diff /la; kdir arm /la --aspect acls" in ran.err
+    )
 
 
 @pytest.mark.parametrize("count", ["pending_count", "missing_count", "drift_count"])

@@ -68,8 +68,8 @@ class Kdir:
         return [one.level for one in self.calls if getattr(one, "validate_only", None) is False]
 
     def __call__(self, line: str = "", *, terminal: bool = False, stdin: str = "") -> Ran:
-        words = ["--at", AT, "features", *line.split()]
-        return run(words, self.tree.transport, terminal=terminal, stdin=stdin)
+        arguments = ["--at", AT, "features", *line.split()]
+        return run(arguments, self.tree.transport, terminal=terminal, stdin=stdin)
 
 
 @pytest.fixture
@@ -93,12 +93,12 @@ def test_servers_are_shown_with_levels_and_roles(kdir: Kdir) -> None:
 
 
 @pytest.mark.parametrize(
-    ("finalised", "said"),
+    ("finalised", "output"),
     [(1, "every server supports 2: kdir features finalize"), (2, "la: level 2 is finalized\n")],
 )
-def test_what_is_to_be_done_is_said(kdir: Kdir, finalised: int, said: str) -> None:
+def test_what_is_to_be_done_is_said(kdir: Kdir, finalised: int, output: str) -> None:
     kdir.shows(finalised, MEMBERS[0])
-    assert said in kdir().err
+    assert output in kdir().err
 
 
 def test_a_plan_changes_nothing(kdir: Kdir) -> None:

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from resolver.index import job
+from resolver.index import build as job
 from resolver.index.arrow_rows import topic_batch
-from resolver.index.delta_table import IndexTable, Placed, TableState
-from resolver.index.job import BuildReport, ClusterLine, Outcome, SparkSettings
+from resolver.index.build import BuildReport, ClusterLine, Outcome, SparkSettings
+from resolver.index.delta_table import FilePlacement, IndexTable, TableState
 from resolver.index.row_schema import ClusterState, Listener
 from tests.index.fakes import page, topic
 from tests.support.command_line import run
@@ -22,7 +22,7 @@ NOW = datetime(2026, 11, 1, 12, tzinfo=UTC)
 
 @pytest.fixture
 def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Two clusters, one of which did not answer when the index was built last."""
+    """Returns two clusters, one of which did not answer when the index was built last."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     index = IndexTable(str(tmp_path / "index"))
     monkeypatch.setenv("KDIR_INDEX", index.location)
@@ -31,7 +31,7 @@ def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     ny = ClusterState("kc-ny", "ny", "/ny", listeners=listeners, as_of=NOW, revision=9)
     ny = ny.silent(NOW + timedelta(hours=1), "connection refused")
     placed = [
-        Placed(index.write(state.cluster_id, [topic_batch(page(*topics))]), state)
+        FilePlacement(index.write(state.cluster_id, [topic_batch(page(*topics))]), state)
         for state, topics in (
             (la, [topic("/la/clicks", owner="search"), topic("/la/orders", drift_count=2)]),
             (ny, [topic("/ny/clicks")]),
@@ -86,7 +86,7 @@ def test_find_says_what_a_limit_cut_off(table: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "words",
+    "arguments",
     [
         ["find", "x", "--table", "/nowhere/at/all"],
         ["find", "x", "--cluster", "nosuch"],
@@ -98,8 +98,8 @@ def test_find_says_what_a_limit_cut_off(table: str) -> None:
         ["index", "tidy"],
     ],
 )
-def test_wrong_words_are_2(table: str, words: list[str]) -> None:
-    ran = run(words)
+def test_wrong_words_are_2(table: str, arguments: list[str]) -> None:
+    ran = run(arguments)
     assert ran.code == 2
     assert ran.err.startswith("error: ")
 
@@ -133,12 +133,12 @@ def test_build_says_what_became_of_each_cluster(
         return BuildReport(table, 3, lines, 1.5)
 
     monkeypatch.setattr(job, "build", build)
-    words = ["--at", "h:1", "index", "build", "--full", "--master", "local[1]", "--conf", "a=b"]
-    ran = run(words)
+    arguments = ["--at", "h:1", "index", "build", "--full", "--master", "local[1]", "--conf", "a=b"]
+    ran = run(arguments)
     assert ran.code == 3
     assert ran.lines == ["/la\tla\t2\tread\t", "/ny\tny\t1\tstale\tno answer"]
     assert ran.err == (
         f"3 topics in {table}, version 3, after 1.5s\nnot read: /ny (ny): no answer\n"
     )
     assert asked == [(("h:1",), table, SparkSettings("local[1]", {"a": "b"}), True)]
-    assert [one["outcome"] for one in run([*words, "-o", "json"]).objects] == ["read", "stale"]
+    assert [one["outcome"] for one in run([*arguments, "-o", "json"]).objects] == ["read", "stale"]

@@ -53,12 +53,12 @@ def acts_on_a_terminal(character: str) -> bool:
     return character != "\n" and (unicodedata.category(character) in {"Cc", "Cf", "Zl", "Zp", "Cs"})
 
 
-def ran(words: list[str], text: str, *, terminal: bool = False) -> Ran:
+def ran(arguments: list[str], text: str, *, terminal: bool = False) -> Ran:
     transport, endpoint = hostile_transport(text)
-    return run(["--at", endpoint, *words], transport, terminal=terminal)
+    return run(["--at", endpoint, *arguments], transport, terminal=terminal)
 
 
-@pytest.mark.parametrize("words", READS, ids=" ".join)
+@pytest.mark.parametrize("arguments", READS, ids=" ".join)
 @settings(
     max_examples=15,
     deadline=None,
@@ -66,11 +66,11 @@ def ran(words: list[str], text: str, *, terminal: bool = False) -> Ran:
 )
 @given(text=texts())
 @example(text=_NASTY)
-def test_it_reaches_no_terminal(words: list[str], text: str) -> None:
-    mild = ran(words, "x" * len(text))
+def test_it_reaches_no_terminal(arguments: list[str], text: str) -> None:
+    mild = ran(arguments, "x" * len(text))
     assert mild.code != 2, mild.err
     for form, terminal in (("", False), ("", True), ("table", False), ("name", False)):
-        asked = [*words, "-o", form] if form else words
+        asked = [*arguments, "-o", form] if form else arguments
         found, plain = (ran(asked, one, terminal=terminal) for one in (text, "x" * len(text)))
         for stream in (found.out, found.err):
             shown = stream if terminal else stream.replace("\t", "")
@@ -82,7 +82,7 @@ def test_it_reaches_no_terminal(words: list[str], text: str) -> None:
         assert [line.count("\t") for line in found.out.split("\n")] == columns
 
 
-@pytest.mark.parametrize("words", READS, ids=" ".join)
+@pytest.mark.parametrize("arguments", READS, ids=" ".join)
 @settings(
     max_examples=5,
     deadline=None,
@@ -90,24 +90,24 @@ def test_it_reaches_no_terminal(words: list[str], text: str) -> None:
 )
 @given(text=texts())
 @example(text=_NASTY)
-def test_json_is_ascii_and_yaml_is_plain(words: list[str], text: str) -> None:
-    as_json = ran([*words, "-o", "json"], text).out
+def test_json_is_ascii_and_yaml_is_plain(arguments: list[str], text: str) -> None:
+    as_json = ran([*arguments, "-o", "json"], text).out
     assert as_json.isascii()
     assert all(json.loads(line) is not None for line in as_json.splitlines())
-    as_yaml = ran([*words, "-o", "yaml"], text).out
+    as_yaml = ran([*arguments, "-o", "yaml"], text).out
     assert not [one for one in as_yaml if acts_on_a_terminal(one)]
     assert list(yaml.safe_load_all(as_yaml)) is not None
 
 
 def test_every_verb_that_reads_is_tried() -> None:
-    tried = {words[0] for words in READS}
+    tried = {arguments[0] for arguments in READS}
     reading = set(GROUPS["Read"])
     # These follow a stream without an end, or read the index, which is no server's.
     assert reading - tried <= {"watch", "find"}
 
 
 _WRITERS = {"output.py"}
-_OWN_WORDS = {"main.py": {"overview", "verb_help", "_version"}}
+_OWN_FIELDS = {"main.py": {"overview", "verb_help", "_version"}}
 
 
 def test_only_one_place_prints() -> None:
@@ -121,8 +121,8 @@ def test_only_one_place_prints() -> None:
                 continue
             match node.func:
                 case ast.Name(id="print"):
-                    words = {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
-                    if not words & _OWN_WORDS.get(file.name, set()):
+                    arguments = {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
+                    if not arguments & _OWN_FIELDS.get(file.name, set()):
                         found.append(f"{file.name}:{node.lineno}: print")
                 case ast.Attribute(attr="write" | "writelines", value=ast.Attribute(attr=stream)):
                     if stream in {"stdout", "stderr"}:

@@ -9,7 +9,7 @@ from resolver.cli.policy_arguments import field_of
 
 
 @pytest.mark.parametrize(
-    ("key", "said"),
+    ("key", "output"),
     [
         ("owener", "did you mean owner"),
         ("retentionms", r"did you mean retention\.ms"),
@@ -21,6 +21,6 @@ from resolver.cli.policy_arguments import field_of
         ("", "is no key"),
     ],
 )
-def test_an_unknown_key_names_the_nearest(key: str, said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+def test_an_unknown_key_names_the_nearest(key: str, output: str) -> None:
+    with pytest.raises(UsageError, match=output):
         field_of(key, "set")

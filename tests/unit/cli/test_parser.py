@@ -31,8 +31,8 @@ def _verb(**changes: object) -> Verb:
     return Verb(**(settings | changes))  # type: ignore[arg-type]
 
 
-def _parse(*words: str, **changes: object) -> Arguments:
-    return parse(_verb(**changes), words)
+def _parse(*arguments: str, **changes: object) -> Arguments:
+    return parse(_verb(**changes), arguments)
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_an_option_takes_the_next_word_whatever_it_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "complaint"),
+    ("arguments", "complaint"),
     [
         (["/a", "--lnog"], "unknown option --lnog; did you mean --long?"),
         (["/a", "-x"], "unknown option -x"),
@@ -94,9 +94,9 @@ def test_an_option_takes_the_next_word_whatever_it_is() -> None:
         ([], "PATH is required: a path"),
     ],
 )
-def test_what_does_not_fit_is_named(words: list[str], complaint: str) -> None:
+def test_what_does_not_fit_is_named(arguments: list[str], complaint: str) -> None:
     with pytest.raises(UsageError) as caught:
-        _parse(*words)
+        _parse(*arguments)
     assert caught.value.message == complaint
     assert caught.value.verb == "try"
 
@@ -163,7 +163,7 @@ def test_a_raw_verb_hands_its_words_on() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "expected"),
+    ("arguments", "expected"),
     [
         (["ls", "-l", "/"], ([], "ls", ["-l", "/"])),
         (["--at", "h:1", "ls", "/"], (["--at", "h:1"], "ls", ["/"])),
@@ -173,9 +173,9 @@ def test_a_raw_verb_hands_its_words_on() -> None:
     ],
 )
 def test_options_may_stand_before_the_verb(
-    words: list[str], expected: tuple[list[str], str, list[str]]
+    arguments: list[str], expected: tuple[list[str], str, list[str]]
 ) -> None:
-    assert split_verb(words) == expected
+    assert split_verb(arguments) == expected
 
 
 def test_an_unknown_option_before_the_verb_is_named() -> None:

@@ -8,7 +8,7 @@ import json
 from kdir.v1 import access_pb2, entry_pb2, policies_pb2
 
 from resolver.cli.output import Output
-from resolver.cli.plan_output import show_change
+from resolver.cli.plan_output import print_change_plan
 from tests.support.command_line import Terminal
 
 READ, DESCRIBE, ALL = (
@@ -62,7 +62,7 @@ PLAN = access_pb2.ChangePlan(
 
 def shown(form: str = "", *, terminal: bool = False) -> tuple[str, str]:
     out, err = (Terminal(), Terminal()) if terminal else (io.StringIO(), io.StringIO())
-    show_change(Output(form, stdout=out, stderr=err, environ={"NO_COLOR": "1"}), PLAN)
+    print_change_plan(Output(form, stdout=out, stderr=err, environ={"NO_COLOR": "1"}), PLAN)
     return out.getvalue(), err.getvalue()
 
 
@@ -117,7 +117,7 @@ def test_json_is_one_object_in_the_words_of_the_contract() -> None:
 
 def test_a_server_that_says_no_more_changed_nothing_either() -> None:
     out, err = io.StringIO(), io.StringIO()
-    show_change(Output(stdout=out, stderr=err), access_pb2.ChangePlan())
+    print_change_plan(Output(stdout=out, stderr=err), access_pb2.ChangePlan())
     assert (out.getvalue(), err.getvalue()) == ("", "dry run\n")
 
 
@@ -125,6 +125,6 @@ def test_who_would_be_locked_out_is_told() -> None:
     plan = access_pb2.ChangePlan(locks_out=True)
     plan.entries.directories = 1
     out, err = io.StringIO(), io.StringIO()
-    show_change(Output("", stdout=out, stderr=err, environ={}), plan)
+    print_change_plan(Output("", stdout=out, stderr=err, environ={}), plan)
     assert "you would lose the right to reopen it" in err.getvalue()
     assert "--yes" in err.getvalue()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from kdir.v1 import admin_pb2
 
-from resolver.cli.progress import told
+from resolver.cli.large_changes import progress_text
 
 STARTED = 1_800_000_000_000
 
@@ -39,4 +39,4 @@ def delete(**fields: object) -> admin_pb2.Progress:
     ],
 )
 def test_how_far_a_change_is(progress: admin_pb2.Progress, seconds: float, text: str) -> None:
-    assert told(progress, STARTED / 1000 + seconds) == text
+    assert progress_text(progress, STARTED / 1000 + seconds) == text

@@ -49,8 +49,8 @@ class Kdir:
         }
 
     def __call__(self, line: str, *, at: str = "/", terminal: bool = False, stdin: str = "") -> Ran:
-        words = ["--at", self._at[at], *line.split()]
-        return run(words, self.tree.transport, terminal=terminal, stdin=stdin)
+        arguments = ["--at", self._at[at], *line.split()]
+        return run(arguments, self.tree.transport, terminal=terminal, stdin=stdin)
 
 
 # -- ls ------------------------------------------------------------------------------------------

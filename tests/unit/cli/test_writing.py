@@ -32,11 +32,11 @@ class Kdir:
         self.calls: list[Any] = []
         self.answers: dict[str, Any] = {}
 
-    def __call__(self, *words: str, terminal: bool = False, stdin: str = "") -> Ran:
+    def __call__(self, *arguments: str, terminal: bool = False, stdin: str = "") -> Ran:
         owner = self.tree.deepest(_root())
         assert owner is not None
         self.tree.transport.serve(AT, answering(self.answers, owner.answer, self.calls))
-        return run(["--at", AT, *words], self.tree.transport, terminal=terminal, stdin=stdin)
+        return run(["--at", AT, *arguments], self.tree.transport, terminal=terminal, stdin=stdin)
 
     @property
     def asked(self) -> Any:
@@ -194,7 +194,7 @@ def test_no_host_is_not_every_host(kdir: Kdir, verb: str, host: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "words",
+    "arguments",
     [
         ["create", "/a/"],
         ["create", "/a", "/b", "--physical", "x"],
@@ -215,8 +215,8 @@ def test_no_host_is_not_every_host(kdir: Kdir, verb: str, host: str) -> None:
         ["rm", "/search"],
     ],
 )
-def test_what_makes_no_sense_is_2_and_changes_nothing(kdir: Kdir, words: list[str]) -> None:
-    ran = kdir(*words)
+def test_what_makes_no_sense_is_2_and_changes_nothing(kdir: Kdir, arguments: list[str]) -> None:
+    ran = kdir(*arguments)
     assert ran.code == 2
     assert ran.err.startswith("error: ")
     assert kdir.calls == []
@@ -531,7 +531,7 @@ def test_contexts_are_listed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "words",
+    "arguments",
     [
         ["context", "use"],
         ["context", "use", "nosuch"],
@@ -542,26 +542,26 @@ def test_contexts_are_listed(tmp_path: Path) -> None:
         ["context", "drop", "a"],
     ],
 )
-def test_wrong_words_about_contexts(words: list[str]) -> None:
-    assert run(words).code == 2
+def test_wrong_words_about_contexts(arguments: list[str]) -> None:
+    assert run(arguments).code == 2
 
 
 # -- a directory closed to oneself -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("words", "method"),
+    ("arguments", "method"),
     [
         (["set", "/d", "closed=true"], "DirectoryService.UpdateEntry"),
         (["mkdir", "--closed", "/d"], "DirectoryService.CreateEntry"),
     ],
 )
-def test_closing_it_to_oneself_takes_a_yes(kdir: Kdir, words: list[str], method: str) -> None:
+def test_closing_it_to_oneself_takes_a_yes(kdir: Kdir, arguments: list[str], method: str) -> None:
     kdir.answers[method] = LocksOut("closing /d would lock User:ana out")
-    refused = kdir(*words)
+    refused = kdir(*arguments)
     assert refused.code == 5
     assert "(LOCKS_OUT)" in refused.err
     assert "--yes" in refused.err
     assert not kdir.asked.allow_lock_out
-    kdir(*words, "--yes")
+    kdir(*arguments, "--yes")
     assert kdir.asked.allow_lock_out

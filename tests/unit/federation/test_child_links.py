@@ -15,11 +15,11 @@ from typing import Final, cast
 import pytest
 from kdir.v1 import federation_pb2
 
-from directory.federation.child_facts import below_rows, below_writes
-from directory.federation.child_links import Children
-from directory.federation.facts import TableRow
+from directory.federation.child_links import ChildLinks
+from directory.federation.child_state import below_rows, below_writes
 from directory.federation.federation_state import unix_ms
 from directory.federation.link_records import BELOW
+from directory.federation.parent_state import TableRow
 from directory.namespace.command import CreateMount
 from directory.server.cluster import Cluster
 from directory.server.config import ServerConfig
@@ -43,7 +43,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     made = Cluster.open(config)
     made.start()
     eventually(lambda: made.replica.state is ReplicaState.SERVING)
-    made.writer.execute(CreateMount(path=path("/la"), cluster_id=CHILD))
+    made.writer.commit_command(CreateMount(path=path("/la"), cluster_id=CHILD))
     yield made
     made.stop()
 
@@ -72,8 +72,8 @@ class Writing:
 class Link:
     """A link that a child holds, and what came over it."""
 
-    def __init__(self, children: Children) -> None:
-        self._said: queue.SimpleQueue[federation_pb2.LinkRequest | threading.Event | None] = (
+    def __init__(self, children: ChildLinks) -> None:
+        self._reported: queue.SimpleQueue[federation_pb2.LinkRequest | threading.Event | None] = (
             queue.SimpleQueue()
         )
         self.responses: list[federation_pb2.LinkResponse] = []
@@ -82,11 +82,11 @@ class Link:
         self._thread.start()
 
     def _receive(self) -> None:
-        served = self._children.serve(HELLO, self._requests(), lambda: self._said.put(None))
+        served = self._children.serve(HELLO, self._requests(), lambda: self._reported.put(None))
         self.responses.extend(served)
 
     def _requests(self) -> Iterator[federation_pb2.LinkRequest]:
-        while (one := self._said.get()) is not None:
+        while (one := self._reported.get()) is not None:
             if isinstance(one, threading.Event):
                 one.set()
             else:
@@ -95,19 +95,19 @@ class Link:
     def wait(self) -> None:
         """Until what was sent so far is received."""
         received = threading.Event()
-        self._said.put(received)
+        self._reported.put(received)
         assert received.wait(60)
 
     def report(self, *rows: federation_pb2.MountRow) -> None:
-        self._said.put(
+        self._reported.put(
             federation_pb2.LinkRequest(mounts_below=federation_pb2.MountTable(rows=rows))
         )
 
     def beat(self) -> None:
-        self._said.put(federation_pb2.LinkRequest(heartbeat=federation_pb2.Heartbeat()))
+        self._reported.put(federation_pb2.LinkRequest(heartbeat=federation_pb2.Heartbeat()))
 
     @property
-    def stands(self) -> bool:
+    def existing(self) -> bool:
         return self._thread.is_alive()
 
     @property
@@ -115,7 +115,7 @@ class Link:
         return sum(one.HasField("heartbeat") for one in list(self.responses))
 
     def close(self) -> None:
-        self._said.put(None)
+        self._reported.put(None)
         self._thread.join(60)
 
 
@@ -137,10 +137,10 @@ def children_of(
     writing: Writing,
     heartbeat_seconds: float,
     clock: Callable[[], float] = time.monotonic,
-) -> Children:
+) -> ChildLinks:
     member = replace(cluster._member(), heartbeat_seconds=heartbeat_seconds)
     writer = cast("Writer", writing)
-    return Children(cluster.federation, cluster.replica, writer, member, clock)
+    return ChildLinks(cluster.federation, cluster.replica, writer, member, clock)
 
 
 def test_heartbeats_go_on_while_what_a_child_reported_is_committed(cluster: Cluster) -> None:
@@ -159,11 +159,11 @@ def test_heartbeats_go_on_while_what_a_child_reported_is_committed(cluster: Clus
             return link.beats >= before + 20
 
         assert eventually(has_beaten)
-        assert link.stands
+        assert link.existing
         assert not writing.sizes
         writing.go_on.set()
         assert eventually(lambda: below_rows(cluster.replica.snapshot, CHILD))
-        assert link.stands
+        assert link.existing
     finally:
         writing.go_on.set()
         link.close()
@@ -197,17 +197,17 @@ def test_after_a_link_was_lost_the_newest_words_of_it_are_handed_on(cluster: Clu
     """Another server of the cluster may have held it since, and have kept what is newer."""
     now = unix_ms()
 
-    def said(number: int, seconds_ago: int, **fields: object) -> TableRow:
+    def output(number: int, seconds_ago: int, **fields: object) -> TableRow:
         made = row(number)
         made.MergeFrom(federation_pb2.MountRow(**fields))  # type: ignore[arg-type]
         return TableRow(made, now - 1000 * seconds_ago)
 
     federation = cluster.federation
-    federation.heard(CHILD, 0, linked=True)
-    received = [said(1, 60, topic_count=1), said(2, 10, topic_count=2), said(3, 10)]
-    federation.hear_below(CHILD, received)
-    federation.heard(CHILD, 0, linked=False)
-    kept = [said(1, 30, topic_count=10), said(2, 40, topic_count=20), said(3, 40)]
+    federation.note_child_contact(CHILD, 0, linked=True)
+    received = [output(1, 60, topic_count=1), output(2, 10, topic_count=2), output(3, 10)]
+    federation.receive_mounts_below(CHILD, received)
+    federation.note_child_contact(CHILD, 0, linked=False)
+    kept = [output(1, 30, topic_count=10), output(2, 40, topic_count=20), output(3, 40)]
     kept[2].row.cluster_id = "kc-another"
     cluster.writer.put_facts(below_writes(cluster.replica.snapshot, CHILD, kept, now))
     for rows in (federation.rows_below(), federation.rows_everywhere()):
@@ -218,5 +218,5 @@ def test_after_a_link_was_lost_the_newest_words_of_it_are_handed_on(cluster: Clu
             "/la/3": 0,
         }
         assert found["/la/3"].row.cluster_id == "kc-another"
-        ages = {mount: round((now - one.word_ms) / 1000) for mount, one in found.items()}
+        ages = {mount: round((now - one.owner_time_ms) / 1000) for mount, one in found.items()}
         assert ages == {"/la/1": 30, "/la/2": 10, "/la/3": 40}

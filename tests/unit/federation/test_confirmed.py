@@ -12,7 +12,7 @@ import pytest
 from kdir.v1 import federation_pb2, federation_pb2_grpc
 
 from deploy.local.ports import LOOPBACK
-from directory.federation import facts
+from directory.federation import parent_state
 from directory.server.cluster import Cluster
 from directory.server.config import Limits, ServerConfig
 from resolver.path import Path as Path_
@@ -92,21 +92,23 @@ def child_of(address: str, store: str) -> Cluster:
 def test_a_parent_that_only_welcomes_confirms_nothing(
     parent: tuple[_Parent, str], tmp_path: Path
 ) -> None:
-    said, address = parent
+    output, address = parent
     cluster = child_of(address, f"sqlite:///{tmp_path / 'a.sqlite'}")
     try:
         eventually(lambda: cluster.link_status().linked)
         assert cluster.unconfirmed_seconds() is None
-        said.hands_down = False
-        eventually(lambda: said.links >= 4)
+        output.hands_down = False
+        eventually(lambda: output.links >= 4)
         assert eventually(lambda: (cluster.unconfirmed_seconds() or 0.0) > 4, 60)
         assert not cluster.link_status().linked
-        kept = facts.heard_of(cluster.replica.snapshot)
+        kept = parent_state.parent_contact(cluster.replica.snapshot)
         assert kept is not None
-        links = said.links
-        eventually(lambda: said.links >= links + 2)
-        assert facts.heard_of(cluster.replica.snapshot) == kept, "nor is it kept that it did"
-        said.hands_down = True
+        links = output.links
+        eventually(lambda: output.links >= links + 2)
+        assert parent_state.parent_contact(cluster.replica.snapshot) == kept, (
+            "nor is it kept that it did"
+        )
+        output.hands_down = True
         assert eventually(lambda: cluster.unconfirmed_seconds() is None)
     finally:
         cluster.stop()
@@ -115,8 +117,8 @@ def test_a_parent_that_only_welcomes_confirms_nothing(
 def test_a_table_of_a_thousand_costs_no_link_and_comes_after_what_is_inherited(
     parent: tuple[_Parent, str], store: str
 ) -> None:
-    said, address = parent
-    said.rows = [
+    output, address = parent
+    output.rows = [
         federation_pb2.MountRow(mount=f"/m{one}", cluster_id=f"kc-{one}", epoch=1)
         for one in range(1_000)
     ]
@@ -124,9 +126,9 @@ def test_a_table_of_a_thousand_costs_no_link_and_comes_after_what_is_inherited(
     try:
         eventually(lambda: cluster.link_status().linked, 60)
         assert eventually(
-            lambda: len(list(facts.table_rows(cluster.replica.snapshot))) == 1_000, 60
+            lambda: len(list(parent_state.table_rows(cluster.replica.snapshot))) == 1_000, 60
         )
-        assert facts.is_known(cluster.replica.snapshot)
-        assert said.links == 1
+        assert parent_state.is_inherited_readable(cluster.replica.snapshot)
+        assert output.links == 1
     finally:
         cluster.stop()

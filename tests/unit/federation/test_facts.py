@@ -9,10 +9,10 @@ import pytest
 from kdir.v1 import federation_pb2
 
 from directory.access.grant import Grant, Operation, Permission
-from directory.federation import child_facts, facts
+from directory.federation import child_state, parent_state
 from directory.namespace import keys
 from directory.namespace.snapshot import Snapshot
-from directory.store.base import Put, Remove
+from directory.store.base import Delete, Put
 from directory.wire.entry_codec import ProtoCodec
 from directory.wire.grant_messages import grant_to_proto
 from resolver.errors import NotReady
@@ -30,7 +30,7 @@ def holding(rows: Mapping[bytes, bytes]) -> Snapshot:
     return Snapshot.load(ProtoCodec(), "i", 1, [sorted(rows.items())])
 
 
-def said(message: federation_pb2.Welcome | federation_pb2.MountRow) -> bytes:
+def output(message: federation_pb2.Welcome | federation_pb2.MountRow) -> bytes:
     return TIME + message.SerializeToString()
 
 
@@ -42,22 +42,22 @@ def row(mount: str) -> federation_pb2.MountRow:
     return federation_pb2.MountRow(mount=mount, cluster_id="kc-ny")
 
 
-@pytest.mark.parametrize("value", [*NONSENSE, said(welcome("no path"))])
+@pytest.mark.parametrize("value", [*NONSENSE, output(welcome("no path"))])
 def test_S21_an_unreadable_welcome_is_none_and_the_next_one_is_kept(value: bytes) -> None:
     snapshot = holding({keys.PARENT: value})
-    assert facts.position_of(snapshot, CONFIGURED) == facts.Position(CONFIGURED)
-    assert facts.ancestors(snapshot, 0) == []
-    (kept,) = facts.welcome_writes(snapshot, welcome(), 1)
-    assert kept == Put(keys.PARENT, said(welcome()))
+    assert parent_state.position_of(snapshot, CONFIGURED) == parent_state.Position(CONFIGURED)
+    assert parent_state.ancestors(snapshot, 0) == []
+    (kept,) = parent_state.welcome_writes(snapshot, welcome(), 1)
+    assert kept == Put(keys.PARENT, output(welcome()))
 
 
 @pytest.mark.parametrize("value", [*NONSENSE, NO_PATH])
 def test_S21_an_unreadable_row_of_the_mount_table_is_left_out_and_replaced(value: bytes) -> None:
     bad, good = keys.mount_row_key("/bad"), keys.mount_row_key("/ny")
-    snapshot = holding({bad: value, good: said(row("/ny"))})
-    assert [one.mount for one in facts.table_rows(snapshot)] == [path("/ny")]
-    (gone,) = facts.table_writes(snapshot, [facts.TableRow(row("/ny"), 1)])
-    assert gone == Remove(bad)
+    snapshot = holding({bad: value, good: output(row("/ny"))})
+    assert [one.mount for one in parent_state.table_rows(snapshot)] == [path("/ny")]
+    (gone,) = parent_state.table_writes(snapshot, [parent_state.TableRow(row("/ny"), 1)])
+    assert gone == Delete(bad)
 
 
 @pytest.mark.parametrize("value", NONSENSE[1:])
@@ -65,29 +65,35 @@ def test_S21_what_cannot_be_read_of_a_child_is_as_if_it_never_linked(value: byte
     child = keys.child_key("kc-child")
     odd = keys.CHILD + b"\xff"
     snapshot = holding({child: value, odd: value, BELOW: value, LINKED: value})
-    assert child_facts.child_hello(snapshot, "kc-child") in (None, (federation_pb2.Hello(), 255))
-    assert child_facts.below_rows(snapshot, "kc-child") == []
-    assert child_facts.link_of(snapshot, "kc-child") is not None
+    assert child_state.child_hello(snapshot, "kc-child") in (None, (federation_pb2.Hello(), 255))
+    assert child_state.below_rows(snapshot, "kc-child") == []
+    assert child_state.link_of(snapshot, "kc-child") is not None
     hello = federation_pb2.Hello(cluster_id="kc-child")
-    assert [one.key for one in child_facts.child_writes(snapshot, hello, 1)] == [child]
-    below = [facts.TableRow(row("/la/x"), 1)]
-    assert [one.key for one in child_facts.below_writes(snapshot, "kc-child", below, 1)] == [BELOW]
-    assert child_facts.forget_writes(snapshot, {"kc-child"}) == (Remove(odd),)
+    assert [one.key for one in child_state.child_writes(snapshot, hello, 1)] == [child]
+    below = [parent_state.TableRow(row("/la/x"), 1)]
+    assert [one.key for one in child_state.below_writes(snapshot, "kc-child", below, 1)] == [BELOW]
+    assert child_state.forget_writes(snapshot, {"kc-child"}) == (Delete(odd),)
 
 
 def test_S21_a_mount_below_a_child_that_is_no_path_is_left_out() -> None:
     table = federation_pb2.MountTable(rows=[row("no path"), row("/la/x")])
     snapshot = holding({BELOW: TIME + table.SerializeToString()})
-    assert [one.mount for one in child_facts.below_rows(snapshot, "kc-child")] == [path("/la/x")]
+    assert [one.mount for one in child_state.below_rows(snapshot, "kc-child")] == [path("/la/x")]
 
 
 def test_S21_inherited_words_that_cannot_be_read_are_not_nothing() -> None:
-    snapshot = holding({keys.INHERITED: NONSENSE[-1], keys.PARENT: said(welcome())})
-    for read in (facts.inherited_levels, facts.inherited_policies, facts.inherited_origins):
+    snapshot = holding({keys.INHERITED: NONSENSE[-1], keys.PARENT: output(welcome())})
+    for read in (
+        parent_state.inherited_levels,
+        parent_state.inherited_policies,
+        parent_state.inherited_origins,
+    ):
         with pytest.raises(NotReady, match="inherited policies are unreadable"):
             read(snapshot)
-    assert facts.ancestors(snapshot, 0) == []
-    kept, marked = facts.inherited_writes(snapshot, federation_pb2.Inherited(incarnation="i"), 1)
+    assert parent_state.ancestors(snapshot, 0) == []
+    kept, marked = parent_state.inherited_writes(
+        snapshot, federation_pb2.Inherited(incarnation="i"), 1
+    )
     assert (kept.key, marked.key) == (keys.INHERITED, keys.GRANTS_MARK)
 
 
@@ -98,8 +104,8 @@ def test_only_what_changes_somebodys_rights_above_is_marked_as_a_change_of_grant
 
     before = holding({keys.INHERITED: TIME + inherited("ana").SerializeToString()})
 
-    def marks(said: federation_pb2.Inherited) -> bool:
-        written = [one.key for one in facts.inherited_writes(before, said, 1)]
+    def marks(output: federation_pb2.Inherited) -> bool:
+        written = [one.key for one in parent_state.inherited_writes(before, output, 1)]
         assert keys.INHERITED in written
         return keys.GRANTS_MARK in written
 
@@ -111,5 +117,5 @@ def test_only_what_changes_somebodys_rights_above_is_marked_as_a_change_of_grant
 
 
 def test_S21_a_reason_that_is_no_text_still_says_that_it_is_unmounted() -> None:
-    snapshot = holding({facts.UNMOUNTED_KEY: b"\xffgone"})
-    assert facts.position_of(snapshot, CONFIGURED).unmounted == "\ufffdgone"
+    snapshot = holding({parent_state.UNMOUNTED_KEY: b"\xffgone"})
+    assert parent_state.position_of(snapshot, CONFIGURED).unmounted == "\ufffdgone"

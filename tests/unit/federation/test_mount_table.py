@@ -12,7 +12,7 @@ from tests.support.trees import path
 
 
 def table(*mounts: str) -> MountTable[str]:
-    return MountTable.of((path(one), one) for one in mounts)
+    return MountTable.from_rows((path(one), one) for one in mounts)
 
 
 def test_the_deepest_mount_owns_a_path() -> None:
@@ -38,7 +38,7 @@ def test_a_mount_at_the_root_owns_the_rest() -> None:
 
 
 def test_a_value_may_be_none() -> None:
-    known = MountTable.of([(path("/la"), None)])
+    known = MountTable.from_rows([(path("/la"), None)])
     assert path("/la") in known
     assert known.deepest(path("/la/x")) == (path("/la"), None)
 
@@ -81,7 +81,7 @@ def test_removing_what_is_not_mounted_says_so() -> None:
 def test_a_chain_of_a_thousand_mounts() -> None:
     # HDFS's testMountTableScalability; longer than any path, but the table does not mind.
     segments = tuple(f"dir{number}" for number in range(1000))
-    known = MountTable.of((Path(segments[:length]), length) for length in range(1, 1001))
+    known = MountTable.from_rows((Path(segments[:length]), length) for length in range(1, 1001))
     assert len(known) == 1000
     assert known.children(ROOT) == ("dir0",)
     assert known.deepest(Path((*segments, "x"))) == (Path(segments), 1000)
@@ -100,7 +100,7 @@ class CountingMap(dict[str, object]):
 
 def test_a_hundred_thousand_mounts_are_looked_at_one_way_only() -> None:
     # Flat by construction, not by the clock: a look-up asks one map per segment of the path.
-    known = MountTable.of((Path((f"m{number}",)), number) for number in range(100_000))
+    known = MountTable.from_rows((Path((f"m{number}",)), number) for number in range(100_000))
     assert len(known) == 100_000
     assert len(known.children(ROOT) or ()) == 100_000
     counted = replace(known._root, children=CountingMap(known._root.children))  # type: ignore[arg-type]

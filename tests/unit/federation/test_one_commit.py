@@ -14,14 +14,14 @@ import pytest
 from kdir.v1 import federation_pb2, federation_pb2_grpc
 
 from deploy.local.ports import LOOPBACK
-from directory.federation import facts
-from directory.federation.inherited import parent_of, read_inherited
+from directory.federation import parent_state
+from directory.federation.inherited_records import parent_of, read_inherited
 from directory.namespace import keys
 from directory.namespace.snapshot import Snapshot
 from directory.server.cluster import Cluster
 from directory.server.config import Limits, ServerConfig
 from directory.store.base import Put
-from directory.store.replica import Applied
+from directory.store.replica import AppliedCommit
 from directory.wire.entry_codec import ProtoCodec
 from resolver.errors import NotReady
 from resolver.path import Path as Path_
@@ -39,12 +39,12 @@ class ScriptedParent(federation_pb2_grpc.FederationServiceServicer):
         self.address = f"{LOOPBACK}:{self._server.add_insecure_port(f'{LOOPBACK}:0')}"
         self.first: list[federation_pb2.LinkResponse] = []
         self.links = 0
-        self._said: queue.SimpleQueue[federation_pb2.LinkResponse] = queue.SimpleQueue()
+        self._reported: queue.SimpleQueue[federation_pb2.LinkResponse] = queue.SimpleQueue()
         self._ended = threading.Event()
         self._server.start()
 
     def say(self, **fields: Any) -> None:
-        self._said.put(federation_pb2.LinkResponse(**fields))
+        self._reported.put(federation_pb2.LinkResponse(**fields))
 
     def stop(self) -> None:
         self._ended.set()
@@ -58,7 +58,7 @@ class ScriptedParent(federation_pb2_grpc.FederationServiceServicer):
         yield from list(self.first)
         while not self._ended.is_set() and context.is_active():
             try:
-                yield self._said.get(timeout=0.05)
+                yield self._reported.get(timeout=0.05)
             except queue.Empty:
                 yield federation_pb2.LinkResponse(heartbeat=federation_pb2.Heartbeat())
 
@@ -84,7 +84,7 @@ def inherited(level: str, mount: str = "", epoch: int = 0) -> federation_pb2.Inh
 
 
 def kept(snapshot: Snapshot) -> tuple[str, str, int]:
-    """Mount, the mount that the inherited is of, and how many levels that has."""
+    """Mounts, the mount that the inherited is of, and how many levels that has."""
     parent, inherits = parent_of(snapshot), read_inherited(snapshot)
     if inherits is None:
         return ("" if parent is None else parent[0].mount, "", 0)
@@ -109,7 +109,7 @@ class Child:
         self.cluster.replica.subscribe(self._applied)
         self.cluster.start()
 
-    def _applied(self, applied: Applied) -> None:
+    def _applied(self, applied: AppliedCommit) -> None:
         now = kept(applied.after)
         if not self.trees or self.trees[-1] != now:
             self.trees.append(now)
@@ -158,7 +158,7 @@ def test_a_mount_waits_for_what_is_inherited_there_and_so_does_the_table(
     assert child.cluster.mount == Path_.parse("/a")
     parent.say(inherited=inherited("/two", "/b", 2))
     eventually(lambda: child.holds("/b"))
-    eventually(lambda: list(facts.table_rows(child.cluster.replica.snapshot)))
+    eventually(lambda: list(parent_state.table_rows(child.cluster.replica.snapshot)))
     assert child.trees == [("", "", 0), ("/a", "/a", 1), ("/b", "/b", 1)]
     # Where no level is another, the mount is.
     parent.say(remounted=welcome("/c", 3))
@@ -177,9 +177,9 @@ def test_a_parent_that_was_restored_mounts_by_what_it_hands_down_now(
     assert child.trees == [("", "", 0), ("/a", "/a", 1)]
     parent.say(inherited=inherited("/two", mount, epoch))
     eventually(lambda: child.holds(mount))
-    said = parent_of(child.cluster.replica.snapshot)
-    assert said is not None
-    assert said[0].incarnation == "j"
+    output = parent_of(child.cluster.replica.snapshot)
+    assert output is not None
+    assert output[0].incarnation == "j"
 
 
 def test_a_large_word_and_the_mount_change_in_the_transaction_that_names_its_parts(
@@ -239,10 +239,10 @@ def test_rows_of_two_mounts_are_not_ready() -> None:
         keys.INHERITED: time + inherited("/one", "/a", 1).SerializeToString(),
     }
     snapshot = Snapshot.load(ProtoCodec(), "i", 1, [sorted(rows.items())])
-    assert facts.is_spoiled(snapshot)
+    assert parent_state.is_inherited_corrupt(snapshot)
     with pytest.raises(NotReady):
-        facts.inherited_access(snapshot)
+        parent_state.inherited_access(snapshot)
     with pytest.raises(NotReady):
-        facts.inherited_policies(snapshot)
+        parent_state.inherited_policies(snapshot)
     now = snapshot.apply(2, (Put(keys.PARENT, time + welcome("/a", 1).SerializeToString()),))
-    assert facts.inherited_access(now) == ()
+    assert parent_state.inherited_access(now) == ()

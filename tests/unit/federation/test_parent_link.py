@@ -14,14 +14,14 @@ import pytest
 from kdir.v1 import federation_pb2, federation_pb2_grpc
 
 from deploy.local.ports import LOOPBACK
-from directory.federation import facts
+from directory.federation import parent_state
 from directory.federation.federation_state import endpoint_of_turn
 from directory.namespace.keys import MOUNT_ROW, PARENT
 from directory.server.cluster import Cluster
 from directory.server.config import Limits, ServerConfig
 from directory.store.addresses import open_store
-from directory.store.base import Committed, Guard, Put, Remove, Store, Transaction, Write
-from directory.store.replica import Applied, ReplicaState
+from directory.store.base import Committed, Delete, Guard, Put, Store, Transaction, Write
+from directory.store.replica import AppliedCommit, ReplicaState
 from resolver.path import Path as Path_
 from tests.support.federation import eventually
 
@@ -53,11 +53,11 @@ class _Parent(federation_pb2_grpc.FederationServiceServicer):
         self.links += 1
         threading.Thread(target=self._read, args=(requests,), daemon=True).start()
         yield federation_pb2.LinkResponse(welcome=self.welcome)
-        told = ""
+        reported = ""
         while not self.ended.is_set() and context.is_active():
-            if told != self.word:
-                told = self.word
-                yield federation_pb2.LinkResponse(inherited=inherited(told))
+            if reported != self.word:
+                reported = self.word
+                yield federation_pb2.LinkResponse(inherited=inherited(reported))
                 if self.rows:
                     table = federation_pb2.MountTable(rows=self.rows)
                     yield federation_pb2.LinkResponse(mount_table=table)
@@ -77,13 +77,13 @@ class _Parent(federation_pb2_grpc.FederationServiceServicer):
 
 @pytest.fixture
 def parent() -> Iterator[tuple[_Parent, str]]:
-    said = _Parent("old")
+    output = _Parent("old")
     server = grpc.server(ThreadPoolExecutor(4))
-    federation_pb2_grpc.add_FederationServiceServicer_to_server(said, server)
+    federation_pb2_grpc.add_FederationServiceServicer_to_server(output, server)
     port = server.add_insecure_port(f"{LOOPBACK}:0")
     server.start()
-    yield said, f"{LOOPBACK}:{port}"
-    said.ended.set()
+    yield output, f"{LOOPBACK}:{port}"
+    output.ended.set()
     server.stop(0)
 
 
@@ -92,8 +92,12 @@ def commit(store: Store, *writes: Put) -> None:
 
 
 def kept(store: Store) -> str:
-    """The level that is inherited, as the store has it."""
-    rows = [row for row in store.read(facts.INHERITED_KEY) if row.key == facts.INHERITED_KEY]
+    """Returns the level that is inherited, as the store has it."""
+    rows = [
+        row
+        for row in store.read(parent_state.INHERITED_KEY)
+        if row.key == parent_state.INHERITED_KEY
+    ]
     levels = federation_pb2.Inherited.FromString(rows[0].value[8:]).levels if rows else []
     return levels[0].path if levels else ""
 
@@ -116,13 +120,13 @@ def test_S19_a_new_holder_compares_with_a_tree_as_new_as_its_election(
     monkeypatch.setattr(
         "directory.store.writer._FACTS_SECONDS", 0.05
     )  # so long a write is waited for
-    said, address = parent
+    output, address = parent
     where = f"sqlite:///{tmp_path / 'la.sqlite'}"
     cluster = Cluster.open(config_of(where, address))
     other = open_store(where, "la")
     gate = threading.Event()
 
-    def hold(applied: Applied) -> None:
+    def hold(applied: AppliedCommit) -> None:
         if any(write.key == MARK for write in applied.writes):
             gate.wait(60)
 
@@ -133,24 +137,24 @@ def test_S19_a_new_holder_compares_with_a_tree_as_new_as_its_election(
         old = inherited("old").SerializeToString(deterministic=True)
         welcome = WELCOME.SerializeToString(deterministic=True)
         commit(other, Put(PARENT, bytes(8) + welcome))
-        commit(other, Put(facts.INHERITED_KEY, bytes(8) + old))
+        commit(other, Put(parent_state.INHERITED_KEY, bytes(8) + old))
         cluster.start()
         eventually(lambda: cluster.replica.state is ReplicaState.SERVING)
         eventually(lambda: cluster.link_status().standby)
         commit(other, Put(MARK, b""))  # the last that the cluster's replica sees
         eventually(lambda: cluster.replica.snapshot.fact(MARK) is not None)
         new = inherited("new").SerializeToString(deterministic=True)
-        commit(other, Put(facts.INHERITED_KEY, bytes(8) + new))
+        commit(other, Put(parent_state.INHERITED_KEY, bytes(8) + new))
         before.release()
         eventually(lambda: cluster.link_status().holder)
-        said.ended.wait(1)  # time to link by the old tree
+        output.ended.wait(1)  # time to link by the old tree
         assert kept(other) == "/new"
         gate.set()
         eventually(lambda: kept(other) == "/old")
-        assert said.links
+        assert output.links
     finally:
         gate.set()
-        said.ended.set()
+        output.ended.set()
         cluster.stop()
         other.close()
 
@@ -160,41 +164,41 @@ def test_what_comes_on_a_link_of_before_an_attach_is_no_word_of_since(
 ) -> None:
     """It was detached and attached again, by another server, before the holder saw either."""
     monkeypatch.setattr("directory.store.writer._FACTS_SECONDS", 0.05)
-    said, address = parent
+    output, address = parent
     where = f"sqlite:///{tmp_path / 'la.sqlite'}"
     cluster = Cluster.open(config_of(where, address))
     other = open_store(where, "la")
     gate = threading.Event()
 
-    def hold(applied: Applied) -> None:
+    def hold(applied: AppliedCommit) -> None:
         if any(write.key == MARK for write in applied.writes):
             gate.wait(60)
 
-    def told() -> bytes | None:
-        rows = other.read(facts.TOLD_KEY)
-        return next((row.value for row in rows if row.key == facts.TOLD_KEY), None)
+    def reported() -> bytes | None:
+        rows = other.read(parent_state.FIRST_RECEIPT_KEY)
+        return next((row.value for row in rows if row.key == parent_state.FIRST_RECEIPT_KEY), None)
 
     cluster.replica.subscribe(hold)
     try:
         cluster.start()
         eventually(lambda: kept(other) == "/old")
-        before = eventually(told)
+        before = eventually(reported)
         commit(other, Put(MARK, b""))  # the last that the cluster's replica sees
         eventually(lambda: cluster.replica.snapshot.fact(MARK) is not None)
-        commit(other, Put(facts.DETACHED_KEY, b"somebody"))
-        attached = (Remove(facts.DETACHED_KEY), Put(facts.ATTACHED_KEY, b"again"))
+        commit(other, Put(parent_state.DETACHED_KEY, b"somebody"))
+        attached = (Delete(parent_state.DETACHED_KEY), Put(parent_state.ATTACHED_KEY, b"again"))
         assert isinstance(other.commit(Transaction((), attached)), Committed)
-        links = said.links
-        said.word = "late"
+        links = output.links
+        output.word = "late"
         # The store refuses it, and the link ends: it was one of before.
-        eventually(lambda: said.links > links)
-        assert (kept(other), told()) == ("/old", before)
+        eventually(lambda: output.links > links)
+        assert (kept(other), reported()) == ("/old", before)
         gate.set()
         eventually(lambda: kept(other) == "/late")
-        assert (told() or b"").endswith(b":again")
+        assert (reported() or b"").endswith(b":again")
     finally:
         gate.set()
-        said.ended.set()
+        output.ended.set()
         cluster.stop()
         other.close()
 
@@ -203,8 +207,8 @@ def test_a_link_stands_while_the_mount_table_is_committed(
     tmp_path: Path, parent: tuple[_Parent, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For many more than the three heartbeats after which a parent is taken for silent."""
-    said, address = parent
-    said.rows = [federation_pb2.MountRow(mount="/ny", cluster_id="kc-ny", epoch=1)]
+    output, address = parent
+    output.rows = [federation_pb2.MountRow(mount="/ny", cluster_id="kc-ny", epoch=1)]
     cluster = Cluster.open(config_of(f"sqlite:///{tmp_path / 'la.sqlite'}", address))
     go_on, began = threading.Event(), threading.Event()
     put_facts = cluster.writer.put_facts
@@ -219,36 +223,36 @@ def test_a_link_stands_while_the_mount_table_is_committed(
     cluster.start()
     try:
         assert began.wait(60)
-        before = said.beats
-        assert eventually(lambda: said.beats >= before + 12)
+        before = output.beats
+        assert eventually(lambda: output.beats >= before + 12)
         go_on.set()
-        assert eventually(lambda: list(facts.table_rows(cluster.replica.snapshot)))
-        assert said.links == 1
+        assert eventually(lambda: list(parent_state.table_rows(cluster.replica.snapshot)))
+        assert output.links == 1
     finally:
         go_on.set()
         cluster.stop()
 
 
 def welcome_at(*endpoints: str) -> federation_pb2.Welcome:
-    said = federation_pb2.Welcome(parent_endpoints=endpoints)
-    said.MergeFrom(WELCOME)
-    return said
+    output = federation_pb2.Welcome(parent_endpoints=endpoints)
+    output.MergeFrom(WELCOME)
+    return output
 
 
 def test_where_a_parent_says_that_it_is_comes_after_the_config_and_goes_with_it(
     tmp_path: Path, parent: tuple[_Parent, str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    said, address = parent
+    output, address = parent
     where = f"sqlite:///{tmp_path / 'la.sqlite'}"
     many = [f"127.0.0.1:{port}" for port in range(2_000, 7_000)]
-    said.welcome = welcome_at("unix:/run/docker.sock", address, "127.0.0.1:22", "x\n:1", *many)
+    output.welcome = welcome_at("unix:/run/docker.sock", address, "127.0.0.1:22", "x\n:1", *many)
     config = config_of(where, address)
-    told = tuple(many[:18])  # after the one of the config, and the one of another service
+    reported = tuple(many[:18])  # after the one of the config, and the one of another service
     first = Cluster.open(config)
     first.start()
     try:
         eventually(lambda: first.parent_link is not None and first.parent_link.status().linked)
-        assert first.federation.parent_endpoints == (address, *told)
+        assert first.federation.parent_endpoints == (address, *reported)
         assert "port 22 is not allowed" in caplog.text
         assert "no host:port, repeated, or too many" in caplog.text
     finally:
@@ -257,7 +261,7 @@ def test_where_a_parent_says_that_it_is_comes_after_the_config_and_goes_with_it(
     again.start()
     try:
         eventually(lambda: again.replica.state is ReplicaState.SERVING)
-        assert again.federation.parent_endpoints == (address, *told), "it is kept"
+        assert again.federation.parent_endpoints == (address, *reported), "it is kept"
     finally:
         again.stop()
     # Another parent in the config: nothing that the one before said is asked.
@@ -273,8 +277,8 @@ def test_where_a_parent_says_that_it_is_comes_after_the_config_and_goes_with_it(
 def test_where_a_parent_says_that_it_is_must_be_in_the_allow_list(
     tmp_path: Path, parent: tuple[_Parent, str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    said, address = parent
-    said.welcome = welcome_at("10.1.2.3:7420", "192.0.2.1:7420", "la.example:7420", "x.test:7420")
+    output, address = parent
+    output.welcome = welcome_at("10.1.2.3:7420", "192.0.2.1:7420", "la.example:7420", "x.test:7420")
     config = replace(
         config_of(f"sqlite:///{tmp_path / 'la.sqlite'}", address),
         dial_allow=("10.0.0.0/8", "example"),
@@ -292,7 +296,7 @@ def test_where_a_parent_says_that_it_is_must_be_in_the_allow_list(
 
 
 def test_a_parent_is_asked_in_turn_where_the_config_says_and_now_and_then_elsewhere() -> None:
-    own, told = ("a:1", "b:1"), ("x:1", "y:1")
+    own, reported = ("a:1", "b:1"), ("x:1", "y:1")
     assert [endpoint_of_turn(own, (), turn) for turn in range(4)] == ["a:1", "b:1", "a:1", "b:1"]
-    asked = [endpoint_of_turn(own, told, turn) for turn in range(9)]
+    asked = [endpoint_of_turn(own, reported, turn) for turn in range(9)]
     assert asked == ["a:1", "b:1", "x:1", "a:1", "b:1", "y:1", "a:1", "b:1", "x:1"]

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kdir.v1 import federation_pb2
 
-from directory.federation import facts
-from directory.federation.facts import TableRow
+from directory.federation import parent_state
+from directory.federation.parent_state import TableRow
 from directory.federation.table_bounds import fair_shares, fit_rows
 from directory.federation.table_exchange import ReceivedTable, SentTable, messages_of
 from directory.store.base import Put
@@ -31,7 +31,10 @@ class Sending:
         self.made = 0
         self.rows = {mount: TableRow(row(mount), 1) for mount in mounts}
         self.sent = SentTable(
-            self._rows, facts.bare, lambda: int(1000 * self.now), lambda: self.now
+            self._rows,
+            parent_state.without_volatile_fields,
+            lambda: int(1000 * self.now),
+            lambda: self.now,
         )
 
     def _rows(self) -> Sequence[TableRow]:
@@ -250,7 +253,7 @@ def test_what_is_received_is_what_was_sent(tables: list[dict[str, int]]) -> None
 
 def test_a_table_of_a_thousand_is_kept_in_steps_that_etcd_takes() -> None:
     writes = [Put(b"f/mount/%d" % one, b"x" * 5_000) for one in range(1_000)]
-    steps = list(facts.table_steps(writes, LIMITS.max_writes - 8))
+    steps = list(parent_state.table_steps(writes, LIMITS.max_writes - 8))
     assert [write for step in steps for write in step] == writes
     for step in steps:
         assert LIMITS.hold(3, len(step))

@@ -10,11 +10,19 @@ from typing import Any
 import pytest
 from kdir.v1 import federation_pb2
 
-from directory.federation import facts
-from directory.kafka.acl import CLOSED, Binding
+from directory.federation import parent_state
 from directory.kafka.acl_drift import acl_state, acl_states_below
+from directory.kafka.acl_values import CLOSED, AclBinding
+from directory.kafka.admin_contract import (
+    ObservedAcls,
+    Outcome,
+    OutcomeUnknown,
+    Rejected,
+    Still,
+    TopicToCreate,
+    always,
+)
 from directory.kafka.applying.last_applied_acls import ACL_BASIS, ACL_ROWS, acl_counts
-from directory.kafka.contract import AclView, Outcome, Refused, Still, Unknown, Wish, always
 from directory.namespace.command import DeleteEntry, MoveEntry, UpdateEntry
 from directory.namespace.entry import ROOT_ID, Kind
 from directory.namespace.keys import LEVEL, entry_key, grants_key
@@ -38,26 +46,28 @@ class Kafka(FakeAcls, FakeKafka):
         self.refuses = ""
         self.order: list[str] = []
 
-    def acls(self) -> AclView:
+    def acls(self) -> ObservedAcls:
         if self.refuses:
             raise KafkaRefused(self.refuses)
         return super().acls()
 
     def add_acls(
-        self, bindings: Sequence[Binding], still: Still = always
-    ) -> Mapping[Binding, Outcome]:
+        self, bindings: Sequence[AclBinding], still: Still = always
+    ) -> Mapping[AclBinding, Outcome]:
         self.order += [f"+ {one}" for one in bindings]
         return super().add_acls(bindings, still)
 
     def remove_acls(
-        self, bindings: Sequence[Binding], still: Still = always
-    ) -> Mapping[Binding, Outcome]:
+        self, bindings: Sequence[AclBinding], still: Still = always
+    ) -> Mapping[AclBinding, Outcome]:
         self.order += [f"- {one}" for one in bindings]
         return super().remove_acls(bindings, still)
 
-    def create(self, wishes: Sequence[Wish], still: Still = always) -> Mapping[str, Outcome]:
-        self.order += [f"create {one.name}" for one in wishes]
-        return super().create(wishes, still)
+    def create(
+        self, desired_set: Sequence[TopicToCreate], still: Still = always
+    ) -> Mapping[str, Outcome]:
+        self.order += [f"create {one.name}" for one in desired_set]
+        return super().create(desired_set, still)
 
     def delete(self, names: Sequence[str], still: Still = always) -> Mapping[str, Outcome]:
         self.order += [f"delete {one}" for one in names]
@@ -85,15 +95,20 @@ def started(folder: FilePath, kafka: Kafka, **settings: Any) -> Iterator[World]:
         yield made
 
 
-def inherit(here: World, *words: str, incarnation: str = "one", closed: bool = False) -> None:
+def inherit(here: World, *arguments: str, incarnation: str = "one", closed: bool = False) -> None:
     """The parent says what is granted above the mount."""
     level = federation_pb2.InheritedLevel(
-        path="/la", grants=[grant_to_proto(grant_of(one)) for one in words], closed=closed
+        path="/la", grants=[grant_to_proto(grant_of(one)) for one in arguments], closed=closed
     )
-    said = federation_pb2.Inherited(levels=[level], revision=5, incarnation=incarnation)
-    told = federation_pb2.Welcome(parent_cluster_id="kc-la", mount=str(MOUNT), parent_mount="/la")
+    output = federation_pb2.Inherited(levels=[level], revision=5, incarnation=incarnation)
+    reported = federation_pb2.Welcome(
+        parent_cluster_id="kc-la", mount=str(MOUNT), parent_mount="/la"
+    )
     snapshot = here.replica.snapshot
-    writes = (*facts.inherited_writes(snapshot, said, 1), *facts.welcome_writes(snapshot, told, 1))
+    writes = (
+        *parent_state.inherited_writes(snapshot, output, 1),
+        *parent_state.welcome_writes(snapshot, reported, 1),
+    )
     if writes:
         here.writer.put_facts(writes)
 
@@ -136,9 +151,9 @@ def test_A4_denies_come_first_and_go_last(here: World, kafka: Kafka) -> None:
 def test_A4_an_allow_waits_for_the_deny_before_it(here: World, kafka: Kafka) -> None:
     arm(here, "search")
     (deny,) = on(CLICKS, "deny bob all")
-    kafka.answers[deny] = Unknown("nobody answered")
+    kafka.answers[deny] = OutcomeUnknown("nobody answered")
     grant(here, "search/clicks", "allow * read", "deny bob all")
-    here.reconciler.step()
+    here.reconciler.run_once()
     assert kafka.bindings == set()
     kafka.answers.clear()
     here.settle()
@@ -149,9 +164,9 @@ def test_A4_a_deny_stays_until_the_allow_behind_it_is_gone(here: World, kafka: K
     grant(here, "search/clicks", "allow bob read", "deny bob all")
     arm(here, "search")
     (allow,) = on(CLICKS, "allow bob read")
-    kafka.answers[allow] = Unknown("nobody answered")
+    kafka.answers[allow] = OutcomeUnknown("nobody answered")
     revoke(here, "search/clicks", "allow bob read", "deny bob all")
-    here.reconciler.step()
+    here.reconciler.run_once()
     assert kafka.bindings == on(CLICKS, "allow bob read", "deny bob all")
     kafka.answers.clear()
     here.settle()
@@ -178,7 +193,7 @@ def test_a_topic_is_not_made_while_its_acls_cannot_be(here: World, kafka: Kafka)
     kafka.refuses = "no authorizer"
     here.create("search/new")
     here.create("other/new")
-    here.reconciler.step()
+    here.reconciler.run_once()
     assert kafka.made == ["other.new"]
     waiting = here.topics()["search/new"]
     assert waiting.provision_message == "its ACLs wait: no authorizer"
@@ -192,10 +207,10 @@ def test_a_topic_is_not_made_while_its_acls_cannot_be(here: World, kafka: Kafka)
 def test_a_topic_whose_acl_is_refused_is_not_made(here: World, kafka: Kafka) -> None:
     arm(here, "search")
     (allow,) = on("topic search.new", "allow alice read")
-    kafka.answers[allow] = Refused("no such principal")
+    kafka.answers[allow] = Rejected("no such principal")
     grant(here, "search", "allow alice read")
     here.create("search/new")
-    here.reconciler.step()
+    here.reconciler.run_once()
     assert "search.new" not in kafka.made
     assert "no such principal" in here.topics()["search/new"].provision_message
 
@@ -423,7 +438,7 @@ def test_a_plan_with_takeover_is_another_one(here: World, kafka: Kafka) -> None:
     grant(here, "search", "allow alice read")
     read = plan(here, "search")
     with pytest.raises(EtagMismatch):
-        here.reconciler.armory.arm(MOUNT.join(["search"]), "acls", read.plan, takeover=True)
+        here.reconciler.arming_service.arm(MOUNT.join(["search"]), "acls", read.plan, takeover=True)
 
 
 def test_a_topic_that_kdir_makes_was_open_to_nobody(here: World, kafka: Kafka) -> None:
@@ -442,7 +457,7 @@ def test_what_was_closed_does_not_open_with_the_last_grant(here: World, kafka: K
     kafka.asked.clear()
     revoke(here, "search/clicks", "allow alice read")
     here.settle()
-    (closed,) = {Binding(one.resource, CLOSED) for one in on(CLICKS, "allow alice read")}
+    (closed,) = {AclBinding(one.resource, CLOSED) for one in on(CLICKS, "allow alice read")}
     assert kafka.bindings == {closed}
     assert kafka.asked[0] == ("+", closed)
     grant(here, "search/clicks", "allow bob read")
@@ -485,7 +500,7 @@ def test_what_kafka_refuses_is_not_asked_again_until_a_person_does(
 ) -> None:
     arm(here, "search")
     (allow,) = on(CLICKS, "allow alice read")
-    kafka.answers[allow] = Refused("no such principal")
+    kafka.answers[allow] = Rejected("no such principal")
     grant(here, "search/clicks", "allow alice read", "allow bob read")
     here.settle()
     assert kafka.bindings == on(CLICKS, "allow bob read")
@@ -552,7 +567,7 @@ def test_where_kafka_differs_is_told(here: World, kafka: Kafka) -> None:
     def drift(path: str) -> list[tuple[str, ...]]:
         where = MOUNT.join(path.split("/"))
         return [
-            (str(one.path.below(MOUNT)[-1]), one.field, one.wanted, one.found, one.state)
+            (str(one.path.below(MOUNT)[-1]), one.field, one.expected, one.actual, one.state)
             for one in here.reconciler.drift(where)
         ]
 
@@ -602,11 +617,11 @@ def test_P2_not_loaded_is_not_empty(tmp_path: FilePath, kafka: Kafka) -> None:
         before = set(kafka.bindings)
         assert before
     with started(tmp_path, kafka) as here:
-        here.writer.put_facts([Put(facts.UNMOUNTED_KEY, b"somebody said so")])
+        here.writer.put_facts([Put(parent_state.UNMOUNTED_KEY, b"somebody said so")])
         revoke(here, "search", "allow alice read")
         grant(here, "search", "allow bob read")
         for _ in range(5):
-            here.reconciler.step()
+            here.reconciler.run_once()
             here.now += 30
         assert kafka.bindings == before
         with pytest.raises(NotReady):
@@ -648,11 +663,11 @@ def test_an_allow_that_no_parent_confirms_ends_in_kafka_too(
         assert kafka.bindings == everything
         age = 61.0
         here.now += 61
-        here.reconciler.step()
+        here.reconciler.run_once()
         assert kafka.bindings == on(CLICKS, "deny bob read", "allow carol read")
         age = 0.0
         here.now += 2
-        here.reconciler.step()
+        here.reconciler.run_once()
         assert kafka.bindings == everything
 
 
@@ -686,7 +701,7 @@ def test_a_topic_that_cannot_be_read_keeps_what_it_has(here: World, kafka: Kafka
     here.writer.put_facts([Put(entry_key(parent, Kind.TOPIC, "clicks"), SPOILED)])
     grant(here, "search", "allow bob read")
     for _ in range(4):
-        here.reconciler.step()
+        here.reconciler.run_once()
         here.now += 30
     assert before <= kafka.bindings
     assert on(VIEWS, "allow bob read") <= kafka.bindings

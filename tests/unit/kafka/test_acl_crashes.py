@@ -7,7 +7,7 @@ from __future__ import annotations
 from pathlib import Path as FilePath
 
 from directory.access.grant import Operation, ResourceKind
-from directory.kafka.acl import Binding, Resource
+from directory.kafka.acl_values import AclBinding, Resource
 from directory.namespace.entry import Kind
 from directory.namespace.keys import LEVEL
 from directory.store.base import Put
@@ -32,7 +32,7 @@ class Watched(Kafka):
 
     def __init__(self, *names: str) -> None:
         super().__init__(*names)
-        self.before: set[Binding] = set()
+        self.before: set[AclBinding] = set()
 
     def check(self) -> None:
         for name in ("search.clicks", "search.views", "search.new"):

@@ -7,48 +7,48 @@ from typing import Any
 from kdir.v1 import admin_pb2, entry_pb2
 
 from directory.kafka import adoption
-from directory.kafka.adoption import Adopted
+from directory.kafka.admin_contract import KafkaMetadata, KafkaTopic
+from directory.kafka.adoption import AdoptionRow
 from directory.kafka.assembly import adoption_to_proto, drift_to_proto
-from directory.kafka.compare import Recorded
-from directory.kafka.contract import Seen, Survey
 from directory.kafka.drift import drift_of
-from directory.kafka.recorded_topics import counting, recorded, recorded_at
+from directory.kafka.metadata_diff import RecordedTopic
+from directory.kafka.recorded_topics import count_topics, recorded_at, recorded_topics
+from directory.namespace.adoption_mapping import MappingRule, split_on
 from directory.namespace.command import (
     AdoptTopics,
     CreateDirectory,
     CreateLink,
     CreateTopic,
-    Observed,
-    RecordTopics,
-    TopicNews,
+    ObservedTopic,
+    RecordObservations,
+    TopicObservation,
 )
 from directory.namespace.entry import Policies, Provision, Topic
-from directory.namespace.mapping import MappingRule, split_on
-from directory.store.base import Remove, Write
+from directory.store.base import Delete, Write
 from directory.store.large_changes import rules_from_proto
 from tests.support.trees import Cluster, path
 
 
-def survey(*names: str, letter: bytes = b"i") -> Survey:
-    return Survey("K", {name: Seen(name, letter * 16, 2, 1) for name in names})
+def survey(*names: str, letter: bytes = b"i") -> KafkaMetadata:
+    return KafkaMetadata("K", {name: KafkaTopic(name, letter * 16, 2, 1) for name in names})
 
 
 def adopted(cluster: Cluster, *names: str) -> None:
     for name in names:
-        observed = Observed(
+        observed = ObservedTopic(
             physical_name=name, topic_id=b"i" * 16, partitions=2, replication_factor=1
         )
         cluster.do(AdoptTopics(topics=(((name,), observed),)))
 
 
-def told(rows: list[Adopted]) -> dict[str, tuple[str, str]]:
+def reported(rows: list[AdoptionRow]) -> dict[str, tuple[str, str]]:
     return {row.physical_name: (row.action, str(row.path)) for row in rows}
 
 
 def became(cluster: Cluster, text: str, provision: Provision, **news: Any) -> None:
     entry_id = cluster.topic(text).entry_id
-    learnt = TopicNews(path=path(text), entry_id=entry_id, provision=provision, **news)
-    cluster.do(RecordTopics(news=(learnt,)))
+    learnt = TopicObservation(path=path(text), entry_id=entry_id, provision=provision, **news)
+    cluster.do(RecordObservations(news=(learnt,)))
 
 
 class Committed:
@@ -57,15 +57,15 @@ class Committed:
     def __init__(self) -> None:
         self.log: list[object] = []
 
-    def adopt(self, topics: list[tuple[tuple[str, ...], Observed]]) -> list[str]:
+    def adopt(self, topics: list[tuple[tuple[str, ...], ObservedTopic]]) -> list[str]:
         self.log.append(("adopt", [(one[0], one[1].physical_name) for one in topics]))
         return []
 
     def put_all(self, writes: list[Write]) -> None:
-        assert all(isinstance(write, Remove) for write in writes)
+        assert all(isinstance(write, Delete) for write in writes)
         self.log.append(("forget", len(writes)))
 
-    def record(self, news: list[TopicNews]) -> None:
+    def record(self, news: list[TopicObservation]) -> None:
         self.log.append(("record", [str(one.path) for one in news]))
 
     def move(self, moves: Any) -> list[str]:
@@ -83,13 +83,13 @@ def test_new_known_moved_and_taken_over_topics_are_told_apart_and_done_so() -> N
     cluster.do(CreateTopic(path=path("/la/there")), creates_in_kafka=True)
     became(cluster, "/la/there", Provision.FAILED)
     rows = adoption.plan(
-        (MappingRule.of("x.*", split_on="."),),
+        (MappingRule.from_fields("x.*", split_on="."),),
         survey("x.a", "x.taken", "known", "there", "new", "__consumer_offsets"),
         cluster.snapshot,
         cluster.mount,
         remap=True,
     )
-    assert told(rows) == {
+    assert reported(rows) == {
         "__consumer_offsets": ("ignore", "None"),
         "known": ("keep", "/la/known"),
         "new": ("flat", "/la/new"),
@@ -99,7 +99,7 @@ def test_new_known_moved_and_taken_over_topics_are_told_apart_and_done_so() -> N
     }
     commits = Committed()
     finished = adoption.carry_out(rows, commits)  # type: ignore[arg-type]
-    done = told(finished)
+    done = reported(finished)
     assert commits.log == [
         ("adopt", [(("new",), "new")]),
         ("forget", 1),
@@ -115,10 +115,12 @@ def test_new_known_moved_and_taken_over_topics_are_told_apart_and_done_so() -> N
 def test_kafkas_own_and_half_made_topics_have_no_row() -> None:
     cluster = Cluster("/la")
     shown = {
-        "own": Seen("own", b"i" * 16, 1, 1, internal=True),
-        "half": Seen("half", b"", 0, 0),
+        "own": KafkaTopic("own", b"i" * 16, 1, 1, internal=True),
+        "half": KafkaTopic("half", b"", 0, 0),
     }
-    rows = adoption.plan((), Survey("K", shown), cluster.snapshot, cluster.mount, remap=False)
+    rows = adoption.plan(
+        (), KafkaMetadata("K", shown), cluster.snapshot, cluster.mount, remap=False
+    )
     assert rows == []
 
 
@@ -133,12 +135,12 @@ def test_a_replaced_topic_takes_the_new_id_when_an_operator_adopts() -> None:
         "adopt",
         "it was replaced in Kafka; the entry takes the new topic id",
     )
-    assert isinstance(row.step, adoption.TakeOver)
+    assert isinstance(row.step, adoption.TakeOverStep)
     assert row.step.news.topic_id == b"n" * 16
     assert row.step.news.provision is Provision.ACTIVE
 
 
-def topic(**fields: Any) -> Recorded:
+def topic(**fields: Any) -> RecordedTopic:
     values: dict[str, Any] = {
         "entry_id": 9,
         "physical_name": "t",
@@ -148,22 +150,22 @@ def topic(**fields: Any) -> Recorded:
         "provision": Provision.ACTIVE,
         "policies": Policies(topic_config={"a": "1"}),
     }
-    return Recorded(path("/la/t"), Topic(**(values | fields)))
+    return RecordedTopic(path("/la/t"), Topic(**(values | fields)))
 
 
 def test_drift_by_state() -> None:
     (row,) = drift_of(topic())
-    assert (row.field, row.wanted, row.found) == ("config[a]", "1", "(default)")
+    assert (row.field, row.expected, row.actual) == ("config[a]", "1", "(default)")
     (row,) = drift_of(topic(provision=Provision.MISSING))
-    assert (row.field, row.found) == ("topic_id", "(missing)")
+    assert (row.field, row.actual) == ("topic_id", "(missing)")
     (row,) = drift_of(topic(provision=Provision.REPLACED))
-    assert row.found == "(another)"
+    assert row.actual == "(another)"
     (row,) = drift_of(topic(provision=Provision.REPLACED), survey("t", letter=b"n"))
-    assert row.found == "bm5ubm5ubm5ubm5ubm5ubg"
+    assert row.actual == "bm5ubm5ubm5ubm5ubm5ubg"
     assert drift_of(topic(provision=Provision.PENDING)) == []
     assert drift_of(topic(provision=Provision.FAILED)) == []
     grown = drift_of(topic(policies=Policies(partitions=4)), survey("t"))
-    assert [(one.field, one.wanted, one.found) for one in grown] == [("partitions", "4", "2")]
+    assert [(one.field, one.expected, one.actual) for one in grown] == [("partitions", "4", "2")]
 
 
 def test_topics_are_walked_and_counted_in_every_directory_and_in_none_that_was_removed() -> None:
@@ -185,14 +187,17 @@ def test_topics_are_walked_and_counted_in_every_directory_and_in_none_that_was_r
         return sorted(str(one.path) for one in found)
 
     everything = ["/la/a", "/la/d", "/la/d/b", "/la/d/e/c"]
-    assert sorted(str(one.path) for one in recorded(cluster.snapshot, cluster.mount)) == everything
+    assert (
+        sorted(str(one.path) for one in recorded_topics(cluster.snapshot, cluster.mount))
+        == everything
+    )
     assert below("/la") == everything
     assert below("/la/d") == ["/la/d", "/la/d/b", "/la/d/e/c"]
     assert below("/la/a") == ["/la/a"]
     assert below("/la/none/x") == []
-    *partly, census = counting(cluster.snapshot, cluster.mount, every=2)
+    *partly, topic_counts = count_topics(cluster.snapshot, cluster.mount, every=2)
     assert {one.revision for one in partly} == {-1}
-    assert (census.pending, census.missing, census.drifting) == (3, 1, 2)
+    assert (topic_counts.pending, topic_counts.missing, topic_counts.drifting) == (3, 1, 2)
     cluster.do(DeleteEntry(path=path("/la/d"), kind=Kind.DIRECTORY, recursive=True))
     assert below("/la") == ["/la/a", "/la/d"]
 
@@ -209,11 +214,11 @@ def test_rows_and_rules_cross_the_wire() -> None:
         False,
     )
     assert split_on("") == ()
-    sent = adoption_to_proto(Adopted("p", path("/la/p"), 2, "move", "why"))
+    sent = adoption_to_proto(AdoptionRow("p", path("/la/p"), 2, "move", "why"))
     assert sent == admin_pb2.Adoption(
         physical_name="p", path="/la/p", rule=2, action="move", message="why"
     )
-    assert adoption_to_proto(Adopted("p", None, 0, "ignore")).path == ""
+    assert adoption_to_proto(AdoptionRow("p", None, 0, "ignore")).path == ""
     (row,) = drift_of(topic())
     drift = drift_to_proto(row)
     assert drift.provision == entry_pb2.PROVISION_ACTIVE

@@ -9,26 +9,31 @@ from types import MappingProxyType
 import pytest
 from kdir.v1 import federation_pb2
 
-from directory.federation import facts
-from directory.kafka.applying import arming
-from directory.kafka.applying.arming import Found, KafkaCall, Rules, Subject
-from directory.kafka.applying.pushed import (
+from directory.federation import parent_state
+from directory.kafka.applying import config_diff
+from directory.kafka.applying.config_diff import (
+    ArmedTopic,
+    ConfigDiffOptions,
+    KafkaCall,
+    ObservedConfig,
+)
+from directory.kafka.applying.last_applied_configs import (
     NOTHING_PUSHED,
     PUSHED,
-    Mark,
-    Push,
-    Pushed,
-    attention,
-    mark_of,
-    marks,
-    pushed_of,
-    topics_attended,
+    AppliedConfig,
+    AppliedTopic,
+    ArmedRecord,
+    armed_records,
+    config_issues,
+    count_topics_with_issues,
+    load_applied_topic,
+    load_armed_record,
 )
-from directory.kafka.inheritance import basis_of, missing_word
+from directory.kafka.inherited_basis import inherited_basis, why_inherited_missing
 from directory.namespace.command import (
     AdoptTopics,
     CreateDirectory,
-    Observed,
+    ObservedTopic,
     UpdateEntry,
 )
 from directory.namespace.entry import ROOT_ID, Policies, Topic
@@ -43,7 +48,7 @@ LONG, SHORT = "2592000000", "86400000"
 
 
 def adopted(name: str, *segments: str, **config: str) -> AdoptTopics:
-    seen = Observed(
+    seen = ObservedTopic(
         physical_name=name,
         topic_id=name.encode().ljust(16, b"\0"),
         partitions=2,
@@ -63,25 +68,27 @@ def retention(cluster: Cluster, where: str, value: str | None) -> None:
 
 
 def armed_at(cluster: Cluster, above: tuple[Policies, ...] = (), assume: int = 0) -> list[str]:
-    found = arming.subjects(cluster.snapshot, cluster.mount, above, ROOT_ID, assume)
+    found = config_diff.armed_topics(cluster.snapshot, cluster.mount, above, ROOT_ID, assume)
     return [str(one.path) for one in found]
 
 
 def only(
     cluster: Cluster, above: tuple[Policies, ...] = (), *, is_released: bool = True
-) -> Subject:
-    (found,) = arming.subjects(cluster.snapshot, cluster.mount, above, ROOT_ID, ROOT_ID)
+) -> ArmedTopic:
+    (found,) = config_diff.armed_topics(cluster.snapshot, cluster.mount, above, ROOT_ID, ROOT_ID)
     return dataclasses.replace(found, released=is_released)
 
 
-def found(partitions: int = 2, **config: str) -> Found:
-    return Found({key.replace("_", "."): value for key, value in config.items()}, partitions)
+def found(partitions: int = 2, **config: str) -> ObservedConfig:
+    return ObservedConfig(
+        {key.replace("_", "."): value for key, value in config.items()}, partitions
+    )
 
 
-def pushed(wish: str, **fields: object) -> Pushed:
-    known = Push(wish, ours=True)
+def pushed(desired: str, **fields: object) -> AppliedTopic:
+    known = AppliedConfig(desired, ours=True)
     changed = dataclasses.replace(known, **fields)  # type: ignore[arg-type]
-    return Pushed(MappingProxyType({"retention.ms": changed}))
+    return AppliedTopic(MappingProxyType({"retention.ms": changed}))
 
 
 def cluster_with_topic() -> Cluster:
@@ -137,7 +144,7 @@ def test_a_subject_has_what_is_inherited_from_above_the_mount_and_its_own() -> N
     one = only(cluster, above)
     assert dict(one.configs) == {"retention.ms": SHORT, "flush.ms": "1"}
     assert one.partitions == 6
-    place = arming.subject_at(cluster.snapshot, cluster.mount, above, one.place, ROOT_ID)
+    place = config_diff.subject_at(cluster.snapshot, cluster.mount, above, one.place, ROOT_ID)
     assert place == dataclasses.replace(one, released=False)
 
 
@@ -147,18 +154,20 @@ def test_a_subject_has_what_is_inherited_from_above_the_mount_and_its_own() -> N
 def test_a_wish_is_set_once_and_what_is_no_wish_is_left_alone() -> None:
     cluster = cluster_with_topic()
     retention(cluster, "/la", LONG)
-    verdict = arming.judge(only(cluster), found(flush_ms="5"))
+    verdict = config_diff.diff_configs(only(cluster), found(flush_ms="5"))
     assert values(verdict.calls) == [("retention.ms", None, LONG)]
     assert verdict.configs == {"flush.ms": "5", "retention.ms": LONG}
-    again = arming.judge(only(cluster), Found(verdict.configs, 2), verdict.done)
+    again = config_diff.diff_configs(
+        only(cluster), ObservedConfig(verdict.configs, 2), verdict.done
+    )
     assert (again.calls, again.done) == ((), verdict.done)
-    assert not arming.needs_look(
+    assert not config_diff.needs_check(
         dataclasses.replace(
             only(cluster),
             topic=dataclasses.replace(only(cluster).topic, observed_config=verdict.configs),
         ),
         verdict.done,
-        Rules(),
+        ConfigDiffOptions(),
     )
 
 
@@ -173,9 +182,9 @@ def test_a_wish_is_set_once_and_what_is_no_wish_is_left_alone() -> None:
     ids=["ours", "as it was", "somebody else's by now", "never wished"],
 )
 def test_what_nobody_wishes_any_more_goes_only_where_it_is_ours(
-    kafka: str, known: Pushed, calls: list[tuple[str, str | None, str | None]]
+    kafka: str, known: AppliedTopic, calls: list[tuple[str, str | None, str | None]]
 ) -> None:
-    verdict = arming.judge(only(cluster_with_topic()), found(retention_ms=kafka), known)
+    verdict = config_diff.diff_configs(only(cluster_with_topic()), found(retention_ms=kafka), known)
     assert values(verdict.calls) == calls
     assert verdict.done == NOTHING_PUSHED
 
@@ -184,7 +193,7 @@ def test_what_was_asked_and_is_not_known_is_asked_again_and_is_nobodys_doing() -
     cluster = cluster_with_topic()
     retention(cluster, "/la", LONG)
     known = pushed(LONG, done=False)
-    verdict = arming.judge(only(cluster), found(retention_ms=SHORT), known)
+    verdict = config_diff.diff_configs(only(cluster), found(retention_ms=SHORT), known)
     assert values(verdict.calls) == [("retention.ms", SHORT, LONG)]
     assert verdict.done.configs["retention.ms"].put_back == 0
 
@@ -192,11 +201,11 @@ def test_what_was_asked_and_is_not_known_is_asked_again_and_is_nobodys_doing() -
 def test_partitions_only_grow_and_a_topics_own_word_holds() -> None:
     cluster = cluster_with_topic()
     put(cluster, "/la", partitions=5)
-    verdict = arming.judge(only(cluster), found(2))
-    assert verdict.calls == (KafkaCall(arming.GROW, "t", "partitions", "2", "5"),)
-    assert arming.judge(only(cluster), found(9)).calls == ()
+    verdict = config_diff.diff_configs(only(cluster), found(2))
+    assert verdict.calls == (KafkaCall(config_diff.GROW, "t", "partitions", "2", "5"),)
+    assert config_diff.diff_configs(only(cluster), found(9)).calls == ()
     put(cluster, "/la/t", partitions=2)
-    assert arming.judge(only(cluster), found(2)).calls == ()
+    assert config_diff.diff_configs(only(cluster), found(2)).calls == ()
 
 
 @pytest.mark.parametrize(
@@ -236,26 +245,28 @@ def test_what_may_delete_data(
     assert deletes_data(name, before, after) is deletes
 
 
-@pytest.mark.parametrize("rules", [Rules(), Rules(mend=True), Rules(repeated=True)])
+@pytest.mark.parametrize(
+    "rules", [ConfigDiffOptions(), ConfigDiffOptions(mend=True), ConfigDiffOptions(repeated=True)]
+)
 def test_what_deletes_data_or_cannot_be_taken_back_waits_until_the_topic_is_released(
-    rules: Rules,
+    rules: ConfigDiffOptions,
 ) -> None:
     cluster = cluster_with_topic()
     retention(cluster, "/la", SHORT)
     changes = {"policies.partitions": 5, "policies.topic_config.flush.ms": "9"}
     cluster.do(UpdateEntry(path=path("/la"), changes=changes))
     unreleased = only(cluster, is_released=False)
-    held = arming.judge(unreleased, found(retention_ms=LONG), NOTHING_PUSHED, rules)
+    held = config_diff.diff_configs(unreleased, found(retention_ms=LONG), NOTHING_PUSHED, rules)
     assert values(held.calls) == [("flush.ms", None, "9")]
     assert held.done.held == {"retention.ms", "partitions"}
-    kafka = Found(held.configs, 2)
-    assert arming.judge(unreleased, kafka, held.done, rules).calls == ()
-    released = arming.judge(only(cluster), kafka, held.done, rules)
+    kafka = ObservedConfig(held.configs, 2)
+    assert config_diff.diff_configs(unreleased, kafka, held.done, rules).calls == ()
+    released = config_diff.diff_configs(only(cluster), kafka, held.done, rules)
     assert values(released.calls) == [("retention.ms", LONG, SHORT), ("partitions", "2", "5")]
     assert released.done.held == frozenset()
     # Once it would not delete any more, it waits no longer.
     retention(cluster, "/la", "-1")
-    longer = arming.judge(only(cluster, is_released=False), kafka, held.done, rules)
+    longer = config_diff.diff_configs(only(cluster, is_released=False), kafka, held.done, rules)
     assert values(longer.calls) == [("retention.ms", LONG, "-1")]
 
 
@@ -263,17 +274,17 @@ def test_what_deletes_data_or_cannot_be_taken_back_waits_until_the_topic_is_rele
 
 
 def test_a_plans_name_is_of_its_path_its_aspect_and_each_call() -> None:
-    call = KafkaCall(arming.ALTER, "t", "retention.ms", None, LONG)
+    call = KafkaCall(config_diff.ALTER, "t", "retention.ms", None, LONG)
     names = {
-        arming.plan_hash(path("/la"), "configs", [call]),
-        arming.plan_hash(path("/la/d"), "configs", [call]),
-        arming.plan_hash(path("/la"), "create", [call]),
-        arming.plan_hash(path("/la"), "configs", [dataclasses.replace(call, before="")]),
-        arming.plan_hash(path("/la"), "configs", [call, call]),
-        arming.plan_hash(path("/la"), "configs", []),
+        config_diff.plan_hash(path("/la"), "configs", [call]),
+        config_diff.plan_hash(path("/la/d"), "configs", [call]),
+        config_diff.plan_hash(path("/la"), "create", [call]),
+        config_diff.plan_hash(path("/la"), "configs", [dataclasses.replace(call, before="")]),
+        config_diff.plan_hash(path("/la"), "configs", [call, call]),
+        config_diff.plan_hash(path("/la"), "configs", []),
     }
     assert len(names) == 6
-    assert arming.plan_hash(path("/la"), "configs", [call]) == "cb6629c2e13e"
+    assert config_diff.plan_hash(path("/la"), "configs", [call]) == "cb6629c2e13e"
 
 
 # -- what is kept ----------------------------------------------------------------------------------
@@ -286,8 +297,8 @@ def with_facts(cluster: Cluster, *writes: Put) -> Snapshot:
 
 
 def test_records_come_back_as_they_were() -> None:
-    known = Pushed(
-        MappingProxyType({"retention.ms": Push(LONG, ours=True, done=False, put_back=2)}),
+    known = AppliedTopic(
+        MappingProxyType({"retention.ms": AppliedConfig(LONG, ours=True, done=False, put_back=2)}),
         frozenset({"flush.ms"}),
         frozenset({"retention.ms"}),
         "no",
@@ -296,24 +307,27 @@ def test_records_come_back_as_they_were() -> None:
     write = known.to_write(77)
     assert isinstance(write, Put)
     snapshot = with_facts(Cluster(), write)
-    assert pushed_of(snapshot, 77) == known
-    assert pushed_of(snapshot, 78) == NOTHING_PUSHED
-    assert topics_attended(snapshot) == (1, 1)
-    assert attention(snapshot, 77) == {"retention.ms": "rejected", "flush.ms": "needs-approval"}
-    mark = Mark(aspect="configs", entry_id=9, plan="p", place=(3, "t"), basis="b")
+    assert load_applied_topic(snapshot, 77) == known
+    assert load_applied_topic(snapshot, 78) == NOTHING_PUSHED
+    assert count_topics_with_issues(snapshot) == (1, 1)
+    assert config_issues(snapshot, 77) == {"retention.ms": "rejected", "flush.ms": "needs-approval"}
+    mark = ArmedRecord(aspect="configs", entry_id=9, plan="p", place=(3, "t"), basis="b")
     snapshot = with_facts(Cluster(), mark.to_put())
-    assert (mark_of(snapshot, "configs", 9), marks(snapshot, "configs")) == (mark, [mark])
-    assert marks(snapshot, "create") == []
+    assert (load_armed_record(snapshot, "configs", 9), armed_records(snapshot, "configs")) == (
+        mark,
+        [mark],
+    )
+    assert armed_records(snapshot, "create") == []
 
 
 def test_a_record_that_cannot_be_read_is_an_error_and_a_mark_releases_nothing() -> None:
     cluster = Cluster()
     with_facts(cluster, Put(PUSHED + b"%016x" % 5, b"{"))
     with pytest.raises(ValueError, match="no record"):
-        pushed_of(cluster.snapshot, 5)
-    mark = Mark(aspect="configs", entry_id=9, plan="p")
+        load_applied_topic(cluster.snapshot, 5)
+    mark = ArmedRecord(aspect="configs", entry_id=9, plan="p")
     snapshot = with_facts(cluster, Put(mark.key, b"newer"))
-    (known,) = marks(snapshot, "configs")
+    (known,) = armed_records(snapshot, "configs")
     assert (known.pending, known.basis) == (False, "")
 
 
@@ -321,9 +335,9 @@ def test_P16_records_and_effective_policies_are_values() -> None:
     cluster = cluster_with_topic()
     retention(cluster, "/la", LONG)
     before, one = cluster.snapshot, only(cluster)
-    verdict = arming.judge(one, found(), NOTHING_PUSHED)
+    verdict = config_diff.diff_configs(one, found(), NOTHING_PUSHED)
     retention(cluster, "/la", SHORT)
-    (then,) = arming.subjects(before, cluster.mount, (), ROOT_ID, ROOT_ID)
+    (then,) = config_diff.armed_topics(before, cluster.mount, (), ROOT_ID, ROOT_ID)
     assert dataclasses.replace(then, released=True) == one
     assert dict(one.configs) == {"retention.ms": LONG}
     maps: list[Mapping[str, object]] = [verdict.done.configs, verdict.configs]
@@ -337,35 +351,35 @@ def test_P16_records_and_effective_policies_are_values() -> None:
 # -- what is inherited -----------------------------------------------------------------------------
 
 
-def told(cluster: Cluster, incarnation: str, **values: str) -> Snapshot:
+def reported(cluster: Cluster, incarnation: str, **values: str) -> Snapshot:
     level = federation_pb2.InheritedLevel(path="/")
     for key, value in values.items():
         level.policies.topic_config[key].value = value
-    said = federation_pb2.Inherited(levels=[level], revision=1, incarnation=incarnation)
+    output = federation_pb2.Inherited(levels=[level], revision=1, incarnation=incarnation)
     welcome = federation_pb2.Welcome(parent_cluster_id="kc-root", mount="/la", parent_mount="/")
     writes = [
-        *facts.welcome_writes(cluster.snapshot, welcome, 1),
-        *facts.inherited_writes(cluster.snapshot, said, 1),
+        *parent_state.welcome_writes(cluster.snapshot, welcome, 1),
+        *parent_state.inherited_writes(cluster.snapshot, output, 1),
     ]
     return with_facts(cluster, *(one for one in writes if isinstance(one, Put)))
 
 
 def test_P3_not_told_is_not_empty() -> None:
     cluster = Cluster()
-    assert missing_word(cluster.snapshot, has_parent=False) == ""
-    assert "no parent has told" in missing_word(cluster.snapshot, has_parent=True)
+    assert why_inherited_missing(cluster.snapshot, has_parent=False) == ""
+    assert "no parent has told" in why_inherited_missing(cluster.snapshot, has_parent=True)
     welcomed = with_facts(cluster, Put(PARENT, b"x"))
-    assert "no parent has told" in missing_word(welcomed, has_parent=False)
-    assert missing_word(told(Cluster(), "one"), has_parent=True) == ""
+    assert "no parent has told" in why_inherited_missing(welcomed, has_parent=False)
+    assert why_inherited_missing(reported(Cluster(), "one"), has_parent=True) == ""
 
 
 def test_the_basis_is_of_lives_and_mounts_and_not_of_what_is_set() -> None:
     mount = Path.parse("/la")
-    one = basis_of(told(Cluster(), "one", owner="x"), mount)
-    assert basis_of(told(Cluster(), "one", owner="y"), mount) == one
+    one = inherited_basis(reported(Cluster(), "one", owner="x"), mount)
+    assert inherited_basis(reported(Cluster(), "one", owner="y"), mount) == one
     others = {
-        basis_of(told(Cluster(), "two"), mount),
-        basis_of(told(Cluster(), "one"), Path.parse("/ny")),
-        basis_of(Cluster().snapshot, mount),
+        inherited_basis(reported(Cluster(), "two"), mount),
+        inherited_basis(reported(Cluster(), "one"), Path.parse("/ny")),
+        inherited_basis(Cluster().snapshot, mount),
     }
     assert len(others | {one}) == 4

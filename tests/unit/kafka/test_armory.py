@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from directory.kafka import pin_and_stop
-from directory.kafka.armory import Armory
-from directory.kafka.contract import KafkaAdmin
-from directory.kafka.desk import Desk
+from directory.kafka.admin_contract import KafkaAdmin
+from directory.kafka.arming_service import ArmingService
+from directory.kafka.kafka_context import KafkaContext
 from directory.kafka.reconciler_settings import CONFIGS, KafkaSettings
 from directory.namespace.command import CreateDirectory
 from directory.store.sqlite.store import LIMITS
@@ -29,8 +29,8 @@ def test_a_plan_is_made_at_the_mount_of_its_snapshot() -> None:
         raise KafkaUnavailable("away")
 
     writer: Any = None
-    armory = Armory(
-        Desk(
+    arming_service = ArmingService(
+        KafkaContext(
             "la",
             LIMITS,
             lambda: snapshot,
@@ -41,6 +41,6 @@ def test_a_plan_is_made_at_the_mount_of_its_snapshot() -> None:
         )
     )
     with pytest.raises(KafkaUnavailable):  # it is there, and Kafka is asked for its topics
-        armory.plan(path("/la/a"), CONFIGS)
+        arming_service.plan(path("/la/a"), CONFIGS)
     with pytest.raises(Absent):
-        armory.plan(path("/la/b"), CONFIGS)
+        arming_service.plan(path("/la/b"), CONFIGS)

@@ -6,10 +6,10 @@ from pathlib import Path as FilePath
 
 import pytest
 
+from directory.kafka.admin_contract import OutcomeUnknown
 from directory.kafka.attempt import Attempt
-from directory.kafka.contract import Unknown
-from directory.kafka.pin_and_stop import KafkaFacts
-from directory.maintenance.restore import begin_new_life
+from directory.kafka.pin_and_stop import PinAndStop
+from directory.maintenance.restore import begin_new_incarnation
 from directory.namespace.command import MoveEntry
 from directory.namespace.entry import Kind, Topic
 from directory.namespace.keys import LEVEL, detached_key
@@ -51,7 +51,7 @@ def put_off_by_acls(here: World, path: str) -> None:
     here.mkdir("search")
     grant(here, "search", "allow bob read")
     here.create(path)
-    here.reconciler.step()
+    here.reconciler.run_once()
     assert topic(here, path).provision_message.startswith("its ACLs wait")
 
 
@@ -87,7 +87,7 @@ def test_acls_that_are_there_already_stay_while_others_wait(
         here.mkdir("search")
         grant(here, "search", "deny eve read", "allow bob read")
         (second,) = on("topic search.clicks", "allow bob read")
-        kafka.answers[second] = Unknown("nobody answered")
+        kafka.answers[second] = OutcomeUnknown("nobody answered")
         here.create("search/clicks")
         for _ in range(3):
             here.sweep()
@@ -151,7 +151,7 @@ def test_an_attempt_counts_in_the_life_of_the_store_in_which_it_was_recorded(
         with world(tmp_path / "store.db", lambda: kafka, ceiling=CEILING) as between:
             between.create("y")
             between.sweep()
-        begin_new_life(address)
+        begin_new_incarnation(address)
     name = "x" if by == "restore" else "y"
     kafka.loses_requests = False
     kafka.add(name)
@@ -194,7 +194,7 @@ def test_an_attempt_at_one_kafka_accounts_for_nothing_in_another(
         kafka.kafka_id, kafka.loses_requests = "other", False
         kafka.add("x")
         here.sweep()
-        stop = KafkaFacts.of(here.replica.snapshot).stop
+        stop = PinAndStop.load(here.replica.snapshot).stop
         assert stop is not None
         here.reconciler.acknowledge(stop.text)
         here.settle()
@@ -343,8 +343,8 @@ def test_what_was_moved_before_it_was_asked_for_has_no_attempt_left(
         def __getattr__(self, name: str) -> object:
             return getattr(self._real, name)
 
-        def execute(self, command: object, **options: object) -> object:
-            done = self._real.execute(command, **options)  # type: ignore[attr-defined]
+        def commit_command(self, command: object, **options: object) -> object:
+            done = self._real.commit_command(command, **options)  # type: ignore[attr-defined]
             here, self.here = self.here, None
             if here is not None:
                 source, to = MOUNT.child("x"), MOUNT.child("y")
@@ -361,7 +361,7 @@ def test_what_was_moved_before_it_was_asked_for_has_no_attempt_left(
     try:
         here.create("x")
         moves[0].here = here  # the reconciler's writer
-        here.reconciler.step()
+        here.reconciler.run_once()
         assert kafka.made == []
         assert topic(here, "y").provision_attempt == ""
         here.settle()
@@ -388,7 +388,7 @@ def test_a_topic_that_somebody_deleted_a_moment_after_its_making_does_not_come_b
         term = here.reconciler._term
         assert term is not None
         term.sweeper.due = 0.0
-        here.reconciler.step()
+        here.reconciler.run_once()
         assert set(here.topics()) == {"kept"}
     finally:
         here.close()
@@ -409,13 +409,13 @@ def test_topics_made_a_moment_ago_are_neither_there_nor_gone_for_the_vanish_guar
         term = here.reconciler._term
         assert term is not None
         term.sweeper.due = 0.0
-        here.reconciler.step()
+        here.reconciler.run_once()
         assert {here.states()[name] for name in names} == {"ACTIVE"}
         assert here.stopped == ""
         for number in range(3):
             del kafka.topics[f"old{number}"]
         term.sweeper.due = 0.0
-        here.reconciler.step()
+        here.reconciler.run_once()
         assert "3 of 20 topics vanished" in here.stopped
     finally:
         here.close()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 import time
 
-from directory.kafka.census import CensusTaker
-from directory.kafka.recorded_topics import Census
+from directory.kafka.recorded_topics import TopicCounts
+from directory.kafka.topic_counter import TopicCounter
 from directory.namespace.command import CreateTopic
 from resolver.path import Path
 from tests.support.federation import eventually
@@ -31,22 +31,22 @@ def tree(topics: int) -> Cluster:
 def test_a_small_tree_is_counted_when_asked_and_once_a_revision() -> None:
     cluster = tree(3)
     clock = Clock()
-    taker = CensusTaker(lambda _: cluster.mount, clock)
-    assert taker.of(cluster.snapshot) == Census(cluster.snapshot.revision, 3, 0, 0)
-    again = taker.of(cluster.snapshot)
-    assert taker.of(cluster.snapshot) is again
+    taker = TopicCounter(lambda _: cluster.mount, clock)
+    assert taker.latest(cluster.snapshot) == TopicCounts(cluster.snapshot.revision, 3, 0, 0)
+    again = taker.latest(cluster.snapshot)
+    assert taker.latest(cluster.snapshot) is again
 
 
 def test_a_large_tree_is_counted_by_a_thread_and_the_last_count_is_told_meanwhile() -> None:
     cluster = tree(500)
-    taker = CensusTaker(lambda _: cluster.mount, at_once=10)
-    assert taker.of(cluster.snapshot) == Census()  # nobody waits for the first either
-    eventually(lambda: taker.of(cluster.snapshot).revision > 0)
-    first = taker.of(cluster.snapshot)
+    taker = TopicCounter(lambda _: cluster.mount, at_once=10)
+    assert taker.latest(cluster.snapshot) == TopicCounts()  # nobody waits for the first either
+    eventually(lambda: taker.latest(cluster.snapshot).revision > 0)
+    first = taker.latest(cluster.snapshot)
     assert (first.revision, first.pending) == (cluster.snapshot.revision, 500)
     cluster.do(CreateTopic(path=path("/la/more")), creates_in_kafka=True)
-    assert taker.of(cluster.snapshot) is first
-    eventually(lambda: taker.of(cluster.snapshot).pending == 501)
+    assert taker.latest(cluster.snapshot) is first
+    eventually(lambda: taker.latest(cluster.snapshot).pending == 501)
 
 
 def test_counting_rests_most_of_the_time() -> None:
@@ -56,24 +56,24 @@ def test_counting_rests_most_of_the_time() -> None:
         clock.now += 2.0  # a walk that takes two seconds
         return cluster.mount
 
-    taker = CensusTaker(mount_at, clock)
-    first = taker.of(cluster.snapshot)
+    taker = TopicCounter(mount_at, clock)
+    first = taker.latest(cluster.snapshot)
     cluster.do(CreateTopic(path=path("/la/more")), creates_in_kafka=True)
     clock.now += 19.0
-    assert taker.of(cluster.snapshot) is first
+    assert taker.latest(cluster.snapshot) is first
     clock.now += 2.0
-    assert taker.of(cluster.snapshot).pending == 4
+    assert taker.latest(cluster.snapshot).pending == 4
 
 
 def test_a_count_that_is_stopped_ends_and_says_nothing_half() -> None:
     cluster = tree(1_000)
-    taker = CensusTaker(lambda _: cluster.mount, at_once=10)
+    taker = TopicCounter(lambda _: cluster.mount, at_once=10)
     taker._rest = lambda _: taker._stop.wait(30)  # type: ignore[method-assign,assignment]
-    taker.of(cluster.snapshot)
+    taker.latest(cluster.snapshot)
     begun = time.monotonic()
     taker.stop()
     for thread in threading.enumerate():
         if thread.name == "census":
             thread.join(20)
     assert time.monotonic() - begun < 20
-    assert taker.of(cluster.snapshot) == Census()
+    assert taker.latest(cluster.snapshot) == TopicCounts()

@@ -38,7 +38,7 @@ def filed(folder: Path, text: str) -> ClientProperties:
 def test_without_any_it_comes_in_the_clear_and_says_nothing() -> None:
     found = kafka("")
     assert found.client.read() == {}
-    assert found.client.said() == ""
+    assert found.client.reported() == ""
     assert found.listeners == (Listener("default", ("127.0.0.1:9092",)),)
 
 
@@ -61,7 +61,7 @@ def test_secrets_come_from_the_file_and_the_rest_from_either(tmp_path: Path) -> 
     assert found.listeners == (
         Listener("default", ("127.0.0.1:9092",), "SASL_PLAINTEXT", "PLAIN"),
     ), "clients come the same way, unless listeners are named"
-    assert found.client.said() == "by SASL_PLAINTEXT (PLAIN)"
+    assert found.client.reported() == "by SASL_PLAINTEXT (PLAIN)"
     assert "hunter2" not in repr(found)
 
 
@@ -73,11 +73,14 @@ def test_a_password_that_was_changed_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("properties", "words"),
+    ("properties", "arguments"),
     [
         ('"securty.protocol" = "SSL"', "unknown property 'securty.protocol'.*'security.protocol'"),
         ('"ssl.ca.lokation" = "x"', "nearest known one is 'ssl.ca.location'"),
-        ('"ssl.ca.location" = "x"', "of no use with security.protocol=PLAINTEXT; expected SSL or SASL_SSL"),
+        (
+            '"ssl.ca.location" = "x"',
+            "of no use with security.protocol=PLAINTEXT; expected SSL or SASL_SSL",
+        ),
         ('"security.protocol" = "TLS"', 'Invalid value "TLS"'),
         ('"socket.timeout.ms" = "soon"', "socket.timeout.ms"),
         ('"socket.timeout.ms" = [1]', "a text, a number, true or false"),
@@ -91,22 +94,25 @@ def test_a_password_that_was_changed_is_read(tmp_path: Path) -> None:
         ('"ssl.key.password" = "hunter2"', "ssl.key.password is a secret"),
         ('"ssl.key.pem" = "hunter2"', "ssl.key.pem is a secret"),
         ('"sasl.oauthbearer.client.secret" = "hunter2"', "is a secret"),
-        ('"sasl.username" = "kdir"', "of no use with security.protocol=PLAINTEXT; expected SASL_SSL"),
+        (
+            '"sasl.username" = "kdir"',
+            "of no use with security.protocol=PLAINTEXT; expected SASL_SSL",
+        ),
         (
             '"security.protocol" = "SSL", "ssl.ca.location" = "nowhere.pem"',
             "ssl.ca.location failed",
         ),
     ],
 )
-def test_a_mistake_is_one_sentence_with_its_name(properties: str, words: str) -> None:
-    with pytest.raises(ConfigError, match=words) as raised:
+def test_a_mistake_is_one_sentence_with_its_name(properties: str, arguments: str) -> None:
+    with pytest.raises(ConfigError, match=arguments) as raised:
         client(f"properties = {{ {properties} }}").read()
     assert str(raised.value).startswith("kafka.properties: ")
     assert "hunter2" not in str(raised.value)
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "arguments"),
     [
         (SASL + "sasl.pasword=hunter2", "unknown property 'sasl.pasword'.*'sasl.password'"),
         (SASL + "client.id=me", "kafka.properties: client.id: kdir sets that itself"),
@@ -118,10 +124,10 @@ def test_a_mistake_is_one_sentence_with_its_name(properties: str, words: str) ->
     ],
 )
 def test_a_mistake_in_the_file_names_it_and_shows_no_secret(
-    tmp_path: Path, text: str, words: str
+    tmp_path: Path, text: str, arguments: str
 ) -> None:
     found = filed(tmp_path, text)
-    with pytest.raises(ConfigError, match=words) as raised:
+    with pytest.raises(ConfigError, match=arguments) as raised:
         found.read()
     assert "kafka.properties" in str(raised.value)
     assert "hunter2" not in str(raised.value)

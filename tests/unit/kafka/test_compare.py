@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from directory.kafka.compare import (
-    Comparison,
+from directory.kafka.admin_contract import KafkaMetadata, KafkaTopic
+from directory.kafka.metadata_diff import (
     Difference,
-    Recorded,
-    compare,
+    MetadataDiff,
+    RecordedTopic,
     config_news,
+    diff_metadata,
     differences,
+    exceeds_vanish_guard,
     show_id,
-    trips_guard,
 )
-from directory.kafka.contract import Seen, Survey
-from directory.namespace.command import TopicNews
+from directory.namespace.command import TopicObservation
 from directory.namespace.entry import Policies, Provision, Topic
 from resolver.path import Path
 
@@ -26,10 +26,10 @@ def topic_id(letter: str) -> bytes:
     return letter.encode() * 16
 
 
-def recorded(text: str) -> Recorded:
-    """Read ``name STATE [id] [partitions]``."""
+def recorded(text: str) -> RecordedTopic:
+    """Reads ``name STATE [id] [partitions]``."""
     name, state, *rest = text.split()
-    return Recorded(
+    return RecordedTopic(
         Path.parse(f"/la/{name}"),
         Topic(
             entry_id=sum(name.encode()),
@@ -42,12 +42,12 @@ def recorded(text: str) -> Recorded:
     )
 
 
-def seen(text: str) -> Seen:
-    """Read ``name id [partitions] [internal]``; id ``-`` = not known."""
+def seen(text: str) -> KafkaTopic:
+    """Reads ``name id [partitions] [internal]``; id ``-`` = not known."""
     name, letter, *rest = text.split()
     internal = "internal" in rest
     count = int(rest[0]) if rest and rest[0] != "internal" else 1
-    return Seen(name, b"" if letter == "-" else topic_id(letter), count, 1, internal)
+    return KafkaTopic(name, b"" if letter == "-" else topic_id(letter), count, 1, internal)
 
 
 def decide(
@@ -57,17 +57,17 @@ def decide(
     cluster: str = "K",
     pinned: str = "K",
     acknowledged: int = 0,
-) -> Comparison:
+) -> MetadataDiff:
     topics = {one.name: one for one in map(seen, kafka)}
-    return compare(
+    return diff_metadata(
         [recorded(text) for text in tree],
-        Survey(cluster, topics),
+        KafkaMetadata(cluster, topics),
         pinned=pinned,
         acknowledged=acknowledged,
     )
 
 
-def news_of(comparison: Comparison) -> dict[str, str]:
+def news_of(comparison: MetadataDiff) -> dict[str, str]:
     return {str(one.path): one.provision.name if one.provision else "-" for one in comparison.news}
 
 
@@ -149,7 +149,7 @@ def test_a_replaced_topic_keeps_its_recorded_id_and_says_both() -> None:
     ],
 )
 def test_the_vanish_guard(gone: int, present: int, trips: bool) -> None:
-    assert trips_guard(gone, present) is trips
+    assert exceeds_vanish_guard(gone, present) is trips
     tree = [f"t{number} active A" for number in range(present)]
     result = decide(tree, [f"t{number} A" for number in range(gone, present)])
     assert (result.stop is not None) is trips
@@ -227,29 +227,31 @@ def test_differences_are_those_of_the_topics_own_policies() -> None:
 
 
 def test_more_partitions_in_kafka_are_recorded_and_more_on_record_are_a_wish() -> None:
-    grown = compare(
-        [Recorded(PATH, make())], Survey("K", {"t": Seen("t", topic_id("A"), 5, 2)}), pinned="K"
-    )
-    assert grown.news == (TopicNews(path=PATH, entry_id=7, partitions=5),)
-    assert differences(make(), Seen("t", topic_id("A"), 5, 2)) == ()
-    wished = compare(
-        [Recorded(PATH, make(partitions=8))],
-        Survey("K", {"t": Seen("t", topic_id("A"), 5, 2)}),
+    grown = diff_metadata(
+        [RecordedTopic(PATH, make())],
+        KafkaMetadata("K", {"t": KafkaTopic("t", topic_id("A"), 5, 2)}),
         pinned="K",
     )
-    assert wished.news == (TopicNews(path=PATH, entry_id=7, drift_count=1),)
+    assert grown.news == (TopicObservation(path=PATH, entry_id=7, partitions=5),)
+    assert differences(make(), KafkaTopic("t", topic_id("A"), 5, 2)) == ()
+    desired_config = diff_metadata(
+        [RecordedTopic(PATH, make(partitions=8))],
+        KafkaMetadata("K", {"t": KafkaTopic("t", topic_id("A"), 5, 2)}),
+        pinned="K",
+    )
+    assert desired_config.news == (TopicObservation(path=PATH, entry_id=7, drift_count=1),)
 
 
 def test_configs_that_were_read_are_recorded_with_the_drift_they_make() -> None:
     topic = make(policies=Policies(topic_config={"retention.ms": "1000"}))
-    assert config_news(Recorded(PATH, topic), {}) is None
-    news = config_news(Recorded(PATH, topic), {"retention.ms": "1", "segment.ms": "2"})
-    assert news == TopicNews(
+    assert config_news(RecordedTopic(PATH, topic), {}) is None
+    news = config_news(RecordedTopic(PATH, topic), {"retention.ms": "1", "segment.ms": "2"})
+    assert news == TopicObservation(
         path=PATH,
         entry_id=7,
         observed_config={"retention.ms": "1", "segment.ms": "2"},
         drift_count=1,
     )
-    same = config_news(Recorded(PATH, topic), {"retention.ms": "1000"})
+    same = config_news(RecordedTopic(PATH, topic), {"retention.ms": "1000"})
     assert same is not None
     assert same.drift_count == 0

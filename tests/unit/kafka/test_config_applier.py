@@ -12,8 +12,20 @@ from typing import Any
 
 import pytest
 
-from directory.kafka.applying.pushed import attention, mark_of, pushed_of
-from directory.kafka.contract import Alteration, Done, Outcome, Refused, Seen, Still, always
+from directory.kafka.admin_contract import (
+    ConfigChange,
+    KafkaTopic,
+    Outcome,
+    Rejected,
+    Still,
+    Succeeded,
+    always,
+)
+from directory.kafka.applying.last_applied_configs import (
+    config_issues,
+    load_applied_topic,
+    load_armed_record,
+)
 from directory.namespace.command import UpdateEntry
 from directory.namespace.entry import ROOT_ID, Kind
 from directory.namespace.snapshot import Snapshot
@@ -39,12 +51,12 @@ class SlowKafka(FakeKafka):
         """The brokers come to it."""
         self.shown = {name: dict(configs) for name, configs in self.truth.items()}
 
-    def describe(self, names: Sequence[str]) -> Mapping[str, Seen | Refused]:
+    def describe(self, names: Sequence[str]) -> Mapping[str, KafkaTopic | Rejected]:
         return {
             name: seen for name, seen in super().describe(names).items() if name not in self.hidden
         }
 
-    def configs(self, names: Sequence[str]) -> Mapping[str, Mapping[str, str] | Refused]:
+    def configs(self, names: Sequence[str]) -> Mapping[str, Mapping[str, str] | Rejected]:
         if not self.lags:
             self.catch_up()
         return {
@@ -53,7 +65,9 @@ class SlowKafka(FakeKafka):
             if name in self.shown and name not in self.hidden
         }
 
-    def alter(self, changes: Sequence[Alteration], still: Still = always) -> Mapping[str, Outcome]:
+    def alter_configs(
+        self, changes: Sequence[ConfigChange], still: Still = always
+    ) -> Mapping[str, Outcome]:
         still()
         self.altered.append([change.name for change in changes])
         for change in changes:
@@ -62,7 +76,7 @@ class SlowKafka(FakeKafka):
                     self.truth[change.name].pop(key, None)
                 else:
                     self.truth[change.name][key] = value
-        return {change.name: Done() for change in changes}
+        return {change.name: Succeeded() for change in changes}
 
 
 @contextmanager
@@ -80,10 +94,12 @@ def begin_arming(here: World, *below: str) -> None:
     """Commits an arming and does not wait for its calls, which a later step of the test makes. By
     its clock 30 s pass between two looks, so that the commit has half a minute of real time.
     """
-    armory, where = copy(here.reconciler.armory), MOUNT.join(below)
+    arming_service, where = copy(here.reconciler.arming_service), MOUNT.join(below)
     late = itertools.count(0.0, 30.0)
-    armory._desk = replace(armory._desk, clock=lambda: next(late))
-    armory.arm(where, "configs", armory.plan(where, "configs").plan, timeout_seconds=60.0)
+    arming_service._kafka_context = replace(arming_service._kafka_context, clock=lambda: next(late))
+    arming_service.arm(
+        where, "configs", arming_service.plan(where, "configs").plan, timeout_seconds=60.0
+    )
 
 
 def retention(here: World, value: str | None, *below: str, kind: Kind = Kind.DIRECTORY) -> None:
@@ -185,7 +201,7 @@ def test_whatever_call_fails_once_the_same_leader_finishes(tmp_path: FilePath) -
             here.settle(1_000)
             missed, chance.left = chance.left > 0, -1
             assert all_have(kafka, MONTH), number
-            mark = mark_of(here.replica.snapshot, "configs", ROOT_ID)
+            mark = load_armed_record(here.replica.snapshot, "configs", ROOT_ID)
             assert mark is not None
             assert not mark.pending, number
         if missed:
@@ -202,12 +218,12 @@ def test_K7_a_topic_that_a_broker_does_not_show_yet_is_pushed_once_it_does(
         kafka.hidden = {"a"}
         retention(here, WEEK)
         for _ in range(5):
-            here.now += here.reconciler.step()
+            here.now += here.reconciler.run_once()
         assert kafka.truth == {"a": {}, "b": {"retention.ms": WEEK}}
         # Others do not wait for it.
         retention(here, MONTH, "b", kind=Kind.TOPIC)
-        here.now += here.reconciler.step()
-        here.reconciler.step()
+        here.now += here.reconciler.run_once()
+        here.reconciler.run_once()
         assert kafka.truth["b"] == {"retention.ms": MONTH}
         kafka.hidden = set()
         here.settle()
@@ -219,7 +235,7 @@ def test_K7_a_topic_that_a_broker_does_not_show_yet_is_pushed_once_it_does(
 
 def step(here: World, times: int = 4) -> None:
     for _ in range(times):
-        here.now += min(0.2, here.reconciler.step())
+        here.now += min(0.2, here.reconciler.run_once())
 
 
 def lagging(here: World, kafka: SlowKafka, *changes: Callable[[], None]) -> None:
@@ -253,15 +269,18 @@ def test_what_kafka_does_not_show_yet_is_no_drift_and_nobodys_doing(tmp_path: Fi
         retention(here, MONTH)
         for _ in range(20):
             # Twenty sweeps in as many seconds.
-            here.now += min(1.0, here.reconciler.step())
+            here.now += min(1.0, here.reconciler.run_once())
             here.reconciler._term.sweeper.due = 0.0  # type: ignore[union-attr]
             assert here.topics()["a"].drift_count == 0
         kafka.lags = False
         here.settle()
         assert kafka.altered == [["a"], ["a"]]
         entry_id = here.topics()["a"].entry_id
-        assert attention(here.replica.snapshot, entry_id) == {}
-        assert pushed_of(here.replica.snapshot, entry_id).configs["retention.ms"].put_back == 0
+        assert config_issues(here.replica.snapshot, entry_id) == {}
+        assert (
+            load_applied_topic(here.replica.snapshot, entry_id).configs["retention.ms"].put_back
+            == 0
+        )
 
 
 def test_what_somebody_put_back_is_seen_a_moment_after_kafka_showed_ours(
@@ -275,7 +294,7 @@ def test_what_somebody_put_back_is_seen_a_moment_after_kafka_showed_ours(
         here.settle()
         kafka.truth["a"]["retention.ms"] = WEEK
         here.now += 30
-        here.reconciler.step()
+        here.reconciler.run_once()
         assert here.topics()["a"].observed_config == {"retention.ms": WEEK}
 
 

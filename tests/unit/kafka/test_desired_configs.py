@@ -6,14 +6,14 @@ from types import MappingProxyType
 
 from kdir.v1 import federation_pb2
 
-from directory.federation import facts
+from directory.federation import parent_state
 from directory.kafka import recorded_topics
+from directory.kafka.admin_contract import KafkaMetadata, KafkaTopic
 from directory.kafka.applying.desired_configs import is_under_way
-from directory.kafka.applying.pushed import Push, Pushed
-from directory.kafka.compare import compare
-from directory.kafka.contract import Seen, Survey
+from directory.kafka.applying.last_applied_configs import AppliedConfig, AppliedTopic
 from directory.kafka.drift import drift_of
-from directory.namespace.command import CreateDirectory, RecordTopics
+from directory.kafka.metadata_diff import diff_metadata
+from directory.namespace.command import CreateDirectory, RecordObservations
 from directory.namespace.entry import Policies
 from directory.store.base import Put
 from directory.wire.entry_codec import policies_to_proto
@@ -24,7 +24,7 @@ from tests.unit.kafka.test_arming import LONG, SHORT, adopted, put, retention
 def drift(cluster: Cluster, where: str = "/la") -> list[tuple[str, str, str, str]]:
     found = recorded_topics.recorded_at(cluster.snapshot, cluster.mount, path(where))
     rows = [row for one in found for row in drift_of(one)]
-    return sorted((str(row.path), row.field, row.wanted, row.found) for row in rows)
+    return sorted((str(row.path), row.field, row.expected, row.actual) for row in rows)
 
 
 def inherit(cluster: Cluster, **values: str) -> None:
@@ -32,11 +32,11 @@ def inherit(cluster: Cluster, **values: str) -> None:
     level = federation_pb2.InheritedLevel(
         path="/", policies=policies_to_proto(Policies(topic_config=MappingProxyType(configs)))
     )
-    said = federation_pb2.Inherited(levels=[level], revision=5, incarnation="one")
-    tell(cluster, *facts.inherited_writes(cluster.snapshot, said, 1))
+    output = federation_pb2.Inherited(levels=[level], revision=5, incarnation="one")
+    report(cluster, *parent_state.inherited_writes(cluster.snapshot, output, 1))
 
 
-def tell(cluster: Cluster, *writes: object) -> None:
+def report(cluster: Cluster, *writes: object) -> None:
     puts = [write for write in writes if isinstance(write, Put)]
     assert cluster.rows.commit((), puts)
     cluster.snapshot = cluster.snapshot.apply(cluster.rows.revision, puts)
@@ -84,7 +84,7 @@ def test_what_is_inherited_from_above_the_mount_counts_too() -> None:
     ]
     # Armed above the mount is not armed here.
     assert not drift(cluster, "/la/far")
-    tell(cluster, Put(facts.INHERITED_KEY, b"\0" * 8 + b"\xff\xff"))
+    report(cluster, Put(parent_state.INHERITED_KEY, b"\0" * 8 + b"\xff\xff"))
     assert not drift(cluster), "what cannot be read is not known, and so is no wish"
 
 
@@ -106,28 +106,28 @@ def test_a_sweep_counts_what_was_pushed_and_not_what_is_to_be() -> None:
 
     def counted() -> int:
         seen = {
-            name: Seen(name, name.encode().ljust(16, b"\0"), 2, 1)
+            name: KafkaTopic(name, name.encode().ljust(16, b"\0"), 2, 1)
             for name in ("a", "b", "x", "far")
         }
-        found = compare(
-            recorded_topics.recorded(cluster.snapshot, cluster.mount),
-            Survey("kafka", seen),
+        found = diff_metadata(
+            recorded_topics.recorded_topics(cluster.snapshot, cluster.mount),
+            KafkaMetadata("kafka", seen),
             pinned="kafka",
-            under_way=lambda one: is_under_way(cluster.snapshot, one.topic, one.wished),
+            under_way=lambda one: is_under_way(cluster.snapshot, one.topic, one.desired_config),
         )
         if found.news:
-            cluster.do(RecordTopics(news=found.news))
+            cluster.do(RecordObservations(news=found.news))
         return cluster.topic("/la/on/a").drift_count
 
     assert counted() == 0, "its turn has not come yet"
     a = cluster.topic("/la/on/a").entry_id
     for pushed in (
-        Pushed(MappingProxyType({"retention.ms": Push(LONG, ours=True)})),
-        Pushed(held=frozenset({"retention.ms"})),
-        Pushed(refused="no", refused_calls="x"),
+        AppliedTopic(MappingProxyType({"retention.ms": AppliedConfig(LONG, ours=True)})),
+        AppliedTopic(held=frozenset({"retention.ms"})),
+        AppliedTopic(refused="no", refused_calls="x"),
     ):
         write = pushed.to_write(a)
-        tell(cluster, write)
+        report(cluster, write)
         assert counted() == 1, pushed
     retention(cluster, "/la", None)
     assert counted() == 0

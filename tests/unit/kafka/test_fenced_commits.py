@@ -12,16 +12,16 @@ from directory.kafka.fenced_commits import LeadershipLost, TopicCommits
 from directory.namespace.command import (
     Command,
     FinishDelete,
-    Observed,
+    ObservedTopic,
     Plan,
-    RecordTopics,
-    TopicNews,
+    RecordObservations,
+    TopicObservation,
 )
-from directory.store.base import Guard, KeyIs, Limits, Put, Write
+from directory.store.base import Guard, KeyEquals, Limits, Put, Write
 from resolver.errors import InvalidPath, LimitExceeded, LostRace, StoreUnavailable
 from tests.support.trees import path
 
-GUARD = KeyIs(b"l/reconciler", b"me")
+GUARD = KeyEquals(b"l/reconciler", b"me")
 
 
 class Office:
@@ -48,7 +48,7 @@ class Script:
         self.writes: list[tuple[Write, ...]] = []
         self.refuse: Any = lambda _: None
 
-    def execute(self, command: Command, **options: Any) -> Any:
+    def commit_command(self, command: Command, **options: Any) -> Any:
         error = self.refuse(command)
         if error is not None:
             raise error
@@ -70,15 +70,15 @@ def commits(script: Script, office: Office | None, limits: Limits | None = None)
     return TopicCommits(script, limits or Limits(800, 1 << 20), office)
 
 
-def news(count: int) -> list[TopicNews]:
-    return [TopicNews(path=path(f"/t{number}"), entry_id=number) for number in range(count)]
+def news(count: int) -> list[TopicObservation]:
+    return [TopicObservation(path=path(f"/t{number}"), entry_id=number) for number in range(count)]
 
 
 def recorded(script: Script) -> list[str]:
     return [
         str(one.path)
         for command in script.commands
-        if isinstance(command, RecordTopics)
+        if isinstance(command, RecordObservations)
         for one in command.news
     ]
 
@@ -126,7 +126,9 @@ def test_a_guard_that_does_not_hold_is_the_end_of_the_term() -> None:
 
 
 def sizes(script: Script) -> list[int]:
-    return [len(command.news) for command in script.commands if isinstance(command, RecordTopics)]
+    return [
+        len(command.news) for command in script.commands if isinstance(command, RecordObservations)
+    ]
 
 
 def test_much_is_cut_into_batches_in_order() -> None:
@@ -164,7 +166,9 @@ def test_one_topic_that_cannot_be_taken_in_is_told_and_spoils_no_other() -> None
     topics = [
         (
             (f"t{number}",),
-            Observed(physical_name=f"t{number}", topic_id=b"", partitions=1, replication_factor=1),
+            ObservedTopic(
+                physical_name=f"t{number}", topic_id=b"", partitions=1, replication_factor=1
+            ),
         )
         for number in range(8)
     ]

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from directory.kafka.contract import Refused, Seen, Survey
-from directory.namespace.command import CreateTopic, Observed
+from directory.kafka.admin_contract import KafkaMetadata, KafkaTopic, Rejected
+from directory.namespace.command import CreateTopic, ObservedTopic
 from directory.namespace.keys import (
     LEVEL,
     detached_key,
@@ -28,14 +28,14 @@ class Kafka(Ledger):
 
     hidden: frozenset[str] = frozenset()
 
-    def survey(self) -> Survey:
-        shown = super().survey()
+    def describe_all(self) -> KafkaMetadata:
+        shown = super().describe_all()
         topics = {name: seen for name, seen in shown.topics.items() if name not in self.hidden}
-        return Survey(shown.cluster_id, topics)
+        return KafkaMetadata(shown.cluster_id, topics)
 
     def describe(self, names: Sequence[str]) -> Mapping[str, Any]:
-        found: dict[str, Seen | Refused] = dict(super().describe(names))
-        return found | {name: Refused("not authorized") for name in self.hidden & set(names)}
+        found: dict[str, KafkaTopic | Rejected] = dict(super().describe(names))
+        return found | {name: Rejected("not authorized") for name in self.hidden & set(names)}
 
 
 @pytest.fixture
@@ -154,7 +154,7 @@ class Interfering:
     def put_facts(self, writes: Sequence[Write], guards: Sequence[Guard] = ()) -> int:
         if any(write.key == detached_key("late") for write in writes):
             while self.before:
-                self._inner.execute(self.before.pop(), creates_in_kafka=lambda _: True)
+                self._inner.commit_command(self.before.pop(), creates_in_kafka=lambda _: True)
         return int(self._inner.put_facts(writes, guards))
 
 
@@ -173,7 +173,7 @@ def test_one_that_is_adopted_meanwhile_is_not_recorded_as_left_alone(tmp_path: F
         until = retired_value(1 << 50, awaited=True)
         here.writer.put_facts([Put(retired_key("late"), until)])
         kafka.add("late")
-        seen = Observed(
+        seen = ObservedTopic(
             physical_name="late",
             topic_id=kafka.topics["late"].topic_id,
             partitions=1,

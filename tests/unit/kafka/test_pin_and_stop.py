@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from directory.kafka import pin_and_stop
-from directory.kafka.compare import Stop
-from directory.kafka.contract import Seen, Survey
-from directory.kafka.pin_and_stop import KafkaFacts
-from directory.kafka.provision import Settling, wish_of
+from directory.kafka.admin_contract import KafkaMetadata, KafkaTopic
+from directory.kafka.metadata_diff import StopReason
+from directory.kafka.pin_and_stop import PinAndStop
+from directory.kafka.provisioning import RecentTopicChanges, new_topic_of
 from directory.kafka.reconciler_settings import KafkaSettings
+from directory.namespace.adoption_mapping import MappingRule, map_physical_name
 from directory.namespace.entry import Policies, Topic
-from directory.namespace.mapping import MappingRule, place
 from directory.store.base import Put, Write
 
 
@@ -24,57 +24,57 @@ class Kept:
     def fact(self, key: bytes) -> bytes | None:
         return self.values.get(key)
 
-    def write(self, writes: Iterable[Write]) -> KafkaFacts:
+    def write(self, writes: Iterable[Write]) -> PinAndStop:
         for write in writes:
             if isinstance(write, Put):
                 self.values[write.key] = write.value
             else:
                 self.values.pop(write.key, None)
-        return KafkaFacts.of(self)
+        return PinAndStop.load(self)
 
 
 def test_they_come_back_as_they_were_written() -> None:
     kept = Kept()
-    assert KafkaFacts.of(kept) == KafkaFacts()
-    stop = Stop("3 of 3 topics, “all”, …", 3)
+    assert PinAndStop.load(kept) == PinAndStop()
+    stop = StopReason("3 of 3 topics, “all”, …", 3)
     rules = (
-        MappingRule.of("prod.*", split_on=".", into="a/b", strip_prefix="prod."),
-        MappingRule.of("[xy]?", ignore=True),
+        MappingRule.from_fields("prod.*", split_on=".", into="a/b", strip_prefix="prod."),
+        MappingRule.from_fields("[xy]?", ignore=True),
     )
     kept.write(pin_and_stop.pin("K1"))
     kept.write(pin_and_stop.stop(stop))
     held = kept.write(pin_and_stop.write_rules(rules))
     assert (held.pinned, held.stop, held.allowed) == ("K1", stop, 0)
     for name in ("prod.search.clicks", "x1", "other"):
-        assert place(held.rules, name) == place(rules, name)
+        assert map_physical_name(held.rules, name) == map_physical_name(rules, name)
 
 
 def test_an_acknowledgement_ends_the_stop_and_allows_what_it_told() -> None:
     kept = Kept()
     kept.write(pin_and_stop.pin("K1"))
-    kept.write(pin_and_stop.stop(Stop("gone", 7)))
-    held = kept.write(pin_and_stop.allow(Stop("gone", 7), kept))
+    kept.write(pin_and_stop.stop(StopReason("gone", 7)))
+    held = kept.write(pin_and_stop.acknowledge_stop(StopReason("gone", 7), kept))
     assert (held.pinned, held.stop, held.allowed) == ("K1", None, 7)
-    assert kept.write(pin_and_stop.forget_allowed()).allowed == 0
-    pinnings = [pin_and_stop.pinned_words(kept)]
+    assert kept.write(pin_and_stop.forget_acknowledgement()).allowed == 0
+    pinnings = [pin_and_stop.pinned_text(kept)]
     for kafka_id in ("K2", "K1", "K2", "K1"):
-        held = kept.write(pin_and_stop.allow(Stop("another", 2, kafka_id), kept))
+        held = kept.write(pin_and_stop.acknowledge_stop(StopReason("another", 2, kafka_id), kept))
         assert (held.pinned, held.allowed) == (kafka_id, 2)
-        assert pin_and_stop.pinned_words(kept) not in pinnings, "the one before is not what it was"
-        pinnings.append(pin_and_stop.pinned_words(kept))
+        assert pin_and_stop.pinned_text(kept) not in pinnings, "the one before is not what it was"
+        pinnings.append(pin_and_stop.pinned_text(kept))
 
 
 def test_who_manages_is_noted_once_each_time_it_changes_and_never_as_it_was_before() -> None:
     kept = Kept()
     kept.write(pin_and_stop.pin("K1", 5))
     assert pin_and_stop.note_manager(kept, unmanaged=False)[0] == ()
-    known = [pin_and_stop.pinned_words(kept)]
+    known = [pin_and_stop.pinned_text(kept)]
     for unmanaged in (True, False, True, False):
         held = kept.write(pin_and_stop.note_manager(kept, unmanaged=unmanaged)[0])
         assert held.unmanaged is unmanaged
         assert held.pinned_at_ms == 5, "by that it is decided which cluster manages"
-        assert pin_and_stop.pinned_words(kept) not in known
-        known.append(pin_and_stop.pinned_words(kept))
+        assert pin_and_stop.pinned_text(kept) not in known
+        known.append(pin_and_stop.pinned_text(kept))
         assert pin_and_stop.note_manager(kept, unmanaged=unmanaged)[0] == ()
 
 
@@ -85,32 +85,34 @@ def test_a_stop_that_cannot_be_read_is_a_stop_and_other_rubbish_is_nothing() -> 
         b"k/allowed": b"many",
         b"k/rules": b"[{}]",
     }
-    held = KafkaFacts.of(kept)
+    held = PinAndStop.load(kept)
     assert held.stop is not None
     assert held.stop.text == "by a newer version"
     assert (held.allowed, held.rules) == (0, ())
 
 
 def test_adopted_rules_come_before_the_configs_and_splitting_comes_last() -> None:
-    own, adopted = MappingRule.of("own.*"), MappingRule.of("adopted.*")
+    own, adopted = MappingRule.from_fields("own.*"), MappingRule.from_fields("adopted.*")
     settings = KafkaSettings(bootstrap=("k:1",), rules=(own,), split_on=".")
     assert settings.placing()[0] is own
     assert settings.placing((adopted,))[0] is adopted
-    assert place(settings.placing((adopted,)), "a.b").segments == ("a", "b")
+    assert map_physical_name(settings.placing((adopted,)), "a.b").segments == ("a", "b")
 
 
 def test_brokers_that_do_not_know_a_change_of_ours_yet_are_corrected_for_a_minute() -> None:
     now = [0.0]
-    settling = Settling(lambda: now[0])
-    made, old = Seen("made", b"m" * 16, 1, 1), Seen("old", b"o" * 16, 1, 1)
+    settling = RecentTopicChanges(lambda: now[0])
+    made, old = KafkaTopic("made", b"m" * 16, 1, 1), KafkaTopic("old", b"o" * 16, 1, 1)
     settling.made("made")
     settling.deleted(old.topic_id)
-    behind = Survey("K", {"old": old})
-    assert settling.correct(behind) == Survey("K", {}, unsettled={"made"})
+    behind = KafkaMetadata("K", {"old": old})
+    assert settling.correct(behind) == KafkaMetadata("K", {}, unsettled={"made"})
     # Made anew by somebody else it is another topic, and shown.
-    again = Seen("old", b"p" * 16, 1, 1)
-    assert settling.correct(Survey("K", {"old": again})).topics == {"old": again}
-    assert settling.correct(Survey("K", {"made": made})) == Survey("K", {"made": made})
+    again = KafkaTopic("old", b"p" * 16, 1, 1)
+    assert settling.correct(KafkaMetadata("K", {"old": again})).topics == {"old": again}
+    assert settling.correct(KafkaMetadata("K", {"made": made})) == KafkaMetadata(
+        "K", {"made": made}
+    )
     now[0] = 61.0
     assert settling.correct(behind) is behind
 
@@ -127,6 +129,6 @@ def test_a_wish_has_the_configs_of_the_directories_above_and_its_own_numbers() -
         Policies(topic_config={"a": "far", "b": "far", "c": "far"}),
         Policies(topic_config={"c": "near"}),
     )
-    wish = wish_of(topic, above)
-    assert (wish.name, wish.partitions, wish.replication_factor) == ("t", 5, 2)
-    assert dict(wish.config) == {"a": "own", "c": "near"}
+    desired = new_topic_of(topic, above)
+    assert (desired.name, desired.partitions, desired.replication_factor) == ("t", 5, 2)
+    assert dict(desired.config) == {"a": "own", "c": "near"}

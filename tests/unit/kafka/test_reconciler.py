@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from directory.kafka.contract import KafkaAdmin
+from directory.kafka.admin_contract import KafkaAdmin
 from directory.kafka.reconciler import Reconciler
 from directory.kafka.reconciler_settings import KafkaSettings
 from directory.namespace.snapshot import Snapshot
@@ -69,21 +69,21 @@ def test_S19_nothing_is_asked_of_kafka_until_the_tree_has_come_to_the_election(
     world: World,
 ) -> None:
     for _ in range(3):
-        assert world.reconciler.step() < 0.5
+        assert world.reconciler.run_once() < 0.5
     assert world.asked == 0
     world.replica.catch_up()
-    world.reconciler.step()
+    world.reconciler.run_once()
     assert world.asked == 1
 
 
 def test_S19_who_sees_that_the_role_is_anothers_resigns(world: World) -> None:
-    world.reconciler.step()
+    world.reconciler.run_once()
     world.replica.catch_up()
-    world.reconciler.step()
+    world.reconciler.run_once()
     ((key, _),) = world.replica.snapshot.facts(b"l/")
     world.store.commit(Transaction((), (Put(key, b"another\n1"),)))
     world.replica.catch_up()
     asked = world.asked
-    assert world.reconciler.step() >= 0.5
+    assert world.reconciler.run_once() >= 0.5
     assert world.asked == asked
     assert world.reconciler._term is None

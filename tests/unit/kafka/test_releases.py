@@ -9,15 +9,24 @@ from typing import Any
 import pytest
 
 from directory.kafka import pin_and_stop
-from directory.kafka.applying.pushed import BASIS, attention
+from directory.kafka.admin_contract import (
+    KafkaTopic,
+    Outcome,
+    OutcomeUnknown,
+    Rejected,
+    Still,
+    Succeeded,
+    TopicToCreate,
+    always,
+)
+from directory.kafka.applying.last_applied_configs import BASIS, config_issues
 from directory.kafka.applying.releases import are_kept
-from directory.kafka.compare import Stop
-from directory.kafka.contract import Done, Outcome, Refused, Seen, Still, Unknown, Wish, always
-from directory.kafka.inheritance import basis_without_kafka
+from directory.kafka.inherited_basis import basis_without_kafka
+from directory.kafka.metadata_diff import StopReason
 from directory.namespace.command import CreateDirectory, MoveEntry, UpdateEntry
 from directory.namespace.entry import Kind
 from directory.namespace.keys import kafka_key
-from directory.store.base import Put, Remove
+from directory.store.base import Delete, Put
 from resolver.errors import AboveCeiling, EtagMismatch, NotReady, StoreUnavailable
 from tests.support.reconciler import MOUNT, World, world
 from tests.unit.kafka.test_config_applier import (
@@ -39,7 +48,7 @@ def kafka() -> SlowKafka:
 
 @pytest.fixture
 def here(kafka: SlowKafka, tmp_path: FilePath) -> Iterator[World]:
-    """Two topics in a directory that is armed as a whole; nothing is wished of them yet."""
+    """Yields two topics in a directory that is armed as a whole; nothing is wished of them yet."""
     with world(tmp_path / "s.db", lambda: kafka, ceiling=CEILING, split_on=".") as made:
         made.sweep()
         arm(made)
@@ -49,14 +58,17 @@ def here(kafka: SlowKafka, tmp_path: FilePath) -> Iterator[World]:
 class Makes(SlowKafka):
     """Also makes topics, and says what it is told to say of that."""
 
-    answer: Outcome = Done()
+    answer: Outcome = Succeeded()
 
-    def create(self, wishes: Sequence[Wish], still: Still = always) -> Mapping[str, Outcome]:
-        outcomes = super().create(wishes, still)
-        for wish in wishes:
-            self.truth[wish.name] = dict(wish.config)
+    def create(
+        self, desired_set: Sequence[TopicToCreate], still: Still = always
+    ) -> Mapping[str, Outcome]:
+        outcomes = super().create(desired_set, still)
+        for desired in desired_set:
+            self.truth[desired.name] = dict(desired.config)
         return {
-            name: self.answer if isinstance(one, Done) else one for name, one in outcomes.items()
+            name: self.answer if isinstance(one, Succeeded) else one
+            for name, one in outcomes.items()
         }
 
 
@@ -68,7 +80,7 @@ def arm(here: World, *below: str) -> None:
 def somebody_makes(here: World, kafka: SlowKafka, name: str, value: str = MONTH) -> None:
     kafka.topics.pop(name, None)
     kafka.add(name)
-    kafka.topics[name] = Seen(name, (100 + len(kafka.altered)).to_bytes(16, "big"), 1, 1)
+    kafka.topics[name] = KafkaTopic(name, (100 + len(kafka.altered)).to_bytes(16, "big"), 1, 1)
     kafka.truth[name] = {"retention.ms": value}
     here.sweep()
     here.settle(1_000)
@@ -80,7 +92,7 @@ def value(kafka: SlowKafka, name: str) -> str | None:
 
 def waits(here: World, path: str) -> bool:
     entry_id = here.topics()[path].entry_id
-    return attention(here.replica.snapshot, entry_id) == {"retention.ms": "needs-approval"}
+    return config_issues(here.replica.snapshot, entry_id) == {"retention.ms": "needs-approval"}
 
 
 # -- what comes later ------------------------------------------------------------------------------
@@ -105,12 +117,12 @@ def test_a_topic_that_comes_while_a_plan_is_carried_out_is_not_one_that_it_names
 def test_a_plan_that_would_name_other_topics_by_now_is_another_one(
     here: World, kafka: SlowKafka
 ) -> None:
-    armory = here.reconciler.armory
-    plan = armory.plan(MOUNT, "configs")
+    arming_service = here.reconciler.arming_service
+    plan = arming_service.plan(MOUNT, "configs")
     assert plan.calls == ()
     somebody_makes(here, kafka, "d.late")
     with pytest.raises(EtagMismatch, match=r"d\.late came"):
-        armory.arm(MOUNT, "configs", plan.plan)
+        arming_service.arm(MOUNT, "configs", plan.plan)
     retention(here, DAY)
     here.settle(1_000)
     assert value(kafka, "d.late") == MONTH
@@ -120,13 +132,13 @@ def test_a_plan_that_was_not_armed_after_all_releases_nothing(
     here: World, kafka: SlowKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     somebody_makes(here, kafka, "d.late")
-    armory = here.reconciler.armory
+    arming_service = here.reconciler.arming_service
 
     def away(*_: object, **__: object) -> None:
         raise StoreUnavailable("away for a moment")
 
     with monkeypatch.context() as patched:
-        patched.setattr(armory, "_commit", away)
+        patched.setattr(arming_service, "_commit", away)
         with pytest.raises(StoreUnavailable):
             arm(here)
     retention(here, DAY)
@@ -142,7 +154,7 @@ def test_what_kdir_made_is_released_and_what_it_may_have_made_is_not(
     retention(here, MONTH)
     here.create("d/own", partitions=1, replication_factor=1)
     here.settle(1_000)
-    kafka.answer = Unknown("no answer")
+    kafka.answer = OutcomeUnknown("no answer")
     here.create("d/perhaps", partitions=1, replication_factor=1)
     here.settle(1_000)
     assert (value(kafka, "d.own"), value(kafka, "d.perhaps")) == (MONTH, MONTH)
@@ -246,7 +258,9 @@ def test_a_directory_that_is_renamed_where_it_is_stays_released(
 
 
 def acknowledge(here: World, kafka_id: str) -> None:
-    here.writer.put_facts(pin_and_stop.allow(Stop("another", 0, kafka_id), here.replica.snapshot))
+    here.writer.put_facts(
+        pin_and_stop.acknowledge_stop(StopReason("another", 0, kafka_id), here.replica.snapshot)
+    )
 
 
 def test_a_kafka_that_is_acknowledged_was_not_what_a_plan_was_about_nor_when_it_comes_back(
@@ -261,10 +275,10 @@ def test_a_kafka_that_is_acknowledged_was_not_what_a_plan_was_about_nor_when_it_
     assert {value(kafka, name) for name in ("d.a", "d.b")} == {MONTH}
     assert here.reconciler.status().waiting_count == 2
     # An answer of before is no new arming.
-    armory = here.reconciler.armory
+    arming_service = here.reconciler.arming_service
     arm(here)
     assert {value(kafka, name) for name in ("d.a", "d.b")} == {DAY}
-    assert armory.plan(MOUNT, "configs").calls == ()
+    assert arming_service.plan(MOUNT, "configs").calls == ()
 
 
 def test_what_a_plan_stood_on_may_change_until_kafka_is_asked(
@@ -275,7 +289,7 @@ def test_what_a_plan_stood_on_may_change_until_kafka_is_asked(
     describe = kafka.describe
     looks = [0]
 
-    def described(names: Sequence[str]) -> Mapping[str, Seen | Refused]:
+    def described(names: Sequence[str]) -> Mapping[str, KafkaTopic | Rejected]:
         looks[0] += 1
         if looks[0] == 2:  # the ids are compared once more: all is decided
             acknowledge(here, "K")
@@ -299,14 +313,14 @@ def test_a_cluster_that_manages_its_kafka_again_was_not_what_a_plan_was_about(
     here.settle(1_000)
     retention(here, DAY)
     here.settle(1_000)
-    armory = here.reconciler.armory
+    arming_service = here.reconciler.arming_service
     with pytest.raises(AboveCeiling, match="managed by cluster la"):
-        armory.plan(MOUNT, "configs")
+        arming_service.plan(MOUNT, "configs")
     if restarted:
         here.reconciler._resign()
     here.unmanaged = ""
     with pytest.raises(NotReady, match="not on record yet"):
-        armory.plan(MOUNT, "configs")
+        arming_service.plan(MOUNT, "configs")
     here.settle(1_000)
     assert {value(kafka, name) for name in ("d.a", "d.b")} == {MONTH}
     assert here.reconciler.status().waiting_count == 2
@@ -321,8 +335,8 @@ def made_old(here: World, basis: str) -> None:
     """The store as a version left it that kept no releases."""
     snapshot = here.replica.snapshot
     ours = [*snapshot.facts(kafka_key("named/")), *snapshot.facts(kafka_key("plan/"))]
-    writes: list[Any] = [Remove(key) for key, _ in ours]
-    here.writer.put_facts([*writes, Remove(kafka_key("releases")), Put(BASIS, basis.encode())])
+    writes: list[Any] = [Delete(key) for key, _ in ours]
+    here.writer.put_facts([*writes, Delete(kafka_key("releases")), Put(BASIS, basis.encode())])
     here.reconciler._resign()
 
 
@@ -362,4 +376,4 @@ def test_growth_waits_with_it(here: World, kafka: SlowKafka) -> None:
     )
     here.settle(1_000)
     entry_id = here.topics()["d/late"].entry_id
-    assert attention(here.replica.snapshot, entry_id) == {"partitions": "needs-approval"}
+    assert config_issues(here.replica.snapshot, entry_id) == {"partitions": "needs-approval"}

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import random
 
-from directory.kafka.recorded_topics import doomed
-from directory.kafka.retry_queue import Backoff, Work, Worklist
+from directory.kafka.recorded_topics import pending_deletions
+from directory.kafka.retry_queue import Backoff, DueWork, RetryQueue
 from directory.namespace.command import (
     CreateDirectory,
     CreateTopic,
     DeleteEntry,
-    RecordTopics,
-    TopicNews,
+    RecordObservations,
+    TopicObservation,
 )
 from directory.namespace.entry import Provision
 from directory.store.base import Write
@@ -24,7 +24,7 @@ class Bench:
     def __init__(self) -> None:
         self.now = 100.0
         self.cluster = Cluster("/la")
-        self.worklist = Worklist(lambda: self.now, random.Random(1))
+        self.worklist = RetryQueue(lambda: self.now, random.Random(1))
 
     def do(self, command: object, **context: object) -> bool:
         writes: tuple[Write, ...] = self.cluster.do(command, **context).writes  # type: ignore[arg-type]
@@ -35,25 +35,25 @@ class Bench:
             assert self.do(CreateTopic(path=path(text)), creates_in_kafka=True)
 
     def settle(self, text: str, provision: Provision) -> None:
-        news = TopicNews(
+        news = TopicObservation(
             path=path(text),
             entry_id=self.cluster.topic(text).entry_id,
             provision=provision,
             topic_id=b"i" * 16,
         )
-        self.do(RecordTopics(news=(news,)))
+        self.do(RecordObservations(news=(news,)))
 
-    def due(self) -> Work:
+    def due(self) -> DueWork:
         return self.worklist.due(self.cluster.snapshot, self.cluster.mount)
 
     def creates(self) -> list[str]:
         return sorted(str(one.path) for one in self.due().create)
 
-    def done(self, later: Work) -> None:
+    def done(self, later: DueWork) -> None:
         self.worklist.done(self.cluster.snapshot, self.cluster.mount, later)
 
 
-NOTHING = Work([], [])
+NOTHING = DueWork([], [])
 
 
 def test_a_new_topic_is_due_at_once_until_it_is_made() -> None:
@@ -74,9 +74,9 @@ def test_what_is_put_off_is_due_later_and_its_own_commits_do_not_hurry_it() -> N
     work = bench.due()
     bench.settle("/la/b", Provision.ACTIVE)
     (late,) = [one for one in work.create if str(one.path) == "/la/a"]
-    attempt = TopicNews(path=late.path, entry_id=late.topic.entry_id, provision_attempt="x")
-    bench.do(RecordTopics(news=(attempt,)))
-    bench.done(Work([late], []))
+    attempt = TopicObservation(path=late.path, entry_id=late.topic.entry_id, provision_attempt="x")
+    bench.do(RecordObservations(news=(attempt,)))
+    bench.done(DueWork([late], []))
     assert bench.creates() == []
     due = bench.worklist.next_due()
     assert due is not None
@@ -118,9 +118,9 @@ def test_removals_that_stay_do_not_hold_up_those_behind_them() -> None:
         work = bench.due()
         assert len(work.delete) <= 500
         seen |= {one.name for one in work.delete}
-        bench.done(Work([], work.delete))  # none of them can be deleted
+        bench.done(DueWork([], work.delete))  # none of them can be deleted
         bench.now += 60
-    assert seen == {one.name for one in doomed(bench.cluster.snapshot)}
+    assert seen == {one.name for one in pending_deletions(bench.cluster.snapshot)}
     assert len(bench.due().delete) == 500, "and then from the first one again"
 
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from directory.maintenance.difference import Between, Difference
-from directory.maintenance.verify_store import Comparison
+from directory.maintenance.field_differences import Between, Difference
+from directory.maintenance.verify_store import StoreComparison
 from directory.namespace.command import (
     CreateDirectory,
     CreateLink,
@@ -35,7 +35,7 @@ from directory.namespace.keys import (
     retired_value,
     role_key,
 )
-from directory.store.events import FLOOR_KEY
+from directory.store.event_rows import FLOOR_KEY
 from tests.support.trees import Cluster, path
 
 Rows = dict[bytes, bytes]
@@ -66,14 +66,14 @@ def compare(cluster: Cluster, rows: Rows, looked: list[int] | None = None) -> li
         if looked is not None:
             looked.append(1)
 
-    comparison = Comparison(cluster.snapshot, iter(sorted(rows.items())), cluster.mount, check)
+    comparison = StoreComparison(cluster.snapshot, iter(sorted(rows.items())), cluster.mount, check)
     found = list(comparison.differences())
     assert comparison.row_count == len(rows)
     return found
 
 
 def of_store(rows: Rows) -> list[Difference]:
-    """What is wrong with rows that a replica loaded just so."""
+    """Returns what is wrong with rows that a replica loaded just so."""
     cluster = Cluster("/la")
     cluster.rows.values = {key: (value, 1) for key, value in rows.items()}
     cluster.rows.revision = 1

@@ -5,14 +5,16 @@ from __future__ import annotations
 import pytest
 
 from directory.namespace.command import CreateDirectory, CreateTopic, DeleteEntry, MoveEntry
+from directory.namespace.effective_policies import PolicyLevel
 from directory.namespace.entry import Policies
-from directory.namespace.policies import Level
 from resolver.errors import QuotaExceeded, ReadOnly
 from tests.support.trees import Cluster, path
 
 
 def cluster_below(*levels: Policies) -> Cluster:
-    return Cluster("/la/t", above=[Level("/" + "la" * n, one) for n, one in enumerate(levels)])
+    return Cluster(
+        "/la/t", above=[PolicyLevel("/" + "la" * n, one) for n, one in enumerate(levels)]
+    )
 
 
 def test_defaults_of_new_topics_come_from_there_too() -> None:

@@ -19,7 +19,7 @@ from directory.namespace.command import (
     UpdateEntry,
 )
 from directory.namespace.entry import Directory, Link, Mount, Policies
-from directory.namespace.fields import apply_changes
+from directory.namespace.updatable_fields import apply_changes
 from directory.server.config import ConfigError, Limits, parse_config
 from resolver.errors import InvalidArgument, KdirError, LimitExceeded
 from tests.support.trees import Cluster, path
@@ -65,7 +65,7 @@ def configs(count: int) -> dict[str, str | None]:
 
 
 def of_bytes(size: int) -> Policies:
-    """Policies of just so many bytes, in texts that are each short enough."""
+    """Returns policies of just so many bytes, in texts that are each short enough."""
     made: dict[str, str | None] = {}
     left = size
     while left > 0:

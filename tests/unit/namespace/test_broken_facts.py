@@ -90,7 +90,7 @@ def test_S21_what_was_decided_of_a_removal_and_cannot_be_read_leaves_kafka_alone
     assert before is not None
     assert before.goes_in_kafka
     put(cluster, (removal_key(entry_id), value))
-    assert Removal.of(cluster.snapshot, entry_id) is None
+    assert Removal.load(cluster.snapshot, entry_id) is None
     assert [one.removal for one in removals(cluster.snapshot)] == [None]
     cluster.do(ReapDeleted(), deletes_in_kafka=True)
     assert cluster.show() == "new/"

@@ -10,7 +10,7 @@ from directory.namespace.entry import DELETED_ID, ROOT_ID, Directory, Entry, Kin
 from directory.namespace.keys import directory_range, entry_key
 from directory.namespace.lookup import DirectoryAt, Missing, TopicAt, Unreadable, lookup
 from directory.namespace.snapshot import Snapshot
-from directory.store.base import Put, Remove, Write
+from directory.store.base import Delete, Put, Write
 from directory.wire.entry_codec import ProtoCodec, record_to_proto
 from resolver.errors import Internal
 
@@ -78,7 +78,7 @@ def test_S21_one_bad_row_is_put_aside(key: bytes, value: bytes, reason: str) -> 
         assert reason in snapshot.quarantined[key]
         assert snapshot.topic_count == 1
         assert snapshot.directory_count == 0
-        healed = snapshot.apply(2, [Remove(key)])
+        healed = snapshot.apply(2, [Delete(key)])
         assert not healed.quarantined
 
 

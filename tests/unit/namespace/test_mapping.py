@@ -4,6 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from directory.namespace.adoption_mapping import (
+    Adoption,
+    MappingRule,
+    Placement,
+    map_physical_name,
+    plan_adoption,
+    split_on,
+)
 from directory.namespace.command import (
     AdoptTopics,
     CreateDirectory,
@@ -11,26 +19,18 @@ from directory.namespace.command import (
     CreateTopic,
     DeleteEntry,
     MoveEntry,
-    Observed,
-    RecordTopics,
-    TopicNews,
+    ObservedTopic,
+    RecordObservations,
+    TopicObservation,
 )
 from directory.namespace.entry import Provision
-from directory.namespace.mapping import (
-    Adoption,
-    MappingRule,
-    Placement,
-    place,
-    plan_adoption,
-    split_on,
-)
 from resolver.errors import InvalidArgument
 from tests.support.trees import Cluster, path
 
 
-def observed(*names: str) -> list[Observed]:
+def observed(*names: str) -> list[ObservedTopic]:
     return [
-        Observed(physical_name=name, topic_id=b"i" * 16, partitions=1, replication_factor=1)
+        ObservedTopic(physical_name=name, topic_id=b"i" * 16, partitions=1, replication_factor=1)
         for name in names
     ]
 
@@ -53,11 +53,11 @@ def shown(adoptions: list[Adoption]) -> list[str]:
     ],
 )
 def test_a_name_is_split(name: str, segments: tuple[str, ...]) -> None:
-    assert place(split_on("."), name) == Placement(segments, 1)
+    assert map_physical_name(split_on("."), name) == Placement(segments, 1)
 
 
 @pytest.mark.parametrize(
-    ("name", "words"),
+    ("name", "arguments"),
     [
         ("a..b", "empty segment"),
         (".a", "empty segment"),
@@ -67,29 +67,29 @@ def test_a_name_is_split(name: str, segments: tuple[str, ...]) -> None:
         ("a.__b.c", "'__b' would be a system's"),
     ],
 )
-def test_a_name_that_makes_no_path_stays_flat_and_says_why(name: str, words: str) -> None:
-    placed = place(split_on("."), name)
+def test_a_name_that_makes_no_path_stays_flat_and_says_why(name: str, arguments: str) -> None:
+    placed = map_physical_name(split_on("."), name)
     assert (placed.segments, placed.rule) == ((name,), 1)
-    assert words in placed.reason
+    assert arguments in placed.reason
 
 
 @pytest.mark.parametrize("name", ["__consumer_offsets", "__transaction_state", "__change_events.x"])
 def test_a_systems_topics_have_no_place(name: str) -> None:
-    rules = (MappingRule.of("*", into="all"),)
-    assert place(rules, name).segments == ()
-    assert place((), name).segments == ()
+    rules = (MappingRule.from_fields("*", into="all"),)
+    assert map_physical_name(rules, name).segments == ()
+    assert map_physical_name((), name).segments == ()
 
 
 def test_without_rules_everything_stays_flat() -> None:
     assert split_on("") == ()
-    assert place((), "a.b") == Placement(("a.b",), 0, "no rule takes it")
+    assert map_physical_name((), "a.b") == Placement(("a.b",), 0, "no rule takes it")
 
 
 RULES = (
-    MappingRule.of("tmp-*", ignore=True),
-    MappingRule.of("legacy.*", strip_prefix="legacy.", into="old/stuff", split_on="-"),
-    MappingRule.of("logs_*", into="logs"),
-    MappingRule.of("*.*", split_on="."),
+    MappingRule.from_fields("tmp-*", ignore=True),
+    MappingRule.from_fields("legacy.*", strip_prefix="legacy.", into="old/stuff", split_on="-"),
+    MappingRule.from_fields("logs_*", into="logs"),
+    MappingRule.from_fields("*.*", split_on="."),
 )
 
 
@@ -107,16 +107,18 @@ RULES = (
 def test_the_first_rule_that_matches_decides(
     name: str, segments: tuple[str, ...], rule: int
 ) -> None:
-    placed = place(RULES, name)
+    placed = map_physical_name(RULES, name)
     assert (placed.segments, placed.rule) == (segments, rule)
 
 
 def test_a_prefix_that_a_name_lacks_is_not_taken_from_it() -> None:
-    assert place((MappingRule.of("*", strip_prefix="x."),), "y.x.z").segments == ("y.x.z",)
+    assert map_physical_name(
+        (MappingRule.from_fields("*", strip_prefix="x."),), "y.x.z"
+    ).segments == ("y.x.z",)
 
 
 @pytest.mark.parametrize(
-    ("fields", "words"),
+    ("fields", "arguments"),
     [
         ({"match": ""}, "match is empty"),
         ({"match": "a[", "into": "x"}, "a\\["),
@@ -125,15 +127,15 @@ def test_a_prefix_that_a_name_lacks_is_not_taken_from_it() -> None:
         ({"match": "*", "into": "__x"}, "the system's"),
     ],
 )
-def test_a_rule_that_cannot_work(fields: dict[str, str], words: str) -> None:
+def test_a_rule_that_cannot_work(fields: dict[str, str], arguments: str) -> None:
     match = fields.pop("match")
-    with pytest.raises(InvalidArgument, match=words):
-        MappingRule.of(match, **fields)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgument, match=arguments):
+        MappingRule.from_fields(match, **fields)  # type: ignore[arg-type]
 
 
 def test_what_adoption_would_do_in_a_new_cluster() -> None:
     names = observed("search.clicks", "orders", "a..b", "__consumer_offsets", "tmp-1")
-    rules = (MappingRule.of("tmp-*", ignore=True), *split_on("."))
+    rules = (MappingRule.from_fields("tmp-*", ignore=True), *split_on("."))
     assert shown(plan_adoption(rules, names, Cluster().snapshot)) == [
         "__consumer_offsets ignore  0",
         "a..b flat a..b 2",
@@ -154,9 +156,9 @@ def test_what_adoption_would_do_where_things_stand() -> None:
     )
     gone = cluster.topic("/la/gone")
     cluster.do(
-        RecordTopics(
+        RecordObservations(
             news=(
-                TopicNews(
+                TopicObservation(
                     path=path("/la/gone"),
                     entry_id=gone.entry_id,
                     provision=Provision.ACTIVE,
@@ -184,8 +186,8 @@ def test_what_adoption_would_do_where_things_stand() -> None:
 
 def test_two_names_that_want_one_place() -> None:
     rules = (
-        MappingRule.of("x-*", strip_prefix="x-"),
-        MappingRule.of("y-*", strip_prefix="y-"),
+        MappingRule.from_fields("x-*", strip_prefix="x-"),
+        MappingRule.from_fields("y-*", strip_prefix="y-"),
     )
     planned = plan_adoption(rules, observed("y-t", "x-t"), Cluster().snapshot)
     assert shown(planned) == ["x-t adopt t 1", "y-t collides __adopted/y-t 2"]
@@ -222,7 +224,7 @@ def test_what_is_planned_is_what_is_done() -> None:
     names = observed("a.b", "a..b", "m.x", "a", "a.b.c", "__x", "z")
     planned = plan_adoption(split_on("."), names, cluster.snapshot, mount=cluster.mount)
     wanted = tuple(
-        (place(split_on("."), one.physical_name).segments, one)
+        (map_physical_name(split_on("."), one.physical_name).segments, one)
         for one in sorted(names, key=lambda topic: topic.physical_name)
     )
     cluster.do(AdoptTopics(topics=wanted))

@@ -11,7 +11,7 @@ from directory.namespace import physical_name_index
 from directory.namespace.entry import ROOT_ID, Directory, Kind, Topic
 from directory.namespace.keys import entry_key
 from directory.namespace.snapshot import Snapshot
-from directory.store.base import Put, Remove
+from directory.store.base import Delete, Put
 from directory.wire.entry_codec import ProtoCodec
 
 
@@ -50,7 +50,7 @@ def test_a_load_reads_no_physical_name_and_many_askers_read_them_once() -> None:
     assert sorted(found) == [f"t{number:06}" for number in range(16)]
     assert 5000 <= codec.read < 5000 + 16 * 4
     again = codec.read
-    snapshot.apply(2, [Remove(row(codec, 1)[0])]).index_physical_names()
+    snapshot.apply(2, [Delete(row(codec, 1)[0])]).index_physical_names()
     assert codec.read <= again + 2
 
 

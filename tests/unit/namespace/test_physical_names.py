@@ -77,28 +77,28 @@ def test_valid_names(name: str) -> None:
     ],
 )
 def test_default_name(relative: tuple[str, ...], name: str) -> None:
-    assert physical_names.default_name(relative) == name
+    assert physical_names.default_physical_name(relative) == name
     assert physical_names.is_valid(name)
 
 
 def test_free_name_passes_over_what_is_taken_retired_detached_or_collides() -> None:
     names = Names(used={"orders", "orders_3"}, retired={"orders.2": 5}, left={"orders.4"})
-    assert physical_names.free_name("orders", names) == "orders.5"
-    assert physical_names.free_name("clicks", names) == "clicks"
+    assert physical_names.next_free_name("orders", names) == "orders.5"
+    assert physical_names.next_free_name("clicks", names) == "clicks"
 
 
 def test_free_name_keeps_to_the_length() -> None:
     long = "x" * 249
     names = Names(used={long, "x" * 247 + ".2"})
-    assert physical_names.free_name(long, names) == "x" * 247 + ".3"
+    assert physical_names.next_free_name(long, names) == "x" * 247 + ".3"
 
 
 def test_free_name_avoids_what_kafka_takes_for_its_own() -> None:
-    assert physical_names.free_name("_.consumer_offsets", Names()) == "_.consumer_offsets.2"
+    assert physical_names.next_free_name("_.consumer_offsets", Names()) == "_.consumer_offsets.2"
 
 
 def test_a_name_that_nothing_speaks_against_is_used() -> None:
-    physical_names.check_asked("orders", Names(used={"order"}), base="x")
+    physical_names.check_requested_name("orders", Names(used={"order"}), base="x")
 
 
 @pytest.mark.parametrize(
@@ -123,19 +123,21 @@ def test_a_name_asked_for_is_refused_with_a_free_one(
         used={"taken", "in_use"}, retired={"old": 3 * 3600_000}, left={"left", "in.kafka"}
     )
     with pytest.raises(error) as raised:
-        physical_names.check_asked(name, names, base="base")
+        physical_names.check_requested_name(name, names, base="base")
     assert raised.value.metadata["free"] == free  # type: ignore[attr-defined]
     assert f"'{free}'" in str(raised.value)
 
 
 def test_a_retired_name_says_for_how_long() -> None:
     with pytest.raises(PhysicalNameRetired, match="retired for 3 h more"):
-        physical_names.check_asked("old", Names(retired={"old": 3 * 3600_000 + 5}), base="b")
+        physical_names.check_requested_name(
+            "old", Names(retired={"old": 3 * 3600_000 + 5}), base="b"
+        )
 
 
 def test_a_hostile_name_does_not_flood_the_message() -> None:
     with pytest.raises(InvalidPhysicalName) as raised:
-        physical_names.check_asked("\x1b[2J" * 100_000, Names(), base="b")
+        physical_names.check_requested_name("\x1b[2J" * 100_000, Names(), base="b")
     assert len(str(raised.value)) < 400
     assert "\x1b" not in str(raised.value)
 

@@ -14,19 +14,19 @@ from directory.namespace.command import (
     CreateTopic,
     DeleteEntry,
     MoveEntry,
-    Observed,
-    RecordTopics,
-    TopicNews,
+    ObservedTopic,
+    RecordObservations,
+    TopicObservation,
 )
 from directory.namespace.entry import ROOT_ID, Kind, Provision
 from directory.namespace.keys import entry_key
 from directory.store.base import Put
 from resolver.path import Path
-from tests.support.trees import NOW_MS, Cluster, path, told
+from tests.support.trees import NOW_MS, Cluster, path, reported
 
 
-def observed(name: str, topic_id: bytes = b"i" * 16, partitions: int = 3) -> Observed:
-    return Observed(
+def observed(name: str, topic_id: bytes = b"i" * 16, partitions: int = 3) -> ObservedTopic:
+    return ObservedTopic(
         physical_name=name, topic_id=topic_id, partitions=partitions, replication_factor=1
     )
 
@@ -46,7 +46,7 @@ def test_topics_come_in_with_the_directories_that_they_need() -> None:
     assert cluster.show() == (
         "search/\n  clicks = search.clicks [active]\n  x/\n    y = search.x.y [active]"
     )
-    assert told(made.changes) == [
+    assert reported(made.changes) == [
         "+ dir /la/search",
         "+ topic /la/search/clicks",
         "+ dir /la/search/x",
@@ -206,8 +206,8 @@ def test_adoption_takes_a_retired_name_since_kafka_has_it() -> None:
 # -- news ----------------------------------------------------------------------------------------
 
 
-def news(cluster: Cluster, text: str, **fields: object) -> TopicNews:
-    return TopicNews(path=path(text), entry_id=cluster.topic(text).entry_id, **fields)  # type: ignore[arg-type]
+def news(cluster: Cluster, text: str, **fields: object) -> TopicObservation:
+    return TopicObservation(path=path(text), entry_id=cluster.topic(text).entry_id, **fields)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -224,7 +224,7 @@ def cluster() -> Cluster:
 
 def test_news_is_committed(cluster: Cluster) -> None:
     made = cluster.do(
-        RecordTopics(
+        RecordObservations(
             news=(
                 news(
                     cluster,
@@ -247,7 +247,7 @@ def test_news_is_committed(cluster: Cluster) -> None:
     assert (first.replication_factor, first.drift_count) == (3, 1)
     assert first.observed_config == {"retention.ms": "1"}
     assert (second.provision, second.provision_message) == (Provision.FAILED, "no")
-    assert told(made.changes) == ["~ topic /la/d/t", "~ topic /la/u"]
+    assert reported(made.changes) == ["~ topic /la/d/t", "~ topic /la/u"]
     # An observation is nobody's doing.
     assert (first.changed_by, first.changed_at_ms) == ("User:ana", NOW_MS + 9)
     assert made.topic_count == 2
@@ -264,32 +264,32 @@ def test_news_that_is_none_writes_nothing(cluster: Cluster) -> None:
         observed_config={},
         drift_count=0,
     )
-    assert cluster.plan(RecordTopics(news=(same, news(cluster, "/la/d/t")))).writes == ()
+    assert cluster.plan(RecordObservations(news=(same, news(cluster, "/la/d/t")))).writes == ()
 
 
 def test_news_of_the_same_topic_twice_adds_up(cluster: Cluster) -> None:
     made = cluster.do(
-        RecordTopics(
+        RecordObservations(
             news=(news(cluster, "/la/u", partitions=4), news(cluster, "/la/u", drift_count=2))
         )
     )
     assert (cluster.topic("/la/u").partitions, cluster.topic("/la/u").drift_count) == (4, 2)
-    assert told(made.changes) == ["~ topic /la/u"]
+    assert reported(made.changes) == ["~ topic /la/u"]
 
 
 def test_news_of_what_is_gone_or_another_is_passed_over(cluster: Cluster) -> None:
     late = news(cluster, "/la/u", drift_count=7)
     cluster.do(MoveEntry(path=path("/la/u"), new_path=path("/la/d/u")))
-    assert cluster.plan(RecordTopics(news=(late,))).writes == ()
+    assert cluster.plan(RecordObservations(news=(late,))).writes == ()
     cluster.do(CreateTopic(path=path("/la/u")))
-    assert cluster.plan(RecordTopics(news=(late,))).writes == ()
+    assert cluster.plan(RecordObservations(news=(late,))).writes == ()
     for elsewhere in ("/la", "/ny/u", "/la/none/u", "/la/__deleted/0000"):
-        gone = TopicNews(path=path(elsewhere), entry_id=late.entry_id, drift_count=7)
-        assert cluster.plan(RecordTopics(news=(gone,))).writes == ()
+        gone = TopicObservation(path=path(elsewhere), entry_id=late.entry_id, drift_count=7)
+        assert cluster.plan(RecordObservations(news=(gone,))).writes == ()
 
 
 def test_news_and_a_wish_at_once(cluster: Cluster) -> None:
-    late = cluster.plan(RecordTopics(news=(news(cluster, "/la/d/t", drift_count=1),)))
+    late = cluster.plan(RecordObservations(news=(news(cluster, "/la/d/t", drift_count=1),)))
     cluster.do(MoveEntry(path=path("/la/d"), new_path=path("/la/e")))
     assert not cluster.commit(late)  # its event would name a path that is no more
     assert cluster.entry("/la/e/t", Kind.TOPIC) is not None

@@ -15,12 +15,12 @@ from directory.namespace.command import (
     CreateTopic,
     DeleteEntry,
     MoveEntry,
-    Observed,
+    ObservedTopic,
     UpdateEntry,
 )
 from directory.namespace.entry import ROOT_ID, Directory, Kind, Mount, Policies, Provision
 from directory.namespace.keys import GRANTS_MARK, claim_key, entry_key, mounted_key, retired_key
-from directory.store.base import KeyIs, Put
+from directory.store.base import KeyEquals, Put
 from resolver.errors import (
     AlreadyExists,
     InvalidArgument,
@@ -38,7 +38,7 @@ from resolver.errors import (
     ReadOnly,
 )
 from resolver.path import Path
-from tests.support.trees import NOW_MS, Cluster, path, told
+from tests.support.trees import NOW_MS, Cluster, path, reported
 
 
 def mkdir(text: str, *, parents: bool = True, **fields: object) -> CreateDirectory:
@@ -57,9 +57,9 @@ def mount(text: str, cluster_id: str = "kc-child") -> CreateMount:
     return CreateMount(path=path(text), cluster_id=cluster_id)
 
 
-def refused(cluster: Cluster, command: object, error: type[KdirError], words: str) -> KdirError:
+def refused(cluster: Cluster, command: object, error: type[KdirError], arguments: str) -> KdirError:
     before = cluster.rows.revision
-    with pytest.raises(error, match=words) as raised:
+    with pytest.raises(error, match=arguments) as raised:
         cluster.do(command)  # type: ignore[arg-type]
     assert cluster.rows.revision == before
     return raised.value
@@ -72,7 +72,7 @@ def test_mkdir_makes_all_tiers_in_one_plan() -> None:
     cluster = Cluster()
     made = cluster.do(mkdir("/la/search/logs/raw"))
     assert cluster.show() == "search/\n  logs/\n    raw/"
-    assert told(made.changes) == [
+    assert reported(made.changes) == [
         "+ dir /la/search",
         "+ dir /la/search/logs",
         "+ dir /la/search/logs/raw",
@@ -159,7 +159,7 @@ def test_nobody_makes_entries_in_a_system_directory() -> None:
 
 
 def adopt(relative: tuple[str, ...], name: str) -> AdoptTopics:
-    observed = Observed(
+    observed = ObservedTopic(
         physical_name=name, topic_id=name.encode(), partitions=1, replication_factor=1
     )
     return AdoptTopics(topics=((relative, observed),))
@@ -244,12 +244,12 @@ def test_a_topic_takes_partitions_from_the_nearest_directory_that_says() -> None
         topic("/la/a/b/asked", partitions=2, replication_factor=1),
         topic("/la/none"),
     )
-    wished = {
+    desired_config = {
         name: (found.partitions, found.replication_factor)
         for name in ("a/b/inherits", "a/b/own", "a/b/asked", "none")
         for found in [cluster.topic(f"/la/{name}")]
     }
-    assert wished == {
+    assert desired_config == {
         "a/b/inherits": (9, 3),
         "a/b/own": (4, 3),
         "a/b/asked": (2, 1),
@@ -338,7 +338,7 @@ def test_sizes_out_of_bounds(field: str, value: int) -> None:
 
 def test_an_existing_kafka_topic_becomes_an_entry() -> None:
     cluster = Cluster()
-    observed = Observed(
+    observed = ObservedTopic(
         physical_name="old.one",
         topic_id=b"i" * 16,
         partitions=5,
@@ -377,7 +377,7 @@ def test_policies_are_checked() -> None:
 
 
 @pytest.mark.parametrize(
-    ("targets", "words"),
+    ("targets", "arguments"),
     [
         ((), "empty"),
         (("/ny", "/sf", "/ny"), "/ny is named twice"),
@@ -385,8 +385,8 @@ def test_policies_are_checked() -> None:
         (("/ny", "/la/l/x"), "target 2 is /la/l/x, at or below"),
     ],
 )
-def test_links_that_cannot_lead_anywhere(targets: tuple[str, ...], words: str) -> None:
-    refused(Cluster(), link("/la/l", *targets), InvalidArgument, words)
+def test_links_that_cannot_lead_anywhere(targets: tuple[str, ...], arguments: str) -> None:
+    refused(Cluster(), link("/la/l", *targets), InvalidArgument, arguments)
 
 
 def test_a_link_may_lead_above_itself_and_to_what_does_not_exist() -> None:
@@ -415,22 +415,22 @@ def test_a_mount() -> None:
     assert isinstance(made.entry, Mount)
     # Mounted anew, perhaps elsewhere, a child sees a later epoch.
     assert made.entry.epoch == NOW_MS
-    assert told(made.changes) == ["+ mount /la/eu/geo"]
+    assert reported(made.changes) == ["+ mount /la/eu/geo"]
     assert cluster.snapshot.fact(mounted_key("kc-1")) is not None
 
 
 @pytest.mark.parametrize(
-    ("command", "words"),
+    ("command", "arguments"),
     [
         (mkdir("/la/x"), "a directory that exists there"),
         (topic("/la/x"), "a topic that exists there"),
         (link("/la/x", "/ny"), "a link to /ny that exists there"),
     ],
 )
-def test_a_mount_never_hides_what_stands_there(command: object, words: str) -> None:
+def test_a_mount_never_hides_what_stands_there(command: object, arguments: str) -> None:
     cluster = Cluster()
     cluster.do(command)  # type: ignore[arg-type]
-    refused(cluster, mount("/la/x"), MountShadows, words)
+    refused(cluster, mount("/la/x"), MountShadows, arguments)
 
 
 def test_mounts_of_one_cluster_do_not_enclose_each_other() -> None:
@@ -527,13 +527,13 @@ def test_a_create_is_guarded_by_what_it_read() -> None:
     made = cluster.plan(topic("/la/a/b/t"))
     encode = cluster.codec.encode
     assert set(made.guards) == {
-        KeyIs(entry_key(0, Kind.DIRECTORY, ""), None),
-        KeyIs(entry_key(ROOT_ID, Kind.DIRECTORY, "a"), encode(a)),
-        KeyIs(entry_key(a.entry_id, Kind.DIRECTORY, "b"), encode(b)),
-        KeyIs(entry_key(b.entry_id, Kind.TOPIC, "t"), None),
-        KeyIs(entry_key(b.entry_id, Kind.DIRECTORY, "t"), None),
-        KeyIs(claim_key("a.b.t"), None),
-        KeyIs(GRANTS_MARK, None),
+        KeyEquals(entry_key(0, Kind.DIRECTORY, ""), None),
+        KeyEquals(entry_key(ROOT_ID, Kind.DIRECTORY, "a"), encode(a)),
+        KeyEquals(entry_key(a.entry_id, Kind.DIRECTORY, "b"), encode(b)),
+        KeyEquals(entry_key(b.entry_id, Kind.TOPIC, "t"), None),
+        KeyEquals(entry_key(b.entry_id, Kind.DIRECTORY, "t"), None),
+        KeyEquals(claim_key("a.b.t"), None),
+        KeyEquals(GRANTS_MARK, None),
     }
 
 

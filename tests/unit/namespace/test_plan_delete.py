@@ -16,10 +16,10 @@ from directory.namespace.command import (
     FinishDelete,
     ForgetRetired,
     MoveEntry,
-    Observed,
+    ObservedTopic,
     ReapDeleted,
-    RecordTopics,
-    TopicNews,
+    RecordObservations,
+    TopicObservation,
     UpdateEntry,
 )
 from directory.namespace.entry import DELETED_ID, Kind, Policies, Provision, Topic, etag_of
@@ -38,7 +38,7 @@ from resolver.errors import (
     PhysicalNameRetired,
     ReadOnly,
 )
-from tests.support.trees import NOW_MS, Cluster, path, told
+from tests.support.trees import NOW_MS, Cluster, path, reported
 
 DAY_MS = 24 * 3600 * 1000
 
@@ -56,20 +56,20 @@ def rm(text: str, **fields: object) -> DeleteEntry:
 
 
 def became(cluster: Cluster, text: str, provision: Provision, topic_id: bytes = b"i" * 16) -> Topic:
-    """Kafka's word on a topic, as the reconciler commits it."""
-    news = TopicNews(
+    """Returns Kafka's word on a topic, as the reconciler commits it."""
+    news = TopicObservation(
         path=path(text),
         entry_id=cluster.topic(text).entry_id,
         provision=provision,
         topic_id=topic_id,
     )
-    cluster.do(RecordTopics(news=(news,)))
+    cluster.do(RecordObservations(news=(news,)))
     return cluster.topic(text)
 
 
-def refused(cluster: Cluster, command: object, error: type[KdirError], words: str) -> KdirError:
+def refused(cluster: Cluster, command: object, error: type[KdirError], arguments: str) -> KdirError:
     before = cluster.rows.revision
-    with pytest.raises(error, match=words) as raised:
+    with pytest.raises(error, match=arguments) as raised:
         cluster.do(command)  # type: ignore[arg-type]
     assert cluster.rows.revision == before
     return raised.value
@@ -84,7 +84,7 @@ def reap_all(cluster: Cluster, limit: int = 100, most: int = 1000) -> int:
 
 
 def deleting(cluster: Cluster) -> dict[str, Topic]:
-    """What waits for Kafka, by its name below DELETED_ID."""
+    """Returns what waits for Kafka, by its name below DELETED_ID."""
     node = cluster.snapshot.node(DELETED_ID)
     assert node is not None
     found = {name: cluster.snapshot.topic(DELETED_ID, name) for name in node.topics}
@@ -99,7 +99,7 @@ def test_a_topic_goes_and_its_name_retires() -> None:
     cluster.do(topic("/la/t"))
     made = cluster.do(rm("/la/t"))
     assert cluster.show() == ""
-    assert told(made.changes) == ["- topic /la/t"]
+    assert reported(made.changes) == ["- topic /la/t"]
     assert (made.topic_count, made.directory_count) == (1, 0)
     assert cluster.rows.under(b"p/") == {}
     assert cluster.snapshot.fact(retired_key("t")) == str(NOW_MS + DAY_MS).encode()
@@ -124,7 +124,7 @@ def test_a_kafka_topic_that_goes_too_waits_with_its_claim() -> None:
     made = cluster.do(rm("/la/t"), deletes_in_kafka=True)
     name = f"{found.entry_id:016x}"
     assert cluster.show() == f"(removed)\n  {name} = t [deleting]"
-    assert told(made.changes) == ["- topic /la/t"]
+    assert reported(made.changes) == ["- topic /la/t"]
     assert cluster.rows.under(b"p/") == {b"p/t": b"t"}
     refused(cluster, CreateTopic(path=path("/la/u"), physical_name="t"), PhysicalNameRetired, "t.2")
 
@@ -182,8 +182,10 @@ def test_a_pending_topic_waits_only_if_kafka_may_have_it(*, attempted: bool) -> 
     made = cluster.do(topic("/la/t"), creates_in_kafka=True).entry
     if attempted:
         assert made is not None
-        news = TopicNews(path=path("/la/t"), entry_id=made.entry_id, provision_attempt="asked")
-        cluster.do(RecordTopics(news=(news,)))
+        news = TopicObservation(
+            path=path("/la/t"), entry_id=made.entry_id, provision_attempt="asked"
+        )
+        cluster.do(RecordObservations(news=(news,)))
     cluster.do(rm("/la/t"), deletes_in_kafka=True)
     assert bool(deleting(cluster)) is attempted
 
@@ -194,12 +196,12 @@ def test_news_of_a_topic_that_waits_is_kept_and_not_told() -> None:
     found = became(cluster, "/la/t", Provision.ACTIVE)
     cluster.do(rm("/la/t"), deletes_in_kafka=True)
     name = f"{found.entry_id:016x}"
-    news = TopicNews(
+    news = TopicObservation(
         path=path(f"/la/__deleted/{name}"),
         entry_id=found.entry_id,
         provision_message="Kafka said no",
     )
-    made = cluster.do(RecordTopics(news=(news,)))
+    made = cluster.do(RecordObservations(news=(news,)))
     assert made.changes == ()
     assert deleting(cluster)[name].provision_message == "Kafka said no"
     assert deleting(cluster)[name].provision is Provision.DELETING
@@ -223,7 +225,7 @@ def test_an_empty_directory_goes_at_once() -> None:
     cluster.do(mkdir("/la/a/b"))
     made = cluster.do(rm("/la/a/b"))
     assert cluster.show() == "a/"
-    assert told(made.changes) == ["- dir /la/a/b"]
+    assert reported(made.changes) == ["- dir /la/a/b"]
     assert (made.topic_count, made.directory_count) == (0, 1)
     assert cluster.plan(ReapDeleted()).writes == ()
 
@@ -243,7 +245,7 @@ def test_a_directory_is_moved_away_in_one_small_transaction() -> None:
     cluster.do(*(topic(f"/la/a/b/t{number}") for number in range(50)))
     made = cluster.do(rm("/la/a", recursive=True))
     assert len(made.writes) == 3
-    assert told(made.changes) == ["- dir /la/a"]
+    assert reported(made.changes) == ["- dir /la/a"]
     assert (made.topic_count, made.directory_count) == (50, 2)
     assert cluster.show().startswith("(removed)")
     # The path is free at once, and what comes there is another entry.
@@ -293,7 +295,7 @@ def test_umount() -> None:
     cluster = Cluster()
     cluster.do(CreateMount(path=path("/la/m"), cluster_id="kc-1"))
     made = cluster.do(rm("/la/m"))
-    assert told(made.changes) == ["- mount /la/m"]
+    assert reported(made.changes) == ["- mount /la/m"]
     assert cluster.snapshot.fact(mounted_key("kc-1")) is None
     cluster.do(CreateMount(path=path("/la/n"), cluster_id="kc-1"))
 
@@ -427,7 +429,7 @@ def test_the_reaper_tells_of_what_lay_below() -> None:
     assert inner is not None
     cluster.do(rm("/la/x", recursive=True))
     made = cluster.do(ReapDeleted())
-    assert told(made.changes) == [
+    assert reported(made.changes) == [
         f"- topic /la/__deleted/{found.entry_id:016x} from /la/x/y/t",
         f"- dir /la/__deleted/{inner.entry_id:016x} from /la/x/y",
     ]
@@ -466,13 +468,13 @@ def test_two_reapers_at_once_take_each_thing_once() -> None:
 def test_news_of_a_topic_in_a_removed_directory_does_not_stop_the_reaper() -> None:
     cluster = Cluster()
     cluster.do(mkdir("/la/x"), topic("/la/x/t"))
-    news = TopicNews(
+    news = TopicObservation(
         path=path("/la/x/t"), entry_id=cluster.topic("/la/x/t").entry_id, drift_count=3
     )
-    late = cluster.plan(RecordTopics(news=(news,)))
+    late = cluster.plan(RecordObservations(news=(news,)))
     cluster.do(rm("/la/x", recursive=True))
     assert not cluster.commit(late)
-    assert cluster.plan(RecordTopics(news=(news,))).writes == ()
+    assert cluster.plan(RecordObservations(news=(news,))).writes == ()
     reap_all(cluster)
     assert cluster.show() == ""
 
@@ -553,7 +555,9 @@ def test_adoption_does_not_take_in_what_is_being_removed() -> None:
     cluster = Cluster()
     cluster.do(mkdir("/la/x"), topic("/la/x/t"))
     became(cluster, "/la/x/t", Provision.ACTIVE)
-    observed = Observed(physical_name="x.t", topic_id=b"i" * 16, partitions=1, replication_factor=1)
+    observed = ObservedTopic(
+        physical_name="x.t", topic_id=b"i" * 16, partitions=1, replication_factor=1
+    )
     adopt = AdoptTopics(topics=((("x.t",), observed),))
     cluster.do(rm("/la/x", recursive=True))
     assert cluster.plan(adopt).writes == ()

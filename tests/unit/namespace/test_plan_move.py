@@ -33,7 +33,7 @@ from resolver.errors import (
     ReadOnly,
 )
 from resolver.path import Path
-from tests.support.trees import Cluster, path, told
+from tests.support.trees import Cluster, path, reported
 
 
 def mkdir(text: str) -> CreateDirectory:
@@ -56,9 +56,9 @@ def mv(text: str, new: str, **fields: object) -> MoveEntry:
     return MoveEntry(path=path(text), new_path=path(new), **fields)  # type: ignore[arg-type]
 
 
-def refused(cluster: Cluster, command: object, error: type[KdirError], words: str) -> KdirError:
+def refused(cluster: Cluster, command: object, error: type[KdirError], arguments: str) -> KdirError:
     before = cluster.rows.revision
-    with pytest.raises(error, match=words) as raised:
+    with pytest.raises(error, match=arguments) as raised:
         cluster.do(command)  # type: ignore[arg-type]
     assert cluster.rows.revision == before
     return raised.value
@@ -75,7 +75,7 @@ def test_a_topic_keeps_its_id_and_its_physical_name(cluster: Cluster) -> None:
     before = cluster.topic("/la/a/t")
     made = cluster.do(mv("/la/a/t", "/la/z/new"))
     after = cluster.topic("/la/z/new")
-    assert told(made.changes) == ["~ topic /la/z/new from /la/a/t"]
+    assert reported(made.changes) == ["~ topic /la/z/new from /la/a/t"]
     assert (after.entry_id, after.physical_name) == (before.entry_id, "a.t")
     assert etag_of(after) != etag_of(before)
     assert made.entry == after
@@ -89,7 +89,7 @@ def test_a_directory_moves_in_one_small_transaction(cluster: Cluster) -> None:
     cluster.do(*(topic(f"/la/a/b/t{number}") for number in range(100)))
     made = cluster.do(mv("/la/a", "/la/z/a"))
     assert len(made.writes) == 2
-    assert told(made.changes) == ["~ dir /la/z/a from /la/a"]
+    assert reported(made.changes) == ["~ dir /la/z/a from /la/a"]
     assert cluster.topic("/la/z/a/b/t7").physical_name == "a.b.t7"
     assert cluster.snapshot.topic_count == 102
 
@@ -140,7 +140,7 @@ def test_a_topic_moves_beside_a_directory_of_its_name(cluster: Cluster) -> None:
 
 def test_a_link_is_left_where_one_is_wanted(cluster: Cluster) -> None:
     made = cluster.do(mv("/la/a", "/la/z/a", leave_link=True))
-    assert told(made.changes) == ["~ dir /la/z/a from /la/a", "+ link /la/a"]
+    assert reported(made.changes) == ["~ dir /la/z/a from /la/a", "+ link /la/a"]
     assert cluster.show().startswith("a -> /la/z/a\nz/")
     cluster.do(mv("/la/z/a/t", "/la/t", leave_link=True))
     assert "t -> /la/t" in cluster.show()
@@ -195,7 +195,7 @@ def test_a_claim_keeps_where_the_mount_was_mounted(cluster: Cluster) -> None:
 def test_mounts_below_a_moved_directory_get_new_epochs(cluster: Cluster) -> None:
     cluster.do(mount("/la/a/m"), mount("/la/a/b/n", "kc-2"), mount("/la/z/o", "kc-3"))
     made = cluster.do(mv("/la/a", "/la/y"))
-    assert told(made.changes) == [
+    assert reported(made.changes) == [
         "~ mount /la/y/b/n from /la/a/b/n",
         "~ mount /la/y/m from /la/a/m",
         "~ dir /la/y from /la/a",

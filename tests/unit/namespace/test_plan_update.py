@@ -15,6 +15,7 @@ from directory.namespace.command import (
     CreateTopic,
     UpdateEntry,
 )
+from directory.namespace.effective_policies import set_fields, stamp_changed_fields
 from directory.namespace.entry import (
     ROOT_ID,
     Directory,
@@ -28,9 +29,8 @@ from directory.namespace.entry import (
     Topic,
     etag_of,
 )
-from directory.namespace.policies import set_fields, stamped
 from resolver.errors import Absent, EtagMismatch, InvalidArgument, KdirError, ReadOnly
-from tests.support.trees import NOW_MS, Cluster, path, told
+from tests.support.trees import NOW_MS, Cluster, path, reported
 
 
 @pytest.fixture
@@ -54,9 +54,9 @@ def bare(policies: Policies) -> Policies:
     return replace(policies, stamps=MappingProxyType({}))
 
 
-def refused(cluster: Cluster, command: object, error: type[KdirError], words: str) -> KdirError:
+def refused(cluster: Cluster, command: object, error: type[KdirError], arguments: str) -> KdirError:
     before = cluster.rows.revision
-    with pytest.raises(error, match=words) as raised:
+    with pytest.raises(error, match=arguments) as raised:
         cluster.do(command)  # type: ignore[arg-type]
     assert cluster.rows.revision == before
     return raised.value
@@ -89,7 +89,7 @@ def test_an_update_changes_what_it_names_and_nothing_else(cluster: Cluster) -> N
     assert after.closed
     assert (after.changed_by, after.changed_at_ms) == ("User:bo", NOW_MS + 5)
     assert (after.entry_id, after.change_count) == (before.entry_id, before.change_count + 1)
-    assert told(made.changes) == ["~ dir /la/d"]
+    assert reported(made.changes) == ["~ dir /la/d"]
     assert (made.changes[0].before, made.changes[0].after) == (before, after)
 
 
@@ -218,7 +218,7 @@ def test_an_unknown_field_names_the_nearest(cluster: Cluster, field: str, near: 
 
 
 @pytest.mark.parametrize(
-    ("text", "field", "value", "words"),
+    ("text", "field", "value", "arguments"),
     [
         ("/la/d", "policies.owner", 5, "policies.owner: found 5; expected a text"),
         ("/la/d", "policies.read_only", 1, "true or false"),
@@ -269,9 +269,9 @@ def test_an_unknown_field_names_the_nearest(cluster: Cluster, field: str, near: 
     ],
 )
 def test_wrong_values_name_the_field_and_what_would_be_right(
-    cluster: Cluster, text: str, field: str, value: object, words: str
+    cluster: Cluster, text: str, field: str, value: object, arguments: str
 ) -> None:
-    refused(cluster, update(text, {field: value}), InvalidArgument, words)
+    refused(cluster, update(text, {field: value}), InvalidArgument, arguments)
 
 
 def test_unsetting_a_config_that_nobody_knows_and_nobody_set_names_the_nearest(
@@ -309,13 +309,13 @@ def test_P4_two_quick_updates_lose_none(cluster: Cluster) -> None:
 
 def test_read_only_can_be_ended_and_nothing_else_changed(cluster: Cluster) -> None:
     cluster.do(update("/la", {"policies.read_only": True}))
-    wishes: list[tuple[str, dict[str, object]]] = [
+    desired_set: list[tuple[str, dict[str, object]]] = [
         ("/la/d", {"policies.owner": "x"}),
         ("/la/d/t", {"policies.owner": "x"}),
         ("/la", {"policies.owner": "x", "policies.read_only": None}),
         ("/la/m", {"mount.cluster": "x"}),
     ]
-    for text, changes in wishes:
+    for text, changes in desired_set:
         refused(cluster, update(text, changes), ReadOnly, "/la is read-only|itself is read-only")
     cluster.do(update("/la/d", {"policies.read_only": False}))
     cluster.do(update("/la/d/t", {"policies.owner": "x"}))
@@ -336,8 +336,8 @@ def test_of_two_entries_with_one_name_the_kind_says_which(cluster: Cluster) -> N
 def test_a_field_whose_setter_is_not_known_gets_none_by_another_change() -> None:
     old = Policies(owner="search")
     now = Stamp("User:bo", 5)
-    assert stamped(replace(old, contact="#s"), old, now).stamps == {"contact": now}
-    assert stamped(old, old, now) is old
+    assert stamp_changed_fields(replace(old, contact="#s"), old, now).stamps == {"contact": now}
+    assert stamp_changed_fields(old, old, now) is old
 
 
 def test_what_is_made_with_policies_says_who_set_them(cluster: Cluster) -> None:

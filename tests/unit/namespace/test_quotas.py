@@ -11,17 +11,17 @@ from directory.namespace.command import (
     CreateTopic,
     DeleteEntry,
     MoveEntry,
-    Observed,
+    ObservedTopic,
     ReapDeleted,
-    RecordTopics,
-    TopicNews,
+    RecordObservations,
+    TopicObservation,
     UpdateEntry,
 )
+from directory.namespace.effective_policies import PolicyLevel
 from directory.namespace.entry import ROOT_ID, Kind, Policies
 from directory.namespace.keys import INHERITED, QUOTA, quota_key
-from directory.namespace.policies import Level
 from directory.namespace.quotas import quotas_at
-from directory.store.base import KeyIs, NothingNewer, Put
+from directory.store.base import KeyEquals, Put, UnchangedSince
 from resolver.errors import InvalidArgument, QuotaExceeded
 from tests.support.large_trees import ETCD_LIMITS
 from tests.support.trees import Cluster, path
@@ -46,14 +46,14 @@ def set_quota(text: str, **quotas: int | None) -> UpdateEntry:
 
 
 def adopt(name: str, partitions: int, *where: str) -> AdoptTopics:
-    observed = Observed(
+    observed = ObservedTopic(
         physical_name=name, topic_id=b"i" * 16, partitions=partitions, replication_factor=1
     )
     return AdoptTopics(topics=(((*where, name), observed),))
 
 
-def refused(cluster: Cluster, command: Command, words: str) -> QuotaExceeded:
-    with pytest.raises(QuotaExceeded, match=words) as caught:
+def refused(cluster: Cluster, command: Command, arguments: str) -> QuotaExceeded:
+    with pytest.raises(QuotaExceeded, match=arguments) as caught:
         cluster.plan(command)
     return caught.value
 
@@ -98,8 +98,8 @@ def test_more_partitions_need_room_too() -> None:
     cluster = Cluster()
     cluster.do(mkdir("/la/a", max_partitions=5), topic("/la/a/x", 3), topic("/la/a/y", 1))
     refused(cluster, grow("/la/a/x", 5), "4 used, 2 requested")
-    wish = UpdateEntry(path=path("/la/a/y"), changes={"policies.partitions": 3})
-    refused(cluster, wish, "2 requested")
+    desired = UpdateEntry(path=path("/la/a/y"), changes={"policies.partitions": 3})
+    refused(cluster, desired, "2 requested")
     cluster.do(grow("/la/a/x", 4))
     refused(cluster, grow("/la/a/y", 2), "5 used, 1 requested")
     # What has nothing to do with it goes on.
@@ -154,12 +154,12 @@ def test_adoption_drops_nothing_and_tells() -> None:
 def test_news_of_kafka_are_never_refused() -> None:
     cluster = Cluster()
     cluster.do(mkdir("/la/a", max_partitions=2), topic("/la/a/x", 2))
-    grown = TopicNews(
+    grown = TopicObservation(
         path=path("/la/a/x"), entry_id=cluster.topic("/la/a/x").entry_id, partitions=6
     )
     late = cluster.plan(DeleteEntry(path=path("/la/a/x")))
     assert late.writes
-    cluster.do(RecordTopics(news=(grown,)))
+    cluster.do(RecordObservations(news=(grown,)))
     refused(cluster, topic("/la/a/y"), "allows 2 .*6 used")
 
 
@@ -200,7 +200,10 @@ def test_a_quota_below_what_is_there_lets_nothing_come_and_takes_nothing() -> No
 
 
 def test_above_a_mount_each_cluster_has_its_own_count() -> None:
-    above = [Level("/", Policies(max_partitions=7)), Level("/la", Policies(max_partitions=4))]
+    above = [
+        PolicyLevel("/", Policies(max_partitions=7)),
+        PolicyLevel("/la", Policies(max_partitions=4)),
+    ]
     cluster = Cluster("/la/t", above=above)
     cluster.do(topic("/la/t/x", 3))
     wrong = refused(
@@ -235,21 +238,21 @@ def test_one_mark_however_many_levels_and_none_without_a_quota() -> None:
         at += "/d"
         cluster.do(mkdir(at, max_topics=9))
     made = cluster.plan(topic(f"{at}/t"))
-    marks = [one for one in made.guards if isinstance(one, KeyIs) and one.key.startswith(QUOTA)]
+    marks = [one for one in made.guards if isinstance(one, KeyEquals) and one.key.startswith(QUOTA)]
     top = cluster.snapshot.find_directory(("d",)) or 0
-    assert marks == [KeyIs(quota_key(top), None)]
+    assert marks == [KeyEquals(quota_key(top), None)]
     assert ETCD_LIMITS.hold(len(made.guards) + 3, len(made.writes) + 3)
     free = cluster.plan(topic("/la/t"))
     assert not any(one.key.startswith(QUOTA) for one in free.writes)
-    assert not any(isinstance(one, KeyIs) and one.key.startswith(QUOTA) for one in free.guards)
+    assert not any(isinstance(one, KeyEquals) and one.key.startswith(QUOTA) for one in free.guards)
 
 
 def test_what_a_parent_says_meanwhile_is_noticed() -> None:
-    cluster = Cluster("/la/t", above=[Level("/", Policies(max_topics=1))])
+    cluster = Cluster("/la/t", above=[PolicyLevel("/", Policies(max_topics=1))])
     cluster.rows.commit((), (Put(INHERITED, b"said"),))
     cluster.snapshot = cluster.loaded()
     made = cluster.plan(topic("/la/t/x"))
-    assert NothingNewer(INHERITED, cluster.snapshot.revision) in made.guards
+    assert UnchangedSince(INHERITED, cluster.snapshot.revision) in made.guards
     cluster.rows.commit((), (Put(INHERITED, b"said anew"),))
     assert not cluster.commit(made)
 

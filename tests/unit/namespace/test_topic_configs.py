@@ -29,7 +29,7 @@ def test_what_kafka_takes(name: str, value: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "words"),
+    ("name", "value", "arguments"),
     [
         ("retention.ms", "-2", "found '-2'; expected a whole number from -1"),
         ("retention.ms", str(2**63), "from -1"),
@@ -51,8 +51,8 @@ def test_what_kafka_takes(name: str, value: str) -> None:
         ("", "5", "did you mean"),
     ],
 )
-def test_what_kafka_does_not_take(name: str, value: str, words: str) -> None:
-    assert words in problem_with(name, value)
+def test_what_kafka_does_not_take(name: str, value: str, arguments: str) -> None:
+    assert arguments in problem_with(name, value)
 
 
 def test_two_that_do_not_go_together() -> None:

@@ -21,10 +21,10 @@ from directory.namespace.command import (
     DeleteEntry,
     MoveEntry,
     MoveTopics,
-    Observed,
+    ObservedTopic,
     Plan,
-    RecordTopics,
-    TopicNews,
+    RecordObservations,
+    TopicObservation,
     UpdateEntry,
 )
 from directory.namespace.entry import Directory, Kind, Policies
@@ -65,18 +65,20 @@ def size(made: Plan) -> tuple[int, int]:
     return len(made.guards) + 1, len(made.writes) + 2
 
 
-def observed(name: str) -> Observed:
-    return Observed(physical_name=name, topic_id=b"i" * 16, partitions=1, replication_factor=1)
+def observed(name: str) -> ObservedTopic:
+    return ObservedTopic(physical_name=name, topic_id=b"i" * 16, partitions=1, replication_factor=1)
 
 
-def news(cluster: Cluster, where: Path) -> RecordTopics:
+def news(cluster: Cluster, where: Path) -> RecordObservations:
     topic = cluster.topic(str(where))
-    told = TopicNews(path=where, entry_id=topic.entry_id, drift_count=topic.drift_count + 1)
-    return RecordTopics(news=(told,))
+    reported = TopicObservation(
+        path=where, entry_id=topic.entry_id, drift_count=topic.drift_count + 1
+    )
+    return RecordObservations(news=(reported,))
 
 
 def worst_cases(cluster: Cluster) -> dict[str, Command]:
-    """Each command as deep as can be, over the deepest tree."""
+    """Returns each command as deep as can be, over the deepest tree."""
     for first in ("a", "b"):
         tiers(cluster, first)
         cluster.do(CreateTopic(path=deep(first, "t")), CreateDirectory(path=deep(first, "x")))

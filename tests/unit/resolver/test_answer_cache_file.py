@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from resolver import Resolver, errors
-from resolver.answer_cache_file import Disk
+from resolver.answer_cache_file import AnswerCacheFile
 from resolver.testing import MemoryDirectory
 
 CLICKS = "/la/tracking/clicks"
@@ -32,13 +32,13 @@ class Clocks:
 @pytest.fixture
 def clocks(monkeypatch: pytest.MonkeyPatch) -> Clocks:
     clocks = Clocks()
-    real = Disk.__init__
+    real = AnswerCacheFile.__init__
 
-    def init(self: Disk, *args: Any) -> None:
+    def init(self: AnswerCacheFile, *args: Any) -> None:
         real(self, *args)
         self._wall_clock = lambda: clocks.wall
 
-    monkeypatch.setattr(Disk, "__init__", init)
+    monkeypatch.setattr(AnswerCacheFile, "__init__", init)
     return clocks
 
 

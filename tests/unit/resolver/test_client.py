@@ -305,7 +305,7 @@ class Gate(MemoryTransport):
 
 
 def together(count: int, work: Callable[[int], object]) -> list[object]:
-    """What ``count`` threads come to."""
+    """Returns what ``count`` threads come to."""
     results: list[object] = [None] * count
 
     def run(number: int) -> None:
@@ -375,7 +375,7 @@ class Scribe:
         if method != "DirectoryService.CreateEntry":
             return self.cluster.answer(method, request)
         self.cluster.put(Path.parse(request.path), request.entry)
-        token = str(Token.of(self.cluster.cluster_id, "memory", self.cluster._revision))
+        token = str(Token.from_position(self.cluster.cluster_id, "memory", self.cluster._revision))
         return directory_pb2.CreateEntryResponse(token=token, entry=request.entry)
 
 
@@ -446,7 +446,7 @@ def test_a_write_is_made_though_the_store_that_was_written_to_lives_no_more(
     assert not scribe.requests[-1][1].token
     scribe.fails = [errors.TokenExpired("restored since")]
     request = create()
-    request.token = str(Token.of("kc-ny-tracking", "before", 9))
+    request.token = str(Token.from_position("kc-ny-tracking", "before", 9))
     with pytest.raises(errors.TokenExpired):
         resolver.call("/ny/tracking/three", "DirectoryService.CreateEntry", request)
 
@@ -480,7 +480,7 @@ def test_an_answer_that_a_write_has_overtaken_is_not_kept(directory: MemoryDirec
     def answer(method: str, request: Any) -> Any:
         response = real.answer(method, request)
         if method == "ResolveService.Resolve":  # while its answer is under way
-            token = Token.of("kc-ny-tracking", "memory", real._revision + 1)
+            token = Token.from_position("kc-ny-tracking", "memory", real._revision + 1)
             resolver._lookups.session.wrote(str(token))
         return response
 
@@ -500,17 +500,19 @@ def test_an_own_token_of_a_store_that_lives_no_more_is_dropped(directory: Memory
 
     directory.transport.serve(real.endpoint, answer)
     resolver = directory.resolver("/ny/tracking")
-    resolver._lookups.session.wrote(str(Token.of("kc-ny-tracking", "before", 9)))
+    resolver._lookups.session.wrote(str(Token.from_position("kc-ny-tracking", "before", 9)))
     assert resolver.resolve("/ny/tracking/maps").kind == "topic"
     with pytest.raises(errors.TokenExpired):
-        resolver.resolve("/ny/tracking/maps", token=str(Token.of("kc-ny-tracking", "x", 1)))
+        resolver.resolve(
+            "/ny/tracking/maps", token=str(Token.from_position("kc-ny-tracking", "x", 1))
+        )
 
 
 def test_a_callers_token_is_not_answered_from_older_memory(directory: MemoryDirectory) -> None:
     resolver = directory.resolver("/ny/tracking")
     location = resolver.resolve("/ny/tracking/maps")
     directory.topic("/ny/tracking/more")
-    newer = Token.of("kc-ny-tracking", "memory", location.authority.revision + 1)
+    newer = Token.from_position("kc-ny-tracking", "memory", location.authority.revision + 1)
     asked(directory)
     resolver.resolve("/ny/tracking/maps", token=str(newer))
     assert asked(directory) == 1
@@ -807,7 +809,7 @@ def test_a_server_that_has_too_many_calls_is_not_sent_more(directory: MemoryDire
 def test_a_session_remembers_a_bounded_number_of_writes(directory: MemoryDirectory) -> None:
     session = directory.resolver()._lookups.session
     for number in range(200):
-        session.wrote(str(Token.of(f"kc-{number}", "i", 1)))
+        session.wrote(str(Token.from_position(f"kc-{number}", "i", 1)))
     positions = Token.parse(session.text).positions
     assert len(positions) == 32
     assert "kc-199" in positions

@@ -9,7 +9,7 @@ import resolver
 
 
 def modules_after(code: str) -> set[str]:
-    """What a fresh interpreter has imported after ``code``."""
+    """Returns what a fresh interpreter has imported after ``code``."""
     done = subprocess.run(
         [sys.executable, "-c", f"{code}\nimport sys\nprint(*sys.modules)"],
         capture_output=True,
@@ -44,7 +44,7 @@ def test_the_client_opens_only_what_every_verb_needs() -> None:
         "pyspark",
         "random",
         "resolver.answer_cache_file",
-        "resolver.following",
+        "resolver.cache_refresh",
         "resolver.directory_listing",
         "resolver.reverse_lookup",
         "resolver.watch_stream",

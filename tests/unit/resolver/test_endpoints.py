@@ -63,12 +63,12 @@ def test_servers_to_begin_with() -> None:
 def test_loopback_is_allowed_only_where_all_servers_are_on_it() -> None:
     local, remote = parse_endpoint("127.0.0.1:1"), parse_endpoint("la:1")
     for allow, allowed in (
-        (AllowList.beside([local]), True),
-        (AllowList.beside([local, remote]), False),
-        (AllowList.beside([remote]), False),
+        (AllowList.for_servers([local]), True),
+        (AllowList.for_servers([local, remote]), False),
+        (AllowList.for_servers([remote]), False),
     ):
         for text in ("127.0.0.1:7420", "localhost:7420", "[::1]:7420", "127.9.9.9:7420"):
-            assert (allow.refusal(text) == "") is allowed
+            assert (allow.why_not_allowed(text) == "") is allowed
 
 
 def test_a_network_that_is_none_is_refused() -> None:
@@ -107,12 +107,14 @@ def test_of_an_allow_list(
     allow: list[str] | None, start: Endpoint, good: list[str], bad: list[str]
 ) -> None:
     listed = AllowList.of(allow, [start])
-    assert [one for one in good if listed.refusal(one)] == []
-    assert [one for one in bad if not listed.refusal(one)] == []
+    assert [one for one in good if listed.why_not_allowed(one)] == []
+    assert [one for one in bad if not listed.why_not_allowed(one)] == []
     for one in bad:
-        assert str(parse_endpoint(one)) in listed.refusal(one)
+        assert str(parse_endpoint(one)) in listed.why_not_allowed(one)
     if allow is not None and "10.0.0.0/8" in allow:
-        assert listed.refusal("11.0.0.1:7420").endswith("not in the allow list (10.0.0.0/8)")
+        assert listed.why_not_allowed("11.0.0.1:7420").endswith(
+            "not in the allow list (10.0.0.0/8)"
+        )
 
 
 @pytest.mark.parametrize("text", ["10.0.0.1/8", "10.0.0", "", "a b", "*.example.com", "x/y", "é"])
@@ -122,7 +124,7 @@ def test_what_is_neither_a_network_nor_a_domain_is_refused(text: str) -> None:
 
 
 def test_of_what_others_say_only_plain_endpoints_are_kept() -> None:
-    said = [
+    output = [
         "unix:/x",
         "la:1",
         "la:1",
@@ -130,6 +132,6 @@ def test_of_what_others_say_only_plain_endpoints_are_kept() -> None:
         "h" * 400 + ":1",
         *(f"h{n}:1" for n in range(5_000)),
     ]
-    kept = plain_endpoints(said)
+    kept = plain_endpoints(output)
     assert kept[:2] == ("la:1", "h0:1")
     assert len(kept) == MAX_ENDPOINTS

@@ -124,7 +124,7 @@ def test_without_error_info_the_code_decides_and_never_says_absent(
 
 
 @pytest.mark.parametrize(
-    ("said", "kind"),
+    ("output", "kind"),
     [
         ("", errors.Unreachable),  # by the server, which stops
         ("CANCELLED", errors.Unreachable),
@@ -133,9 +133,9 @@ def test_without_error_info_the_code_decides_and_never_says_absent(
     ],
 )
 def test_who_cancelled_decides_whether_another_server_is_asked(
-    said: str, kind: type[KdirError]
+    output: str, kind: type[KdirError]
 ) -> None:
-    assert type(error_status.from_rpc_error(Failed(grpc.StatusCode.CANCELLED, said))) is kind
+    assert type(error_status.from_rpc_error(Failed(grpc.StatusCode.CANCELLED, output))) is kind
 
 
 def test_every_code_gives_a_typed_error() -> None:

@@ -7,10 +7,16 @@ from typing import Any
 import pytest
 
 from resolver import Resolver, errors
-from resolver.endpoints import FIRST_TRY_SECONDS, GOOD_SECONDS, SLOW_SECONDS, Health, patience
+from resolver.endpoints import (
+    FIRST_TRY_SECONDS,
+    GOOD_SECONDS,
+    SLOW_SECONDS,
+    ServerHealth,
+    per_server_timeout,
+)
 from resolver.path import Path
-from resolver.resolution.outcome import Ask, Failed
-from resolver.resolution.state_machine import Resolution, Rules
+from resolver.resolution.state_machine import ResolutionOptions, ResolutionStateMachine
+from resolver.resolution.values import FailedResult, Query
 from resolver.testing import MemoryDirectory, MemoryTransport
 from resolver.transport import Method
 
@@ -93,33 +99,33 @@ def test_where_none_answers_it_ends_within_the_deadline() -> None:
 
 
 def test_a_walk_sets_a_server_aside_once() -> None:
-    walk = Resolution(Path.parse("/x"), Rules(("a:1", "b:1")))
+    walk = ResolutionStateMachine(Path.parse("/x"), ResolutionOptions(("a:1", "b:1")))
     asked: list[tuple[str, bool]] = []
-    while isinstance(step := walk.next(), Ask):
+    while isinstance(step := walk.next_query(), Query):
         asked.append((step.endpoint, step.hurried))
         if step.hurried:
-            walk.postponed(0.5)
+            walk.on_slow(0.5)
         else:
-            walk.failed(errors.DeadlineExceeded("slow"))
+            walk.on_error(errors.DeadlineExceeded("slow"))
     assert asked == [("a:1", True), ("b:1", False), ("a:1", False)]
-    assert isinstance(step, Failed)
+    assert isinstance(step, FailedResult)
     assert len(step.error.attempts) == 3
     assert "no answer within 0.50 s yet" in step.error.attempts[0]
 
 
 def test_the_only_server_is_given_its_whole_share() -> None:
-    assert patience(10, 1) == 10
-    assert patience(10, 1 / 2, hurried=True) == FIRST_TRY_SECONDS
-    assert patience(1, 1 / 2, hurried=True) == 0.25
-    assert patience(0.001, 1 / 2) == 0.01
-    assert patience(60, 1 / 2, hurried=True, paths=1001) == FIRST_TRY_SECONDS + 0.5
+    assert per_server_timeout(10, 1) == 10
+    assert per_server_timeout(10, 1 / 2, hurried=True) == FIRST_TRY_SECONDS
+    assert per_server_timeout(1, 1 / 2, hurried=True) == 0.25
+    assert per_server_timeout(0.001, 1 / 2) == 0.01
+    assert per_server_timeout(60, 1 / 2, hurried=True, paths=1001) == FIRST_TRY_SECONDS + 0.5
 
 
 def test_what_is_remembered_of_a_server_ends() -> None:
     now = [0.0]
-    health = Health(lambda: now[0], shuffle=lambda _: None)
-    health.slow("a:1")
-    health.good("b:1")
+    health = ServerHealth(lambda: now[0], shuffle=lambda _: None)
+    health.note_slow("a:1")
+    health.note_success("b:1")
     assert health.troubles() == {"a:1": SLOW_SECONDS}
     assert list(health.order(["a:1", "b:1", "c:1"])) == ["b:1", "c:1", "a:1"]
     now[0] = SLOW_SECONDS + 1

@@ -54,7 +54,7 @@ def test_cases(pattern: str, path: str, expected: bool | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("pattern", "place", "words"),
+    ("pattern", "place", "arguments"),
     [
         ("", 1, "empty"),
         ("/", 1, "empty"),
@@ -75,10 +75,12 @@ def test_cases(pattern: str, path: str, expected: bool | None) -> None:
         ("/".join("a" * 65), 1, "65 segments"),
     ],
 )
-def test_a_bad_glob_is_told_the_place_and_the_rule(pattern: str, place: int, words: str) -> None:
+def test_a_bad_glob_is_told_the_place_and_the_rule(
+    pattern: str, place: int, arguments: str
+) -> None:
     with pytest.raises(InvalidArgument, match=f"character {place}: ") as caught:
         Glob.parse(pattern)
-    assert words in caught.value.message
+    assert arguments in caught.value.message
     assert caught.value.metadata["place"] == str(place)
 
 

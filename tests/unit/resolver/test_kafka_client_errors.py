@@ -6,13 +6,13 @@ import pytest
 from confluent_kafka import KafkaError
 
 from resolver.errors import KafkaRefused, KafkaUnavailable, PermissionDenied
-from resolver.kafka.client_errors import refusal
+from resolver.kafka.client_errors import client_error
 
 ALICE = {"sasl.username": "alice", "sasl.password": "hunter2"}
 
 
 @pytest.mark.parametrize(
-    ("code", "for_writes", "words"),
+    ("code", "for_writes", "arguments"),
     [
         (KafkaError.TOPIC_AUTHORIZATION_FAILED, True, ("WRITE", "alice write /a/b")),
         (KafkaError.TOPIC_AUTHORIZATION_FAILED, False, ("READ", "alice read /a/b")),
@@ -30,21 +30,21 @@ ALICE = {"sasl.username": "alice", "sasl.password": "hunter2"}
     ],
 )
 def test_a_denial_names_the_right_and_the_question(
-    code: int, for_writes: bool, words: tuple[str, str]
+    code: int, for_writes: bool, arguments: tuple[str, str]
 ) -> None:
     settings = {**ALICE, "group.id": "g", "transactional.id": "t"}
-    found = refusal(KafkaError(code), "/a/b", settings, for_writes=for_writes)
+    found = client_error(KafkaError(code), "/a/b", settings, for_writes=for_writes)
     assert isinstance(found, PermissionDenied)
     assert found.exit_code == 4
-    assert found.message.startswith(f"/a/b: Kafka denies alice {words[0]} (")
-    assert f"kdir check {words[1]} --explain" in found.message
+    assert found.message.startswith(f"/a/b: Kafka denies alice {arguments[0]} (")
+    assert f"kdir check {arguments[1]} --explain" in found.message
     assert found.metadata["principal"] == "User:alice"
     assert "hunter2" not in str(found)
 
 
 def test_who_has_no_name_is_asked_for() -> None:
     error = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
-    found = refusal(error, "/a", {}, for_writes=True)
+    found = client_error(error, "/a", {}, for_writes=True)
     assert "denies this user WRITE" in found.message
     assert "kdir check PRINCIPAL write /a --explain" in found.message
 
@@ -54,10 +54,10 @@ def test_what_passes_and_what_does_not() -> None:
         KafkaError(KafkaError._TIMED_OUT),
         KafkaError(KafkaError.MSG_SIZE_TOO_LARGE),
     )
-    assert isinstance(refusal(timed_out, "/a", ALICE, for_writes=True), KafkaUnavailable)
-    refused = refusal(too_large, "/a", ALICE, for_writes=True)
+    assert isinstance(client_error(timed_out, "/a", ALICE, for_writes=True), KafkaUnavailable)
+    refused = client_error(too_large, "/a", ALICE, for_writes=True)
     assert isinstance(refused, KafkaRefused)
     assert refused.message.startswith("/a: ")
     # Not about numbering messages: there is nothing to grant on a path.
     cluster = KafkaError(KafkaError.CLUSTER_AUTHORIZATION_FAILED)
-    assert isinstance(refusal(cluster, "/a", ALICE, for_writes=False), KafkaRefused)
+    assert isinstance(client_error(cluster, "/a", ALICE, for_writes=False), KafkaRefused)

@@ -13,24 +13,24 @@ from confluent_kafka import Producer
 from kdir.v1 import policies_pb2
 
 from resolver.errors import InvalidArgument
-from resolver.kafka.connecting import layers_of
-from resolver.kafka.settings import (
+from resolver.kafka.client_settings import (
     Client,
-    Layer,
+    SettingLayer,
     conflict_in,
     consumer_settings,
     for_librdkafka,
     problem_with,
     producer_settings,
 )
-from resolver.location import TopicLocation
+from resolver.kafka.listener_choice import setting_layers
+from resolver.topic_location import TopicLocation
 
 POLICY = "the policies of /la/orders"
 
 
 def settings(program: dict[str, object], **policy: str) -> dict[str, str]:
-    said = {name.replace("_", "."): value for name, value in policy.items()}
-    return producer_settings([Layer(POLICY, said), Layer("the program", program)])
+    output = {name.replace("_", "."): value for name, value in policy.items()}
+    return producer_settings([SettingLayer(POLICY, output), SettingLayer("the program", program)])
 
 
 def test_nobody_says_anything() -> None:
@@ -64,8 +64,8 @@ def test_a_conflict_names_both_sides(
 ) -> None:
     with pytest.raises(InvalidArgument) as raised:
         settings(program, **policy)
-    for words in both:
-        assert words in raised.value.message
+    for arguments in both:
+        assert arguments in raised.value.message
 
 
 @pytest.mark.parametrize(
@@ -91,31 +91,31 @@ def test_a_conflict_turns_idempotence_off_exactly_where_nobody_asked_for_it() ->
     asked, transaction = (None, "true", "false"), (None, "t")
     for one in product(acks, retries, flying, asked, transaction):
         names = ("acks", "retries", "max.in.flight", "enable.idempotence", "transactional.id")
-        said = {name: value for name, value in zip(names, one, strict=True) if value is not None}
+        output = {name: value for name, value in zip(names, one, strict=True) if value is not None}
         fits = one[0] != "1" and one[1] != "0" and one[2] != "6"
         insists = one[3] == "true" or one[4] is not None
         if (insists and not fits) or (one[3] == "false" and one[4] is not None):
             with pytest.raises(InvalidArgument):
-                settings(dict(said))
+                settings(dict(output))
         else:
             wanted = "true" if fits and one[3] != "false" else "false"
-            assert settings(dict(said))["enable.idempotence"] == wanted, said
+            assert settings(dict(output))["enable.idempotence"] == wanted, output
 
 
 def test_librdkafka_gets_its_own_names_and_nothing_unknown() -> None:
-    said = {"max.request.size": "2000000", "buffer.memory": "1", "retries": "3", "acks": "all"}
-    found = for_librdkafka(said)
+    output = {"max.request.size": "2000000", "buffer.memory": "1", "retries": "3", "acks": "all"}
+    found = for_librdkafka(output)
     assert found == {"message.max.bytes": "2000000", "retries": "3", "acks": "all"}
     Producer({**found, "bootstrap.servers": "127.0.0.1:1", "log_level": 0})
 
 
 def test_a_consumer_makes_no_topics() -> None:
     assert consumer_settings([])["allow.auto.create.topics"] == "false"
-    assert consumer_settings([Layer("p", {"group.id": "g"})])["group.id"] == "g"
+    assert consumer_settings([SettingLayer("p", {"group.id": "g"})])["group.id"] == "g"
 
 
 @pytest.mark.parametrize(
-    ("client", "name", "value", "words"),
+    ("client", "name", "value", "arguments"),
     [
         (Client.PRODUCER, "acks", "all", ""),
         (Client.PRODUCER, "acks", "banana", "found 'banana'; expected one of all, -1, 0, 1"),
@@ -138,11 +138,11 @@ def test_a_consumer_makes_no_topics() -> None:
     ],
 )
 def test_what_may_be_a_default_for_a_path(
-    client: Client, name: str, value: str, words: str
+    client: Client, name: str, value: str, arguments: str
 ) -> None:
     found = problem_with(client, name, value)
-    assert words in found
-    assert bool(words) == bool(found)
+    assert arguments in found
+    assert bool(arguments) == bool(found)
 
 
 def test_defaults_that_nobody_could_have_together() -> None:
@@ -158,13 +158,13 @@ def test_a_policy_that_says_where_to_connect_is_not_heard() -> None:
     for key, value in (("bootstrap.servers", "evil:9092"), ("linger.ms", "5"), ("acks", "9")):
         policies.producer_defaults[key].value = value
     found = SimpleNamespace(path="/la/t", effective=policies)
-    assert layers_of({}, cast("TopicLocation", found)) == [
-        Layer("the policies of /la/t", {"linger.ms": "5"}),
-        Layer("the program", {}),
+    assert setting_layers({}, cast("TopicLocation", found)) == [
+        SettingLayer("the policies of /la/t", {"linger.ms": "5"}),
+        SettingLayer("the program", {}),
     ]
 
 
 def test_the_rules_need_no_kafka_client() -> None:
     """The directory has them without ``kdir[kafka]``."""
-    code = "import resolver.kafka.settings, sys; sys.exit('confluent_kafka' in sys.modules)"
+    code = "import resolver.kafka.client_settings, sys; sys.exit('confluent_kafka' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

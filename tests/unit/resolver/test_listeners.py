@@ -13,12 +13,12 @@ from kdir.v1 import entry_pb2, resolve_pb2
 from directory.server.config import ConfigError, parse_config
 from resolver.cli.resolve import property_value
 from resolver.errors import Lame
-from resolver.kafka.connecting import connection
+from resolver.kafka.listener_choice import connection
 from resolver.listeners import MECHANISMS, PROTOCOLS
-from resolver.location import TopicLocation, location_of
 from resolver.path import Path
-from resolver.resolution.outcome import Answer, Sender
+from resolver.resolution.values import Answer, Sender
 from resolver.testing import MemoryDirectory, MemoryTransport
+from resolver.topic_location import TopicLocation, location_of
 from tests.support.command_line import run
 
 PATH = "/la/clicks"
@@ -145,7 +145,7 @@ def test_a_server_that_lies_gives_no_properties_and_no_words_for_a_shell() -> No
 
         transport = MemoryTransport()
         transport.serve(endpoint, lie)
-        for words in (
+        for arguments in (
             ["resolve", "-o", "properties", PATH],
             ["resolve", "-o", "kcat", PATH],
             ["resolve", PATH],
@@ -153,7 +153,7 @@ def test_a_server_that_lies_gives_no_properties_and_no_words_for_a_shell() -> No
             ["which", "clicks"],
             ["trace", PATH],
         ):
-            ran = run(["--at", endpoint, *words], transport)
+            ran = run(["--at", endpoint, *arguments], transport)
             assert ran.code == 3
             assert "jaas" not in ran.out
             assert "security_protocol: found 'SASL_SSL\\\\nsasl.jaas.config" in ran.err or (

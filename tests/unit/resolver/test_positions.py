@@ -35,8 +35,8 @@ def test_each_position_of_a_token_is_compared() -> None:
 def test_of_two_positions_of_a_cluster_the_earlier_counts() -> None:
     assert at(a=3, b=5).joined(at(b=4, c=1)) == at(a=3, b=4, c=1)
     assert not at(a=3).joined(NOTHING_READ.incomplete()).is_complete
-    two_lives = at(a=3).joined(ReadPositions({"a": Position("later", 1)}))
-    assert two_lives == at(a=3)
+    two_incarnations = at(a=3).joined(ReadPositions({"a": Position("later", 1)}))
+    assert two_incarnations == at(a=3)
 
 
 def test_what_is_followed_may_be_advanced_within_its_life() -> None:
@@ -55,7 +55,7 @@ class World:
     def token(self, mount: str = "/") -> str:
         """Of what the cluster has by now."""
         cluster = self.directory._clusters[Path.parse(mount)]
-        return str(Token.of(cluster.cluster_id, "memory", cluster._revision))
+        return str(Token.from_position(cluster.cluster_id, "memory", cluster._revision))
 
     def umount(self, mount: str) -> None:
         """The parent has no such mount any more; the child's server has not been told."""

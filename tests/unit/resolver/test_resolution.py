@@ -8,26 +8,31 @@ import pytest
 from resolver import errors
 from resolver.errors import KdirError
 from resolver.path import Path
-from resolver.resolution.outcome import (
+from resolver.resolution.state_machine import (
+    MAX_CALLS,
+    MAX_HOPS,
+    ResolutionOptions,
+    ResolutionStateMachine,
+)
+from resolver.resolution.values import (
     Absent,
+    AbsentResult,
     Answer,
-    Ask,
+    AnswerResult,
+    AnswerStatus,
+    AskedBecause,
     End,
-    Failed,
-    Found,
+    ErrorAnswer,
+    FailedResult,
     LinkMode,
-    NotThere,
     Outcome,
+    Query,
     Referral,
     Reply,
     Rewrite,
-    Said,
     Sender,
     United,
-    Verdict,
-    Way,
 )
-from resolver.resolution.state_machine import MAX_CALLS, MAX_HOPS, Resolution, Rules
 from resolver.revision_token import Position, ReadPositions
 
 
@@ -39,11 +44,11 @@ class World:
     """Servers that say what they are told to: by endpoint and path, or by endpoint alone."""
 
     def __init__(self) -> None:
-        self.said: dict[tuple[str, str], list[Reply | KdirError]] = {}
+        self.output: dict[tuple[str, str], list[Reply | KdirError]] = {}
         self.asked: list[tuple[str, str]] = []
-        self.asks: list[Ask] = []
+        self.asks: list[Query] = []
         self.floor: dict[str, Position] = {}
-        self.verdicts: list[Verdict] = []
+        self.verdicts: list[AnswerStatus] = []
 
     def says(
         self,
@@ -67,22 +72,22 @@ class World:
                 outcome,
             )
         )
-        self.said.setdefault((endpoint, path), []).append(reply)
+        self.output.setdefault((endpoint, path), []).append(reply)
 
-    def run(self, walk: Resolution, most: int = 200) -> End:
-        while isinstance(step := walk.next(), Ask):
+    def run(self, walk: ResolutionStateMachine, most: int = 200) -> End:
+        while isinstance(step := walk.next_query(), Query):
             assert len(self.asks) < most, "the walk does not end"
             self.asks.append(step)
             self.asked.append((step.endpoint, str(step.path)))
             key = (step.endpoint, str(step.path))
-            queue = self.said.get(key) or self.said.get((step.endpoint, "*"))
-            said: Reply | KdirError = errors.Unreachable("connection refused")
+            queue = self.output.get(key) or self.output.get((step.endpoint, "*"))
+            output: Reply | KdirError = errors.Unreachable("connection refused")
             if queue:
-                said = queue.pop(0) if len(queue) > 1 else queue[0]
-            if isinstance(said, KdirError):
-                self.verdicts.append(walk.failed(said.copy()))
+                output = queue.pop(0) if len(queue) > 1 else queue[0]
+            if isinstance(output, KdirError):
+                self.verdicts.append(walk.on_error(output.copy()))
             else:
-                self.verdicts.append(walk.heard(said, self.floor))
+                self.verdicts.append(walk.on_answer(output, self.floor))
         return step
 
     def endpoints(self) -> list[str]:
@@ -95,18 +100,18 @@ def world() -> World:
 
 
 def down(mount: str, *endpoints: str, **fields: object) -> Referral:
-    return referral(Way.DOWN, mount, *endpoints, **fields)
+    return referral(AskedBecause.DOWN, mount, *endpoints, **fields)
 
 
 def direct(mount: str, *endpoints: str, **fields: object) -> Referral:
-    return referral(Way.DIRECT, mount, *endpoints, **fields)
+    return referral(AskedBecause.DIRECT, mount, *endpoints, **fields)
 
 
 def up(mount: str, *endpoints: str, **fields: object) -> Referral:
-    return referral(Way.UP, mount, *endpoints, **fields)
+    return referral(AskedBecause.UP, mount, *endpoints, **fields)
 
 
-def referral(way: Way, mount: str, *endpoints: str, **fields: object) -> Referral:
+def referral(way: AskedBecause, mount: str, *endpoints: str, **fields: object) -> Referral:
     fields.setdefault("lifetime_seconds", 60)
     return Referral(way, p(mount) if mount else None, endpoints, **fields)  # type: ignore[arg-type]
 
@@ -124,12 +129,12 @@ def link(where: str, *paths: str, **fields: object) -> Rewrite:
     return Rewrite(p(where), tuple(map(p, paths)), **fields)  # type: ignore[arg-type]
 
 
-def start(path: str, *servers: str, **fields: object) -> Resolution:
-    return Resolution(p(path), Rules(servers or ("s:1",), **fields))  # type: ignore[arg-type]
+def start(path: str, *servers: str, **fields: object) -> ResolutionStateMachine:
+    return ResolutionStateMachine(p(path), ResolutionOptions(servers or ("s:1",), **fields))  # type: ignore[arg-type]
 
 
 def failure(end: End) -> KdirError:
-    assert isinstance(end, Failed), end
+    assert isinstance(end, FailedResult), end
     return end.error
 
 
@@ -139,7 +144,7 @@ def failure(end: End) -> KdirError:
 def test_the_owner_at_hand_answers_at_once(world: World) -> None:
     world.says("s:1", "/la", here("/la/x"))
     end = world.run(start("/la/x"))
-    assert isinstance(end, Found)
+    assert isinstance(end, AnswerResult)
     assert (str(end.answer.path), end.endpoints, world.endpoints()) == ("/la/x", ("s:1",), ["s:1"])
 
 
@@ -151,7 +156,7 @@ def test_up_and_down_the_tree(world: World) -> None:
     world.says("nyt:1", "/ny/t", here("/ny/t/x"))
     walk = start("/ny/t/x")
     end = world.run(walk)
-    assert isinstance(end, Found)
+    assert isinstance(end, AnswerResult)
     assert world.endpoints() == ["s:1", "la:1", "root:1", "ny:1", "nyt:1"]
     assert end.endpoints == ("nyt:1", "nyt:2")
     # Up is no fact about a path, so that only the mounts on the way down are learned.
@@ -164,7 +169,7 @@ def test_an_answer_is_kept_no_longer_than_any_word_it_rests_on(world: World) -> 
     world.says("nyt:1", "/ny/t", here("/ny/t/x", lifetime=30))
     walk = start("/ny/t/x")
     end = world.run(walk)
-    assert isinstance(end, Found)
+    assert isinstance(end, AnswerResult)
     assert end.lifetime_seconds == 10
     assert [seconds for _, seconds in walk.learned] == [10, 10]
 
@@ -173,21 +178,21 @@ def test_a_parent_that_was_never_met_may_be_mounted_elsewhere_above(world: World
     # A child that never linked can only guess its parent's mount, and names no cluster.
     world.says("s:1", "/la/t", up("/la", "root:1"))
     world.says("root:1", "/", here("/x"))
-    assert isinstance(world.run(start("/x")), Found)
+    assert isinstance(world.run(start("/x")), AnswerResult)
 
 
 def test_absent_is_the_owners_word(world: World) -> None:
     world.says("s:1", "/la", up("/", "root:1"))
     world.says("root:1", "/", absent())
     end = world.run(start("/ny/x"))
-    assert isinstance(end, NotThere)
+    assert isinstance(end, AbsentResult)
     assert str(end.path) == "/ny/x"
 
 
 def test_the_next_server_of_several_is_asked(world: World) -> None:
     world.says("s:2", "/la", here("/la/x"))
-    assert isinstance(world.run(start("/la/x", "s:1", "s:2")), Found)
-    assert world.verdicts == [Verdict.FAILED, Verdict.ACCEPTED]
+    assert isinstance(world.run(start("/la/x", "s:1", "s:2")), AnswerResult)
+    assert world.verdicts == [AnswerStatus.FAILED, AnswerStatus.ACCEPTED]
 
 
 # -- what is not believed --------------------------------------------------------------------
@@ -205,7 +210,7 @@ def test_the_next_server_of_several_is_asked(world: World) -> None:
         ("/c/x", "/a", direct("/d", "b:1")),  # beside the path
         ("/c/x", "/a", direct("/c/xy", "b:1")),
         ("/a/b/x", "/a", direct("/a", "b:1")),  # its own
-        ("/a/b/x", "/a", referral(Way.START, "/a/b", "b:1")),  # no way at all
+        ("/a/b/x", "/a", referral(AskedBecause.START, "/a/b", "b:1")),  # no way at all
     ],
 )
 def test_a_referral_that_is_not_nearer_is_bad(
@@ -215,7 +220,7 @@ def test_a_referral_that_is_not_nearer_is_bad(
     error = failure(world.run(walk := start(path)))
     assert type(error) is errors.BadReferral
     assert world.endpoints() == ["s:1"]
-    assert world.verdicts == [Verdict.LAME]
+    assert world.verdicts == [AnswerStatus.LAME]
     assert walk.learned == ()
 
 
@@ -259,7 +264,7 @@ def test_who_answers_must_be_who_was_referred_to(world: World, sender: dict[str,
 def test_an_epoch_that_one_side_does_not_know_does_not_matter(world: World) -> None:
     world.says("s:1", "/", down("/a", "a:1", cluster_id="c1", epoch=3))
     world.says("a:1", "/a", here("/a/x"), cluster_id="c1", epoch=0)
-    assert isinstance(world.run(start("/a/x")), Found)
+    assert isinstance(world.run(start("/a/x")), AnswerResult)
 
 
 def test_the_other_servers_of_a_lame_one_are_asked_first(world: World) -> None:
@@ -267,7 +272,7 @@ def test_the_other_servers_of_a_lame_one_are_asked_first(world: World) -> None:
     world.says("a:1", "/a", errors.NotAuthoritative("not mine"))
     world.says("a:2", "/a", here("/a/x"))
     end = world.run(start("/a/x"))
-    assert isinstance(end, Found)
+    assert isinstance(end, AnswerResult)
     assert end.endpoints == ("a:2", "a:1")
 
 
@@ -276,7 +281,7 @@ def test_a_mount_that_moves_under_way_restarts_the_walk_once(world: World) -> No
     world.says("s:1", "/", down("/a", "new:1", cluster_id="c2", epoch=2))
     world.says("old:1", "/b", here("/b/x"), cluster_id="c1", epoch=2)
     world.says("new:1", "/a", here("/a/x"), cluster_id="c2", epoch=2)
-    assert isinstance(world.run(start("/a/x")), Found)
+    assert isinstance(world.run(start("/a/x")), AnswerResult)
     assert world.endpoints() == ["s:1", "old:1", "s:1", "new:1"]
 
 
@@ -288,7 +293,7 @@ def test_only_an_outcome_says_absent(world: World) -> None:
 def test_a_site_link_is_the_word_of_ones_own_servers_only(world: World) -> None:
     world.says("s:1", "/la", link("/tracking", "/la/t", site_link=True), path="/tracking")
     world.says("s:1", "/la", here("/la/t"), path="/la/t")
-    assert isinstance(world.run(start("/tracking")), Found)
+    assert isinstance(world.run(start("/tracking")), AnswerResult)
     other = World()
     other.says("s:1", "/la", direct("/ny", "ny:1"))
     other.says("ny:1", "/ny", link("/ny/t", "/evil", site_link=True))  # its own: as it likes
@@ -310,7 +315,7 @@ def test_a_hint_that_does_not_answer_is_tried_again_by_the_tree(world: World) ->
     world.says("s:1", "/la", direct("/ny", "ny:1"), path="/ny")
     world.says("ny:1", "/ny", down("/ny/t", "nyt:1"))
     world.says("nyt:1", "/ny/t", here("/ny/t/x"))
-    assert isinstance(world.run(start("/ny/t/x")), Found)
+    assert isinstance(world.run(start("/ny/t/x")), AnswerResult)
     assert world.asked == [
         ("s:1", "/ny/t/x"),
         ("stale:1", "/ny/t/x"),
@@ -337,8 +342,8 @@ def test_a_hint_to_another_child_or_epoch_is_tried_again_by_the_tree(
     world.says("s:1", "/la", up("/", "root:1"), path="/ny")
     world.says("root:1", "/", down("/ny/t", "h:1", cluster_id="c", epoch=2))
     if wrong.get("cluster_id") == "c" and wrong["mount"] == "/ny/t":
-        world.said["h:1", "*"].append(Reply(Sender("c", p("/ny/t"), epoch=2), here("/ny/t/x")))
-        assert isinstance(world.run(start("/ny/t/x")), Found)
+        world.output["h:1", "*"].append(Reply(Sender("c", p("/ny/t"), epoch=2), here("/ny/t/x")))
+        assert isinstance(world.run(start("/ny/t/x")), AnswerResult)
     else:
         assert type(failure(world.run(start("/ny/t/x")))) is errors.Lame
 
@@ -360,19 +365,19 @@ def test_the_tree_beats_the_hint_when_it_says_absent(world: World) -> None:
     world.says("s:1", "/la", direct("/ny/t", "gone:1"), path="/ny/t/x")
     world.says("s:1", "/la", direct("/ny", "ny:1"), path="/ny")
     world.says("ny:1", "/ny", absent("/ny"))
-    assert isinstance(world.run(start("/ny/t/x")), NotThere)
+    assert isinstance(world.run(start("/ny/t/x")), AbsentResult)
 
 
 def test_what_is_known_beforehand_saves_the_way_and_is_dropped_when_wrong(world: World) -> None:
-    known = referral(Way.CACHE, "/ny", "ny:1", cluster_id="/ny")
+    known = referral(AskedBecause.CACHE, "/ny", "ny:1", cluster_id="/ny")
     world.says("ny:1", "/ny", here("/ny/x"))
-    assert isinstance(world.run(start("/ny/x", hint=lambda _: known)), Found)
+    assert isinstance(world.run(start("/ny/x", hint=lambda _: known)), AnswerResult)
     assert world.endpoints() == ["ny:1"]
     other = World()
     other.says("s:1", "/", down("/ny", "new:1"))
     other.says("new:1", "/ny", here("/ny/x"))
     walk = start("/ny/x", hint=lambda _: known)
-    assert isinstance(other.run(walk), Found)
+    assert isinstance(other.run(walk), AnswerResult)
     assert other.endpoints() == ["ny:1", "s:1", "new:1"]
     assert [str(mount) for mount in walk.bad_hints] == ["/ny"]
 
@@ -381,7 +386,7 @@ def test_what_is_known_beforehand_saves_the_way_and_is_dropped_when_wrong(world:
 
 
 @pytest.mark.parametrize(
-    ("said", "kind"),
+    ("output", "kind"),
     [
         ([errors.NotReady("loading"), errors.NotReady("loading")], errors.NotReady),
         ([errors.NotReady("loading"), errors.Unreachable("refused")], errors.NotReady),
@@ -397,10 +402,10 @@ def test_what_is_known_beforehand_saves_the_way_and_is_dropped_when_wrong(world:
         ([errors.LimitExceeded("busy"), errors.LimitExceeded("busy")], errors.LimitExceeded),
     ],
 )
-def test_what_a_hops_failures_come_to(world: World, said: Any, kind: type[KdirError]) -> None:
+def test_what_a_hops_failures_come_to(world: World, output: Any, kind: type[KdirError]) -> None:
     world.says("s:1", "/", down("/a", "a:1", "a:2"))
-    world.says("a:1", "/a", said[0])
-    world.says("a:2", "/a", said[1])
+    world.says("a:1", "/a", output[0])
+    world.says("a:2", "/a", output[1])
     error = failure(world.run(start("/a/x")))
     assert type(error) is kind
     assert error.attempts
@@ -411,7 +416,7 @@ def test_no_route_is_said_by_the_servers_to_begin_with_and_those_above(world: Wo
     assert type(failure(world.run(start("/ny/x")))) is errors.NoRoute
     other = World()
     other.says("s:1", "/la/t", up("/la", "la:1"))
-    other.says("la:1", "/la", Said(errors.NoRoute("no parent")))
+    other.says("la:1", "/la", ErrorAnswer(errors.NoRoute("no parent")))
     assert type(failure(other.run(start("/ny/x")))) is errors.NoRoute
 
 
@@ -428,10 +433,10 @@ def test_nobody_to_begin_with(world: World) -> None:
 
 def test_the_time_is_over(world: World) -> None:
     walk = start("/a")
-    walk.next()
+    walk.next_query()
     walk.out_of_time()
-    end = walk.next()
-    assert not isinstance(end, Ask)
+    end = walk.next_query()
+    assert not isinstance(end, Query)
     assert type(failure(end)) is errors.DeadlineExceeded
 
 
@@ -443,16 +448,16 @@ def test_an_older_answer_than_was_seen_is_taken_from_nobody(world: World) -> Non
     world.says("s:1", "/a", here("/a/x"), revision=6)
     world.says("s:2", "/a", here("/a/x"), revision=7)
     end = world.run(start("/a/x", "s:1", "s:2"))
-    assert isinstance(end, Found)
+    assert isinstance(end, AnswerResult)
     assert end.sender.revision == 7
-    assert world.verdicts == [Verdict.OLD, Verdict.ACCEPTED]
+    assert world.verdicts == [AnswerStatus.OLD, AnswerStatus.ACCEPTED]
 
 
 def test_a_server_that_lags_is_told_what_to_wait_for(world: World) -> None:
     world.floor = {"/a": Position("i1", 7)}
     world.says("s:1", "/a", here("/a/x"), revision=6)
     world.says("s:1", "/a", here("/a/x"), revision=8)
-    assert isinstance(world.run(start("/a/x")), Found)
+    assert isinstance(world.run(start("/a/x")), AnswerResult)
     assert [ask.after for ask in world.asks] == [None, Position("i1", 7)]
 
 
@@ -466,7 +471,7 @@ def test_a_server_that_goes_on_lagging_is_not_ready(world: World) -> None:
 def test_revisions_of_two_lives_say_nothing_about_each_other(world: World) -> None:
     world.floor = {"/a": Position("an earlier life", 700)}
     world.says("s:1", "/a", here("/a/x"), revision=6)
-    assert isinstance(world.run(start("/a/x")), Found)
+    assert isinstance(world.run(start("/a/x")), AnswerResult)
 
 
 # -- links ---------------------------------------------------------------------------------
@@ -477,7 +482,7 @@ def test_a_rewrite_begins_a_new_walk(world: World) -> None:
     world.says("s:1", "/", down("/ny", "ny:1"), path="/ny/t/x")
     world.says("ny:1", "/ny", here("/ny/t/x"))
     end = world.run(start("/l/x"))
-    assert isinstance(end, Found)
+    assert isinstance(end, AnswerResult)
     assert [str(step.link) for step in end.links] == ["/l"]
     assert not end.links[0].fallback
 
@@ -488,7 +493,7 @@ def test_first_falls_back_when_a_target_cannot_be_asked(world: World) -> None:
     world.says("s:1", "/", down("/b", "b:1"), path="/b/x")
     world.says("b:1", "/b", here("/b/x"))
     end = world.run(start("/l/x"))
-    assert isinstance(end, Found)
+    assert isinstance(end, AnswerResult)
     assert end.links[0].fallback
     assert end.lifetime_seconds <= 5, "the first target may be back"
 
@@ -502,7 +507,7 @@ def test_a_fallback_is_not_for_writers(world: World) -> None:
     other.says("s:1", "/", link("/l", "/a/x", "/b/x", writes_follow=True), path="/l/x")
     other.says("s:1", "/", down("/a", "a:1"), path="/a/x")
     other.says("s:1", "/", here("/b/x"), path="/b/x")
-    assert isinstance(other.run(start("/l/x", for_writes=True)), Found)
+    assert isinstance(other.run(start("/l/x", for_writes=True)), AnswerResult)
 
 
 def test_first_does_not_fall_back_on_absent_unless_it_says_so(world: World) -> None:
@@ -512,7 +517,7 @@ def test_first_does_not_fall_back_on_absent_unless_it_says_so(world: World) -> N
         world.says("s:1", "/", rewrite, path="/l/x")
         world.says("s:1", "/", absent(), path="/a/x")
         world.says("s:1", "/", here("/b/x"), path="/b/x")
-        assert isinstance(world.run(start("/l/x")), Found if says_so else NotThere)
+        assert isinstance(world.run(start("/l/x")), AnswerResult if says_so else AbsentResult)
 
 
 def test_nobody_says_absent_while_an_earlier_target_cannot_say(world: World) -> None:
@@ -527,7 +532,7 @@ def test_union_takes_the_first_target_that_has_the_name(world: World) -> None:
     world.says("s:1", "/", absent(), path="/a/x")
     world.says("s:1", "/", here("/b/x"), path="/b/x")
     end = world.run(start("/l/x"))
-    assert isinstance(end, Found)
+    assert isinstance(end, AnswerResult)
     assert str(end.answer.path) == "/b/x"
     assert end.lifetime_seconds == 5, "no longer than the first target's absence"
 
@@ -544,7 +549,7 @@ def test_a_union_that_nobody_has_is_absent_where_its_first_target_would_be(world
     world.says("s:1", "/", absent(), path="/a/x")
     world.says("s:1", "/", absent(), path="/b/x")
     end = world.run(start("/l/x"))
-    assert isinstance(end, NotThere)
+    assert isinstance(end, AbsentResult)
     assert str(end.path) == "/a/x"
 
 
@@ -565,11 +570,11 @@ def test_what_was_gathered_is_given_when_the_time_is_over(world: World) -> None:
     world.says("s:1", "/", link("/l", "/a", "/b", "/c", mode=LinkMode.UNION), path="/l")
     world.says("s:1", "/", here("/a"), path="/a")
     walk = start("/l", gathers_unions=True)
-    while isinstance(step := walk.next(), Ask):
+    while isinstance(step := walk.next_query(), Query):
         if str(step.path) == "/b":
             walk.out_of_time()
         else:
-            walk.heard(world.said["s:1", str(step.path)][0], {})  # type: ignore[arg-type]
+            walk.on_answer(world.output["s:1", str(step.path)][0], {})  # type: ignore[arg-type]
     assert isinstance(step, United)
     assert [str(part.answer.path) for part in step.parts] == ["/a"]
     assert [str(path) for path, _ in step.missing] == ["/b", "/c"]
@@ -586,7 +591,7 @@ def test_a_link_whose_first_target_is_a_union_without_the_name_falls_back(
         world.says("s:1", "/", absent(), path=path)
     world.says("s:1", "/", here("/d/x"), path="/d/x")
     end = world.run(start("/l/x", gathers_unions=gathers))
-    assert isinstance(end, Found)
+    assert isinstance(end, AnswerResult)
     assert str(end.answer.path) == "/d/x"
 
 
@@ -601,7 +606,7 @@ def test_a_link_whose_first_target_is_a_union_that_cannot_say_falls_back(
     world.says("s:1", "/", here("/b/x"), path="/b/x")
     world.says("s:1", "/", here("/d/x"), path="/d/x")
     end = world.run(start("/l/x", gathers_unions=gathers))
-    assert isinstance(end, Found)
+    assert isinstance(end, AnswerResult)
     assert str(end.answer.path) == "/d/x"
 
 
@@ -609,7 +614,7 @@ def test_a_link_whose_first_target_is_a_union_that_cannot_say_falls_back(
 
 
 def read_at(end: End) -> dict[str, int]:
-    assert isinstance(end, Found | NotThere), end
+    assert isinstance(end, AnswerResult | AbsentResult), end
     return {cluster_id: place.revision for cluster_id, place in end.read.positions.items()}
 
 
@@ -626,7 +631,7 @@ def test_an_answer_has_the_positions_of_all_on_its_way(world: World) -> None:
     walk = start("/la/l")
     end = world.run(walk)
     assert read_at(end) == {"/la": 3, "/": 9, "/ny": 7}
-    assert isinstance(end, Found)
+    assert isinstance(end, AnswerResult)
     assert end.read.reaches(wanting(la=3, root=9))
     assert not end.read.reaches(wanting(la=4))
     (learned,) = (known for known, _ in walk.learned)
@@ -651,20 +656,22 @@ def test_what_a_fallback_gave_is_good_for_no_token_of_the_target_that_was_away(
     world.says("s:1", "/", down("/la", "la:1"), path="/la/x", revision=2)
     world.says("s:1", "/", here("/x"), path="/x", revision=2)
     end = world.run(start("/l"))
-    assert isinstance(end, Found)
+    assert isinstance(end, AnswerResult)
     assert end.read.reaches(wanting(root=2))
     assert not end.read.reaches(wanting(la=1))
 
 
 def test_a_hint_older_than_the_callers_token_is_not_followed(world: World) -> None:
     learned = ReadPositions({"/": Position("i1", 5)})
-    hint = Referral(Way.CACHE, p("/ny"), ("ny:1",), "/ny", read=learned, lifetime_seconds=60)
+    hint = Referral(
+        AskedBecause.CACHE, p("/ny"), ("ny:1",), "/ny", read=learned, lifetime_seconds=60
+    )
     world.says("ny:1", "/ny", here("/ny/x"))
     world.says("s:1", "/", absent(), revision=6)
-    rules = Rules(("s:1",), hint=lambda _: hint)
+    rules = ResolutionOptions(("s:1",), hint=lambda _: hint)
     for wanted, endpoint in ((wanting(root=5), "ny:1"), (wanting(root=6), "s:1")):
         world.asked.clear()
-        world.run(Resolution(p("/ny/x"), rules._replace(wanted=wanted)))
+        world.run(ResolutionStateMachine(p("/ny/x"), rules._replace(wanted=wanted)))
         assert world.endpoints() == [endpoint]
 
 
@@ -675,10 +682,10 @@ def test_a_direct_hint_is_followed_where_the_token_names_nobody_between(world: W
     world.says("ny:1", "/ny", here("/ny/x"), revision=7)
     for wanted in ({}, wanting(la=4), wanting(ny=7), wanting(la=1, ny=1)):
         end = world.run(start("/ny/x", wanted=wanted))
-        assert isinstance(end, Found)
+        assert isinstance(end, AnswerResult)
         assert not end.read.reaches(wanting(root=1)), "the root was not asked"
     assert "root:1" not in world.endpoints()
-    assert isinstance(world.run(start("/ny/x", wanted=wanting(root=6))), NotThere)
+    assert isinstance(world.run(start("/ny/x", wanted=wanting(root=6))), AbsentResult)
 
 
 def test_links_in_links(world: World) -> None:
@@ -688,7 +695,7 @@ def test_links_in_links(world: World) -> None:
     world.says("s:1", "/", down("/d", "d:1"), path="/d/x")
     world.says("s:1", "/", here("/b/x"), path="/b/x")
     end = world.run(start("/l/x"))
-    assert isinstance(end, Found)
+    assert isinstance(end, AnswerResult)
     assert [(str(step.link), step.fallback) for step in end.links] == [("/l", True)]
 
 
@@ -702,13 +709,13 @@ def test_a_circle_of_links_ends(world: World) -> None:
 
 def test_links_that_grow_for_ever_end(world: World) -> None:
     class Growing(World):
-        def run(self, walk: Resolution, most: int = 200) -> End:
-            while isinstance(step := walk.next(), Ask):
+        def run(self, walk: ResolutionStateMachine, most: int = 200) -> End:
+            while isinstance(step := walk.next_query(), Query):
                 self.asks.append(step)
                 assert len(self.asks) < most
                 longer = step.path.child("x")
                 self.verdicts.append(
-                    walk.heard(Reply(Sender("c", p("/")), Rewrite(p("/l"), (longer,))), {})
+                    walk.on_answer(Reply(Sender("c", p("/")), Rewrite(p("/l"), (longer,))), {})
                 )
             return step
 
@@ -733,7 +740,7 @@ def chain_world(length: int) -> tuple[World, str]:
 
 def test_sixteen_hops_are_allowed_and_not_one_more() -> None:
     world, path = chain_world(MAX_HOPS)
-    assert isinstance(world.run(start(path)), Found)
+    assert isinstance(world.run(start(path)), AnswerResult)
     world, path = chain_world(MAX_HOPS + 1)
     error = failure(world.run(start(path)))
     assert type(error) is errors.TooManyHops
@@ -760,16 +767,16 @@ def test_fifty_calls_and_not_one_more(world: World) -> None:
 
 def test_the_time_left_is_split_among_those_that_could_still_be_asked(world: World) -> None:
     walk = start("/a/x", "s:1", "s:2")
-    first = walk.next()
-    assert isinstance(first, Ask)
+    first = walk.next_query()
+    assert isinstance(first, Query)
     assert first.share == 1 / 2
-    walk.failed(errors.Unreachable("no"))
-    second = walk.next()
-    assert isinstance(second, Ask)
+    walk.on_error(errors.Unreachable("no"))
+    second = walk.next_query()
+    assert isinstance(second, Query)
     assert second.share == 1
-    hinted = start("/a/x", hint=lambda _: referral(Way.CACHE, "/a", "a:1"))
-    step = hinted.next()
-    assert isinstance(step, Ask)
+    hinted = start("/a/x", hint=lambda _: referral(AskedBecause.CACHE, "/a", "a:1"))
+    step = hinted.next_query()
+    assert isinstance(step, Query)
     assert step.share == 1 / 2, "the tree must still have its turn"
 
 
@@ -777,7 +784,7 @@ def test_an_endpoint_that_is_not_allowed_is_not_asked(world: World) -> None:
     world.says("s:1", "/", down("/a", "bad:1", "good:1"))
     world.says("good:1", "/a", here("/a/x"))
     refusal: Callable[[str], str] = lambda e: "no" if e == "bad:1" else ""  # noqa: E731
-    assert isinstance(world.run(start("/a/x", refusal=refusal)), Found)
+    assert isinstance(world.run(start("/a/x", refusal=refusal)), AnswerResult)
     assert world.endpoints() == ["s:1", "good:1"]
     other = World()
     other.says("s:1", "/", down("/a", "bad:1"))
@@ -787,17 +794,17 @@ def test_an_endpoint_that_is_not_allowed_is_not_asked(world: World) -> None:
 def test_a_server_that_walks_for_us_may_answer_for_any_path(world: World) -> None:
     sender = Sender("ny", p("/ny"))
     walk = start("/l/x", recursive=True)
-    step = walk.next()
-    assert isinstance(step, Ask)
+    step = walk.next_query()
+    assert isinstance(step, Query)
     assert step.recursive
-    walk.heard(Reply(sender, here("/ny/x")), {})
-    assert isinstance(walk.next(), Found)
+    walk.on_answer(Reply(sender, here("/ny/x")), {})
+    assert isinstance(walk.next_query(), AnswerResult)
 
 
 def test_a_server_that_will_not_walk_for_us_refers_us(world: World) -> None:
     world.says("s:1", "/", down("/a", "a:1"))
     world.says("a:1", "/a", here("/a/x"))
-    assert isinstance(world.run(start("/a/x", recursive=True)), Found)
+    assert isinstance(world.run(start("/a/x", recursive=True)), AnswerResult)
     assert [ask.recursive for ask in world.asks] == [True, False]
 
 
@@ -825,4 +832,4 @@ def test_after_a_circle_the_other_servers_are_asked(world: World) -> None:
     world.says("s:1", "/la", up("/", "r:1", "r:2"))
     world.says("r:1", "/", down("/x", "s:1"))
     world.says("r:2", "/", here("/x/y"))
-    assert isinstance(world.run(start("/x/y")), Found)
+    assert isinstance(world.run(start("/x/y")), AnswerResult)

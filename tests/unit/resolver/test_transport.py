@@ -97,8 +97,8 @@ def test_a_channel_that_another_thread_closes_before_its_call_is_closed(
     transport = GrpcTransport()
     take = transport._take
 
-    def closed_meanwhile(*words: Any) -> Any:
-        found = take(*words)
+    def closed_meanwhile(*arguments: Any) -> Any:
+        found = take(*arguments)
         transport.close()
         return found
 
@@ -118,7 +118,7 @@ def test_a_resolver_that_is_used_after_its_close_is_closed(server: Answering) ->
 
 
 def sockets() -> int:
-    """How many descriptors this process has."""
+    """Returns how many descriptors this process has."""
     return len(list(DESCRIPTORS.iterdir()))
 
 

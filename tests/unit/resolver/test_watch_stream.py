@@ -8,11 +8,11 @@ import pytest
 from kdir.v1 import entry_pb2, resolve_pb2, watch_pb2
 
 from resolver import Resolver, errors
-from resolver.answer_cache import Followed
+from resolver.answer_cache import FreshnessMark
 from resolver.errors import KdirError
 from resolver.owner_calls import Owner
 from resolver.path import Path
-from resolver.resolution.outcome import Sender
+from resolver.resolution.values import Sender
 from resolver.revision_token import Position, Token
 from resolver.testing import MemoryDirectory, MemoryTransport
 from resolver.watch_stream import Watching
@@ -22,7 +22,7 @@ ID = "kc-root"
 
 
 def token(revision: int, incarnation: str = "memory") -> str:
-    return str(Token.of(ID, incarnation, revision))
+    return str(Token.from_position(ID, incarnation, revision))
 
 
 def event(
@@ -219,17 +219,17 @@ class Live:
                     return
                 if self._ended:
                     return
-            said = queue.pop(0)
-            if isinstance(said, KdirError):
-                raise said
-            yield said
+            output = queue.pop(0)
+            if isinstance(output, KdirError):
+                raise output
+            yield output
 
-    def tell(self, *events: watch_pb2.ChangeEvent, incarnation: str = "memory") -> None:
-        said = watch_pb2.WatchResponse(
+    def report(self, *events: watch_pb2.ChangeEvent, incarnation: str = "memory") -> None:
+        output = watch_pb2.WatchResponse(
             events=events, token=token(self.cluster._revision, incarnation)
         )
         with self._news:
-            self.streams[-1].append(said)
+            self.streams[-1].append(output)
             self._news.notify_all()
 
     def fail(self, error: KdirError) -> None:
@@ -279,7 +279,7 @@ def test_what_is_followed_is_warm_for_longer_than_its_lifetime(live: Live) -> No
     cluster = following._clusters[ID]
     for _ in range(20):
         live.now += 10
-        live.tell()
+        live.report()
         eventually(lambda: cluster.followed.until > live.now)
         assert client.resolve("/a/b") is first
     assert live.calls() == 0
@@ -291,7 +291,7 @@ def test_a_change_is_seen_and_only_that(live: Live) -> None:
     followed(live, client)
     other = client.resolve("/a/c")
     live.directory.topic("/a/b", partitions=7)
-    live.tell(event("/a/b", live.cluster._revision))
+    live.report(event("/a/b", live.cluster._revision))
     eventually(lambda: client.resolve("/a/b").partitions == 7)
     live.calls()
     assert client.resolve("/a/c") is other
@@ -306,7 +306,7 @@ def test_a_change_of_a_directory_concerns_all_below_it(live: Live, kind: int) ->
     client.resolve("/a/c")
     client.resolve("/d")
     live.cluster._revision += 1
-    live.tell(event("/moved", live.cluster._revision, kind=kind, before="/a"))
+    live.report(event("/moved", live.cluster._revision, kind=kind, before="/a"))
     eventually(lambda: "/a/b" not in client._cache.answers)
     assert "/a/c" not in client._cache.answers
     assert "/d" in client._cache.answers
@@ -320,7 +320,7 @@ def test_an_absence_ends_when_the_topic_is_made(live: Live) -> None:
         client.resolve("/a/new")
     live.directory.topic("/a/new")
     insert = watch_pb2.CHANGE_ACTION_INSERT
-    live.tell(event("/a/new", live.cluster._revision, action=insert))
+    live.report(event("/a/new", live.cluster._revision, action=insert))
     eventually(lambda: client.resolve("/a/new").kind == "topic")
 
 
@@ -330,7 +330,7 @@ def test_an_answer_that_a_change_has_overtaken_is_not_kept(live: Live) -> None:
     followed(live, client)
     old = live.cluster._revision
     live.cluster._revision = old + 1
-    live.tell(event("/a/c", old + 1))
+    live.report(event("/a/c", old + 1))
     following = client._feeds.following
     assert following is not None
     eventually(lambda: following._clusters[ID].followed.revision == old + 1)
@@ -359,7 +359,7 @@ def test_for_a_token_no_answer_is_given_that_a_change_is_about_to_drop(
 
     monkeypatch.setattr(client._cache, "drop_at", asked_before_it_is_dropped)
     live.directory.topic("/a/b", physical_name="other")
-    live.tell(event("/a/b", live.cluster._revision))
+    live.report(event("/a/b", live.cluster._revision))
     eventually(lambda: len(given) == 2)
     assert given[1] == old + 1
 
@@ -376,7 +376,7 @@ def test_for_a_token_no_answer_is_given_that_was_dropped_while_it_was_compared(
     assert following is not None
     cluster = following._clusters[ID]
 
-    class DroppedMeanwhile(Followed):
+    class DroppedMeanwhile(FreshnessMark):
         """Its changes are applied between the look and the comparison."""
 
         def __getattribute__(self, name: str) -> Any:
@@ -385,7 +385,7 @@ def test_for_a_token_no_answer_is_given_that_was_dropped_while_it_was_compared(
                 return cluster.followed.revision + 1
             return getattr(cluster.followed, name)
 
-    client._cache.keep("/a/b", kept._replace(followed=DroppedMeanwhile("memory", 0)))
+    client._cache.put("/a/b", kept._replace(followed=DroppedMeanwhile("memory", 0)))
     wanted = {ID: Position("memory", cluster.followed.revision + 1)}
     assert client._cache.good("/a/b", wanted, live.now) is None
 
@@ -398,7 +398,7 @@ def test_after_a_gap_nothing_is_taken_for_fresh(live: Live, how: str) -> None:
     if how == "resync":
         live.fail(errors.Resync("too far behind"))
     else:
-        live.tell(incarnation="restored")
+        live.report(incarnation="restored")
     eventually(lambda: client._cache.answers == {})
     live.calls()
     client.resolve("/a/b")
@@ -433,7 +433,7 @@ def test_R11_following_a_child_does_not_outlive_the_parents_word(live: Live) -> 
 
     cluster._prove = prove
     live.now += 6
-    live.tell()
+    live.report()
     eventually(lambda: client._cache.answers == {})
     assert proofs == [Path()]
     assert cluster.followed.until == 0.0
@@ -454,7 +454,7 @@ def test_R11_while_the_parent_is_away_its_word_still_ends(live: Live) -> None:
     cluster._prove = prove
     for _ in range(4):
         live.now += 6
-        live.tell()
+        live.report()
     eventually(lambda: not live.streams[-1])
     assert cluster.followed.until <= end
 
@@ -465,7 +465,7 @@ def test_follow_one_cluster_on_request(live: Live) -> None:
     followed(live, client)
     client.resolve("/a/b")
     live.now += 200
-    live.tell()
+    live.report()
     following = client._feeds.following
     assert following is not None
     eventually(lambda: following._clusters[ID].followed.until > live.now)
@@ -480,7 +480,7 @@ def test_a_client_that_is_closed_follows_no_more(live: Live) -> None:
     followed(live, client)
     live.end()
     client.close()
-    live.tell()
+    live.report()
     following = client._feeds.following
     assert following is not None
     eventually(lambda: not following._clusters)

@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from directory.api.rpc.call_context import Call
-from directory.server.authentication import Identities, Identity, bearer_of, identities_of
+from directory.server.authentication import Authenticator, Identity, bearer_of, identities_of
 from directory.server.config_security import AuthConfig, TlsConfig
 from directory.server.toml_table import ConfigError
 from resolver.errors import Unauthenticated
@@ -59,29 +59,31 @@ def tls(authority: Authority, client: str = "require") -> TlsConfig:
 
 
 def test_the_token_goes_before_the_certificate(authority: Authority, jwt_key: str) -> None:
-    identities = Identities(tls(authority), AuthConfig(jwt_key=jwt_key, anonymous=False))
+    identities = Authenticator(tls(authority), AuthConfig(jwt_key=jwt_key, anonymous=False))
     bob, given = authority.issue("bob"), token(SIGNER, "ES256", sub="carol")
-    assert identities.of(Connection(bob), RESOLVE) == Identity("User:bob")
-    assert identities.of(Connection(bob, bearer(given)), RESOLVE) == Identity(
+    assert identities.authenticate(Connection(bob), RESOLVE) == Identity("User:bob")
+    assert identities.authenticate(Connection(bob, bearer(given)), RESOLVE) == Identity(
         "User:carol", (), given
     )
     # Not even a good certificate stands in for a token that is none.
     with pytest.raises(Unauthenticated):
-        identities.of(Connection(bob, bearer("x.y.z")), RESOLVE)
+        identities.authenticate(Connection(bob, bearer("x.y.z")), RESOLVE)
 
 
 def test_a_cluster_may_link_and_nothing_else(authority: Authority, jwt_key: str) -> None:
-    identities = Identities(tls(authority), AuthConfig(jwt_key=jwt_key, anonymous=False))
+    identities = Authenticator(tls(authority), AuthConfig(jwt_key=jwt_key, anonymous=False))
     server = authority.issue("la-1", uris=["kdir://cluster/kc-1"], dns=["la-1.example"])
-    assert identities.of(Connection(server), LINK) == Identity("Cluster:kc-1", ("kc-1",))
+    assert identities.authenticate(Connection(server), LINK) == Identity("Cluster:kc-1", ("kc-1",))
     with pytest.raises(Unauthenticated, match="carries no user's rights"):
-        identities.of(Connection(server), RESOLVE)
+        identities.authenticate(Connection(server), RESOLVE)
     # In a caller's name: by that caller's token.
     given = token(SIGNER, "ES256")
-    found = identities.of(Connection(server, bearer(given)), RESOLVE)
+    found = identities.authenticate(Connection(server, bearer(given)), RESOLVE)
     assert found == Identity("User:alice", ("kc-1",), given)
-    open_to_all = Identities(tls(authority), AuthConfig(anonymous=True))
-    assert open_to_all.of(Connection(server), RESOLVE) == Identity("User:ANONYMOUS", ("kc-1",))
+    open_to_all = Authenticator(tls(authority), AuthConfig(anonymous=True))
+    assert open_to_all.authenticate(Connection(server), RESOLVE) == Identity(
+        "User:ANONYMOUS", ("kc-1",)
+    )
 
 
 @pytest.mark.parametrize("client", ["require", "none"])
@@ -90,26 +92,26 @@ def test_who_says_nothing_is_anonymous_or_refused(
 ) -> None:
     nobody = authority.issue()
     settings = tls(authority, client)
-    allowed = Identities(settings, AuthConfig(jwt_key=jwt_key, anonymous=True))
-    assert allowed.of(Connection(nobody), RESOLVE) == Identity("User:ANONYMOUS")
-    refused = Identities(settings, AuthConfig(jwt_key=jwt_key, anonymous=False))
+    allowed = Authenticator(settings, AuthConfig(jwt_key=jwt_key, anonymous=True))
+    assert allowed.authenticate(Connection(nobody), RESOLVE) == Identity("User:ANONYMOUS")
+    refused = Authenticator(settings, AuthConfig(jwt_key=jwt_key, anonymous=False))
     for method in (RESOLVE, LINK):
         with pytest.raises(Unauthenticated, match="no token was sent"):
-            refused.of(Connection(nobody), method)
+            refused.authenticate(Connection(nobody), method)
 
 
 def test_a_certificate_says_nothing_where_none_is_asked_for(
     authority: Authority, jwt_key: str
 ) -> None:
-    identities = Identities(tls(authority, "none"), AuthConfig(jwt_key=jwt_key, anonymous=True))
-    found = identities.of(Connection(authority.issue("bob")), RESOLVE)
+    identities = Authenticator(tls(authority, "none"), AuthConfig(jwt_key=jwt_key, anonymous=True))
+    found = identities.authenticate(Connection(authority.issue("bob")), RESOLVE)
     assert found == Identity("User:ANONYMOUS")
 
 
 def test_a_token_where_none_are_taken_is_refused_and_not_passed_over(authority: Authority) -> None:
-    identities = Identities(tls(authority), AuthConfig(anonymous=True))
+    identities = Authenticator(tls(authority), AuthConfig(anonymous=True))
     with pytest.raises(Unauthenticated, match="takes no tokens"):
-        identities.of(Connection(authority.issue("bob"), bearer("x")), RESOLVE)
+        identities.authenticate(Connection(authority.issue("bob"), bearer("x")), RESOLVE)
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ def jwk(key: Any, kid: str, **more: Any) -> dict[str, Any]:
 
 
 def tokens(tmp_path: Path, content: bytes | None = None, **settings: Any) -> Tokens:
-    """What verifies by a key file of that content; RSA's by default."""
+    """Returns what verifies by a key file of that content; RSA's by default."""
     file = tmp_path / "key"
     file.write_bytes(pem(RSA) if content is None else content)
     return Tokens(AuthConfig(jwt_key=str(file), **settings))
@@ -90,7 +90,7 @@ def test_a_good_token_says_who(tmp_path: Path, content: bytes, key: Any, algorit
 
 
 @pytest.mark.parametrize(
-    ("claims", "words"),
+    ("claims", "arguments"),
     [
         ({"exp": int(NOW - LEEWAY_SECONDS - 5)}, "has expired"),
         ({"exp": None}, "lacks the claim exp"),
@@ -105,9 +105,9 @@ def test_a_good_token_says_who(tmp_path: Path, content: bytes, key: Any, algorit
     ],
 )
 def test_a_token_that_is_not_good_now_is_refused(
-    tmp_path: Path, claims: dict[str, Any], words: str
+    tmp_path: Path, claims: dict[str, Any], arguments: str
 ) -> None:
-    assert words in refusal(tokens(tmp_path), token(RSA, **claims))
+    assert arguments in refusal(tokens(tmp_path), token(RSA, **claims))
 
 
 @pytest.mark.parametrize(("claim", "seconds"), [("exp", -5), ("nbf", 10), ("iat", 10)])
@@ -117,7 +117,7 @@ def test_clocks_may_be_a_little_apart(tmp_path: Path, claim: str, seconds: int) 
 
 
 @pytest.mark.parametrize(
-    ("claims", "words"),
+    ("claims", "arguments"),
     [
         ({"iss": "https://login", "aud": "kdir"}, ""),
         ({"iss": "https://login", "aud": ["x", "kdir"]}, ""),
@@ -127,11 +127,11 @@ def test_clocks_may_be_a_little_apart(tmp_path: Path, claim: str, seconds: int) 
         ({"aud": "kdir"}, "lacks the claim iss"),
     ],
 )
-def test_issuer_and_audience(tmp_path: Path, claims: dict[str, Any], words: str) -> None:
+def test_issuer_and_audience(tmp_path: Path, claims: dict[str, Any], arguments: str) -> None:
     verifier = tokens(tmp_path, issuer="https://login", audience="kdir")
     given = token(RSA, **claims)
-    if words:
-        assert words in refusal(verifier, given)
+    if arguments:
+        assert arguments in refusal(verifier, given)
     else:
         assert verifier.principal_of(given) == "User:alice"
 
@@ -266,7 +266,7 @@ def test_a_token_that_was_believed_expires_all_the_same(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("content", "arguments"),
     [
         (b"short", "a secret of 5 bytes; expected at least 32"),
         (
@@ -282,11 +282,11 @@ def test_a_token_that_was_believed_expires_all_the_same(tmp_path: Path) -> None:
     ],
 )
 def test_a_key_file_that_is_none_is_refused_by_name(
-    tmp_path: Path, content: bytes, words: str
+    tmp_path: Path, content: bytes, arguments: str
 ) -> None:
     with pytest.raises(ConfigError) as refused:
         tokens(tmp_path, content)
-    assert words in str(refused.value)
+    assert arguments in str(refused.value)
     assert str(tmp_path / "key") in str(refused.value)
 
 

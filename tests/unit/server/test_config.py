@@ -62,7 +62,7 @@ def test_a_full_config_is_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "arguments"),
     [
         ('clustr = "x"', ("unknown key 'clustr'", "'cluster'")),
         ("[limits]\nworkrs = 3", ("unknown key 'limits.workrs'", "'workers'")),
@@ -114,10 +114,10 @@ def test_a_full_config_is_read() -> None:
         ),
     ],
 )
-def test_a_mistake_is_named(text: str, words: tuple[str, ...]) -> None:
+def test_a_mistake_is_named(text: str, arguments: tuple[str, ...]) -> None:
     with pytest.raises(ConfigError) as caught:
         parsed(text)
-    for word in words:
+    for word in arguments:
         assert word in str(caught.value)
     assert "\n" not in str(caught.value)
 

@@ -17,7 +17,7 @@ from directory.server.feature_levels import (
     refuse_unfinalised,
     refuse_unsupported,
 )
-from directory.store.base import Put, Remove
+from directory.store.base import Delete, Put
 from directory.wire.entry_codec import ProtoCodec
 from resolver.errors import LevelNotFinalised
 
@@ -68,7 +68,7 @@ def test_only_the_record_of_a_large_change_needs_the_second_level() -> None:
     assert level_needed(other) == FIRST_LEVEL
     assert level_needed((*other, Put(large_change_key("1"), b""))) == LARGE_CHANGES
     # Whoever finishes one takes its record away, at any level.
-    assert level_needed((Remove(large_change_key("1")),)) == FIRST_LEVEL
+    assert level_needed((Delete(large_change_key("1")),)) == FIRST_LEVEL
     assert level_needed(()) == FIRST_LEVEL
 
 

@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 from kdir.v1 import federation_pb2
 
-from directory.access.decision import Mode
-from directory.federation.link_records import stamped
+from directory.access.decision import AccessMode
+from directory.federation.link_records import encode_record
 from directory.namespace.keys import INHERITED
 from directory.namespace.snapshot import Snapshot
 from directory.server.cluster import Cluster
@@ -28,16 +28,16 @@ def cluster(
     unmounted: str = "",
     draining: bool = False,
     refused: str = "",
-    told: bytes | None = None,
+    reported: bytes | None = None,
     parent: tuple[str, ...] = (),
-    mode: Mode = Mode.OPEN,
+    mode: AccessMode = AccessMode.OPEN,
 ) -> Cluster:
     def view() -> Any:
         if state is ReplicaState.LOADING:
             raise NotReady("not loaded")
         return SimpleNamespace(position=SimpleNamespace(unmounted=unmounted))
 
-    rows = [] if told is None else [(INHERITED, told)]
+    rows = [] if reported is None else [(INHERITED, reported)]
     made = SimpleNamespace(
         config=SimpleNamespace(
             cluster="la",
@@ -56,7 +56,7 @@ def cluster(
     return cast("Cluster", made)
 
 
-WORD = stamped(1, federation_pb2.Inherited(incarnation="i").SerializeToString())
+WORD = encode_record(1, federation_pb2.Inherited(incarnation="i").SerializeToString())
 NONSENSE = b"\xff\xfe\0nonsense\xff"
 ABOVE = ("127.0.0.1:1",)
 STALE, LOADING = ReplicaState.STALE, ReplicaState.LOADING
@@ -76,12 +76,16 @@ STALE, LOADING = ReplicaState.STALE, ReplicaState.LOADING
         (cluster(STALE, age=61, sealed="kdir restore is at work"), "sealed", False),
         (cluster(STALE, age=5, sealed=f"{MOVED_TO}etcd://a/la"), "sealed", False),
         (cluster(STALE, age=5, sealed=f"{FILLED_FROM}a backup"), "sealed", False),
-        (cluster(told=WORD, parent=ABOVE, mode=Mode.ENFORCE), "serving", True),
-        (cluster(told=NONSENSE), "awaiting-parent", False),
-        (cluster(told=NONSENSE, parent=ABOVE, mode=Mode.ENFORCE), "awaiting-parent", False),
+        (cluster(reported=WORD, parent=ABOVE, mode=AccessMode.ENFORCE), "serving", True),
+        (cluster(reported=NONSENSE), "awaiting-parent", False),
+        (
+            cluster(reported=NONSENSE, parent=ABOVE, mode=AccessMode.ENFORCE),
+            "awaiting-parent",
+            False,
+        ),
         (cluster(parent=ABOVE), "serving", True),
-        (cluster(parent=ABOVE, mode=Mode.ENFORCE), "awaiting-parent", False),
-        (cluster(told=NONSENSE, unmounted="nobody names it"), "unmounted", True),
+        (cluster(parent=ABOVE, mode=AccessMode.ENFORCE), "awaiting-parent", False),
+        (cluster(reported=NONSENSE, unmounted="nobody names it"), "unmounted", True),
         (cluster(draining=True), "draining", False),
         (cluster(refused="level 2 was finalised"), "draining", False),
     ],

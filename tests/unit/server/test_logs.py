@@ -13,7 +13,14 @@ from typing import Any
 import pytest
 
 from directory.api.rpc.call_context import CURRENT, Call
-from directory.server.logs import Form, JsonForm, TextForm, carried, redacted, working_for
+from directory.server.logs import (
+    JsonFormatter,
+    LogFormatter,
+    TextFormatter,
+    cluster_log_context,
+    redacted,
+    with_log_context,
+)
 
 FORGED = "/la/x\r\n2026-11-21T00:00:00.000Z ERROR directory: all is lost\x1b[2J\u2028\u202e\udc80"
 LINE = re.compile(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z [A-Z]+ \S+")
@@ -22,7 +29,7 @@ LINE = re.compile(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z [A-Z]+ \S+")
 class Log:
     """A logger of its own that writes in one form."""
 
-    def __init__(self, form: Form) -> None:
+    def __init__(self, form: LogFormatter) -> None:
         self.form = form
         self.stream = io.StringIO()
         # Of its own: what other tests log, or set, is nothing to this one.
@@ -42,12 +49,12 @@ class Log:
 
 @pytest.fixture
 def as_text() -> Log:
-    return Log(TextForm())
+    return Log(TextFormatter())
 
 
 @pytest.fixture
 def as_json() -> Log:
-    return Log(JsonForm())
+    return Log(JsonFormatter())
 
 
 @pytest.fixture
@@ -166,12 +173,14 @@ def test_of_several_clusters_each_thread_names_its_own(as_json: Log, as_text: Lo
         log.form.servers.update(la="la-1", ny="ny-1")
         log.logger.info("about none")
         for cluster in ("la", "ny"):
-            with working_for(cluster):
-                thread = threading.Thread(target=carried(lambda: log.logger.info("about one")))  # noqa: B023
+            with cluster_log_context(cluster):
+                thread = threading.Thread(
+                    target=with_log_context(lambda: log.logger.info("about one"))  # noqa: B023
+                )
             thread.start()
             thread.join()
-    told = [(line.get("cluster"), line.get("server")) for line in as_json.objects]
-    assert told == [(None, None), ("la", "la-1"), ("ny", "ny-1")]
+    reported = [(line.get("cluster"), line.get("server")) for line in as_json.objects]
+    assert reported == [(None, None), ("la", "la-1"), ("ny", "ny-1")]
     assert [line.split(": ")[0].split(" ")[2:] for line in as_text.text.splitlines()] == [
         ["directory.test"],
         ["directory.test", "la"],

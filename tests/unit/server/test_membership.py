@@ -10,15 +10,15 @@ from kdir.v1 import admin_pb2
 from directory.namespace.entry import Kind
 from directory.namespace.keys import LEVEL, entry_key, large_change_key, member_key
 from directory.server.feature_levels import FEATURE_LEVEL
-from directory.server.membership import Behind, settle_level, unreadable
+from directory.server.membership import ServerTooOld, check_level_at_startup, unreadable
 from directory.store.base import (
-    Announcement,
     Committed,
     Conflict,
+    EphemeralKey,
     Guard,
     Put,
     Store,
-    StoreAway,
+    StoreUnreachable,
     Transaction,
 )
 from directory.store.replica import Replica, ReplicaState
@@ -65,7 +65,7 @@ def test_who_registers_anew_in_a_new_life_keeps_nothing_of_the_one_before(
     (after,) = tmp_path.glob("store.db-alive-*")
     assert before != after
     assert one.names() == ["one"]
-    assert one.store.sweep() == 0
+    assert one.store.remove_expired() == 0
 
 
 # -- knowing each other -----------------------------------------------------------------------
@@ -101,16 +101,16 @@ def test_shared_endpoints_are_named_once(start: Start) -> None:
 def test_new_endpoints_are_told_and_listeners_hear_of_it(start: Start) -> None:
     one, two = start("one").join(), start("two").join()
     one.see()
-    heard = one.told
+    received = one.reported
     two.at = ("two:9",)
     two.join()
     one.see()
-    assert one.told > heard
+    assert one.reported > received
     assert set(one.members.endpoints()) == {"one:1", "two:9"}
-    heard = one.told
+    received = one.reported
     two.join()  # nothing is new
     one.see()
-    assert one.told == heard
+    assert one.reported == received
 
 
 def test_who_withdraws_is_gone_at_once_and_asks_no_more_for_calls(start: Start) -> None:
@@ -129,7 +129,7 @@ def test_a_lost_announcement_is_made_anew(start: Start) -> None:
     one, two = start("one").join(), start("two")
     held = one.members._announcement
     assert held is not None
-    held.withdraw()  # as the store does when it was away for long
+    held.delete()  # as the store does when it was away for long
     assert two.names() == ["two"]
     one.join()
     assert two.names() == ["one", "two"]
@@ -139,7 +139,7 @@ def test_the_dead_are_swept_by_the_living(start: Start) -> None:
     one, two = start("one").join(), start("two").join()
     two.die()
     one.members._sweep_due = 0.0
-    one.members.turn()
+    one.members.refresh()
     assert one.names() == ["one"]
 
 
@@ -158,7 +158,7 @@ def test_S21_a_server_whose_words_cannot_be_read_is_there_and_supports_nothing(
     start: Start,
 ) -> None:
     one = start("one").join()
-    one.store.announce(member_key("odd"), b"\xff\xff\xff")
+    one.store.create_ephemeral(member_key("odd"), b"\xff\xff\xff")
     one.see()
     (odd, _) = sorted(one.members.live(), key=lambda server: server.server != "odd")
     assert (odd.server, odd.feature_level, odd.version) == ("odd", 0, "unreadable")
@@ -186,7 +186,7 @@ def test_a_store_from_before_levels_is_of_the_first(old: Path, start: Start) -> 
 def test_a_server_behind_the_finalised_level_does_not_use_the_store(start: Start) -> None:
     start("one", 2)
     with pytest.raises(
-        Behind, match=r"level 2 is finalised .* this server supports 1: start a newer"
+        ServerTooOld, match=r"level 2 is finalised .* this server supports 1: start a newer"
     ):
         start("late", 1)
 
@@ -209,8 +209,8 @@ def test_a_change_is_refused_naming_the_server_until_it_left_and_somebody_said_s
     new.see()
     with pytest.raises(LevelNotFinalised, match="kdir features finalize"):
         new.writer.put_facts(record)
-    told = new.members.finalise(validate_only=True)
-    assert (told.level, told.supported, told.revision) == (1, 2, None)
+    reported = new.members.finalise(validate_only=True)
+    assert (reported.level, reported.supported, reported.revision) == (1, 2, None)
     assert level_in(new.store) is None
 
     done = new.members.finalise()
@@ -222,8 +222,8 @@ def test_a_change_is_refused_naming_the_server_until_it_left_and_somebody_said_s
     # Who was there all the time notices, and does not come back.
     behind.see()
     assert "level 2 is finalised" in behind.members.refused
-    with pytest.raises(Behind):
-        behind.members.turn()
+    with pytest.raises(ServerTooOld):
+        behind.members.refresh()
     assert new.members.finalise().revision is None  # twice is once
 
 
@@ -256,11 +256,11 @@ def test_S21_while_the_level_cannot_be_read_nothing_new_is_allowed_until_it_is_s
         one.writer.put_facts(change)
     # Who supports less than is known cannot be trusted with it, and one that may is let in.
     for old in (1, FEATURE_LEVEL - 1):
-        with pytest.raises(Behind, match="cannot be read"):
-            settle_level(behind.store, old)
-    with pytest.raises(Behind, match="cannot be read"):
-        behind.members.turn()
-    settle_level(one.store, FEATURE_LEVEL)
+        with pytest.raises(ServerTooOld, match="cannot be read"):
+            check_level_at_startup(behind.store, old)
+    with pytest.raises(ServerTooOld, match="cannot be read"):
+        behind.members.refresh()
+    check_level_at_startup(one.store, FEATURE_LEVEL)
     assert [key for key, _ in unreadable(one.replica.snapshot)] == [LEVEL]
     with pytest.raises(InvalidArgument, match="not lower"):
         one.members.finalise(1)
@@ -297,18 +297,18 @@ class Meddling:
         self._before()
         return self._store.commit(transaction, timeout_seconds)
 
-    def announce(
+    def create_ephemeral(
         self, key: bytes, value: bytes, guards: tuple[Guard, ...] = ()
-    ) -> Announcement | Conflict:
+    ) -> EphemeralKey | Conflict:
         self._before()
-        return self._store.announce(key, value, guards)
+        return self._store.create_ephemeral(key, value, guards)
 
 
 def test_a_server_that_registers_while_the_level_is_raised_prevents_it(
     old: Path, start: Start
 ) -> None:
     new, late = start("new", 2).join(), start("late", 1)
-    new.writer._store = Meddling(new.store, late.members.turn)  # type: ignore[misc,assignment]
+    new.writer._store = Meddling(new.store, late.members.refresh)  # type: ignore[misc,assignment]
     with pytest.raises(LevelNotFinalised, match="server late supports 1"):
         new.members.finalise(2)
     assert level_in(new.store) is None
@@ -319,8 +319,8 @@ def test_a_level_that_is_raised_while_a_server_registers_keeps_it_out(
 ) -> None:
     new, late = start("new", 2).join(), start("late", 1)
     late.members._store = Meddling(late.store, new.members.finalise)  # type: ignore[misc,assignment]
-    with pytest.raises(Behind):
-        late.members.turn()
+    with pytest.raises(ServerTooOld):
+        late.members.refresh()
     assert new.names() == ["new"]
 
 
@@ -330,7 +330,7 @@ def test_who_never_gets_a_quiet_moment_is_told_so(old: Path, start: Start) -> No
 
     def change() -> None:
         other.at = (f"other:{next(count)}",)
-        other.members.turn()
+        other.members.refresh()
 
     new.writer._store = Meddling(new.store, change)  # type: ignore[misc,assignment]
     with pytest.raises(LostRace):
@@ -344,9 +344,9 @@ def test_two_that_make_a_store_at_once_agree_on_one_level(tmp_path: Path) -> Non
         held_back, newest = SqliteStore(path, "la"), SqliteStore(path, "la")
         cleanup.callback(held_back.close)
         cleanup.callback(newest.close)
-        meddling = Meddling(held_back, lambda: settle_level(newest, 2))
-        with pytest.raises(Behind):
-            settle_level(meddling, 1)  # type: ignore[arg-type]
+        meddling = Meddling(held_back, lambda: check_level_at_startup(newest, 2))
+        with pytest.raises(ServerTooOld):
+            check_level_at_startup(meddling, 1)  # type: ignore[arg-type]
         assert level_in(held_back) == b"2"
 
 
@@ -357,8 +357,8 @@ def test_a_store_that_is_away_is_tried_again_until_it_is_back(start: Start, tmp_
     one = start("one")
     path, hidden = tmp_path / "store.db", tmp_path / "hidden.db"
     path.rename(hidden)
-    with pytest.raises(StoreAway):
-        one.members.turn()
+    with pytest.raises(StoreUnreachable):
+        one.members.refresh()
     one.members.start()
     try:
         hidden.rename(path)
@@ -374,7 +374,7 @@ def test_S4_raising_the_level_is_refused_at_once_while_the_store_is_away(
 ) -> None:
     one = start("one").join()
     monkeypatch.setattr(Replica, "state", ReplicaState.STALE)
-    monkeypatch.setattr(one.store, "sweep", pytest.fail)
+    monkeypatch.setattr(one.store, "remove_expired", pytest.fail)
     with pytest.raises(StoreUnavailable) as refused:
         one.members.finalise()
     assert refused.value.metadata["effect"] == "none"

@@ -7,7 +7,7 @@ import pytest
 from directory.server.principal_mapping import (
     DEFAULT,
     CertificateNames,
-    Rule,
+    PrincipalRule,
     parse_rules,
     principal_of,
 )
@@ -61,7 +61,7 @@ def test_the_first_rule_that_matches_says_who(
 
 
 @pytest.mark.parametrize(
-    ("rule", "words"),
+    ("rule", "arguments"),
     [
         ("alice", "found 'alice'; expected DEFAULT, or a rule such as"),
         ("OU:x -> User:x", "URI, DNS, EMAIL or CN"),
@@ -73,10 +73,10 @@ def test_the_first_rule_that_matches_says_who(
         ("DNS: -> User:a", "DEFAULT, or a rule such as"),
     ],
 )
-def test_a_rule_that_is_none_is_refused_by_name(rule: str, words: str) -> None:
+def test_a_rule_that_is_none_is_refused_by_name(rule: str, arguments: str) -> None:
     with pytest.raises(ConfigError) as refused:
-        Rule.parse(rule)
-    assert words in str(refused.value)
+        PrincipalRule.parse(rule)
+    assert arguments in str(refused.value)
 
 
 def test_the_default_is_the_only_rule_where_none_are_given() -> None:
@@ -90,7 +90,7 @@ def test_the_clusters_of_a_certificate() -> None:
 
 
 def test_names_are_matched_in_linear_time() -> None:
-    rule = Rule.parse("URI:" + "/".join(["a*b"] * 60) + " -> User:$1")
+    rule = PrincipalRule.parse("URI:" + "/".join(["a*b"] * 60) + " -> User:$1")
     short, long = ("/".join(["a" * size + "c"] * 60) for size in (500, 50_000))
 
     def seconds(name: str) -> float:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from directory.server.pulse import BEAT, Pulse
+from directory.server.heartbeat import BEAT, Heartbeat
 from directory.server.supervisor import Supervisor
 
 PTRACE_SEIZE = 0x4206
@@ -72,7 +72,7 @@ class Watched:
         self.worker.process = self.process  # type: ignore[assignment]
 
     def beat(self) -> None:
-        self.supervisor._heard(self.worker, BEAT)
+        self.supervisor._received(self.worker, BEAT)
 
     def pass_by(self, seconds: int, step: float = 1.0) -> int:
         """So often it was killed meanwhile."""
@@ -123,14 +123,14 @@ class Answering:
 def test_a_process_whose_reads_wait_and_never_end_gives_no_sign_of_life() -> None:
     clock, server = Clock(), Answering()
     beats: list[float] = []
-    pulse = Pulse([server], 30.0, clock=clock, tell=lambda: beats.append(clock.now))
+    heartbeat = Heartbeat([server], 30.0, clock=clock, report=lambda: beats.append(clock.now))
 
     def pass_by(seconds: int, ended: int = 0) -> int:
         beats.clear()
         for _ in range(seconds):
             clock.now += 1
             server.ended_calls += ended
-            pulse.beat()
+            heartbeat.send_heartbeat()
         return len(beats)
 
     assert pass_by(100) == 100, "nobody asks"

@@ -10,19 +10,19 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 
 from directory.store.base import (
-    Changes,
     Committed,
+    CommittedWrites,
     Conflict,
     Guard,
-    HistoryGone,
+    HistoryCompacted,
     Identity,
-    KeyIs,
+    KeyEquals,
     Limits,
-    NothingNewer,
     Put,
     Row,
-    StoreAway,
+    StoreUnreachable,
     Transaction,
+    UnchangedSince,
 )
 
 _ELSEWHERE = "the conformance suite has real stores for that"
@@ -31,7 +31,7 @@ _ELSEWHERE = "the conformance suite has real stores for that"
 @dataclass
 class _Data:
     rows: dict[bytes, tuple[bytes, int]] = field(default_factory=dict)
-    log: list[Changes] = field(default_factory=list)
+    log: list[CommittedWrites] = field(default_factory=list)
     kept_after: int = 0
 
 
@@ -45,7 +45,7 @@ class ScriptedStore:
         self._changed = threading.Condition(self._lock)
         self._data = _Data()
         self._incarnation = "life1"
-        self._lives = 1
+        self._incarnations = 1
         self._stored: tuple[_Data, str] | None = None
         self.identity = self._identity()
         self.limits = Limits(max_writes=1_000, max_bytes=1_000_000)
@@ -54,7 +54,7 @@ class ScriptedStore:
         self.newest_reads = 0
         """How often its newest revision was asked for."""
         self.away = False
-        """Every call raises StoreAway."""
+        """Every call raises StoreUnreachable."""
         self.silent = threading.Event()
         """While set, a watch's ``next`` neither answers nor fails."""
         self.before_commit: Callable[[Transaction], None] = lambda _: None
@@ -69,7 +69,7 @@ class ScriptedStore:
 
     def _check(self) -> None:
         if self.away:
-            raise StoreAway("scripted")
+            raise StoreUnreachable("scripted")
 
     @property
     def _head(self) -> tuple[int, str]:
@@ -103,10 +103,10 @@ class ScriptedStore:
         assert self._stored is not None
         with self._changed:
             data, _ = self._stored
-            self._lives += 1
-            self._incarnation = f"life{self._lives}"
+            self._incarnations += 1
+            self._incarnation = f"life{self._incarnations}"
             revision = max(self._head[0], data.log[-1].revision if data.log else 0) + 1_000_000
-            data.log.append(Changes(revision, f"life-{self._lives}", ()))
+            data.log.append(CommittedWrites(revision, f"life-{self._incarnations}", ()))
             data.kept_after = revision
             self._data, self._stored = data, None
             self._changed.notify_all()
@@ -170,7 +170,7 @@ class ScriptedStore:
                     self._data.rows[write.key] = (write.value, revision)
                 else:
                     self._data.rows.pop(write.key, None)
-            self._data.log.append(Changes(revision, f"c{self.commits}", transaction.writes))
+            self._data.log.append(CommittedWrites(revision, f"c{self.commits}", transaction.writes))
             self._changed.notify_all()
             done = Committed(*self._head)
         self.after_commit(transaction)
@@ -178,10 +178,10 @@ class ScriptedStore:
 
     def _holds(self, guard: Guard) -> bool:
         match guard:
-            case KeyIs(key, value):
+            case KeyEquals(key, value):
                 row = self._data.rows.get(key)
                 return (None if row is None else row[0]) == value
-            case NothingNewer(prefix, revision):
+            case UnchangedSince(prefix, revision):
                 return revision <= self._head[0] and not any(
                     key.startswith(prefix) and written > revision
                     for key, (_, written) in self._data.rows.items()
@@ -190,10 +190,10 @@ class ScriptedStore:
     def elect(self, role: str, candidate: str) -> NoReturn:
         raise NotImplementedError(_ELSEWHERE)
 
-    def announce(self, key: bytes, value: bytes, guards: Sequence[Guard] = ()) -> NoReturn:
+    def create_ephemeral(self, key: bytes, value: bytes, guards: Sequence[Guard] = ()) -> NoReturn:
         raise NotImplementedError(_ELSEWHERE)
 
-    def sweep(self, prefix: bytes = b"") -> NoReturn:
+    def remove_expired(self, prefix: bytes = b"") -> NoReturn:
         raise NotImplementedError(_ELSEWHERE)
 
     def seal(self, why: str) -> NoReturn:
@@ -248,9 +248,9 @@ class _Watch:
             or self._store._incarnation != self._incarnation
             or known.get(self._after) != self._commit_id
         ):
-            raise HistoryGone("scripted")
+            raise HistoryCompacted("scripted")
 
-    def next(self, timeout_seconds: float) -> Sequence[Changes]:
+    def next(self, timeout_seconds: float) -> Sequence[CommittedWrites]:
         store = self._store
         deadline = time.monotonic() + timeout_seconds
         while store.silent.is_set() and not self.closed:

@@ -39,9 +39,9 @@ def test_after_it_the_package_is_imported_unchanged() -> None:
 def test_a_missing_package_is_one_sentence() -> None:
     done = _python(
         "import importlib.util as u; u.find_spec = lambda name: None\n"
-        "from directory.store.base import Incompatible\n"
+        "from directory.store.base import IncompatibleStore\n"
         "try: import directory.store.etcd.etcd3_stubs\n"
-        "except Incompatible as error: print(error)"
+        "except IncompatibleStore as error: print(error)"
     )
     assert "pip install 'kdir[etcd]'" in done.stdout
     assert done.stderr == ""

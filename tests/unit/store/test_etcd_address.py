@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from directory.store.addresses import describe_address, is_same_place
-from directory.store.base import Incompatible
+from directory.store.base import IncompatibleStore
 from directory.store.etcd.etcd_address import EtcdAddress
 from directory.store.etcd.key_layout import Layout
 
@@ -50,12 +50,12 @@ def test_a_password_file_is_read_anew_each_time(tmp_path: Path) -> None:
     file.write_text("new\r\n")
     assert address.password() == "new"
     file.unlink()
-    with pytest.raises(Incompatible, match=r"password_file: cannot read .*No such file"):
+    with pytest.raises(IncompatibleStore, match=r"password_file: cannot read .*No such file"):
         address.password()
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "arguments"),
     [
         ("etcd://a:2379", "prefix: found ''; expected a prefix of the cluster's own, such as /la"),
         ("etcd://a:2379/", "prefix: found '/'; expected a prefix of the cluster's own"),
@@ -85,8 +85,10 @@ def test_a_password_file_is_read_anew_each_time(tmp_path: Path) -> None:
         ("sqlite:///x", r"an address: found 'sqlite://…'; expected etcd://HOST"),
     ],
 )
-def test_each_mistake_is_a_sentence_that_says_what_would_be_right(text: str, words: str) -> None:
-    with pytest.raises(Incompatible, match=f"store etcd://…: .*{words}"):
+def test_each_mistake_is_a_sentence_that_says_what_would_be_right(
+    text: str, arguments: str
+) -> None:
+    with pytest.raises(IncompatibleStore, match=f"store etcd://…: .*{arguments}"):
         EtcdAddress.parse(text)
 
 
@@ -103,7 +105,7 @@ def test_each_mistake_is_a_sentence_that_says_what_would_be_right(text: str, wor
     ],
 )
 def test_no_mistake_shows_a_password(text: str) -> None:
-    with pytest.raises(Incompatible) as refused:
+    with pytest.raises(IncompatibleStore) as refused:
         EtcdAddress.parse(text)
     assert SECRET not in str(refused.value)
 

@@ -3,14 +3,14 @@
 import grpc
 import pytest
 
-from directory.store.base import StoreAway, StoreFull
+from directory.store.base import StoreFull, StoreUnreachable
 from directory.store.etcd.call_errors import (
     Compacted,
+    EtcdRefused,
+    FailureKind,
     FutureRevision,
-    Refused,
     TooLarge,
-    Trouble,
-    final,
+    final_error,
     trouble_of,
 )
 
@@ -30,31 +30,37 @@ class Failure(grpc.RpcError):
 
 
 @pytest.mark.parametrize(
-    ("code", "words", "trouble"),
+    ("code", "arguments", "trouble"),
     [
-        (Code.UNAVAILABLE, "failed to connect to all addresses; last error: …", Trouble.UNREACHED),
-        (Code.UNAVAILABLE, "etcdserver: no leader", Trouble.UNREACHED),
-        (Code.RESOURCE_EXHAUSTED, "etcdserver: too many requests", Trouble.UNREACHED),
+        (
+            Code.UNAVAILABLE,
+            "failed to connect to all addresses; last error: …",
+            FailureKind.UNREACHED,
+        ),
+        (Code.UNAVAILABLE, "etcdserver: no leader", FailureKind.UNREACHED),
+        (Code.RESOURCE_EXHAUSTED, "etcdserver: too many requests", FailureKind.UNREACHED),
         # A write that ended so may have been made, or may be made yet.
-        (Code.UNAVAILABLE, "Socket closed", Trouble.UNKNOWN),
-        (Code.UNAVAILABLE, "etcdserver: request timed out", Trouble.UNKNOWN),
-        (Code.UNAVAILABLE, "etcdserver: leader changed", Trouble.UNKNOWN),
-        (Code.UNAVAILABLE, "etcdserver: server stopped", Trouble.UNKNOWN),
-        (Code.DEADLINE_EXCEEDED, "Deadline Exceeded", Trouble.UNKNOWN),
-        (Code.CANCELLED, "Channel closed due to fork", Trouble.UNKNOWN),
-        (Code.INTERNAL, "Received RST_STREAM with error code 2", Trouble.UNKNOWN),
-        (Code.UNAUTHENTICATED, "etcdserver: invalid auth token", Trouble.LOGIN),
-        (Code.INVALID_ARGUMENT, "etcdserver: revision of auth store is old", Trouble.LOGIN),
-        (Code.PERMISSION_DENIED, "etcdserver: permission denied", Trouble.FINAL),
-        (Code.INVALID_ARGUMENT, "etcdserver: request is too large", Trouble.FINAL),
+        (Code.UNAVAILABLE, "Socket closed", FailureKind.UNKNOWN),
+        (Code.UNAVAILABLE, "etcdserver: request timed out", FailureKind.UNKNOWN),
+        (Code.UNAVAILABLE, "etcdserver: leader changed", FailureKind.UNKNOWN),
+        (Code.UNAVAILABLE, "etcdserver: server stopped", FailureKind.UNKNOWN),
+        (Code.DEADLINE_EXCEEDED, "Deadline Exceeded", FailureKind.UNKNOWN),
+        (Code.CANCELLED, "Channel closed due to fork", FailureKind.UNKNOWN),
+        (Code.INTERNAL, "Received RST_STREAM with error code 2", FailureKind.UNKNOWN),
+        (Code.UNAUTHENTICATED, "etcdserver: invalid auth token", FailureKind.LOGIN),
+        (Code.INVALID_ARGUMENT, "etcdserver: revision of auth store is old", FailureKind.LOGIN),
+        (Code.PERMISSION_DENIED, "etcdserver: permission denied", FailureKind.FINAL),
+        (Code.INVALID_ARGUMENT, "etcdserver: request is too large", FailureKind.FINAL),
     ],
 )
-def test_who_may_be_asked_again(code: grpc.StatusCode, words: str, trouble: Trouble) -> None:
-    assert trouble_of(Failure(code, words)) is trouble
+def test_who_may_be_asked_again(
+    code: grpc.StatusCode, arguments: str, trouble: FailureKind
+) -> None:
+    assert trouble_of(Failure(code, arguments)) is trouble
 
 
 @pytest.mark.parametrize(
-    ("code", "words", "kind", "said"),
+    ("code", "arguments", "kind", "output"),
     [
         (
             Code.OUT_OF_RANGE,
@@ -80,26 +86,36 @@ def test_who_may_be_asked_again(code: grpc.StatusCode, words: str, trouble: Trou
             TooLarge,
             "larger",
         ),
-        (Code.PERMISSION_DENIED, "etcdserver: permission denied", Refused, "let user x do this"),
-        (Code.INVALID_ARGUMENT, "etcdserver: user name is empty", Refused, "wants a user"),
+        (
+            Code.PERMISSION_DENIED,
+            "etcdserver: permission denied",
+            EtcdRefused,
+            "let user x do this",
+        ),
+        (Code.INVALID_ARGUMENT, "etcdserver: user name is empty", EtcdRefused, "wants a user"),
         (
             Code.INVALID_ARGUMENT,
             "etcdserver: authentication failed, invalid user ID or password",
-            Refused,
+            EtcdRefused,
             "does not know user x",
         ),
-        (Code.INVALID_ARGUMENT, "etcdserver: too many operations", Refused, "too many operations"),
+        (
+            Code.INVALID_ARGUMENT,
+            "etcdserver: too many operations",
+            EtcdRefused,
+            "too many operations",
+        ),
     ],
 )
 def test_what_the_caller_is_told(
-    code: grpc.StatusCode, words: str, kind: type[Exception], said: str
+    code: grpc.StatusCode, arguments: str, kind: type[Exception], output: str
 ) -> None:
-    told = final(Failure(code, words), "etcd://a/la", "user x")
-    assert type(told) is kind
-    assert said in str(told)
+    reported = final_error(Failure(code, arguments), "etcd://a/la", "user x")
+    assert type(reported) is kind
+    assert output in str(reported)
 
 
 def test_a_full_store_and_a_refusal_are_kinds_of_a_store_that_is_away() -> None:
     """So that a loop that knows of neither goes on later."""
-    assert issubclass(StoreFull, StoreAway)
-    assert issubclass(Refused, StoreAway)
+    assert issubclass(StoreFull, StoreUnreachable)
+    assert issubclass(EtcdRefused, StoreUnreachable)

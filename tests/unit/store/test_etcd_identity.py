@@ -7,19 +7,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from directory.store.base import FILLED_FROM, Incompatible
-from directory.store.etcd.identity import SCHEMA_VERSION, Life
+from directory.store.base import FILLED_FROM, IncompatibleStore
+from directory.store.etcd.incarnation import SCHEMA_VERSION, Incarnation
 
 revisions = st.integers(1, 10**12)
 
 
-def first() -> Life:
-    return Life.first("la", None, 0xABC)
+def first() -> Incarnation:
+    return Incarnation.first("la", None, 0xABC)
 
 
 def test_what_is_written_is_read_as_it_was() -> None:
-    life = first().next(0xDEF, 5, 7, unseal=False).sealed("being looked at")
-    assert Life.read(life.stored) == life
+    incarnation = first().next(0xDEF, 5, 7, unseal=False).sealed("being looked at")
+    assert Incarnation.read(incarnation.stored) == incarnation
 
 
 @given(etcd_before=revisions, seen=revisions, etcd_after=revisions)
@@ -37,22 +37,22 @@ def test_a_new_lifes_revisions_are_above_all_that_are_known(
 
 @given(etcd_revision=revisions, later=revisions)
 def test_revisions_of_a_life_are_etcds_and_an_offset(etcd_revision: int, later: int) -> None:
-    life = first().next(1, etcd_revision, 3, unseal=False)
-    revision = life.revision(etcd_revision + later)
-    assert life.etcd_revision(revision) == etcd_revision + later
-    assert life.etcd_revision(life.begins - 1) is None
-    assert life.etcd_revision(0) is None
+    incarnation = first().next(1, etcd_revision, 3, unseal=False)
+    revision = incarnation.revision(etcd_revision + later)
+    assert incarnation.etcd_revision(revision) == etcd_revision + later
+    assert incarnation.etcd_revision(incarnation.begins - 1) is None
+    assert incarnation.etcd_revision(0) is None
 
 
 def test_nothing_committed_is_revision_zero_of_a_first_life() -> None:
-    life = first()
-    assert life.revision(0) == 0
-    assert life.etcd_revision(0) == 0
+    incarnation = first()
+    assert incarnation.revision(0) == 0
+    assert incarnation.etcd_revision(0) == 0
 
 
 def test_a_life_that_is_unsealed_is_another_and_open() -> None:
     sealed = first().sealed(f"{FILLED_FROM}x")
-    assert sealed.identity.incarnation == Life.read(sealed.stored).identity.incarnation
+    assert sealed.identity.incarnation == Incarnation.read(sealed.stored).identity.incarnation
     assert sealed.can_be_filled
     opened = sealed.next(1, 5, 5, unseal=True)
     assert opened.identity.sealed == ""
@@ -67,20 +67,22 @@ def test_a_life_that_is_unsealed_is_another_and_open() -> None:
 )
 def test_what_is_no_identity_is_said_to_be_none(stored: bytes) -> None:
     with pytest.raises(ValueError, match="not an identity"):
-        Life.read(stored)
+        Incarnation.read(stored)
 
 
 def test_a_newer_schema_is_refused_naming_both() -> None:
     document = json.loads(first().stored) | {"schema_version": SCHEMA_VERSION + 1}
-    with pytest.raises(Incompatible, match=f"version {SCHEMA_VERSION + 1}.*up to {SCHEMA_VERSION}"):
-        Life.read(json.dumps(document).encode())
+    with pytest.raises(
+        IncompatibleStore, match=f"version {SCHEMA_VERSION + 1}.*up to {SCHEMA_VERSION}"
+    ):
+        Incarnation.read(json.dumps(document).encode())
 
 
 def test_another_clusters_identity_is_refused_naming_both() -> None:
-    life = first()
-    life.refuse_foreign("la", life.identity.cluster_id)
-    with pytest.raises(Incompatible, match=r"of cluster la .*, not of ny"):
-        life.refuse_foreign("ny", None)
-    other = replace(life, identity=replace(life.identity, cluster_id="kc-bbbbbbbbbb"))
-    with pytest.raises(Incompatible, match=r"kc-bbbbbbbbbb, not of kc-aaaaaaaaaa"):
+    incarnation = first()
+    incarnation.refuse_foreign("la", incarnation.identity.cluster_id)
+    with pytest.raises(IncompatibleStore, match=r"of cluster la .*, not of ny"):
+        incarnation.refuse_foreign("ny", None)
+    other = replace(incarnation, identity=replace(incarnation.identity, cluster_id="kc-bbbbbbbbbb"))
+    with pytest.raises(IncompatibleStore, match=r"kc-bbbbbbbbbb, not of kc-aaaaaaaaaa"):
         other.refuse_foreign("la", "kc-aaaaaaaaaa")

@@ -7,7 +7,7 @@ from typing import Any
 import grpc
 import pytest
 
-from directory.store.base import StoreAway
+from directory.store.base import StoreUnreachable
 from directory.store.etcd.connection import EtcdConnection
 from directory.store.etcd.etcd3_stubs import etcdrpc
 from directory.store.etcd.etcd_address import EtcdAddress
@@ -128,7 +128,7 @@ def test_a_member_that_ends_a_renewal_without_a_word_did_not_renew(
     granting: tuple[Granting, EtcdConnection],
 ) -> None:
     servicer, connection = granting
-    with pytest.raises(StoreAway, match="without an answer"):
+    with pytest.raises(StoreUnreachable, match="without an answer"):
         connection.keep_lease(7, 0.5)
     servicer.silent = False
     assert connection.keep_lease(7, 5).TTL == 9

@@ -11,22 +11,22 @@ from typing import Any, cast
 
 import pytest
 
-from directory.api.read_consistency import read_at
+from directory.api.read_consistency import choose_snapshot
 from directory.api.rpc.call_context import Call
 from directory.namespace.entry import ROOT_ID, Directory, Kind
 from directory.namespace.keys import entry_key
 from directory.namespace.snapshot import Snapshot
 from directory.store.base import (
     Committed,
+    Delete,
     Identity,
     Put,
-    Remove,
-    StoreAway,
+    StoreUnreachable,
     Transaction,
     Watch,
     Write,
 )
-from directory.store.replica import Applied, Replica, ReplicaState
+from directory.store.replica import AppliedCommit, Replica, ReplicaState
 from directory.wire.entry_codec import ProtoCodec
 from resolver.errors import NotReady, StoreUnavailable, TokenFromFuture
 from resolver.revision_token import Token
@@ -48,7 +48,7 @@ class Clock:
 
 
 def directory(name: str, entry_id: int) -> Put:
-    """The write that makes a directory at the root."""
+    """Returns the write that makes a directory at the root."""
     return Put(entry_key(ROOT_ID, Kind.DIRECTORY, name), CODEC.encode(Directory(entry_id=entry_id)))
 
 
@@ -97,7 +97,7 @@ def test_what_was_there_is_loaded_and_what_comes_is_followed(store: ScriptedStor
     commit(store, directory("a", 10))
     with replica_of(store) as replica:
         assert names(replica.wait_for(1, 30)) == {"a"}
-        revision = commit(store, directory("b", 11), Remove(directory("a", 10).key))
+        revision = commit(store, directory("b", 11), Delete(directory("a", 10).key))
         assert names(replica.wait_for(revision, 30)) == {"b"}
         assert state_of(replica) is ReplicaState.SERVING
         assert replica.age_seconds == 0.0
@@ -145,19 +145,19 @@ def test_S4_while_the_store_is_away_the_tree_is_served_stale_with_its_age(
 def test_S4_who_waits_for_a_revision_is_told_when_the_store_goes_away(store: ScriptedStore) -> None:
     with replica_of(store) as replica:
         replica.wait_for(0, 30)
-        told: list[Exception] = []
+        reported: list[Exception] = []
 
         def wait() -> None:
             try:
                 replica.wait_for(5, 600)
             except StoreUnavailable as error:
-                told.append(error)
+                reported.append(error)
 
         thread = threading.Thread(target=wait)
         thread.start()
         store.away = True
         thread.join(30)
-        assert len(told) == 1
+        assert len(reported) == 1
 
 
 def test_S3_a_store_that_neither_answers_nor_fails_makes_it_stale(store: ScriptedStore) -> None:
@@ -187,12 +187,12 @@ def test_a_revision_that_does_not_come_is_from_the_future(store: ScriptedStore) 
 def test_of_many_who_wait_each_is_told_of_its_own_revision(store: ScriptedStore) -> None:
     with replica_of(store) as replica:
         replica.wait_for(0, 30)
-        told: dict[int, int] = {}
+        reported: dict[int, int] = {}
         waiting = threading.Barrier(5)
 
         def wait(revision: int) -> None:
             waiting.wait(30)
-            told[revision] = replica.wait_for(revision, 30).revision
+            reported[revision] = replica.wait_for(revision, 30).revision
 
         threads = {one: threading.Thread(target=wait, args=(one,)) for one in (1, 2, 3, 4)}
         for thread in threads.values():
@@ -201,7 +201,7 @@ def test_of_many_who_wait_each_is_told_of_its_own_revision(store: ScriptedStore)
         for revision in (1, 2, 3, 4):
             assert commit(store, directory(f"d{revision}", 10 + revision)) == revision
             threads[revision].join(30)
-            assert told[revision] >= revision
+            assert reported[revision] >= revision
         with pytest.raises(TokenFromFuture):
             replica.wait_for(9, 0.01)  # nobody who gave up is in the way of the next
         commit(store, directory("d5", 15))
@@ -210,12 +210,12 @@ def test_of_many_who_wait_each_is_told_of_its_own_revision(store: ScriptedStore)
 
 def test_S2_when_history_is_gone_it_loads_anew_and_swaps_whole(store: ScriptedStore) -> None:
     commit(store, directory("a", 10), directory("b", 11))
-    steps: list[Applied] = []
+    steps: list[AppliedCommit] = []
     with replica_of(store) as replica:
         replica.subscribe(steps.append)
         before = replica.wait_for(1, 30)
         with store.in_one_breath():
-            commit(store, Remove(directory("a", 10).key), directory("c", 12))
+            commit(store, Delete(directory("a", 10).key), directory("c", 12))
             commit(store, directory("d", 13))
             store.forget_history()
         after = replica.wait_for(3, 30)
@@ -238,7 +238,7 @@ def test_a_reload_that_fails_half_way_leaves_the_old_tree(store: ScriptedStore) 
             nonlocal failures
             failures += 1
             if failures % 3 == 0 and failures < 9:
-                raise StoreAway("in the middle of a load")
+                raise StoreUnreachable("in the middle of a load")
 
         store.between_pages = fail
         seen = []
@@ -251,7 +251,7 @@ def test_a_reload_that_fails_half_way_leaves_the_old_tree(store: ScriptedStore) 
         reader = threading.Thread(target=read)
         reader.start()
         with store.in_one_breath():
-            commit(store, Remove(directory("d0", 10).key))
+            commit(store, Delete(directory("d0", 10).key))
             store.forget_history()
         assert len(names(reaching(replica, 41))) == 39
         stop.set()
@@ -349,7 +349,7 @@ def test_a_load_that_fails_at_its_very_end_leaves_no_watch_open(
         count = len(watches)
         if count in {1, 2} - refused:
             refused.add(count)
-            raise StoreAway("scripted")
+            raise StoreUnreachable("scripted")
         return refresh()
 
     monkeypatch.setattr(store, "watch", watched)
@@ -396,7 +396,7 @@ def test_readers_never_see_half_a_commit(store: ScriptedStore) -> None:
         revision = 0
         for number in range(200):
             if number % 2:
-                revision = commit(store, *(Remove(directory(n, 0).key) for n in ("x", "y")))
+                revision = commit(store, *(Delete(directory(n, 0).key) for n in ("x", "y")))
             else:
                 revision = commit(store, directory("x", 10 + number), directory("y", 500 + number))
         replica.wait_for(revision, 30)
@@ -409,11 +409,11 @@ def test_readers_never_see_half_a_commit(store: ScriptedStore) -> None:
 def test_subscribers_see_every_revision_once_in_order_and_before_who_waits(
     store: ScriptedStore,
 ) -> None:
-    steps: list[Applied] = []
+    steps: list[AppliedCommit] = []
     current: list[bool] = []
     with replica_of(store) as replica:
 
-        def step(applied: Applied) -> None:
+        def step(applied: AppliedCommit) -> None:
             current.append(replica.snapshot is applied.after)
             steps.append(applied)
 
@@ -436,7 +436,7 @@ def test_a_read_at_a_token_waits_for_those_who_follow_the_tree(store: ScriptedSt
     with replica_of(store) as replica:
         replica.wait_for(0, 30)
 
-        def follow(applied: Applied) -> None:
+        def follow(applied: AppliedCommit) -> None:
             swapped.set()
             assert go_on.wait(30)
             known.append(applied.revision)
@@ -445,11 +445,13 @@ def test_a_read_at_a_token_waits_for_those_who_follow_the_tree(store: ScriptedSt
         revision = commit(store, directory("d", 10))
         assert swapped.wait(30)
         assert replica.snapshot.revision == revision
-        token = str(Token.of("la", replica.snapshot.incarnation, revision))
+        token = str(Token.from_position("la", replica.snapshot.incarnation, revision))
         call = Call(time.monotonic() + 30)
         with ThreadPoolExecutor(1) as pool:
-            reading = pool.submit(lambda: (read_at(replica, "la", 3600, token, call), list(known)))
-            assert read_at(replica, "la", 3600, "", call).revision == revision
+            reading = pool.submit(
+                lambda: (choose_snapshot(replica, "la", 3600, token, call), list(known))
+            )
+            assert choose_snapshot(replica, "la", 3600, "", call).revision == revision
             go_on.set()
             snapshot, seen = reading.result(30)
         assert (snapshot.revision, seen) == (revision, [revision])
@@ -459,7 +461,7 @@ def test_a_subscriber_that_fails_or_leaves_disturbs_nobody(store: ScriptedStore)
     seen: list[int] = []
     left: list[int] = []
 
-    def fail(applied: Applied) -> None:
+    def fail(applied: AppliedCommit) -> None:
         raise RuntimeError("a bug")
 
     with replica_of(store) as replica:

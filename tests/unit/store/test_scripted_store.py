@@ -7,18 +7,26 @@ from tempfile import TemporaryDirectory
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from directory.store.base import Committed, Guard, KeyIs, NothingNewer, Put, Remove, Transaction
+from directory.store.base import (
+    Committed,
+    Delete,
+    Guard,
+    KeyEquals,
+    Put,
+    Transaction,
+    UnchangedSince,
+)
 from directory.store.sqlite.store import SqliteStore
 from tests.unit.store.scripted_store import ScriptedStore
 
 KEYS = st.sampled_from([b"a", b"a/", b"a/1", b"a/2", b"a0", b"b", b"a/\xff", b"\xff", b"\xff\xff"])
 VALUES = st.sampled_from([b"", b"1", b"2"])
 GUARDS: st.SearchStrategy[Guard] = st.one_of(
-    st.builds(KeyIs, KEYS, st.none() | VALUES),
-    st.builds(NothingNewer, st.sampled_from([b"", b"a", b"a/", b"\xff"]), st.integers(0, 12)),
+    st.builds(KeyEquals, KEYS, st.none() | VALUES),
+    st.builds(UnchangedSince, st.sampled_from([b"", b"a", b"a/", b"\xff"]), st.integers(0, 12)),
 )
 WRITES = st.lists(
-    st.builds(Put, KEYS, VALUES) | st.builds(Remove, KEYS),
+    st.builds(Put, KEYS, VALUES) | st.builds(Delete, KEYS),
     max_size=4,
     unique_by=lambda write: write.key,
 )

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from directory.store.base import Conflict, KeyIs, Put, Transaction
-from directory.store.sqlite.sqlite_announcing import SqliteAnnouncement
+from directory.store.base import Conflict, KeyEquals, Put, Transaction
+from directory.store.sqlite.liveness_files import SqliteAnnouncement
 from directory.store.sqlite.store import SqliteStore
 
 KEY = b"m/one"
@@ -22,7 +22,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def announce(store: SqliteStore, key: bytes = KEY) -> SqliteAnnouncement:
-    done = store.announce(key, b"v")
+    done = store.create_ephemeral(key, b"v")
     assert isinstance(done, SqliteAnnouncement)
     return done
 
@@ -36,7 +36,7 @@ def keys_of(store: SqliteStore) -> set[bytes]:
 
 
 def orphaned(path: Path, token: str) -> Path:
-    """What a process that was killed leaves: the file, and nobody who holds it."""
+    """Returns what a process that was killed leaves: the file, and nobody who holds it."""
     stray = path.with_name(f"{path.name}-alive-{token}")
     stray.touch(mode=0o600)
     return stray
@@ -46,7 +46,7 @@ def test_a_withdrawal_removes_key_and_file(path: Path, reopen: Callable[[], Sqli
     store = reopen()
     announcement = announce(store)
     assert len(alive_files(path)) == 1
-    announcement.withdraw()
+    announcement.delete()
     assert alive_files(path) == []
     assert keys_of(store) == set()
 
@@ -54,7 +54,7 @@ def test_a_withdrawal_removes_key_and_file(path: Path, reopen: Callable[[], Sqli
 def test_a_refused_announcement_leaves_no_file(
     path: Path, reopen: Callable[[], SqliteStore]
 ) -> None:
-    assert isinstance(reopen().announce(KEY, b"v", (KeyIs(b"k", b"v"),)), Conflict)
+    assert isinstance(reopen().create_ephemeral(KEY, b"v", (KeyEquals(b"k", b"v"),)), Conflict)
     assert alive_files(path) == []
 
 
@@ -68,12 +68,12 @@ def test_a_sweep_removes_what_the_dead_left_and_nothing_else(
     stray = orphaned(path, "0123456789abcdef")  # killed between file and commit
     foreign = path.with_name(f"{path.name}-other")
     foreign.touch()
-    assert reopen().sweep() == 1
+    assert reopen().remove_expired() == 1
     assert keys_of(store) == {b"m/living"}
     assert not stray.exists()
     assert foreign.exists()
     assert len(alive_files(path)) == 1
-    assert store.sweep() == 0
+    assert store.remove_expired() == 0
 
 
 def test_sweeps_and_announcements_at_the_same_time_lose_nobody(
@@ -85,7 +85,7 @@ def test_sweeps_and_announcements_at_the_same_time_lose_nobody(
     def sweep() -> None:
         store = reopen()
         while not stop.is_set():
-            store.sweep()
+            store.remove_expired()
 
     sweepers = [threading.Thread(target=sweep) for _ in range(2)]
     store = reopen()
@@ -94,8 +94,8 @@ def test_sweeps_and_announcements_at_the_same_time_lose_nobody(
     try:
         for n in range(60):
             kept = announce(store, b"m/kept%d" % n)
-            announce(store, b"m/gone").withdraw()
-            assert kept.lasts()
+            announce(store, b"m/gone").delete()
+            assert kept.is_alive()
     finally:
         stop.set()
         for one in sweepers:
@@ -111,10 +111,10 @@ def test_a_withdrawal_that_the_store_cannot_take_is_made_up_for(
     announcement = announce(store)
     hidden = path.with_name("elsewhere")
     path.rename(hidden)
-    announcement.withdraw()
+    announcement.delete()
     hidden.rename(path)
     other = reopen()
-    assert other.sweep() == 1
+    assert other.remove_expired() == 1
     assert keys_of(other) == set()
 
 
@@ -126,13 +126,13 @@ def test_S11_a_restore_ends_every_announcement(
     path.with_name(f"{path.name}-life").write_bytes(b"")  # not the file that its writer left
     store.commit(Transaction((), (Put(b"k", b""),)))
     store.refresh_identity()
-    assert not announcement.lasts()
+    assert not announcement.is_alive()
     again = announce(store)
     announcement.update(b"late")
-    announcement.withdraw()
-    assert again.lasts()
+    announcement.delete()
+    assert again.is_alive()
     assert keys_of(store) == {KEY, b"k"}
-    assert store.sweep() == 0
+    assert store.remove_expired() == 0
     assert len(alive_files(path)) == 1
 
 
@@ -146,7 +146,7 @@ def test_a_copy_of_the_store_elsewhere_has_none_of_its_servers(
     with closing(sqlite3.connect(path)) as source:
         source.execute("VACUUM INTO ?", (str(copy),))
     with closing(SqliteStore(copy, "la")) as store:
-        assert store.sweep() == 1
+        assert store.remove_expired() == 1
         assert keys_of(store) == set()
 
 
@@ -158,6 +158,6 @@ def test_a_store_of_an_earlier_kdir_is_completed(
         raw.execute("DROP TABLE announced")
     path.with_name(f"{path.name}-life").unlink()
     store = reopen()
-    assert store.sweep() == 0
+    assert store.remove_expired() == 0
     announce(store)
     assert keys_of(store) == {KEY}

@@ -15,12 +15,12 @@ from directory.store.addresses import open_store
 from directory.store.base import (
     Committed,
     Conflict,
-    HistoryGone,
-    Incompatible,
-    KeyIs,
+    HistoryCompacted,
+    IncompatibleStore,
+    KeyEquals,
     Put,
     Store,
-    StoreAway,
+    StoreUnreachable,
     Transaction,
 )
 from directory.store.schema import SCHEMA_VERSION
@@ -64,7 +64,7 @@ def test_three_slashes_are_relative_and_four_absolute(
     ],
 )
 def test_addresses_that_mean_no_store_say_why(address: str, reason: str) -> None:
-    with pytest.raises(Incompatible, match=reason) as refused:
+    with pytest.raises(IncompatibleStore, match=reason) as refused:
         open_store(address, "la")
     assert address.partition("//")[0] in str(refused.value)  # the rest may hold a password
     assert "sqlite:///" in str(refused.value)
@@ -74,7 +74,9 @@ def test_a_forgotten_slash_is_pointed_out(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.chdir(tmp_path)
     (tmp_path / "data").mkdir()
     inside = f"sqlite:///{str(tmp_path).lstrip('/')}/data/store.db"
-    with pytest.raises(Incompatible, match=f"four slashes, sqlite:///{tmp_path}/data/store.db"):
+    with pytest.raises(
+        IncompatibleStore, match=f"four slashes, sqlite:///{tmp_path}/data/store.db"
+    ):
         open_store(inside, "la")
 
 
@@ -121,24 +123,24 @@ def test_what_is_no_store_of_ours_is_refused_in_one_sentence_and_not_touched(
 ) -> None:
     make(path)
     before = path.read_bytes() if path.is_file() else b""
-    life = path.with_name("store.db-life")
-    noted = life.read_bytes() if life.exists() else None
-    with pytest.raises(Incompatible, match=reason) as refused:
+    incarnation = path.with_name("store.db-life")
+    noted = incarnation.read_bytes() if incarnation.exists() else None
+    with pytest.raises(IncompatibleStore, match=reason) as refused:
         SqliteStore(path, "la")
     assert "\n" not in str(refused.value)
     assert str(path) in str(refused.value)
     assert (path.read_bytes() if path.is_file() else b"") == before
-    assert (life.read_bytes() if life.exists() else None) == noted
+    assert (incarnation.read_bytes() if incarnation.exists() else None) == noted
 
 
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:
-    with pytest.raises(Incompatible, match=r"no directory .*/nowhere; make it first"):
+    with pytest.raises(IncompatibleStore, match=r"no directory .*/nowhere; make it first"):
         SqliteStore(tmp_path / "nowhere" / "store.db", "la")
 
 
 def test_a_folder_that_cannot_be_written_to_is_said_to_be_so() -> None:
     # Nobody can make files there, not even root, whom permissions do not stop.
-    with pytest.raises(Incompatible, match="cannot be written"):
+    with pytest.raises(IncompatibleStore, match="cannot be written"):
         SqliteStore(Path("/proc/store.db"), "la")
 
 
@@ -184,9 +186,9 @@ def test_who_cannot_write_in_time_is_told_that_the_store_is_away(path: Path) -> 
         closing(SqliteStore(path, "la")) as other,
         other._file.writing(),
     ):
-        with pytest.raises(StoreAway, match="another process"):
+        with pytest.raises(StoreUnreachable, match="another process"):
             store.commit(Transaction((), (Put(b"k", b""),)), timeout_seconds=0.05)
-        with pytest.raises(StoreAway, match="other writers"):
+        with pytest.raises(StoreUnreachable, match="other writers"):
             other.commit(Transaction((), (Put(b"k", b""),)), timeout_seconds=0.05)
         assert keys_of(store) == set()
 
@@ -198,7 +200,7 @@ def test_a_foreign_writer_is_waited_for_then_the_store_is_away(path: Path) -> No
     ):
         foreign.execute("BEGIN IMMEDIATE")
         store._file._writer.execute("PRAGMA busy_timeout = 50")  # type: ignore[union-attr]
-        with pytest.raises(StoreAway, match="locked"):
+        with pytest.raises(StoreUnreachable, match="locked"):
             put(store, b"k")
         foreign.execute("ROLLBACK")
         put(store, b"k")
@@ -209,7 +211,7 @@ def test_a_closed_store_is_away(path: Path) -> None:
     store = SqliteStore(path, "la")
     store.close()
     store.close()
-    with pytest.raises(StoreAway):
+    with pytest.raises(StoreUnreachable):
         put(store, b"k")
 
 
@@ -224,7 +226,7 @@ def test_history_is_kept_up_to_its_bound_and_no_longer(path: Path) -> None:
             assert rows == 100
         with closing(store.watch(done[-51].revision, done[-51].commit_id)) as watch:
             assert [c.revision for c in watch.next(5)] == [d.revision for d in done[-50:]]
-        with pytest.raises(HistoryGone):
+        with pytest.raises(HistoryCompacted):
             store.watch(done[-52].revision, done[-52].commit_id)
 
 
@@ -254,15 +256,15 @@ def test_S11_a_file_renamed_over_a_running_store_is_noticed_by_watch_and_writer(
     watching = reopen()
     watch = watching.watch(lost.revision, lost.commit_id)
     assert list(watch.next(0)) == []
-    life = store.identity.incarnation
+    incarnation = store.identity.incarnation
 
     for leftover in ("-wal", "-shm"):
         path.with_name(path.name + leftover).unlink()
     backup.rename(path)
-    with pytest.raises(HistoryGone):
+    with pytest.raises(HistoryCompacted):
         watch.next(30)
     watch.close()
-    assert watching.refresh_identity().incarnation != life
+    assert watching.refresh_identity().incarnation != incarnation
     later = put(store, b"later")
     assert later.revision > lost.revision
     assert keys_of(watching) == keys_of(store) == {b"kept", b"later"}
@@ -280,13 +282,13 @@ def test_S11_a_restore_through_sqlite_under_a_running_store_is_noticed(
         source.execute("VACUUM INTO ?", (str(backup),))
     lost = put(store, b"lost")
     watch = store.watch(lost.revision, lost.commit_id)
-    life = store.identity.incarnation
+    incarnation = store.identity.incarnation
     with closing(sqlite3.connect(backup)) as source, closing(sqlite3.connect(path)) as target:
         source.backup(target)
-    with pytest.raises(HistoryGone):
+    with pytest.raises(HistoryCompacted):
         watch.next(30)
     watch.close()
-    assert store.refresh_identity().incarnation != life
+    assert store.refresh_identity().incarnation != incarnation
     assert put(store, b"later").revision > lost.revision
     assert keys_of(store) == {b"kept", b"later"}
 
@@ -322,7 +324,9 @@ def test_S11_a_mixture_of_a_backup_and_the_log_of_what_was_there_is_not_served(
         with file.open("r+b") as target:  # in place, as cp does
             target.truncate()
             target.write(content)
-    with pytest.raises((StoreAway, Incompatible), match=r"damaged.*put it there again") as refused:
+    with pytest.raises(
+        (StoreUnreachable, IncompatibleStore), match=r"damaged.*put it there again"
+    ) as refused:
         SqliteStore(folder / "store.db", "la")
     assert "\n" not in str(refused.value)
 
@@ -330,16 +334,16 @@ def test_S11_a_mixture_of_a_backup_and_the_log_of_what_was_there_is_not_served(
 def test_a_copied_store_is_another_life(path: Path, tmp_path: Path) -> None:
     with closing(SqliteStore(path, "la")) as store:
         put(store, b"k")
-        life = store.identity.incarnation
+        incarnation = store.identity.incarnation
     copies = tmp_path / "copies"
     copies.mkdir()
     for file in path.parent.glob("store.db*"):
         shutil.copy(file, copies / file.name)
     with closing(SqliteStore(copies / "store.db", "la")) as store:
-        assert store.identity.incarnation != life
+        assert store.identity.incarnation != incarnation
         assert keys_of(store) == {b"k"}
     with closing(SqliteStore(path, "la")) as store:
-        assert store.identity.incarnation == life
+        assert store.identity.incarnation == incarnation
 
 
 def test_S11_a_backup_of_all_files_put_back_with_their_times_is_another_life(
@@ -347,13 +351,13 @@ def test_S11_a_backup_of_all_files_put_back_with_their_times_is_another_life(
 ) -> None:
     with closing(SqliteStore(path, "la")) as store:
         put(store, b"kept")
-        life = store.identity.incarnation
+        incarnation = store.identity.incarnation
     backup = tmp_path / "backup"
     backup.mkdir()
     for file in path.parent.glob("store.db*"):
         shutil.copy2(file, backup / file.name)
     with closing(SqliteStore(path, "la")) as store:
-        assert store.identity.incarnation == life
+        assert store.identity.incarnation == incarnation
         lost = put(store, b"lost")
     for file in backup.iterdir():  # in place, with its times: cp -a
         with file.open("rb") as source, (path.parent / file.name).open("r+b") as target:
@@ -361,12 +365,12 @@ def test_S11_a_backup_of_all_files_put_back_with_their_times_is_another_life(
             shutil.copyfileobj(source, target)
         shutil.copystat(file, path.parent / file.name)
     with closing(SqliteStore(path, "la")) as store:
-        assert store.identity.incarnation != life
+        assert store.identity.incarnation != incarnation
         assert keys_of(store) == {b"kept"}
         assert store.load().revision > lost.revision
-        life = store.identity.incarnation
+        incarnation = store.identity.incarnation
     with closing(SqliteStore(path, "la")) as store:
-        assert store.identity.incarnation == life
+        assert store.identity.incarnation == incarnation
 
 
 def test_two_names_of_one_file_are_one_store(path: Path, tmp_path: Path) -> None:
@@ -388,16 +392,18 @@ def test_commits_are_synced_before_they_are_acknowledged(path: Path) -> None:
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
 
-@pytest.mark.parametrize("spoil", [Path.unlink, lambda life: life.write_bytes(b"\xffgarbage")])
+@pytest.mark.parametrize(
+    "spoil", [Path.unlink, lambda incarnation: incarnation.write_bytes(b"\xffgarbage")]
+)
 def test_without_the_note_of_its_life_it_is_another_life(
     path: Path, spoil: Callable[[Path], None]
 ) -> None:
     with closing(SqliteStore(path, "la")) as store:
         put(store, b"k")
-        life = store.identity.incarnation
+        incarnation = store.identity.incarnation
     spoil(path.with_name("store.db-life"))
     with closing(SqliteStore(path, "la")) as store:
-        assert store.identity.incarnation != life
+        assert store.identity.incarnation != incarnation
         assert keys_of(store) == {b"k"}
 
 
@@ -416,7 +422,7 @@ def test_a_file_that_is_taken_away_is_a_store_that_is_away_until_it_returns(
         lambda: store.read(b""),
         store.refresh_identity,
     ):
-        with pytest.raises(StoreAway):
+        with pytest.raises(StoreUnreachable):
             ask()
     away.rename(path)
     later = put(store, b"later")
@@ -431,16 +437,16 @@ def test_a_backup_tool_that_checkpoints_is_no_restore(
     store = reopen()
     done = put(store, b"k")
     watch = store.watch(done.revision, done.commit_id)
-    life = store.identity
+    incarnation = store.identity
     with closing(sqlite3.connect(path)) as tool:
         assert tool.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0] == 0
     assert list(watch.next(0.1)) == []
     later = put(store, b"later")
     assert [change.revision for change in watch.next(5)] == [later.revision]
     watch.close()
-    assert store.refresh_identity() == life
+    assert store.refresh_identity() == incarnation
     store.close()
-    assert reopen().identity == life
+    assert reopen().identity == incarnation
 
 
 def test_S19_a_restore_ends_every_role(path: Path, reopen: Callable[[], SqliteStore]) -> None:
@@ -489,5 +495,5 @@ def test_a_guard_on_a_value_that_another_process_changed_conflicts(
     one, two = reopen(), reopen()
     put(one, b"k")
     two.commit(Transaction((), (Put(b"k", b"new"),)))
-    done = one.commit(Transaction((KeyIs(b"k", b"v"),), ()))
+    done = one.commit(Transaction((KeyEquals(b"k", b"v"),), ()))
     assert isinstance(done, Conflict)

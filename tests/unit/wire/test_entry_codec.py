@@ -8,7 +8,7 @@ import pytest
 from google.protobuf import text_format
 from kdir.v1 import entry_pb2, policies_pb2, watch_pb2
 
-from directory.namespace.command import Change
+from directory.namespace.command import EntryChange
 from directory.namespace.entry import Directory, Kind, Mount, Provision, Topic
 from directory.namespace.sorted_map import SortedMap
 from directory.namespace.tree_nodes import Node
@@ -26,7 +26,7 @@ CODEC = ProtoCodec()
 
 
 @pytest.mark.parametrize(
-    ("wish", "words"),
+    ("desired", "arguments"),
     [
         ("", "kind: one of directory, topic, link and mount must be set"),
         ("link {}", "link.targets: empty"),
@@ -39,9 +39,9 @@ CODEC = ProtoCodec()
         ),
     ],
 )
-def test_a_wish_that_makes_no_sense_is_told_the_field(wish: str, words: str) -> None:
-    with pytest.raises(InvalidArgument, match=words):
-        entry_from_proto(text_format.Parse(wish, entry_pb2.Entry()))
+def test_a_wish_that_makes_no_sense_is_told_the_field(desired: str, arguments: str) -> None:
+    with pytest.raises(InvalidArgument, match=arguments):
+        entry_from_proto(text_format.Parse(desired, entry_pb2.Entry()))
 
 
 def test_a_field_of_a_newer_client_is_refused_and_not_dropped() -> None:
@@ -72,8 +72,8 @@ def test_a_directory_says_how_much_stands_in_it() -> None:
         1,
         "a",
         directory,
-        SortedMap.of([("t", b"")]),
-        SortedMap.of([("m", Directory(entry_id=11))]),
+        SortedMap.from_items([("t", b"")]),
+        SortedMap.from_items([("m", Directory(entry_id=11))]),
     )
     message = entry_to_proto(directory, "/a", node)
     assert (message.directory.topic_count, message.directory.container_count) == (1, 1)
@@ -122,7 +122,7 @@ def test_a_change_as_an_event(
     before: Directory | None, after: Directory | None, action: watch_pb2.ChangeAction
 ) -> None:
     moved = before is not None and after is not None
-    change = Change(
+    change = EntryChange(
         kind=Kind.DIRECTORY,
         entry_id=10,
         parent_id=1,

@@ -13,7 +13,7 @@ from directory.namespace.entry import ROOT_ID, Directory, Policies, Provision, T
 from directory.namespace.sorted_map import SortedMap
 from directory.namespace.tree_nodes import Node
 from directory.wire.entry_codec import ProtoCodec, record_to_proto
-from directory.wire.topic_splicer import Splicer
+from directory.wire.topic_splicer import TopicSplicer
 
 CODEC = ProtoCodec()
 NAME = "clicks"
@@ -47,8 +47,8 @@ def node_of(record: bytes, *, directory_too: bool = False) -> Node:
         0,
         "",
         Directory(entry_id=ROOT_ID),
-        SortedMap.of([(NAME, record)]),
-        SortedMap.of(containers.items()),
+        SortedMap.from_items([(NAME, record)]),
+        SortedMap.from_items(containers.items()),
     )
 
 
@@ -69,7 +69,7 @@ def test_the_splice_is_what_protobuf_makes(
     topic: Topic, path: str, above: policies_pb2.Policies | None
 ) -> None:
     record = CODEC.encode(topic)
-    part = Splicer(node_of(record), 60, above).part(path, NAME)
+    part = TopicSplicer(node_of(record), 60, above).resolve_response_bytes(path, NAME)
     if part is not None:
         assert resolve_pb2.ResolveResponse.FromString(part) == by_protobuf(record, path, above)
         assert topic.policies == Policies()
@@ -77,13 +77,16 @@ def test_the_splice_is_what_protobuf_makes(
 
 def test_a_usual_topic_is_spliced() -> None:
     record = CODEC.encode(Topic(entry_id=2**40, physical_name="a" * 249, changed_by="User:ana"))
-    assert Splicer(node_of(record), 60, None).part(f"/la/{NAME}", NAME) is not None
+    assert (
+        TopicSplicer(node_of(record), 60, None).resolve_response_bytes(f"/la/{NAME}", NAME)
+        is not None
+    )
 
 
 def test_what_a_newer_version_stored_goes_out_too() -> None:
     topic = Topic(entry_id=7, physical_name="a")
     record = CODEC.encode(topic) + b"\xf2\x3f\x03new"
-    part = Splicer(node_of(record), 60, None).part(f"/{NAME}", NAME)
+    part = TopicSplicer(node_of(record), 60, None).resolve_response_bytes(f"/{NAME}", NAME)
     assert part is not None
     assert b"\xf2\x3f\x03new" in part
     assert resolve_pb2.ResolveResponse.FromString(part) == by_protobuf(record, f"/{NAME}", None)
@@ -93,12 +96,17 @@ def test_what_is_not_plain_is_left_to_protobuf() -> None:
     topic = Topic(entry_id=7, physical_name="a")
     record = CODEC.encode(topic)
     left = [
-        Splicer(node_of(CODEC.encode(replace(topic, policies=Policies(owner="x")))), 60, None),
-        Splicer(node_of(CODEC.encode(replace(topic, change_count=128))), 60, None),
-        Splicer(node_of(record, directory_too=True), 60, None),
-        *(Splicer(node_of(record[:length]), 60, None) for length in range(len(record) - 2)),
+        TopicSplicer(node_of(CODEC.encode(replace(topic, policies=Policies(owner="x")))), 60, None),
+        TopicSplicer(node_of(CODEC.encode(replace(topic, change_count=128))), 60, None),
+        TopicSplicer(node_of(record, directory_too=True), 60, None),
+        *(TopicSplicer(node_of(record[:length]), 60, None) for length in range(len(record) - 2)),
     ]
     for splicer in left:
-        assert splicer.part(f"/{NAME}", NAME) is None
-    assert Splicer(node_of(record), 60, None).part("/other", "other") is None
-    assert Splicer(node_of(record), 60, None).part("/" + "a" * 130 + f"/{NAME}", NAME) is None
+        assert splicer.resolve_response_bytes(f"/{NAME}", NAME) is None
+    assert TopicSplicer(node_of(record), 60, None).resolve_response_bytes("/other", "other") is None
+    assert (
+        TopicSplicer(node_of(record), 60, None).resolve_response_bytes(
+            "/" + "a" * 130 + f"/{NAME}", NAME
+        )
+        is None
+    )

@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable
 from typing import Self
 
-from directory.maintenance.history import History
+from directory.maintenance.history import ChangeHistory
 from directory.namespace.command import CreateDirectory, CreateTopic
 from directory.store.base import Store
 from directory.store.replica import Replica
-from directory.store.writer import Writer, Written
+from directory.store.writer import CommitResult, Writer
 from directory.wire.entry_codec import ProtoCodec
 from resolver.path import Path
 
@@ -42,7 +42,7 @@ class Bench:
         self.store = store
         self.codec = ProtoCodec()
         self.replica = Replica(store, self.codec)
-        self.history = History(
+        self.history = ChangeHistory(
             self.replica,
             store,
             kept_events=kept_events,
@@ -60,13 +60,15 @@ class Bench:
         self.history.close()
         self.replica.stop()
 
-    def mkdir(self, text: str, request_id: str = "") -> Written:
+    def mkdir(self, text: str, request_id: str = "") -> CommitResult:
         command = CreateDirectory(path=path(text), make_parents=True)
-        return self.writer.execute(command, request_id=request_id, timeout_seconds=30)
+        return self.writer.commit_command(command, request_id=request_id, timeout_seconds=30)
 
-    def create(self, text: str, request_id: str = "", timeout_seconds: float = 30) -> Written:
+    def create(self, text: str, request_id: str = "", timeout_seconds: float = 30) -> CommitResult:
         command = CreateTopic(path=path(text))
-        return self.writer.execute(command, request_id=request_id, timeout_seconds=timeout_seconds)
+        return self.writer.commit_command(
+            command, request_id=request_id, timeout_seconds=timeout_seconds
+        )
 
     def names(self, text: str = "/la") -> set[str]:
         """Of topics and directories right below."""

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from directory.store.base import Changes, Committed, Conflict, Store, Transaction, Watch
+from directory.store.base import Committed, CommittedWrites, Conflict, Store, Transaction, Watch
 
 __all__ = ["LaggingStore"]
 
@@ -64,7 +64,7 @@ class _LaggingWatch:
     def restarts(self) -> int:
         return self._watch.restarts
 
-    def next(self, timeout_seconds: float) -> Sequence[Changes]:
+    def next(self, timeout_seconds: float) -> Sequence[CommittedWrites]:
         if not self._store.flowing.wait(min(timeout_seconds, 0.01)):
             return ()
         with self._store.asking:

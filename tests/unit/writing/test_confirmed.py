@@ -17,8 +17,8 @@ from directory.namespace.command import (
 )
 from directory.namespace.keys import REQUEST
 from directory.namespace.snapshot import Snapshot
-from directory.store.base import Guard, KeyIs, Put, Remove, StoreAway, Transaction
-from directory.store.writer import Written
+from directory.store.base import Delete, Guard, KeyEquals, Put, StoreUnreachable, Transaction
+from directory.store.writer import CommitResult
 from resolver.errors import (
     Absent,
     AlreadyExists,
@@ -49,15 +49,15 @@ class Pair:
     def fall_behind(self, *, for_good: bool = False) -> None:
         """From now on ``behind`` sees nothing until the store answers it; or until ``let_go``."""
         newest = self.store.newest_revision()
-        eventually(lambda: self.behind.replica.told_revision == newest)
+        eventually(lambda: self.behind.replica.reported_revision == newest)
         self._lag.holds_on = for_good
         self._lag.hold()
 
     def let_go(self) -> None:
         self._lag.let_go()
 
-    def do(self, bench: Bench, command: Command, **keywords: object) -> Written:
-        return bench.writer.execute(command, timeout_seconds=30, **keywords)  # type: ignore[arg-type]
+    def do(self, bench: Bench, command: Command, **keywords: object) -> CommitResult:
+        return bench.writer.commit_command(command, timeout_seconds=30, **keywords)  # type: ignore[arg-type]
 
     def owner(self, text: str) -> str | None:
         """As the server that does not lag has it."""
@@ -192,7 +192,7 @@ def test_what_nobody_can_confirm_is_neither_refused_nor_done(
     pair.do(pair.ahead, _owner("/la/a", "x"))
 
     def away(_: float = 5.0) -> int:
-        raise StoreAway("scripted")
+        raise StoreUnreachable("scripted")
 
     monkeypatch.setattr(pair.store, "newest_revision", away)
     with pytest.raises(StoreUnavailable, match="nothing was written") as caught:
@@ -219,7 +219,7 @@ def _toggle(bench: Bench) -> Callable[[], bool]:
         found = bench.replica.snapshot.fact(FACT)
         if found is None:
             return False
-        bench.writer.put_facts((Remove(FACT),), (KeyIs(FACT, found),))
+        bench.writer.put_facts((Delete(FACT),), (KeyEquals(FACT, found),))
         return True
 
     return attempt
@@ -258,7 +258,7 @@ def test_what_is_checked_before_a_command_is_part_of_its_decision(pair: Pair) ->
     pair.fall_behind()
     pair.ahead.mkdir("/la/a")
 
-    def attempt() -> Written:
+    def attempt() -> CommitResult:
         if "a" not in pair.behind.names():
             raise Absent("the handler does not find it")
         return pair.behind.create("/la/a/t")
@@ -303,7 +303,7 @@ def test_it_is_kept_in_a_transaction_of_its_own(pair: Pair) -> None:
     (only,) = commits
     (write,) = only.writes
     assert write.key.startswith(REQUEST)
-    assert only.guards == (KeyIs(write.key, None),)
+    assert only.guards == (KeyEquals(write.key, None),)
 
 
 def test_what_was_refused_is_not_kept(pair: Pair) -> None:

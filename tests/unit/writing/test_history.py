@@ -4,11 +4,11 @@ import threading
 
 import pytest
 
-from directory.maintenance.history import History, Revised, Subscription
-from directory.maintenance.retention import Keeping, Maintenance
+from directory.maintenance.history import ChangeHistory, Revised, Subscription
+from directory.maintenance.retention import RetentionLimits, RetentionTrimmer
 from directory.namespace.keys import EVENT, REQUEST
-from directory.store.base import Put, StoreAway, Transaction
-from directory.store.events import event_count
+from directory.store.base import Put, StoreUnreachable, Transaction
+from directory.store.event_rows import event_count
 from directory.store.replica import ReplicaState
 from resolver.errors import NotReady, Resync, StoreUnavailable
 from tests.unit.store.scripted_store import ScriptedStore
@@ -107,7 +107,7 @@ def test_paging_back_yields_everything_once_newest_first(
         everything = list(bench.history.since(0))
         seen: list[Revised] = []
         before = bench.replica.snapshot.revision + 1
-        while page := bench.history.page_back(before, 4):
+        while page := bench.history.page_before(before, 4):
             assert sum(len(events) for _, events in page) <= 5
             before = page[-1][0]
             seen += page
@@ -156,7 +156,7 @@ def test_before_anything_is_loaded_it_is_not_ready() -> None:
     store = ScriptedStore()
     store.away = True
     history = Bench(store).history
-    for ask in (lambda: history.follow(0), lambda: history.page_back(9, 9)):
+    for ask in (lambda: history.follow(0), lambda: history.page_before(9, 9)):
         with pytest.raises(NotReady):
             ask()
 
@@ -252,7 +252,7 @@ def test_the_older_past_is_unavailable_not_empty_while_the_store_is_away(
         with pytest.raises(StoreUnavailable):
             bench.history.since(0)
         with pytest.raises(StoreUnavailable):
-            bench.history.page_back(revision, 10)
+            bench.history.page_before(revision, 10)
 
 
 def test_events_that_cannot_be_read_do_not_stop_the_others(
@@ -269,8 +269,8 @@ def test_events_that_cannot_be_read_do_not_stop_the_others(
 # -- trimming ---------------------------------------------------------------------------------
 
 
-def trim(store: ScriptedStore, history: History, events: int) -> int:
-    return Maintenance(store, history.index, Keeping(events=events)).step()
+def trim(store: ScriptedStore, history: ChangeHistory, events: int) -> int:
+    return RetentionTrimmer(store, history.index, RetentionLimits(events=events)).step()
 
 
 def test_the_oldest_events_go_and_the_newest_stay(store: ScriptedStore) -> None:
@@ -292,7 +292,7 @@ def test_the_oldest_events_go_and_the_newest_stay(store: ScriptedStore) -> None:
             bench.history.since(floor - 1)
         before = bench.replica.snapshot.revision + 1
         seen: list[Revised] = []
-        while page := bench.history.page_back(before, 3):
+        while page := bench.history.page_before(before, 3):
             before = page[-1][0]
             seen += page
         assert revisions(seen)[::-1] == done[-4:]
@@ -321,18 +321,18 @@ def test_the_oldest_events_go_where_all_have_too_many_bytes(
         done = [bench.create(f"/la/t{n}").revision for n in range(40)]
         rows = [row for row in store.read(EVENT) if row.key != EVENT + b"-"]
         whole = sum(len(row.value) for row in rows)
-        keeping = Keeping(event_bytes=whole // times)
-        gone = Maintenance(store, bench.history.index, keeping).step()
+        retention = RetentionLimits(event_bytes=whole // times)
+        gone = RetentionTrimmer(store, bench.history.index, retention).step()
         kept = [row for row in store.read(EVENT) if row.key != EVENT + b"-"]
         assert sum(len(row.value) for row in kept) <= whole // times
         assert len(kept) + gone == 40
         assert len(kept) == pytest.approx(40 / times, abs=2)
         assert sorted(row.revision for row in kept) == done[-len(kept) :]
-        assert Maintenance(store, bench.history.index, keeping).step() == 0
+        assert RetentionTrimmer(store, bench.history.index, retention).step() == 0
     with Bench(store) as later:  # which counts them when it reads them
-        assert Maintenance(store, later.history.index, keeping).step() == 0
-        half = Keeping(event_bytes=whole // times // 2)
-        assert Maintenance(store, later.history.index, half).step() > 0
+        assert RetentionTrimmer(store, later.history.index, retention).step() == 0
+        half = RetentionLimits(event_bytes=whole // times // 2)
+        assert RetentionTrimmer(store, later.history.index, half).step() > 0
 
 
 def test_two_servers_that_trim_at_the_same_time_keep_what_is_to_be_kept(
@@ -355,8 +355,8 @@ def test_two_servers_that_trim_at_the_same_time_keep_what_is_to_be_kept(
 
 def test_answered_requests_are_kept_for_their_time(store: ScriptedStore, bench: Bench) -> None:
     now_ms = [0]
-    maintenance = Maintenance(
-        store, bench.history.index, Keeping(requests_ms=1_000), now_ms=lambda: now_ms[0]
+    maintenance = RetentionTrimmer(
+        store, bench.history.index, RetentionLimits(requests_ms=1_000), now_ms=lambda: now_ms[0]
     )
     bench.writer._now_ms = lambda: now_ms[0]  # type: ignore[misc]
     bench.create("/la/old", request_id="old")
@@ -385,8 +385,8 @@ def test_an_id_that_is_used_again_while_it_is_trimmed_is_kept(
         store.commit(Transaction((), (Put(row.key, fresh),)))
 
     store.before_commit = use_again
-    maintenance = Maintenance(
-        store, bench.history.index, Keeping(requests_ms=0), now_ms=lambda: 2**45
+    maintenance = RetentionTrimmer(
+        store, bench.history.index, RetentionLimits(requests_ms=0), now_ms=lambda: 2**45
     )
     assert maintenance.step() == 0
     assert [kept.value for kept in store.read(REQUEST)] == [fresh]
@@ -395,7 +395,7 @@ def test_an_id_that_is_used_again_while_it_is_trimmed_is_kept(
 
 def test_many_old_requests_go_round_by_round(store: ScriptedStore, bench: Bench) -> None:
     now_ms = 10**9
-    maintenance = Maintenance(store, bench.history.index, now_ms=lambda: now_ms)
+    maintenance = RetentionTrimmer(store, bench.history.index, now_ms=lambda: now_ms)
     record = b'{"fingerprint":"f","answered_at_ms":%d,"path":null,"entry":null,"topic_count":0,"directory_count":0,"notes":[]}'  # noqa: E501
     for n in range(0, 9_000, 900):
         store.commit(
@@ -423,7 +423,7 @@ def test_trimming_waits_for_a_store_that_is_away(store: ScriptedStore, bench: Be
 
     def fail(transaction: Transaction) -> None:
         store.before_commit = lambda _: None
-        raise StoreAway("scripted")
+        raise StoreUnreachable("scripted")
 
     store.before_commit = fail
     assert trim(store, bench.history, 1) == 0

@@ -9,8 +9,8 @@ from pathlib import Path as FilePath
 import pytest
 
 from directory.namespace.command import CreateDirectory, CreateTopic, UpdateEntry
+from directory.namespace.effective_policies import effective, levels_of
 from directory.namespace.entry import Kind
-from directory.namespace.policies import effective, levels_of
 from directory.store.replica import Replica
 from directory.store.sqlite.store import SqliteStore
 from directory.store.writer import Writer
@@ -34,7 +34,7 @@ class Server:
     def put(self, where: str, kind: Kind, **policies: object) -> int:
         changes = {f"policies.{key.replace('__', '.')}": value for key, value in policies.items()}
         command = UpdateEntry(path=Path.parse(where), kind=kind, changes=changes)
-        return self.writer.execute(command, timeout_seconds=30).revision
+        return self.writer.commit_command(command, timeout_seconds=30).revision
 
     def close(self) -> None:
         self.replica.stop()
@@ -53,7 +53,7 @@ def test_P4_four_fields_at_once_and_eight_threads_on_two_servers_lose_nothing(
     servers: tuple[Server, Server],
 ) -> None:
     first, second = servers
-    first.writer.execute(CreateDirectory(path=MOUNT.child("d")))
+    first.writer.commit_command(CreateDirectory(path=MOUNT.child("d")))
     eventually(lambda: second.replica.snapshot.find_directory(("d",)))
     for field in ("owner", "contact", "description", "encryption_key_id"):
         first.put("/la/d", Kind.DIRECTORY, **{field: field})
@@ -97,8 +97,8 @@ def test_P9_a_topic_and_the_directory_of_its_name_have_policies_of_their_own(
     servers: tuple[Server, Server],
 ) -> None:
     first, second = servers
-    first.writer.execute(CreateDirectory(path=MOUNT.child("orders")))
-    first.writer.execute(CreateTopic(path=MOUNT.child("orders")))
+    first.writer.commit_command(CreateDirectory(path=MOUNT.child("orders")))
+    first.writer.commit_command(CreateTopic(path=MOUNT.child("orders")))
     first.put("/la/orders", Kind.DIRECTORY, owner="directory")
     revision = first.put("/la/orders", Kind.TOPIC, owner="topic")
     snapshot = second.replica.wait_for(revision, 20)

@@ -19,19 +19,19 @@ from directory.namespace.command import (
     ForgetRetired,
     MoveEntry,
     MoveTopics,
-    Observed,
+    ObservedTopic,
     Plan,
     ReapDeleted,
-    RecordTopics,
-    TopicNews,
+    RecordObservations,
+    TopicObservation,
     UpdateEntry,
 )
 from directory.namespace.entry import Kind, LinkMode, Policies, Provision, Topic
-from directory.store.idempotency import RequestRecord, fingerprint_of
+from directory.store.idempotency import RequestRecord, command_fingerprint
 from directory.wire.entry_codec import ProtoCodec
 from tests.unit.writing.bench import path
 
-SEEN = Observed(physical_name="t", topic_id=bytes(16), partitions=1, replication_factor=1)
+SEEN = ObservedTopic(physical_name="t", topic_id=bytes(16), partitions=1, replication_factor=1)
 COMMANDS: list[Command] = [
     CreateDirectory(path=path("/a")),
     CreateDirectory(path=path("/a"), make_parents=True),
@@ -66,8 +66,10 @@ COMMANDS: list[Command] = [
     MoveEntry(path=path("/b"), new_path=path("/a")),
     AdoptTopics(topics=((("a", "b"), SEEN),)),
     AdoptTopics(topics=((("a/b",), SEEN),)),
-    RecordTopics(news=(TopicNews(path=path("/a"), entry_id=3, provision=Provision.ACTIVE),)),
-    RecordTopics(news=(TopicNews(path=path("/a"), entry_id=3, topic_id=b"x"),)),
+    RecordObservations(
+        news=(TopicObservation(path=path("/a"), entry_id=3, provision=Provision.ACTIVE),)
+    ),
+    RecordObservations(news=(TopicObservation(path=path("/a"), entry_id=3, topic_id=b"x"),)),
     ReapDeleted(),
     ReapDeleted(limit=5),
     FinishDelete(topics=(("t", 3),)),
@@ -78,18 +80,18 @@ COMMANDS: list[Command] = [
 
 def test_different_commands_have_different_fingerprints() -> None:
     for one, two in itertools.combinations(COMMANDS, 2):
-        assert fingerprint_of(one) != fingerprint_of(two), (one, two)
+        assert command_fingerprint(one) != command_fingerprint(two), (one, two)
 
 
 def test_the_order_of_a_mapping_does_not_matter() -> None:
     one = UpdateEntry(path=path("/a"), changes={"policies.owner": "a", "policies.contact": "b"})
     two = UpdateEntry(path=path("/a"), changes={"policies.contact": "b", "policies.owner": "a"})
-    assert fingerprint_of(one) == fingerprint_of(two)
+    assert command_fingerprint(one) == command_fingerprint(two)
 
 
 def test_a_fingerprint_is_the_same_in_every_process_and_version() -> None:
     # Changing this forgets the requests that other servers of the cluster answered.
-    assert fingerprint_of(CreateTopic(path=path("/a/b"), partitions=3)) == (
+    assert command_fingerprint(CreateTopic(path=path("/a/b"), partitions=3)) == (
         "a1a50470af0e22d9cee1d0b8bd95290f83813f319c99634f739c57a7d44193a1"
     )
 
@@ -109,17 +111,17 @@ def test_an_answer_comes_back_as_it_was(partitions: int | None) -> None:
         kafka_topics_deleted=True,
     )
     codec = ProtoCodec()
-    kept = RequestRecord.of(COMMANDS[0], plan, codec, 5).to_bytes()
-    assert RequestRecord.from_bytes(kept).to_plan(codec) == plan
+    kept = RequestRecord.from_plan(COMMANDS[0], plan, codec, 5).to_bytes()
+    assert RequestRecord.from_bytes(kept).replay_plan(codec) == plan
 
 
 def test_counts_that_an_older_version_kept_are_not_repeated() -> None:
     """They were of all entries, also of those that were hidden from the caller."""
     codec, plan = ProtoCodec(), Plan(guards=(), writes=(), changes=(), topic_count=2)
-    fields = json.loads(RequestRecord.of(COMMANDS[0], plan, codec, 5).to_bytes())
+    fields = json.loads(RequestRecord.from_plan(COMMANDS[0], plan, codec, 5).to_bytes())
     del fields["counts"]
     kept = RequestRecord.from_bytes(json.dumps(fields).encode())
-    assert kept.to_plan(codec) == replace(plan, topic_count=0)
+    assert kept.replay_plan(codec) == replace(plan, topic_count=0)
 
 
 @pytest.mark.parametrize("value", [b"", b"\xff", b"[]", b"{}", b"null", b'{"fingerprint":1}'])

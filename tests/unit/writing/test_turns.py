@@ -7,18 +7,18 @@ import time
 
 import pytest
 
-from directory.store.keyed_locks import Turns
+from directory.store.keyed_locks import KeyedLocks
 from resolver.errors import DeadlineExceeded
 
 
 def test_one_goes_on_at_a_time_and_who_waited_is_told() -> None:
-    turns, inside, most, waited = Turns(time.monotonic), 0, 0, 0
+    turns, inside, most, waited = KeyedLocks(time.monotonic), 0, 0, 0
     lock = threading.Lock()
 
     def work() -> None:
         nonlocal inside, most, waited
-        with turns.turn() as turn:
-            had_to_wait = turn.take(b"k", time.monotonic() + 30)
+        with turns.lock_for() as turn:
+            had_to_wait = turn.acquire(b"k", time.monotonic() + 30)
             with lock:
                 inside += 1
                 most, waited = max(most, inside), waited + had_to_wait
@@ -37,21 +37,21 @@ def test_one_goes_on_at_a_time_and_who_waited_is_told() -> None:
 
 
 def test_other_keys_do_not_wait_and_a_second_take_is_none() -> None:
-    turns = Turns(time.monotonic)
-    with turns.turn() as one, turns.turn() as other:
-        assert not one.take(b"k", 0)
-        assert not one.take(b"k", 0)
-        assert not other.take(b"l", 0)
+    turns = KeyedLocks(time.monotonic)
+    with turns.lock_for() as one, turns.lock_for() as other:
+        assert not one.acquire(b"k", 0)
+        assert not one.acquire(b"k", 0)
+        assert not other.acquire(b"l", 0)
     assert not turns.queues
 
 
 def test_who_waits_too_long_is_told_and_keeps_nothing() -> None:
-    turns = Turns(lambda: 0.0)
-    with turns.turn() as one:
-        one.take(b"k", 0)
-        with turns.turn() as late, pytest.raises(DeadlineExceeded):
-            late.take(b"k", 0.01)
+    turns = KeyedLocks(lambda: 0.0)
+    with turns.lock_for() as one:
+        one.acquire(b"k", 0)
+        with turns.lock_for() as late, pytest.raises(DeadlineExceeded):
+            late.acquire(b"k", 0.01)
         assert len(turns.queues) == 1
     assert not turns.queues
-    with turns.turn() as one:
-        assert not one.take(b"k", 0)
+    with turns.lock_for() as one:
+        assert not one.acquire(b"k", 0)

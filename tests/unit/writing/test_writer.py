@@ -16,9 +16,9 @@ from directory.namespace.command import (
 from directory.namespace.entry import Topic
 from directory.namespace.keys import EVENT, REQUEST, kafka_key
 from directory.namespace.snapshot import Snapshot
-from directory.store.base import KeyIs, Limits, Put, StoreAway, Transaction
+from directory.store.base import KeyEquals, Limits, Put, StoreUnreachable, Transaction
 from directory.store.replica import ReplicaState
-from directory.store.writer import Written
+from directory.store.writer import CommitResult
 from resolver.errors import (
     AlreadyExists,
     InvalidNamespace,
@@ -44,7 +44,7 @@ def test_what_was_written_is_in_the_replica_when_the_answer_comes(bench: Bench) 
 def test_the_event_is_in_the_transaction_with_who_when_and_why(
     store: ScriptedStore, bench: Bench
 ) -> None:
-    written = bench.writer.execute(
+    written = bench.writer.commit_command(
         CreateDirectory(path=path("/la/a/b"), make_parents=True),
         principal="User:ana",
         request_id="r1",
@@ -64,9 +64,9 @@ def test_the_event_is_in_the_transaction_with_who_when_and_why(
 def test_what_changes_nothing_writes_nothing(store: ScriptedStore, bench: Bench) -> None:
     bench.create("/la/t")
     update = UpdateEntry(path=path("/la/t"), changes={"policies.owner": "ana"})
-    first = bench.writer.execute(update)
+    first = bench.writer.commit_command(update)
     before = store.commits
-    again = bench.writer.execute(update)
+    again = bench.writer.commit_command(update)
     assert again.revision == first.revision
     assert store.commits == before
 
@@ -79,18 +79,18 @@ def test_an_error_of_planning_writes_nothing(store: ScriptedStore, bench: Bench)
 
 def test_validate_only_plans_and_writes_nothing(store: ScriptedStore, bench: Bench) -> None:
     command = CreateTopic(path=path("/la/t"))
-    planned = bench.writer.execute(command, validate_only=True, request_id="r")
+    planned = bench.writer.commit_command(command, validate_only=True, request_id="r")
     assert planned.plan.path == path("/la/t")
     assert store.commits == 0
     bench.create("/la/t", request_id="r")
     with pytest.raises(AlreadyExists):
-        bench.writer.execute(command, validate_only=True, request_id="r")
+        bench.writer.commit_command(command, validate_only=True, request_id="r")
 
 
 # -- the same request again -------------------------------------------------------------------
 
 
-def _answer(written: Written) -> tuple[object, ...]:
+def _answer(written: CommitResult) -> tuple[object, ...]:
     plan = written.plan
     return (
         plan.entry,
@@ -115,14 +115,14 @@ def test_the_same_request_again_gets_the_same_answer_and_has_no_second_effect(
     }
     first = {}
     for request_id, command in commands.items():
-        first[request_id] = bench.writer.execute(command, request_id=request_id)
+        first[request_id] = bench.writer.commit_command(command, request_id=request_id)
         assert not first[request_id].repeated
     # The counts were worth keeping, so that the test shows that they are.
     assert first["delete"].plan.topic_count == 2
     assert first["delete"].plan.directory_count == 2
     events = len(store.read(EVENT))
     for request_id, command in commands.items():
-        again = bench.writer.execute(command, request_id=request_id)
+        again = bench.writer.commit_command(command, request_id=request_id)
         assert again.repeated
         assert _answer(again) == _answer(first[request_id])
     assert len(store.read(EVENT)) == events
@@ -136,14 +136,14 @@ def test_the_same_id_with_another_command_is_refused(bench: Bench) -> None:
         DeleteEntry(path=path("/la/t")),
     ):
         with pytest.raises(RequestIdReused, match="'r'"):
-            bench.writer.execute(command, request_id="r")
+            bench.writer.commit_command(command, request_id="r")
     assert bench.names() == {"t"}
 
 
 def test_the_same_id_of_another_principal_is_another_request(bench: Bench) -> None:
     bench.create("/la/t", request_id="r")
     command = CreateTopic(path=path("/la/u"))
-    assert not bench.writer.execute(command, request_id="r", principal="User:bob").repeated
+    assert not bench.writer.commit_command(command, request_id="r", principal="User:bob").repeated
     assert bench.names() == {"t", "u"}
 
 
@@ -156,7 +156,7 @@ def test_without_an_id_the_same_command_is_another_request(bench: Bench) -> None
 def test_the_same_request_at_the_same_time_has_one_effect_and_one_answer(
     store: ScriptedStore, bench: Bench
 ) -> None:
-    answers: list[Written] = []
+    answers: list[CommitResult] = []
     start = threading.Barrier(6)
 
     def ask() -> None:
@@ -182,7 +182,7 @@ def _lose_answer_once(store: ScriptedStore, *, stays_away: bool) -> None:
     def lose(transaction: Transaction) -> None:
         store.after_commit = lambda _: None
         store.away = stays_away
-        raise StoreAway("the answer was lost")
+        raise StoreUnreachable("the answer was lost")
 
     store.after_commit = lose
 
@@ -216,7 +216,7 @@ def test_S17_when_the_lost_try_had_no_effect_the_same_request_has_it(
 ) -> None:
     def fail(transaction: Transaction) -> None:
         store.before_commit = lambda _: None
-        raise StoreAway("it never got there")
+        raise StoreUnreachable("it never got there")
 
     store.before_commit = fail
     with pytest.raises(StoreUnavailable):
@@ -257,7 +257,7 @@ def test_S5_before_anything_is_loaded_writes_are_not_ready() -> None:
 
 
 def test_S18_of_two_servers_that_make_one_path_exactly_one_wins(store: ScriptedStore) -> None:
-    outcomes: list[Written | KdirError] = []
+    outcomes: list[CommitResult | KdirError] = []
     start = threading.Barrier(2)
 
     def make(bench: Bench, number: int) -> None:
@@ -275,7 +275,7 @@ def test_S18_of_two_servers_that_make_one_path_exactly_one_wins(store: ScriptedS
             for thread in threads:
                 thread.join()
         assert one.names() == {f"t{number}" for number in range(30)}
-    won = [outcome for outcome in outcomes if isinstance(outcome, Written)]
+    won = [outcome for outcome in outcomes if isinstance(outcome, CommitResult)]
     lost = [outcome for outcome in outcomes if isinstance(outcome, KdirError)]
     assert len(won) == len(lost) == 30
     assert all(isinstance(error, AlreadyExists) for error in lost)
@@ -287,12 +287,14 @@ def test_a_lost_race_is_planned_anew_on_what_won(store: ScriptedStore, bench: Be
 
         def interfere(transaction: Transaction) -> None:
             store.before_commit = lambda _: None
-            rival.writer.execute(
+            rival.writer.commit_command(
                 UpdateEntry(path=path("/la/a"), changes={"policies.owner": "rival"})
             )
 
         store.before_commit = interfere
-        bench.writer.execute(UpdateEntry(path=path("/la/a"), changes={"policies.contact": "me"}))
+        bench.writer.commit_command(
+            UpdateEntry(path=path("/la/a"), changes={"policies.contact": "me"})
+        )
     assert store.conflicts == 1
     entry = bench.replica.snapshot.container(1, "a")
     assert entry is not None
@@ -307,12 +309,16 @@ def test_who_loses_every_race_is_told_so(store: ScriptedStore, bench: Bench) -> 
         nonlocal wins
         wins += 1
         store.before_commit = lambda _: None
-        bench.writer.execute(UpdateEntry(path=path("/la/a"), changes={"policies.owner": f"{wins}"}))
+        bench.writer.commit_command(
+            UpdateEntry(path=path("/la/a"), changes={"policies.owner": f"{wins}"})
+        )
         store.before_commit = interfere
 
     store.before_commit = interfere
     with pytest.raises(LostRace):
-        bench.writer.execute(UpdateEntry(path=path("/la/a"), changes={"policies.contact": "me"}))
+        bench.writer.commit_command(
+            UpdateEntry(path=path("/la/a"), changes={"policies.contact": "me"})
+        )
     assert 1 < wins < 100
     entry = bench.replica.snapshot.container(1, "a")
     assert entry is not None
@@ -354,25 +360,25 @@ def test_S9_what_does_not_fit_one_transaction_is_refused_naming_the_limit(
 
 
 def test_extra_writes_come_with_the_plan_or_not_at_all(store: ScriptedStore, bench: Bench) -> None:
-    fence = KeyIs(kafka_key("fence"), b"mine")
+    fence = KeyEquals(kafka_key("fence"), b"mine")
     extra = Put(kafka_key("pin"), b"x")
     command = CreateTopic(path=path("/la/t"))
     with pytest.raises(LostRace):
-        bench.writer.execute(command, extra_guards=[fence], extra_writes=[extra])
+        bench.writer.commit_command(command, extra_guards=[fence], extra_writes=[extra])
     assert bench.names() == set()
     bench.writer.put_facts([Put(fence.key, b"mine")])
-    written = bench.writer.execute(command, extra_guards=[fence], extra_writes=[extra])
+    written = bench.writer.commit_command(command, extra_guards=[fence], extra_writes=[extra])
     (row,) = store.read(extra.key)
     assert (row.value, row.revision) == (b"x", written.revision)
 
 
 def test_facts_are_seen_when_the_answer_comes_and_guarded(bench: Bench) -> None:
     key = kafka_key("pin")
-    revision = bench.writer.put_facts([Put(key, b"1")], guards=[KeyIs(key, None)])
+    revision = bench.writer.put_facts([Put(key, b"1")], guards=[KeyEquals(key, None)])
     assert bench.replica.snapshot.fact(key) == b"1"
     assert bench.replica.snapshot.revision >= revision
     with pytest.raises(LostRace):
-        bench.writer.put_facts([Put(key, b"2")], guards=[KeyIs(key, None)])
+        bench.writer.put_facts([Put(key, b"2")], guards=[KeyEquals(key, None)])
     assert bench.replica.snapshot.fact(key) == b"1"
 
 

@@ -37,7 +37,7 @@ class RequestBounds:
     text_bytes: int
 
     def refusal(self, request: Message, size: int) -> LimitExceeded | None:
-        """Why a request of so many bytes is refused; None: it is within the bounds.
+        """Returns why a request of so many bytes is refused; None: it is within the bounds.
 
         A request of fewer bytes than any bound cannot exceed one, and is not looked at.
         """

@@ -13,10 +13,10 @@ from kdir.v1 import resolve_pb2
 
 from directory.api.rpc.call_context import CURRENT, Call
 from directory.api.rpc.handlers import _stream, _unary
-from directory.api.rpc.interceptors.malformed import Malformed
+from directory.api.rpc.interceptors.malformed_request import MalformedRequest
 from directory.api.rpc.request_intake import Received
 from directory.api.rpc.stream_slots import StreamSlots
-from directory.server.metrics.calls import CallMetrics
+from directory.server.metrics.call_metrics import CallMetrics
 from resolver.error_status import from_rpc_error
 from resolver.errors import Absent, Cancelled, InvalidArgument, KdirError
 
@@ -154,15 +154,15 @@ def test_a_bug_leaves_its_stack_in_the_log_and_only_the_request_id_with_the_call
     request_id = context.error.metadata["request_id"]
     assert request_id in stack.getMessage()
     assert stack.levelname == "ERROR"
-    said = f"{context.status.details} {context.status.trailing_metadata}"
-    assert "secret of the store" not in said
+    output = f"{context.status.details} {context.status.trailing_metadata}"
+    assert "secret of the store" not in output
     assert any(getattr(one, "facts", {}).get("code") == "INTERNAL" for one in caplog.records)
 
 
 def test_a_request_that_cannot_be_read_is_counted(calls: CallMetrics) -> None:
     context = Context()
     with pytest.raises(Aborted):
-        ask(calls, lambda *_: b"", context, Malformed(InvalidArgument("no UTF-8")))
+        ask(calls, lambda *_: b"", context, MalformedRequest(InvalidArgument("no UTF-8")))
     assert counted(calls) == {"INVALID_ARGUMENT": 1}
 
 

@@ -8,16 +8,16 @@ from typing import Any, cast
 
 import pytest
 
-from directory.server.metrics.store import MeasuredStore
+from directory.server.metrics.store_metrics import MeasuredStore
 from directory.store.base import (
     Committed,
     Conflict,
-    KeyIs,
+    KeyEquals,
     Put,
-    Sealed,
     Store,
-    StoreAway,
     StoreFull,
+    StoreIsSealed,
+    StoreUnreachable,
     Transaction,
 )
 
@@ -72,7 +72,7 @@ def counted(store: MeasuredStore) -> dict[str, int]:
 
 @pytest.mark.parametrize(
     ("outcome", "answer"),
-    [("committed", Committed(7, "c")), ("conflict", Conflict(KeyIs(b"k", None), 7))],
+    [("committed", Committed(7, "c")), ("conflict", Conflict(KeyEquals(b"k", None), 7))],
 )
 def test_a_commit_is_timed_by_what_came_of_it(
     store: MeasuredStore, behind: Scripted, outcome: str, answer: object
@@ -89,9 +89,9 @@ def test_a_commit_is_timed_by_what_came_of_it(
 @pytest.mark.parametrize(
     ("outcome", "error", "answered"),
     [
-        ("unavailable", StoreAway("gone"), False),
+        ("unavailable", StoreUnreachable("gone"), False),
         ("full", StoreFull("no room"), True),
-        ("sealed", Sealed("moved to etcd://x"), True),
+        ("sealed", StoreIsSealed("moved to etcd://x"), True),
         ("error", ValueError("over the limits"), False),
     ],
 )
@@ -111,8 +111,8 @@ def test_reads_are_counted_by_whether_the_store_answered(
 ) -> None:
     behind.does = list
     assert store.read(b"p", 3, b"a") == []
-    behind.does = failing(StoreAway("gone"))
-    with pytest.raises(StoreAway):
+    behind.does = failing(StoreUnreachable("gone"))
+    with pytest.raises(StoreUnreachable):
         store.read(b"p")
     assert store.reads() == {"ok": 1, "error": 1}
     assert behind.asked == [("read", (b"p", 3, b"a")), ("read", (b"p", 1000, b""))]

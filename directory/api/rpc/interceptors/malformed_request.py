@@ -1,0 +1,77 @@
+"""Requests that are not what the contract says are refused by name, not with a stack trace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from google.protobuf.empty_pb2 import Empty
+from google.protobuf.message import DecodeError, Message
+from google.protobuf.unknown_fields import UnknownFieldSet
+
+from directory.api.rpc.interceptors.request_bounds import RequestBounds
+from resolver.errors import InvalidArgument, InvalidPath, KdirError
+
+__all__ = ["MalformedRequest", "lenient_deserializer", "missing_request"]
+
+M = TypeVar("M", bound=Message)
+
+
+class MalformedRequest:
+    """Stands where a request should be; carries what is wrong with it."""
+
+    __slots__ = ("error",)
+
+    def __init__(self, error: KdirError) -> None:
+        self.error = error
+
+
+def missing_request() -> MalformedRequest:
+    """For a call whose caller ended its side without a request."""
+    return MalformedRequest(InvalidArgument("the call came without a request"))
+
+
+def lenient_deserializer(
+    kind: type[M], bounds: RequestBounds | None = None
+) -> Callable[[bytes], M | MalformedRequest]:
+    """A request deserialiser for gRPC that never raises. ``bounds``: what a request may hold."""
+    parse = kind.FromString
+
+    def read(raw: bytes) -> M | MalformedRequest:
+        try:
+            request = parse(raw)
+        except DecodeError:
+            return MalformedRequest(_explain(kind, raw))
+        over = None if bounds is None else bounds.refusal(request, len(raw))
+        return request if over is None else MalformedRequest(over)
+
+    return read
+
+
+def _explain(kind: type[Message], raw: bytes) -> KdirError:
+    """protobuf refuses a text field that is not UTF-8 without saying which one: find it."""
+    try:
+        unknown = UnknownFieldSet(Empty.FromString(raw))
+    except DecodeError:
+        return InvalidArgument(
+            f"not a {kind.DESCRIPTOR.full_name}: the bytes cannot be read at all"
+        )
+    for one in map(unknown.__getitem__, range(len(unknown))):
+        described = kind.DESCRIPTOR.fields_by_number.get(one.field_number)
+        if described is None or described.type != described.TYPE_STRING:
+            continue
+        try:
+            one.data.decode("utf-8")
+        except UnicodeDecodeError as error:
+            before = one.data[: error.start]
+            place = f"byte {error.start} is 0x{one.data[error.start]:02x}, which is no UTF-8"
+            if "path" in described.name:
+                return InvalidPath(
+                    f"invalid path: segment {before.count(b'/')}: {place}",
+                    position=before.count(b"/"),
+                    rule="utf-8",
+                )
+            return InvalidArgument(f"{described.name}: {place}", field=described.name)
+        except AttributeError:
+            continue
+    return InvalidArgument(f"not a {kind.DESCRIPTOR.full_name}: a text in it is no UTF-8")

@@ -1,0 +1,411 @@
+"""What a change needs: the rights of who wishes it, asked on the snapshot that it is planned on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Final, TypeVar
+
+from directory.access.authorizer import Authorizer
+from directory.access.compiled_grants import AccessQuestion
+from directory.access.grant import Grant, Operation, ResourceKind
+from directory.access.grant_tree import EntryPlace
+from directory.access.principals import ANONYMOUS
+from directory.api.access_control import AccessControl, check_owned
+from directory.api.caller_view import CallerView
+from directory.api.rpc.call_context import Call
+from directory.api.unenforced_grants import check_children_enforce_grants
+from directory.api.visibility import (
+    STOPPED,
+    infer_command_kind,
+    meant_kind,
+    redact_error,
+    require_visible_directory,
+    require_visible_kind,
+)
+from directory.kafka.pin_and_stop import PinAndStop
+from directory.namespace import physical_names
+from directory.namespace.adoption_mapping import map_physical_name, split_on
+from directory.namespace.command import (
+    AddGrants,
+    Command,
+    CreateDirectory,
+    CreateLink,
+    CreateMount,
+    CreateTopic,
+    DeleteEntry,
+    MoveEntry,
+    ObservedTopic,
+    RemoveGrants,
+    UpdateEntry,
+)
+from directory.namespace.entry import Kind
+from directory.namespace.keys import INHERITED
+from directory.namespace.snapshot import Snapshot
+from directory.namespace.traversal import locate_entry, traverse
+from directory.server.cluster import Cluster
+from directory.store.base import Guard, KeyEquals, UnchangedSince
+from resolver.errors import (
+    Absent,
+    AlreadyExists,
+    Conflict,
+    InvalidArgument,
+    InvalidPath,
+    KafkaReplaced,
+    LocksOut,
+    VanishGuard,
+)
+from resolver.path import Path
+
+__all__ = [
+    "authorize_command",
+    "authorizing_on",
+    "entry_meant",
+    "locks_out",
+    "redacting_errors",
+    "redacting_stop",
+    "refuse_lock_out",
+    "with_inferred_kind",
+]
+
+C = TypeVar("C", bound=Command)
+
+
+def with_inferred_kind(
+    access_control: AccessControl, cluster: Cluster, command: C, call: Call
+) -> C:
+    """Returns what a command is about where it names no kind, as far as the caller sees what stands
+    there.
+
+    Raises:
+        NotReady
+    """
+    view = access_control.caller_view(cluster, cluster.replica.snapshot, call)
+    return infer_command_kind(view, command)
+
+
+@contextmanager
+def redacting_errors(
+    access_control: AccessControl, cluster: Cluster, command: Command, call: Call
+) -> Iterator[None]:
+    """Around a change: what goes wrong is told without what the caller may not describe."""
+    try:
+        yield
+    except (Conflict, InvalidPath, InvalidArgument) as error:
+        view = access_control.caller_view(cluster, cluster.replica.snapshot, call)
+        reported = error if view.is_unrestricted else redact_error(view, error, command)
+        if reported is error:
+            raise
+        raise reported from None
+
+
+@contextmanager
+def redacting_stop(access_control: AccessControl, cluster: Cluster, call: Call) -> Iterator[None]:
+    """Around what waits for Kafka: why it is stopped names topics."""
+    try:
+        yield
+    except (VanishGuard, KafkaReplaced) as error:
+        if access_control.caller_view(cluster, cluster.replica.snapshot, call).shows_all():
+            raise
+        raise type(error)(STOPPED) from None
+
+
+def authorize_command(
+    access_control: AccessControl, cluster: Cluster, command: Command, call: Call
+) -> Callable[[Snapshot], tuple[Guard, ...]]:
+    """Returns what the writer asks before each try: whether the caller may do it, on the snapshot
+    that it is planned on. It answers the guards under which that holds still when it is committed.
+    """
+
+    def authorize(snapshot: Snapshot) -> tuple[Guard, ...]:
+        acting = access_control.view_for_decision(cluster, snapshot, call)
+        try:
+            _check(cluster, acting, command)
+        except Absent:
+            # Planning says so, too; what is gone is hidden from nobody who is shown everything, and
+            # a request that is asked again is answered to them as before.
+            if not access_control.caller_view(cluster, snapshot, call).is_unrestricted:
+                raise
+        if isinstance(command, AddGrants):
+            check_children_enforce_grants(cluster, acting, command.path)
+        return _inherited_guards(cluster, snapshot)
+
+    return authorize
+
+
+def locks_out(
+    access_control: AccessControl,
+    cluster: Cluster,
+    snapshot: Snapshot,
+    command: Command,
+    call: Call,
+) -> bool:
+    """True if a command closes a directory that its caller could then not open again, or not even
+    see, while the same directory is not closed to it now.
+    """
+    path = _closed_by(command)
+    view = access_control.view_for_decision(cluster, snapshot, call)
+    if path is None or not view.access.mount.is_prefix_of(path):
+        return False  # planning says why not
+    place = EntryPlace(path.below(view.access.mount))
+    now = view.access
+    then = replace(now, tree=now.own_grants().with_closed(place.relative, closed=True))
+    age_seconds = cluster.unconfirmed_seconds() or 0.0
+
+    def may(access: Authorizer, operation: Operation) -> bool:
+        question = AccessQuestion.for_operation(operation)
+        return access.authorize(view.caller, question, place, age_seconds=age_seconds).allowed
+
+    return any(may(now, one) and not may(then, one) for one in _TO_OPEN)
+
+
+def _closed_by(command: Command) -> Path | None:
+    """Returns the directory that a command closes."""
+    match command:
+        case UpdateEntry(path=path, changes=changes) if changes.get("directory.closed") is True:
+            return path
+        case CreateDirectory(path=path, closed=True):
+            return path
+        case _:
+            return None
+
+
+_TO_OPEN: Final = (Operation.DESCRIBE, Operation.ALTER)
+"""What it takes to open a closed directory."""
+
+
+def refuse_lock_out(
+    access_control: AccessControl,
+    cluster: Cluster,
+    snapshot: Snapshot,
+    command: Command,
+    call: Call,
+) -> None:
+    """Refuses a command that locks its caller out.
+
+    Raises:
+        LocksOut
+    """
+    path = _closed_by(command)
+    if path is not None and locks_out(access_control, cluster, snapshot, command, call):
+        who = call.principal or ANONYMOUS
+        raise LocksOut(
+            f"closing {path} would lock {who} out: no grant on it or above lets {who} pass; "
+            f"expected a grant first (kdir grant {who} alter {path}), or allow_lock_out",
+            path=path,
+            principal=who,
+        )
+
+
+def authorizing_on(
+    access_control: AccessControl,
+    cluster: Cluster,
+    operation: Operation,
+    path: Path,
+    kind: Kind,
+    call: Call,
+) -> Callable[[Snapshot], tuple[Guard, ...]]:
+    """Returns the same, of arming: whether the caller may do something on the entry of this kind at
+    a path, and, of a directory, on all below it that has grants of its own; and whether it may
+    describe all of that, which arming names and changes.
+    """
+
+    def authorize(snapshot: Snapshot) -> tuple[Guard, ...]:
+        view = access_control.view_for_decision(cluster, snapshot, call)
+        check_owned(cluster, view.access.mount, path)
+        kind_found = require_visible_kind(view, path, kind)
+        _require_whole(view, operation, path, kind_found)
+        view.require_view(path, kind_found)
+        return _inherited_guards(cluster, snapshot)
+
+    return authorize
+
+
+def entry_meant(
+    access_control: AccessControl, cluster: Cluster, path: Path, kind: Kind | None, call: Call
+) -> Kind:
+    """Returns the kind of the entry that a request means, as ``with_inferred_kind`` has it for
+    commands.
+
+    Raises:
+        Absent: there is none, or none that the caller may describe.
+        InvalidNamespace, NotAuthoritative: the path leads elsewhere.
+        NotReady
+    """
+    view = access_control.caller_view(cluster, cluster.replica.snapshot, call)
+    found = require_visible_kind(view, path, meant_kind(view, path, kind))
+    if found is None:  # through a link or a mount: says so
+        found = locate_entry(view.snapshot, view.access.mount, path, kind).entry.kind
+    return found
+
+
+def _inherited_guards(cluster: Cluster, snapshot: Snapshot) -> tuple[Guard, ...]:
+    if not cluster.config.parent:
+        return ()
+    if snapshot.fact(INHERITED) is None:
+        return (KeyEquals(INHERITED, None),)
+    return (UnchangedSince(INHERITED, snapshot.revision),)
+
+
+def _check(cluster: Cluster, view: CallerView, command: Command) -> None:
+    path = getattr(command, "path", None)
+    if path is not None:
+        check_owned(cluster, view.access.mount, path)
+    match command:
+        case CreateDirectory() | CreateTopic() | CreateLink() | CreateMount():
+            _check_creation(cluster, view, command)
+        case UpdateEntry(path=path, changes=changes):
+            kind = require_visible_kind(view, path, command.kind)
+            for operation in operations_for_fields(tuple(changes)):
+                view.require_operation(operation, path, kind=kind)
+            if any(one.startswith("mount.") for one in changes):
+                view.require_cluster(Operation.ALTER, "changing a mount")
+        case AddGrants(path=path) | RemoveGrants(path=path):
+            view.require_operation(
+                Operation.ALTER, path, kind=require_visible_kind(view, path, command.kind)
+            )
+            _may_name_resources(view, command.grants)
+        case DeleteEntry(path=path):
+            kind = require_visible_kind(view, path, command.kind)
+            _require_whole(view, Operation.DELETE, path, kind)
+            if kind is Kind.MOUNT:
+                view.require_cluster(Operation.ALTER, "unmounting a cluster")
+        case MoveEntry():
+            _check_move(view, command)
+        case _:
+            raise TypeError(f"no caller's command: {command}")
+
+
+def _require_whole(view: CallerView, operation: Operation, path: Path, kind: Kind | None) -> None:
+    """That the caller may do something on an entry, and, of a directory, on all below it that has
+    grants of its own.
+
+    Raises:
+        PermissionDenied, Absent, NotReady
+    """
+    view.require_operation(operation, path, kind=kind)
+    if kind is Kind.DIRECTORY:
+        view.require_on_descendants(operation, path)
+
+
+def _check_creation(
+    cluster: Cluster,
+    view: CallerView,
+    command: CreateDirectory | CreateTopic | CreateLink | CreateMount,
+) -> None:
+    if isinstance(command, CreateDirectory) and command.make_parents:
+        _may_create(view, command.path, len(command.path.segments))
+        _may_be_answered(view, command.path)
+        return
+    _may_create(view, command.path, 1)
+    _may_take_over(view, command)
+    _may_reach_outside(cluster, view, command)
+
+
+def _check_move(view: CallerView, command: MoveEntry) -> None:
+    path, new_path, mount = command.path, command.new_path, view.access.mount
+    kind = require_visible_kind(view, path, command.kind)
+    _require_whole(view, Operation.ALTER, path, kind)
+    if command.leave_link and path.segments and mount.is_prefix_of(path.parent):
+        require_visible_directory(view, path.parent, (Operation.CREATE,))
+    if new_path.segments and mount.is_prefix_of(new_path.parent):
+        require_visible_directory(view, new_path.parent, (Operation.ALTER, Operation.CREATE))
+    if kind is Kind.MOUNT or _holds_mounts(view, path, kind):
+        view.require_cluster(Operation.ALTER, "moving a mount")
+
+
+def _may_be_answered(view: CallerView, path: Path) -> None:
+    """What is there already is answered by mkdir -p, as far as the caller may describe it.
+
+    Raises:
+        AlreadyExists: as planning says of what is hidden and in the way.
+    """
+    mount = view.access.mount
+    relative = path.below(mount) if mount.is_prefix_of(path) else ()
+    is_there = bool(relative) and view.snapshot.find_directory(relative) is not None
+    if is_there and not view.can_describe(relative, is_topic=False):
+        raise AlreadyExists(f"{path} is taken", path=path)
+
+
+def _may_take_over(view: CallerView, command: Command) -> None:
+    """Adopting by path changes the topic entry that stands there, if one does."""
+    if not isinstance(command, CreateTopic) or command.adopt_existing is None:
+        return
+    mount = view.access.mount
+    if not mount.is_prefix_of(command.path) or command.path == mount:
+        return  # planning says why not
+    relative = command.path.below(mount)
+    parent_id = view.snapshot.find_directory(relative[:-1])
+    if parent_id is not None and view.snapshot.topic(parent_id, relative[-1]) is not None:
+        view.require_operation(Operation.ALTER, command.path, kind=Kind.TOPIC)
+
+
+def _may_reach_outside(cluster: Cluster, view: CallerView, command: Command) -> None:
+    """What acts outside the directory that it is made in is the cluster's to allow: a topic that
+    Kafka has already, a physical name that no operator gave to that directory, a child cluster.
+    """
+    match command:
+        case CreateMount():
+            view.require_cluster(Operation.ALTER, "mounting a cluster")
+        case CreateTopic(adopt_existing=ObservedTopic()):
+            view.require_cluster(Operation.ALTER, "adopting a topic that Kafka has")
+        case CreateTopic(path=path, physical_name=name) if not _is_given(cluster, view, path, name):
+            view.require_cluster(
+                Operation.ALTER, "a physical name other than the one that follows from the path"
+            )
+        case _:
+            pass
+
+
+def _is_given(cluster: Cluster, view: CallerView, path: Path, physical_name: str) -> bool:
+    """True if a new topic's physical name is one that an operator gave to its directory: the path
+    below the mount joined with ``.``, whole, or what a mapping rule puts into this very directory.
+    """
+    mount, kafka = view.access.mount, cluster.config.kafka
+    if kafka is None or not mount.is_prefix_of(path) or path == mount:
+        return True  # planning says why not
+    relative = path.below(mount)
+    joined = ".".join(relative)
+    if (physical_name or physical_names.default_physical_name(relative)) == joined:
+        return True
+    if not physical_name:
+        return False  # cut short, it would begin like somebody else's
+    rules = PinAndStop.load(view.snapshot).rules or kafka.rules
+    placed = map_physical_name((*rules, *split_on(kafka.split_on)), physical_name)
+    return placed.rule > 0 and not placed.reason and placed.segments[:-1] == relative[:-1]
+
+
+def _may_name_resources(view: CallerView, grants: Iterable[Grant]) -> None:
+    """Groups and transactional ids are the whole Kafka's, and the cluster is nobody's entry."""
+    kinds = sorted({one.kind.name for one in grants if one.kind is not ResourceKind.TOPIC})
+    if kinds:
+        view.require_cluster(Operation.ALTER, f"changing grants of {' and '.join(kinds)}")
+
+
+def _holds_mounts(view: CallerView, path: Path, kind: Kind | None) -> bool:
+    if kind is not Kind.DIRECTORY:
+        return False
+    directory_id = view.snapshot.find_directory(path.below(view.access.mount))
+    return directory_id is not None and view.snapshot.has_mounts_below(directory_id)
+
+
+def operations_for_fields(fields: Collection[str]) -> tuple[Operation, ...]:
+    """Returns what it takes to change these fields of an entry."""
+    configs = [one for one in fields if one.startswith("policies.topic_config")]
+    if "policies" in fields:
+        return (Operation.ALTER, Operation.ALTER_CONFIGS)
+    if configs and len(configs) == len(fields):
+        return (Operation.ALTER_CONFIGS,)
+    return (Operation.ALTER, Operation.ALTER_CONFIGS) if configs else (Operation.ALTER,)
+
+
+def _may_create(view: CallerView, path: Path, tiers: int) -> None:
+    """In the directory right above; with more tiers, in the deepest one that is there."""
+    mount = view.access.mount
+    if not mount.is_prefix_of(path) or path == mount:
+        return  # planning says why not
+    above = path.below(mount)[:-1]
+    if tiers > 1:
+        above = above[: traverse(view.snapshot, above).depth]
+    require_visible_directory(view, mount.join(above), (Operation.CREATE,))

@@ -1,0 +1,118 @@
+"""What a cluster's store keeps of its children, as values; refuses to talk to any.
+
+What cannot be read counts as not said (S21): who said it says it again when it links.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from kdir.v1 import federation_pb2
+
+from directory.federation.link_records import (
+    BELOW,
+    encode_record,
+    is_path,
+    split_record,
+    try_decode_record,
+)
+from directory.federation.parent_state import TableRow, without_volatile_fields
+from directory.namespace import keys
+from directory.namespace.snapshot import Snapshot
+from directory.store.base import Delete, Put, Write
+
+__all__ = [
+    "LINKS",
+    "LinkedChild",
+    "below_rows",
+    "below_writes",
+    "child_hello",
+    "child_writes",
+    "forget_writes",
+    "link_of",
+    "link_write",
+]
+
+LINKS: Final = b"f/linked/"
+
+
+def child_hello(snapshot: Snapshot, cluster_id: str) -> tuple[federation_pb2.Hello, int] | None:
+    """Returns what a child last told of itself, and when (unix ms); None if it never linked."""
+    return try_decode_record(federation_pb2.Hello, snapshot.fact(keys.child_key(cluster_id)))
+
+
+def child_writes(snapshot: Snapshot, hello: federation_pb2.Hello, now_ms: int) -> tuple[Write, ...]:
+    """Records what a child told of itself, where it is news."""
+    lasting = federation_pb2.Hello()
+    lasting.CopyFrom(hello)
+    lasting.topic_count = 0
+    known = child_hello(snapshot, hello.cluster_id)
+    if known is not None and known[0] == lasting:
+        return ()
+    body = lasting.SerializeToString(deterministic=True)
+    return (Put(keys.child_key(hello.cluster_id), encode_record(now_ms, body)),)
+
+
+@dataclass(frozen=True, slots=True)
+class LinkedChild:
+    """A server of this cluster holds the link to a child, if that server lives."""
+
+    server_id: str
+    topic_count: int
+    """When the link began."""
+
+
+def link_of(snapshot: Snapshot, cluster_id: str) -> LinkedChild | None:
+    """Returns who holds the link to a child, as far as was kept; None: nobody does."""
+    value = snapshot.fact(LINKS + cluster_id.encode())
+    if value is None:
+        return None
+    count, body = split_record(value)
+    return LinkedChild(body.decode(errors="replace"), count)
+
+
+def link_write(cluster_id: str, server_id: str, topic_count: int) -> Put:
+    """Records who holds the link to a child, for the cluster's other servers."""
+    return Put(LINKS + cluster_id.encode(), encode_record(topic_count, server_id.encode()))
+
+
+def below_rows(snapshot: Snapshot, cluster_id: str) -> list[TableRow]:
+    """Returns the mounts below a child, as it last told."""
+    reported = try_decode_record(
+        federation_pb2.MountTable, snapshot.fact(BELOW + cluster_id.encode())
+    )
+    if reported is None:
+        return []
+    table, at_ms = reported
+    return [TableRow.received(row, at_ms) for row in table.rows if is_path(row.mount)]
+
+
+def below_writes(
+    snapshot: Snapshot, cluster_id: str, rows: Iterable[TableRow], now_ms: int
+) -> tuple[Write, ...]:
+    """Records the mounts below a child, where they differ in more than age and counts."""
+    key = BELOW + cluster_id.encode()
+    fresh = list(rows)
+    value = snapshot.fact(key)
+    known = try_decode_record(federation_pb2.MountTable, value)
+    if known is not None:
+        if [without_volatile_fields(row) for row in known[0].rows] == [
+            without_volatile_fields(one.row) for one in fresh
+        ]:
+            return ()
+    elif value is None and not fresh:
+        return ()
+    table = federation_pb2.MountTable(rows=[one.aged(now_ms) for one in fresh])
+    return (Put(key, encode_record(now_ms, table.SerializeToString(deterministic=True))),)
+
+
+def forget_writes(snapshot: Snapshot, mounted: Collection[str]) -> tuple[Write, ...]:
+    """Removes what clusters told that are mounted no more; ``mounted`` are those that are."""
+    return tuple(
+        Delete(key)
+        for prefix in (keys.CHILD, BELOW, LINKS)
+        for key, _ in snapshot.facts(prefix)
+        if key.removeprefix(prefix).decode(errors="replace") not in mounted
+    )

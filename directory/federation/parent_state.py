@@ -1,0 +1,579 @@
+"""What a cluster's store keeps of its parent, as values; refuses to talk to it.
+
+Everything that comes down the parent link is committed to the child's own store, so
+that a restart, at any age, starts from it. Ages are kept as the unix time of the owner's word.
+
+What cannot be read counts as not said (S21): whoever said it says it again, and it is
+written anew then. Only of what is inherited nobody knows, then, that it is nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from hashlib import blake2b
+from typing import Final
+
+from kdir.v1 import federation_pb2, policies_pb2
+
+from directory.access.authorizer import InheritedGrantLevel as AccessLevel
+from directory.access.compiled_grants import NO_RULES, CompiledGrants
+from directory.federation.inherited_records import (
+    InheritedRecord,
+    inherited_record_writes,
+    parent_of,
+    read_inherited,
+    whole_inherited,
+)
+from directory.federation.link_records import (
+    READERS,
+    check_plausible,
+    encode_record,
+    split_record,
+    try_decode_record,
+)
+from directory.namespace import keys
+from directory.namespace.effective_policies import PolicyLevel
+from directory.namespace.entry import Directory, Policies
+from directory.namespace.grant_rows import SHUT
+from directory.namespace.snapshot import Snapshot
+from directory.store.base import Delete, Put, Write
+from directory.wire.entry_codec import policies_from_proto, policies_to_proto
+from directory.wire.entry_messages import policies_of
+from directory.wire.grant_messages import grant_to_proto, stored_grant
+from resolver.errors import InvalidArgument, NotReady
+from resolver.host_port import plain_endpoints
+from resolver.path import Path
+
+__all__ = [
+    "ATTACHED_KEY",
+    "CONTACT_KEY",
+    "DETACHED_KEY",
+    "FIRST_RECEIPT_KEY",
+    "INHERITED_KEY",
+    "PARENT_CONFIG_KEY",
+    "UNMOUNTED_KEY",
+    "ParentContact",
+    "Position",
+    "TableRow",
+    "ancestors",
+    "attachment_basis",
+    "corrupt_keys",
+    "detached_of",
+    "first_receipt_writes",
+    "grants_level",
+    "inherited_access",
+    "inherited_levels",
+    "inherited_origins",
+    "inherited_policies",
+    "inherited_writes",
+    "is_inherited_corrupt",
+    "is_inherited_readable",
+    "is_inherited_received",
+    "is_kept",
+    "is_of_parent_config",
+    "is_other",
+    "level_of",
+    "nothing_inherited",
+    "parent_config_writes",
+    "parent_contact",
+    "parent_contact_write",
+    "position_of",
+    "rights_mark",
+    "table_row",
+    "table_rows",
+    "table_steps",
+    "table_writes",
+    "unreadable_rows",
+    "welcome_writes",
+    "why_inherited_unknown",
+    "without_volatile_fields",
+]
+
+DETACHED_KEY: Final = b"f/detached"
+ATTACHED_KEY: Final = b"f/attached"
+FIRST_RECEIPT_KEY: Final = b"f/told"
+UNMOUNTED_KEY: Final = b"f/unmounted"
+_MOVED_KEY: Final = b"f/moved"
+PARENT_CONFIG_KEY: Final = b"f/configured_parent"
+CONTACT_KEY: Final = b"f/heard"
+_LINKED: Final = b"linked"
+INHERITED_KEY: Final = keys.INHERITED
+_STEP_BYTES: Final = 256 * 1024
+_REMEMBERED: Final = 8
+"""Words of parents, one for each cluster of a process that is a child."""
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where a cluster hangs, as its own store says."""
+
+    mount: Path
+    epoch: int = 0
+    """0: no parent ever confirmed the mount."""
+    parent: federation_pb2.Welcome | None = None
+    confirmed_at_ms: int = 0
+    unmounted: str = ""
+    """Why it must not serve, in the parent's words; empty = it may."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParentContact:
+    """When the cluster's parent last confirmed the mount and what is inherited there, as the holder
+    of the link kept it now and then.
+    """
+
+    at_ms: int
+    linked: bool
+    """The link stood then; it may have been confirmed later."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableRow:
+    """One mount, with the time of its owner's word."""
+
+    row: federation_pb2.MountRow
+    owner_time_ms: int
+
+    @property
+    def mount(self) -> Path:
+        """The mount point."""
+        return Path.parse(self.row.mount)
+
+    def aged(self, now_ms: int) -> federation_pb2.MountRow:
+        """Returns the row with its age as of now, for handing on."""
+        row = federation_pb2.MountRow()
+        row.CopyFrom(self.row)
+        row.age_seconds = max(0.0, (now_ms - self.owner_time_ms) / 1000)
+        return row
+
+    def unlinked(self) -> TableRow:
+        """Returns the same row, of a mount whose parent's link nobody vouches for any more."""
+        row = federation_pb2.MountRow()
+        row.CopyFrom(self.row)
+        row.linked = False
+        return TableRow(row, self.owner_time_ms)
+
+    @classmethod
+    def received(cls, row: federation_pb2.MountRow, now_ms: int) -> TableRow:
+        """A row as it came in: its age counts from the owner's word, not from now; of its endpoints
+        those that are none, and those that are too many, are dropped.
+        """
+        plain = plain_endpoints(row.endpoints)
+        if len(plain) < len(row.endpoints):
+            row.endpoints[:] = plain
+        age_ms = int(max(0.0, min(row.age_seconds, 10.0**9)) * 1000)
+        return cls(row, now_ms - age_ms)
+
+
+def position_of(snapshot: Snapshot, configured: Path) -> Position:
+    """Returns where this cluster hangs: what a parent confirmed last, else what its config says."""
+    gone = (snapshot.fact(UNMOUNTED_KEY) or b"").decode(errors="replace")
+    reported = parent_of(snapshot)
+    if reported is None:
+        return Position(configured, unmounted=gone)
+    welcome, at_ms = reported
+    return Position(
+        mount=Path.parse(welcome.mount),
+        epoch=welcome.epoch,
+        parent=welcome,
+        confirmed_at_ms=at_ms,
+        unmounted=gone,
+    )
+
+
+def is_kept(snapshot: Snapshot, welcome: federation_pb2.Welcome) -> bool:
+    """True if the cluster hangs there already by this parent's word, and what is inherited there is
+    kept. Else the mount is news, and is kept in one commit with what is inherited there.
+    """
+    known = parent_of(snapshot)
+    if (
+        known is None
+        or snapshot.fact(UNMOUNTED_KEY) is not None
+        or not is_inherited_received(snapshot)
+    ):
+        return False
+    return _mounted(known[0]) == _mounted(welcome)
+
+
+def _mounted(welcome: federation_pb2.Welcome) -> tuple[str, int, str, str]:
+    return (welcome.mount, welcome.epoch, welcome.parent_cluster_id, welcome.incarnation)
+
+
+def welcome_writes(
+    snapshot: Snapshot, welcome: federation_pb2.Welcome, now_ms: int
+) -> tuple[Write, ...]:
+    """Records what the parent said of this mount; nothing where it said so before."""
+    known = parent_of(snapshot)
+    writes: list[Write] = []
+    if known is None or _lasting(known[0]) != _lasting(welcome):
+        body = welcome.SerializeToString(deterministic=True)
+        writes.append(Put(keys.PARENT, encode_record(now_ms, body)))
+    if known is not None and _place(known[0]) != _place(welcome):
+        moves = snapshot.fact(_MOVED_KEY) or b""
+        more = int(moves) + 1 if moves.isdigit() else 1
+        writes.append(Put(_MOVED_KEY, str(more).encode()))
+    if snapshot.fact(UNMOUNTED_KEY) is not None:
+        writes.append(Delete(UNMOUNTED_KEY))
+    return tuple(writes)
+
+
+def _lasting(welcome: federation_pb2.Welcome) -> federation_pb2.Welcome:
+    # The parent's revision moves with every change of the parent; it alone is no news of the mount.
+    copy = federation_pb2.Welcome()
+    copy.CopyFrom(welcome)
+    copy.revision = 0
+    return copy
+
+
+def _place(welcome: federation_pb2.Welcome) -> tuple[str, str]:
+    return welcome.mount, welcome.parent_cluster_id
+
+
+def parent_config_writes(snapshot: Snapshot, configured: Iterable[str]) -> tuple[Write, ...]:
+    """Records, with the parent's word, by which ``parent`` of the config the parent was found;
+    nothing where that is on record.
+    """
+    value = json.dumps(sorted(set(configured))).encode()
+    return () if snapshot.fact(PARENT_CONFIG_KEY) == value else (Put(PARENT_CONFIG_KEY, value),)
+
+
+def is_of_parent_config(snapshot: Snapshot, configured: Iterable[str]) -> bool:
+    """True if the parent that spoke last was found by this ``parent`` of the config."""
+    return not parent_config_writes(snapshot, configured)
+
+
+def parent_contact(snapshot: Snapshot) -> ParentContact | None:
+    """When the parent last confirmed all; None: no link ever stood."""
+    value = snapshot.fact(CONTACT_KEY)
+    if value is None:
+        return None
+    at_ms, body = split_record(value)
+    return ParentContact(at_ms, body == _LINKED)
+
+
+def parent_contact_write(at_ms: int, *, linked: bool) -> Write:
+    """Records when the parent last confirmed all, so that this outlives a restart."""
+    return Put(CONTACT_KEY, encode_record(at_ms, _LINKED if linked else b""))
+
+
+def table_rows(snapshot: Snapshot) -> Iterator[TableRow]:
+    """Yields the mount table that the parent handed down last, as committed."""
+    for _, value in snapshot.facts(keys.MOUNT_ROW):
+        row = table_row(value)
+        if row is not None:
+            yield row
+
+
+def table_row(value: bytes) -> TableRow | None:
+    """Returns one row of it, as the store has it; None where it cannot be read."""
+    reported = try_decode_record(federation_pb2.MountRow, value)
+    return None if reported is None else TableRow(*reported)
+
+
+def table_writes(snapshot: Snapshot, rows: Iterable[TableRow]) -> tuple[Write, ...]:
+    """Records a new mount table: only the rows that differ in more than age and counts."""
+    known = dict(snapshot.facts(keys.MOUNT_ROW))
+    writes: list[Write] = []
+    for one in rows:
+        key = keys.mount_row_key(one.row.mount)
+        before = known.pop(key, None)
+        if before is None or split_record(before)[1] != without_volatile_fields(one.row):
+            writes.append(
+                Put(key, encode_record(one.owner_time_ms, without_volatile_fields(one.row)))
+            )
+    writes.extend(Delete(key) for key in known)
+    return tuple(writes)
+
+
+def table_steps(writes: Sequence[Write], most_writes: int) -> Iterator[tuple[Write, ...]]:
+    """Yields the same as one small transaction after the other: the table is a hint, and may be
+    half of the one before for a moment.
+    """
+    step: list[Write] = []
+    size = 0
+    for write in writes:
+        length = len(write.key) + len(write.value if isinstance(write, Put) else b"")
+        if step and (len(step) >= most_writes or size + length > _STEP_BYTES):
+            yield tuple(step)
+            step, size = [], 0
+        step.append(write)
+        size += length
+    if step:
+        yield tuple(step)
+
+
+def without_volatile_fields(row: federation_pb2.MountRow) -> bytes:
+    """A row without what changes all the time: what makes it news."""
+    copy = federation_pb2.MountRow()
+    copy.CopyFrom(row)
+    copy.age_seconds = 0
+    copy.topic_count = 0
+    copy.linked = False
+    return copy.SerializeToString(deterministic=True)
+
+
+def detached_of(snapshot: Snapshot) -> str:
+    """Returns who detached the cluster from its parent, and when, in words; empty = nobody did."""
+    return (snapshot.fact(DETACHED_KEY) or b"").decode(errors="replace")
+
+
+def first_receipt_writes(snapshot: Snapshot) -> tuple[Write, ...]:
+    """Records, with a parent's word, that it is one of this life of the store, and since the
+    cluster was attached again; nothing where that is on record. Until then the word that holds is
+    one of before: what acts on the first new one has to know (``directory.kafka.inherited_basis``).
+    """
+    attached = snapshot.fact(ATTACHED_KEY) or b""
+    now = b":".join((snapshot.incarnation.encode(), attached))
+    return () if snapshot.fact(FIRST_RECEIPT_KEY) == now else (Put(FIRST_RECEIPT_KEY, now),)
+
+
+def attachment_basis(snapshot: Snapshot) -> str:
+    """After which detaches, attaches, first words since and moves, of this cluster and of those
+    above it, what it inherits is what it is; empty where nothing was ever said from above.
+    """
+    reported = read_inherited(snapshot)
+    above = "" if reported is None else reported.message.basis
+    own = [
+        (snapshot.fact(key) or b"").decode(errors="replace")
+        for key in (DETACHED_KEY, ATTACHED_KEY, FIRST_RECEIPT_KEY)
+    ]
+    if (moved := snapshot.fact(_MOVED_KEY)) is not None:
+        own.append(moved.decode(errors="replace"))  # else one that moves back is as it was before
+    if not (above or any(own)):
+        return ""
+    return blake2b(json.dumps([above, *own]).encode(), digest_size=8).hexdigest()
+
+
+def is_inherited_received(snapshot: Snapshot) -> bool:
+    """True if a parent ever said what is inherited; else nobody knows that it is nothing."""
+    return snapshot.fact(INHERITED_KEY) is not None
+
+
+def is_inherited_readable(snapshot: Snapshot) -> bool:
+    """True if that was said, and can be read."""
+    return read_inherited(snapshot) is not None
+
+
+def is_inherited_corrupt(snapshot: Snapshot) -> bool:
+    """True if that was said, and cannot be read."""
+    return is_inherited_received(snapshot) and not is_inherited_readable(snapshot)
+
+
+def why_inherited_unknown(snapshot: Snapshot) -> str:
+    """Returns why it is not known what is inherited, as a sentence."""
+    if not is_inherited_received(snapshot):
+        return "inherited policies have not been received from the parent yet"
+    return (
+        f"inherited policies are unreadable ({INHERITED_KEY.decode()} in the store); the parent "
+        f"sends them again on the next link; without a parent: kdir parent detach"
+    )
+
+
+def corrupt_keys(snapshot: Snapshot) -> set[bytes]:
+    """Returns the keys of what the parent said of this cluster itself, where it cannot be read any
+    more.
+    """
+    lost = {keys.INHERITED} if is_inherited_corrupt(snapshot) else set()
+    if snapshot.fact(keys.PARENT) is not None and parent_of(snapshot) is None:
+        lost.add(keys.PARENT)
+    return lost
+
+
+def unreadable_rows(snapshot: Snapshot) -> Iterator[tuple[bytes, str]]:
+    """Yields the rows of what parent and children said that cannot be read, each with
+    the reason.
+    """
+    try:
+        whole_inherited(snapshot)
+    except ValueError as error:
+        yield keys.INHERITED, str(error)
+    for prefix, reader in READERS.items():
+        for key, value in snapshot.facts(prefix):
+            try:
+                reader(value)
+            except ValueError as error:
+                yield key, str(error)
+
+
+def inherited_levels(snapshot: Snapshot) -> list[federation_pb2.InheritedLevel]:
+    """Returns what the ancestors above the mount set, from the root down, as the parent last said.
+
+    Raises:
+        NotReady: it cannot be read.
+    """
+    record = _known_record(snapshot)
+    return [] if record is None else list(record.message.levels)
+
+
+def _known_record(snapshot: Snapshot) -> InheritedRecord | None:
+    record = read_inherited(snapshot)
+    if record is None and is_inherited_received(snapshot):
+        raise NotReady(why_inherited_unknown(snapshot))
+    return record
+
+
+def inherited_policies(snapshot: Snapshot) -> list[Policies]:
+    """Returns the policies of those levels.
+
+    Raises:
+        NotReady
+    """
+    record = _known_record(snapshot)
+    return [] if record is None else list(_policies_of(record))
+
+
+@lru_cache(_REMEMBERED)
+def _policies_of(record: InheritedRecord) -> tuple[Policies, ...]:
+    return tuple(policies_from_proto(level.policies) for level in record.message.levels)
+
+
+def inherited_origins(snapshot: Snapshot) -> list[PolicyLevel]:
+    """Returns those levels, with who set what.
+
+    Raises:
+        NotReady
+    """
+    return [
+        PolicyLevel(level.path, policies_of(level.policies, stored=True))
+        for level in inherited_levels(snapshot)
+    ]
+
+
+def ancestors(snapshot: Snapshot, now_ms: int) -> list[policies_pb2.AncestorPosition]:
+    """Returns the words of the ancestors that this builds on, nearest first, each with its age."""
+    reported = read_inherited(snapshot)
+    parent = parent_of(snapshot)
+    if reported is None or parent is None:
+        return []
+    inherited, welcome = reported.message, parent[0]
+    received = parent_contact(snapshot)
+    confirmed_ms = max(reported.at_ms, received.at_ms) if received is not None else reported.at_ms
+    age_seconds = max(0, now_ms - confirmed_ms) / 1000
+    nearest = policies_pb2.AncestorPosition(
+        cluster_id=welcome.parent_cluster_id,
+        incarnation=inherited.incarnation,
+        revision=inherited.revision,
+        age_seconds=age_seconds,
+    )
+    further = []
+    for one in inherited.ancestors:
+        position = policies_pb2.AncestorPosition()
+        position.CopyFrom(one)
+        position.age_seconds += age_seconds
+        further.append(position)
+    return [nearest, *further]
+
+
+def inherited_writes(
+    snapshot: Snapshot, inherited: federation_pb2.Inherited, now_ms: int
+) -> tuple[Write, ...]:
+    """Records what is inherited, with the parent's incarnation and revision, where it is news; to
+    be committed in ``inherited.as_transactions``. Where it changes anybody's rights that is marked,
+    too.
+
+    Raises:
+        InvalidArgument: no parent says such a thing; kept, it could not be read.
+        LimitExceeded: it is too large to be kept.
+    """
+    try:
+        check_plausible(inherited)
+    except ValueError as error:
+        raise InvalidArgument(f"inherited: the parent says what cannot be kept: {error}") from None
+    known = read_inherited(snapshot)
+    same_mount = known is not None and (known.message.mount, known.message.epoch) == (
+        inherited.mount,
+        inherited.epoch,
+    )
+    if same_mount and not is_other(snapshot, inherited):
+        return ()
+    writes = inherited_record_writes(snapshot, inherited, now_ms)
+    if known is None or (known.message.mount, _granted(known.message)) != (
+        inherited.mount,
+        _granted(inherited),
+    ):
+        writes += (rights_mark(),)
+    return writes
+
+
+def rights_mark() -> Write:
+    """Notes that somebody's rights change by what is inherited: as a change of grants does it."""
+    return Put(keys.GRANTS_MARK, b"%016x" % secrets.randbits(64))
+
+
+def _granted(inherited: federation_pb2.Inherited) -> list[federation_pb2.InheritedLevel]:
+    """Returns the levels as far as they decide who may do what."""
+    return [
+        federation_pb2.InheritedLevel(path=one.path, grants=one.grants, closed=one.closed)
+        for one in inherited.levels
+        if one.grants or one.closed
+    ]
+
+
+def is_other(snapshot: Snapshot, inherited: federation_pb2.Inherited) -> bool:
+    """True if it is not what is inherited now; at which mount does not matter."""
+    known = read_inherited(snapshot)
+    if known is None:
+        return True
+    before = known.message
+    return before.levels != inherited.levels or (before.incarnation, before.basis) != (
+        inherited.incarnation,
+        inherited.basis,
+    )
+
+
+def nothing_inherited(snapshot: Snapshot, now_ms: int) -> Write:
+    """Puts nothing in the place of what is inherited and cannot be read."""
+    known = parent_of(snapshot)
+    incarnation = (known[0].incarnation if known is not None else "") or "lost"
+    body = federation_pb2.Inherited(incarnation=incarnation).SerializeToString()
+    return Put(INHERITED_KEY, encode_record(now_ms, body))
+
+
+def inherited_access(snapshot: Snapshot) -> tuple[AccessLevel, ...] | None:
+    """Returns the grants of those levels, and which of them are closed; None where a parent never
+    said. A grant that this version does not understand denies everything there.
+
+    Raises:
+        NotReady: it cannot be read.
+    """
+    record = _known_record(snapshot)
+    return None if record is None else _access_of(record)
+
+
+@lru_cache(_REMEMBERED)
+def _access_of(record: InheritedRecord) -> tuple[AccessLevel, ...]:
+    # With each change of the tree this is asked again, and what is inherited is as before.
+    return tuple(
+        AccessLevel(Path.parse(level.path), _rules(level), level.closed)
+        for level in record.message.levels
+        if level.grants or level.closed
+    )
+
+
+def _rules(level: federation_pb2.InheritedLevel) -> CompiledGrants:
+    try:
+        return CompiledGrants.compile(map(stored_grant, level.grants))
+    except ValueError:
+        return SHUT
+
+
+def grants_level(path: Path, rules: CompiledGrants) -> federation_pb2.InheritedLevel:
+    """Returns the grants of a mount, as they are handed down: it has no policies."""
+    return federation_pb2.InheritedLevel(path=str(path), grants=map(grant_to_proto, rules.grants))
+
+
+def level_of(
+    path: Path, directory: Directory, rules: CompiledGrants = NO_RULES
+) -> federation_pb2.InheritedLevel:
+    """Returns what one directory sets, as it is handed down."""
+    return federation_pb2.InheritedLevel(
+        path=str(path),
+        policies=policies_to_proto(directory.policies),
+        changed_by=directory.changed_by,
+        grants=map(grant_to_proto, rules.grants),
+        closed=directory.closed,
+    )

@@ -1,0 +1,186 @@
+"""What the reconciler needs of Kafka, as values and one Protocol; refuses to know a client library.
+
+``admin_client.py`` is how it is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Protocol
+
+from directory.kafka.acl_values import AclBinding
+
+__all__ = [
+    "AlreadyDone",
+    "ConfigChange",
+    "KafkaAdmin",
+    "KafkaMetadata",
+    "KafkaTopic",
+    "ObservedAcls",
+    "Outcome",
+    "OutcomeUnknown",
+    "Rejected",
+    "Still",
+    "Succeeded",
+    "TopicToCreate",
+    "always",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaTopic:
+    """A topic as metadata shows it."""
+
+    name: str
+    topic_id: bytes
+    """16 bytes (KIP-516); empty where Kafka did not say (brokers before 2.8, or in a race)."""
+    partitions: int
+    """0 while Kafka cannot say, right after the topic was made."""
+    replication_factor: int
+    """Of the partition that has fewest: a reassignment shows more for a while."""
+    internal: bool = False
+    """Kafka's own: consumer offsets, transaction state and the like."""
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaMetadata:
+    """All topics that Kafka shows, at about one moment."""
+
+    cluster_id: str
+    topics: Mapping[str, KafkaTopic]
+    """By name."""
+    unsettled: AbstractSet[str] = frozenset()
+    """Names that are not among them, and may be there all the same: made a moment ago."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicToCreate:
+    """A topic to be made. 0 partitions or replicas: the broker's default (KIP-464)."""
+
+    name: str
+    partitions: int = 0
+    replication_factor: int = 0
+    config: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigChange:
+    """Configs of one topic to be changed, all or none (KIP-339); others stay as they are."""
+
+    name: str
+    configs: Mapping[str, str | None]
+    """None: back to what the broker has by default."""
+
+
+@dataclass(frozen=True, slots=True)
+class Succeeded:
+    """Kafka did it."""
+
+
+@dataclass(frozen=True, slots=True)
+class AlreadyDone:
+    """There was nothing to do: the topic is there already (create), or is not there (delete)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """Kafka said no; the same again gets the same answer."""
+
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class OutcomeUnknown:
+    """No answer, or one that passes by itself: it may have happened, or may happen later."""
+
+    message: str
+
+
+Outcome = Succeeded | AlreadyDone | Rejected | OutcomeUnknown
+
+Still = Callable[[], None]
+"""Raises where something must not be asked of Kafka any more."""
+
+
+def always() -> None:
+    """A ``Still`` that has no objections."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedAcls:
+    """All ACLs that Kafka shows, at about one moment."""
+
+    bindings: frozenset[AclBinding]
+    """Of topics, groups and transactional ids, with operations that are known here."""
+    count: int
+    """Of all."""
+    open_to_all: bool
+    """What has no ACL is everybody's (``allow.everyone.if.no.acl.found``), or may be: brokers show
+    that the setting is there, and not its value.
+    """
+
+
+class KafkaAdmin(Protocol):
+    """What the reconciler needs of Kafka. Used by one thread.
+
+    ``describe_all``, ``describe`` and ``configs`` need only DESCRIBE and DESCRIBE_CONFIGS. All
+    raise ``KafkaUnavailable`` when no broker answers in time, and ``KafkaRefused`` when the cluster
+    refuses the request as a whole.
+    """
+
+    def cluster_id(self) -> str:
+        """Returns Kafka's own id of the cluster that answers now."""
+
+    def describe_all(self) -> KafkaMetadata:
+        """Returns everything that metadata shows to us."""
+
+    def describe(self, names: Sequence[str]) -> Mapping[str, KafkaTopic | Rejected]:
+        """Returns these topics, asked anew; a name that does not exist is left out."""
+
+    def configs(self, names: Sequence[str]) -> Mapping[str, Mapping[str, str] | Rejected]:
+        """Returns the configs that were set on each topic itself; a topic that is gone
+        is left out.
+        """
+
+    def create(
+        self, desired_set: Sequence[TopicToCreate], still: Still = always
+    ) -> Mapping[str, Outcome]:
+        """Makes topics; each has its own outcome, under its name. ``still`` is called right before
+        each request, so that one who was paused on the way asks for nothing when he wakes.
+        """
+
+    def delete(self, names: Sequence[str], still: Still = always) -> Mapping[str, Outcome]:
+        """Deletes topics; each has its own outcome. The caller has compared their ids, and
+        ``still``, called right before each request, objects when that was too long ago.
+        """
+
+    def alter_configs(
+        self, changes: Sequence[ConfigChange], still: Still = always
+    ) -> Mapping[str, Outcome]:
+        """Changes configs of topics, many in one request; each topic has its own outcome."""
+
+    def create_partitions(
+        self, partitions: Mapping[str, int], still: Still = always
+    ) -> Mapping[str, Outcome]:
+        """Gives topics more partitions, so many in all; each has its own outcome."""
+
+    def acls(self) -> ObservedAcls:
+        """Returns all ACLs. An authorizer that is off, or that does not let them be read, is
+        ``KafkaRefused``, since both would look like none.
+        """
+
+    def add_acls(
+        self, bindings: Sequence[AclBinding], still: Still = always
+    ) -> Mapping[AclBinding, Outcome]:
+        """Adds ACLs, many in one request; each has its own outcome. One that is there is done."""
+
+    def remove_acls(
+        self, bindings: Sequence[AclBinding], still: Still = always
+    ) -> Mapping[AclBinding, Outcome]:
+        """Removes exactly these ACLs; each has its own outcome."""
+
+    def close(self) -> None:
+        """Ends all connections; the next call opens new ones."""

@@ -1,0 +1,296 @@
+"""What to ask of Kafka for one resource's ACLs, what to leave alone and what waits; pure.
+
+Only what is on record as ours is ever removed. Refuses to ask Kafka anything, and to take what
+somebody else put there for ours.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Final
+
+from directory.access.grant import Permission
+from directory.kafka.acl_values import CLOSED, Acl, Resource
+from directory.kafka.applying.desired_acls import DesiredAcls
+from directory.kafka.applying.last_applied_acls import AppliedAcl, AppliedResource
+
+__all__ = [
+    "CALL_ORDER",
+    "TAKEOVER",
+    "AclDiff",
+    "AclDiffOptions",
+    "ObservedResource",
+    "acl_calls_hash",
+    "diff_acls",
+]
+
+CALL_ORDER: Final = (
+    (True, Permission.DENY),
+    (True, Permission.ALLOW),
+    (False, Permission.ALLOW),
+    (False, Permission.DENY),
+)
+"""Adding or not, and what: so nobody may do for a moment what he may neither before nor after."""
+_CONTESTED: Final = 3
+"""So often somebody puts something back until it is left to him."""
+_HASH_DIGITS: Final = 12
+TAKEOVER: Final = (
+    "everybody may use it while it has no ACL: the first one closes it, by kdir arm --takeover"
+)
+_BASIS: Final = "a mount, a restore or a detach may have brought it: kdir arm makes it so"
+
+
+@dataclass(frozen=True, slots=True)
+class AclDiffOptions:
+    """How to judge."""
+
+    revert_external_changes: bool = False
+    """What somebody else removed is put back."""
+    guarded: bool = False
+    """The basis changed: what gives more rights waits for a person."""
+    released: bool = False
+    """A person read what waits, is contested or was refused, and said yes."""
+    takeover: bool = False
+    """And that what was open to all is to be closed."""
+    open_to_all: bool = False
+    """What has no ACL is everybody's, or may be."""
+    keeps_closed: bool = False
+    """What was ours goes on being closed when the last grant is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedResource:
+    """A resource as Kafka has it."""
+
+    acls: frozenset[Acl] = frozenset()
+    """Of its own."""
+    covered: bool = False
+    """Whether other resources' ACLs speak of all of it: of ``*``, or of a beginning."""
+
+
+@dataclass(frozen=True, slots=True)
+class AclDiff:
+    """What follows for one resource."""
+
+    resource: Resource
+    before: AppliedResource
+    asked: AppliedResource
+    """To be kept before the calls are made."""
+    add: tuple[Acl, ...] = ()
+    remove: tuple[Acl, ...] = ()
+    opens: bool = False
+    """What is to be added closes what was open to all, and waits for somebody to say so."""
+    foreign: frozenset[Acl] = frozenset()
+    """What Kafka has that is neither wished nor ours."""
+    path: str = ""
+    may_empty: bool = False
+    """What has no ACL may be everybody's."""
+
+    @property
+    def calls(self) -> int:
+        """How many ACLs are to be added or removed."""
+        return len(self.add) + len(self.remove)
+
+    @property
+    def takes(self) -> bool:
+        """Whether it takes rights from somebody: that goes before what gives some."""
+        return any(one.permission is Permission.DENY for one in self.add) or any(
+            one.permission is Permission.ALLOW for one in self.remove
+        )
+
+    def waiting(self, why: str) -> AclDiff:
+        """Nothing is added, and what gives rights is not kept longer for that."""
+        # A resource that loses all its ACLs may be open to all: then rather nothing at all.
+        kept_on = frozenset() if self.may_empty else frozenset(self.remove)
+        remove = tuple(one for one in kept_on if one.permission is Permission.ALLOW)
+        asked = replace(self.asked, path=self.path, ours=self.before.ours, waits=why)
+        return replace(self, asked=asked, add=(), remove=remove)
+
+
+def diff_acls(
+    resource: Resource,
+    desired: DesiredAcls | None,
+    found: ObservedResource,
+    kept: AppliedResource,
+    rules: AclDiffOptions,
+) -> AclDiff:
+    """Returns what to ask of Kafka for one resource; ``desired`` is None where nothing is armed any
+    more.
+    """
+    if desired is not None and not desired.known:
+        return AclDiff(resource, kept, kept)
+    if desired is not None and _is_as_desired(desired, found, kept):
+        return AclDiff(resource, kept, kept, foreign=found.acls - desired.acls)
+    return _AclDiffer(resource, desired, found, kept, rules).verdict()
+
+
+def _is_as_desired(desired: DesiredAcls, found: ObservedResource, kept: AppliedResource) -> bool:
+    """True if there is nothing to judge, as for most most of the time."""
+    return (
+        kept.ours.keys() == desired.acls
+        and desired.acls <= found.acls
+        and kept.path == str(desired.path)
+        and all(one.done for one in kept.ours.values())
+        and not (kept.held or kept.lost or kept.contested or kept.waits or kept.refused)
+    )
+
+
+class _AclDiffer:
+    """One resource while it is judged."""
+
+    def __init__(
+        self,
+        resource: Resource,
+        desired: DesiredAcls | None,
+        found: ObservedResource,
+        kept: AppliedResource,
+        rules: AclDiffOptions,
+    ) -> None:
+        self._resource = resource
+        self._desired = desired
+        self._found = found
+        self._kept = kept
+        self._rules = rules
+        self._desired_config = desired.acls if desired is not None else frozenset[Acl]()
+        self._ours: dict[Acl, AppliedAcl] = {}
+        self._add: list[Acl] = []
+        self._remove: list[Acl] = []
+        self._held: set[Acl] = set()
+        self._lost: set[Acl] = set()
+        self._contested: set[Acl] = set()
+
+    def verdict(self) -> AclDiff:
+        for acl in sorted((self._desired_config | self._kept.ours.keys()) - {CLOSED}):
+            if acl in self._desired_config:
+                self._diff_desired(acl)
+            else:
+                self._judge_unwished(acl)
+        self._keep_closed()
+        opens = self._opens()
+        path = str(self._desired.path) if self._desired is not None else self._kept.path
+        asked = AppliedResource(
+            path if self._ours or self._held or opens else "",
+            MappingProxyType(self._ours),
+            frozenset(self._held),
+            frozenset(self._lost),
+            frozenset(self._contested),
+            waits=_BASIS if self._held else "",
+        )
+        verdict = AclDiff(
+            self._resource,
+            self._kept,
+            asked,
+            tuple(self._add),
+            tuple(self._remove),
+            opens=opens,
+            foreign=self._found.acls - self._desired_config - self._kept.ours.keys(),
+            path=path,
+            may_empty=self._rules.open_to_all,
+        )
+        return self._unless_refused(verdict)
+
+    def _opens(self) -> bool:
+        """True if these would be the first ACLs on what everybody uses."""
+        return (
+            bool(self._add)
+            and self._rules.open_to_all
+            and not self._rules.takeover
+            and not (self._desired is not None and self._desired.new)
+            and not self._found.acls
+            and not self._found.covered
+            and not any(one.done for one in self._kept.ours.values())
+        )
+
+    def _unless_refused(self, verdict: AclDiff) -> AclDiff:
+        kept = self._kept
+        if not kept.refused or self._rules.released:
+            return verdict
+        if kept.refused_calls != acl_calls_hash(verdict.add, verdict.remove):
+            return verdict
+        reported = verdict.waiting("")
+        asked = replace(reported.asked, refused=kept.refused, refused_calls=kept.refused_calls)
+        return replace(reported, asked=asked, remove=())
+
+    def _diff_desired(self, acl: Acl) -> None:
+        ours = self._kept.ours.get(acl)
+        if acl in self._found.acls:
+            # What was there before kdir asked for it is somebody else's.
+            if ours is not None:
+                self._ours[acl] = AppliedAcl(True, 0 if self._rules.released else ours.put_back)
+            return
+        settled = self._desired is None or self._desired.settled
+        if ours is not None and ours.done and not self._rules.released:
+            self._judge_loss(acl, ours)
+        elif not settled:
+            if ours is not None:
+                self._ours[acl] = ours
+        elif self._must_wait(acl, gives_more=acl.permission is Permission.ALLOW):
+            self._held.add(acl)
+        else:
+            self._ask_for(acl, AppliedAcl(done=False))
+
+    def _judge_loss(self, acl: Acl, ours: AppliedAcl) -> None:
+        """Kafka had it, and somebody removed it since."""
+        settled = self._desired is None or self._desired.settled
+        if acl in self._kept.contested:
+            self._contested.add(acl)
+        elif self._must_wait(acl, gives_more=acl.permission is Permission.ALLOW):
+            self._held.add(acl)  # a restore may have brought back what was revoked since
+        elif self._rules.revert_external_changes and settled:
+            ours = replace(ours, put_back=ours.put_back + 1)
+            if ours.put_back < _CONTESTED:
+                self._ask_for(acl, replace(ours, done=False))
+                return
+            self._contested.add(acl)
+        self._ours[acl] = ours
+        self._lost.add(acl)
+
+    def _judge_unwished(self, acl: Acl) -> None:
+        ours = self._kept.ours[acl]
+        if ours.done and acl not in self._found.acls:
+            return  # somebody else was quicker
+        if self._must_wait(acl, gives_more=acl.permission is Permission.DENY):
+            self._held.add(acl)
+            self._ours[acl] = ours
+            return
+        self._ours[acl] = ours
+        self._remove.append(acl)
+
+    def _keep_closed(self) -> None:
+        """What was ours must not be everybody's once nobody is granted anything there."""
+        left = (self._found.acls - {CLOSED} - set(self._remove)) | set(self._add)
+        needed = (
+            self._rules.open_to_all
+            and self._rules.keeps_closed
+            and bool(self._kept.ours)
+            and not left
+            and not self._found.covered
+        )
+        there, ours = CLOSED in self._found.acls, self._kept.ours.get(CLOSED)
+        if needed and not there:
+            self._ask_for(CLOSED, AppliedAcl(done=False))
+        elif ours is not None:
+            self._ours[CLOSED] = AppliedAcl()
+            if not needed:
+                self._remove.append(CLOSED)
+
+    def _must_wait(self, acl: Acl, *, gives_more: bool) -> bool:
+        if self._rules.released or not gives_more:
+            return False
+        if self._desired is not None and self._desired.new:
+            return False
+        return self._rules.guarded or acl in self._kept.held
+
+    def _ask_for(self, acl: Acl, ours: AppliedAcl) -> None:
+        self._ours[acl] = ours
+        self._add.append(acl)
+
+
+def acl_calls_hash(add: Iterable[Acl], remove: Iterable[Acl]) -> str:
+    """Returns the name of calls about one resource."""
+    text = json.dumps([sorted(map(str, add)), sorted(map(str, remove))])
+    return hashlib.sha256(text.encode()).hexdigest()[:_HASH_DIGITS]

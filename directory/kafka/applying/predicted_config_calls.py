@@ -1,0 +1,110 @@
+"""What a change of the tree would make the reconciler ask of Kafka, where configs are armed.
+
+Goes by what Kafka had at the last look; ``arming_service.py`` asks it anew, and only that plan
+arms. Calls that wait already, whatever is changed here, are no part of it, nor those that will
+wait. Refuses to ask Kafka anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from directory.kafka.applying.config_diff import (
+    ArmedTopic,
+    KafkaCall,
+    ObservedConfig,
+    diff_configs,
+    is_armed,
+    subject_at,
+)
+from directory.kafka.applying.last_applied_configs import armed_anywhere, load_applied_topic
+from directory.kafka.applying.partition_growth import PartitionQuota
+from directory.kafka.applying.releases import Releases
+from directory.kafka.reconciler_settings import CONFIGS
+from directory.namespace.entry import Directory, Policies, Topic
+from directory.namespace.inheritor_counts import Shown
+from directory.namespace.policy_checks import directories_below
+from directory.namespace.snapshot import Node, Snapshot
+from directory.namespace.time_budget import TimeBudget
+from directory.namespace.traversal import LocatedEntry
+from resolver.path import Path
+
+__all__ = ["KafkaChangeSide", "predict_config_calls"]
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaChangeSide:
+    """An entry on one side of a change."""
+
+    snapshot: Snapshot
+    standing: LocatedEntry
+    mount: Path
+    above: Sequence[Policies]
+    """What the ancestors above the mount set, outermost first."""
+
+    def subject(self, place: tuple[int, str], releases: Releases) -> ArmedTopic | None:
+        """Returns the armed topic at a place."""
+        return subject_at(self.snapshot, self.mount, self.above, place, releases=releases)
+
+
+def predict_config_calls(
+    before: KafkaChangeSide, after: KafkaChangeSide, budget: TimeBudget, shown: Shown | None = None
+) -> Iterator[KafkaCall]:
+    """Yields the calls about configs and partitions of the topics at and below an entry that follow
+    from its change, topic by topic; with ``shown`` only of those of which it says so. Ends with the
+    budget.
+    """
+    if not armed_anywhere(after.snapshot, CONFIGS):
+        return
+    room = PartitionQuota(after.snapshot, after.mount)
+    released_before = Releases(before.snapshot, before.mount)
+    released_after = Releases(after.snapshot, after.mount)
+    for place in _places(after, budget):
+        is_shown = shown is None or shown(*place)
+        now = after.subject(place, released_after) if is_shown else None
+        if now is None:
+            continue
+        is_entry = isinstance(after.standing.entry, Topic)
+        was = before.subject(_place(before.standing) if is_entry else place, released_before)
+        known = set(_calls(before.snapshot, was))
+        news = (call for call in _calls(after.snapshot, now) if call not in known)
+        yield from room.allowed_calls(now, news)
+
+
+def _calls(snapshot: Snapshot, subject: ArmedTopic | None) -> tuple[KafkaCall, ...]:
+    if subject is None:
+        return ()
+    topic = subject.topic
+    try:
+        pushed = load_applied_topic(snapshot, topic.entry_id)
+    except ValueError:
+        return ()  # nothing may be done to it
+    return diff_configs(
+        subject, ObservedConfig(topic.observed_config, topic.partitions), pushed
+    ).calls
+
+
+def _places(seen: KafkaChangeSide, budget: TimeBudget) -> Iterator[tuple[int, str]]:
+    """Yields where there may be an armed topic."""
+    entry = seen.standing.entry
+    if isinstance(entry, Topic):
+        yield _place(seen.standing)
+    top = seen.snapshot.node(entry.entry_id) if isinstance(entry, Directory) else None
+    for node in () if top is None else directories_below(seen.snapshot, top):
+        if not budget.spend():
+            return
+        yield from _armed_in(seen.snapshot, node, budget)
+
+
+def _armed_in(snapshot: Snapshot, node: Node, budget: TimeBudget) -> Iterator[tuple[int, str]]:
+    armed = is_armed(snapshot, node.entry_id)
+    for name, record in node.topics.items():
+        if not budget.spend():
+            return
+        if snapshot.codec.policies(record).manage.get(CONFIGS, armed):
+            yield node.entry_id, name
+
+
+def _place(standing: LocatedEntry) -> tuple[int, str]:
+    return standing.parent_id, standing.name

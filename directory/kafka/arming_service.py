@@ -1,0 +1,521 @@
+"""What operators ask about arming: the plan of it, and to arm by a plan that was read.
+
+Any server may do it, elected or not: what is committed says what is to be done, and the elected
+reconciler does it (``config_applier.py``), also when this server dies. Refuses to change Kafka
+itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from types import MappingProxyType
+from typing import Final
+
+from directory.federation import parent_state
+from directory.kafka.acl_planning import AclPlan, plan_acls
+from directory.kafka.admin_contract import KafkaAdmin, KafkaTopic, Rejected
+from directory.kafka.applying import config_diff
+from directory.kafka.applying.config_diff import (
+    ArmedTopic,
+    ConfigDiffOptions,
+    KafkaCall,
+    ObservedConfig,
+)
+from directory.kafka.applying.desired_acls import ArmedEntry
+from directory.kafka.applying.last_applied_acls import ACL_BASIS
+from directory.kafka.applying.last_applied_configs import (
+    ArmedRecord,
+    load_applied_topic,
+    load_armed_record,
+)
+from directory.kafka.applying.partition_growth import PartitionQuota
+from directory.kafka.applying.releases import Released, armed_plan, release_writes
+from directory.kafka.fenced_commits import TopicCommits
+from directory.kafka.inherited_basis import inherited_basis, why_inherited_missing
+from directory.kafka.kafka_context import KafkaContext
+from directory.kafka.pin_and_stop import NOT_ON_RECORD, PinAndStop
+from directory.kafka.reconciler_settings import ACLS, CONFIGS
+from directory.namespace.command import UpdateEntry
+from directory.namespace.entry import Directory, Kind, Topic
+from directory.namespace.physical_names import refuse_protected
+from directory.namespace.snapshot import Snapshot
+from directory.namespace.traversal import locate_entry
+from directory.namespace.updatable_fields import ASPECTS
+from directory.store.base import Guard, KeyEquals, Put, Write
+from resolver.errors import (
+    AboveCeiling,
+    Absent,
+    EtagMismatch,
+    InvalidArgument,
+    InvalidNamespace,
+    KafkaRefused,
+    KafkaReplaced,
+    NotAuthoritative,
+    NotReady,
+    VanishGuard,
+)
+from resolver.path import Path
+
+__all__ = ["ArmingPlan", "ArmingResult", "ArmingService"]
+
+_log = logging.getLogger(__name__)
+
+_PLANS: Final = 16
+"""So many plans are remembered, to say what changed since one of them."""
+_PUSHED: Final = frozenset({CONFIGS, ACLS})
+"""The aspects that the elected reconciler makes so."""
+_BATCH: Final = 1_000
+_NAMED: Final = 3
+_ANSWER_SECONDS: Final = 1.0
+"""So much of a request's time is kept for its answer."""
+_LOOK_SECONDS: Final = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class ArmingPlan:
+    """What arming would do."""
+
+    plan: str
+    """Its name."""
+    calls: tuple[KafkaCall, ...]
+    entry: Directory | Topic
+    place: tuple[int, str] | None
+    """Of a topic."""
+    acls: AclPlan | None = None
+    """Of the aspect ``acls``."""
+    names: tuple[ArmedTopic, ...] = ()
+    """Of the aspect ``configs``: the topics that would be released by it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArmingResult:
+    """What arming did."""
+
+    calls_made: int
+    left: bool = False
+    """The elected server goes on with it."""
+    message: str = ""
+    """What did not go as planned."""
+
+
+class ArmingService:
+    """For any thread."""
+
+    def __init__(self, kafka_context: KafkaContext) -> None:
+        self._kafka_context = kafka_context
+        self._lock = threading.Lock()
+        self._plans: OrderedDict[str, ArmingPlan] = OrderedDict()
+
+    def plan(
+        self, path: Path, aspect: str, kind: Kind | None = None, *, takeover: bool = False
+    ) -> ArmingPlan:
+        """Returns the exact calls that arming an aspect at a path would make now; asks Kafka,
+        changes nothing. ``kind`` is that of the entry that is meant; None: the topic, where there
+        is one. ``takeover``, of ACLs: also those that close what is open to all.
+
+        Raises:
+            InvalidArgument: no such aspect.
+            Absent: no directory and no topic there.
+            AboveCeiling: the server's config does not allow it, or another cluster manages Kafka.
+            NotReady: what is inherited is not known.
+            LimitExceeded: there would be more ACLs than the server's config allows.
+            KafkaUnavailable, KafkaRefused, KafkaReplaced, VanishGuard
+        """
+        planned = self._plan(self._kafka_context.latest(), path, kind, aspect, takeover)
+        with self._lock:
+            self._plans[planned.plan] = planned
+            while len(self._plans) > _PLANS:
+                self._plans.popitem(last=False)
+        return planned
+
+    def arm(  # noqa: PLR0913 - a plan, and who asks for it
+        self,
+        path: Path,
+        aspect: str,
+        plan: str,
+        kind: Kind | None = None,
+        *,
+        takeover: bool = False,
+        principal: str = "",
+        request_id: str = "",
+        timeout_seconds: float = 10.0,
+        authorize: Callable[[Snapshot], Sequence[Guard]] = lambda _: (),
+    ) -> ArmingResult:
+        """Arms by a plan that was read; waits until its calls are made, as long as there is time.
+        ``authorize`` is asked on the snapshot that is committed on, as ``Writer.commit_command``
+        does.
+
+        Raises:
+            EtagMismatch: the plan would be another one by now; says what changed.
+            all that ``plan`` raises
+            StoreUnavailable
+        """
+        deadline = self._kafka_context.clock() + timeout_seconds
+        snapshot = self._kafka_context.latest()
+        entry, _ = self._found(snapshot, path, kind)
+        known = load_armed_record(snapshot, aspect, entry.entry_id)
+        basis = inherited_basis(snapshot, self._kafka_context.mount_at(snapshot))
+        same = known is not None and (known.plan, known.takeover) == (plan, takeover)
+        if aspect == CONFIGS and known is not None:
+            same = same and known.basis == basis  # else it released nothing that holds now
+        if known is not None and same and _is_aspect_managed(entry, aspect):
+            return self._wait_for(known, deadline)  # the same request, asked again
+        now = self._plan(snapshot, path, kind, aspect, takeover)
+        if now.plan != plan:
+            raise EtagMismatch(self._other(path, aspect, plan, now), path=path, etag=now.plan)
+        mark = ArmedRecord(
+            aspect=aspect,
+            entry_id=entry.entry_id,
+            place=now.place,
+            plan=plan,
+            calls=len(now.calls),
+            pending=aspect in _PUSHED,
+            basis=basis,
+            takeover=takeover,
+            physical_name=entry.physical_name if isinstance(entry, Topic) else "",
+        )
+        writes: list[Write] = [mark.to_put()]
+        if aspect == ACLS and snapshot.fact(ACL_BASIS) is None:
+            writes.append(Put(ACL_BASIS, mark.basis.encode()))
+        if aspect == CONFIGS:
+            self._keep_names(snapshot, entry.entry_id, now, principal)
+            writes.append(armed_plan(plan, basis, entry.entry_id))
+        rights = partial(self._authorize, path, now, authorize)
+        self._commit(
+            snapshot,
+            path,
+            now,
+            mark,
+            writes,
+            principal=principal,
+            request_id=request_id,
+            deadline=deadline,
+            authorize=rights,
+        )
+        _log.info(
+            "%s: %s armed %s at %s by plan %s, %d calls",
+            self._kafka_context.cluster, principal or "somebody", aspect, path, plan, mark.calls,
+        )  # fmt: skip
+        return self._wait_for(mark, deadline)
+
+    def _keep_names(
+        self, snapshot: Snapshot, entry_id: int, now: ArmingPlan, principal: str
+    ) -> None:
+        """Which topics the plan names: they may be too many for the transaction that arms, and are
+        released by that only.
+        """
+        names = [Released(one.place, one.topic.entry_id, one.topic.topic_id) for one in now.names]
+        commits = TopicCommits(
+            self._kafka_context.writer, self._kafka_context.limits, None, principal
+        )
+        known = self._kafka_context.latest()
+        writes = release_writes(snapshot, now.plan, entry_id, names)
+        # Whoever asks again, since the time was over, goes on where it ended.
+        commits.put_all([one for one in writes if known.fact(one.key) != one.value])
+
+    def _commit(  # noqa: PLR0913
+        self,
+        snapshot: Snapshot,
+        path: Path,
+        now: ArmingPlan,
+        mark: ArmedRecord,
+        writes: Sequence[Write],
+        *,
+        principal: str,
+        request_id: str,
+        deadline: float,
+        authorize: Callable[[Snapshot], Sequence[Guard]],
+    ) -> None:
+        field = f"policies.manage.{mark.aspect}"
+        kind = now.entry.kind
+        self._kafka_context.writer.commit_command(
+            UpdateEntry(path=path, kind=kind, changes=MappingProxyType({field: True})),
+            principal=principal,
+            request_id=request_id,
+            timeout_seconds=max(0.1, deadline - self._kafka_context.clock()),
+            extra_guards=(KeyEquals(mark.key, snapshot.fact(mark.key)),),
+            extra_writes=writes,
+            authorize=authorize,
+        )
+
+    def _authorize(
+        self,
+        path: Path,
+        now: ArmingPlan,
+        authorize: Callable[[Snapshot], Sequence[Guard]],
+        snapshot: Snapshot,
+    ) -> Sequence[Guard]:
+        """Returns what the caller may, on the snapshot that is committed on, of the entry of the
+        plan.
+
+        Raises:
+            EtagMismatch: another entry stands there by now.
+        """
+        guards = authorize(snapshot)
+        if self._found(snapshot, path, now.entry.kind)[0].entry_id != now.entry.entry_id:
+            raise EtagMismatch(
+                f"plan {now.plan} is about an entry that does not stand at {path} any more; "
+                f"nothing was changed",
+                path=path,
+            )
+        return guards
+
+    def _other(self, path: Path, aspect: str, plan: str, now: ArmingPlan) -> str:
+        """Returns what is said of a plan that is not the one of now."""
+        with self._lock:
+            before = self._plans.get(plan)
+        if before is None:
+            changed = f"it would make {len(now.calls)} calls now"
+        else:
+            changed = (
+                config_diff.describe_plan_difference(before.calls, now.calls)
+                or _named_otherwise(before, now)
+                or "its path, its aspect or --takeover was another, or one was armed there since"
+            )
+        return (
+            f"plan {plan} is outdated: {changed}; nothing was changed; review the new plan: "
+            f"kdir arm {path} --aspect {aspect}"
+        )
+
+    def _wait_for(self, mark: ArmedRecord, deadline: float) -> ArmingResult:
+        until = deadline - _ANSWER_SECONDS
+        while True:
+            found = load_armed_record(self._kafka_context.latest(), mark.aspect, mark.entry_id)
+            if found is None or found.plan != mark.plan:
+                return ArmingResult(0, message="armed anew by another plan meanwhile")
+            if not found.pending:
+                return ArmingResult(found.made, message=found.message)
+            if found.message or self._kafka_context.clock() >= until:
+                return ArmingResult(found.made, left=True, message=found.message)
+            self._kafka_context.sleep(_LOOK_SECONDS)
+
+    # -- the plan ------------------------------------------------------------------------------
+
+    def _plan(
+        self,
+        snapshot: Snapshot,
+        path: Path,
+        kind: Kind | None,
+        aspect: str,
+        takeover: bool,  # noqa: FBT001
+    ) -> ArmingPlan:
+        self._check(snapshot, aspect)
+        if takeover and aspect != ACLS:
+            raise InvalidArgument("takeover: is about acls, and no other aspect", field="takeover")
+        entry, place = self._found(snapshot, path, kind)
+        if aspect == ACLS:
+            return self._plan_acls(snapshot, path, entry, place, takeover)
+        if aspect == CONFIGS:
+            return self._plan_configs(snapshot, path, entry, place)
+        # Kafka is asked for topics to be made or deleted when somebody asks for it, by path:
+        # nothing waits there that arming could set off.
+        return ArmingPlan(config_diff.plan_hash(path, _about(entry, aspect), ()), (), entry, place)
+
+    def _plan_configs(
+        self,
+        snapshot: Snapshot,
+        path: Path,
+        entry: Directory | Topic,
+        place: tuple[int, str] | None,
+    ) -> ArmingPlan:
+        subjects = self._subjects(snapshot, entry, place)
+        calls = self._calls(snapshot, subjects)
+        names = tuple(one for one in subjects if not one.released and one.topic.topic_id)
+        # The same calls may be needed again later, or the same ones name other topics: that is
+        # another plan then.
+        known = load_armed_record(snapshot, CONFIGS, entry.entry_id)
+        after = "" if known is None else known.plan
+        about = f"{_about(entry, CONFIGS)}, of: {_digest(names)}, after: {after}"
+        return ArmingPlan(
+            config_diff.plan_hash(path, about, calls), calls, entry, place, names=names
+        )
+
+    def _plan_acls(
+        self,
+        snapshot: Snapshot,
+        path: Path,
+        entry: Directory | Topic,
+        place: tuple[int, str] | None,
+        takeover: bool,  # noqa: FBT001
+    ) -> ArmingPlan:
+        settings = self._kafka_context.settings
+        most = settings.grants_max_age_seconds
+        with self._asking(snapshot) as admin:
+            found = plan_acls(
+                admin,
+                snapshot,
+                self._kafka_context.mount_at(snapshot),
+                ArmedEntry(entry.entry_id) if place is None else ArmedEntry(*place),
+                entry.entry_id,
+                takeover=takeover,
+                expired=most is not None and self._kafka_context.unconfirmed_seconds() > most,
+                limit=settings.acl_limit,
+            )
+        # The same calls may be needed again later: that is another plan then.
+        known = load_armed_record(snapshot, ACLS, entry.entry_id)
+        after = "" if known is None else known.plan
+        about = f"{_about(entry, ACLS)}, takeover: {takeover}, after: {after}"
+        plan = config_diff.plan_hash(path, about, found.calls)
+        return ArmingPlan(plan, found.calls, entry, place, found)
+
+    def _check(self, snapshot: Snapshot, aspect: str) -> None:
+        if aspect not in ASPECTS:
+            raise InvalidArgument(
+                f"aspect: found {aspect!r}; expected one of {', '.join(ASPECTS)}",
+                field="aspect",
+            )
+        if aspect not in self._kafka_context.settings.ceiling:
+            raise AboveCeiling(
+                f"the config of cluster {self._kafka_context.cluster} does not allow kdir to "
+                "change "
+                f'{aspect} in Kafka; [kafka] ceiling = ["{aspect}"] would',
+                ceiling=" ".join(sorted(self._kafka_context.settings.ceiling)) or "observe",
+            )
+        if message := why_inherited_missing(
+            snapshot, has_parent=self._kafka_context.settings.has_parent
+        ):
+            raise NotReady(message)
+        held = PinAndStop.load(snapshot)
+        if held.stop is not None:
+            raise (KafkaReplaced if held.stop.kafka_id else VanishGuard)(held.stop.text)
+        if not held.pinned:
+            raise NotReady("Kafka was not looked at yet")
+        if message := self._kafka_context.unmanaged():
+            raise AboveCeiling(message)  # it does not end by asking again
+        if held.unmanaged:
+            raise NotReady(NOT_ON_RECORD)
+
+    def _found(
+        self, snapshot: Snapshot, path: Path, kind: Kind | None
+    ) -> tuple[Directory | Topic, tuple[int, str] | None]:
+        """Returns the entry that is meant, a topic first, and of a topic its place.
+
+        Raises:
+            Absent: there is none, or it is a link or a mount.
+            InvalidPhysicalName: it is an internal topic's.
+        """
+        try:
+            found = locate_entry(snapshot, self._kafka_context.mount_at(snapshot), path, kind)
+        except (InvalidNamespace, NotAuthoritative):  # the path leads through a link or a mount
+            raise _nothing_to_arm(path) from None
+        match found.entry:
+            case Directory() as directory:
+                return directory, None
+            case Topic() as topic:
+                refuse_protected(topic.physical_name)
+                return topic, (found.parent_id, found.name)
+            case _:
+                raise _nothing_to_arm(path)
+
+    def _subjects(
+        self, snapshot: Snapshot, entry: Directory | Topic, place: tuple[int, str] | None
+    ) -> list[ArmedTopic]:
+        """Returns the topics that a plan is about, by path."""
+        mount, above = (
+            self._kafka_context.mount_at(snapshot),
+            parent_state.inherited_policies(snapshot),
+        )
+        assume = entry.entry_id
+        subjects: list[ArmedTopic]
+        if place is None:
+            subjects = list(config_diff.armed_topics(snapshot, mount, above, assume, assume))
+        else:
+            one = config_diff.subject_at(snapshot, mount, above, place, assume)
+            subjects = [] if one is None else [one]
+        return sorted(subjects, key=lambda one: one.path)
+
+    def _calls(self, snapshot: Snapshot, subjects: Sequence[ArmedTopic]) -> tuple[KafkaCall, ...]:
+        """Returns what follows for them once the plan is armed: nothing waits then."""
+        found = self._observe_topics(snapshot, subjects)
+        rules, room = (
+            ConfigDiffOptions(mend=True, repeated=True),
+            PartitionQuota(snapshot, self._kafka_context.mount_at(snapshot)),
+        )
+        calls: list[KafkaCall] = []
+        for subject in subjects:
+            have = found.get(subject.topic.physical_name)
+            if have is None:
+                continue
+            try:
+                pushed = load_applied_topic(snapshot, subject.topic.entry_id)
+            except ValueError:
+                continue
+            released = replace(subject, released=True)
+            calls += room.allowed_calls(
+                subject, config_diff.diff_configs(released, have, pushed, rules).calls
+            )
+        return tuple(calls)
+
+    def _observe_topics(
+        self, snapshot: Snapshot, subjects: Sequence[ArmedTopic]
+    ) -> Mapping[str, ObservedConfig]:
+        """Returns those topics as Kafka has them now, where it has the very ones."""
+        found: dict[str, ObservedConfig] = {}
+        with self._asking(snapshot) as admin:
+            for start in range(0, len(subjects), _BATCH):
+                batch = subjects[start : start + _BATCH]
+                names = [one.topic.physical_name for one in batch]
+                shown, configs = admin.describe(names), admin.configs(names)
+                for one in batch:
+                    name = one.topic.physical_name
+                    seen, have = shown.get(name), configs.get(name)
+                    if isinstance(have, Rejected):
+                        raise KafkaRefused(f"configs of topic {name}: {have.message}")
+                    same = isinstance(seen, KafkaTopic) and seen.topic_id == one.topic.topic_id
+                    if isinstance(seen, KafkaTopic) and same and seen.topic_id and have is not None:
+                        found[name] = ObservedConfig(have, seen.partitions)
+        return found
+
+    @contextmanager
+    def _asking(self, snapshot: Snapshot) -> Iterator[KafkaAdmin]:
+        """A connection to the very Kafka that is pinned."""
+        pinned = PinAndStop.load(snapshot).pinned
+        with closing(self._kafka_context.admin()) as admin:
+            seen_id = admin.cluster_id()
+            if seen_id != pinned:
+                raise KafkaReplaced(
+                    f"another Kafka cluster answers: {seen_id}; this directory belongs to {pinned}",
+                    pinned=pinned,
+                    seen=seen_id,
+                )
+            yield admin
+
+
+def _about(entry: Directory | Topic, aspect: str) -> str:
+    """Returns what a plan is about: a topic's is none of the directory's beside it, whatever it
+    calls.
+    """
+    return f"{aspect} of {entry.kind.name.lower()} {entry.entry_id:x}"
+
+
+def _nothing_to_arm(path: Path) -> Absent:
+    return Absent(f"{path} is no directory and no topic of this cluster", path=path)
+
+
+def _digest(names: Sequence[ArmedTopic]) -> str:
+    """Of the topics that a plan names, whatever their paths."""
+    ids = sorted((one.topic.entry_id, one.topic.topic_id) for one in names)
+    text = b"".join(b"%x %b\n" % (entry_id, topic_id.hex().encode()) for entry_id, topic_id in ids)
+    return hashlib.sha256(text).hexdigest()
+
+
+def _named_otherwise(before: ArmingPlan, now: ArmingPlan) -> str:
+    """Returns how two plans differ in the topics that they name, for people; empty = in nothing."""
+    was, is_now = ({one.topic.physical_name for one in plan.names} for plan in (before, now))
+    message = [f"{name} came" for name in sorted(is_now - was)]
+    message += [f"{name} went" for name in sorted(was - is_now)]
+    if not message and _digest(before.names) != _digest(now.names):
+        message = ["a topic was replaced by another one of its name"]
+    more = f", and {len(message) - _NAMED} more" if len(message) > _NAMED else ""
+    return ", ".join(message[:_NAMED]) + more
+
+
+def _is_aspect_managed(entry: Directory | Topic, aspect: str) -> bool:
+    return entry.policies.manage.get(aspect, False)

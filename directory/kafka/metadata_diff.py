@@ -1,0 +1,294 @@
+"""What to do when Kafka shows one thing and the tree records another; pure.
+
+``diff_metadata`` says what to adopt, to record, to create and to delete, or why everything stops.
+Refuses to do any of it, and to look anything up.
+"""
+
+from __future__ import annotations
+
+from base64 import urlsafe_b64encode
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from directory.kafka.admin_contract import KafkaMetadata, KafkaTopic
+from directory.kafka.applying.desired_configs import DesiredTopicConfig
+from directory.namespace.command import TopicObservation
+from directory.namespace.entry import Provision, Topic
+from directory.namespace.topic_configs import same_value
+from resolver.path import Path
+
+__all__ = [
+    "DEFAULT",
+    "VANISH_FLOOR",
+    "VANISH_PERCENT",
+    "Difference",
+    "MetadataDiff",
+    "RecordedTopic",
+    "StopReason",
+    "config_news",
+    "diff_metadata",
+    "differences",
+    "exceeds_vanish_guard",
+    "show_id",
+]
+
+VANISH_PERCENT: Final = 5
+"""More than this share of a cluster's topics gone or changed at once stops all."""
+VANISH_FLOOR: Final = 3
+"""But never fewer topics than this: one of ten, or two of two, is an operator at work."""
+DEFAULT: Final = "(default)"
+"""Shown for a config that is not set on the topic itself."""
+_NAMED: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedTopic:
+    """A topic of the tree, with its path."""
+
+    path: Path
+    topic: Topic
+    desired_config: DesiredTopicConfig | None = None
+    """What holds for it where kdir changes configs in Kafka; None: only its own settings count."""
+
+
+@dataclass(frozen=True, slots=True)
+class StopReason:
+    """Nothing is done until this is acknowledged, word for word."""
+
+    text: str
+    gone: int
+    """So many topics vanished or changed; an acknowledgement covers no more."""
+    kafka_id: str = ""
+    """Another Kafka's id, which an acknowledgement pins."""
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataDiff:
+    """What follows. With ``stop`` set, all else is empty."""
+
+    stop: StopReason | None = None
+    pin: str = ""
+    """Kafka's id to pin, at the first meeting."""
+    adopt: tuple[KafkaTopic, ...] = ()
+    """Kafka shows them and no entry has them; the mapping says where they go."""
+    news: tuple[TopicObservation, ...] = ()
+    create: tuple[RecordedTopic, ...] = ()
+    gone: int = 0
+    """Topics that were there at the last look, and are not now, or are others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One setting of a topic that is not in Kafka as it is wished."""
+
+    field: str
+    """``partitions``, ``replication_factor`` or ``config[<name>]``."""
+    wanted: str
+    found: str
+
+
+def diff_metadata(
+    recorded: Iterable[RecordedTopic],
+    survey: KafkaMetadata,
+    *,
+    pinned: str = "",
+    acknowledged: int = 0,
+    under_way: Callable[[RecordedTopic], bool] = lambda _: False,
+) -> MetadataDiff:
+    """Compares the topics of the tree with those of Kafka.
+
+    Args:
+        recorded: every topic at or below the mount point, in any order. It must have been read
+            *before* the survey was made: what is created meanwhile is then never taken for gone.
+        survey: what Kafka shows.
+        pinned: Kafka's own id that this directory belongs to; empty = none yet.
+        acknowledged: so many topics may be gone now without stopping anything.
+        under_way: of a topic that is being pushed to Kafka, what differs is not counted yet.
+    """
+    if pinned and survey.cluster_id != pinned:
+        return MetadataDiff(stop=_another_kafka(recorded, survey, pinned))
+    names: set[str] = set()
+    news: list[TopicObservation] = []
+    create: list[RecordedTopic] = []
+    gone: list[str] = []
+    present = 0
+    for one in recorded:
+        topic = one.topic
+        names.add(topic.physical_name)
+        match topic.provision:
+            case Provision.PENDING:
+                create.append(one)
+            case Provision.ACTIVE | Provision.MISSING | Provision.REPLACED:
+                if topic.physical_name in survey.unsettled:
+                    continue  # neither there nor gone, for the guard neither: a later look decides
+                seen = survey.topics.get(topic.physical_name)
+                if topic.provision is Provision.ACTIVE:
+                    present += 1
+                    if _is_gone(topic, seen):
+                        gone.append(topic.physical_name)
+                if (learnt := _news(one, seen, under_way)) is not None:
+                    news.append(learnt)
+            case Provision.FAILED | Provision.DETACHED | Provision.DELETING:
+                pass
+    if exceeds_vanish_guard(len(gone), present) and len(gone) > acknowledged:
+        return MetadataDiff(stop=_vanished_stop(gone, present), gone=len(gone))
+    adopt = (
+        seen
+        for name, seen in survey.topics.items()
+        # Without a partition it is only half made: the next sweep sees it whole.
+        if name not in names and not seen.internal and seen.partitions
+    )
+    return MetadataDiff(
+        pin="" if pinned else survey.cluster_id,
+        adopt=tuple(adopt),
+        news=tuple(news),
+        create=tuple(create),
+        gone=len(gone),
+    )
+
+
+def exceeds_vanish_guard(gone: int, present: int) -> bool:
+    """True if so many of the topics that were there are too many to be gone at once."""
+    return gone >= VANISH_FLOOR and gone * 100 > present * VANISH_PERCENT
+
+
+def differences(
+    topic: Topic, seen: KafkaTopic | None = None, desired_config: DesiredTopicConfig | None = None
+) -> tuple[Difference, ...]:
+    """Returns where Kafka has a topic otherwise than it is wished, in order of field.
+
+    ``seen`` None: compare with what was last recorded of it. ``desired_config`` None: its own
+    policies are all that is wished of it.
+    """
+    partitions = seen.partitions if seen and seen.partitions else topic.partitions
+    replicas = seen.replication_factor if seen and seen.partitions else topic.replication_factor
+    own = topic.policies
+    found = [
+        Difference(
+            f"config[{name}]", _format_value(value), _format_value(topic.observed_config.get(name))
+        )
+        for name, value in sorted(
+            (desired_config.configs if desired_config else own.topic_config).items()
+        )
+        if not same_value(name, topic.observed_config.get(name), value)
+    ]
+    # Partitions of a topic only ever grow, so more on record than Kafka has is a wish, and of an
+    # inherited number only that there be as many.
+    least = max(topic.partitions, partitions, desired_config.partitions if desired_config else 0)
+    desired = own.partitions or least
+    if desired != partitions:
+        found.append(Difference("partitions", str(desired), str(partitions)))
+    if own.replication_factor and own.replication_factor != replicas:
+        found.append(Difference("replication_factor", str(own.replication_factor), str(replicas)))
+    return tuple(found)
+
+
+def config_news(one: RecordedTopic, observed: Mapping[str, str]) -> TopicObservation | None:
+    """Returns what to record once a topic's configs were read; None = all is on record."""
+    topic = one.topic
+    if dict(topic.observed_config) == dict(observed):
+        return None
+    drift = len(
+        differences(replace(topic, observed_config=observed), desired_config=one.desired_config)
+    )
+    return TopicObservation(
+        path=one.path, entry_id=topic.entry_id, observed_config=observed, drift_count=drift
+    )
+
+
+def show_id(topic_id: bytes) -> str:
+    """A topic id as Kafka's own tools print it."""
+    return urlsafe_b64encode(topic_id).decode().rstrip("=") or "unknown"
+
+
+def _format_value(value: str | None) -> str:
+    return DEFAULT if value is None else value
+
+
+def _is_other(topic: Topic, seen: KafkaTopic) -> bool:
+    return bool(topic.topic_id and seen.topic_id and topic.topic_id != seen.topic_id)
+
+
+def _is_gone(topic: Topic, seen: KafkaTopic | None) -> bool:
+    return seen is None or _is_other(topic, seen)
+
+
+def _news(
+    one: RecordedTopic, seen: KafkaTopic | None, under_way: Callable[[RecordedTopic], bool]
+) -> TopicObservation | None:
+    """Returns what to record of a topic that is, or was, in Kafka; None = all is on record."""
+    topic = one.topic
+    if seen is None:
+        if topic.provision is Provision.MISSING:
+            return None
+        return TopicObservation(
+            path=one.path,
+            entry_id=topic.entry_id,
+            provision=Provision.MISSING,
+            provision_message="Kafka no longer shows this topic",
+        )
+    if _is_other(topic, seen):
+        message = (
+            f"Kafka shows this name with another topic id: {show_id(seen.topic_id)}, recorded is "
+            f"{show_id(topic.topic_id)}"
+        )
+        if topic.provision is Provision.REPLACED and topic.provision_message == message:
+            return None
+        return TopicObservation(
+            path=one.path,
+            entry_id=topic.entry_id,
+            provision=Provision.REPLACED,
+            provision_message=message,
+        )
+    return _news_of_same(one, seen, under_way)
+
+
+def _news_of_same(
+    one: RecordedTopic, seen: KafkaTopic, under_way: Callable[[RecordedTopic], bool]
+) -> TopicObservation | None:
+    topic = one.topic
+    back = topic.provision is not Provision.ACTIVE
+    changes: dict[str, object] = {}
+    if back:
+        changes |= {"provision": Provision.ACTIVE, "provision_message": ""}
+    if seen.topic_id and not topic.topic_id:
+        changes["topic_id"] = seen.topic_id
+    if seen.partitions > topic.partitions:
+        changes["partitions"] = seen.partitions
+    if seen.partitions and seen.replication_factor != topic.replication_factor:
+        changes["replication_factor"] = seen.replication_factor
+    drift = len(differences(topic, seen, one.desired_config))
+    if drift != topic.drift_count and not under_way(one):
+        changes["drift_count"] = drift
+    if not changes:
+        return None
+    return TopicObservation(path=one.path, entry_id=topic.entry_id, **changes)  # type: ignore[arg-type]
+
+
+def _vanished_stop(gone: list[str], present: int) -> StopReason:
+    return StopReason(
+        f"{len(gone)} of {present} topics vanished from Kafka or changed their topic id at once: "
+        f"{_some(gone)}; nothing is done until this is acknowledged",
+        gone=len(gone),
+    )
+
+
+def _another_kafka(
+    recorded: Iterable[RecordedTopic], survey: KafkaMetadata, pinned: str
+) -> StopReason:
+    known = [one.topic for one in recorded if one.topic.provision is Provision.ACTIVE]
+    gone = sum(_is_gone(topic, survey.topics.get(topic.physical_name)) for topic in known)
+    return StopReason(
+        f"another Kafka cluster answers: {survey.cluster_id}, this directory belongs to {pinned}; "
+        f"{gone} of {len(known)} topics are not there; nothing is done until the right one is back "
+        f"or this one is acknowledged",
+        gone=gone,
+        kafka_id=survey.cluster_id,
+    )
+
+
+def _some(names: Iterable[str]) -> str:
+    ordered = sorted(names)
+    shown = ", ".join(ordered[:_NAMED])
+    return f"{shown}, …" if len(ordered) > _NAMED else shown

@@ -1,0 +1,235 @@
+"""Adoption mapping: where a topic that Kafka already has is put below the mount, and why.
+
+Pure. Refuses to put anything anywhere: ``plan_adoption`` only says what would happen, and
+``AdoptTopics`` (``directory/namespace/plan.py``) does it.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from directory.namespace import physical_names
+from directory.namespace.command import ObservedTopic
+from directory.namespace.placement_set import DETACHED_REASON, PlacementSet, is_detached
+from directory.namespace.snapshot import LocatedTopic, Snapshot
+from resolver.errors import InvalidArgument, InvalidPath
+from resolver.glob import Glob
+from resolver.path import ROOT, Path, check_segment, is_system
+
+__all__ = [
+    "Adoption",
+    "AdoptionAction",
+    "MappingRule",
+    "Placement",
+    "map_physical_name",
+    "plan_adoption",
+    "split_on",
+]
+
+
+class AdoptionAction(enum.Enum):
+    """What adoption does with a topic (``kdir.v1.Adoption.action``)."""
+
+    ADOPT = "adopt"
+    KEEP = "keep"
+    MOVE = "move"
+    FLAT = "flat"
+    COLLIDES = "collides"
+    IGNORE = "ignore"
+    DETACHED = "detached"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MappingRule:
+    """One rule; the first that matches a physical name decides (``kdir.v1.MappingRule``)."""
+
+    match: Glob
+    """Matched against the whole physical name."""
+    split_on: str = ""
+    """Split what is left of the name at this; empty = it stays one segment."""
+    into: tuple[str, ...] = ()
+    """The directory below the mount to put it in."""
+    strip_prefix: str = ""
+    """Taken from the front of the name before splitting; a name that lacks it is left whole."""
+    ignore: bool = False
+    """Leave such topics out altogether."""
+
+    @classmethod
+    def from_fields(
+        cls,
+        match: str,
+        *,
+        split_on: str = "",
+        into: str = "",
+        strip_prefix: str = "",
+        ignore: bool = False,
+    ) -> MappingRule:
+        """A rule as people write it; ``into`` is a relative path such as ``search/logs``.
+
+        Raises:
+            InvalidArgument: naming the field and what would be right.
+        """
+        if not match:
+            raise InvalidArgument("rule: match is empty; expected a glob such as '*'")
+        try:
+            segments = tuple(into.strip("/").split("/")) if into.strip("/") else ()
+            for position, segment in enumerate(segments, start=1):
+                check_segment(segment, position)
+        except InvalidPath as reason:
+            raise InvalidArgument(
+                f"rule for {match!r}: into is {into!r}: {reason.message}; expected a "
+                f"relative path such "
+                f"as 'search/logs'",
+                field="into",
+            ) from reason
+        if any(is_system(segment) for segment in segments):
+            raise InvalidArgument(
+                f"rule for {match!r}: into is {into!r}: names that begin with '__' are the "
+                f"system's",
+                field="into",
+            )
+        return cls(
+            match=Glob.parse(match),
+            split_on=split_on,
+            into=segments,
+            strip_prefix=strip_prefix,
+            ignore=ignore,
+        )
+
+
+def split_on(separator: str) -> tuple[MappingRule, ...]:
+    """Returns the rules that ``[kafka] split_on`` stands for: every name, split; empty = all stay
+    flat.
+    """
+    return (MappingRule.from_fields("*", split_on=separator),) if separator else ()
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where the rules put one name."""
+
+    segments: tuple[str, ...]
+    """Below the mount; empty where it is left out."""
+    rule: int
+    """The number of the rule that took it, from 1; 0 = none did."""
+    reason: str = ""
+    """Why it stays flat, or is left out; empty where the rule was followed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Adoption:
+    """What adoption does, or would do, with one topic."""
+
+    observed: ObservedTopic
+    action: AdoptionAction
+    segments: tuple[str, ...]
+    """Where it is, or would be, below the mount; empty where it is left out."""
+    rule: int
+    message: str = ""
+
+    @property
+    def is_new(self) -> bool:
+        """Whether the topic gets an entry by this."""
+        return self.action in {AdoptionAction.ADOPT, AdoptionAction.FLAT, AdoptionAction.COLLIDES}
+
+
+def map_physical_name(rules: Sequence[MappingRule], physical_name: str) -> Placement:
+    """Returns where the first rule that matches puts a topic below the mount.
+
+    A name that would not make a path (``a..b``, ``.a``, ``a.``, ``a.__b``) stays flat, whole, at
+    the mount root. Kafka's and other systems' own topics have no place.
+    """
+    if physical_names.is_internal(physical_name):
+        return Placement((), 0, "it is a system's own topic")
+    for number, rule in enumerate(rules, start=1):
+        if not rule.match.matches_segment(physical_name):
+            continue
+        if rule.ignore:
+            return Placement((), number, f"rule {number} leaves it out")
+        rest = physical_name.removeprefix(rule.strip_prefix)
+        parts = tuple(rest.split(rule.split_on)) if rule.split_on else (rest,)
+        if (reason := _why_flat(parts, rule)) is not None:
+            return Placement((physical_name,), number, reason)
+        return Placement((*rule.into, *parts), number)
+    return Placement((physical_name,), 0, "no rule takes it")
+
+
+def _why_flat(parts: Sequence[str], rule: MappingRule) -> str | None:
+    for part in parts:
+        if not part:
+            why = f"split on {rule.split_on!r} it" if rule.split_on else "without its prefix it"
+            return f"{why} would have an empty segment"
+        if is_system(part):
+            return f"segment {part!r} would be a system's: such begin with '__'"
+        try:
+            check_segment(part)
+        except InvalidPath as reason:
+            return reason.message
+    return None
+
+
+def plan_adoption(
+    rules: Sequence[MappingRule],
+    observed: Iterable[ObservedTopic],
+    snapshot: Snapshot,
+    *,
+    mount: Path = ROOT,
+    remap_adopted: bool = False,
+) -> list[Adoption]:
+    """Returns what adoption by these rules would do with each topic, by physical name.
+
+    ``remap_adopted``: topics that were adopted before move where the rules put them now; others
+    that are known are kept where they are.
+    """
+    places = PlacementSet(snapshot, mount)
+    return [
+        _adoption(
+            one, map_physical_name(rules, one.physical_name), places, remap_adopted=remap_adopted
+        )
+        for one in sorted(observed, key=lambda topic: topic.physical_name)
+    ]
+
+
+def _adoption(
+    observed: ObservedTopic,
+    placement: Placement,
+    places: PlacementSet,
+    *,
+    remap_adopted: bool,
+) -> Adoption:
+    name, rule = observed.physical_name, placement.rule
+    known = places.snapshot.locate(name)
+    if known is not None:
+        return _known(observed, known, placement, places, remap_adopted=remap_adopted)
+    if not placement.segments:
+        return Adoption(observed, AdoptionAction.IGNORE, (), rule, placement.reason)
+    if is_detached(places.snapshot, observed):
+        return Adoption(observed, AdoptionAction.DETACHED, (), rule, DETACHED_REASON)
+    segments, reason = places.assign_path(placement.segments, name)
+    if reason:
+        action = AdoptionAction.COLLIDES if segments else AdoptionAction.IGNORE
+        return Adoption(observed, action, segments, rule, reason)
+    action = AdoptionAction.FLAT if placement.reason else AdoptionAction.ADOPT
+    return Adoption(observed, action, segments, rule, placement.reason)
+
+
+def _known(
+    observed: ObservedTopic,
+    known: LocatedTopic,
+    placement: Placement,
+    places: PlacementSet,
+    *,
+    remap_adopted: bool,
+) -> Adoption:
+    rule, here = placement.rule, known.relative
+    if here is None:
+        return Adoption(observed, AdoptionAction.IGNORE, (), rule, "it is being removed")
+    if not remap_adopted or not known.topic.adopted or placement.segments in {(), here}:
+        return Adoption(observed, AdoptionAction.KEEP, here, rule)
+    reason = places.why_blocked(placement.segments)
+    if reason is not None:
+        return Adoption(observed, AdoptionAction.KEEP, here, rule, f"it cannot be moved: {reason}")
+    places.mark_occupied(placement.segments)
+    return Adoption(observed, AdoptionAction.MOVE, placement.segments, rule, placement.reason)

@@ -1,0 +1,200 @@
+"""Effective policies: own value or the nearest ancestor's, maps key by key; refuses to store any.
+
+What comes from above the mount is handed in as one more, outermost level (KIP-37).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields, replace
+from operator import attrgetter
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from directory.namespace.entry import NO_POLICIES, Policies, Stamp
+
+if TYPE_CHECKING:
+    from directory.namespace.snapshot import Snapshot
+    from resolver.path import Path
+
+__all__ = [
+    "ExplainedValue",
+    "LevelOrigin",
+    "PolicyLevel",
+    "effective",
+    "explain",
+    "inherit",
+    "levels_of",
+    "path_levels",
+    "set_fields",
+    "stamp_changed_fields",
+    "without_cleared_keys",
+]
+
+_FIELDS: Final = tuple(one.name for one in fields(Policies) if one.name != "stamps")
+_values_of: Final = attrgetter(*_FIELDS)
+_MAPS: Final = frozenset(
+    {"topic_config", "producer_defaults", "consumer_defaults", "tags", "manage"}
+)
+
+
+def inherit(outer: Policies, inner: Policies) -> Policies:
+    """Returns what holds where ``inner`` is set below ``outer``. A key that is cleared (``None``)
+    stays so until something nearer sets it.
+    """
+    if inner == NO_POLICIES:
+        return outer
+    if outer == NO_POLICIES:
+        return inner
+    values: dict[str, Any] = {}
+    for name in _FIELDS:
+        near, far = getattr(inner, name), getattr(outer, name)
+        if name in _MAPS:
+            values[name] = MappingProxyType({**far, **near}) if near else far
+        else:
+            values[name] = far if near is None else near
+    return Policies(**values)
+
+
+def set_fields(policies: Policies) -> dict[str, object]:
+    """Returns what is set, by field: ``owner``, or with the key of a map
+    ``topic_config[retention.ms]``. A cleared key is set to ``None``.
+    """
+    found: dict[str, object] = {}
+    for name, value in zip(_FIELDS, _values_of(policies), strict=True):
+        if value is None:
+            continue
+        if name not in _MAPS:
+            found[name] = value
+        elif value:
+            for key, one in value.items():
+                found[f"{name}[{key}]"] = one
+    return found
+
+
+def stamp_changed_fields(after: Policies, before: Policies, stamp: Stamp) -> Policies:
+    """With who set each field: ``stamp`` for those that differ from before, and for the others what
+    was known, if it was.
+    """
+    if after == NO_POLICIES:
+        return after
+    old, now = set_fields(before), set_fields(after)
+    same = {name for name, value in now.items() if name in old and old[name] == value}
+    stamps = {
+        name: stamp if name not in same else before.stamps[name]
+        for name in now
+        if name not in same or name in before.stamps
+    }
+    return after if stamps == after.stamps else replace(after, stamps=MappingProxyType(stamps))
+
+
+def effective(levels: Iterable[Policies]) -> Policies:
+    """Returns what holds at the last of the levels, outermost first; cleared keys are gone."""
+    each = [level for level in levels if level is not NO_POLICIES]
+    if len(each) < 2:
+        return without_cleared_keys(each[0]) if each else NO_POLICIES
+    # As ``inherit`` level by level would, field by field: all of a path in one go.
+    found: dict[str, Any] = {}
+    for name, values in zip(_FIELDS, zip(*map(_values_of, each), strict=True), strict=True):
+        if name in _MAPS:
+            merged: dict[str, Any] = {}
+            for near in values:
+                if near:
+                    merged.update(near)
+            if merged:
+                found[name] = MappingProxyType({k: v for k, v in merged.items() if v is not None})
+        else:
+            found[name] = next((value for value in reversed(values) if value is not None), None)
+    return Policies(**found)
+
+
+def without_cleared_keys(policies: Policies) -> Policies:
+    """Without the keys that are cleared: what an answer shows."""
+    changed: dict[str, Mapping[str, Any]] = {}
+    for name in _MAPS:
+        values = getattr(policies, name)
+        if any(value is None for value in values.values()):
+            changed[name] = MappingProxyType({k: v for k, v in values.items() if v is not None})
+    if not changed:
+        return policies
+    return Policies(**{name: changed.get(name, getattr(policies, name)) for name in _FIELDS})
+
+
+class PolicyLevel(NamedTuple):
+    """What one entry sets; ``path`` is where it is, canonical."""
+
+    path: str
+    policies: Policies
+
+
+class LevelOrigin(NamedTuple):
+    """A value that a level sets."""
+
+    value: object
+    path: str
+    stamp: Stamp | None
+    """Who set it; None where that is not known."""
+
+
+class ExplainedValue(NamedTuple):
+    """One effective value: who says so, and whom that overrides, nearest first."""
+
+    field: str
+    """As in ``set_fields``."""
+    origin: LevelOrigin
+    overrides: tuple[LevelOrigin, ...]
+
+
+def explain(levels: Sequence[PolicyLevel]) -> tuple[ExplainedValue, ...]:
+    """Returns each effective value of the last of the levels, outermost first, by field. A key that
+    was cleared has none, and overrides what lies beyond it for those who set it again.
+    """
+    found: dict[str, list[LevelOrigin]] = {}
+    for path, policies in reversed(levels):
+        stamp_of = policies.stamps.get
+        for name, value in set_fields(policies).items():
+            origin = LevelOrigin(value, path, stamp_of(name))
+            origins = found.get(name)
+            if origins is None:
+                found[name] = [origin]
+            else:
+                origins.append(origin)
+    return tuple(
+        ExplainedValue(name, origins[0], tuple(one for one in origins[1:] if one.value is not None))
+        for name, origins in sorted(found.items())
+        if origins[0].value is not None
+    )
+
+
+def path_levels(snapshot: Snapshot, mount: Path, directory_id: int) -> list[PolicyLevel]:
+    """Returns the levels of a directory and of those above it within the mount, outermost first;
+    only those that set something.
+    """
+    levels: list[PolicyLevel] = []
+    path = snapshot.path_of(directory_id)
+    if path is None:
+        return levels
+    here = str(mount.join(path))
+    node = snapshot.node(directory_id)
+    while node is not None:
+        policies = node.directory.policies
+        if policies is not NO_POLICIES and policies != NO_POLICIES:
+            levels.append(PolicyLevel(here, policies))
+        here = here.rpartition("/")[0] or "/"
+        node = snapshot.node(node.parent_id) if node.parent_id else None
+    levels.reverse()
+    return levels
+
+
+def levels_of(snapshot: Snapshot, directory_id: int) -> list[Policies]:
+    """Returns the policies of a directory and of those above it within the mount, outermost first;
+    only levels that set something.
+    """
+    levels: list[Policies] = []
+    node = snapshot.node(directory_id)
+    while node is not None:
+        if node.directory.policies is not NO_POLICIES and node.directory.policies != NO_POLICIES:
+            levels.append(node.directory.policies)
+        node = snapshot.node(node.parent_id) if node.parent_id else None
+    levels.reverse()
+    return levels

@@ -1,0 +1,172 @@
+"""Whose store this is, and which life of it, as kept in one key that every transaction compares.
+
+Refuses to do I/O. A life's revisions are etcd's plus an offset of its own: an etcd that was
+restored counts up again to revisions that clients have seen, and no guard or token of before may be
+mistaken for one of now (decision 0009).
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from dataclasses import dataclass, replace
+from typing import Any, Final, Self
+
+from directory.store.base import FILLED_FROM, Identity, IncompatibleStore
+
+__all__ = ["SCHEMA_VERSION", "Incarnation"]
+
+SCHEMA_VERSION: Final = 1
+_BASE32: Final = "abcdefghijklmnopqrstuvwxyz234567"  # RFC 4648, lower case
+_INCARNATION_STEP: Final = 1_000_000_000
+"""A new life's revisions begin so far above those known of the one before; what was lost with a
+restore need not be known, and etcd's revisions count the changes of all its users."""
+
+
+def _random(length: int) -> str:
+    return "".join(secrets.choice(_BASE32) for _ in range(length))
+
+
+@dataclass(frozen=True, slots=True)
+class Incarnation:
+    """One life of a store. ``stored`` is exactly what stands in etcd."""
+
+    identity: Identity
+    etcd_cluster: int
+    """etcd's own id of the cluster that this life is in: another one has been restored, or moved.
+    """
+    offset: int
+    """A revision of the store is etcd's and this."""
+    begins: int
+    """Revisions of the store below this are of lives before."""
+    stored: bytes = b""
+
+    @classmethod
+    def first(cls, cluster: str, cluster_id: str | None, etcd_cluster: int) -> Incarnation:
+        """Of a new store; without an id it gets a random one."""
+        identity = Identity(
+            store_id=_random(16),
+            cluster_id=cluster_id or f"kc-{_random(10)}",
+            cluster=cluster,
+            incarnation=_random(16),
+            schema_version=SCHEMA_VERSION,
+        )
+        return _written(cls(identity, etcd_cluster, 0, 0))
+
+    @classmethod
+    def read(cls, stored: bytes) -> Self:
+        """Returns what stands in etcd.
+
+        Raises:
+            ValueError: it cannot be read; says why.
+            Incompatible: a newer kdir wrote it.
+        """
+        try:
+            found: dict[str, Any] = json.loads(stored)
+            version = int(found["schema_version"])
+        except (ValueError, TypeError, KeyError) as error:
+            raise ValueError(f"not an identity ({type(error).__name__})") from None
+        if version > SCHEMA_VERSION:
+            raise IncompatibleStore(
+                f"has schema version {version}, made by a newer kdir; this one knows up to"
+                f" {SCHEMA_VERSION}"
+            )
+        try:
+            identity = Identity(
+                store_id=str(found["store_id"]),
+                cluster_id=str(found["cluster_id"]),
+                cluster=str(found["cluster"]),
+                incarnation=str(found["incarnation"]),
+                schema_version=version,
+                sealed=str(found["sealed"]),
+            )
+            return cls(
+                identity,
+                int(found["etcd_cluster"], 16),
+                int(found["offset"]),
+                int(found["begins"]),
+                stored,
+            )
+        except (ValueError, TypeError, KeyError) as error:
+            raise ValueError(f"not an identity ({type(error).__name__}: {error})") from None
+
+    def sealed(self, why: str) -> Incarnation:
+        """Returns the same life, sealed."""
+        return _written(replace(self, identity=replace(self.identity, sealed=why)))
+
+    def next(
+        self, etcd_cluster: int, etcd_revision: int, seen: int, *, unseal: bool
+    ) -> Incarnation:
+        """Returns the life after this one, at a time when etcd is at ``etcd_revision``; ``seen`` is
+        the highest revision of this one that is known.
+        """
+        below = max(seen, self.revision(etcd_revision)) + _INCARNATION_STEP
+        identity = replace(
+            self.identity,
+            incarnation=_random(16),
+            sealed="" if unseal else self.identity.sealed,
+        )
+        return _written(
+            replace(
+                self,
+                identity=identity,
+                etcd_cluster=etcd_cluster,
+                offset=below - etcd_revision,
+                begins=below + 1,
+            )
+        )
+
+    @property
+    def followed_as(self) -> str:
+        """What must stay the same for a follower to go on: the incarnation, and that what changes
+        is a tree and not a store that is being filled.
+        """
+        return f"{self.identity.incarnation}{' being filled' if self.identity.partial else ''}"
+
+    def revision(self, etcd_revision: int) -> int:
+        """Returns the store's revision of one of etcd's; 0 = nothing was committed."""
+        return etcd_revision + self.offset if etcd_revision else 0
+
+    def etcd_revision(self, revision: int) -> int | None:
+        """etcd's revision of one of the store's; None: of another life."""
+        if revision < self.begins:
+            return None
+        return revision - self.offset if revision else 0
+
+    def refuse_foreign(self, cluster: str, cluster_id: str | None) -> None:
+        """Looks whether it is the store of this cluster.
+
+        Raises:
+            Incompatible: why it is not, without naming where it is.
+        """
+        found = self.identity
+        if found.cluster != cluster:
+            raise IncompatibleStore(
+                f"is the store of cluster {found.cluster} ({found.cluster_id}), not of {cluster}"
+            )
+        if cluster_id is not None and found.cluster_id != cluster_id:
+            raise IncompatibleStore(
+                f"is the store of cluster id {found.cluster_id}, not of {cluster_id}"
+            )
+
+    @property
+    def can_be_filled(self) -> bool:
+        """Whether it is sealed for that."""
+        return self.identity.sealed.startswith(FILLED_FROM)
+
+
+def _written(incarnation: Incarnation) -> Incarnation:
+    """With what is to stand in etcd."""
+    one = incarnation.identity
+    document = {
+        "store_id": one.store_id,
+        "cluster_id": one.cluster_id,
+        "cluster": one.cluster,
+        "incarnation": one.incarnation,
+        "schema_version": one.schema_version,
+        "sealed": one.sealed,
+        "etcd_cluster": f"{incarnation.etcd_cluster:x}",
+        "offset": incarnation.offset,
+        "begins": incarnation.begins,
+    }
+    return replace(incarnation, stored=json.dumps(document).encode())

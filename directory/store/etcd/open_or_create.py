@@ -1,0 +1,127 @@
+"""Whether a prefix in etcd holds a cluster's store, and beginning one where nothing lies.
+
+Refuses what is another's: another cluster's store, a prefix inside one or around one, and keys that
+kdir did not make.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from directory.store.base import Identity, IncompatibleStore
+from directory.store.etcd.call_errors import EtcdRefused
+from directory.store.etcd.connection import EtcdConnection
+from directory.store.etcd.etcd3_stubs import transactions
+from directory.store.etcd.etcd_address import EtcdAddress
+from directory.store.etcd.incarnation import Incarnation
+from directory.store.etcd.key_layout import Layout
+from directory.store.etcd.member_stream import head_of, head_request
+from directory.store.etcd.transaction import put, read, request_of
+from directory.store.etcd.watch_state import Head
+
+__all__ = ["identity_at", "incarnation_of", "open_or_create", "read_head"]
+
+_SECONDS: Final = 5.0
+
+
+def read_head(
+    connection: EtcdConnection, layout: Layout, timeout_seconds: float = _SECONDS
+) -> Head:
+    """Returns the newest commit and the identity under a prefix, linearizably.
+
+    Raises:
+        StoreUnreachable
+    """
+    return head_of(layout, connection.range(head_request(layout), timeout_seconds))
+
+
+def incarnation_of(
+    connection: EtcdConnection, stored: bytes, cluster: str, cluster_id: str | None
+) -> Incarnation:
+    """Returns what stands as the identity, which must be this cluster's.
+
+    Raises:
+        Incompatible: it is not, or cannot be read.
+    """
+    try:
+        incarnation = Incarnation.read(stored)
+        incarnation.refuse_foreign(cluster, cluster_id)
+    except ValueError as error:
+        raise IncompatibleStore(f"{connection}: its identity is {error}") from error
+    except IncompatibleStore as error:
+        raise IncompatibleStore(f"{connection}: {error}") from error
+    return incarnation
+
+
+def open_or_create(connection: EtcdConnection, cluster: str, cluster_id: str | None) -> Incarnation:
+    """Returns the life of the store that is there, or a first one.
+
+    Raises:
+        Incompatible: something else is there, or this user may not.
+        StoreUnreachable
+    """
+    try:
+        return _found_or_begin(connection, cluster, cluster_id)
+    except EtcdRefused as error:
+        raise IncompatibleStore(str(error)) from error
+
+
+def _found_or_begin(
+    connection: EtcdConnection, cluster: str, cluster_id: str | None
+) -> Incarnation:
+    layout = Layout(connection.address.root)
+    head = read_head(connection, layout)
+    if head.identity is not None:
+        return incarnation_of(connection, head.identity, cluster, cluster_id)
+    _refuse_nested(connection)
+    incarnation = Incarnation.first(cluster, cluster_id, head.etcd_cluster)
+    nothing_there = transactions.Create(layout.root, layout.root_end) == 0
+    request = request_of(
+        [nothing_there.build_message()],
+        [put(layout.identity, incarnation.stored)],
+        [read(layout.identity), read(layout.root, layout.root_end, limit=1, keys_only=True)],
+    )
+    answer = connection.txn(request, _SECONDS)
+    if answer.succeeded:
+        return incarnation
+    identity, other = (one.response_range.kvs for one in answer.responses)
+    if identity:  # another server began it in this moment
+        return incarnation_of(connection, identity[0].value, cluster, cluster_id)
+    raise IncompatibleStore(
+        f"{connection}: the prefix is in use: it holds {other[0].key.decode(errors='replace')!r},"
+        " and no store of kdir's; choose a prefix of the cluster's own"
+    )
+
+
+def _refuse_nested(connection: EtcdConnection) -> None:
+    """Whether an enclosing prefix is another store's, as far as this user may see."""
+    parts = connection.address.prefix.split("/")[1:-1]
+    for count in range(len(parts), 0, -1):
+        outer = "/" + "/".join(parts[:count])
+        try:
+            head = read_head(connection, Layout(f"{outer}/".encode()))
+        except EtcdRefused:
+            continue
+        if head.identity is not None:
+            raise IncompatibleStore(
+                f"{connection}: {outer} is another cluster's store; a prefix must not lie in one"
+            )
+
+
+def identity_at(address: EtcdAddress) -> Identity | None:
+    """Returns whose store lies there; None: none does. Changes nothing.
+
+    Raises:
+        Incompatible: what is there cannot be read.
+        StoreUnreachable
+    """
+    connection = EtcdConnection(address)
+    try:
+        head = read_head(connection, Layout(address.root))
+        return None if head.identity is None else Incarnation.read(head.identity).identity
+    except EtcdRefused as error:
+        raise IncompatibleStore(str(error)) from error
+    except ValueError as error:
+        raise IncompatibleStore(f"{connection}: its identity is {error}") from error
+    finally:
+        connection.close()

@@ -1,0 +1,222 @@
+"""Keeps remembered answers fresh by watching their clusters, so that a warm resolve makes no call.
+
+An answer stays good while its cluster's changes are heard and none touched it, and no longer than
+the parent's word that the cluster is mounted there: that word is asked for anew in time, and never
+extended by what the child says (R11). When the stream breaks, answers fall back to the
+lifetimes they came with.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from resolver import errors
+from resolver.answer_cache import Cache, FreshnessMark
+from resolver.errors import KdirError
+from resolver.path import Path
+from resolver.resolution.values import AbsentResult, AnswerResult, Sender
+from resolver.revision_token import Token
+from resolver.watch_stream import WatchedChanges, Watching
+
+if TYPE_CHECKING:
+    from kdir.v1 import watch_pb2
+
+__all__ = ["CacheRefresher"]
+
+MOST_CLUSTERS: Final = 64
+"""Each has a thread and a stream of its own."""
+_RENEW_SECONDS: Final = 15.0
+"""So long before the parent's word ends it is asked for anew."""
+_FRESH_SECONDS: Final = 15.0
+"""Three checkpoints: so long the silence of a stream is no news."""
+
+
+class CacheRefresher:
+    """The clusters whose changes are followed for one cache. Thread-safe."""
+
+    def __init__(
+        self,
+        cache: Cache,
+        open_watch: Callable[[Path, str], Watching],
+        prove: Callable[[Path], tuple[Sender, int]],
+        clock: Callable[[], float],
+        *,
+        automatic: bool,
+    ) -> None:
+        """``prove`` walks to a mount from the top: who is mounted there, and for how many seconds
+        that may be believed.
+        """
+        self._cache = cache
+        self._open_watch = open_watch
+        self._prove = prove
+        self._clock = clock
+        self._automatic = automatic
+        self._lock = threading.Lock()
+        self._clusters: dict[str, _Cluster] = {}
+        self._threads: dict[_Cluster, threading.Thread] = {}
+        self._closed = False
+
+    def freshness_of(self, end: AnswerResult | AbsentResult, since: float) -> FreshnessMark | None:
+        """Returns what keeps this answer fresh; None = nothing, for now."""
+        sender = end.sender
+        cluster = self._clusters.get(sender.cluster_id)
+        if cluster is None:
+            if not self._automatic or not sender.incarnation:
+                return None
+            cluster = self.follow(sender, since + end.basis_ttl_seconds)
+        if cluster is None:
+            return None
+        return cluster.taking(sender, since + end.basis_ttl_seconds)
+
+    def follow(self, sender: Sender, grounds_until: float) -> _Cluster | None:
+        """Begins to follow the cluster that answered, from what it answered with."""
+        with self._lock:
+            known = self._clusters.get(sender.cluster_id)
+            if known is not None:
+                return known
+            if self._closed or len(self._clusters) >= MOST_CLUSTERS:
+                return None
+            token = str(Token.from_position(sender.cluster_id, sender.incarnation, sender.revision))
+            cluster = _Cluster(
+                sender,
+                grounds_until,
+                self._open_watch(sender.mount, token),
+                self._cache,
+                self._prove,
+                self._clock,
+            )
+            self._clusters[sender.cluster_id] = cluster
+            thread = self._threads[cluster] = threading.Thread(
+                target=self._run, args=(cluster,), name=f"follow-{sender.cluster}", daemon=True
+            )
+            thread.start()
+        return cluster
+
+    def is_following(self, cluster_id: str) -> bool:
+        """True if the cluster's changes are heard now."""
+        cluster = self._clusters.get(cluster_id)
+        return cluster is not None and cluster.followed.until > self._clock()
+
+    def _run(self, cluster: _Cluster) -> None:
+        try:
+            cluster.run()
+        finally:
+            with self._lock:
+                if self._clusters.get(cluster.cluster_id) is cluster:
+                    del self._clusters[cluster.cluster_id]
+                self._threads.pop(cluster, None)
+
+    def renew(self) -> None:
+        """After a fork: the threads are the parent's."""
+        self._lock = threading.Lock()
+        self._clusters = {}
+        self._threads = {}
+
+    def close(self, timeout_seconds: float) -> None:
+        """Ends all streams, and waits for their threads: what they ask over is closed afterwards.
+        One that is finding an owner ends with that.
+        """
+        with self._lock:
+            self._closed = True
+            threads = dict(self._threads)
+        for cluster in threads:
+            cluster.watching.close()
+        for thread in threads.values():
+            thread.join(timeout_seconds)
+
+
+class _Cluster:
+    """One cluster that is followed."""
+
+    def __init__(
+        self,
+        sender: Sender,
+        grounds_until: float,
+        watching: Watching,
+        cache: Cache,
+        prove: Callable[[Path], tuple[Sender, int]],
+        clock: Callable[[], float],
+    ) -> None:
+        self.cluster_id = sender.cluster_id
+        self.mount = sender.mount
+        self.watching = watching
+        self.followed = FreshnessMark(sender.incarnation, sender.revision)
+        self._grounds_until = grounds_until
+        self._cache = cache
+        self._prove = prove
+        self._clock = clock
+
+    def taking(self, sender: Sender, grounds_until: float) -> FreshnessMark | None:
+        """For an answer; None when it is of another life of the store, or of another mount."""
+        if sender.incarnation != self.followed.incarnation or sender.mount != self.mount:
+            return None
+        # Each walk brings the parent's word as old as it then is; the youngest counts.
+        self._grounds_until = max(self._grounds_until, grounds_until)
+        return self.followed
+
+    def run(self) -> None:
+        """Until the stream ends for good."""
+        try:
+            for changes in self.watching:
+                self._take(changes)
+                if not self._renew():
+                    return
+        except KdirError:
+            # Resync, or not to be watched at all: what is kept may have missed changes.
+            self._cache.drop_cluster(self.cluster_id)
+        finally:
+            self.followed.until = 0.0
+            self.watching.close()
+
+    def _take(self, changes: WatchedChanges) -> None:
+        followed = self.followed
+        place = Token.parse(changes.token).positions.get(self.cluster_id)
+        if place is None or place.incarnation != followed.incarnation:
+            raise errors.Resync(f"cluster {self.cluster_id}: its store has a new incarnation")
+        # First the revision, then the answers: one that is kept between the two is seen to be
+        # older, and one kept before is dropped (see Lookups._keep).
+        followed.revision = max(followed.revision, place.revision)
+        for event in changes.events:
+            self._apply(event)
+        followed.applied = followed.revision
+        now = self._clock()
+        followed.until = min(now + _FRESH_SECONDS, self._grounds_until)
+
+    def _apply(self, event: watch_pb2.ChangeEvent) -> None:
+        from kdir.v1 import entry_pb2, watch_pb2
+
+        if event.kind == entry_pb2.ENTRY_KIND_TOPIC:
+            self._cache.drop_at(event.path)
+            if event.path_before:
+                self._cache.drop_at(event.path_before)
+            return
+        is_new_directory = (
+            event.kind == entry_pb2.ENTRY_KIND_DIRECTORY
+            and event.action == watch_pb2.CHANGE_ACTION_INSERT
+        )
+        for text in (event.path, event.path_before):
+            if not text:
+                continue
+            if is_new_directory:
+                self._cache.drop_at(text)  # nothing can be known below it but absences
+            else:
+                self._cache.evict_below(Path.parse(text))
+
+    def _renew(self) -> bool:
+        """Asks for the parent's word anew before it ends; False = it is another's now."""
+        if self._grounds_until - self._clock() > _RENEW_SECONDS:
+            return True
+        since = self._clock()
+        try:
+            sender, seconds = self._prove(self.mount)
+        except (errors.Unavailable, errors.DeadlineExceeded, errors.NoRoute):
+            return True  # what is kept goes cold when the word has ended, and is then given stale
+        except KdirError:
+            sender, seconds = None, 0
+        if sender is None or (sender.cluster_id, sender.mount) != (self.cluster_id, self.mount):
+            self._cache.drop_cluster(self.cluster_id)
+            return False
+        self._grounds_until = max(self._grounds_until, since + seconds)
+        return True

@@ -1,0 +1,499 @@
+"""Verbs that change a tree: ``mkdir``, ``create``, ``rm``, ``mv``, ``ln``; the owner decides.
+
+What was done is said on stderr: the data of these verbs is the entry, in the formats of ``-o``.
+
+Longer than most files: a good part of it is what help says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from resolver.cli import units
+from resolver.cli.entry_rows import display_path, kind_of
+from resolver.cli.parser import Argument, Arguments, Option, UsageError, Verb
+from resolver.cli.plan_output import print_change_plan
+from resolver.cli.session import PathArgument, parse_path_argument
+from resolver.errors import Absent, InvalidNamespace, KdirError
+
+if TYPE_CHECKING:
+    from kdir.v1 import directory_pb2, entry_pb2
+
+    from resolver.cli.session import Session
+
+__all__ = [
+    "CLOSED_TO_ONESELF",
+    "ENTRY_FORMATS",
+    "PLAN",
+    "SET",
+    "VERBS",
+    "YES",
+    "each",
+    "show_entry",
+]
+
+ENTRY_FORMATS: Final = ("table", "json", "yaml", "name")
+
+PLAN: Final = Option(("--plan",), "check everything, change nothing")
+YES: Final = Option(("-y", "--yes"), "do not ask")
+CLOSED_TO_ONESELF: Final = Option(
+    ("-y", "--yes"), "close it also where you could not open it again yourself"
+)
+SET: Final = Option(
+    ("--set",),
+    "a policy of the new entry, as kdir set takes it; repeatable",
+    "KEY=VALUE",
+    repeated=True,
+)
+
+
+def each(session: Session, texts: Sequence[str], act: Callable[[PathArgument], None]) -> int:
+    """Does something for each path; what goes wrong with one is said, and does not stop the others.
+
+    Returns the exit code of the first that went wrong, or 0.
+    """
+    if len(texts) == 1:
+        act(parse_path_argument(texts[0]))
+        return 0
+    from resolver.cli.error_hints import explain
+
+    code = 0
+    for text in texts:
+        try:
+            act(parse_path_argument(text))
+        except KdirError as error:
+            explain(error, session)
+            code = code or error.exit_code
+    return code
+
+
+def show_entry(session: Session, entry: entry_pb2.Entry, answered: str) -> None:
+    """Prints the entry that came out where a format was asked for, and a word on stderr else."""
+    if session.out.structured:
+        session.out.record(entry)
+    elif session.out.format == "name":
+        session.out.line(display_path(entry))
+    else:
+        session.out.note(answered)
+
+
+def _create(
+    session: Session, path: Any, entry: entry_pb2.Entry, arguments: Arguments, **fields: Any
+) -> directory_pb2.CreateEntryResponse:
+    from kdir.v1 import directory_pb2
+
+    request = directory_pb2.CreateEntryRequest(
+        path=str(path), entry=entry, validate_only=arguments.flag("plan"), **fields
+    )
+    answer: directory_pb2.CreateEntryResponse = session.resolver.call(
+        path, "DirectoryService.CreateEntry", request
+    )
+    return answer
+
+
+def _policies(arguments: Arguments, entry: entry_pb2.Entry) -> None:
+    """Puts what ``--set`` says into a new entry."""
+    from resolver.cli.policy_arguments import assign
+
+    for assignment in arguments.many("set"):
+        assign(entry, assignment, arguments.verb.name)
+
+
+# -- mkdir ---------------------------------------------------------------------------------------
+
+
+def _mkdir(session: Session, arguments: Arguments) -> int:
+    from kdir.v1 import entry_pb2
+
+    def make(where: PathArgument) -> None:
+        entry = entry_pb2.Entry(directory=entry_pb2.Directory(closed=arguments.flag("closed")))
+        _policies(arguments, entry)
+        try:
+            answer = _create(
+                session,
+                where.path,
+                entry,
+                arguments,
+                make_parents=arguments.flag("parents"),
+                allow_lock_out=arguments.flag("yes"),
+            )
+        except InvalidNamespace:
+            # Tiers above are missing. Asked for at once, they would hide that the last one stands.
+            answer = _create(
+                session,
+                where.path,
+                entry,
+                arguments,
+                make_parents=True,
+                allow_lock_out=arguments.flag("yes"),
+            )
+        show_entry(session, answer.entry, f"{_did(arguments, 'make')} {answer.entry.path}")
+
+    return each(session, arguments.many("PATH"), make)
+
+
+def _did(arguments: Arguments, verb: str) -> str:
+    past = {"make": "made", "remove": "removed", "move": "moved", "create": "created"}
+    return f"would {verb}" if arguments.flag("plan") else past[verb]
+
+
+# -- create --------------------------------------------------------------------------------------
+
+
+def _create_topic(session: Session, arguments: Arguments) -> int:
+    from kdir.v1 import entry_pb2
+
+    topic = entry_pb2.Topic(
+        physical_name=arguments.one("physical"),
+        partitions=arguments.whole("partitions"),
+        replication_factor=arguments.whole("replication-factor"),
+    )
+    if arguments.one("physical") and len(arguments.many("PATH")) > 1:
+        raise UsageError("--physical names one topic: give one PATH", verb="create")
+
+    def create(where: PathArgument) -> None:
+        if where.directory:
+            raise UsageError(f"{where} is a directory's path: kdir mkdir {where}", verb="create")
+        entry = entry_pb2.Entry(topic=topic)
+        _policies(arguments, entry)
+        answer = _create(
+            session,
+            where.path,
+            entry,
+            arguments,
+            wait_until_active=not arguments.flag("no-wait"),
+        )
+        made = answer.entry.topic
+        location = f"topic {made.physical_name} of {answer.authority.cluster.cluster}"
+        answered = f"{_did(arguments, 'create')} {answer.entry.path}: {location}"
+        show_entry(session, answer.entry, answered)
+        waiting = made.provision == entry_pb2.PROVISION_PENDING
+        if waiting and not (arguments.flag("plan") or arguments.flag("no-wait")):
+            session.missing(
+                f"pending: Kafka has not created {made.physical_name} yet; "
+                f"follow it with kdir stat {answer.entry.path}"
+            )
+
+    return each(session, arguments.many("PATH"), create)
+
+
+# -- rm ------------------------------------------------------------------------------------------
+
+
+def _remove(session: Session, arguments: Arguments) -> int:
+    def remove(where: PathArgument) -> None:
+        _remove_one(session, arguments, where)
+
+    return each(session, arguments.many("PATH"), remove)
+
+
+def _remove_one(session: Session, arguments: Arguments, where: PathArgument) -> None:
+    from kdir.v1 import directory_pb2
+
+    found = session.resolver.resolve(where.path, prefer=where.prefer, no_follow=True)
+    if where.directory and found.kind == "topic":
+        raise Absent(f"{where.path} is a topic, not a directory", path=where.path)
+    if found.kind == "mount" or (found.path == found.mount and not where.path.is_root):
+        raise UsageError(f"{where.path} is a mount: kdir umount {where.path}", verb="rm")
+    if found.kind == "directory" and not arguments.flag("recursive"):
+        raise UsageError(f"{where.path} is a directory: kdir rm -r {where}", verb="rm")
+    request = directory_pb2.DeleteEntryRequest(
+        path=str(where.path),
+        kind=f"ENTRY_KIND_{found.kind.upper()}",
+        recursive=arguments.flag("recursive"),
+        etag=arguments.one("etag"),
+        validate_only=True,
+    )
+    if arguments.flag("plan") or (session.interactive and not arguments.flag("yes")):
+        planned = _delete(session, where, request)
+        if arguments.flag("plan"):
+            _removed(session, where, found.kind, planned, "would remove")
+            print_change_plan(session.out, planned.plan, recorded=True)
+            return
+        if not session.confirm(f"remove {_what_goes(where, found.kind, planned)}?"):
+            session.out.note(f"unchanged: {where}")
+            return
+    request.validate_only = False
+    _removed(session, where, found.kind, _delete(session, where, request), "removed")
+
+
+def _delete(
+    session: Session, where: PathArgument, request: directory_pb2.DeleteEntryRequest
+) -> directory_pb2.DeleteEntryResponse:
+    answer: directory_pb2.DeleteEntryResponse = session.resolver.call(
+        where.path, "DirectoryService.DeleteEntry", request
+    )
+    return answer
+
+
+def _removed(
+    session: Session,
+    where: PathArgument,
+    kind: str,
+    answer: directory_pb2.DeleteEntryResponse,
+    answered: str,
+) -> None:
+    if session.out.structured:
+        session.out.record(answer)
+    elif session.out.format == "name":
+        session.out.line(str(where))
+    else:
+        session.out.note(f"{answered} {_what_goes(where, kind, answer)}")
+
+
+def _what_goes(where: PathArgument, kind: str, answer: directory_pb2.DeleteEntryResponse) -> str:
+    """``directory /la/x, with 3 topics; …``: enough to say yes or no to."""
+    parts = [f"{kind} {where.path}"]
+    topics, directories = answer.topic_count, answer.directory_count
+    if kind == "directory":
+        below = max(directories - 1, 0)
+        inside = [units.plural(topics, "topic")] if topics else []
+        inside += [units.plural(below, "directory", "directories")] if below else []
+        parts.append(f"with {' and '.join(inside)} below it" if inside else "(empty)")
+    if topics:
+        parts.append(_in_kafka(answer))
+    return ", ".join(parts)
+
+
+def _in_kafka(answer: directory_pb2.DeleteEntryResponse) -> str:
+    """Returns what becomes of the Kafka side."""
+    from kdir.v1 import entry_pb2
+
+    entries = answer.plan.entries  # only of a plan
+    match answer.provision:
+        case entry_pb2.PROVISION_MISSING:
+            return "which Kafka does not have any more: nothing is deleted there"
+        case entry_pb2.PROVISION_REPLACED:
+            return "while Kafka keeps the other topic that has its name by now"
+        case entry_pb2.PROVISION_FAILED:
+            return "which kdir has not made in Kafka: nothing is deleted there"
+        case entry_pb2.PROVISION_PENDING if not answer.kafka_topics_deleted:
+            return "which was not made in Kafka yet"
+        case entry_pb2.PROVISION_UNSPECIFIED if answer.kafka_topics_deleted:
+            # A directory, or an older server.
+            but = [
+                f"{units.count(number)} {what}"
+                for number, what in (
+                    (entries.kafka_missing, "not there any more"),
+                    (entries.kafka_replaced, "replaced, which stay"),
+                )
+                if number
+            ]
+            kept = f" ({', '.join(but)})" if but else ""
+            return f"with the data that Kafka has of them{kept}"
+        case _ if answer.kafka_topics_deleted:
+            return "with its data in Kafka"
+        case _:
+            return "topics and data stay in Kafka"
+
+
+# -- mv ------------------------------------------------------------------------------------------
+
+
+def _move(session: Session, arguments: Arguments) -> int:
+    from kdir.v1 import directory_pb2
+
+    source, target = (
+        parse_path_argument(arguments.one("PATH")),
+        parse_path_argument(arguments.one("NEW-PATH")),
+    )
+    new_path = target.path.child(source.path.name) if target.directory else target.path
+    request = directory_pb2.MoveEntryRequest(
+        path=str(source.path),
+        kind=source.kind,
+        new_path=str(new_path),
+        leave_link=arguments.flag("leave-link"),
+        etag=arguments.one("etag"),
+        validate_only=arguments.flag("plan"),
+    )
+    owner = session.resolver.owner_of(source.path, no_follow=True)
+    answer: directory_pb2.MoveEntryResponse = session.resolver.call(
+        source.path,
+        "DirectoryService.MoveEntry",
+        request,
+        # Asked of the mounted cluster itself, its mount is its own root: the parent moves it.
+        at_parent=owner.path == owner.mount,
+    )
+    answered = f"{_did(arguments, 'move')} {source.path} to {answer.entry.path}"
+    if kind_of(answer.entry) == "topic":
+        answered += f"; physical name unchanged ({answer.entry.topic.physical_name})"
+    if arguments.flag("leave-link"):
+        answered += (
+            "; left a link at the old path"
+            if not arguments.flag("plan")
+            else "; would leave a link at the old path"
+        )
+    show_entry(session, answer.entry, answered)
+    if arguments.flag("plan"):
+        print_change_plan(session.out, answer.plan)
+    return 0
+
+
+# -- ln ------------------------------------------------------------------------------------------
+
+
+def _link(session: Session, arguments: Arguments) -> int:
+    from kdir.v1 import entry_pb2
+
+    targets = [str(parse_path_argument(text).path) for text in arguments.many("TARGET")]
+    link = entry_pb2.Link(
+        targets=targets,
+        mode=(entry_pb2.LINK_MODE_UNION if arguments.flag("union") else entry_pb2.LINK_MODE_FIRST),
+        writes=(
+            entry_pb2.LINK_WRITES_FOLLOW
+            if arguments.flag("writes-follow")
+            else entry_pb2.LINK_WRITES_STAY
+        ),
+        fall_back_on_absent=arguments.flag("fall-back-on-absent"),
+    )
+    where = parse_path_argument(arguments.one("PATH"))
+    answer = _create(session, where.path, entry_pb2.Entry(link=link), arguments)
+    made = f"link {answer.entry.path} → {', '.join(targets)}"
+    show_entry(session, answer.entry, f"{_did(arguments, 'make')} {made}")
+    return 0
+
+
+_PATHS: Final = Argument("PATH", "path of the entry", most=None, completes="path")
+_ETAG: Final = Option(("--etag",), "only if the entry is still as stat -o json showed it", "ETAG")
+
+VERBS: Final = (
+    Verb(
+        name="mkdir",
+        summary="create directories and their missing parents",
+        run=_mkdir,
+        writes=True,
+        details="No other verb creates directories: a topic needs an existing directory.",
+        arguments=(Argument("PATH", "path of the new directory", most=None, completes="path"),),
+        options=(
+            Option(("-p", "--parents"), "an existing directory is no error"),
+            SET,
+            Option(("--closed",), "no allow further below opens it"),
+            CLOSED_TO_ONESELF,
+            PLAN,
+        ),
+        formats=ENTRY_FORMATS,
+        examples=(
+            ("kdir mkdir /la/tracking/search", "create it, and /la/tracking if missing"),
+            (
+                "kdir mkdir /la/ads --set owner=ads --set retention.ms=7d",
+                "with policies of its own",
+            ),
+        ),
+    ),
+    Verb(
+        name="create",
+        summary="create topics, in the tree and in Kafka",
+        run=_create_topic,
+        writes=True,
+        timeout_seconds=30.0,
+        details=(
+            "The cluster's server must be allowed to create topics in Kafka: its config says\n"
+            '[kafka] ceiling = ["create"]. Waits until Kafka has the topic; exit code 3 if it is\n'
+            "still pending."
+        ),
+        arguments=(Argument("PATH", "path of the new topic", most=None, completes="path"),),
+        options=(
+            Option(("-p", "--partitions"), "partitions (default: the broker's)", "N"),
+            Option(("--replication-factor",), "replicas (default: the broker's)", "N"),
+            Option(
+                ("--physical",),
+                "its name in Kafka, exactly (default: the path below the mount, joined by dots)",
+                "NAME",
+            ),
+            SET,
+            Option(("--no-wait",), "do not wait for Kafka"),
+            PLAN,
+        ),
+        formats=ENTRY_FORMATS,
+        examples=(
+            ("kdir create /la/tracking/search/clicks", "search.clicks in Kafka"),
+            (
+                "kdir create -p 24 --physical clicks-v2 /la/tracking/search/clicks",
+                "under that name",
+            ),
+            ("kdir create --plan /la/tracking/x", "dry run: is it possible, and under which name"),
+        ),
+    ),
+    Verb(
+        name="rm",
+        summary="remove entries; a directory with -r",
+        run=_remove,
+        writes=True,
+        timeout_seconds=30.0,
+        details=(
+            "On a terminal it shows what would be removed and asks first. Kafka's topics go too\n"
+            'where the server\'s config says [kafka] ceiling = ["delete"]; elsewhere they stay,\n'
+            "with their data. A directory below which a cluster is mounted is never removed."
+        ),
+        arguments=(_PATHS,),
+        options=(
+            Option(("-r", "--recursive"), "a directory, with all below it"),
+            YES,
+            _ETAG,
+            PLAN,
+        ),
+        formats=ENTRY_FORMATS,
+        examples=(
+            ("kdir rm /la/tracking/search/old-clicks", "a topic, or a link"),
+            ("kdir rm -r /la/tracking/old", "a directory and all below it"),
+            ("kdir rm -r --plan /la/tracking/old", "show what would be removed"),
+        ),
+    ),
+    Verb(
+        name="mv",
+        summary="move or rename an entry within its cluster",
+        run=_move,
+        writes=True,
+        details=(
+            "Paths change; names in Kafka, data and ids stay. With a / behind NEW-PATH the entry\n"
+            "goes into that directory under its own name."
+        ),
+        arguments=(
+            Argument("PATH", "what to move", completes="path"),
+            Argument("NEW-PATH", "where to; the directory above must exist", completes="path"),
+        ),
+        options=(
+            Option(("--leave-link",), "leave a link behind at the old path"),
+            _ETAG,
+            PLAN,
+        ),
+        formats=ENTRY_FORMATS,
+        examples=(
+            ("kdir mv /la/tracking/clicks /la/tracking/search/clicks", "give a topic its place"),
+            ("kdir mv --leave-link /la/tracking/ads /la/tracking/adverts", "old paths go on"),
+            ("kdir mv /la/tracking/clicks /la/tracking/search/", "into a directory"),
+            (
+                "kdir mv /la/tracking/ads /la/public/ads --plan",
+                "dry run: permissions, policies and quotas that would change",
+            ),
+        ),
+    ),
+    Verb(
+        name="ln",
+        summary="make a link to one or several paths",
+        run=_link,
+        writes=True,
+        details=(
+            "The targets are tried in order: a later target only if an earlier one is\n"
+            "unreachable, not if it answers absent. --union merges them. Rights and policies are\n"
+            "those of the targets. Producers stay with the first target unless --writes-follow is\n"
+            "given."
+        ),
+        arguments=(
+            Argument("TARGET", "path that the link leads to", most=None, completes="path"),
+            Argument("PATH", "path of the new link", completes="path"),
+        ),
+        options=(
+            Option(("--union",), "merge the targets; a name is the first target's that has it"),
+            Option(("--fall-back-on-absent",), "try the next target also if one answers absent"),
+            Option(("--writes-follow",), "producers follow a fallback, too"),
+            PLAN,
+        ),
+        formats=ENTRY_FORMATS,
+        examples=(
+            ("kdir ln /la/tracking /ny/tracking /tracking", "la, or ny while la is unreachable"),
+            ("kdir ln --union /la/tracking /ny/tracking /all/tracking", "both, merged"),
+        ),
+    ),
+)

@@ -1,0 +1,285 @@
+"""Verbs that show what is in a directory: ``ls``, ``tree``; a gap is said, and exits 3."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from resolver.cli.entry_rows import COLUMNS, display_name, entry_row, kind_of
+from resolver.cli.output import Column, Output, Styled, Table
+from resolver.cli.parser import FORMATS, Argument, Arguments, Option, Verb
+from resolver.cli.session import PathArgument, parse_path_argument
+from resolver.errors import KdirError
+
+if TYPE_CHECKING:
+    from kdir.v1 import entry_pb2, policies_pb2
+
+    from resolver.cli.session import Session
+    from resolver.directory_listing import ListedEntry, NotListed
+
+__all__ = ["VERBS"]
+
+_CHUNK: Final = 1_000
+"""Rows are aligned with each other so many at a time, and printed before the next are asked for."""
+_GLOB_SIGNS: Final = frozenset("*?[")
+_KIND_NAMES: Final = {
+    "d": "directory", "dir": "directory", "directory": "directory", "t": "topic", "topic": "topic",
+    "l": "link", "link": "link", "m": "mount", "mount": "mount",
+}  # fmt: skip
+
+
+class Item(NamedTuple):
+    """One entry to be shown."""
+
+    path: str
+    """By which it was reached."""
+    entry: entry_pb2.Entry
+    cluster: str
+    """The name of the cluster that it is of."""
+    inherited: policies_pb2.Policies | None
+    """What it inherits; None where nothing is set above."""
+
+
+# -- ls ------------------------------------------------------------------------------------------
+
+
+def _ls(session: Session, arguments: Arguments) -> int:
+    parts = arguments.many("PATH") or ("/",)
+    code = 0
+    for number, part in enumerate(parts):
+        if len(parts) > 1 and session.out.human and not session.out.structured:
+            if number:
+                session.out.line()
+            session.out.line(f"{part}:")
+        try:
+            _ls_one(session, arguments, part)
+        except KdirError as error:
+            if len(parts) == 1:
+                raise
+            from resolver.cli.error_hints import explain
+
+            explain(error, session)
+            code = code or error.exit_code
+    return code
+
+
+def _ls_one(session: Session, arguments: Arguments, part: str) -> None:
+    if not _GLOB_SIGNS.isdisjoint(part):
+        _ls_glob(session, arguments, part)
+    elif arguments.flag("directory"):
+        _print(
+            session, arguments, [_itself(session, parse_path_argument(part))], named_by_path=True
+        )
+    elif arguments.flag("recursive") or not _ls_quickly(session, arguments, part):
+        _ls_resolved(session, arguments, parse_path_argument(part))
+
+
+def _ls_quickly(session: Session, arguments: Arguments, part: str) -> bool:
+    """Lists one page of the asked server's own; False = that is not what it takes."""
+    from resolver.cli.one_page_list import list_one_page
+
+    path = part.removesuffix("/") or "/"
+    if part == "//":
+        return False  # no path at all: the error is said where all paths are read
+    page = list_one_page(
+        session, path, kinds=_kinds(arguments), include_system=arguments.flag("all")
+    )
+    if page is None:
+        return False
+    cluster = page.authority.cluster.cluster
+    inherited = page.inherited if page.HasField("inherited") else None
+    items = [Item(one.path, one, cluster, inherited) for one in page.entries]
+    _print(session, arguments, items, named_by_path=False)
+    _remember(session, arguments, path, items)
+    return True
+
+
+def _ls_resolved(session: Session, arguments: Arguments, where: PathArgument) -> None:
+    recursive = arguments.flag("recursive")
+    listing = session.resolver.list(
+        where.path,
+        recursive=recursive,
+        kinds=_kinds(arguments),
+        include_system=arguments.flag("all"),
+    )
+    _print(session, arguments, map(_item, listing), named_by_path=recursive)
+    _say_gaps(session, listing.not_listed)
+
+
+def _ls_glob(session: Session, arguments: Arguments, part: str) -> None:
+    from resolver.cli.expand import expand_glob
+
+    gaps: list[NotListed] = []
+    kinds = _kinds(arguments)
+    found = expand_glob(session.resolver, part, gaps, include_system=arguments.flag("all"))
+    wanted = (_item(one) for one in found if not kinds or kind_of(one.entry) in kinds)
+    _print(session, arguments, wanted, named_by_path=True)
+    _say_gaps(session, gaps)
+
+
+def _kinds(arguments: Arguments) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(_KIND_NAMES[kind] for kind in arguments.many("kind")))
+
+
+def _item(one: ListedEntry) -> Item:
+    return Item(str(one.path), one.entry, one.authority.cluster.cluster, one.inherited)
+
+
+def _itself(session: Session, where: PathArgument) -> Item:
+    found = session.resolver.resolve(where.path, prefer=where.prefer, no_follow=not where.directory)
+    return Item(str(where.path), found.entry, found.cluster, found.effective)
+
+
+def _remember(session: Session, arguments: Arguments, path: str, items: Sequence[Item]) -> None:
+    """Keeps the names for completion, when a person listed all of them."""
+    from resolver.cli.disk_hints import MOST_NAMES, ListingCache
+
+    whole = not (arguments.many("kind") or arguments.flag("all"))
+    if whole and session.out.terminal and len(items) < MOST_NAMES:
+        names = [display_name(one.entry).text for one in items]
+        ListingCache(session.servers()).store(path, "", names)
+
+
+def _print(
+    session: Session, arguments: Arguments, items: Iterable[Item], *, named_by_path: bool
+) -> None:
+    """Prints entries as they come."""
+    show = _printer(session.out, long=arguments.flag("long"), named_by_path=named_by_path)
+    chunk: list[Item] = []
+    for item in items:
+        chunk.append(item)
+        if len(chunk) == _CHUNK:
+            show(chunk)
+            chunk = []
+    show(chunk)
+
+
+def _printer(out: Output, *, long: bool, named_by_path: bool) -> Callable[[Sequence[Item]], None]:
+    """Returns what prints a chunk of entries in the format asked for."""
+    if out.structured:
+        return lambda chunk: _each(out.record, (item.entry for item in chunk))
+    if out.format == "name":
+        return lambda chunk: out.lines(_reached(item) for item in chunk)
+    if long:
+        table = Table(out, COLUMNS)
+        return lambda chunk: table.rows(
+            [_long_row(item, human=out.human, named_by_path=named_by_path) for item in chunk]
+        )
+    short = Table(out, (Column(""), Column("")) if out.human else (Column(""),), header=False)
+    return lambda chunk: short.rows(
+        [_short_row(item, human=out.human, named_by_path=named_by_path) for item in chunk]
+    )
+
+
+def _each(act: Callable[[Any], None], things: Iterable[Any]) -> None:
+    for thing in things:
+        act(thing)
+
+
+def _reached(item: Item) -> str:
+    """Returns the path by which it was reached, which is the canonical one unless a link leads
+    there.
+    """
+    is_topic = kind_of(item.entry) == "topic"
+    return item.path if is_topic else f"{item.path.rstrip('/')}/"
+
+
+def _short_row(item: Item, *, human: bool, named_by_path: bool) -> list[str | Styled]:
+    name = display_name(item.entry)
+    shown = Styled(_reached(item), name.style) if named_by_path else name
+    if not human:
+        return [shown]
+    # Behind a link, and above all behind a union, say where it really is.
+    via_link = item.path != item.entry.path
+    return [shown, Styled(item.entry.path, "faint") if via_link else ""]
+
+
+def _long_row(item: Item, *, human: bool, named_by_path: bool) -> list[str | Styled]:
+    return entry_row(
+        item.entry,
+        cluster=item.cluster,
+        inherited=item.inherited,
+        human=human,
+        name=_reached(item) if named_by_path else "",
+    )
+
+
+def _say_gaps(session: Session, gaps: Iterable[NotListed]) -> None:
+    for gap in gaps:
+        session.not_listed(gap.path, gap.error)
+
+
+# -- tree ----------------------------------------------------------------------------------------
+
+
+def _tree(session: Session, arguments: Arguments) -> int:
+    from resolver.cli.tree_output import draw_tree
+
+    draw_tree(
+        session,
+        parse_path_argument(arguments.one("PATH", "/")),
+        levels=arguments.whole("level", 64),
+        topics=arguments.flag("topics"),
+        include_system=arguments.flag("all"),
+    )
+    return 0
+
+
+_ALL: Final = Option(("-a", "--all"), "system entries (__…) too")
+
+VERBS: Final = (
+    Verb(
+        name="ls",
+        summary="list a directory",
+        run=_ls,
+        details=(
+            "Directories, links and mounts end in /. A PATH may be a glob, quoted from the shell:\n"
+            "* ? […] within a name, ** across directories. With -l, ^ marks inherited values.\n"
+            "Behind a link the canonical path is shown too; a union shows its targets merged.\n"
+            "Prints as it reads. Unreachable clusters go to stderr; exit code 3."
+        ),
+        arguments=(
+            Argument("PATH", "what to list (default: /)", least=0, most=None, completes="path"),
+        ),
+        options=(
+            Option(("-l", "--long"), "partitions, retention, owner, state and location, too"),
+            _ALL,
+            Option(("-R", "--recursive"), "everything below it, across mounts"),
+            Option(("-d", "--directory"), "the entry itself, not what is in it"),
+            Option(
+                ("-k", "--kind"),
+                "only these; repeatable",
+                "KIND",
+                choices=tuple(_KIND_NAMES),
+                repeated=True,
+            ),
+        ),
+        formats=FORMATS,
+        examples=(
+            ("kdir ls /la/tracking", "names"),
+            ("kdir ls -l /la/tracking", "a table"),
+            ("kdir ls '/la/*/cl*'", "whatever begins with cl, one directory down"),
+            ("kdir ls -R -k topic -o name /la", "the path of every topic below /la"),
+        ),
+    ),
+    Verb(
+        name="tree",
+        summary="draw what is below a path",
+        run=_tree,
+        details=(
+            "Directories, mounts and links; topics with -t. Mounts are descended into, links not.\n"
+            "Unreachable clusters are marked in the tree; exit code 3."
+        ),
+        arguments=(Argument("PATH", "where to begin (default: /)", least=0, completes="path"),),
+        options=(
+            Option(("-L", "--level"), "maximum depth", "N"),
+            Option(("-t", "--topics"), "topics, too"),
+            _ALL,
+        ),
+        formats=FORMATS,
+        examples=(
+            ("kdir tree -L 2 /", "the top two levels"),
+            ("kdir tree -t /la/tracking", "all of one cluster"),
+        ),
+    ),
+)

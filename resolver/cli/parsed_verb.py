@@ -1,0 +1,86 @@
+"""What was said on a command line, as text, and that it makes no command; refuses to know the
+grammar by which it was read (``parser.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+__all__ = ["Arguments", "ParsedVerb", "UsageError"]
+
+
+class UsageError(Exception):
+    """The words of the command line make no command; exit code 2."""
+
+    def __init__(self, message: str, *, verb: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.verb = verb
+
+
+class ParsedVerb(Protocol):
+    """The verb, as far as it matters to what was said with it."""
+
+    @property
+    def name(self) -> str:
+        """As it was typed."""
+
+    @property
+    def timeout_seconds(self) -> float:
+        """Its patience, unless something else was said."""
+
+
+class Arguments(NamedTuple):
+    """What was said: values by option key and by argument name, all as text."""
+
+    verb: ParsedVerb
+    values: Mapping[str, Sequence[str]]
+
+    def flag(self, key: str) -> bool:
+        """True if the option was given."""
+        return key in self.values
+
+    def one(self, key: str, default: str = "") -> str:
+        """Returns the value given, the last one where there are several."""
+        given = self.values.get(key)
+        return given[-1] if given else default
+
+    def many(self, key: str) -> tuple[str, ...]:
+        """Returns all values given, in order."""
+        return tuple(self.values.get(key, ()))
+
+    def whole(self, key: str, default: int = 0) -> int:
+        """A number of things.
+
+        Raises:
+            UsageError: not a whole number, or below 0.
+        """
+        text = self.one(key)
+        if not text:
+            return default
+        if not text.isascii() or not text.isdigit():
+            raise UsageError(
+                f"--{key} {text!r}: a whole number, 0 or more, was expected", verb=self.verb.name
+            )
+        return int(text)
+
+    def seconds(self, key: str, default: float) -> float:
+        """A time in seconds, more than 0, at most a day.
+
+        Raises:
+            UsageError: something else.
+        """
+        text = self.one(key)
+        if not text:
+            return default
+        try:
+            value = float(text.removesuffix("s"))
+        except ValueError:
+            value = -1.0
+        if not 0 < value <= 86_400:
+            raise UsageError(
+                f"--{key} {text!r}: seconds, more than 0 and at most 86400, were expected",
+                verb=self.verb.name,
+            )
+        return value

@@ -1,0 +1,379 @@
+"""Verbs about the policies of an entry: ``set``, ``unset``, ``effective``; none asks Kafka."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from resolver.cli import units
+from resolver.cli.create_move_remove import CLOSED_TO_ONESELF, ENTRY_FORMATS, PLAN, show_entry
+from resolver.cli.output import Column, Styled, Table, plain
+from resolver.cli.parser import Argument, Arguments, Option, UsageError, Verb
+from resolver.cli.plan_output import print_change_plan
+from resolver.cli.policy_arguments import KEYS_HELP, Field, assign, forget, policy_key
+from resolver.cli.session import parse_path_argument
+
+if TYPE_CHECKING:
+    from kdir.v1 import admin_pb2, entry_pb2, policies_pb2
+
+    from resolver.cli.output import Output
+    from resolver.cli.session import PathArgument, Session
+    from resolver.path import Path
+
+__all__ = ["VERBS"]
+
+
+def _set(session: Session, arguments: Arguments) -> int:
+    def put(entry: entry_pb2.Entry) -> list[Field]:
+        return [assign(entry, text, "set") for text in arguments.many("KEY=VALUE")]
+
+    return _update(session, arguments, put, "set")
+
+
+def _unset(session: Session, arguments: Arguments) -> int:
+    def take(entry: entry_pb2.Entry) -> list[Field]:
+        clear = arguments.flag("clear")
+        return [forget(entry, key, "unset", clear=clear) for key in arguments.many("KEY")]
+
+    return _update(session, arguments, take, "unset")
+
+
+def _update(
+    session: Session,
+    arguments: Arguments,
+    change: Callable[[entry_pb2.Entry], list[Field]],
+    past: str,
+) -> int:
+    from kdir.v1 import directory_pb2, entry_pb2
+
+    where = parse_path_argument(arguments.one("PATH"))
+    entry = entry_pb2.Entry()
+    fields = change(entry)
+    of_link = [one.mask for one in fields if one.mask.startswith("link.")]
+    if of_link and len(of_link) < len(fields):
+        raise UsageError("a link's own settings and policies: one command each", verb=past)
+    request = directory_pb2.UpdateEntryRequest(
+        path=str(where.path),
+        kind="ENTRY_KIND_LINK" if of_link else where.kind,
+        entry=entry,
+        etag=arguments.one("etag"),
+        validate_only=arguments.flag("plan"),
+        allow_lock_out=past == "set" and arguments.flag("yes"),
+    )
+    request.update_mask.paths.extend(dict.fromkeys(one.mask for one in fields))
+    # The policies of a mount are those of the directory that its child has there: follow it.
+    answer: directory_pb2.UpdateEntryResponse = session.resolver.call(
+        where.path, "DirectoryService.UpdateEntry", request, no_follow=bool(of_link)
+    )
+    if not answer.HasField("entry"):
+        answer.entry.path = str(where.path)  # all that is shown to who may not describe it
+    names = ", ".join(one.shown for one in fields)
+    answered = f"would {past}" if arguments.flag("plan") else past
+    show_entry(session, answer.entry, f"{answered} {names} at {answer.entry.path}")
+    if arguments.flag("plan"):
+        print_change_plan(session.out, answer.plan)
+    if any(one.name == "topic_config" for one in fields):
+        session.out.note("saved; applied to Kafka only below armed paths (kdir arm)", "faint")
+    return 0
+
+
+# -- effective -----------------------------------------------------------------------------------
+
+
+def _effective(session: Session, arguments: Arguments) -> int:
+    from kdir.v1 import entry_pb2, policies_pb2
+
+    where = parse_path_argument(arguments.one("PATH"))
+    request = policies_pb2.GetEffectivePoliciesRequest(
+        path=str(where.path), directory=where.kind == "ENTRY_KIND_DIRECTORY"
+    )
+    changes = arguments.many("if")
+    if arguments.flag("diff") and not changes and _is_directory(session, where):
+        return _drift_below(session, where)
+    if changes:
+        entry = entry_pb2.Entry()
+        masks = [assign(entry, text, "effective").mask for text in changes]
+        for mask in masks:
+            if not mask.startswith("policies."):
+                raise UsageError(f"--if is for policies; {mask} is none", verb="effective")
+        request.what_if.CopyFrom(entry.policies)
+        request.what_if_mask.paths.extend(dict.fromkeys(masks))
+    answer: policies_pb2.GetEffectivePoliciesResponse = session.resolver.call(
+        where.path, "PolicyService.GetEffectivePolicies", request
+    )
+    values = [one for one in answer.values if not arguments.flag("diff") or _differs(one)]
+    acls = _acl_drift(session, where) if arguments.flag("diff") and not changes else []
+    out = session.out
+    in_kafka = any(one.HasField("kafka_value") for one in answer.values)
+    if out.structured:
+        for one in values:
+            out.record(plain(one))
+    else:
+        table = Table(out, _COLUMNS if in_kafka else _COLUMNS[:-1])
+        table.rows([_table_row(out, one, where.path, in_kafka=in_kafka) for one in values])
+    _show_drift(out, acls)
+    for ancestor in answer.ancestors[:1]:
+        age = units.age(ancestor.age_seconds)
+        out.note(
+            f"inherited from the parent at revision {ancestor.revision}, received {age} ago",
+            "faint",
+        )
+    if changes:
+        topics = units.plural(answer.topics_changed, "topic")
+        out.note(f"dry run: the effective value of {topics} in this cluster would change")
+    if not arguments.flag("diff"):
+        return 0
+    if not values and not acls:
+        same = "no drift: Kafka matches every value"
+        out.note(
+            same if in_kafka else "directories have no values in Kafka; use --diff or name a topic"
+        )
+    return _EXIT_DIFFERENT if values or acls else 0
+
+
+def _acl_drift(session: Session, where: PathArgument) -> list[admin_pb2.Drift]:
+    """Returns where the ACLs of a topic differ; nothing for who may not ask that, and without a
+    Kafka.
+    """
+    from kdir.v1 import admin_pb2
+
+    from resolver.errors import InvalidArgument, PermissionDenied
+
+    try:
+        answer = session.resolver.call(
+            where.path, "AdminService.ListDrift", admin_pb2.ListDriftRequest(path=str(where.path))
+        )
+    except (InvalidArgument, PermissionDenied):
+        return []
+    return [one for one in answer.drifts if one.field == "acl" and one.path == str(where.path)]
+
+
+def _is_directory(session: Session, where: PathArgument) -> bool:
+    from kdir.v1 import directory_pb2
+
+    if where.directory:
+        return True
+    request = directory_pb2.GetEntryRequest(path=str(where.path))
+    answer = session.resolver.call(where.path, "DirectoryService.GetEntry", request)
+    return bool(answer.entry.HasField("directory"))
+
+
+def _drift_below(session: Session, where: PathArgument) -> int:
+    from kdir.v1 import admin_pb2
+
+    from resolver.errors import InvalidArgument
+
+    below = _mounts_below(session, where)
+    request = admin_pb2.ListDriftRequest(path=str(where.path), unarmed=True)
+    try:
+        answer: admin_pb2.ListDriftResponse = session.resolver.call(
+            where.path, "AdminService.ListDrift", request
+        )
+    except InvalidArgument as error:
+        if error.metadata.get("field") != "cluster":
+            raise
+        error.message += f": nothing to compare {where.path} with, and nothing was compared"
+        if below:
+            error.message += f"; run the command for each cluster below: {_some(below)}"
+        raise
+    _show_drift(session.out, answer.drifts)
+    if not answer.drifts:
+        session.out.note("no drift: Kafka matches every value")
+    if below:
+        session.out.note(f"not compared (other clusters, run the command for each): {_some(below)}")
+    if answer.omitted_count:
+        session.out.note(f"and {answer.omitted_count:,} more: name a path further below", "warn")
+    return _EXIT_DIFFERENT if answer.drifts else 0
+
+
+def _mounts_below(session: Session, where: PathArgument) -> list[str]:
+    """Returns where other clusters are mounted below a path, as far as its owner tells."""
+    from kdir.v1 import federation_pb2
+
+    from resolver.errors import KdirError
+    from resolver.path import Path
+
+    request = federation_pb2.ListMountsRequest()
+    try:
+        answer = session.resolver.call(where.path, "FederationService.ListMounts", request)
+    except KdirError:
+        return []
+    mounts = (Path.parse(row.mount) for row in answer.rows)
+    return sorted(str(one) for one in mounts if one != where.path and where.path.is_prefix_of(one))
+
+
+def _some(paths: Sequence[str]) -> str:
+    more = len(paths) - _MOST_NAMED
+    return ", ".join(paths[:_MOST_NAMED]) + (f" and {more:,} more" if more > 0 else "")
+
+
+def _show_drift(out: Output, drifts: Sequence[admin_pb2.Drift]) -> None:
+    if out.structured:
+        for one in drifts:
+            out.record(plain(one))
+    elif drifts:
+        columns = [Column(name) for name in ("PATH", "FIELD", "VALUE", "IN KAFKA")]
+        Table(out, columns).rows([_drift_row(one) for one in drifts])
+
+
+def _drift_row(one: admin_pb2.Drift) -> list[str | Styled]:
+    field = one.field.removeprefix("config[").removesuffix("]")
+    return [
+        one.path,
+        field,
+        one.wanted,
+        Styled(f"{one.found}  {one.kafka_state or 'drift'}", "warn"),
+    ]
+
+
+def _table_row(
+    out: Output, one: policies_pb2.EffectiveValue, path: Path, *, in_kafka: bool
+) -> list[str | Styled]:
+    key = policy_key(one.field)
+    shown = units.retention if out.human and key.endswith(".ms") else str
+    with_use = _with_use if out.human else _bare
+    row: list[str | Styled] = [
+        key,
+        with_use(shown(one.value) or '""', one),
+        "." if out.human and one.set_at == str(path) else one.set_at,
+        one.set_by or "-",
+        _age(out, one),
+        ", ".join(
+            f"{with_use(shown(other.value), other)} at {other.set_at}" for other in one.overrides
+        )
+        or "-",
+    ]
+    if in_kafka:
+        row.append(_in_kafka(one, shown))
+    return row
+
+
+def _with_use(value: str, of: policies_pb2.EffectiveValue | policies_pb2.OverriddenValue) -> str:
+    """A quota with what is used of it."""
+    return f"{value} ({of.used} used)" if of.HasField("used") else value
+
+
+def _bare(value: str, _: object) -> str:
+    return value
+
+
+def _age(out: Output, one: policies_pb2.EffectiveValue) -> str:
+    if not one.HasField("set_time"):
+        return "-"
+    if not out.human:
+        return str(one.set_time.ToJsonString())
+    return units.age(time.time() - one.set_time.seconds)
+
+
+def _differs(one: policies_pb2.EffectiveValue) -> bool:
+    return one.HasField("kafka_value") and one.kafka_value != one.value
+
+
+def _in_kafka(one: policies_pb2.EffectiveValue, shown: Callable[[str], str]) -> str | Styled:
+    if not one.HasField("kafka_value"):
+        return "n/a"
+    if not _differs(one):
+        return "="
+    found = shown(one.kafka_value) if one.kafka_value else "default"
+    return Styled(f"{found}  {one.kafka_state or 'drift'}", "warn")
+
+
+_EXIT_DIFFERENT: Final = 5
+_MOST_NAMED: Final = 5
+"""Paths in one message."""
+_COLUMNS: Final = [
+    Column("FIELD"), Column("VALUE"), Column("SOURCE PATH"), Column("SET BY"), Column("AGE"),
+    Column("OVERRIDES"), Column("IN KAFKA"),
+]  # fmt: skip
+_ETAG: Final = Option(("--etag",), "only if the entry is still as stat -o json showed it", "ETAG")
+_PATH: Final = Argument("PATH", "of a directory or topic", completes="path")
+
+VERBS: Final = (
+    Verb(
+        name="set",
+        summary="set policies of an entry: owner, tags, topic configs, …",
+        run=_set,
+        writes=True,
+        details=(
+            "A policy applies to the entry and everything below it unless a nearer "
+            "entry overrides\n"
+            "it."
+            f"\n\n{KEYS_HELP}\n\nTopic configs are desired state: below a path that is armed for "
+            "configs (kdir arm)\nthey are applied to Kafka within seconds."
+        ),
+        arguments=(_PATH, Argument("KEY=VALUE", "what to set", most=None, completes="assignment")),
+        options=(_ETAG, CLOSED_TO_ONESELF, PLAN),
+        formats=ENTRY_FORMATS,
+        examples=(
+            (
+                "kdir set /la/tracking/search owner=search contact='#search-oncall'",
+                "owner and contact",
+            ),
+            ("kdir set /la/tracking retention.ms=7d tags.tier=2", "topic config and a label"),
+            (
+                "kdir set /tracking targets=/ny/tracking,/la/tracking",
+                "reorder the targets of a link",
+            ),
+        ),
+    ),
+    Verb(
+        name="unset",
+        summary="remove policies set on an entry",
+        run=_unset,
+        writes=True,
+        details=(
+            "Removes the value set here; the inherited value applies again. --clear ends the\n"
+            "inheritance: neither this entry nor entries below it inherit the key.\n\n"
+            f"{KEYS_HELP}"
+        ),
+        arguments=(_PATH, Argument("KEY", "the policy to remove", most=None, completes="key")),
+        options=(
+            Option(("--clear",), "end the inheritance of the key here (keys of maps only)"),
+            _ETAG,
+            PLAN,
+        ),
+        formats=ENTRY_FORMATS,
+        examples=(
+            ("kdir unset /la/tracking/search retention.ms", "back to the value of /la/tracking"),
+            ("kdir unset --clear /la/tracking/search retention.ms", "back to Kafka's default"),
+        ),
+    ),
+    Verb(
+        name="effective",
+        summary="effective policies of an entry, and the directory that sets each",
+        run=_effective,
+        details=(
+            "Each policy with its value, the path that set it (. = the entry itself), by whom and\n"
+            "when, and what it overrides. For a topic, IN KAFKA compares with the last look: = no\n"
+            "difference; else Kafka's value, or default, and the reason: drift;\n"
+            "needs-approval (may delete data: kdir arm); contested (another writer keeps\n"
+            "reverting it); rejected (by Kafka); quota-exceeded; not-armed (no armed path covers\n"
+            "it); if set (with --if: kdir would apply it). n/a: not a setting of Kafka.\n"
+            "--diff shows only differences, for a directory those of all topics below it in its\n"
+            "cluster; exit code 5 if there are any, 2 if there is no Kafka to compare with.\n"
+            "Quotas show their usage, and apply at every level, overridden or not."
+        ),
+        arguments=(_PATH,),
+        options=(
+            Option(
+                ("--if",),
+                "dry run: as if this were set here",
+                "KEY=VALUE",
+                repeated=True,
+                completes="assignment",
+            ),
+            Option(("--diff",), "only differences between kdir and Kafka"),
+        ),
+        formats=ENTRY_FORMATS[:3],
+        examples=(
+            ("kdir effective /la/tracking/orders", "why is its retention what it is?"),
+            (
+                "kdir effective /la/tracking --if retention.ms=7d",
+                "number of topics affected",
+            ),
+            ("kdir effective --diff /la/tracking/orders", "where Kafka disagrees"),
+            ("kdir effective --diff /la/tracking", "the same, of all topics below"),
+        ),
+    ),
+)

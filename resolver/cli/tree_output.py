@@ -1,0 +1,185 @@
+"""The drawing of ``tree``: siblings are asked at the same time; refuses to hide who is silent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from resolver.cli import units
+from resolver.cli.entry_rows import display_name, kind_of
+from resolver.cli.output import Styled
+from resolver.errors import Absent, KdirError
+from resolver.printable import printable
+
+if TYPE_CHECKING:
+    from resolver.cli.session import PathArgument, Session
+    from resolver.directory_listing import ListedEntry, NotListed
+    from resolver.path import Path
+
+__all__ = ["draw_tree"]
+
+_AT_ONCE: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class _TreeLevel:
+    """What is in one directory, or why that cannot be said."""
+
+    entries: Sequence[ListedEntry] = ()
+    gaps: Sequence[NotListed] = ()
+    error: KdirError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    """One line: how it hangs, what it is, and what is said of it."""
+
+    stem: str
+    one: ListedEntry
+    error: KdirError | None
+
+
+def draw_tree(
+    session: Session, where: PathArgument, *, levels: int, topics: bool, include_system: bool
+) -> None:
+    """Prints everything below ``where``, ``levels`` deep.
+
+    Raises:
+        KdirError: the directory to begin with cannot be listed.
+    """
+    pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="tree")
+    try:
+        walk = _TreeFetcher(session, pool, topics=topics, include_system=include_system)
+        first = walk.level(where.path)
+        if first.error is not None:
+            raise first.error
+        nodes = walk.nodes(first, "", levels)
+        if session.out.structured:
+            for node in nodes:
+                session.out.record(node.one.entry)
+        elif session.out.format == "name":
+            session.out.lines(_path(node.one) for node in nodes)
+        else:
+            session.out.line(Styled(str(where.path), "container"))
+            _print(session, list(nodes))
+        for path, error in walk.silent:
+            session.not_listed(path, error)
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+class _TreeFetcher:
+    """Depth first, with what comes next already on its way."""
+
+    def __init__(
+        self, session: Session, pool: ThreadPoolExecutor, *, topics: bool, include_system: bool
+    ) -> None:
+        self._resolver = session.resolver
+        self._pool = pool
+        self._kinds = () if topics else ("directory", "link", "mount")
+        self._include_system = include_system
+        self.silent: list[tuple[Path, KdirError]] = []
+
+    def level(self, path: Path) -> _TreeLevel:
+        """Lists one directory."""
+        try:
+            listing = self._resolver.list(
+                path, kinds=self._kinds, include_system=self._include_system
+            )
+            entries = [one for one in listing if one.path != path]
+        except KdirError as error:
+            return _TreeLevel(error=error)
+        return _TreeLevel(entries, listing.not_listed)
+
+    def nodes(self, level: _TreeLevel, indent: str, levels: int) -> Iterator[_Node]:
+        """Yields the lines of one directory, each followed by those below it."""
+        self.silent.extend((gap.path, gap.error) for gap in level.gaps)
+        if levels < 1:
+            return
+        asked = [self._fetch_level(one, levels) for one in level.entries]
+        last = len(level.entries) - 1
+        for number, (one, future) in enumerate(zip(level.entries, asked, strict=True)):
+            corner, bar = ("└── ", "    ") if number == last else ("├── ", "│   ")
+            below = future.result() if future is not None else _TreeLevel()
+            error = None if isinstance(below.error, Absent) else below.error
+            if error is not None:
+                self.silent.append((one.path, error))
+            yield _Node(f"{indent}{corner}", one, error)
+            yield from self.nodes(below, f"{indent}{bar}", levels - 1)
+
+    def _fetch_level(self, one: ListedEntry, levels: int) -> Future[_TreeLevel] | None:
+        # Links are shown, not gone into: a tree has no circles.
+        if levels < 2 or kind_of(one.entry) not in {"directory", "mount"}:
+            return None
+        if kind_of(one.entry) == "directory" and not _holds_any(one, with_topics=not self._kinds):
+            return None
+        return self._pool.submit(self.level, one.path)
+
+
+def _holds_any(one: ListedEntry, *, with_topics: bool) -> bool:
+    directory = one.entry.directory
+    return bool(directory.container_count or (with_topics and directory.topic_count))
+
+
+def _path(one: ListedEntry) -> str:
+    return str(one.path) if kind_of(one.entry) == "topic" else f"{one.path}/"
+
+
+def _print(session: Session, nodes: Sequence[_Node]) -> None:
+    """All lines at once: their columns stand below each other."""
+    cells = [tuple(map(printable, (_node_name(node), *_error_text(node)))) for node in nodes]
+    widths = [max((len(row[at]) for row in cells), default=0) for at in range(3)]
+    for node, (name, kind, what, answered) in zip(nodes, cells, strict=True):
+        style = display_name(node.one.entry).style
+        stem = Styled(node.stem, "faint")
+        shown = Styled(name[len(node.stem) :], style)
+        blanks = " " * (widths[0] - len(name) + 3)
+        rest = f"{blanks}{kind:<{widths[1]}}  {what:<{widths[2]}}   "
+        if answered:
+            tail = Styled(answered, "bad") if node.error is not None else answered
+            session.out.line(stem, shown, rest, tail)
+        else:
+            session.out.line(stem, shown, rest.rstrip())
+
+
+def _node_name(node: _Node) -> str:
+    return f"{node.stem}{display_name(node.one.entry).text}"
+
+
+def _error_text(node: _Node) -> tuple[str, str, str]:
+    """Kind, what it leads to, and how it is."""
+    entry = node.one.entry
+    match kind_of(entry):
+        case "mount":
+            return "mount", entry.mount.cluster or entry.mount.cluster_id, _mount(node)
+        case "link":
+            union = "union of " if entry.link.mode == 2 else ""
+            return "link", f"{union}{', '.join(entry.link.targets)}", ""
+        case "topic":
+            parts = units.plural(entry.topic.partitions, "partition")
+            return "topic", entry.topic.physical_name, parts if entry.topic.partitions else ""
+        case _:
+            count = entry.directory.topic_count
+            return "", "", units.plural(count, "topic") if count else ""
+
+
+def _mount(node: _Node) -> str:
+    from kdir.v1 import entry_pb2
+
+    mount = node.one.entry.mount
+    if node.error is not None or mount.state == entry_pb2.MOUNT_STATE_AWAY:
+        reason = (
+            node.error.reason.lower().replace("_", " ")
+            if node.error is not None
+            else "disconnected"
+        )
+        received = mount.HasField("last_heard_seconds")
+        seen = f", last contact {units.age(mount.last_heard_seconds)} ago" if received else ""
+        return f"{reason}{seen}"
+    if mount.state == entry_pb2.MOUNT_STATE_WAITING:
+        return "pending: its server has not connected yet"
+    if mount.state == entry_pb2.MOUNT_STATE_REFUSED:
+        return f"refused: {mount.message}"
+    return units.plural(mount.topic_count, "topic") if mount.HasField("topic_count") else ""

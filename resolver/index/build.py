@@ -1,0 +1,191 @@
+"""``kdir index build``: brings the Delta table up to what all clusters say now; one commit a run.
+
+A build asks every cluster at which revision it is, reads those that have changed with Spark, and
+makes all of it seen at once. Where nothing has changed, no Spark is started at all. It refuses to
+search the table (``search``) and to serve the rows to Spark's users (``source``).
+
+The table lies in a folder that the driver and all workers see: a shared file system, or a URL such
+as ``s3://…``, which ``deltalake`` reaches from both.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from resolver.errors import LostRace
+from resolver.index.cluster_discovery import (
+    ASK_SECONDS,
+    FederationClusters,
+    ReachableCluster,
+    discover_clusters,
+)
+from resolver.index.cluster_scan import SHARD_ROWS
+from resolver.index.delta_table import CommitConflict, IndexTable, TableState
+from resolver.index.spark_session import SparkSettings, require
+from resolver.index.spark_tasks import crawl
+from resolver.index.table_merge import (
+    ClusterLine,
+    Finding,
+    NoAnswer,
+    Outcome,
+    RemovedCluster,
+    RereadCluster,
+    TableCommit,
+    Unchanged,
+    merge,
+)
+from resolver.path import Path
+
+__all__ = ["BuildReport", "ClusterLine", "Outcome", "SparkSettings", "build"]
+
+_MOST_COMMITS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class BuildReport:
+    """What a build did."""
+
+    table: str
+    version: int
+    """The table's version that the build made: earlier ones hold nothing of it."""
+    lines: tuple[ClusterLine, ...]
+    """One a cluster, by mount point."""
+    seconds: float
+
+    @property
+    def rows(self) -> int:
+        """Topics in the table now."""
+        return sum(line.rows for line in self.lines if line.outcome is not Outcome.REMOVED)
+
+    @property
+    def unread(self) -> tuple[ClusterLine, ...]:
+        """The clusters that could not be read now; what is known of them is stale, or nothing."""
+        unread = (Outcome.STALE, Outcome.NEVER_READ)
+        return tuple(line for line in self.lines if line.outcome in unread)
+
+
+def build(
+    servers: Sequence[str],
+    table: str,
+    *,
+    spark: SparkSettings | None = None,
+    full: bool = False,
+    ask_seconds: float = ASK_SECONDS,
+    shard_rows: int = SHARD_ROWS,
+    clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+) -> BuildReport:
+    """Brings the index in ``table`` up to what the clusters say now.
+
+    ``servers`` (``host:port``) are any directories of the federation; all others are found from
+    them. ``full`` reads again what has not changed, too. A cluster of more than ``shard_rows``
+    topics is read by several tasks. Each endpoint has ``ask_seconds`` to say who it is.
+
+    Raises:
+        InvalidArgument: no servers; ``table`` is something else; pyspark, pyarrow, deltalake or
+            Java is missing.
+        Unreachable: none of the servers answered, or Spark did not start; the table is as it was.
+        LostRace: other builds were quicker again and again; nothing was written.
+    """
+    require("pyarrow", "deltalake")
+    began = time.monotonic()
+    index = IndexTable.at(table)
+    before = index.load()
+    found_clusters = discover_clusters(servers, ask_seconds=ask_seconds, clock=clock)
+    unchanged, changed = _sorted_out(found_clusters, before, full=full)
+    findings: list[Finding] = [
+        *unchanged,
+        *_unanswered(found_clusters),
+        *_missing(found_clusters, before),
+    ]
+    if changed:
+        with (spark or SparkSettings()).open() as session:
+            findings += crawl(session, index, changed, shard_rows)
+    version, changes = _commit(index, before, findings)
+    return BuildReport(table, version, tuple(changes.lines), time.monotonic() - began)
+
+
+def _sorted_out(
+    found_clusters: FederationClusters, before: TableState, *, full: bool
+) -> tuple[list[Finding], list[ReachableCluster]]:
+    """Returns the clusters whose rows the table has already, and those that are to be read."""
+    unchanged: list[Finding] = []
+    changed: list[ReachableCluster] = []
+    for cluster_id, one in found_clusters.answered.items():
+        held = before.clusters.get(cluster_id)
+        if held is not None and held.state.same_rows(one.state) and not full:
+            unchanged.append(Unchanged(one.state))
+        else:
+            changed.append(one)
+    return unchanged, changed
+
+
+def _unanswered(found_clusters: FederationClusters) -> Iterator[Finding]:
+    """Yields the clusters that are mounted and could not be asked."""
+    for one in found_clusters.silent.values():
+        yield NoAnswer(
+            one.cluster_id, one.cluster, str(one.mount), one.reason, found_clusters.started_at
+        )
+
+
+def _missing(found_clusters: FederationClusters, before: TableState) -> Iterator[Finding]:
+    """Yields the clusters of the table that nobody named: gone, if the owner of their mount says
+    so.
+
+    From the top down, since what lies below a cluster that is kept for want of an answer is kept.
+    """
+    kept: list[Path] = []
+    missing = [
+        (Path.parse(held.state.mount), held.state)
+        for cluster_id, held in before.clusters.items()
+        if cluster_id not in found_clusters.answered and cluster_id not in found_clusters.silent
+    ]
+    for mount, state in sorted(missing, key=lambda pair: len(pair[0])):
+        reason = _why_gone(found_clusters, mount, kept)
+        if reason:
+            yield RemovedCluster(state.cluster_id, reason, found_clusters.started_at)
+            continue
+        kept.append(mount)
+        unsaid = "no server that answered knows its mount, or can say that it is gone"
+        yield NoAnswer(
+            state.cluster_id, state.cluster, str(mount), unsaid, found_clusters.started_at
+        )
+
+
+def _why_gone(found_clusters: FederationClusters, mount: Path, kept: Iterable[Path]) -> str:
+    """Returns why no cluster of the tree hangs there any more; empty where nobody can say so."""
+    owner = found_clusters.owner_of(mount, also=kept)
+    if owner is not None:
+        return f"{owner.state.cluster} has no such mount at {mount} any more"
+    for other in found_clusters.answered.values():
+        if mount.is_root and other.mount.is_root and not other.state.stale:
+            return f"{other.state.cluster} ({other.state.cluster_id}) is the root now"
+    return ""
+
+
+def _commit(
+    index: IndexTable, before: TableState, findings: Sequence[Finding]
+) -> tuple[int, TableCommit]:
+    """Merges and commits; again, on top of what others committed, while they are quicker."""
+    empty = functools.cache(lambda cluster_id: index.write(cluster_id, ()))
+    state = before
+    for _ in range(_MOST_COMMITS):
+        changes = merge(state, findings, empty)
+        try:
+            version = _commit_once(index, state, changes, f"{len(findings)} clusters")
+        except CommitConflict:
+            state = index.load()
+            continue
+        index.discard(changes.unused)
+        return version, changes
+    index.discard(file for one in findings if isinstance(one, RereadCluster) for file in one.files)
+    raise LostRace(f"{index.location}: other builds were quicker {_MOST_COMMITS} times in a row")
+
+
+def _commit_once(index: IndexTable, state: TableState, changes: TableCommit, note: str) -> int:
+    if state.version is not None and not changes.adds and not changes.removes:
+        return state.version
+    return index.commit(state, changes.adds, changes.removes, note)

@@ -1,0 +1,323 @@
+"""The settings of Kafka's producers and consumers: which can be a default for a path, which values
+they take, and what a producer gets when defaults, policies and its program are put together.
+
+Names are Kafka's (``ProducerConfig`` and ``ConsumerConfig`` of Apache Kafka 4.1) and librdkafka's
+2.x. What says where and as whom a client connects, or makes it load code, is its program's and
+never a path's: whoever may set a policy must not be able to lead producers elsewhere. Producers
+are idempotent unless told otherwise, by the rules of KIP-679. Refuses to know a client library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
+
+from resolver.errors import InvalidArgument
+from resolver.printable import cut_name, cut_shown
+from resolver.setting_types import (
+    SettingType,
+    boolean,
+    int_of,
+    list_of,
+    long_of,
+    nearest,
+    one_of,
+)
+
+__all__ = [
+    "Client",
+    "SettingLayer",
+    "conflict_in",
+    "consumer_settings",
+    "for_librdkafka",
+    "problem_with",
+    "producer_settings",
+]
+
+_IDEMPOTENCE: Final = "enable.idempotence"
+_IN_FLIGHT: Final = "max.in.flight.requests.per.connection"
+_MOST_IN_FLIGHT: Final = 5
+_TRANSACTION: Final = "transactional.id"
+
+
+class Client(StrEnum):
+    """What the settings are for."""
+
+    PRODUCER = "producer"
+    CONSUMER = "consumer"
+
+
+@dataclass(frozen=True, slots=True)
+class SettingLayer:
+    """Settings of one origin. Later layers go before earlier ones."""
+
+    origin: str
+    """For people: ``the policies of /la/tracking``."""
+    settings: Mapping[str, object]
+
+
+_TEXT: Final = SettingType("a text", bool)
+_MS: Final = int_of(0)
+_BOTH: Final[Mapping[str, SettingType]] = {
+    "allow.auto.create.topics": boolean(),
+    "broker.address.family": one_of("any", "v4", "v6"),
+    "client.dns.lookup": one_of("use_all_dns_ips", "resolve_canonical_bootstrap_servers_only"),
+    "client.id": _TEXT,
+    "connections.max.idle.ms": long_of(-1),
+    "enable.metrics.push": boolean(),
+    "metadata.max.age.ms": long_of(0),
+    "metadata.recovery.rebootstrap.trigger.ms": long_of(0),
+    "metadata.recovery.strategy": one_of("none", "rebootstrap"),
+    "receive.buffer.bytes": int_of(-1),
+    "reconnect.backoff.max.ms": long_of(0),
+    "reconnect.backoff.ms": long_of(0),
+    "request.timeout.ms": _MS,
+    "retry.backoff.max.ms": long_of(0),
+    "retry.backoff.ms": long_of(0),
+    "send.buffer.bytes": int_of(-1),
+    "socket.connection.setup.timeout.max.ms": long_of(0),
+    "socket.connection.setup.timeout.ms": long_of(0),
+    "socket.keepalive.enable": boolean(),
+    "socket.nagle.disable": boolean(),
+    "socket.timeout.ms": int_of(10, 300_000),
+    "statistics.interval.ms": int_of(0, 86_400_000),
+    "topic.metadata.refresh.interval.ms": int_of(-1, 3_600_000),
+}
+_PRODUCER: Final[Mapping[str, SettingType]] = {
+    "acks": one_of("all", "-1", "0", "1"),
+    "batch.num.messages": int_of(1, 1_000_000),
+    "batch.size": int_of(0),
+    "buffer.memory": long_of(0),
+    "compression.gzip.level": int_of(1, 9, -1),
+    "compression.level": int_of(-1, 12),
+    "compression.lz4.level": int_of(1, 17),
+    "compression.type": one_of("none", "gzip", "snappy", "lz4", "zstd"),
+    "compression.zstd.level": int_of(-131_072, 22),
+    "delivery.timeout.ms": _MS,
+    _IDEMPOTENCE: boolean(),
+    "linger.ms": int_of(0),
+    "max.block.ms": long_of(0),
+    _IN_FLIGHT: int_of(1),
+    "max.request.size": int_of(0),
+    "message.max.bytes": int_of(1000, 1_000_000_000),
+    "metadata.max.idle.ms": long_of(5_000),
+    "partitioner": one_of(
+        "random", "consistent", "consistent_random", "murmur2", "murmur2_random", "fnv1a",
+        "fnv1a_random",
+    ),
+    "partitioner.adaptive.partitioning.enable": boolean(),
+    "partitioner.availability.timeout.ms": long_of(0),
+    "partitioner.ignore.keys": boolean(),
+    "queue.buffering.max.kbytes": int_of(1),
+    "queue.buffering.max.messages": int_of(0),
+    "retries": int_of(0),
+    "sticky.partitioning.linger.ms": int_of(0, 900_000),
+    "transaction.timeout.ms": int_of(1),
+}  # fmt: skip
+_TRANSACTIONAL: Final = SettingType("a name that is not empty", bool, str)
+"""Kafka's producer refuses an empty one; librdkafka takes it for none, and would not transact."""
+_CONSUMER: Final[Mapping[str, SettingType]] = {
+    "auto.commit.interval.ms": int_of(0),
+    "auto.offset.reset": one_of("earliest", "latest", "none", "error"),
+    "check.crcs": boolean(),
+    "client.rack": _TEXT,
+    "default.api.timeout.ms": _MS,
+    "enable.auto.commit": boolean(),
+    "enable.auto.offset.store": boolean(),
+    "enable.partition.eof": boolean(),
+    "exclude.internal.topics": boolean(),
+    "fetch.max.bytes": int_of(0),
+    "fetch.max.wait.ms": _MS,
+    "fetch.min.bytes": int_of(0),
+    "fetch.wait.max.ms": int_of(0, 300_000),
+    "group.protocol": one_of("classic", "consumer"),
+    "group.remote.assignor": _TEXT,
+    "heartbeat.interval.ms": int_of(1),
+    "isolation.level": one_of("read_committed", "read_uncommitted"),
+    "max.partition.fetch.bytes": int_of(0),
+    "max.poll.interval.ms": int_of(1),
+    "max.poll.records": int_of(1),
+    "partition.assignment.strategy": list_of("range", "roundrobin", "cooperative-sticky"),
+    "queued.max.messages.kbytes": int_of(1, 2_097_151),
+    "queued.min.messages": int_of(1, 10_000_000),
+    "session.timeout.ms": int_of(1),
+}
+_DEFINITIONS: Final[Mapping[Client, Mapping[str, SettingType]]] = {
+    Client.PRODUCER: {**_BOTH, **_PRODUCER},
+    Client.CONSUMER: {**_BOTH, **_CONSUMER},
+}
+_ALIASES: Final[Mapping[str, str]] = {
+    # librdkafka has these under two names; here each has Kafka's own.
+    "compression.codec": "compression.type",
+    "fetch.message.max.bytes": "max.partition.fetch.bytes",
+    "max.in.flight": _IN_FLIGHT,
+    "message.send.max.retries": "retries",
+    "message.timeout.ms": "delivery.timeout.ms",
+    "metadata.broker.list": "bootstrap.servers",
+    "queue.buffering.max.ms": "linger.ms",
+    "request.required.acks": "acks",
+}
+_THE_PROGRAMS: Final = (
+    "bootstrap.servers", "group.id", "group.instance.id", "interceptor.classes", "key.", "metric",
+    "plugin.", "sasl.", "security.", "ssl.", _TRANSACTION, "value.",
+)  # fmt: skip
+"""What a program says of itself, by the beginnings of names."""
+_NOT_LIBRDKAFKAS: Final[Mapping[str, str]] = {
+    # Kafka's Java client has these; librdkafka has them by another name, or (empty) not at all.
+    "buffer.memory": "",
+    "compression.gzip.level": "",
+    "compression.lz4.level": "",
+    "compression.zstd.level": "",
+    "default.api.timeout.ms": "",
+    "exclude.internal.topics": "",
+    "fetch.max.wait.ms": "fetch.wait.max.ms",
+    "max.block.ms": "",
+    "max.request.size": "message.max.bytes",
+    "metadata.max.idle.ms": "",
+    "partitioner.adaptive.partitioning.enable": "",
+    "partitioner.availability.timeout.ms": "",
+    "partitioner.ignore.keys": "",
+    "receive.buffer.bytes": "socket.receive.buffer.bytes",
+    "send.buffer.bytes": "socket.send.buffer.bytes",
+    "socket.connection.setup.timeout.max.ms": "",
+}
+
+_SAFE: Final = SettingLayer("kdir", MappingProxyType({"acks": "all", "retries": "2147483647"}))
+"""What a producer has where nobody says otherwise; with idempotence, see ``_idempotent``."""
+
+
+# -- defaults for a path ---------------------------------------------------------------------------
+
+
+def problem_with(client: Client, name: str, value: str) -> str:
+    """Returns what is wrong with a default that a policy sets, in words; empty = nothing is."""
+    known = _DEFINITIONS[client]
+    own = _ALIASES.get(name, name)
+    if own.startswith(_THE_PROGRAMS):
+        return f"{cut_name(name)} is for a program to say of itself, not for a path"
+    definition = known.get(own)
+    if definition is None:
+        near = nearest(name, known)
+        return f"no {client} setting {cut_shown(name)} could be a default; did you mean {near}?"
+    if own != name:
+        return f"expected {own}, which is Kafka's name for {name}"
+    if definition.fits(value):
+        return ""
+    return f"found {cut_shown(value)}; expected {definition.wanted}"
+
+
+def conflict_in(client: Client, settings: Mapping[str, str | None]) -> str:
+    """Returns defaults that no producer could have together (KIP-679), in words; empty = none."""
+    if client is not Client.PRODUCER:
+        return ""
+    sourced = {key: value for key, value in settings.items() if value is not None}
+    try:
+        producer_settings([SettingLayer("", sourced)])
+    except InvalidArgument as error:
+        return error.message
+    return ""
+
+
+# -- what a client gets ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _SourcedValue:
+    """A value, and who said it."""
+
+    value: str
+    origin: str
+
+    def reported(self, name: str) -> str:
+        by = f" (by {self.origin})" if self.origin else ""
+        return f"{name}={self.value}{by}"
+
+
+def producer_settings(layers: Sequence[SettingLayer]) -> dict[str, str]:
+    """Returns the settings of a producer, by Kafka's names: ``acks=all`` and
+    ``enable.idempotence=true`` where nobody says otherwise (KIP-679).
+
+    What conflicts with idempotence turns it off where nobody asked for it, as Kafka's own producer
+    does; where somebody did, by ``enable.idempotence=true`` or a transactional id, it is an error.
+
+    Raises:
+        InvalidArgument: a conflict, or a value that Kafka does not take; names both sides.
+    """
+    sourced = _put_together([_SAFE, *layers])
+    for name in ("acks", "retries", _IN_FLIGHT, _IDEMPOTENCE):
+        _check(sourced, name, _PRODUCER[name])
+    _check(sourced, _TRANSACTION, _TRANSACTIONAL)
+    sourced[_IDEMPOTENCE] = _idempotent(sourced)
+    if _TRANSACTION in sourced and "client.id" not in sourced:
+        own = sourced[_TRANSACTION]
+        sourced["client.id"] = _SourcedValue(f"producer-{own.value}", own.origin)
+    return {name: one.value for name, one in sourced.items()}
+
+
+def consumer_settings(layers: Sequence[SettingLayer]) -> dict[str, str]:
+    """Returns the settings of a consumer: no topic is made because somebody asked for one."""
+    safe = SettingLayer("kdir", {"allow.auto.create.topics": "false"})
+    return {name: one.value for name, one in _put_together([safe, *layers]).items()}
+
+
+def for_librdkafka(settings: Mapping[str, str]) -> dict[str, str]:
+    """Returns the same in librdkafka's words; what it has no setting for is left out."""
+    named = ((_NOT_LIBRDKAFKAS.get(name, name), value) for name, value in settings.items())
+    return {name: value for name, value in named if name}
+
+
+def _put_together(layers: Sequence[SettingLayer]) -> dict[str, _SourcedValue]:
+    sourced: dict[str, _SourcedValue] = {}
+    for layer in layers:
+        for name, value in layer.settings.items():
+            sourced[_ALIASES.get(name, name)] = _SourcedValue(_text(value), layer.origin)
+    return sourced
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _check(sourced: dict[str, _SourcedValue], name: str, definition: SettingType) -> None:
+    one = sourced.get(name)
+    if one is None:
+        return
+    if not definition.fits(one.value.strip()):
+        raise InvalidArgument(
+            f"{one.reported(name)}: expected {definition.wanted}", field=name, found=one.value
+        )
+    sourced[name] = _SourcedValue(definition.normal(one.value), one.origin)
+
+
+def _idempotent(sourced: Mapping[str, _SourcedValue]) -> _SourcedValue:
+    asked, transaction = sourced.get(_IDEMPOTENCE), sourced.get(_TRANSACTION)
+    if asked is not None and asked.value == "false":
+        if transaction is not None:
+            raise _conflict(asked.reported(_IDEMPOTENCE), transaction.reported(_TRANSACTION))
+        return asked
+    against = _against(sourced)
+    if not against:
+        return asked or _SourcedValue("true", _SAFE.origin)
+    for name, one in ((_IDEMPOTENCE, asked), (_TRANSACTION, transaction)):
+        if one is not None:
+            raise _conflict(against, one.reported(name))
+    return _SourcedValue("false", _SAFE.origin)
+
+
+def _against(sourced: Mapping[str, _SourcedValue]) -> str:
+    """Returns what an idempotent producer cannot have; empty = nothing."""
+    acks, retries, flying = sourced["acks"], sourced["retries"], sourced.get(_IN_FLIGHT)
+    if acks.value not in {"all", "-1"}:
+        return f"{acks.reported('acks')}, where all is needed,"
+    if int(retries.value) == 0:
+        return f"{retries.reported('retries')}, where 1 or more is needed,"
+    if flying is not None and int(flying.value) > _MOST_IN_FLIGHT:
+        return f"{flying.reported(_IN_FLIGHT)}, where at most {_MOST_IN_FLIGHT} is needed,"
+    return ""
+
+
+def _conflict(one: str, other: str) -> InvalidArgument:
+    return InvalidArgument(f"{one} cannot be had together with {other}: leave one of them out")

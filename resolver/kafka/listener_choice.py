@@ -1,0 +1,76 @@
+"""How a Kafka client reaches the cluster of a path, and which of its settings come from whom."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from resolver.errors import InvalidArgument
+from resolver.kafka.client_settings import Client, SettingLayer, problem_with
+
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaException
+
+    from resolver.topic_location import TopicLocation
+
+__all__ = ["connection", "kafka_error_text", "setting_layers", "without_brokers"]
+
+
+def connection(found: TopicLocation, listener: str = "") -> dict[str, str]:
+    """Returns the settings that lead to a topic's brokers; no credentials, which are the program's.
+
+    Raises:
+        InvalidArgument: the path is no topic, or its cluster has no such listener.
+    """
+    if found.kind != "topic":
+        raise InvalidArgument(f"{found.path} is a {found.kind}, not a topic")
+    named = [one for one in found.listeners if not listener or one.name == listener]
+    one = next(iter(named), None)
+    if one is None:
+        raise InvalidArgument(f"cluster {found.cluster} names no listener {listener}".rstrip())
+    settings = {
+        "bootstrap.servers": ",".join(one.bootstrap_servers),
+        "security.protocol": one.security_protocol or "PLAINTEXT",
+    }
+    if one.sasl_mechanism:
+        settings["sasl.mechanism"] = one.sasl_mechanism
+    return settings
+
+
+def without_brokers(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """A program's settings.
+
+    Raises:
+        InvalidArgument: they say where the brokers are.
+    """
+    for name in ("bootstrap.servers", "metadata.broker.list"):
+        if name in settings:
+            raise InvalidArgument(
+                f"{name}: the path of a topic says where its brokers are; leave it out", field=name
+            )
+    return dict(settings)
+
+
+def kafka_error_text(error: KafkaException) -> str:
+    """Returns what Kafka's client says is wrong."""
+    return str(error.args[0].str())
+
+
+def setting_layers(
+    settings: Mapping[str, Any], found: TopicLocation | None, client: Client = Client.PRODUCER
+) -> list[SettingLayer]:
+    """Returns what the policies of a path say, then what the program says. What no policy may say
+    is left out here too: a directory of another version may not have refused it.
+    """
+    layers = []
+    effective = None if found is None else found.effective
+    if found is not None and effective is not None:
+        answered = {
+            key: one.value
+            for key, one in getattr(effective, f"{client}_defaults").items()
+            if not one.cleared and not problem_with(client, key, one.value)
+        }
+        if answered:
+            layers.append(SettingLayer(f"the policies of {found.path}", answered))
+    layers.append(SettingLayer("the program", settings))
+    return layers

@@ -1,0 +1,52 @@
+"""What a caller asks for, read from the caller's own words; refuses to know who answers it."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Final, NamedTuple
+
+from resolver import errors
+from resolver.path import Path
+
+__all__ = ["LookupOptions", "as_path", "kind_number"]
+
+_KINDS: Final = {"": 0, "directory": 1, "topic": 2, "link": 3, "mount": 4}
+
+
+class LookupOptions(NamedTuple):
+    """What is asked for besides the path."""
+
+    prefer: int = 0
+    no_follow: bool = False
+    for_writes: bool = False
+
+    def key(self, path: str) -> Hashable:
+        """Under which the answer is kept: the bare path in the common case."""
+        return path if self == _PLAIN else (path, self)
+
+
+_PLAIN: Final = LookupOptions()
+
+
+def as_path(path: str | Path) -> Path:
+    """A path however it was given.
+
+    Raises:
+        InvalidPath: not canonical.
+    """
+    return path if isinstance(path, Path) else Path.parse(path)
+
+
+def kind_number(name: str) -> int:
+    """Returns the number of a kind of entry, such as ``directory``; 0 for none in particular.
+
+    Raises:
+        InvalidArgument: there is no such kind.
+    """
+    try:
+        return _KINDS[name]
+    except KeyError:
+        known = ", ".join(kind for kind in _KINDS if kind)
+        raise errors.InvalidArgument(
+            f"kind {name!r}: expected one of {known}", field="kind"
+        ) from None

@@ -1,0 +1,258 @@
+"""One hop of a walk: whom a word named, what an honest word is, what failures come to; pure.
+
+What a failing hop comes to. Every server that was named is asked. If one of them said that it has
+not loaded, the owner was reached and could not say: NotReady. Else, if one did not answer, the
+owner may be that one: Unreachable. Else what the bad or lame ones did decides: the server's own
+error, ReferralLoop, BadReferral, NoRoute, Lame.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, assert_never
+
+from resolver import errors
+from resolver.errors import KdirError
+from resolver.host_port import MAX_ENDPOINTS
+from resolver.path import Path
+from resolver.resolution.values import (
+    Absent,
+    Answer,
+    AnswerStatus,
+    AskedBecause,
+    Query,
+    Referral,
+    Reply,
+    Rewrite,
+    Sender,
+)
+from resolver.revision_token import Position
+
+__all__ = [
+    "Hop",
+    "ServerFailure",
+    "VisitedServer",
+    "classify_error",
+    "first_endpoints",
+    "is_above",
+    "out_of_bailiwick",
+    "referral_error",
+]
+
+
+class ServerFailure(enum.IntEnum):
+    """Why a server of a hop was of no use; the highest one of a hop decides what the hop is."""
+
+    LAME = 1
+    NO_ROUTE = 2
+    BAD = 3
+    LOOP = 4
+    OTHER = 5
+    UNREACHABLE = 6
+    NOT_READY = 7
+
+
+@dataclass(slots=True)
+class Hop:
+    """The servers that one word named, and what became of those that were asked."""
+
+    way: AskedBecause
+    path: Path
+    referral: Referral | None = None
+    endpoints: tuple[str, ...] = ()
+    queue: list[str] = field(default_factory=list)
+    """Those still to be asked."""
+    slow: set[str] = field(default_factory=set)
+    """Those that were set aside once, for they did not answer quickly."""
+    again: dict[str, tuple[str, Position]] = field(default_factory=dict)
+    """Those whose answer was older than what was seen of (cluster id, position)."""
+    troubles: list[tuple[ServerFailure, KdirError]] = field(default_factory=list)
+
+    @property
+    def mount(self) -> Path | None:
+        """Where the word says that these servers' cluster is mounted."""
+        return self.referral.mount if self.referral is not None else None
+
+    @property
+    def cluster_id(self) -> str:
+        """Which cluster the word says it is."""
+        return self.referral.cluster_id if self.referral is not None else ""
+
+    @property
+    def cluster(self) -> str:
+        """Its name, for people."""
+        return self.referral.cluster if self.referral is not None else ""
+
+    @property
+    def remaining_seconds(self) -> int | None:
+        """What is left of the word that named them; None = nobody's word, it does not end."""
+        return self.referral.remaining_seconds if self.referral is not None else None
+
+    @property
+    def label(self) -> str:
+        """The owner, for people."""
+        if self.mount is None:
+            return self.cluster or (
+                "the parent" if self.way is AskedBecause.UP else "the servers to begin with"
+            )
+        return f"{self.cluster} at {self.mount}" if self.cluster else str(self.mount)
+
+    @property
+    def only_lame(self) -> bool:
+        """Whether every server said "not mine", or was another than expected."""
+        return bool(self.troubles) and all(t is ServerFailure.LAME for t, _ in self.troubles)
+
+    def mismatch(self, sender: Sender) -> str:
+        """Returns why the sender is not who was referred to; empty = it is (R12, R16)."""
+        referral = self.referral
+        if referral is None:
+            return ""
+        if referral.cluster_id and sender.cluster_id != referral.cluster_id:
+            return f"is cluster {sender.cluster_id}, not {referral.cluster_id}"
+        # Who never met its parent can only guess where that is mounted, and names no cluster.
+        guessed = referral.way is AskedBecause.UP and not referral.cluster_id
+        if not guessed and referral.mount is not None and sender.mount != referral.mount:
+            return f"is mounted at {sender.mount}, not {referral.mount}"
+        if referral.epoch and sender.epoch and sender.epoch != referral.epoch:
+            return f"knows epoch {sender.epoch} of its mount, not {referral.epoch}"
+        return ""
+
+    def combined_error(self, asked: Path) -> KdirError:
+        """Returns the one error that the failures come to."""
+        facts = {"path": str(asked)}
+        if self.mount is not None:
+            facts["mount"] = str(self.mount)
+        if self.cluster_id:
+            facts["cluster_id"] = self.cluster_id
+        if not self.troubles:
+            return errors.Unreachable(f"no servers known for {self.label}", metadata=facts)
+        worst = max(trouble for trouble, _ in self.troubles)
+        last = next(error for trouble, error in self.troubles if trouble is worst)
+        match worst:
+            case ServerFailure.NOT_READY if not isinstance(last, errors.TokenFromFuture):
+                message = f"{self.label}: not ready: {last.message}"
+                return errors.NotReady(message, metadata=facts)
+            case ServerFailure.UNREACHABLE:
+                message = f"{self.label}: no server answered: {last.message}"
+                untrusted = isinstance(last, errors.HandshakeFailed)
+                kind = errors.HandshakeFailed if untrusted else errors.Unreachable
+                return kind(message, metadata=facts)
+            case ServerFailure.LAME:
+                return errors.Lame(f"{self.label}: {last.message}", metadata=facts)
+            case (
+                ServerFailure.NOT_READY
+                | ServerFailure.OTHER
+                | ServerFailure.LOOP
+                | ServerFailure.BAD
+                | ServerFailure.NO_ROUTE
+            ):
+                return last
+            case _:
+                assert_never(worst)
+
+
+class VisitedServer(NamedTuple):
+    """A server that was asked and whose word was followed."""
+
+    endpoint: str
+    sender: Sender
+    hop: Hop
+
+
+def classify_error(
+    error: KdirError, way: AskedBecause, *, recursive: bool
+) -> tuple[ServerFailure | None, AnswerStatus]:
+    """Returns what an error says of the hop, and of the server that gave it when it was asked by
+    ``way``.
+
+    No trouble: the others of the hop would say the same.
+    """
+    match error:
+        case errors.NotReady() | errors.StoreUnavailable() | errors.TokenFromFuture():
+            return ServerFailure.NOT_READY, AnswerStatus.FAILED
+        case errors.NoRoute() if way in (AskedBecause.START, AskedBecause.UP, AskedBecause.TREE):
+            return ServerFailure.NO_ROUTE, AnswerStatus.ACCEPTED
+        case errors.Lame() if recursive:
+            return ServerFailure.UNREACHABLE, AnswerStatus.ACCEPTED
+        case (
+            errors.NotAuthoritative()
+            | errors.Unmounted()
+            | errors.Unimplemented()
+            | errors.NoRoute()
+            | errors.Lame()
+            # Only an outcome, which says who gives it, may say absent.
+            | errors.Absent()
+            | errors.InvalidNamespace()
+        ):
+            return ServerFailure.LAME, AnswerStatus.LAME
+        case errors.Closed():
+            return None, AnswerStatus.ACCEPTED  # no server can be asked any more
+        case errors.Unavailable() | errors.DeadlineExceeded() | errors.Cancelled():
+            return ServerFailure.UNREACHABLE, AnswerStatus.FAILED
+        case errors.Internal() | errors.LimitExceeded():
+            return ServerFailure.OTHER, AnswerStatus.FAILED
+        case _:  # denied, invalid, expired
+            return None, AnswerStatus.ACCEPTED
+
+
+def referral_error(path: Path, sender: Path, referral: Referral, *, went_down: bool) -> str:
+    """Returns why no honest server mounted at ``sender`` refers ``path`` like this; empty = it may.
+
+    R3: down is strictly deeper and a prefix of the path; up is a strict ancestor of the
+    sender's mount, and never after the first down; direct is a prefix of the path.
+    """
+    mount = referral.mount
+    inside = sender.is_prefix_of(path)
+    match referral.way:
+        case AskedBecause.DOWN:
+            if mount is None or not mount.is_prefix_of(path):
+                return "down must lie on the path"
+            return "" if is_above(sender, mount) else "down must be strictly deeper"
+        case AskedBecause.UP:
+            if went_down or inside:
+                return "up, after the walk has come down"
+            if mount is not None and not is_above(mount, sender):
+                return "up must be a strict ancestor of the sender"
+            return ""
+        case AskedBecause.DIRECT:
+            if mount is None or not mount.is_prefix_of(path):
+                return "direct must lie on the path"
+            if inside and not is_above(sender, mount):
+                return "direct must be nearer than the sender"
+            return ""
+        case _:
+            return "neither up, down nor direct"
+
+
+def out_of_bailiwick(ask: Query, reply: Reply, *, site_links: bool) -> str:
+    """Returns why this answer is none of the sender's business; empty = it is (R6).
+
+    ``site_links``: whether the sender is one whose site's view of the tree is one's own.
+    """
+    mount = reply.sender.mount
+    match reply.outcome:
+        case Answer(path=canonical):
+            if not mount.is_prefix_of(canonical):
+                return f"answers with {canonical}, outside its mount {mount}"
+            inside = ask.recursive or mount.is_prefix_of(ask.path)
+        case Absent():
+            inside = ask.recursive or mount.is_prefix_of(ask.path)
+        case Rewrite(link=link, site_link=site_link):
+            if not link.is_prefix_of(ask.path):
+                return f"rewrites by the link {link}, which is not on the path"
+            inside = mount.is_prefix_of(link) or (site_link and site_links)
+        case _:
+            return ""
+    return "" if inside else f"answers for {ask.path}, outside its mount {mount}"
+
+
+def is_above(upper: Path, lower: Path) -> bool:
+    """True if ``upper`` is a strict ancestor."""
+    return upper != lower and upper.is_prefix_of(lower)
+
+
+def first_endpoints(endpoints: Sequence[str]) -> tuple[str, ...]:
+    """Returns the first ``MAX_ENDPOINTS`` that differ."""
+    return tuple(dict.fromkeys(endpoints[: 4 * MAX_ENDPOINTS]))[:MAX_ENDPOINTS]
