@@ -20,7 +20,7 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 PACKAGES: Final = ("directory", "resolver")
 
 LAYERS: Final = (
-    ("resolver.counts", "resolver.errors", "resolver.glob", "resolver.host_port",
+    ("resolver.units", "resolver.errors", "resolver.glob", "resolver.host_port",
      "resolver.path", "resolver.printable", "resolver.resolution", "resolver.revision_token",
      "resolver.topic_names"),
     ("resolver",),
@@ -32,10 +32,8 @@ LAYERS: Final = (
     ("directory.wire",),
     ("directory.server.authentication", "directory.server.bearer_tokens",
      "directory.server.certificates", "directory.server.config_security",
-     "directory.server.peer_credentials", "directory.server.feature_levels",
-     "directory.server.logs",
-     "directory.server.metrics.call_metrics", "directory.server.metrics.histogram",
-     "directory.server.metrics.store_metrics", "directory.server.principal_mapping",
+     "directory.server.feature_levels", "directory.server.logs",
+     "directory.server.metrics.instrumentation", "directory.server.principal_mapping",
      "directory.server.toml_table", "directory.api.rpc.call_context"),
     ("directory.store",),
     ("directory.server.config", "directory.server.config_kafka",
@@ -47,8 +45,7 @@ LAYERS: Final = (
     ("directory.server",),
     ("directory.api",),
     ("directory.__main__", "directory.server.command_line", "directory.server.metrics",
-     "directory.server.process", "directory.server.heartbeat", "directory.server.startup",
-     "directory.server.supervisor"),
+     "directory.server.process", "directory.server.startup", "directory.server.supervisor"),
 )  # fmt: skip
 """From the lowest to the topmost; a module is in the layer of the longest name that it is or lies
 below. An import goes down or stays in its layer.

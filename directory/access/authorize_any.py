@@ -14,9 +14,9 @@ covers, one is free unless a single deny, at the same entry or above, covers the
 from __future__ import annotations
 
 from directory.access.compiled_grants import AccessQuestion, CompiledGrants
+from directory.access.decision import TraverseRight, traverse_right_after
 from directory.access.grant import Grant, Permission
-from directory.access.grant_evaluator import TraverseRight, traverse_right_after
-from directory.access.grant_node import GrantChildren, GrantNode
+from directory.access.grant_tree import GrantChildren, GrantNode
 
 __all__ = ["NamedResourceSearch", "is_allowed_below"]
 

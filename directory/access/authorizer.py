@@ -13,11 +13,15 @@ from typing import Final
 
 from directory.access.authorize_any import NamedResourceSearch, is_allowed_below
 from directory.access.compiled_grants import AccessQuestion, CompiledGrants
-from directory.access.decision import SUPER_USER, AccessMode, Decision, DecisionReason
+from directory.access.decision import (
+    SUPER_USER,
+    AccessMode,
+    Decision,
+    DecisionReason,
+    GrantEvaluator,
+)
 from directory.access.grant import IMPLIED_BY, Grant, Operation, Permission, ResourceKind
-from directory.access.grant_evaluator import GrantEvaluator
-from directory.access.grant_node import NO_BRANCH, GrantNode
-from directory.access.grant_tree import EntryPlace, GrantTree
+from directory.access.grant_tree import NO_BRANCH, EntryPlace, GrantNode, GrantTree
 from directory.access.principals import Caller
 from resolver.errors import NotReady
 from resolver.path import Path

@@ -18,10 +18,9 @@ from typing import Final, NamedTuple
 
 from directory.access.authorizer import Authorizer, InheritedGrantLevel
 from directory.access.compiled_grants import AccessQuestion
+from directory.access.decision import GrantEvaluator
 from directory.access.grant import Operation, ResourceKind
-from directory.access.grant_evaluator import GrantEvaluator
-from directory.access.grant_node import NO_BRANCH, GrantNode
-from directory.access.grant_tree import EntryPlace
+from directory.access.grant_tree import NO_BRANCH, EntryPlace, GrantNode
 from directory.access.principals import ANY_HOST, EVERYBODY, Caller, key_of
 
 __all__ = ["AccessChange", "DiffSide", "diff_permissions"]

@@ -1,7 +1,7 @@
 """Who may do what, asked by every handler in one line; refuses to decide it itself.
 
 ``authorization`` decides, from the grants of one snapshot and what is inherited from above the
-mount; ``caller_view.py`` says what that comes to for one caller, ``write_authorization.py`` what a
+mount; ``caller_view.py`` says what that comes to for one caller, ``write_checks.py`` what a
 change needs.
 """
 

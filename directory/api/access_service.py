@@ -19,7 +19,7 @@ from directory.api.resolve_answers import kind_from_number
 from directory.api.rpc.call_context import Call
 from directory.api.rpc.handlers import Handler, Service
 from directory.api.visibility import as_if_absent, can_query_access, kind_asked
-from directory.api.write_authorization import (
+from directory.api.write_checks import (
     authorize_command,
     redacting_errors,
     with_inferred_kind,

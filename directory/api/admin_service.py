@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Final
 
 from kdir.v1 import admin_pb2
 
-from directory.api.backup_and_verify import BackupAndVerifyCalls
+from directory.api.admin_operations import BackupAndVerifyCalls, ParentLinkCalls
 from directory.api.cluster_router import ClusterRouter
-from directory.api.parent_link_calls import ParentLinkCalls
 from directory.api.rpc.call_context import Call
 from directory.api.rpc.handlers import Handler, Service
-from directory.api.unenforced_grants import list_unenforced_mounts
 from directory.api.visibility import STOPPED
 from directory.api.visible_counts import count_visible_below
+from directory.api.write_checks import list_unenforced_mounts
 from directory.federation import parent_state
 from directory.federation.link_records import BELOW, is_path
 from directory.namespace.entry import Kind

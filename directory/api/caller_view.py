@@ -15,10 +15,10 @@ from typing import Final, NamedTuple
 
 from kdir.v1 import entry_pb2, resolve_pb2
 
-from directory.access.audit_line import AuditLevel, audit_line
 from directory.access.authorizer import MOUNT_ROOT, Authorizer, DirectoryAuthorization
 from directory.access.compiled_grants import AccessQuestion
 from directory.access.decision import Decision, DecisionReason
+from directory.access.explain import AuditLevel, audit_line
 from directory.access.grant import Operation, ResourceKind
 from directory.access.grant_tree import EntryPlace
 from directory.access.principals import ANONYMOUS, Caller

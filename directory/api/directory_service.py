@@ -14,16 +14,14 @@ from directory.api.caller_view import fill_visible_counts
 from directory.api.cluster_router import ClusterRouter
 from directory.api.dry_run import fill_change_plan
 from directory.api.entry_details import fill_entry_details
-from directory.api.manage_checks import (
-    check_kafka_removal_allowed,
-    is_kafka_change_allowed,
-    nearest_manage_false,
-)
 from directory.api.resolve_answers import ResolveAnswers, kind_from_number
 from directory.api.rpc.call_context import Call
 from directory.api.rpc.handlers import Handler, Service
-from directory.api.write_authorization import (
+from directory.api.write_checks import (
     authorize_command,
+    check_kafka_removal_allowed,
+    is_kafka_change_allowed,
+    nearest_manage_false,
     redacting_errors,
     refuse_lock_out,
     with_inferred_kind,

@@ -10,9 +10,8 @@ from kdir.v1 import admin_pb2
 
 from directory.kafka.applying.desired_configs import DesiredConfigs
 from directory.kafka.assembly import drift_to_proto
-from directory.kafka.drift import Drift, drift_of
+from directory.kafka.drift import NOT_ARMED, Drift, drift_of, topic_issues
 from directory.kafka.recorded_topics import recorded_at
-from directory.kafka.topic_issues import NOT_ARMED, topic_issues
 from directory.namespace.entry import Provision
 from directory.namespace.snapshot import Snapshot
 from directory.namespace.traversal import traverse

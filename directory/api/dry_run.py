@@ -18,14 +18,13 @@ from kdir.v1 import access_pb2, entry_pb2
 from directory.access.grant import Operation
 from directory.access.grant_tree import EntryPlace
 from directory.access.permission_diff import AccessChange, DiffSide, diff_permissions
-from directory.api.manage_checks import is_kafka_change_allowed
 from directory.api.plan_messages import call_to_proto
 from directory.api.visible_counts import count_visible_below, visible_topics
-from directory.api.write_authorization import locks_out
+from directory.api.write_checks import is_kafka_change_allowed, locks_out
 from directory.federation import parent_state
-from directory.kafka.applying import predicted_config_calls
+from directory.kafka.applying import dry_run_calls
 from directory.kafka.applying.config_diff import KafkaCall
-from directory.kafka.applying.predicted_acl_calls import predict_acl_calls
+from directory.kafka.applying.dry_run_calls import predict_acl_calls
 from directory.kafka.reconciler_settings import ACLS, CONFIGS
 from directory.namespace import change_impact
 from directory.namespace.change_impact import ChangeSide
@@ -36,8 +35,8 @@ from directory.namespace.command import (
     RemoveGrants,
     UpdateEntry,
 )
+from directory.namespace.effective_policies import Shown
 from directory.namespace.entry import Directory, Topic
-from directory.namespace.inheritor_counts import Shown
 from directory.namespace.quotas import Quota
 from directory.namespace.snapshot import Snapshot
 from directory.namespace.time_budget import TimeBudget
@@ -246,9 +245,9 @@ class _ChangePlanBuilder:
         if not self._is_allowed(CONFIGS):
             return ()
         above = [level.policies for level in self._above]
-        return predicted_config_calls.predict_config_calls(
-            predicted_config_calls.KafkaChangeSide(self._before, self._was, self._mount, above),
-            predicted_config_calls.KafkaChangeSide(self._after, now, self._mount, above),
+        return dry_run_calls.predict_config_calls(
+            dry_run_calls.KafkaChangeSide(self._before, self._was, self._mount, above),
+            dry_run_calls.KafkaChangeSide(self._after, now, self._mount, above),
             self._budget,
             self._shown,
         )

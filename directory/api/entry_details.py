@@ -8,7 +8,7 @@ from directory.api.caller_view import CallerView
 from directory.api.rpc.call_context import Call
 from directory.api.visible_counts import seen_use
 from directory.federation import parent_state
-from directory.kafka.topic_issues import count_issues_below, topic_issues
+from directory.kafka.drift import count_issues_below, topic_issues
 from directory.namespace.effective_policies import PolicyLevel
 from directory.namespace.entry import Topic
 from directory.namespace.quotas import quotas_at

@@ -15,22 +15,22 @@ from directory.api.plan_messages import planned_to_proto
 from directory.api.rpc.call_context import Call
 from directory.api.rpc.handlers import Handler, Service
 from directory.api.visible_counts import seen_use, visible_topics
-from directory.api.write_authorization import authorizing_on, entry_meant, redacting_stop
+from directory.api.write_checks import authorizing_on, entry_meant, redacting_stop
 from directory.federation import parent_state
 from directory.federation.federation_state import unix_ms
 from directory.kafka.applying.desired_configs import DesiredConfigs
+from directory.kafka.drift import NOT_ARMED, topic_issues
 from directory.kafka.inherited_basis import why_inherited_missing
 from directory.kafka.reconciler_settings import ACLS
-from directory.kafka.topic_issues import NOT_ARMED, topic_issues
 from directory.namespace.effective_policies import (
     ExplainedValue,
     PolicyLevel,
+    count_inheritors,
     explain,
     path_levels,
     set_fields,
 )
 from directory.namespace.entry import Directory, Kind, Policies, Stamp, Topic
-from directory.namespace.inheritor_counts import count_inheritors
 from directory.namespace.lookup import (
     DirectoryAt,
     LinkAt,
@@ -60,7 +60,7 @@ from resolver.errors import (
 from resolver.path import Path
 
 if TYPE_CHECKING:
-    from directory.kafka.arming_service import ArmingPlan, ArmingResult, ArmingService
+    from directory.kafka.arming import ArmingPlan, ArmingResult, ArmingService
 
 __all__ = ["PolicyService"]
 

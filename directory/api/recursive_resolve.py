@@ -25,7 +25,7 @@ from directory.api.rpc.call_context import CURRENT, REQUEST_ID_KEY, Call
 from directory.api.rpc.caller_slots import CallerSlots
 from directory.api.rpc.handlers import Handler
 from directory.server.authentication import BEARER
-from directory.server.peer_credentials import PeerCredentials
+from directory.server.certificates import PeerCredentials
 from resolver.cached_lookup import lifetime_of
 from resolver.client import Resolver
 from resolver.endpoints import AllowList

@@ -13,7 +13,7 @@ from directory.namespace.entry import Directory
 from directory.namespace.quotas import Amount, Quota, system_directories, topic_amount
 
 if TYPE_CHECKING:
-    from directory.namespace.inheritor_counts import Shown
+    from directory.namespace.effective_policies import Shown
     from directory.namespace.snapshot import Node, Snapshot
 
 __all__ = ["count_visible_below", "seen_use", "visible_topics"]

@@ -23,6 +23,7 @@ from kdir.v1 import federation_pb2
 from directory.access.compiled_grants import NO_RULES
 from directory.access.grant_tree import EntryPlace
 from directory.federation import child_state, parent_state
+from directory.federation.child_state import WaitingChildren, find_waiting_child
 from directory.federation.federation_state import (
     FederationState,
     FederationView,
@@ -31,7 +32,6 @@ from directory.federation.federation_state import (
 )
 from directory.federation.inherited_records import refuse_oversized
 from directory.federation.table_exchange import ReceivedTable
-from directory.federation.waiting_children import WaitingChildren, find_waiting_child
 from directory.namespace.entry import NO_POLICIES, Mount
 from directory.namespace.keys import ENTRY
 from directory.namespace.mounted import mounted_at

@@ -25,8 +25,8 @@ from directory.federation.inherited_records import as_transactions
 from directory.federation.table_exchange import ReceivedTable
 from directory.namespace.keys import PARENT
 from directory.namespace.snapshot import Snapshot
+from directory.server.certificates import PeerCredentials
 from directory.server.logs import with_log_context
-from directory.server.peer_credentials import PeerCredentials
 from directory.store.base import KeyEquals, Leadership, Put, Store, StoreUnreachable, Write
 from directory.store.replica import Replica
 from directory.store.writer import Writer

@@ -15,16 +15,18 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Final
 
 from directory.access.grant import Operation, Permission, ResourceKind
-from directory.kafka.acl_values import Acl, PatternType, Resource
-from directory.kafka.acl_values import AclBinding as Binding
 from directory.kafka.admin_contract import (
+    Acl,
     AlreadyDone,
     ObservedAcls,
     Outcome,
     OutcomeUnknown,
+    PatternType,
+    Resource,
     Still,
     Succeeded,
 )
+from directory.kafka.admin_contract import AclBinding as Binding
 from resolver.errors import KafkaRefused
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from directory.kafka.acl_admin_client import AclCalls
-from directory.kafka.acl_values import AclBinding
 from directory.kafka.admin_contract import (
+    AclBinding,
     AlreadyDone,
     ConfigChange,
     KafkaMetadata,

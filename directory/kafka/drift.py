@@ -5,14 +5,41 @@ Refuses to mend it.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Final
 
-from directory.kafka.admin_contract import KafkaMetadata
+from directory.access.grant import ResourceKind
+from directory.kafka.admin_contract import Acl, KafkaMetadata, Resource
+from directory.kafka.applying.config_diff import PARTITIONS
+from directory.kafka.applying.desired_configs import DesiredConfigs
+from directory.kafka.applying.last_applied_acls import (
+    AppliedResource,
+    kept_rows,
+    load_applied_resource,
+)
+from directory.kafka.applying.last_applied_configs import PUSHED, config_issues
+from directory.kafka.applying.partition_growth import NO_ROOM, PartitionQuota
 from directory.kafka.metadata_diff import RecordedTopic, differences, show_id
-from directory.namespace.entry import Kind, Provision
+from directory.kafka.reconciler_settings import ACLS
+from directory.namespace.entry import Kind, Provision, Topic
+from directory.namespace.policy_checks import directories_below
+from directory.namespace.snapshot import Node, Snapshot
+from directory.namespace.time_budget import TimeBudget
+from resolver.errors import InvalidPath, NotReady
 from resolver.path import Path
 
-__all__ = ["Drift", "drift_of"]
+__all__ = [
+    "NOT_ARMED",
+    "Drift",
+    "acl_drift",
+    "acl_state",
+    "acl_states_below",
+    "count_issues_below",
+    "drift_of",
+    "topic_issues",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,3 +83,162 @@ def drift_of(one: RecordedTopic, survey: KafkaMetadata | None = None) -> list[Dr
         case _:
             # Not in Kafka yet, or not ours there: nothing to compare with.
             return []
+
+
+_NONE: Final = "(none)"
+_MISSING: Final = "(missing)"
+_FOREIGN: Final = "not kdir's"
+
+
+def acl_state(snapshot: Snapshot, topic: Topic) -> str:
+    """Returns what people should know of a topic's ACLs, in a word: ``refused``, ``waiting``,
+    ``contested`` or ``drift``; empty = nothing.
+    """
+    try:
+        return _state(
+            load_applied_resource(snapshot, Resource(ResourceKind.TOPIC, topic.physical_name))
+        )
+    except ValueError:
+        return ""
+
+
+def acl_states_below(snapshot: Snapshot, way: tuple[str, ...]) -> Iterator[str]:
+    """Yields the same of each topic at or below a directory of the cluster that there is something
+    to know of.
+    """
+    for resource, kept in kept_rows(snapshot):
+        state = "" if kept is None else _state(kept)
+        if not state or resource.kind is not ResourceKind.TOPIC:
+            continue
+        located = snapshot.locate(resource.name)
+        relative = None if located is None else located.relative
+        if relative is not None and relative[: len(way)] == way:
+            yield state
+
+
+def _state(kept: AppliedResource) -> str:
+    if kept.refused:
+        return "rejected"
+    if kept.waits:
+        return "needs-approval"
+    if kept.contested:
+        return "contested"
+    return "drift" if kept.lost else ""
+
+
+def acl_drift(
+    snapshot: Snapshot,
+    mount: Path,
+    path: Path,
+    foreign: Mapping[Resource, frozenset[Acl]],
+) -> list[Drift]:
+    """Returns the differences at and below a path. Of groups and transactional ids the path is that
+    of an armed directory that wishes them.
+    """
+    rows: list[Drift] = []
+    kept_by_resource = dict(kept_rows(snapshot))
+    for resource in kept_by_resource.keys() | foreign.keys():
+        kept = kept_by_resource.get(resource) or AppliedResource()
+        at = _path_of(snapshot, mount, resource, kept)
+        if at is None or not path.is_prefix_of(at):
+            continue
+        rows += _differences(at, resource, kept, foreign.get(resource, ()))
+    return rows
+
+
+def _path_of(
+    snapshot: Snapshot, mount: Path, resource: Resource, kept: AppliedResource
+) -> Path | None:
+    if resource.kind is ResourceKind.TOPIC:
+        located = snapshot.locate(resource.name)
+        if located is None or located.relative is None:
+            return None
+        return mount.join(located.relative)
+    try:
+        return Path.parse(kept.path)
+    except InvalidPath:
+        return mount
+
+
+def _differences(
+    path: Path, resource: Resource, kept: AppliedResource, foreign: Iterable[Acl]
+) -> Iterator[Drift]:
+    is_topic = resource.kind is ResourceKind.TOPIC
+    field = "acl" if is_topic else f"acl of {resource}"
+    kind = Kind.TOPIC if is_topic else Kind.DIRECTORY
+
+    def row(wanted: str, found: str, state: str) -> Drift:
+        return Drift(path, resource.name, field, wanted, found, Provision.ACTIVE, state, kind)
+
+    for acl in sorted(kept.lost):
+        yield row(str(acl), _MISSING, "contested" if acl in kept.contested else "")
+    for acl in sorted(kept.held):
+        ours = acl in kept.ours
+        yield row(*((_NONE, str(acl)) if ours else (str(acl), _MISSING)), "needs-approval")
+    if kept.waits and not kept.held:
+        yield row("what is granted", f"({kept.waits})", "needs-approval")
+    if kept.refused:
+        yield row("what is granted", f"({kept.refused})", "rejected")
+    for acl in sorted(foreign):
+        yield row(_NONE, str(acl), _FOREIGN)
+
+
+NOT_ARMED: Final = "not-armed"
+"""What is said of a wish that will not reach Kafka, for nobody armed it there."""
+
+_STATES: Final[Mapping[bytes, str]] = {
+    b'"held":': "needs-approval", b'"contested":': "contested", b'"refused":': "rejected",
+}  # fmt: skip
+"""What a record says where it has these words; elsewhere they would be escaped."""
+
+
+def topic_issues(
+    snapshot: Snapshot, mount: Path, place: tuple[int, str], topic: Topic
+) -> Mapping[str, str]:
+    """Returns the settings of one topic that there is something to know of, each with what."""
+    found = dict(config_issues(snapshot, topic.entry_id))
+    if acls := acl_state(snapshot, topic):
+        found[ACLS] = acls
+    if PARTITIONS not in found and topic.provision is Provision.ACTIVE:
+        desired_config = DesiredConfigs(snapshot).for_topic(place[0], topic)
+        try:
+            room = PartitionQuota(snapshot, mount)
+        except NotReady:
+            return found
+        grows = desired_config is not None and desired_config.partitions > topic.partitions
+        if (
+            desired_config is not None
+            and grows
+            and not room.try_reserve(place, topic, desired_config.partitions)
+        ):
+            found[PARTITIONS] = NO_ROOM
+    return found
+
+
+def count_issues_below(snapshot: Snapshot, node: Node, budget: TimeBudget) -> Mapping[str, int]:
+    """Returns how many topics at or below a directory there is something to know of, by what it is;
+    as many as were found until the budget was over.
+    """
+    marked = _marked(snapshot, budget)
+    way = snapshot.path_of(node.entry_id) or ()
+    found = Counter(f"{ACLS} {state}" for state in acl_states_below(snapshot, way))
+    if not marked:
+        return dict(sorted(found.items()))
+    entry_id = snapshot.codec.entry_id
+    for here in directories_below(snapshot, node):
+        if not budget.spend(len(here.topics) or 1):
+            break
+        for record in here.topics.values():
+            found.update(marked.get(entry_id(record), ()))
+    return dict(sorted(found.items()))
+
+
+def _marked(snapshot: Snapshot, budget: TimeBudget) -> Mapping[int, tuple[str, ...]]:
+    marked: dict[int, tuple[str, ...]] = {}
+    for key, value in snapshot.facts(PUSHED):
+        if not budget.spend():
+            break
+        states = tuple(state for text, state in _STATES.items() if text in value)
+        if states:
+            marked[int(key.removeprefix(PUSHED), 16)] = states
+    return marked

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, TypeVar
 
 from directory.access.grant import ResourceKind
-from directory.kafka.acl_values import AclBinding
 from directory.kafka.admin_contract import (
+    AclBinding,
     ConfigChange,
     KafkaAdmin,
     KafkaMetadata,

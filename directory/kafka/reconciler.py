@@ -18,14 +18,13 @@ from functools import partial
 from typing import Final
 
 from directory.kafka import pin_and_stop, recorded_topics
-from directory.kafka.acl_drift import acl_drift
 from directory.kafka.admin_contract import KafkaAdmin
-from directory.kafka.adoption_backlog import AdoptionBacklog
+from directory.kafka.adoption import AdoptionBacklog
 from directory.kafka.applying.acl_applier import AclApplier
 from directory.kafka.applying.config_applier import ConfigApplier
 from directory.kafka.applying.recent_changes import RecentConfigChanges
-from directory.kafka.arming_service import ArmingService
-from directory.kafka.drift import Drift, drift_of
+from directory.kafka.arming import ArmingService
+from directory.kafka.drift import Drift, acl_drift, drift_of
 from directory.kafka.fenced_commits import CommandWriter, LeadershipLost, TopicCommits
 from directory.kafka.guarded_admin import GuardedAdmin
 from directory.kafka.inherited_basis import why_inherited_missing

@@ -14,7 +14,7 @@ from typing import Final
 
 from directory.kafka import adoption, pin_and_stop, recorded_topics
 from directory.kafka.admin_contract import KafkaAdmin, KafkaMetadata, KafkaTopic, Rejected
-from directory.kafka.adoption_backlog import AdoptionBacklog
+from directory.kafka.adoption import AdoptionBacklog
 from directory.kafka.applying.desired_configs import DesiredConfigs, is_under_way
 from directory.kafka.applying.recent_changes import RecentConfigChanges
 from directory.kafka.fenced_commits import TopicCommits

@@ -2,20 +2,165 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
-from kdir.v1 import admin_pb2
+from kdir.v1 import admin_pb2, watch_pb2
 
-from directory.maintenance.backup_rows import Row, rows_of
 from directory.maintenance.registered_servers import stored_level
+from directory.namespace.keys import EVENT, MEMBER, ROLE
 from directory.server.feature_levels import FEATURE_LEVEL
-from directory.store.base import Identity, Store
+from directory.store.base import Identity, Loading, Store
+from directory.store.event_rows import FLOOR_KEY
 from resolver.backup_file import FORMAT, Checksum
 from resolver.errors import StoreSealed, StoreUnavailable
 
-__all__ = ["backup_of", "header_of"]
+__all__ = [
+    "NotAsFilled",
+    "Row",
+    "backup_of",
+    "digest_of",
+    "fill_store",
+    "has_cluster_rows",
+    "header_of",
+    "merge_by_key",
+    "rows_of",
+]
+
+
+_OF_PROCESSES: Final = (MEMBER, ROLE)
+
+Row = tuple[bytes, bytes]
+
+
+def rows_of(loading: Loading) -> Iterator[Sequence[Row]]:
+    """Yields what goes with the cluster, in key order, in pages.
+
+    Raises:
+        StoreUnreachable
+    """
+    for page in loading.pages():
+        kept = [row for row in page if not row[0].startswith(_OF_PROCESSES)]
+        if kept:
+            yield kept
+
+
+class _Digest:
+    """Of rows as they go by."""
+
+    def __init__(self) -> None:
+        self._sha256: Final = hashlib.sha256()
+
+    def wrap(self, rows: Iterable[Row]) -> Iterator[Row]:
+        """Yields the rows themselves."""
+        for key, value in rows:
+            if key != FLOOR_KEY:
+                self._sha256.update(b"%d %d " % (len(key), len(value)))
+                self._sha256.update(key)
+                self._sha256.update(value)
+            yield key, value
+
+    def digest(self) -> bytes:
+        """Of all that went by."""
+        return self._sha256.digest()
+
+
+def digest_of(rows: Iterable[Row]) -> bytes:
+    """Returns the same for the same rows in the same order, but for what another store
+    makes anew.
+    """
+    digest = _Digest()
+    for _ in digest.wrap(rows):
+        pass
+    return digest.digest()
+
+
+def has_cluster_rows(store: Store) -> bool:
+    """True if there is anything in it that would be lost.
+
+    Raises:
+        StoreUnreachable
+    """
+    pages = rows_of(store.load())
+    found = next(pages, None) is not None
+    if found:
+        pages.close()  # type: ignore[attr-defined]
+    return found
+
+
+def fill_store(store: Store, rows: Iterable[Row]) -> None:
+    """Puts these rows, in key order, and nothing else into a store that is sealed to be filled, and
+    reads them back.
+
+    Raises:
+        NotAsFilled: it does not hold what was put in, or cannot.
+        StoreUnreachable
+    """
+    store.clear()
+    put = _Digest()
+    try:
+        store.fill(put.wrap(_fitting(rows, store.limits.max_bytes)))
+        # What came is read back page by page, but no watch can resume before this.
+        floor = store.load((FLOOR_KEY,)).revision
+        store.fill([(FLOOR_KEY, b"%d" % floor)])
+    except ValueError as error:
+        raise NotAsFilled(f"{store.describe()} cannot hold it: {error}") from error
+    if digest_of(row for page in rows_of(store.load()) for row in page) != put.digest():
+        raise NotAsFilled(f"{store.describe()} does not hold what was put in")
+
+
+class NotAsFilled(Exception):
+    """A store that was filled is not what it was filled with: why, for people."""
+
+
+def _fitting(rows: Iterable[Row], max_bytes: int) -> Iterator[Row]:
+    """Yields what goes into a store whose rows are bounded otherwise: the events of one large
+    commit may be more than one row there.
+    """
+    for key, value in rows:
+        if key == FLOOR_KEY:
+            continue
+        if not key.startswith(EVENT) or len(key) + len(value) <= max_bytes:
+            yield key, value
+            continue
+        for number, part in enumerate(_parted(value, max_bytes // 2)):
+            yield b"%b-%06x" % (key, number), part  # right after it in the order of keys
+
+
+def _parted(value: bytes, most: int) -> Iterator[bytes]:
+    part = watch_pb2.WatchResponse()
+    size = 0
+    for event in watch_pb2.WatchResponse.FromString(value).events:
+        length = event.ByteSize()
+        if size and size + length > most:
+            yield part.SerializeToString()
+            part, size = watch_pb2.WatchResponse(), 0
+        part.events.append(event)
+        size += length + 8
+    yield part.SerializeToString()
+
+
+def merge_by_key(
+    left: Iterator[Row], right: Iterator[Row]
+) -> Iterator[tuple[bytes, bytes | None, bytes | None]]:
+    """Yields each key of two sets of rows in key order, with its value in both; None =
+    not there.
+    """
+    one, other = next(left, None), next(right, None)
+    while one is not None or other is not None:
+        if other is None or (one is not None and one[0] < other[0]):
+            assert one is not None  # noqa: S101 - for the type checker
+            yield one[0], one[1], None
+            one = next(left, None)
+        elif one is None or other[0] < one[0]:
+            yield other[0], None, other[1]
+            other = next(right, None)
+        else:
+            yield one[0], one[1], other[1]
+            one, other = next(left, None), next(right, None)
+
 
 _ROWS: Final = 500
 _BYTES: Final = 512 * 1024

@@ -15,7 +15,7 @@ from typing import IO, Final
 
 from kdir.v1 import admin_pb2
 
-from directory.maintenance.backup_rows import (
+from directory.maintenance.backup import (
     NotAsFilled,
     Row,
     digest_of,

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from directory.maintenance.backup_rows import Row, merge_by_key
+from directory.maintenance.backup import Row, merge_by_key
 from directory.namespace.entry import DELETED_ID, ROOT_ID, Directory
 from directory.namespace.keys import (
     ENTRY,

@@ -16,7 +16,7 @@ from kdir.v1 import admin_pb2
 
 from directory.federation.inherited_records import parse_head
 from directory.federation.link_records import READERS
-from directory.maintenance.backup_rows import Row
+from directory.maintenance.backup import Row
 from directory.maintenance.field_differences import (
     Between,
     Difference,

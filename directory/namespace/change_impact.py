@@ -14,9 +14,16 @@ from dataclasses import dataclass, field
 from typing import Final, assert_never
 
 from directory.access.grant_tree import EntryPlace
-from directory.namespace.effective_policies import PolicyLevel, effective, levels_of, set_fields
+from directory.namespace.effective_policies import (
+    InheritorCounts,
+    PolicyLevel,
+    Shown,
+    count_inheritors,
+    effective,
+    levels_of,
+    set_fields,
+)
 from directory.namespace.entry import Directory, Entry, Link, Mount, Provision, Topic
-from directory.namespace.inheritor_counts import InheritorCounts, Shown, count_inheritors
 from directory.namespace.plan_delete import KafkaFate, kafka_fate_of
 from directory.namespace.policy_checks import directories_below
 from directory.namespace.quotas import Quota, quotas_at

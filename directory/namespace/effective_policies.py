@@ -5,22 +5,27 @@ What comes from above the mount is handed in as one more, outermost level (KIP-3
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields, replace
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from operator import attrgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from directory.namespace.entry import NO_POLICIES, Policies, Stamp
+from directory.namespace.entry import NO_POLICIES, Directory, Mount, Policies, Stamp
+from directory.namespace.snapshot import Node, Snapshot
+from directory.namespace.time_budget import TimeBudget
 
 if TYPE_CHECKING:
-    from directory.namespace.snapshot import Snapshot
     from resolver.path import Path
 
 __all__ = [
     "ExplainedValue",
+    "InheritorCounts",
     "LevelOrigin",
     "PolicyLevel",
+    "Shown",
+    "count_inheritors",
     "effective",
     "explain",
     "inherit",
@@ -30,6 +35,7 @@ __all__ = [
     "stamp_changed_fields",
     "without_cleared_keys",
 ]
+
 
 _FIELDS: Final = tuple(one.name for one in fields(Policies) if one.name != "stamps")
 _values_of: Final = attrgetter(*_FIELDS)
@@ -198,3 +204,77 @@ def levels_of(snapshot: Snapshot, directory_id: int) -> list[Policies]:
         node = snapshot.node(node.parent_id) if node.parent_id else None
     levels.reverse()
     return levels
+
+
+Shown = Callable[[int, str], bool]
+"""Whether a topic counts, by the id of its directory and its name."""
+
+
+@dataclass(slots=True)
+class InheritorCounts:
+    """How many inherit; fields are named as in ``set_fields``."""
+
+    topics: int = 0
+    """Those that take at least one of the fields."""
+    by_field: Counter[str] = field(default_factory=Counter)
+    """Topics, by field."""
+    clusters: Counter[str] = field(default_factory=Counter)
+    """Mounts, by field: what their clusters say themselves is not known here."""
+
+
+def count_inheritors(
+    snapshot: Snapshot,
+    directory_id: int,
+    names: frozenset[str],
+    budget: TimeBudget | None = None,
+    shown: Shown | None = None,
+) -> InheritorCounts:
+    """Of what lies below a directory, within the cluster. Costs by the topics there: when the
+    budget is over, it is the least that there are. ``shown``: only topics of which it says so.
+    """
+    budget = budget or TimeBudget()
+    found = InheritorCounts()
+    waiting = [(directory_id, names)]
+    while waiting:
+        at, open_names = waiting.pop()
+        node = snapshot.node(at)
+        if node is None:
+            continue
+        _topics(snapshot, node, open_names, found, budget, shown)
+        for container in node.containers.values():
+            if not budget.spend():
+                return found
+            if isinstance(container, Mount):
+                found.clusters.update(open_names)
+            elif isinstance(container, Directory):
+                left = open_names - set_fields(container.policies).keys()
+                if left:
+                    waiting.append((container.entry_id, left))
+    return found
+
+
+def _topics(
+    snapshot: Snapshot,
+    node: Node,
+    names: frozenset[str],
+    found: InheritorCounts,
+    budget: TimeBudget,
+    shown: Shown | None,
+) -> None:
+    policies = snapshot.codec.policies
+    plain = 0
+    for name, record in node.topics.items():
+        if not budget.spend():
+            break
+        if shown is not None and not shown(node.entry_id, name):
+            continue
+        own = policies(record)
+        if own is NO_POLICIES:
+            plain += 1
+            continue
+        left = names - set_fields(own).keys()
+        found.topics += bool(left)
+        found.by_field.update(left)
+    found.topics += plain
+    for field_name in names:
+        found.by_field[field_name] += plain

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from directory.namespace import physical_names, policy_checks
+from directory.namespace.adoption_mapping import DETACHED_REASON, PlacementSet, is_detached
 from directory.namespace.command import (
     AdoptTopics,
     MoveTopics,
@@ -21,11 +22,15 @@ from directory.namespace.command import (
     TopicObservation,
 )
 from directory.namespace.entry import DELETED_ID, Directory, Kind, Provision, Topic
-from directory.namespace.placement_set import DETACHED_REASON, PlacementSet, is_detached
 from directory.namespace.plan_builder import PlanBuilder
 from directory.namespace.plan_create import check_names
-from directory.namespace.quota_check import QuotaAdditions, check_quota, check_topic_own_quota
-from directory.namespace.quotas import Amount, topic_amount
+from directory.namespace.quotas import (
+    Amount,
+    QuotaAdditions,
+    check_quota,
+    check_topic_own_quota,
+    topic_amount,
+)
 from directory.namespace.removal_records import DELETED
 from directory.namespace.snapshot import Node
 from directory.namespace.traversal import relative_to_mount, traverse

@@ -29,11 +29,15 @@ from directory.namespace.entry import (
     Topic,
 )
 from directory.namespace.keys import mounted_key
-from directory.namespace.links import check_targets
 from directory.namespace.mounted import claim_of
 from directory.namespace.plan_builder import PlanBuilder
-from directory.namespace.quota_check import QuotaAdditions, check_quota, check_topic_own_quota
-from directory.namespace.quotas import Amount, topic_amount
+from directory.namespace.quotas import (
+    Amount,
+    QuotaAdditions,
+    check_quota,
+    check_topic_own_quota,
+    topic_amount,
+)
 from directory.namespace.snapshot import Node
 from directory.namespace.traversal import (
     describe_kind,
@@ -42,7 +46,7 @@ from directory.namespace.traversal import (
     require_directory,
     traverse,
 )
-from directory.namespace.updatable_fields import check_policies
+from directory.namespace.updatable_fields import check_policies, check_targets
 from resolver.errors import (
     AlreadyExists,
     InvalidArgument,

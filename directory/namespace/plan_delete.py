@@ -39,9 +39,9 @@ from directory.namespace.plan_update import check_etag, own_policies
 from directory.namespace.policy_checks import read_only_place
 from directory.namespace.removal_records import DELETED, LARGE_CHANGES_LEVEL, Removal, removal_level
 from directory.namespace.traversal import LocatedEntry
-from resolver.counts import plural
 from resolver.errors import HasMounts, InvalidArgument, NotEmpty, ReadOnly
 from resolver.path import Path
+from resolver.units import plural
 
 __all__ = [
     "DELETED",

@@ -25,8 +25,13 @@ from directory.namespace.mounted import raised_claim
 from directory.namespace.plan_builder import PlanBuilder
 from directory.namespace.plan_create import check_name_free, check_names
 from directory.namespace.plan_update import check_etag, own_policies
-from directory.namespace.quota_check import check_quota, require_subtree_unchanged
-from directory.namespace.quotas import Amount, outermost_quota_directory, topic_amount
+from directory.namespace.quotas import (
+    Amount,
+    check_quota,
+    outermost_quota_directory,
+    require_subtree_unchanged,
+    topic_amount,
+)
 from directory.namespace.snapshot import Node
 from directory.namespace.traversal import (
     LocatedEntry,

@@ -1,4 +1,4 @@
-"""What the policies of a directory forbid below it, and hand down; quotas are ``quota_check.py``'s.
+"""What the policies of a directory forbid below it, and hand down; quotas are ``quotas.py``'s.
 
 What the ancestors above the mount set counts like one more directory above the root.
 """

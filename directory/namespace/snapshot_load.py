@@ -17,7 +17,6 @@ import immutables
 from directory.namespace.entry import DELETED_ID, ROOT_ID, Codec, Directory, Kind, Mount
 from directory.namespace.grant_rows import grant_tree_of
 from directory.namespace.keys import ENTRY, entry_key
-from directory.namespace.partition_counts import PartitionCounts
 from directory.namespace.physical_name_index import TopicKey, why_no_topic
 from directory.namespace.snapshot_update import readable_container, readable_root
 from directory.namespace.sorted_map import SortedMap
@@ -29,6 +28,7 @@ from directory.namespace.tree_nodes import (
     Contents,
     Counts,
     Node,
+    PartitionCounts,
     Topics,
     Tree,
     entry_place,

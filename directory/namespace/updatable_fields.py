@@ -5,14 +5,14 @@ Refuses to know paths of entries and rights; ``plan_update.py`` asks it to apply
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Final
 
 from directory.namespace import topic_configs
-from directory.namespace.bounds import DEFAULT_BOUNDS, Bounds, check_policy_bounds
+from directory.namespace.bounds import DEFAULT_BOUNDS, Bounds, check_count, check_policy_bounds
 from directory.namespace.command import CLEARED
 from directory.namespace.entry import (
     NO_POLICIES,
@@ -29,7 +29,8 @@ from resolver.path import Path
 from resolver.printable import cut_name, cut_shown
 from resolver.setting_types import nearest
 
-__all__ = ["ASPECTS", "apply_changes", "check_policies"]
+__all__ = ["ASPECTS", "apply_changes", "check_policies", "check_targets"]
+
 
 ASPECTS: Final = ("create", "configs", "acls", "delete")
 """The aspects of Kafka that ``manage`` speaks of."""
@@ -357,3 +358,34 @@ def _unknown(field: str, kind: Kind | None) -> InvalidArgument:
     name = cut_name(field)
     message = f"{name} is no field that can be updated; did you mean {near}?"
     return InvalidArgument(message, field=name, near=near)
+
+
+def check_targets(
+    path: Path, targets: Sequence[Path], bounds: Bounds, before: Sequence[Path] = ()
+) -> None:
+    """A link needs a target, none twice, and none at or below itself: that would never end.
+
+    Raises:
+        InvalidArgument: naming the target and the rule.
+        LimitExceeded: more than the bounds allow, and more than it had.
+    """
+    if not targets:
+        raise InvalidArgument(
+            "link.targets is empty; expected at least one absolute path", field="link.targets"
+        )
+    if len(targets) > len(before):
+        check_count("link.targets", len(targets), bounds.link_targets, "targets", "link_targets")
+    seen: set[Path] = set()
+    for position, target in enumerate(targets, start=1):
+        if path.is_prefix_of(target):
+            raise InvalidArgument(
+                f"link.targets: target {position} is {target}, at or below the link {path} itself; "
+                f"it would lead to itself again and again",
+                field="link.targets",
+                target=target,
+            )
+        if target in seen:
+            raise InvalidArgument(
+                f"link.targets: {target} is named twice", field="link.targets", target=target
+            )
+        seen.add(target)

@@ -30,12 +30,12 @@ from directory.maintenance.reaper import Reaper
 from directory.maintenance.retention import RetentionLimits, RetentionTrimmer
 from directory.namespace.snapshot import Snapshot
 from directory.server.access_history import AccessHistory
+from directory.server.certificates import PeerCredentials
 from directory.server.config import ServerConfig
 from directory.server.feature_levels import FEATURE_LEVEL
 from directory.server.logs import with_log_context
 from directory.server.membership import Membership, check_level_at_startup
-from directory.server.metrics.store_metrics import MeasuredStore
-from directory.server.peer_credentials import PeerCredentials
+from directory.server.metrics.instrumentation import MeasuredStore
 from directory.store.addresses import open_store
 from directory.store.base import IncompatibleStore, Store, StoreUnreachable
 from directory.store.replica import Replica, ReplicaState

@@ -31,9 +31,8 @@ from directory.server.command_line import (
 )
 from directory.server.config import ConfigError, ServerConfig, default_store
 from directory.server.feature_levels import FEATURE_LEVEL, FIRST_LEVEL
-from directory.server.heartbeat import Heartbeat
 from directory.server.startup import ServedAddress, serve
-from directory.server.supervisor import Ports, Supervisor
+from directory.server.supervisor import Heartbeat, Ports, Supervisor
 from directory.server.toml_table import split_address
 from directory.store.base import IncompatibleStore, StoreUnreachable
 from resolver.errors import KdirError

@@ -22,7 +22,7 @@ from directory.store.replica import ReplicaState
 
 if TYPE_CHECKING:
     from directory.api.grpc_server import DirectoryServer
-    from directory.api.rpc.not_ready_server import NotReadyServer
+    from directory.api.rpc.listener import NotReadyServer
     from directory.server.authentication import Authenticator
     from directory.server.cluster import Cluster
 
@@ -110,7 +110,7 @@ class ServedAddress:
         Raises:
             ConfigError: it is in use.
         """
-        from directory.api.rpc.not_ready_server import NotReadyServer
+        from directory.api.rpc.listener import NotReadyServer
 
         if self._joining:
             pass  # not yet; which address it will be is known

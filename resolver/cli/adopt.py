@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from resolver.cli import units
+from resolver import units
 from resolver.cli.create_move_remove import ENTRY_FORMATS, PLAN, show_entry
 from resolver.cli.output import Column, Styled, Table
 from resolver.cli.parser import Argument, Arguments, Option, UsageError, Verb
@@ -125,11 +125,11 @@ def _adopt_by_rules(
     if answer.omitted_count:
         out.note(f"{units.count(answer.omitted_count)} more topics not listed")
     if answer.HasField("progress"):
-        from resolver.cli import large_changes
+        from resolver.cli import entry_rows
 
         out.note(f"continues in the background: {reported}")
         out.note(
-            f"{large_changes.progress_text(answer.progress)}; follow it with kdir stat "
+            f"{entry_rows.progress_text(answer.progress)}; follow it with kdir stat "
             f"{answer.progress.path}"
         )
         return 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from resolver.cli import units
+from resolver import units
 from resolver.cli.output import plain
 from resolver.cli.parser import Argument, Arguments, Option, UsageError, Verb
 from resolver.cli.session import parse_path_argument

@@ -8,7 +8,7 @@ import re
 import sys
 from typing import IO, TYPE_CHECKING, Any, Final
 
-from resolver.cli import units
+from resolver import units
 from resolver.cli.output import plain
 from resolver.cli.parser import Argument, Arguments, Option, UsageError, Verb
 from resolver.cli.streams import CLUSTER_PATH, chosen_cluster, messages

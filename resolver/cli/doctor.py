@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from resolver.cli import units
+from resolver import units
 from resolver.cli.output import Column, Styled, Table, plain
 from resolver.cli.parser import Arguments, Option, Verb
 from resolver.errors import KdirError, NoRoute
@@ -287,7 +287,7 @@ _UNDER_WAY: Final = (
 
 def _changes(looks: Sequence[_Look]) -> Iterator[str]:
     """Yields the large changes on their way, each once, whichever servers know of it."""
-    from resolver.cli.large_changes import progress_text
+    from resolver.cli.entry_rows import progress_text
 
     seen: set[tuple[str, str]] = set()
     for _, status in looks:

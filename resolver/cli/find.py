@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from resolver.cli import units
+from resolver import units
 from resolver.cli.output import Column, Styled, Table
 from resolver.cli.parser import FORMATS, Argument, Arguments, Option, UsageError, Verb
 

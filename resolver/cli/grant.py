@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from resolver import units
 from resolver.access_requests import grant_text, grants_of, principal_of
-from resolver.cli import units
 from resolver.cli.create_move_remove import PLAN
 from resolver.cli.output import Column, Table, plain
 from resolver.cli.parser import Argument, Arguments, Option, UsageError, Verb

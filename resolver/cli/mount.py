@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from resolver.cli import units
+from resolver import units
 from resolver.cli.create_move_remove import ENTRY_FORMATS, PLAN, YES, show_entry
 from resolver.cli.output import Column, Styled, Table, plain
 from resolver.cli.parser import FORMATS, Argument, Arguments, Option, UsageError, Verb

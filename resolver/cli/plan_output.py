@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from resolver.cli import units
+from resolver import units
 from resolver.cli.output import Column, Styled, Table, plain
 from resolver.cli.policy_arguments import policy_key
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from resolver.cli import units
+from resolver import units
 from resolver.cli.parser import Argument, Arguments, Option, UsageError, Verb
 from resolver.cli.session import parse_path_argument
 from resolver.errors import InvalidArgument, KafkaUnavailable

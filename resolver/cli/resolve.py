@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from resolver.cli import units
+from resolver import units
 from resolver.cli.output import Column, Styled, Table, plain
 from resolver.cli.parser import FORMATS, Argument, Arguments, Option, Verb
 from resolver.cli.session import parse_path_argument

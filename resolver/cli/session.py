@@ -13,7 +13,7 @@ from resolver.cli.parsed_verb import Arguments, UsageError
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
-    from resolver.cli.failed_servers import FailedServers
+    from resolver.cli.disk_hints import FailedServers
     from resolver.client import Resolver
     from resolver.endpoints import AllowList, ServerHealth
     from resolver.errors import KdirError
@@ -187,7 +187,7 @@ class Session:
 
             self._health = ServerHealth()
             if len(self.servers()) > 1:  # one server is asked first, however it fared
-                from resolver.cli.failed_servers import FailedServers
+                from resolver.cli.disk_hints import FailedServers
 
                 self._troubles = FailedServers()
                 self._remembered = self._troubles.load()

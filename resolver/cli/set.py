@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from resolver.cli import units
+from resolver import units
 from resolver.cli.create_move_remove import CLOSED_TO_ONESELF, ENTRY_FORMATS, PLAN, show_entry
 from resolver.cli.output import Column, Styled, Table, plain
 from resolver.cli.parser import Argument, Arguments, Option, UsageError, Verb

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from resolver.cli import units
+from resolver import units
 from resolver.cli.entry_rows import display_path, kind_of
 from resolver.cli.output import Styled, plain
 from resolver.cli.parser import FORMATS, Argument, Arguments, Verb
@@ -23,7 +23,7 @@ __all__ = ["VERBS"]
 
 def _stat(session: Session, arguments: Arguments) -> int:
     from resolver.cli.create_move_remove import each
-    from resolver.cli.large_changes import progress_text
+    from resolver.cli.entry_rows import progress_text
 
     def show(where: PathArgument) -> None:
         try:
@@ -56,7 +56,7 @@ def _changes(
     session: Session, where: PathArgument, answer: directory_pb2.GetEntryResponse
 ) -> list[admin_pb2.Progress]:
     """Returns the large changes on their way in a cluster: they are told of where it is mounted."""
-    from resolver.cli.large_changes import large_changes_at
+    from resolver.cli.entry_rows import large_changes_at
 
     mounted = answer.authority.cluster.mount == str(where.path)
     if not mounted and kind_of(answer.entry) != "mount":
@@ -69,7 +69,7 @@ def _changes(
 
 def _report_removal(session: Session, where: PathArgument) -> None:
     """Reports so if what is not there is being removed."""
-    from resolver.cli.large_changes import large_changes_at, progress_text
+    from resolver.cli.entry_rows import large_changes_at, progress_text
     from resolver.path import Path
 
     try:

@@ -7,7 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from resolver.cli import units
+from resolver import units
 from resolver.cli.entry_rows import display_name, kind_of
 from resolver.cli.output import Styled
 from resolver.errors import Absent, KdirError

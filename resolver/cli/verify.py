@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from resolver.cli import units
+from resolver import units
 from resolver.cli.output import Column, Styled, Table
 from resolver.cli.parser import Arguments, Option, Verb
 from resolver.cli.streams import CLUSTER_PATH, chosen_cluster, messages

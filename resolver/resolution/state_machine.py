@@ -5,10 +5,11 @@ It says what to ask next (``next`` gives a ``Query`` or the end), and is told wh
 (``resolver/resolution_driver.py``); tests drive it with plain values. The habit is dnspython's
 ``_Resolution``.
 
-What is believed of whom is in ``resolver/resolution/referral_checks.py``, of one word, and in
-``resolver/resolution/trail.py``, after the words before it: referrals must lead nearer, answers
-must come from who was referred to and be about their own mount. Nothing older than what was seen
-before is taken from one life of a store. A hint (direct, or from a cache) that comes to nothing is
+``resolver/resolution/referral_checks.py`` decides which answers are accepted: referrals must lead
+nearer, answers must come from the servers referred to and be about their own mount. Nothing older
+than what was seen before is accepted from one incarnation of a store.
+
+A hint (direct, or from a cache) that comes to nothing is
 tried again by the tree; a child that proves lame restarts the walk once, since its mount may have
 moved under way. Links are worked through by ``resolver/resolution/link_targets.py``.
 """
@@ -22,9 +23,14 @@ from resolver import errors
 from resolver.errors import KdirError
 from resolver.path import Path
 from resolver.resolution.link_targets import LinkTargets, Result, enclosing_links
-from resolver.resolution.options import Chooser, ResolutionOptions
-from resolver.resolution.referral_checks import Hop, ServerFailure, classify_error, first_endpoints
-from resolver.resolution.trail import MAX_HOPS, Trail
+from resolver.resolution.referral_checks import (
+    MAX_HOPS,
+    Hop,
+    ServerFailure,
+    Trail,
+    classify_error,
+    first_endpoints,
+)
 from resolver.resolution.values import (
     Absent,
     AbsentResult,
@@ -33,6 +39,7 @@ from resolver.resolution.values import (
     AnswerStatus,
     AskedBecause,
     Attempt,
+    Chooser,
     End,
     ErrorAnswer,
     FailedResult,
@@ -41,6 +48,7 @@ from resolver.resolution.values import (
     Query,
     Referral,
     Reply,
+    ResolutionOptions,
     Rewrite,
     Sender,
 )

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from directory.server.health import State
-from directory.server.metrics.metric_names import METRICS, Metric
+from directory.server.metrics.prometheus import METRICS, Metric
 
 ROOT = Path(__file__).resolve().parents[2]
 DASHBOARDS = ROOT / "deploy" / "dashboards"

@@ -14,7 +14,7 @@ import pytest
 from kdir.v1 import directory_pb2, directory_pb2_grpc, entry_pb2
 
 from deploy.local.etcd import EtcdCluster
-from directory.api.rpc.write_pool import WritePool
+from directory.api.rpc.thread_pools import WritePool
 from resolver.errors import KdirError, StoreUnavailable
 from resolver.revision_token import Token
 from tests.support.federation import Federation, Server, eventually

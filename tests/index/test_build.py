@@ -320,8 +320,8 @@ def test_what_is_shipped_can_be_imported_from_the_zip_alone(tmp_path: Path) -> N
     archive = packages_zip(tmp_path)
     code = (
         "import sys; sys.path.insert(0, sys.argv[1]); "
-        "import resolver.index.spark_tasks, kdir.v1.scan_pb2; "
-        "print(resolver.index.spark_tasks.__file__, kdir.v1.scan_pb2.__file__)"
+        "import resolver.index.build, kdir.v1.scan_pb2; "
+        "print(resolver.index.build.__file__, kdir.v1.scan_pb2.__file__)"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, str(archive)],

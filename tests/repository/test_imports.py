@@ -62,7 +62,7 @@ _PURE = frozenset(
         "directory.access",
         "directory.namespace",
         "directory.store.base",  # the contract of a store, which plans are written for
-        "resolver.counts",
+        "resolver.units",
         "resolver.setting_types",
         "resolver.errors",
         "resolver.glob",

@@ -6,17 +6,20 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 
 from directory.access.grant import Grant, Operation, Permission, ResourceKind
-from directory.kafka.acl_values import Acl, AclBinding, PatternType, Resource
 from directory.kafka.admin_contract import (
+    Acl,
+    AclBinding,
     AlreadyDone,
     KafkaAdmin,
     ObservedAcls,
     Outcome,
+    PatternType,
+    Resource,
     Still,
     Succeeded,
     always,
 )
-from directory.kafka.arming_service import ArmingPlan, ArmingResult
+from directory.kafka.arming import ArmingPlan, ArmingResult
 from directory.namespace.command import AddGrants, RemoveGrants, UpdateEntry
 from directory.namespace.entry import Kind
 from tests.support.reconciler import MOUNT, World

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from directory.kafka.acl_values import AclBinding
 from directory.kafka.admin_contract import (
+    AclBinding,
     AlreadyDone,
     ConfigChange,
     KafkaMetadata,

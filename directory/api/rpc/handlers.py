@@ -34,10 +34,10 @@ from directory.api.rpc.long_calls import LongCalls
 from directory.api.rpc.request_intake import Received, takes_request
 from directory.api.rpc.rights import Check, Threads, check_of
 from directory.api.rpc.stream_slots import StreamSlots
+from directory.api.rpc.thread_pools import WritePool
 from directory.api.rpc.unsent_answers import LARGE_BYTES, UnsentAnswers
-from directory.api.rpc.write_pool import WritePool
 from directory.server.authentication import Authenticator, Identity
-from directory.server.metrics.call_metrics import CallMetrics
+from directory.server.metrics.instrumentation import CallMetrics
 from resolver.errors import StoreUnavailable
 
 __all__ = ["CallBounds", "Pools", "Service", "bind_service"]

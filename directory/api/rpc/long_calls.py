@@ -11,9 +11,9 @@ from typing import Any, Final
 
 from kdir.v1 import resolve_pb2
 
-from directory.api.rpc.call_pool import CallPool
 from directory.api.rpc.interceptors.malformed_request import MalformedRequest
 from directory.api.rpc.request_intake import CallCompletion, Received, RequestIntake
+from directory.api.rpc.thread_pools import CallPool
 
 __all__ = ["SHORT_PATHS", "LongCalls"]
 

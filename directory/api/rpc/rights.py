@@ -44,9 +44,9 @@ class Check:
 
 
 _ADMIN: Final = "access_control:AccessControl.require_admin"
-_COMMAND: Final = "write_authorization:authorize_command"
+_COMMAND: Final = "write_checks:authorize_command"
 _SEES: Final = "caller_view:CallerView.resolve_kind"
-_ARMING: Final = "write_authorization:authorizing_on"
+_ARMING: Final = "write_checks:authorizing_on"
 
 
 def _on_cluster(

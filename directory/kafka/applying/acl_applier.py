@@ -16,11 +16,16 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from directory.access.grant import ResourceKind
-from directory.kafka.acl_values import Acl, Resource
-from directory.kafka.admin_contract import KafkaAdmin
+from directory.kafka.admin_contract import Acl, KafkaAdmin, Resource
 from directory.kafka.applying.acl_batch import AclBatch, AclBatchResult, RecentAclChanges
-from directory.kafka.applying.acl_diff import TAKEOVER, AclDiff, AclDiffOptions
-from directory.kafka.applying.acl_diffs_by_resource import AclDiffs, FoundAcls, arming_scope
+from directory.kafka.applying.acl_diff import (
+    TAKEOVER,
+    AclDiff,
+    AclDiffOptions,
+    AclDiffs,
+    FoundAcls,
+    arming_scope,
+)
 from directory.kafka.applying.desired_acls import start_of
 from directory.kafka.applying.last_applied_acls import ACL_BASIS
 from directory.kafka.applying.last_applied_configs import (

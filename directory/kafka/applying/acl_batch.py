@@ -15,13 +15,15 @@ from types import MappingProxyType
 from typing import Final, assert_never
 
 from directory.access.grant import Permission
-from directory.kafka.acl_values import Acl, AclBinding, Resource
 from directory.kafka.admin_contract import (
+    Acl,
+    AclBinding,
     AlreadyDone,
     KafkaAdmin,
     Outcome,
     OutcomeUnknown,
     Rejected,
+    Resource,
     Succeeded,
 )
 from directory.kafka.applying.acl_diff import CALL_ORDER, AclDiff, acl_calls_hash

@@ -15,7 +15,7 @@ from functools import reduce
 from types import MappingProxyType
 from typing import Final
 
-from directory.kafka.acl_values import AclBinding
+from directory.kafka.admin_contract import AclBinding
 from directory.kafka.applying.last_applied_configs import (
     NOTHING_PUSHED,
     AppliedConfig,

@@ -11,9 +11,9 @@ from itertools import chain
 from typing import Final, NamedTuple
 
 from directory.access.grant import ResourceKind
-from directory.access.grant_node import GrantNode
+from directory.access.grant_tree import GrantNode
 from directory.federation import parent_state
-from directory.kafka.acl_values import Acl, Resource
+from directory.kafka.admin_contract import Acl, Resource
 from directory.kafka.applying.grants_to_acls import (
     PathLevel,
     are_unreadable,

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from directory.access.compiled_grants import CompiledGrants
 from directory.access.grant import IMPLIED_BY, Grant, Operation, Permission, ResourceKind
 from directory.access.principals import ANY_HOST, EVERYBODY
-from directory.kafka.acl_values import (
+from directory.kafka.admin_contract import (
     OPERATIONS,
     Acl,
     AclBinding,

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Self
 
 from directory.access.grant import Operation, Permission, ResourceKind
-from directory.kafka.acl_values import Acl, PatternType, Resource
+from directory.kafka.admin_contract import Acl, PatternType, Resource
 from directory.namespace.keys import kafka_key
 from directory.namespace.snapshot import Snapshot
 from directory.store.base import Delete, Put, Write

@@ -20,7 +20,7 @@ from prometheus_client.process_collector import ProcessCollector
 
 from directory.server.config import ConfigError
 from directory.server.health import ClusterHealth, healths_of
-from directory.server.metrics.collector import ServerCollector
+from directory.server.metrics.prometheus import ServerCollector
 from directory.server.toml_table import split_address
 
 if TYPE_CHECKING:

@@ -6,6 +6,7 @@ failure, from certificates as they are in their files then.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,10 +15,12 @@ from typing import Any, Final
 import grpc
 
 from directory.store.base import IncompatibleStore, StoreUnreachable
+from directory.store.etcd.call_errors import FailureKind, Unsent, error_text, trouble_of
 from directory.store.etcd.etcd3_stubs import etcdrpc
 from directory.store.etcd.etcd_address import EtcdAddress
 
-__all__ = ["OPTIONS", "Channels", "Stubs"]
+__all__ = ["OPTIONS", "Channels", "Login", "Stubs"]
+
 
 _MAX_RECEIVE_BYTES: Final = 64 * 1024 * 1024
 """Far above etcd's largest request (1.5 MiB), so that one row always fits."""
@@ -118,3 +121,70 @@ class Channels:
             etcdrpc.AuthStub(channel),
             etcdrpc.MaintenanceStub(channel),
         )
+
+
+_log = logging.getLogger(__name__)
+
+_NOBODY: Final = "-"
+"""Shown to an etcd that has no users and looks at no token; one that has them some day refuses it,
+and then a real one is got."""
+
+
+class Login:
+    """Of one address; used by any number of threads."""
+
+    def __init__(
+        self, address: EtcdAddress, channels: Channels, clock: Callable[[], float]
+    ) -> None:
+        self._address: Final = address
+        self._channels: Final = channels
+        self._clock: Final = clock
+        self._lock: Final = threading.Lock()
+        self._token = ""
+
+    @property
+    def current(self) -> str:
+        """The token that was got last; empty = none is. A secret."""
+        return self._token
+
+    def forget(self, used: str | None = None) -> None:
+        """The next call logs in anew; nothing happens if ``used`` is not the token any more."""
+        with self._lock:
+            if used is None or used == self._token:
+                self._token = ""
+
+    def token(self, number: int, deadline: float) -> str:
+        """Returns the token, got at this endpoint if there is none; empty without a user.
+
+        Raises:
+            Unsent: not in time.
+            grpc.RpcError: etcd knows no such user, or another password.
+        """
+        if not self._address.user:
+            return ""
+        if not self._lock.acquire(timeout=max(0.0, deadline - self._clock())):
+            raise Unsent("another thread is still logging in")
+        try:
+            if not self._token:
+                self._token = self._get(number, deadline)
+            return self._token
+        finally:
+            self._lock.release()
+
+    def _get(self, number: int, deadline: float) -> str:
+        try:
+            password = self._address.password()
+        except IncompatibleStore as error:
+            raise Unsent(str(error)) from error
+        request = etcdrpc.AuthenticateRequest(name=self._address.user, password=password)
+        remaining = max(0.001, deadline - self._clock())
+        try:
+            stub = self._channels.stubs(number).auth
+            return str(stub.Authenticate(request, timeout=remaining).token)
+        except grpc.RpcError as error:
+            if "authentication is not enabled" in error_text(error):
+                _log.warning("%s: etcd has no users; everybody is let in", self._address)
+                return _NOBODY
+            if trouble_of(error) is FailureKind.FINAL:
+                raise
+            raise Unsent(error_text(error)) from error

@@ -28,10 +28,9 @@ from directory.store.etcd.call_errors import (
     final_error,
     trouble_of,
 )
-from directory.store.etcd.channels import Channels, Stubs
+from directory.store.etcd.channels import Channels, Login, Stubs
 from directory.store.etcd.etcd3_stubs import etcdrpc
 from directory.store.etcd.etcd_address import EtcdAddress
-from directory.store.etcd.login import Login
 
 __all__ = ["Compacted", "EtcdConnection", "EtcdRefused", "FutureRevision", "Metadata", "TooLarge"]
 

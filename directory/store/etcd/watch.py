@@ -29,14 +29,12 @@ from directory.store.base import (
 from directory.store.etcd.call_errors import FailureKind, error_text, trouble_of
 from directory.store.etcd.etcd3_stubs import etcdrpc
 from directory.store.etcd.key_layout import Layout
-from directory.store.etcd.member_connections import (
+from directory.store.etcd.member_stream import (
     HeadProbe,
     MemberConnection,
     Members,
-    WatchTimeouts,
-)
-from directory.store.etcd.member_stream import (
     Stream,
+    WatchTimeouts,
     head_of,
     head_request,
     response_of,

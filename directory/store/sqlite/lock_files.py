@@ -7,16 +7,32 @@ names went back in time: a backup was put there.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
-from collections.abc import Callable
+import secrets
+import sqlite3
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Self
+from typing import Final, Protocol, Self
 
-from directory.store.base import StoreUnreachable
+from directory.store.base import IncompatibleStore, StoreIsSealed, StoreUnreachable
+from directory.store.sqlite.transaction import key_range
 
-__all__ = ["CommitNote", "FileStamp", "WriterLockFile"]
+__all__ = [
+    "CommitNote",
+    "EphemeralKeys",
+    "FileStamp",
+    "LivenessFile",
+    "SqliteAnnouncement",
+    "WriterLockFile",
+    "announced",
+    "note",
+    "remove_strays",
+    "unannounced",
+]
+
 
 _BYTES: Final = 256
 _POLL_SECONDS: Final = 0.002
@@ -135,3 +151,144 @@ class WriterLockFile:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
+
+
+class LivenessFile:
+    """A locked file that says that this process lives."""
+
+    def __init__(self, path: Path, token: str, descriptor: int) -> None:
+        self._path: Final = path
+        self.token: Final = token
+        self._descriptor = descriptor
+
+    @classmethod
+    def create(cls, database: Path) -> Self:
+        """A new one beside the database.
+
+        Raises:
+            OSError
+        """
+        token = secrets.token_hex(8)
+        path = _path(database, token)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BaseException:
+            path.unlink(missing_ok=True)
+            os.close(descriptor)
+            raise
+        return cls(path, token, descriptor)
+
+    @property
+    def held(self) -> bool:
+        """Until it is removed."""
+        return self._descriptor >= 0
+
+    def remove(self) -> None:
+        """Ends it. The name goes first: a file that is there and not locked has no process."""
+        if self.held:
+            self._path.unlink(missing_ok=True)
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+class EphemeralKeys(Protocol):
+    """What an announcement needs of its store."""
+
+    @property
+    def incarnation(self) -> str:
+        """The life of the store, as far as this process knows."""
+
+    def update_announced(self, key: bytes, token: str, value: bytes) -> bool:
+        """Puts the key's value if the key is still this announcement's."""
+
+    def withdraw_announced(self, key: bytes, token: str) -> None:
+        """Removes the key if it is still this announcement's."""
+
+
+class SqliteAnnouncement:
+    """See ``directory.store.base.EphemeralKey``."""
+
+    def __init__(self, store: EphemeralKeys, key: bytes, alive: LivenessFile) -> None:
+        self._store: Final = store
+        self._key: Final = key
+        self._alive: Final = alive
+        self._incarnation: Final = store.incarnation
+        self._lost = False
+
+    def update(self, value: bytes) -> None:
+        if self.is_alive() and not self._store.update_announced(
+            self._key, self._alive.token, value
+        ):
+            self._lost = True
+
+    def is_alive(self) -> bool:
+        """Not after a restore: what was announced in another life may be gone."""
+        same_incarnation = self._store.incarnation == self._incarnation
+        return self._alive.held and not self._lost and same_incarnation
+
+    def delete(self) -> None:
+        if not self._alive.held:
+            return
+        try:
+            with contextlib.suppress(StoreUnreachable, StoreIsSealed, IncompatibleStore):
+                self._store.withdraw_announced(self._key, self._alive.token)
+        finally:
+            self._alive.remove()  # at the latest the next sweep finds the key without its process
+
+
+def note(connection: sqlite3.Connection, key: bytes, token: str) -> None:
+    """Records whose key it is, in place of any before."""
+    connection.execute("INSERT OR REPLACE INTO announced VALUES (?, ?)", (key, token))
+
+
+def announced(connection: sqlite3.Connection, database: Path) -> tuple[set[str], dict[bytes, str]]:
+    """Returns the tokens of the announcements that have their process, and the keys, with their
+    tokens, of those that have none.
+    """
+    living: set[str] = set()
+    dead: dict[bytes, str] = {}
+    for key, token in connection.execute("SELECT key, token FROM announced"):
+        if _incarnations(_path(database, token)):
+            living.add(token)
+        else:
+            dead[key] = token
+    return living, dead
+
+
+def unannounced(connection: sqlite3.Connection, prefix: bytes) -> list[bytes]:
+    """Returns the keys under a prefix that nobody announced; none without a prefix."""
+    if not prefix:
+        return []
+    where, bounds = key_range(prefix)
+    query = f"SELECT key FROM kv WHERE {where} AND key NOT IN (SELECT key FROM announced)"  # noqa: S608
+    return [key for (key,) in connection.execute(query, bounds)]
+
+
+def remove_strays(database: Path, living: Collection[str]) -> None:
+    """Removes the files of announcements that are no more; those still locked stay."""
+    prefix = _path(database, "").name
+    for name in os.listdir(database.parent):  # noqa: PTH208 - names are all that is wanted
+        token = name.removeprefix(prefix)
+        if name.startswith(prefix) and token not in living:
+            path = database.with_name(name)
+            if not _incarnations(path):
+                path.unlink(missing_ok=True)
+
+
+def _incarnations(path: Path) -> bool:
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def _path(database: Path, token: str) -> Path:
+    return database.with_name(f"{database.name}-alive-{token}")

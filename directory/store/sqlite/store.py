@@ -34,7 +34,7 @@ from directory.store.base import (
 )
 from directory.store.schema import head_of, sealed_of
 from directory.store.sqlite.database_file import BUSY_SECONDS, DatabaseFile, away_on_error
-from directory.store.sqlite.liveness_files import (
+from directory.store.sqlite.lock_files import (
     LivenessFile,
     SqliteAnnouncement,
     announced,

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from directory.store.base import CommittedWrites, HistoryCompacted, Put, StoreUnreachable
-from directory.store.etcd.member_connections import WatchTimeouts
+from directory.store.etcd.member_stream import WatchTimeouts
 from directory.store.etcd.watch import EtcdWatch
 from directory.store.etcd.watch_state import Follower, Response
 from tests.fault.etcd.fake_etcd import LAYOUT, FakeEtcd, FakeMembers

@@ -10,9 +10,8 @@ import pytest
 from kdir.v1 import access_pb2, directory_pb2, entry_pb2, policies_pb2
 
 from deploy.local.kafka import KafkaBroker
-from directory.kafka.acl_values import AclBinding
 from directory.kafka.admin_client import ConfluentAdmin
-from directory.kafka.admin_contract import KafkaTopic
+from directory.kafka.admin_contract import AclBinding, KafkaTopic
 from directory.namespace.keys import claim_key
 from directory.server.cluster import Cluster
 from directory.server.config import parse_config

@@ -9,7 +9,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from directory.api.rpc.not_ready_server import NotReadyServer
+from directory.api.rpc.listener import NotReadyServer
 from directory.server.authentication import Authenticator
 from directory.server.config_security import AuthConfig, TlsConfig
 from resolver import Resolver

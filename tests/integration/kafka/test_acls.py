@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from deploy.local.kafka import KafkaBroker
-from directory.kafka.acl_values import AclBinding
 from directory.kafka.admin_client import ConfluentAdmin
+from directory.kafka.admin_contract import AclBinding
 from directory.namespace.keys import LEVEL
 from directory.store.base import Put
 from resolver.errors import KafkaRefused
@@ -102,7 +102,7 @@ def test_grants_reach_kafka_once_armed_and_what_is_revoked_goes(
 CHILD = """
 import os, signal, sys
 from pathlib import Path
-from directory.kafka.acl_values import Binding
+from directory.kafka.admin_contract import Binding
 from directory.kafka.admin_client import ConfluentAdmin
 from tests.integration.kafka.test_acls import SETTINGS
 from tests.support.crash_points import Mortal, Passages

@@ -20,7 +20,7 @@ from directory.kafka.applying.last_applied_configs import (
     config_issues,
     load_applied_topic,
 )
-from directory.kafka.arming_service import ArmingResult
+from directory.kafka.arming import ArmingResult
 from directory.namespace.command import UpdateEntry
 from directory.namespace.entry import NO_POLICIES, Kind, Policies
 from directory.wire.entry_codec import policies_to_proto

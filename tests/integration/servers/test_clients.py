@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from resolver import Resolver
-from resolver.cli.failed_servers import FailedServers
+from resolver.cli.disk_hints import FailedServers
 from tests.support.federation import Server, eventually
 
 Start = Callable[..., Server]

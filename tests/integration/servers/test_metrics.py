@@ -25,7 +25,7 @@ from prometheus_client.parser import text_string_to_metric_families as read_plai
 from deploy.local.etcd import EtcdCluster
 from deploy.local.ports import free_port
 from deploy.local.process import LocalProcess
-from directory.server.metrics.metric_names import METRICS
+from directory.server.metrics.prometheus import METRICS
 from tests.support.command_line import run
 from tests.support.federation import Federation, Server, eventually
 from tests.support.server_command import serve

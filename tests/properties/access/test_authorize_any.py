@@ -8,12 +8,11 @@ import random
 
 import pytest
 
-from directory.access import grant_node as branch
+from directory.access import grant_tree as branch
 from directory.access.authorizer import MOUNT_ROOT
 from directory.access.compiled_grants import AccessQuestion
 from directory.access.grant import Operation, ResourceKind
-from directory.access.grant_node import GrantChildren, GrantNode
-from directory.access.grant_tree import NO_GRANTS, EntryPlace, GrantTree
+from directory.access.grant_tree import NO_GRANTS, EntryPlace, GrantChildren, GrantNode, GrantTree
 from tests.properties.access.oracle import (
     World,
     allows,

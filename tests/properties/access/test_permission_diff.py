@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from directory.access import grant_node
+from directory.access import grant_tree
 from directory.access.compiled_grants import AccessQuestion
 from directory.access.decision import AccessMode
 from directory.access.grant import Grant, Operation, Permission, ResourceKind
@@ -145,8 +145,8 @@ def test_the_rows_are_the_difference_of_all_decisions(
     chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if chunk % 2:
-        monkeypatch.setattr(grant_node, "_MOST", 2)
-        monkeypatch.setattr(grant_node, "_LEAST", 1)
+        monkeypatch.setattr(grant_tree, "_MOST", 2)
+        monkeypatch.setattr(grant_tree, "_LEAST", 1)
     differing = 0
     for seed in range(chunk * WORLDS // CHUNKS, (chunk + 1) * WORLDS // CHUNKS):
         chance = random.Random(seed)

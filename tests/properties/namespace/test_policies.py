@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from directory.namespace.command import CreateDirectory, CreateTopic
 from directory.namespace.effective_policies import (
     PolicyLevel,
+    count_inheritors,
     effective,
     explain,
     inherit,
@@ -18,7 +19,6 @@ from directory.namespace.effective_policies import (
     without_cleared_keys,
 )
 from directory.namespace.entry import NO_POLICIES, ROOT_ID, Policies
-from directory.namespace.inheritor_counts import count_inheritors
 from tests.support.trees import Cluster, path
 
 CONFIGS = st.dictionaries(

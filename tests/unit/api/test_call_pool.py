@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from directory.api.rpc.call_pool import CallCompletion, CallPool
+from directory.api.rpc.thread_pools import CallCompletion, CallPool
 from tests.support.federation import eventually
 
 

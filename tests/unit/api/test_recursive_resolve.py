@@ -11,8 +11,8 @@ from kdir.v1 import entry_pb2, error_pb2, resolve_pb2, watch_pb2
 
 from directory.api.recursive_resolve import RecursiveResolver, _Caller, _LocalFirstTransport
 from directory.api.rpc.call_context import Call
+from directory.server.certificates import PeerCredentials
 from directory.server.config_security import TlsConfig
-from directory.server.peer_credentials import PeerCredentials
 from resolver.errors import Closed, InvalidArgument, Unimplemented, Unreachable
 from resolver.revision_token import Position, Token
 from resolver.transport import GrpcTransport, method

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kdir.v1 import entry_pb2, policies_pb2, watch_pb2
 
-from resolver.cli import units
+from resolver import units
 from resolver.cli.output import Column, Output, Styled, Table, kafka_uuid, plain, yaml_lines
 
 BIG = 2**63 - 1

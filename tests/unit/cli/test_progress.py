@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from kdir.v1 import admin_pb2
 
-from resolver.cli.large_changes import progress_text
+from resolver.cli.entry_rows import progress_text
 
 STARTED = 1_800_000_000_000
 

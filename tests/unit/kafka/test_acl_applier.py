@@ -11,9 +11,9 @@ import pytest
 from kdir.v1 import federation_pb2
 
 from directory.federation import parent_state
-from directory.kafka.acl_drift import acl_state, acl_states_below
-from directory.kafka.acl_values import CLOSED, AclBinding
 from directory.kafka.admin_contract import (
+    CLOSED,
+    AclBinding,
     ObservedAcls,
     Outcome,
     OutcomeUnknown,
@@ -23,6 +23,7 @@ from directory.kafka.admin_contract import (
     always,
 )
 from directory.kafka.applying.last_applied_acls import ACL_BASIS, ACL_ROWS, acl_counts
+from directory.kafka.drift import acl_state, acl_states_below
 from directory.namespace.command import DeleteEntry, MoveEntry, UpdateEntry
 from directory.namespace.entry import ROOT_ID, Kind
 from directory.namespace.keys import LEVEL, entry_key, grants_key

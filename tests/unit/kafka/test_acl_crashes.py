@@ -7,7 +7,7 @@ from __future__ import annotations
 from pathlib import Path as FilePath
 
 from directory.access.grant import Operation, ResourceKind
-from directory.kafka.acl_values import AclBinding, Resource
+from directory.kafka.admin_contract import AclBinding, Resource
 from directory.namespace.entry import Kind
 from directory.namespace.keys import LEVEL
 from directory.store.base import Put

@@ -8,7 +8,7 @@ import pytest
 
 from directory.kafka import pin_and_stop
 from directory.kafka.admin_contract import KafkaAdmin
-from directory.kafka.arming_service import ArmingService
+from directory.kafka.arming import ArmingService
 from directory.kafka.kafka_context import KafkaContext
 from directory.kafka.reconciler_settings import CONFIGS, KafkaSettings
 from directory.namespace.command import CreateDirectory

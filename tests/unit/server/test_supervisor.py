@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from directory.server.heartbeat import BEAT, Heartbeat
-from directory.server.supervisor import Supervisor
+from directory.server.supervisor import BEAT, Heartbeat, Supervisor
 
 PTRACE_SEIZE = 0x4206
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from directory.store.base import Conflict, KeyEquals, Put, Transaction
-from directory.store.sqlite.liveness_files import SqliteAnnouncement
+from directory.store.sqlite.lock_files import SqliteAnnouncement
 from directory.store.sqlite.store import SqliteStore
 
 KEY = b"m/one"

@@ -16,7 +16,7 @@ from directory.api.rpc.handlers import _stream, _unary
 from directory.api.rpc.interceptors.malformed_request import MalformedRequest
 from directory.api.rpc.request_intake import Received
 from directory.api.rpc.stream_slots import StreamSlots
-from directory.server.metrics.call_metrics import CallMetrics
+from directory.server.metrics.instrumentation import CallMetrics
 from resolver.error_status import from_rpc_error
 from resolver.errors import Absent, Cancelled, InvalidArgument, KdirError
 

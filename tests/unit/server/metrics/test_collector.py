@@ -6,8 +6,7 @@ import pytest
 
 from directory.namespace.command import CreateDirectory, CreateMount, CreateTopic, DeleteEntry
 from directory.namespace.entry import Kind
-from directory.server.metrics.collector import _MetricFamilies, _tree
-from directory.server.metrics.metric_names import METRICS
+from directory.server.metrics.prometheus import METRICS, _MetricFamilies, _tree
 from directory.store.large_changes import LARGE
 from tests.support.trees import Cluster, path
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from directory.server.metrics.histogram import CALL_SECONDS, COMMIT_SECONDS, Histogram
+from directory.server.metrics.instrumentation import CALL_SECONDS, COMMIT_SECONDS, Histogram
 
 BOUNDS = (0.1, 1.0, 2.5)
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from directory.server.metrics.store_metrics import MeasuredStore
+from directory.server.metrics.instrumentation import MeasuredStore
 from directory.store.base import (
     Committed,
     Conflict,

@@ -1,10 +1,19 @@
-"""Human units for a terminal: counts, durations, sizes; exact values are printed elsewhere."""
+"""How many of something, in words for people; refuses to round."""
 
 from __future__ import annotations
 
-from resolver.counts import count, plural
-
 __all__ = ["age", "count", "duration_ms", "plural", "retention", "took"]
+
+
+def count(number: int) -> str:
+    """``1204`` as ``1,204``."""
+    return f"{number:,}"
+
+
+def plural(number: int, one: str, many: str = "") -> str:
+    """``1 topic``, ``1,204 topics``."""
+    return f"{count(number)} {one if number == 1 else many or f'{one}s'}"
+
 
 _STEPS = (("y", 365 * 86_400), ("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
 

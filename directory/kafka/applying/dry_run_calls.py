@@ -1,15 +1,18 @@
 """What a change of the tree would make the reconciler ask of Kafka, where configs are armed.
 
-Goes by what Kafka had at the last look; ``arming_service.py`` asks it anew, and only that plan
+Goes by what Kafka had at the last look; ``arming.py`` asks it anew, and only that plan
 arms. Calls that wait already, whatever is changed here, are no part of it, nor those that will
 wait. Refuses to ask Kafka anything.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
+from directory.access.grant import Permission
+from directory.kafka.admin_contract import Acl, AclBinding, Resource
 from directory.kafka.applying.config_diff import (
     ArmedTopic,
     KafkaCall,
@@ -18,19 +21,22 @@ from directory.kafka.applying.config_diff import (
     is_armed,
     subject_at,
 )
+from directory.kafka.applying.desired_acls import DesiredAcls, armed_starts, desired_acls
+from directory.kafka.applying.last_applied_acls import AppliedResource, load_applied_resource
 from directory.kafka.applying.last_applied_configs import armed_anywhere, load_applied_topic
 from directory.kafka.applying.partition_growth import PartitionQuota
 from directory.kafka.applying.releases import Releases
-from directory.kafka.reconciler_settings import CONFIGS
+from directory.kafka.arming import CREATE_ACLS, DELETE_ACLS
+from directory.kafka.reconciler_settings import ACLS, CONFIGS
+from directory.namespace.effective_policies import Shown
 from directory.namespace.entry import Directory, Policies, Topic
-from directory.namespace.inheritor_counts import Shown
 from directory.namespace.policy_checks import directories_below
 from directory.namespace.snapshot import Node, Snapshot
 from directory.namespace.time_budget import TimeBudget
 from directory.namespace.traversal import LocatedEntry
 from resolver.path import Path
 
-__all__ = ["KafkaChangeSide", "predict_config_calls"]
+__all__ = ["KafkaChangeSide", "predict_acl_calls", "predict_config_calls"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,3 +114,61 @@ def _armed_in(snapshot: Snapshot, node: Node, budget: TimeBudget) -> Iterator[tu
 
 def _place(standing: LocatedEntry) -> tuple[int, str]:
     return standing.parent_id, standing.name
+
+
+_MOST_TOPICS: Final = 20_000
+"""In a cluster with more of them it would take too long to say."""
+
+
+def predict_acl_calls(
+    before: Snapshot,
+    after: Snapshot,
+    mount: Path,
+    budget: TimeBudget,
+    *,
+    expired: bool,
+    shown: Callable[[Path], bool] = lambda _: True,
+) -> Iterator[KafkaCall]:
+    """Yields the calls that follow from a change, in the order in which they are made: denies come
+    before allows, and go after them. Only of what is wished at a path of which ``shown`` says so.
+    """
+    if not armed_anywhere(after, ACLS):
+        return
+    if before.topic_count > _MOST_TOPICS or not budget.spend(2 * before.topic_count):
+        budget.is_over = True
+        return
+    was = desired_acls(before, mount, armed_starts(before), expired=expired).by_resource
+    now = desired_acls(after, mount, armed_starts(after), expired=expired).by_resource
+    adds: list[AclBinding] = []
+    removes: list[AclBinding] = []
+    for resource in sorted(was.keys() | now.keys()):
+        old, new = was.get(resource), now.get(resource)
+        if not all(one.known for one in (old, new) if one is not None):
+            continue
+        place = new or old
+        if place is None or not shown(place.path):
+            continue
+        kept = _kept(before, resource)
+        had, has = _acls(old), _acls(new)
+        adds += (AclBinding(resource, acl) for acl in sorted(has - had) if acl not in kept.ours)
+        removes += (AclBinding(resource, acl) for acl in sorted(had - has) if acl in kept.ours)
+    for operation, some, permission in (
+        (CREATE_ACLS, adds, Permission.DENY),
+        (CREATE_ACLS, adds, Permission.ALLOW),
+        (DELETE_ACLS, removes, Permission.ALLOW),
+        (DELETE_ACLS, removes, Permission.DENY),
+    ):
+        for one in some:
+            if one.acl.permission is permission:
+                yield KafkaCall(operation, str(one.resource), str(one.acl), None, None, binding=one)
+
+
+def _acls(desired: DesiredAcls | None) -> frozenset[Acl]:
+    return frozenset() if desired is None else desired.acls
+
+
+def _kept(snapshot: Snapshot, resource: Resource) -> AppliedResource:
+    try:
+        return load_applied_resource(snapshot, resource)
+    except ValueError:
+        return AppliedResource()

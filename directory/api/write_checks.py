@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final, TypeVar
 
+from kdir.v1 import federation_pb2
+
 from directory.access.authorizer import Authorizer
 from directory.access.compiled_grants import AccessQuestion
 from directory.access.grant import Grant, Operation, ResourceKind
@@ -15,7 +17,6 @@ from directory.access.principals import ANONYMOUS
 from directory.api.access_control import AccessControl, check_owned
 from directory.api.caller_view import CallerView
 from directory.api.rpc.call_context import Call
-from directory.api.unenforced_grants import check_children_enforce_grants
 from directory.api.visibility import (
     STOPPED,
     infer_command_kind,
@@ -24,6 +25,9 @@ from directory.api.visibility import (
     require_visible_directory,
     require_visible_kind,
 )
+from directory.federation import parent_state
+from directory.federation.parent_state import inherited_origins
+from directory.kafka.inherited_basis import why_inherited_missing
 from directory.kafka.pin_and_stop import PinAndStop
 from directory.namespace import physical_names
 from directory.namespace.adoption_mapping import map_physical_name, split_on
@@ -40,20 +44,26 @@ from directory.namespace.command import (
     RemoveGrants,
     UpdateEntry,
 )
+from directory.namespace.effective_policies import PolicyLevel, path_levels
 from directory.namespace.entry import Kind
 from directory.namespace.keys import INHERITED
+from directory.namespace.policy_checks import directories_below
 from directory.namespace.snapshot import Snapshot
 from directory.namespace.traversal import locate_entry, traverse
 from directory.server.cluster import Cluster
+from directory.server.feature_levels import GRANTS
 from directory.store.base import Guard, KeyEquals, UnchangedSince
 from resolver.errors import (
+    AboveCeiling,
     Absent,
     AlreadyExists,
     Conflict,
     InvalidArgument,
     InvalidPath,
     KafkaReplaced,
+    LevelNotFinalised,
     LocksOut,
+    NotReady,
     VanishGuard,
 )
 from resolver.path import Path
@@ -61,13 +71,149 @@ from resolver.path import Path
 __all__ = [
     "authorize_command",
     "authorizing_on",
+    "check_children_enforce_grants",
+    "check_kafka_removal_allowed",
     "entry_meant",
+    "is_kafka_change_allowed",
+    "list_unenforced_mounts",
     "locks_out",
+    "nearest_manage_false",
     "redacting_errors",
     "redacting_stop",
     "refuse_lock_out",
     "with_inferred_kind",
 ]
+
+
+def is_kafka_change_allowed(
+    cluster: Cluster, snapshot: Snapshot, aspect: str, path: Path, kind: Kind | None = None
+) -> bool:
+    """True if kdir may change this in Kafka for the entry of a kind at a path; None: the topic,
+    where there is one.
+    """
+    kafka, mount = cluster.config.kafka, cluster.mount_at(snapshot)
+    if kafka is None or aspect not in kafka.ceiling or not mount.is_prefix_of(path):
+        return False
+    return not nearest_manage_false(snapshot, mount, path, aspect, kind)
+
+
+def check_kafka_removal_allowed(
+    cluster: Cluster, snapshot: Snapshot, path: Path, kind: Kind | None, *, recursive: bool
+) -> None:
+    """Topics are not deleted in Kafka while what is inherited is not known, nor along with others
+    from a directory further down that forbids it.
+
+    Raises:
+        NotReady, AboveCeiling
+    """
+    if not is_kafka_change_allowed(cluster, snapshot, "delete", path, kind):
+        return  # Kafka's topics are left alone
+    if message := why_inherited_missing(snapshot, has_parent=bool(cluster.config.parent)):
+        raise NotReady(message)
+    mount = cluster.mount_at(snapshot)
+    if not recursive or _is_topic(snapshot, path.below(mount), kind):
+        return
+    directory_id = snapshot.find_directory(path.below(mount))
+    node = None if directory_id is None else snapshot.node(directory_id)
+    if node is None:
+        return
+    for one in directories_below(snapshot, node):
+        if one.directory.policies.manage.get("delete") is False:
+            below = mount.join(snapshot.path_of(one.entry_id) or ())
+            raise AboveCeiling(
+                f"{below} says manage.delete=false: its topics are not deleted in Kafka; remove or "
+                f"move it first, by itself",
+                path=below,
+            )
+
+
+def _is_topic(snapshot: Snapshot, relative: tuple[str, ...], kind: Kind | None) -> bool:
+    if kind is not None or not relative:
+        return kind is Kind.TOPIC
+    parent_id = snapshot.find_directory(relative[:-1])
+    return parent_id is not None and snapshot.topic(parent_id, relative[-1]) is not None
+
+
+def nearest_manage_false(
+    snapshot: Snapshot, mount: Path, path: Path, aspect: str, kind: Kind | None = None
+) -> str:
+    """Returns the nearest entry at or above a path that speaks of the aspect, where it says no;
+    else nothing. What a directory says is no word about the topic beside it, nor the other way
+    round.
+    """
+    relative = path.below(mount)
+    levels = inherited_origins(snapshot)
+    is_topic = _is_topic(snapshot, relative, kind)
+    for length in range(len(relative) - is_topic, -1, -1):
+        directory_id = snapshot.find_directory(relative[:length])
+        if directory_id is not None:
+            levels += path_levels(snapshot, mount, directory_id)
+            break
+    parent_id = snapshot.find_directory(relative[:-1]) if is_topic and relative else None
+    topic = None if parent_id is None else snapshot.topic(parent_id, relative[-1])
+    if topic is not None:
+        levels.append(PolicyLevel(str(path), topic.policies))
+    for level in reversed(levels):
+        reported = level.policies.manage.get(aspect)
+        if reported is not None:
+            return "" if reported else level.path
+    return ""
+
+
+def check_children_enforce_grants(cluster: Cluster, view: CallerView, path: Path) -> None:
+    """Before a grant comes to the entry at a path.
+
+    Raises:
+        LevelNotFinalised: naming the clusters below that would not enforce it, as far as the caller
+            may know of them.
+    """
+    lacking = cluster.federation.mounts_below_level(path, GRANTS)
+    if not lacking:
+        return
+    needs = f"grants on {path} need feature level {GRANTS} in every cluster below"
+    shown = [one for one in lacking if view.can_refer_to(Path.parse(one.mount))]
+    if not shown:
+        raise LevelNotFinalised(
+            f"{needs}, and not every one has it; ask an operator of cluster "
+            f"{cluster.config.cluster}",
+            needed=GRANTS,
+        )
+    raise LevelNotFinalised(
+        f"{needs}: {', '.join(map(_mount_text, shown))}; upgrade it, then kdir features finalize "
+        f"{shown[0].mount}",
+        needed=GRANTS,
+        lacking=" ".join(one.mount for one in shown),
+    )
+
+
+def list_unenforced_mounts(cluster: Cluster, snapshot: Snapshot) -> list[tuple[Path, str]]:
+    """Returns the clusters below that do not enforce what is handed down to them: the mount of
+    each, and a sentence.
+    """
+    mount = cluster.mount_at(snapshot)
+    found = []
+    for one in cluster.federation.mounts_below_level(mount, GRANTS):
+        child = Path.parse(one.mount)
+        if _is_granted(snapshot, child.below(mount)):
+            message = (
+                f"{_mount_text(one)}, and does not enforce the grants that hold there: upgrade "
+                "it, then "
+                f"kdir features finalize {one.mount}"
+            )
+            found.append((child, message))
+    return found
+
+
+def _is_granted(snapshot: Snapshot, relative: tuple[str, ...]) -> bool:
+    """True if a grant or a closed directory is at or above a place."""
+    if parent_state.is_inherited_readable(snapshot) and parent_state.inherited_access(snapshot):
+        return True
+    return any(True for _ in snapshot.grants.levels_to(EntryPlace(relative)))
+
+
+def _mount_text(row: federation_pb2.MountRow) -> str:
+    return f"{row.mount} (cluster {row.cluster}) has {row.feature_level}"
+
 
 C = TypeVar("C", bound=Command)
 
