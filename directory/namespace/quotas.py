@@ -1,7 +1,7 @@
 """Quotas: how many topics and partitions may lie below a directory, and how much of that is used.
 
 All levels count: each directory above that says something binds, and so does what the ancestors
-above the mount say, of each cluster by itself. Refuses to refuse: ``quotas.py`` does.
+above the mount say, of each cluster by itself. ``check_quota`` refuses a plan that would pass one.
 
 Counted are the topics of the tree and the partitions on record, one for a topic whose number is not
 known; a system's directories right below the one with the quota do not count.

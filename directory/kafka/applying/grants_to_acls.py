@@ -1,7 +1,7 @@
 """What ACLs follow from the grants of one path: those with which Kafka decides as kdir does; pure.
 
 Denies go as they are. So do allows, but for those below a closed directory: they hold for who may
-pass it, so each becomes one allow for everybody who is allowed to (``access/grant_evaluator.py``
+pass it, so each becomes one allow for everybody who is allowed to (``access/decision.py``
 has the rule). Kafka adds implied operations itself, as kdir does. Refuses to know where a path
 leads, and to say what holds where nobody granted anything: Kafka gets the grants, whatever
 ``access`` says.

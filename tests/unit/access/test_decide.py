@@ -1,4 +1,4 @@
-"""Decisions: each rule of ``walk.py`` by itself, with what decided."""
+"""Decisions: each rule of ``decision.py`` by itself, with what decided."""
 
 from __future__ import annotations
 
