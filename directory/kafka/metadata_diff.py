@@ -13,6 +13,12 @@ from typing import Final
 
 from directory.kafka.admin_contract import KafkaMetadata, KafkaTopic
 from directory.kafka.applying.desired_configs import DesiredTopicConfig
+from directory.kafka.vanish_guard import (
+    StopReason,
+    another_kafka_stop,
+    exceeds_vanish_guard,
+    vanished_stop,
+)
 from directory.namespace.command import TopicObservation
 from directory.namespace.entry import Provision, Topic
 from directory.namespace.topic_configs import same_value
@@ -20,26 +26,17 @@ from resolver.path import Path
 
 __all__ = [
     "DEFAULT",
-    "VANISH_FLOOR",
-    "VANISH_PERCENT",
     "Difference",
     "MetadataDiff",
     "RecordedTopic",
-    "StopReason",
     "config_news",
     "diff_metadata",
     "differences",
-    "exceeds_vanish_guard",
     "show_id",
 ]
 
-VANISH_PERCENT: Final = 5
-"""More than this share of a cluster's topics gone or changed at once stops all."""
-VANISH_FLOOR: Final = 3
-"""But never fewer topics than this: one of ten, or two of two, is an operator at work."""
 DEFAULT: Final = "(default)"
 """Shown for a config that is not set on the topic itself."""
-_NAMED: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,17 +47,6 @@ class RecordedTopic:
     topic: Topic
     desired_config: DesiredTopicConfig | None = None
     """What holds for it where kdir changes configs in Kafka; None: only its own settings count."""
-
-
-@dataclass(frozen=True, slots=True)
-class StopReason:
-    """Nothing is done until this is acknowledged, word for word."""
-
-    text: str
-    gone: int
-    """So many topics vanished or changed; an acknowledgement covers no more."""
-    kafka_id: str = ""
-    """Another Kafka's id, which an acknowledgement pins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +93,11 @@ def diff_metadata(
         under_way: of a topic that is being pushed to Kafka, what differs is not counted yet.
     """
     if pinned and survey.cluster_id != pinned:
-        return MetadataDiff(stop=_another_kafka(recorded, survey, pinned))
+        known = [one.topic for one in recorded if one.topic.provision is Provision.ACTIVE]
+        missing = sum(_is_gone(topic, survey.topics.get(topic.physical_name)) for topic in known)
+        return MetadataDiff(
+            stop=another_kafka_stop(survey.cluster_id, pinned, gone=missing, recorded=len(known))
+        )
     names: set[str] = set()
     news: list[TopicObservation] = []
     create: list[RecordedTopic] = []
@@ -132,7 +122,7 @@ def diff_metadata(
             case Provision.FAILED | Provision.DETACHED | Provision.DELETING:
                 pass
     if exceeds_vanish_guard(len(gone), present) and len(gone) > acknowledged:
-        return MetadataDiff(stop=_vanished_stop(gone, present), gone=len(gone))
+        return MetadataDiff(stop=vanished_stop(gone, present), gone=len(gone))
     adopt = (
         seen
         for name, seen in survey.topics.items()
@@ -146,11 +136,6 @@ def diff_metadata(
         create=tuple(create),
         gone=len(gone),
     )
-
-
-def exceeds_vanish_guard(gone: int, present: int) -> bool:
-    """True if so many of the topics that were there are too many to be gone at once."""
-    return gone >= VANISH_FLOOR and gone * 100 > present * VANISH_PERCENT
 
 
 def differences(
@@ -264,31 +249,3 @@ def _news_of_same(
     if not changes:
         return None
     return TopicObservation(path=one.path, entry_id=topic.entry_id, **changes)  # type: ignore[arg-type]
-
-
-def _vanished_stop(gone: list[str], present: int) -> StopReason:
-    return StopReason(
-        f"{len(gone)} of {present} topics vanished from Kafka or changed their topic id at once: "
-        f"{_some(gone)}; nothing is done until this is acknowledged",
-        gone=len(gone),
-    )
-
-
-def _another_kafka(
-    recorded: Iterable[RecordedTopic], survey: KafkaMetadata, pinned: str
-) -> StopReason:
-    known = [one.topic for one in recorded if one.topic.provision is Provision.ACTIVE]
-    gone = sum(_is_gone(topic, survey.topics.get(topic.physical_name)) for topic in known)
-    return StopReason(
-        f"another Kafka cluster answers: {survey.cluster_id}, this directory belongs to {pinned}; "
-        f"{gone} of {len(known)} topics are not there; nothing is done until the right one is back "
-        f"or this one is acknowledged",
-        gone=gone,
-        kafka_id=survey.cluster_id,
-    )
-
-
-def _some(names: Iterable[str]) -> str:
-    ordered = sorted(names)
-    shown = ", ".join(ordered[:_NAMED])
-    return f"{shown}, …" if len(ordered) > _NAMED else shown

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from directory.kafka.metadata_diff import StopReason
+from directory.kafka.vanish_guard import StopReason
 from directory.namespace.adoption_mapping import MappingRule
 from directory.namespace.keys import kafka_key
 from directory.store.base import Delete, KeyEquals, Put, Write

@@ -25,7 +25,7 @@ from directory.kafka.applying.releases import (
     releases_of,
 )
 from directory.kafka.inherited_basis import inherited_basis
-from directory.kafka.metadata_diff import StopReason
+from directory.kafka.vanish_guard import StopReason
 from directory.namespace.command import (
     AdoptTopics,
     CreateDirectory,

@@ -12,9 +12,9 @@ from directory.kafka.metadata_diff import (
     config_news,
     diff_metadata,
     differences,
-    exceeds_vanish_guard,
     show_id,
 )
+from directory.kafka.vanish_guard import exceeds_vanish_guard
 from directory.namespace.command import TopicObservation
 from directory.namespace.entry import Policies, Provision, Topic
 from resolver.path import Path

@@ -22,7 +22,7 @@ from directory.kafka.admin_contract import (
 from directory.kafka.applying.last_applied_configs import BASIS, config_issues
 from directory.kafka.applying.releases import are_kept
 from directory.kafka.inherited_basis import basis_without_kafka
-from directory.kafka.metadata_diff import StopReason
+from directory.kafka.vanish_guard import StopReason
 from directory.namespace.command import CreateDirectory, MoveEntry, UpdateEntry
 from directory.namespace.entry import Kind
 from directory.namespace.keys import kafka_key
