@@ -250,7 +250,10 @@ def _what_goes(where: PathArgument, kind: str, answer: directory_pb2.DeleteEntry
         below = max(directories - 1, 0)
         inside = [units.plural(topics, "topic")] if topics else []
         inside += [units.plural(below, "directory", "directories")] if below else []
-        parts.append(f"with {' and '.join(inside)} below it" if inside else "(empty)")
+        if inside:
+            parts.append(f"with {' and '.join(inside)} below it")
+        else:
+            parts[0] += " (empty)"
     if topics:
         parts.append(_in_kafka(answer))
     return ", ".join(parts)

@@ -106,7 +106,7 @@ def test_a_denied_check_says_so_in_every_format(kdir: Kdir) -> None:
         ("grant alice raed #", "did you mean read?"),
         ("grant alice read # --host 10.0.0.0/8", "an IP address, or *"),
         ("grant alice read # --group x --cluster", "--group and --cluster: one of them"),
-        ("check alice read", "PATH is missing"),
+        ("check alice read", "PATH is required"),
         ("check alice read --any topc", "one of topic, group"),
         ("set # retenton.ms=1d", "did you mean retention.ms?"),
         ("set # retention.ms=soon", "a whole number from -1"),
@@ -114,7 +114,7 @@ def test_a_denied_check_says_so_in_every_format(kdir: Kdir) -> None:
         ("set # manage.configs=true", "kdir arm"),
         ("unset # nope", "no key that could be set"),
         ("effective # --if closed=true", "--if is for policies"),
-        ("arm #", "--aspect: one of create, configs, acls, delete"),
+        ("arm #", "--aspect: expected one of create, configs, acls, delete"),
         ("arm # --aspect config", "--aspect 'config': one of create, configs, acls, delete"),
     ],
 )
@@ -218,5 +218,5 @@ def test_history_says_which_grants_came_and_went(kdir: Kdir) -> None:
     assert newest == "owner: - → x"
     assert revoked == "removed ALLOW User:alice READ TOPIC from *"
     assert granted == (
-        "now ALLOW User:alice READ TOPIC from *, now ALLOW User:alice WRITE TOPIC from *"
+        "added ALLOW User:alice READ TOPIC from *, added ALLOW User:alice WRITE TOPIC from *"
     )

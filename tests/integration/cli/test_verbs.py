@@ -275,7 +275,7 @@ def test_create_where_there_is_no_directory_says_how_to_make_it(kdir: Kdir) -> N
     assert kdir.run("create #/serach/x", 1).stderr.splitlines() == [
         f"error: {kdir.mount}/serach does not exist (INVALID_NAMESPACE)",
         f"  nearest directory: {kdir.mount}/search",
-        f"  to make it: kdir mkdir {kdir.mount}/serach",
+        f"  to create it: kdir mkdir {kdir.mount}/serach",
     ]
 
 
@@ -295,7 +295,7 @@ def test_links_and_unions(kdir: Kdir) -> None:
 
 def test_rm_asks_on_a_terminal(kdir: Kdir) -> None:
     kdir.run("mkdir #/asked")
-    assert "kept" in kdir.on_a_terminal("rm -r #/asked", "n\n")
+    assert "unchanged" in kdir.on_a_terminal("rm -r #/asked", "n\n")
     assert "asked/" in kdir.lines("ls #")
     assert "removed" in kdir.on_a_terminal("rm -r #/asked", "y\n")
     assert "asked/" not in kdir.lines("ls #")

@@ -290,4 +290,4 @@ def test_another_kafka_is_one_difference_not_all_of_them(
     )
     messages = verified(kdir, server, code=5)
     assert brief(messages) == [("kafka", "/la", "cluster_id", "another", kafka_broker.cluster_id)]
-    assert "another Kafka answers" in messages[-1]["summary"]["message"]
+    assert "another Kafka" in messages[-1]["summary"]["message"]

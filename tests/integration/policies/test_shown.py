@@ -80,7 +80,7 @@ def test_quotas_and_what_is_to_be_known_of_kafka_are_shown_from_any_server(
         assert kdir(here, "effective", "--diff", "/t/d/a").out.count("not-armed") == 2
         what_if = done(here, "effective", "/t/d/a", "--if", "flush.ms=9", "--if", "retention.ms=1d")
         shown = {line.split("\t")[0]: line.split("\t")[-1] for line in what_if.lines}
-        assert {shown["flush.ms"], shown["retention.ms"]} == {"default  not armed"}
+        assert {shown["flush.ms"], shown["retention.ms"]} == {"default  not-armed"}
 
         # Armed: it is pushed, as far as there is room.
         plan = done(here, "arm", "/t/d", "--aspect", "configs", "-o", "name").out.strip()
