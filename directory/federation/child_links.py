@@ -36,7 +36,15 @@ from directory.namespace.entry import NO_POLICIES, Mount
 from directory.namespace.keys import ENTRY
 from directory.namespace.mounted import mounted_at
 from directory.namespace.snapshot import Snapshot
-from directory.store.base import Delete, KeyEquals, Put, StoreUnreachable, UnchangedSince, Write
+from directory.store.base import (
+    Delete,
+    Guard,
+    KeyEquals,
+    Put,
+    StoreUnreachable,
+    UnchangedSince,
+    Write,
+)
 from directory.store.replica import Replica
 from directory.store.writer import Writer
 from resolver.errors import (
@@ -226,15 +234,16 @@ class ChildLinks:
         with self._lock:
             before = self._sessions.get(hello.cluster_id)
             self._sessions[hello.cluster_id] = session
-            session.pace.session = session
         self._candidates.forget(hello.cluster_id)
         if before is not None:
             before.ended = True
             before.news.set()
         self._federation.note_child_contact(hello.cluster_id, hello.topic_count, linked=True)
         link = child_state.link_write(hello.cluster_id, self._server_id, hello.topic_count)
-        self._store((link, *child_state.child_writes(self._replica.snapshot, hello, unix_ms())))
-        session.link = link
+        with session.pace.lock:
+            self._store((link, *child_state.child_writes(self._replica.snapshot, hello, unix_ms())))
+            # Only now: where this was not committed, what the link before reported is kept yet.
+            session.link, session.pace.session = link, session
         self._federation.table_changed()
 
     def _end(self, session: _Session) -> None:
@@ -247,7 +256,9 @@ class ChildLinks:
         self._federation.note_child_contact(
             session.hello.cluster_id, session.topic_count, linked=False
         )
-        self._forget_link(session)
+        with session.pace.lock:
+            if session.is_kept:  # else its row stays until what it reported is kept
+                self._forget_link(session)
         self._federation.table_changed()
 
     def _forget_link(self, session: _Session) -> None:
@@ -426,6 +437,7 @@ class ChildLinks:
             self._keep_reported(session)
             with session.pace.lock:
                 if has_all and session.is_kept and session.pace.session is session:
+                    self._forget_link(session)
                     session.pace.session = None
 
     def _keep_reported(self, session: _Session) -> None:
@@ -437,14 +449,18 @@ class ChildLinks:
         pace = session.pace
         with pace.lock:
             now = self._clock()
-            if session.is_kept or now < pace.due or pace.session is not session:
+            link = session.link
+            if session.is_kept or now < pace.due or pace.session is not session or link is None:
                 return
             session.is_kept, pace.due = True, now + _KEEP_SECONDS
             try:
                 writes = self._reported_writes(session)
                 size = sum(len(one.value) for one in writes if isinstance(one, Put))
                 pace.due = now + max(_KEEP_SECONDS, size / _KEEP_BYTES_A_SECOND)
-                self._store(writes)
+                self._store(writes, KeyEquals(link.key, link.value))
+            except LostRace:
+                # Another server has the link, or had it since: what came over that is newer.
+                session.link = None
             except (KdirError, StoreUnreachable) as error:
                 session.is_kept = False
                 _log.info("not kept what child %s reported: %s", session.hello.cluster, error)
@@ -457,9 +473,9 @@ class ChildLinks:
             writes += child_state.below_writes(snapshot, hello.cluster_id, rows, now)
         return writes
 
-    def _store(self, writes: tuple[Write, ...]) -> None:
+    def _store(self, writes: tuple[Write, ...], *guards: Guard) -> None:
         if writes:  # a transaction of nothing would be a revision of nothing
-            self._writer.put_facts(writes)
+            self._writer.put_facts(writes, guards)
 
     def _heartbeat(self, session: _Session, beat: federation_pb2.Heartbeat) -> None:
         changed = beat.topic_count != session.topic_count

@@ -16,7 +16,7 @@ import pytest
 from kdir.v1 import federation_pb2
 
 from directory.federation.child_links import ChildLinks
-from directory.federation.child_state import below_rows, below_writes
+from directory.federation.child_state import below_rows, below_writes, child_hello, link_of
 from directory.federation.federation_state import unix_ms
 from directory.federation.link_records import BELOW
 from directory.federation.parent_state import TableRow
@@ -26,6 +26,7 @@ from directory.server.config import ServerConfig
 from directory.store.base import Guard, Put, Write
 from directory.store.replica import ReplicaState
 from directory.store.writer import Writer
+from resolver.errors import StoreUnavailable
 from tests.support.federation import eventually
 from tests.support.trees import path
 
@@ -59,8 +60,11 @@ class Writing:
         self.go_on.set()
         self.began = threading.Event()
         self.sizes: list[int] = []
+        self.is_away = False
 
     def put_facts(self, writes: Sequence[Write], guards: Sequence[Guard] = ()) -> int:
+        if self.is_away:
+            raise StoreUnavailable("the store is away")
         sizes = [len(one.value) for one in writes if isinstance(one, Put) and one.key == KEY]
         if sizes:
             self.began.set()
@@ -72,7 +76,9 @@ class Writing:
 class Link:
     """A link that a child holds, and what came over it."""
 
-    def __init__(self, children: ChildLinks) -> None:
+    def __init__(self, children: ChildLinks, hello: federation_pb2.Hello = HELLO) -> None:
+        self._hello = hello
+        self.error: Exception | None = None
         self._reported: queue.SimpleQueue[federation_pb2.LinkRequest | threading.Event | None] = (
             queue.SimpleQueue()
         )
@@ -82,8 +88,12 @@ class Link:
         self._thread.start()
 
     def _receive(self) -> None:
-        served = self._children.serve(HELLO, self._requests(), lambda: self._reported.put(None))
-        self.responses.extend(served)
+        ended = self._reported
+        try:
+            served = self._children.serve(self._hello, self._requests(), lambda: ended.put(None))
+            self.responses.extend(served)
+        except StoreUnavailable as error:
+            self.error = error
 
     def _requests(self) -> Iterator[federation_pb2.LinkRequest]:
         while (one := self._reported.get()) is not None:
@@ -191,6 +201,59 @@ def test_what_a_child_reports_is_kept_at_a_pace_of_bytes_and_the_last_of_it_alwa
     children.keep_reported()
     kept = below_rows(cluster.replica.snapshot, CHILD)
     assert {one.row.epoch for one in kept} == {seconds}
+
+
+def kept_mounts(cluster: Cluster) -> list[str]:
+    return [one.row.mount for one in below_rows(cluster.replica.snapshot, CHILD)]
+
+
+def test_what_came_over_an_ended_link_replaces_nothing_of_a_newer_one(cluster: Cluster) -> None:
+    """The newer one may be held by another server of the cluster."""
+    now = [0.0]
+    first = children_of(cluster, Writing(cluster), 1_000.0, lambda: now[0])
+    member = replace(cluster._member(), heartbeat_seconds=1_000.0, server_id="server-b")
+    second = ChildLinks(cluster.federation, cluster.replica, cluster.writer, member, lambda: now[0])
+    link = Link(first)
+    link.report(row(1))
+    link.wait()
+    link.report(row(1), row(2))  # the pace lets it wait
+    link.wait()
+    link.close()
+    hello = federation_pb2.Hello()
+    hello.CopyFrom(HELLO)
+    hello.endpoints[:] = ["new:1"]
+    newer = Link(second, hello)
+    newer.report(row(1), row(3))
+    newer.wait()
+    now[0] = 10.0
+    first.keep_reported()
+    assert kept_mounts(cluster) == ["/la/1", "/la/3"]
+    found = child_hello(cluster.replica.snapshot, CHILD)
+    assert found is not None
+    assert list(found[0].endpoints) == ["new:1"]
+    newer.close()
+    assert link_of(cluster.replica.snapshot, CHILD) is None
+    first.stop()
+    second.stop()
+
+
+def test_a_link_that_does_not_begin_loses_nothing_of_the_one_before(cluster: Cluster) -> None:
+    now = [0.0]
+    writing = Writing(cluster)
+    children = children_of(cluster, writing, 1_000.0, lambda: now[0])
+    link = Link(children)
+    link.report(row(1))
+    link.wait()
+    link.report(row(1), row(2))
+    link.wait()
+    writing.is_away = True
+    refused = Link(children)
+    assert eventually(lambda: refused.error is not None)
+    link.close()
+    writing.is_away, now[0] = False, 100.0
+    children.keep_reported()
+    assert kept_mounts(cluster) == ["/la/1", "/la/2"]
+    children.stop()
 
 
 def test_after_a_link_was_lost_the_newest_words_of_it_are_handed_on(cluster: Cluster) -> None:
