@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final, Self
 
 from resolver import errors
 from resolver.answer_cache import DEFAULT_ENTRIES, Cache
-from resolver.cache_refresh import WatchStreams
 from resolver.cached_lookup import CachedLookup
 from resolver.endpoints import AllowList, ServerHealth
 from resolver.host_port import parse_servers
@@ -23,6 +22,7 @@ from resolver.owner_calls import OwnerCalls
 from resolver.resolution.state_machine import ResolutionOptions
 from resolver.resolution_driver import Positions, ResolutionDriver
 from resolver.transport import GrpcTransport, Transport
+from resolver.watch_streams import WatchStreams
 
 if TYPE_CHECKING:
     from resolver.answer_cache_file import AnswerCacheFile

@@ -90,7 +90,7 @@ class Reaper:
         clock: monotonic seconds.
         now_ms: Unix milliseconds.
         sleep: waits so many seconds, or shorter when it is to stop.
-        turn_seconds: so long it works before it looks at what else there is; a step at least.
+        slice_seconds: so long it works before it looks at what else there is; a step at least.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class Reaper:
         clock: Callable[[], float] = time.monotonic,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         sleep: Callable[[float], object] | None = None,
-        lock_seconds: float = 0.2,
+        slice_seconds: float = 0.2,
     ) -> None:
         self._candidate: Final = server
         self._store: Final = store
@@ -112,7 +112,7 @@ class Reaper:
         self._clock: Final = clock
         self._now_ms: Final = now_ms
         self._stopping: Final = threading.Event()
-        self._lock_seconds: Final = lock_seconds
+        self._slice_seconds: Final = slice_seconds
         self._sleep: Final = sleep or self._stopping.wait
         self._wake: Final = threading.Event()
         self._thread: threading.Thread | None = None
@@ -261,7 +261,7 @@ class Reaper:
     def _lock(self, guard: KeyEquals) -> bool:
         """Works for a while; whether there was anything to do."""
         worked_at_all = False
-        until = self._clock() + self._lock_seconds
+        until = self._clock() + self._slice_seconds
         while not self._stopping.is_set():
             started = self._clock()
             if not (self._reap(guard) or self._forget(guard)):

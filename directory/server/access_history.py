@@ -10,6 +10,7 @@ import threading
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Final
 
 from directory.access.authorizer import Authorizer
@@ -23,6 +24,8 @@ __all__ = ["AccessHistory"]
 
 _MOST: Final = 1_000
 """Changes of rights that are kept; each shares with its neighbours all that it did not change."""
+_MOST_INHERITED: Final = 200_000
+"""Inherited grants that are kept besides those of the newest, over all changes (some 70 MB)."""
 _AGAIN_SECONDS: Final = 1.0
 """A store that did not answer is not asked again for so long, whoever wants to know."""
 
@@ -50,6 +53,8 @@ class AccessHistory:
         self._revisions: list[int] = []
         """From which on each holds."""
         self._accesses: list[Authorizer] = []
+        self._new_grants: list[int] = []
+        """How many inherited grants each does not share with the one before."""
         self._inherited: bytes | None = None
         """As the newest was made of it."""
         self._is_extended = False
@@ -110,14 +115,18 @@ class AccessHistory:
                 return
             if applied.reloaded:
                 self._revisions, self._accesses, self._is_extended = [], [], False
+                self._new_grants = []
             self._inherited = inherited
-            access = self._access_at(snapshot)
+            access, new_grants = _sharing(self._access_at(snapshot), known)
             if same and access == known:
                 return  # other policies are inherited, and the same rights
             self._revisions.append(applied.revision)
             self._accesses.append(access)
-            if len(self._revisions) > _MOST:
-                del self._revisions[0], self._accesses[0]
+            self._new_grants.append(new_grants)
+            while len(self._revisions) > 1 and (
+                len(self._revisions) > _MOST or sum(self._new_grants[:-1]) > _MOST_INHERITED
+            ):
+                del self._revisions[0], self._accesses[0], self._new_grants[0]
                 self._is_extended = True
 
     def _extend(self) -> None:
@@ -165,3 +174,16 @@ def _has_grants(access: Authorizer) -> bool:
     if access.tree is not None and not access.tree.root.is_empty:
         return True
     return bool(access.inherited)
+
+
+def _sharing(access: Authorizer, before: Authorizer | None) -> tuple[Authorizer, int]:
+    """Returns rights with the levels above the mount that are as before taken from there, and how
+    many inherited grants are not.
+    """
+    known = {level.path: level for level in (before.inherited or () if before else ())}
+    levels = access.inherited or ()
+    shared = tuple(
+        known[level.path] if known.get(level.path) == level else level for level in levels
+    )
+    own = sum(len(level.rules.grants) for level in shared if known.get(level.path) is not level)
+    return (replace(access, inherited=shared) if levels else access), own

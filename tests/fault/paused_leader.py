@@ -22,7 +22,9 @@ from tests.support.reconciler import World
 
 LEASE_SECONDS = 3.0
 """So long until another one may take over from who is paused, with etcd."""
-_WATCHED = frozenset({"create", "delete", "describe", "survey", "execute", "put_facts"})
+_WATCHED = frozenset(
+    {"create", "delete", "describe", "describe_all", "commit_command", "put_facts"}
+)
 
 
 def open_quick(address: str) -> Store:

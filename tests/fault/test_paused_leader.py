@@ -141,7 +141,7 @@ def witness(here: World, kafka: ConfluentAdmin) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize("address", ["etcd"], indirect=True)
-@pytest.mark.parametrize("passage", ["before create", "after create", "before execute"])
+@pytest.mark.parametrize("passage", ["before create", "after create", "before commit_command"])
 def test_S19_a_paused_maker_of_topics_changes_nothing_when_it_is_woken(
     address: str, passage: str, own_broker: KafkaBroker, kafka: ConfluentAdmin, end: ExitStack
 ) -> None:

@@ -20,7 +20,7 @@ from kdir.v1 import resolve_pb2
 
 from resolver import Resolver, errors
 from resolver.endpoints import AllowList, ServerHealth
-from resolver.errors import KdirError
+from resolver.errors import Closed, KdirError
 from resolver.host_port import parse_endpoint
 from tests.support.federation import Federation, eventually
 from tests.support.scripted_servers import FakeServer, Trickle, absent, direct, down, here, link, up
@@ -719,7 +719,7 @@ def test_a_closed_resolver_says_so(make: Make) -> None:
     client = Resolver(server.endpoint)
     client.resolve("/x")
     client.close()
-    with pytest.raises(RuntimeError, match="closed"):
+    with pytest.raises(Closed, match="closed"):
         client.resolve("/y")
 
 

@@ -152,12 +152,12 @@ def test_a_port_in_use_is_refused_when_given_and_replaced_when_chosen(
             assert second.port != first.port
 
 
+pytestmark = pytest.mark.slow
+
 STARTER = """
 import sys, time
 from pathlib import Path
 from deploy.local.kafka import KafkaBroker
-
-pytestmark = pytest.mark.slow
 broker = KafkaBroker(Path(sys.argv[1]), detached=sys.argv[2] == "detached")
 broker.start()
 print(broker.pid, flush=True)

@@ -13,9 +13,9 @@ from tests.support.large_trees import TightSqlite
 
 __all__ = ["ASKED", "WRITTEN", "Crash", "DyingStore", "Mortal", "Passages"]
 
-ASKED = frozenset({"create", "delete", "describe", "cluster_id", "survey"})
+ASKED = frozenset({"create", "delete", "describe", "cluster_id", "describe_all"})
 """What is asked of Kafka."""
-WRITTEN = frozenset({"execute", "put_facts"})
+WRITTEN = frozenset({"commit_command", "put_facts"})
 """How a writer writes."""
 
 

@@ -102,7 +102,6 @@ def test_grants_reach_kafka_once_armed_and_what_is_revoked_goes(
 CHILD = """
 import os, signal, sys
 from pathlib import Path
-from directory.kafka.admin_contract import Binding
 from directory.kafka.admin_client import ConfluentAdmin
 from tests.integration.kafka.test_acls import SETTINGS
 from tests.support.crash_points import Mortal, Passages

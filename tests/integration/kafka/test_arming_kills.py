@@ -21,8 +21,8 @@ from tests.support.crash_points import Crash, Mortal, Passages
 from tests.support.federation import Federation, eventually
 from tests.support.reconciler import MOUNT, World, admin_of, make, world
 
-ASKED = frozenset({"alter", "grow", "describe", "configs", "cluster_id"})
-WRITTEN = frozenset({"execute", "put_facts"})
+ASKED = frozenset({"alter_configs", "create_partitions", "describe", "configs", "cluster_id"})
+WRITTEN = frozenset({"commit_command", "put_facts"})
 WHERE = MOUNT.child("d")
 
 
@@ -100,7 +100,7 @@ def test_killed_at_any_step_of_arming_it_is_done_not_at_all_or_by_the_next(
             assert configs(kafka, "d.a", "d.b") == before, passages.log
         if not died:
             break
-    assert {"before execute", "after execute", "before alter", "after alter"} <= set(log)
+    assert {"before commit_command", "after commit_command", "after alter_configs"} <= set(log)
     assert died_unarmed
     assert died_armed
 

@@ -443,19 +443,19 @@ def test_many_topics_are_changed_in_a_few_requests(
     passages = Passages(last=-1)
     with world(
         tmp_path / "s.db",
-        lambda: Mortal(ConfluentAdmin([broker.bootstrap]), passages, frozenset({"alter"})),
+        lambda: Mortal(ConfluentAdmin([broker.bootstrap]), passages, frozenset({"alter_configs"})),
         **armed(),
     ) as here:
         here.sweep()
         arm(here)
         put(here, "", retention_ms=MONTH)
         here.settle(60)
-        assert passages.log.count("before alter") == 2
+        assert passages.log.count("before alter_configs") == 2
     assert all(one == {"retention.ms": MONTH} for one in configs(kafka, *names).values())
 
 
-ASKED = frozenset({"alter", "grow", "describe", "configs"})
-WRITTEN = frozenset({"execute", "put_facts"})
+ASKED = frozenset({"alter_configs", "create_partitions", "describe", "configs"})
+WRITTEN = frozenset({"commit_command", "put_facts"})
 
 
 def test_killed_at_any_call_the_next_one_finishes_and_nothing_is_taken_for_somebody_elses(
@@ -491,7 +491,7 @@ def test_killed_at_any_call_the_next_one_finishes_and_nothing_is_taken_for_someb
 
     begin(tmp_path / "whole.db")
     whole = run(tmp_path / "whole.db", -1)
-    assert "after alter" in whole
+    assert "after alter_configs" in whole
     for last in range(1, len(whole) + 1):
         for name in ("d.a", "d.b"):
             tamper(kafka, name, retention_ms=None, segment_ms=None)

@@ -18,8 +18,8 @@ from tests.integration.kafka.test_pushing import arm, armed, calls
 from tests.support.crash_points import Crash, Mortal, Passages
 from tests.support.reconciler import MOUNT, World, admin_of, eventually, make, world
 
-ASKED = frozenset({"alter", "grow", "describe", "configs", "cluster_id"})
-WRITTEN = frozenset({"execute", "put_facts"})
+ASKED = frozenset({"alter_configs", "create_partitions", "describe", "configs", "cluster_id"})
+WRITTEN = frozenset({"commit_command", "put_facts"})
 
 
 @pytest.fixture
@@ -110,7 +110,7 @@ def test_killed_at_any_step_of_growing_the_next_one_finishes(
             assert partitions(kafka) == {"d.a": want, "d.b": want}, passages.log[-1]
             assert {topic.partitions for topic in here.topics().values()} == {want}
         if not died:
-            assert {"before grow", "after grow"} <= set(passages.log)
+            assert {"before create_partitions", "after create_partitions"} <= set(passages.log)
             return
 
 

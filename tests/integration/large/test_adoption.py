@@ -306,7 +306,7 @@ def test_P12_a_removal_with_its_kafka_topics_killed_at_each_step_is_finished_by_
         finally:
             here.close()
         if not died:
-            assert {"before delete", "after delete", "before execute"} <= set(passages.log)
+            assert {"before delete", "after delete", "before commit_command"} <= set(passages.log)
             return
     raise AssertionError("it has more steps than were tried")
 

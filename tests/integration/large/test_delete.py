@@ -320,7 +320,7 @@ def test_P13_what_is_created_during_a_delete_is_of_the_new_directory_or_not_at_a
 
 
 def test_one_of_several_servers_reaps_at_a_time_and_the_next_goes_on(opening: Opening) -> None:
-    with server(opening(), "one", turn_seconds=0) as one, server(opening(), "other") as other:
+    with server(opening(), "one", slice_seconds=0) as one, server(opening(), "other") as other:
         commit(one.store, forest(1_000))
         eventually(lambda: other.replica.snapshot.topic_count == 1_000)
         remove(one)
@@ -339,8 +339,8 @@ def test_one_of_several_servers_reaps_at_a_time_and_the_next_goes_on(opening: Op
 def test_S19_a_reaper_that_lost_its_role_writes_nothing_more(tmp_path: FilePath) -> None:
     file = tmp_path / "store.db"
     with (
-        server(TightSqlite(file, "la"), "one", turn_seconds=0) as one,
-        server(TightSqlite(file, "la"), "other", turn_seconds=0) as other,
+        server(TightSqlite(file, "la"), "one", slice_seconds=0) as one,
+        server(TightSqlite(file, "la"), "other", slice_seconds=0) as other,
     ):
         commit(one.store, forest(1_000))
         eventually(lambda: other.replica.snapshot.topic_count == 1_000)
@@ -449,7 +449,7 @@ def test_a_store_that_is_away_is_waited_for(tmp_path: FilePath) -> None:
                 raise StoreUnreachable("gone fishing")
             return super().commit(transaction, timeout_seconds)
 
-    with server(Failing(tmp_path / "s.db", "la"), turn_seconds=0) as here:
+    with server(Failing(tmp_path / "s.db", "la"), slice_seconds=0) as here:
         commit(here.store, forest(300))
         eventually(lambda: here.replica.snapshot.topic_count == 300)
         remove(here)

@@ -12,6 +12,7 @@ from directory.access.grant import Grant, Operation, Permission
 from directory.access.grant_tree import NO_GRANTS, GrantTree
 from directory.namespace.keys import GRANTS_MARK, INHERITED
 from directory.namespace.snapshot import Snapshot
+from directory.server import access_history
 from directory.server.access_history import AccessHistory
 from directory.store.base import Row, Store, StoreUnreachable
 from directory.store.replica import AppliedCommit, Replica, ReplicaState
@@ -67,6 +68,49 @@ def test_the_same_rights_are_kept_once_whatever_else_is_inherited() -> None:
     now = history.at(4)
     assert now is not None
     assert str(now.mount) == "/ny"
+
+
+def test_what_is_inherited_is_shared_and_what_is_not_is_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(access_history, "_MOST_INHERITED", 50)
+    replica = _Replica()
+    kept = [Grant(f"User:u{one}", "*", Operation.READ, Permission.ALLOW) for one in range(10)]
+
+    def access_at(tree: Snapshot) -> Authorizer:
+        number = int(tree.fact(INHERITED) or b"0")
+        changing = [*kept[: number % 9 + 1], ALLOW]
+        return Authorizer(
+            Path.parse("/la/x"),
+            GRANTS,
+            (
+                InheritedGrantLevel(Path(()), CompiledGrants.compile(kept)),
+                InheritedGrantLevel(Path.parse("/la"), CompiledGrants.compile(changing)),
+            ),
+        )
+
+    history = AccessHistory(cast("Replica", replica), cast("Store", None), access_at)
+    for revision in range(1, 101):
+        tree = cast("Snapshot", _Tree(b"%d" % revision, "/la/x"))
+        replica.applied(
+            AppliedCommit(
+                revision=revision,
+                before=tree,
+                after=tree,
+                writes=(),
+                events=(),
+                reloaded=revision == 1,
+            )
+        )
+    newest, before = history.at(100), history.at(99)
+    assert newest is not None
+    assert before is not None
+    assert newest.inherited is not None
+    assert before.inherited is not None
+    assert newest.inherited[0] is before.inherited[0]
+    assert newest.inherited[1] != before.inherited[1]
+    assert 4 <= len(history.changed(0, 100)) <= 30
+    assert history.known_since() > 1
 
 
 class _Store:

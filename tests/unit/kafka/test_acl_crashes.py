@@ -17,7 +17,7 @@ from tests.support.reconciler import World, world
 from tests.unit.kafka.test_acl_applier import CEILING, CLICKS, Kafka, move
 
 FOREIGN = on(CLICKS, "allow eve read") | on("group g", "allow eve read")
-METHODS = frozenset({"acls", "add_acls", "remove_acls", "create", "put_facts", "execute"})
+METHODS = frozenset({"acls", "add_acls", "remove_acls", "create", "put_facts", "commit_command"})
 SETTINGS = {"ceiling": CEILING, "split_on": "."}
 AFTER = (
     on(CLICKS, "deny alice read", "allow bob read", "allow carol write")

@@ -173,7 +173,10 @@ class Chance:
 @contextmanager
 def unlucky(file: FilePath, kafka: SlowKafka, chance: Chance) -> Iterator[World]:
     """A cluster whose calls to the store or to Kafka fail when it is their chance."""
-    asked, written = ("cluster_id", "describe", "configs", "alter"), ("execute", "put_facts")
+    asked, written = (
+        ("cluster_id", "describe", "configs", "alter_configs"),
+        ("commit_command", "put_facts"),
+    )
     with world(
         file,
         lambda: Failing(kafka, chance, KafkaUnavailable("away for a moment"), *asked),

@@ -59,7 +59,7 @@ def key_set(tmp_path: Path, *keys: dict[str, Any], **settings: Any) -> Tokens:
 
 def forged(header: dict[str, Any], signature: bytes = b"") -> str:
     """A token by hand."""
-    claims = {"sub": "alice", "exp": int(NOW) + 600}
+    claims = {"sub": "alice", "exp": int(NOW) + 86_400}
     parts = [json.dumps(one).encode() for one in (header, claims)]
     return ".".join(
         base64.urlsafe_b64encode(part).rstrip(b"=").decode() for part in [*parts, signature]
@@ -95,7 +95,7 @@ def test_a_good_token_says_who(tmp_path: Path, content: bytes, key: Any, algorit
         ({"exp": int(NOW - LEEWAY_SECONDS - 5)}, "has expired"),
         ({"exp": None}, "lacks the claim exp"),
         ({"exp": "tomorrow"}, "exp is no time"),
-        ({"nbf": int(NOW + LEEWAY_SECONDS + 600)}, "is not good yet"),
+        ({"nbf": int(NOW + LEEWAY_SECONDS + 86_400)}, "is not good yet"),
         ({"sub": None}, "the token has no `sub` claim"),
         ({"sub": ""}, "the token has no `sub` claim"),
         ({"sub": "*"}, "is no name of a principal"),
