@@ -235,7 +235,7 @@ def test_S4_with_the_store_away_a_scrape_goes_on_and_every_place_uses_the_same_w
     assert serving(server)
     doctor = run(["doctor", "--local", "--at", server.address])
     assert re.search(r"\bstale \d+ s\b", doctor.lines[-1])
-    assert re.search(r"its tree is stale \d+ s: .*No such file", doctor.err)
+    assert re.search(r"replica is stale \d+ s: .*No such file", doctor.err)
     assert server.outcome("/la/x") == "resolution"
     # Once it is stale for longer than the limit, callers are sent away.
     eventually(lambda: ready(strict)[0] == 503)
