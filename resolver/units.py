@@ -1,4 +1,4 @@
-"""How many of something, in words for people; refuses to round."""
+"""Counts, durations and sizes as text for people."""
 
 from __future__ import annotations
 

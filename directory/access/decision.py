@@ -1,4 +1,6 @@
-"""Decision: whether something is allowed, and what decided it; refuses to decide."""
+"""Decision: whether something is allowed, and by which grant; and ``GrantEvaluator``, which
+collects the grants of one path level by level for ``authorizer.py``.
+"""
 
 from __future__ import annotations
 

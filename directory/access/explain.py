@@ -1,5 +1,5 @@
 """Why a decision is as it is, level by level, and which grants nearly said something else: what
-``kdir check --explain`` shows; refuses to decide anything itself.
+``kdir check --explain`` shows. A decision as a line of the audit log.
 """
 
 from __future__ import annotations

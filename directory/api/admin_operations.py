@@ -1,4 +1,4 @@
-"""Backup and verification as streams of AdminService; refuses to keep a store busy for nobody."""
+"""AdminService: backup and verification as streams; detaching from and attaching to a parent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Assembles the gRPC server of one listening address, in one visible order; drains it."""
+"""Assembles the gRPC server of one listening address, in one visible order, with health and
+reflection; drains it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What a change needs: the rights of who wishes it, asked on the snapshot that it is planned on."""
+"""Everything checked before a write, on the snapshot that it is planned on: the rights of the
+caller, the ceiling and `manage`, and children that cannot enforce grants.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What a cluster's store keeps of its children, as values; refuses to talk to any.
+"""What a cluster's store keeps of its children, as values; and the clusters that wait to be
+mounted.
 
 What cannot be read counts as not said (S21): who said it says it again when it links.
 """

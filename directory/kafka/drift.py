@@ -1,4 +1,5 @@
-"""Drift: where Kafka differs from what is wished or recorded, as rows for people; pure.
+"""Drift: where the configs and ACLs in Kafka differ from what is desired or recorded, as rows for
+people; and which topics have an issue. Pure.
 
 Refuses to mend it.
 """

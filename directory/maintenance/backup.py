@@ -1,4 +1,4 @@
-"""A backup as messages, from the store itself at one revision; refuses to know where they go."""
+"""A backup as messages, from the store itself at one revision; and which rows of a store it has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Effective policies: own value or the nearest ancestor's, maps key by key; refuses to store any.
+"""Effective policies: own value or the nearest ancestor's, maps key by key; and how many topics
+inherit a field.
 
 What comes from above the mount is handed in as one more, outermost level (KIP-37).
 """

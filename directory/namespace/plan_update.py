@@ -1,4 +1,4 @@
-"""Plans for changing fields of an entry; refuses to change where it is or what Kafka calls it."""
+"""Plans for changing the fields and the grants of an entry."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A server's own certificate, read and checked; and what a peer's certificate says. Decides nothing
-about rights.
+"""A server's own certificate, read and checked; what a peer's certificate says; credentials for
+calls to other servers.
 
 TLS itself is gRPC's. What gRPC says of a wrong file is an empty handshake failure at each client,
 so the files are read here first, and what is wrong with them is said in words.

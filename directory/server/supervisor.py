@@ -1,4 +1,4 @@
-"""Keeps several server processes on one port and one store; refuses to know what they serve.
+"""Keeps several server processes on one port and one store, and kills one that hangs.
 
 Each process is this program anew (exec, never a bare fork: gRPC's threads do not survive one), with
 ``--bound`` saying at which address. All of them listen there by SO_REUSEPORT, and the kernel gives

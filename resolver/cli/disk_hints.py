@@ -1,4 +1,4 @@
-"""Names of directories' children, kept on disk for completion; refuses to import gRPC.
+"""Names of directories' children, kept on disk for completion, and servers that failed lately.
 
 One small file for a directory as some servers were seen to list it, and for the beginning that the
 names were asked by. It is a convenience: nothing but a prompt is answered from it, and losing it

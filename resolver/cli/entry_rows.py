@@ -1,4 +1,4 @@
-"""Entries as rows of a table and as names; refuses to ask anybody anything."""
+"""Entries as rows of a table and as names, and large changes in progress as text."""
 
 from __future__ import annotations
 

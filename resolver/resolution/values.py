@@ -1,4 +1,4 @@
-"""What can be asked, said and found on a walk, as plain values; refuses to know how it travels.
+"""Questions, answers, referrals and options of a walk, as plain values.
 
 ``resolver/resolution/state_machine.py`` reasons about these; ``resolver/reply_decoding.py`` makes
 them of the contract's messages, which ride along as ``payload`` and are never looked into here.

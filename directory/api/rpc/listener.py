@@ -1,4 +1,6 @@
-"""Takes a listening address for a gRPC server, with TLS where there are certificates."""
+"""Binds the listening address of a gRPC server, with TLS where there are certificates; and the
+server that answers NOT_READY there until the stores are open.
+"""
 
 from __future__ import annotations
 

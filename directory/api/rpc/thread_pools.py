@@ -1,4 +1,5 @@
-"""The threads that answer reads: few run at a time; refuses to let those that wait hold up others.
+"""The pools of threads that answer reads and writes: few calls run at a time, and those that wait
+hold up no others.
 
 Python runs one thread at a time, so that more threads answer no more calls: what they add is
 changes from one to another, a good part of what a call costs where there is a thread for each. But

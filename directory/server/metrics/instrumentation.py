@@ -1,4 +1,4 @@
-"""Counts and times the calls of one server; refuses to cost a call more than a microsecond.
+"""Counts and times the calls of one server, and the operations of its stores.
 
 What a server refuses before its handlers see it (a request over the size limit, one call too many)
 is gRPC's own answer and is not counted here.

@@ -1,4 +1,4 @@
-"""Every metric by name, kind and labels; refuses to know values.
+"""Every metric by name, kind and labels, and the collector that reads their values at a scrape.
 
 Names and units follow Prometheus's conventions: base units, counters end in ``_total``. What is
 here is what ``docs/operating.md`` documents and what the dashboard and the alerts may use; a test

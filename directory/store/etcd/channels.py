@@ -1,4 +1,4 @@
-"""Channels to the members of one etcd, with their stubs; refuses to call anything.
+"""Channels to the members of one etcd, with their stubs, and the token of a user who logged in.
 
 They are this process's own (a forked child makes itself new ones), and are made anew after a
 failure, from certificates as they are in their files then.

@@ -1,4 +1,4 @@
-"""Leases of etcd that last while this process does, and knows it; refuses to say for what.
+"""Leases of etcd that last while this process does, and the roles and ephemeral keys bound to them.
 
 A lease is believed in by this process's own monotonic clock only, counted from before it was asked
 for, and a little less long than etcd was asked to keep it: whoever paused finds it gone when he

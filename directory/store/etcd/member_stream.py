@@ -1,4 +1,5 @@
-"""One watch stream to one member of etcd, read ahead by a thread up to a bound; refuses to decide.
+"""One watch stream to one member of etcd, read ahead by a thread up to a bound; and the connections
+to the members, which are probed.
 
 etcd holds back what is not read: then HTTP/2 makes its sender wait, and it keeps the rest in its
 own history.

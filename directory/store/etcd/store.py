@@ -1,4 +1,6 @@
-"""The store on etcd, for clusters of several servers; refuses to share a prefix with anybody."""
+"""The store on etcd, for clusters of several servers, under a prefix of its own; loads it page by
+page at one revision.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The file beside a database that its writers lock, and that says what the newest commit was.
+"""Files beside a database: the one that its writers lock, with the newest commit, and those that
+are locked while an ephemeral key's process lives.
 
 Refuses to open the database. What it says is written after the commit and not synced: after a
 crash it may be behind, which is as good; it is never ahead. So a database that lacks the commit it
