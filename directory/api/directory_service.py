@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar, cast
 
 from kdir.v1 import directory_pb2, entry_pb2, resolve_pb2
@@ -56,6 +57,7 @@ from resolver.path import Path
 __all__ = ["DirectoryService"]
 
 T = TypeVar("T")
+C = TypeVar("C", UpdateEntry, DeleteEntry, MoveEntry)
 _REQUEST_ID_LENGTH = 128
 _WriteRequest = (
     directory_pb2.CreateEntryRequest
@@ -282,13 +284,8 @@ class DirectoryService(Service):
         )
         _check_request_id(request)
 
-        def attempt(cluster: Cluster) -> tuple[UpdateEntry, CommitResult]:
-            command = with_inferred_kind(self._router.access_control, cluster, asked, call)
-            with redacting_errors(self._router.access_control, cluster, command, call):
-                return command, self._write(cluster, command, request, call)
-
         of_mount = request.kind == entry_pb2.ENTRY_KIND_MOUNT
-        cluster, (command, written) = self._decide(path, request, call, attempt, holder=of_mount)
+        cluster, command, written = self._change(path, asked, request, call, holder=of_mount)
         response = directory_pb2.UpdateEntryResponse(token=cluster.token_at(written.revision))
         response.authority.CopyFrom(cluster.authority(cluster.replica.snapshot))
         if written.plan.entry is not None:
@@ -310,19 +307,13 @@ class DirectoryService(Service):
         )
         _check_request_id(request)
 
-        def attempt(cluster: Cluster) -> tuple[DeleteEntry, CommitResult]:
-            command = with_inferred_kind(self._router.access_control, cluster, asked, call)
+        def check(cluster: Cluster, command: DeleteEntry, snapshot: Snapshot) -> None:
+            check_kafka_removal_allowed(
+                cluster, snapshot, path, command.kind, recursive=request.recursive
+            )
 
-            def check(snapshot: Snapshot) -> None:
-                check_kafka_removal_allowed(
-                    cluster, snapshot, path, command.kind, recursive=request.recursive
-                )
-
-            with redacting_errors(self._router.access_control, cluster, command, call):
-                return command, self._write(cluster, command, request, call, check)
-
-        cluster, (command, written) = self._decide(
-            path, request, call, attempt, ask_first=request.recursive
+        cluster, command, written = self._change(
+            path, asked, request, call, check, ask_first=request.recursive
         )
         if cluster.reconciler is not None:
             cluster.reconciler.wake()
@@ -354,12 +345,7 @@ class DirectoryService(Service):
         )
         _check_request_id(request)
 
-        def attempt(cluster: Cluster) -> tuple[MoveEntry, CommitResult]:
-            command = with_inferred_kind(self._router.access_control, cluster, asked, call)
-            with redacting_errors(self._router.access_control, cluster, command, call):
-                return command, self._write(cluster, command, request, call)
-
-        cluster, (command, written) = self._decide(path, request, call, attempt)
+        cluster, command, written = self._change(path, asked, request, call)
         response = directory_pb2.MoveEntryResponse(token=cluster.token_at(written.revision))
         response.authority.CopyFrom(cluster.authority(cluster.replica.snapshot))
         if written.plan.entry is not None:
@@ -367,6 +353,32 @@ class DirectoryService(Service):
         if request.validate_only:
             fill_change_plan(self._router, cluster, command, written, call, response.plan)
         return response
+
+    def _change(
+        self,
+        path: Path,
+        asked: C,
+        request: _WriteRequest,
+        call: Call,
+        check: Callable[[Cluster, C, Snapshot], None] = lambda _cluster, _command, _snapshot: None,
+        *,
+        holder: bool = True,
+        ask_first: bool = False,
+    ) -> tuple[Cluster, C, CommitResult]:
+        """Changes an entry that is there: returns its cluster, the command with the kind that is
+        meant, and what was committed. ``check`` is asked once the caller may.
+        """
+
+        def attempt(cluster: Cluster) -> tuple[C, CommitResult]:
+            command = with_inferred_kind(self._router.access_control, cluster, asked, call)
+            with redacting_errors(self._router.access_control, cluster, command, call):
+                checked = partial(check, cluster, command)
+                return command, self._write(cluster, command, request, call, checked)
+
+        cluster, (command, written) = self._decide(
+            path, request, call, attempt, holder=holder, ask_first=ask_first
+        )
+        return cluster, command, written
 
     def _decide(
         self,
