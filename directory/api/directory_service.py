@@ -457,8 +457,8 @@ def _as_asked(command: CreateTopic, request: directory_pb2.CreateEntryRequest) -
 def _check_request_id(request: _WriteRequest) -> None:
     if len(request.request_id) > _REQUEST_ID_LENGTH:
         raise InvalidArgument(
-            f"request_id: {len(request.request_id)} characters; at most {_REQUEST_ID_LENGTH} would "
-            f"be right"
+            f"request_id: found {len(request.request_id)} characters; expected at most "
+            f"{_REQUEST_ID_LENGTH}"
         )
 
 
