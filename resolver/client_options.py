@@ -81,7 +81,10 @@ class BaseResolver:
             cache_file: where to remember answers across restarts; one file for one set of servers
                 and one principal. Whatever is wrong with it, it is as if it were not there.
             watch: follow the changes of the clusters that answer, so that what was resolved once is
-                given again without a call, and changes are seen as they happen.
+                given again without a call, and changes are seen as they happen. What a server
+                resolved in the client's name (``recursive``) by way of links, or found absent,
+                names no clusters on its way to follow: it is kept for its lifetime (by default 60
+                and 5 seconds), unless a call's token asks for what is newer.
             transport: how to reach servers; given, it is the caller's to close.
             health: how servers fared, for a caller who remembers it; by default nothing is known.
             allow: which endpoints of referrals may be asked: CIDR networks and domains, such as
