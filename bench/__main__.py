@@ -1,9 +1,9 @@
-"""``python -m bench [--topics N] [--readme] [NAME …]``: runs the benchmarks, prints their tables.
+"""``python -m bench [--topics N] [--results] [NAME …]``: runs the benchmarks, prints their tables.
 
 A benchmark is a module of this folder with ``run() -> list[Row]``; its name is its module's. Its
-rows are kept in ``bench/out``. With ``--readme`` the README's table is made anew of all that is
-kept; without a name nothing else is done. With ``--topics`` the large stores hold so many topics
-instead of a million: to see that all works; nothing is kept then.
+rows are kept in ``bench/out``. With ``--results`` RESULTS.md and the README's five lines are made
+anew of all that is kept; without a name nothing else is done. With ``--topics`` the large stores
+hold so many topics instead of a million: to see that all works; nothing is kept then.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Final
 
-from bench.readme import refresh
+from bench.results import refresh
 from bench.rows import show, write
 
 _SECONDS: Final = {
@@ -40,7 +40,7 @@ def main(words: Sequence[str]) -> int:
     """Runs those named, or all."""
     parser = argparse.ArgumentParser(prog="python -m bench")
     parser.add_argument("--topics", type=int, help="so many instead of a million; keeps nothing")
-    parser.add_argument("--readme", action="store_true", help="makes the README's table anew")
+    parser.add_argument("--results", action="store_true", help="makes RESULTS.md anew")
     parser.add_argument("name", nargs="*", help=", ".join(NAMES))
     asked = parser.parse_args(words)
     unknown = sorted(set(asked.name) - set(NAMES))
@@ -49,10 +49,10 @@ def main(words: Sequence[str]) -> int:
         return 2
     if asked.topics:
         os.environ["KDIR_BENCH_TOPICS"] = str(asked.topics)  # for processes of its own too
-    names = asked.name or (() if asked.readme else NAMES)
+    names = asked.name or (() if asked.results else NAMES)
     for number, name in enumerate(names):
         _run(name, sum(_SECONDS[one] for one in names[number:]), keep=not asked.topics)
-    if asked.readme:
+    if asked.results:
         refresh(NAMES)
     return 0
 

@@ -49,7 +49,7 @@ def reported(name: str, value: float, unit: str, baseline: str, baseline_value: 
 
 
 def show(rows: Sequence[Row]) -> str:
-    """Returns the rows as a Markdown table, as the README has it."""
+    """Returns the rows as a Markdown table, as RESULTS.md has it."""
     lines = [
         "| what | value | against | ratio | goal | holds |",
         "|---|---|---|---|---|---|",

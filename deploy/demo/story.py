@@ -280,6 +280,6 @@ def _farewell(demo: Federation, shell: Shell, began: float) -> None:
   kdir mkdir /la/tracking/mine; kdir create /la/tracking/mine/first --partitions 2
   kdir find click
 
-Policies and access on this very tree: docs/access-and-policies.md
+More on this very tree: docs/tutorial.md, and for policies docs/access-and-policies.md
 All of the above is in {demo.home / "transcript.txt"}. To end it: make demo-down"""
     )

@@ -243,7 +243,7 @@ def change_to_proto(
 
 def _refuse_newer(message: Message) -> None:
     # What cannot be kept must not be dropped in silence
-    # (docs/operating.md#rolling-upgrades-and-feature-levels).
+    # (docs/how-to/upgrade.md).
     newer = next(_newer_fields(message), None)
     if newer is not None:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""docs/commands.md shows every verb as the command line declares it; commands in docs are valid."""
+"""docs/reference/verbs.md shows every verb as it is declared; commands in docs are valid."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from resolver.cli.parser import UsageError, parse, split_verb
 from resolver.cli.registry import GROUPS, load_verb
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs" / "commands.md"
+PAGE = ROOT / "docs" / "reference" / "verbs.md"
 PAGES = [
     "README.md",
     "CONTRIBUTING.md",
@@ -99,7 +99,7 @@ def test_a_command_that_is_none_is_found(command: str) -> None:
 
 
 def test_the_mapping_rules_that_are_shown_are_rules(tmp_path: Path) -> None:
-    text = (ROOT / "docs" / "operating.md").read_text()
+    text = (ROOT / "docs" / "how-to" / "map-existing-topics.md").read_text()
     shown = re.findall(r"^```toml\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     file = tmp_path / "rules.toml"
     file.write_text("".join(shown))

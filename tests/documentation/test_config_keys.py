@@ -1,4 +1,4 @@
-"""docs/operating.md documents every key of a server's config, by examples that are right."""
+"""docs/reference/configuration.md documents every key of a config, by examples that are right."""
 
 import ast
 import re
@@ -13,7 +13,7 @@ from directory.server import config, config_kafka, config_security
 from directory.server.config import ConfigError, Limits, parse_config
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs" / "operating.md"
+PAGE = ROOT / "docs" / "reference" / "configuration.md"
 _ROW = re.compile(
     r"^\| `(?P<key>[^`]+)` \| (?:`(?P<example>[^`]+)`)? ?\| (?P<words>.+) \|$", re.MULTILINE
 )
@@ -39,9 +39,8 @@ class Documented:
 
 def documented() -> dict[str, Documented]:
     """Returns the rows of the table."""
-    section = PAGE.read_text().partition("## Configuration reference")[2].partition("\n## ")[0]
     rows = (Documented(m["key"].strip("[]"), m["example"] or "", m["words"])
-            for m in _ROW.finditer(section))  # fmt: skip
+            for m in _ROW.finditer(PAGE.read_text()))  # fmt: skip
     return {row.key: row for row in rows}
 
 

@@ -1,13 +1,21 @@
-"""docs/errors.md names every reason of the contract, with its code, exit code and example."""
+"""docs/reference/errors.md has each reason of the contract, with code, exit code and example."""
 
 import re
 from pathlib import Path
 
-from resolver.errors import KdirError, by_reason
+from resolver.errors import (
+    Absent,
+    Conflict,
+    Denied,
+    InvalidInput,
+    KdirError,
+    Unavailable,
+    by_reason,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 PROTO = ROOT / "proto" / "kdir" / "v1" / "error.proto"
-PAGE = ROOT / "docs" / "errors.md"
+PAGE = ROOT / "docs" / "reference" / "errors.md"
 _REASON = re.compile(
     r"// (?P<code>[A-Z_]+)\. Example: (?P<example>.+)\n\s+ERROR_REASON_(?P<name>[A-Z_]+) = \d+;"
 )
@@ -37,3 +45,17 @@ def test_every_reason_of_the_contract_was_read() -> None:
 
     every = len(error_pb2.ErrorReason.DESCRIPTOR.values)
     assert len(rows_of_the_contract()) == every - 1  # all but "unspecified"
+
+
+def test_the_exit_codes_are_those_of_the_errors() -> None:
+    section = PAGE.read_text().partition("## Exit codes")[2].partition("\n## ")[0]
+    shown = dict(re.findall(r"^\| (\d) \| ([a-z]+)", section, re.MULTILINE))
+    codes = [kind.exit_code for kind in (Absent, InvalidInput, Unavailable, Denied, Conflict)]
+    assert [shown[str(code)] for code in (0, *codes)] == [
+        "ok",
+        "absent",
+        "usage",
+        "unavailable",
+        "denied",
+        "conflict",
+    ]

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 import tomllib
 import uuid
 from collections.abc import Iterator, Mapping
 from functools import partial
-from pathlib import Path
 
 import pytest
 
@@ -18,17 +14,15 @@ from deploy.demo import federation as demo
 from directory.server.config import parse_config
 from tests.conftest import SharedBroker
 from tests.support.federation import Federation, eventually
+from tests.support.pages import blocks, run_line, run_program
 
-ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs" / "access-and-policies.md").read_text()
-_BLOCK = re.compile(r"^```(?P<language>\w+)\n(?P<body>.*?)^```", re.MULTILINE | re.DOTALL)
-_ENDS = re.compile(r" +# exit code (?P<code>\d).*$")
+PAGE = "docs/access-and-policies.md"
 _CLICKS = "/la/tracking/search/clicks"
 
 
-def blocks(language: str) -> list[str]:
+def bodies(language: str) -> list[str]:
     """Returns the page's fenced blocks of a language, in order."""
-    return [one["body"] for one in _BLOCK.finditer(PAGE) if one["language"] == language]
+    return [one.body for one in blocks(PAGE) if one.language == language]
 
 
 @pytest.fixture(scope="module")
@@ -74,23 +68,15 @@ def environment(
         eventually(lambda: tracking.outcome(_CLICKS) == "resolution")
         eventually(lambda: tracking.outcome("/la/tracking/search/views") == "resolution")
         yield {
-            **os.environ,
             "KDIR_AT": f"{made['/la'].address},{tracking.address}",
             "XDG_CONFIG_HOME": str(folder / "config"),
             "XDG_CACHE_HOME": str(folder / "cache"),
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         }
 
 
 def shell(line: str, environment: Mapping[str, str]) -> str:
     """Returns what a command line prints; it must end as its comment says."""
-    expected = _ENDS.search(line)
-    done = subprocess.run(
-        ["sh", "-c", line], capture_output=True, text=True, check=False, env=environment
-    )
-    output = done.stdout + done.stderr
-    assert done.returncode == (int(expected["code"]) if expected else 0), f"$ {line}\n{output}"
-    return output
+    return "".join(run_line(line, environment))
 
 
 def rows(table: str) -> list[tuple[str, ...]]:
@@ -106,11 +92,11 @@ def test_the_commands_of_the_guide(
     environment: dict[str, str], broker: tuple[SharedBroker, str]
 ) -> None:
     prefix = broker[1]
-    effective, plan, explained = blocks("text")
+    effective, plan, explained = bodies("text")
     hash_shown = re.search(r"--plan (\w+)", plan)
     assert hash_shown is not None
     output: dict[str, str] = {}
-    for shown in (line for block in blocks("sh") for line in block.splitlines()):
+    for shown in (line for block in bodies("sh") for line in block.splitlines()):
         line = shown
         if hash_shown[1] in line:  # the plan is one of this Kafka, and so is its name
             begins = line.partition(" --plan")[0]
@@ -136,22 +122,15 @@ def test_the_commands_of_the_guide(
 
 @pytest.mark.timeout(180)
 def test_the_program_of_the_guide(environment: dict[str, str]) -> None:
-    (code,) = blocks("python")
+    (code,) = bodies("python")
     address = environment["KDIR_AT"].partition(",")[0]
-    done = subprocess.run(
-        [sys.executable, "-c", code.replace("127.0.0.1:7420", address)],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=ROOT,
-    )
-    topic, may = done.stdout.split()
+    topic, may = run_program(code, address).split()
     assert topic.endswith("search.clicks")
     assert may == "True"
 
 
 def test_the_config_of_the_guide_is_one() -> None:
-    (text,) = blocks("toml")
+    (text,) = bodies("toml")
     config = parse_config(tomllib.loads('mount = "/la"\n' + text))
     assert config.access.value == "enforce"
 

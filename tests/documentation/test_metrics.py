@@ -39,8 +39,8 @@ def expressions() -> Iterator[tuple[str, str]]:
 
 
 def rows() -> dict[str, tuple[str, str, str]]:
-    """Kind, labels and meaning by metric, from the table in docs/operating.md."""
-    text = (ROOT / "docs" / "operating.md").read_text()
+    """Kind, labels and meaning by metric, from the table in docs/reference/metrics.md."""
+    text = (ROOT / "docs" / "reference" / "metrics.md").read_text()
     row = re.compile(r"^\| `(kdir_\w+)` \| (\w+) \| (.*?) \| (.+) \|$", re.MULTILINE)
     return {name: (kind, labels, text) for name, kind, labels, text in row.findall(text)}
 
@@ -98,7 +98,7 @@ def test_every_metric_is_drawn_or_watched_or_said_to_be_for_looking_things_up() 
 
 
 def test_the_states_of_health_are_those_of_the_docs() -> None:
-    text = (ROOT / "docs" / "operating.md").read_text()
+    text = (ROOT / "docs" / "reference" / "states.md").read_text()
     section = text.partition("## Health and readiness endpoints")[2].partition("\n## ")[0]
     arguments = {word.split()[0] for word in re.findall(r"^\| `([^`]+)` \|", section, re.MULTILINE)}
     assert arguments == {state.value for state in State}

@@ -61,10 +61,10 @@ def test_the_pages_that_code_cites_are_there() -> None:
     assert broken_pages(tracked(ROOT)) == []
 
 
-@pytest.mark.parametrize("page", ["docs/none.md", "docs/errors.md#none"])
+@pytest.mark.parametrize("page", ["docs/none.md", "docs/reference/errors.md#none"])
 def test_a_page_that_is_not_there_is_found(tmp_path: Path, page: str) -> None:
     file = tmp_path / "a.py"
-    file.write_text(f"# see {page}, docs/errors.md and docs/guarantees.md#s11\n")
+    file.write_text(f"# see {page}, docs/reference/errors.md and docs/guarantees.md#s11\n")
     assert broken_pages([file]) == [f"a.py: {page}"]
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import readme, rows
+from bench import results, rows
 from bench.__main__ import NAMES, main
 from bench.rows import Row, at_least, at_most, reported, show
 
@@ -66,42 +66,66 @@ def test_rows_are_kept_in_the_form_that_others_read(
     assert rows.read("never run") == []
 
 
-def test_the_readme_section_is_replaced_and_nothing_else() -> None:
-    text = f"before\n{readme.BEGIN}\nold\n{readme.END}\nafter\n"
-    once = readme.with_section(text, "new")
-    assert once == f"before\n{readme.BEGIN}\nnew\n{readme.END}\nafter\n"
-    assert readme.with_section(once, "new") == once
+def test_the_section_of_figures_is_replaced_and_nothing_else() -> None:
+    text = f"before\n{results.BEGIN}\nold\n{results.END}\nafter\n"
+    once = results.with_section(text, "new")
+    assert once == f"before\n{results.BEGIN}\nnew\n{results.END}\nafter\n"
+    assert results.with_section(once, "new") == once
 
 
 @pytest.mark.parametrize(
     "text",
     [
         "",
-        readme.BEGIN,
-        f"{readme.END} {readme.BEGIN}",
-        f"{readme.BEGIN} {readme.END} {readme.BEGIN} {readme.END}",
+        results.BEGIN,
+        f"{results.END} {results.BEGIN}",
+        f"{results.BEGIN} {results.END} {results.BEGIN} {results.END}",
     ],
 )
-def test_a_readme_without_its_marks_is_refused(text: str) -> None:
+def test_a_page_without_its_marks_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="once each"):
-        readme.with_section(text, "new")
+        results.with_section(text, "new")
 
 
-def test_the_readme_section_names_the_machine_and_counts_what_is_missed() -> None:
+def test_the_section_names_the_machine_and_counts_what_is_missed() -> None:
     missed = Row("x", 1.0, "s", "bare", 2.0, 0.5, ">= 0.9", holds=False)
-    assert "1 of 1 goals are missed" in readme.section([missed])
-    assert "Python 3." in readme.section([missed])
+    assert "1 of 1 goals are missed" in results.section([missed])
+    assert "Python 3." in results.section([missed])
 
 
 def test_what_is_only_told_is_no_goal_and_holds() -> None:
     row = reported("x", 3.0, "s", "bare", 2.0)
     assert (row.ratio, row.goal, row.holds) == (1.5, "none", True)
-    assert "all goals are met" in readme.section([row, at_least("y", 1.0, "/s", "bare", 1.0, 1)])
-    assert "1 of 1 goals" in readme.section([row, at_least("y", 1.0, "/s", "bare", 1.0, 2)])
+    assert "all goals are met" in results.section([row, at_least("y", 1.0, "/s", "bare", 1.0, 1)])
+    assert "1 of 1 goals" in results.section([row, at_least("y", 1.0, "/s", "bare", 1.0, 2)])
 
 
-def test_the_readme_has_its_marks() -> None:
-    readme.with_section(readme.README.read_text(), "new")
+@pytest.mark.parametrize("page", [results.README, results.RESULTS], ids=lambda page: page.name)
+def test_each_page_with_figures_has_its_marks(page: Path) -> None:
+    results.with_section(page.read_text(), "new")
+
+
+def test_the_lines_of_the_readme_are_lines_of_the_results() -> None:
+    measured = [row for row in results.RESULTS.read_text().splitlines() if row.startswith("| ")]
+    shown = results.README.read_text().partition(results.BEGIN)[2].partition(results.END)[0]
+    lines = shown.strip().splitlines()[2:]
+    assert [line.split(" | ")[0].removeprefix("| ") for line in lines] == list(results.STRONGEST)
+    assert [line for line in lines if line not in measured] == []
+
+
+def test_both_pages_are_renewed_from_what_was_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for page in ("RESULTS", "README"):
+        (tmp_path / page).write_text(f"{results.BEGIN}\n{results.END}")
+        monkeypatch.setattr(results, page, tmp_path / page)
+    monkeypatch.setattr(rows, "OUT", tmp_path)
+    strong = at_least(results.STRONGEST[0], 3.0, "/s", "bare", 2.0, 0.5)
+    rows.write("some", [strong, at_least("weak", 1.0, "/s", "bare", 2.0, 0.9)])
+    results.refresh(["some"])
+    assert "1 of 2 goals are missed" in (tmp_path / "RESULTS").read_text()
+    assert "weak" in (tmp_path / "RESULTS").read_text()
+    assert (tmp_path / "README").read_text() == f"{results.BEGIN}\n{show([strong])}\n{results.END}"
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,8 +1,8 @@
 """Every metric by name, kind and labels, and the collector that reads their values at a scrape.
 
 Names and units follow Prometheus's conventions: base units, counters end in ``_total``. What is
-here is what ``docs/operating.md`` documents and what the dashboard and the alerts may use; a test
-holds all four together.
+here is what ``docs/reference/metrics.md`` documents and what the dashboard and the alerts may use;
+a test holds all four together.
 """
 
 from __future__ import annotations

@@ -6,7 +6,8 @@ filled by anybody takes nothing from who does not know it yet; he reads it anew,
 A restore is noticed by whoever remembers more than etcd does (``restored.py`` is the rule), and
 ``Keyspace.refresh`` is the one place where it is concluded. It begins a new life, once: that too is
 a transaction that compares the identity. What nobody remembers cannot be noticed: an etcd put back
-under its own cluster id while no server of the cluster ran (``docs/operating.md`` says what to do).
+under its own cluster id while no server of the cluster ran (``docs/how-to/run-on-etcd.md`` says
+what to do).
 """
 
 from __future__ import annotations
