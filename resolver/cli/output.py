@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
 
 from resolver.printable import printable
@@ -32,10 +33,11 @@ __all__ = [
     "kafka_uuid",
     "offer",
     "plain",
-    "yaml_lines",
+    "yaml_document",
 ]
 
 Row = Sequence["str | Styled"]
+_NEVER_FOLDED: Final = 2**31 - 1
 
 _STYLES: Final[Mapping[str, str]] = {
     "head": "2",
@@ -123,7 +125,7 @@ class Output:
         if self._yaml_begun:
             self._stdout.write("---\n")
         self._yaml_begun = True
-        self.lines(yaml_lines(value))
+        self._stdout.write(yaml_document(value))
 
     def flush(self) -> None:
         """Lets whoever reads see it now; for output that comes slowly."""
@@ -249,57 +251,35 @@ def _value(field: FieldDescriptor, value: Any) -> Any:
     return value
 
 
-def yaml_lines(value: Any, indent: int = 0) -> Iterable[str]:
-    """JSON values as block-style YAML 1.2, without a document marker."""
-    pad = "  " * indent
-    match value:
-        case dict() if value:
-            for key, item in value.items():
-                yield from _yaml_item(f"{pad}{_scalar(key)}:", item, indent)
-        case list() | tuple() if value:
-            for item in value:
-                nested = isinstance(item, (dict, list, tuple)) and len(item) > 0
-                inner = list(yaml_lines(item, indent + 1))
-                # The first line of what is nested stands beside the dash.
-                yield f"{pad}- {inner[0].lstrip()}" if nested else f"{pad}- {_scalar(item)}"
-                yield from inner[1:]
-        case _:
-            yield f"{pad}{_scalar(value)}"
+def yaml_document(value: Mapping[str, Any]) -> str:
+    """Returns JSON values as one block-style YAML document, without a document marker."""
+    import yaml
+
+    def dump(*, allow_unicode: bool) -> str:
+        return yaml.dump(
+            value,
+            Dumper=_yaml_dumper(),
+            allow_unicode=allow_unicode,
+            sort_keys=False,
+            width=_NEVER_FOLDED,
+        )
+
+    text: str = dump(allow_unicode=True)
+    # PyYAML lets marks of direction through, and what does not print is escaped by nobody else.
+    return text if text.replace("\n", "").isprintable() else dump(allow_unicode=False)
 
 
-def _yaml_item(head: str, item: Any, indent: int) -> Iterable[str]:
-    if isinstance(item, (dict, list, tuple)) and len(item) > 0:
-        yield head
-        yield from yaml_lines(item, indent + 1)
-    else:
-        yield f"{head} {_scalar(item)}"
+@cache
+def _yaml_dumper() -> Any:
+    import re
 
+    import yaml
 
-_PLAIN_FIRST: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ/")
-_PLAIN_REST: Final = _PLAIN_FIRST | frozenset("0123456789._-")
-_NOT_STRINGS: Final = frozenset({"true", "false", "null", "yes", "no", "on", "off", "y", "n"})
+    class Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
+        def ignore_aliases(self, _data: object) -> bool:
+            return True  # the same value twice is no anchor and alias
 
-
-def _scalar(value: Any) -> str:
-    if (
-        isinstance(value, str)
-        and value[:1] in _PLAIN_FIRST
-        and _PLAIN_REST.issuperset(value)
-        and value.lower() not in _NOT_STRINGS
-    ):
-        return value
-    if isinstance(value, str):
-        return f'"{"".join(map(_escaped, value))}"'
-    if isinstance(value, float):
-        return f"{value:.6f}"  # YAML 1.1 reads 1e-07 as text
-    import json
-
-    # Numbers, true, false, null, [] and {} are the same in both.
-    return json.dumps(value)
-
-
-def _escaped(character: str) -> str:
-    if character in '"\\':
-        return f"\\{character}"
-    # YAML takes no unprintable characters, not even quoted.
-    return character if character.isprintable() else f"\\U{ord(character):08x}"
+    # PyYAML quotes what YAML 1.1 takes for a number; readers of 1.2 take these for numbers, too.
+    number = re.compile(r"(?:[-+]?(?:\.\d+|\d+(?:\.\d*)?)(?:[eE][-+]?\d+)?|0o[0-7]+)$")
+    Dumper.add_implicit_resolver("tag:yaml.org,2002:float", number, list("-+.0123456789"))
+    return Dumper

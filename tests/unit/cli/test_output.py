@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kdir.v1 import entry_pb2, policies_pb2, watch_pb2
 
 from resolver import units
-from resolver.cli.output import Column, Output, Styled, Table, kafka_uuid, plain, yaml_lines
+from resolver.cli.output import Column, Output, Styled, Table, kafka_uuid, plain, yaml_document
 
 BIG = 2**63 - 1
 
@@ -139,7 +139,21 @@ _VALUES = st.recursive(
 @settings(deadline=None)  # the machine may be busy with something else
 @given(st.dictionaries(st.text(), _VALUES))
 def test_yaml_says_what_json_says(value: dict[str, Any]) -> None:
-    assert yaml.safe_load("\n".join(yaml_lines(value))) == value
+    assert yaml.safe_load(yaml_document(value)) == value
+
+
+@pytest.mark.parametrize("text", ["1e7", "0o17", "1.5", ".5", "-3", "+1", "2E-3", "1:30", "yes"])
+def test_text_like_a_number_is_quoted_for_readers_of_yaml_1_2(text: str) -> None:
+    assert yaml_document({"a": text}) == f"a: '{text}'\n"
+
+
+def test_yaml_is_readable_where_all_of_it_prints() -> None:
+    same = ["long " * 40]
+    text = yaml_document({"owner": "Jürgen", "a": same, "b": same, "n": 1.5, "i": 7})
+    assert text == (
+        f"owner: Jürgen\na:\n- '{'long ' * 40}'\nb:\n- '{'long ' * 40}'\nn: 1.5\ni: 7\n"
+    )
+    assert yaml_document({"owner": "a\u202eb"}).isascii()
 
 
 def test_a_table_of_a_terminal_is_aligned_under_a_header() -> None:
