@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from resolver import units
-from resolver.cli.create_move_remove import ENTRY_FORMATS, PLAN, show_entry
+from resolver.cli.create import ENTRY_FORMATS, PLAN, show_entry
 from resolver.cli.output import Column, Styled, Table
 from resolver.cli.parser import Argument, Arguments, Option, UsageError, Verb
 from resolver.cli.session import PathArgument, parse_path_argument

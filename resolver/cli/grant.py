@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from resolver import units
 from resolver.access_requests import grant_text, grants_of, principal_of
-from resolver.cli.create_move_remove import PLAN
+from resolver.cli.create import PLAN
 from resolver.cli.output import Column, Table, plain
 from resolver.cli.parser import Argument, Arguments, Option, UsageError, Verb
 from resolver.cli.plan_output import print_change_plan

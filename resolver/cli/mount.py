@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from resolver import units
-from resolver.cli.create_move_remove import ENTRY_FORMATS, PLAN, YES, show_entry
+from resolver.cli.create import ENTRY_FORMATS, PLAN, YES, show_entry
 from resolver.cli.output import Column, Styled, Table, plain
 from resolver.cli.parser import FORMATS, Argument, Arguments, Option, UsageError, Verb
 from resolver.cli.plan_output import print_change_plan

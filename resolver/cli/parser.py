@@ -1,7 +1,8 @@
 """The grammar of the command line: verbs, options, arguments; refuses to know what a verb does.
 
-Our own, since argparse alone costs a start-up more than our whole grammar does, and since help,
-completion and parsing then read the same declarations.
+Help, completion and parsing read the same declarations. argparse was tried: it costs start-up, and
+loses words after ``--``, values that begin with a dash, and hints
+(docs/decisions/0060-the-command-line-keeps-its-grammar.md).
 """
 
 from __future__ import annotations

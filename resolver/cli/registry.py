@@ -28,13 +28,13 @@ FAMILIES: Final[Mapping[str, tuple[str, ...]]] = {
     "resolve": ("resolve", "which", "trace"),
     "watch": ("watch", "history"),
     "find": ("find", "index"),
-    "create_move_remove": ("mkdir", "create", "rm", "mv", "ln"),
+    "create": ("mkdir", "create", "rm", "mv", "ln"),
     "mount": ("mounts", "mount", "umount"),
     "set": ("set", "unset", "effective"),
     "arm": ("arm",),
     "grant": ("grant", "revoke", "grants", "check"),
     "adopt": ("adopt", "ack"),
-    "produce_consume": ("produce", "consume"),
+    "produce": ("produce", "consume"),
     "server": ("server",),
     "doctor": ("doctor",),
     "backup": ("backup", "restore", "migrate"),
@@ -43,7 +43,8 @@ FAMILIES: Final[Mapping[str, tuple[str, ...]]] = {
     "parent": ("parent",),
     "context": ("context", "completion"),
 }
-"""The verbs of each file of this package; the file's ``VERBS`` declares them."""
+"""The verbs of each file of this package, which is named as one of them; its ``VERBS`` declares
+them."""
 
 _FAMILY_OF: Final = {verb: family for family, verbs in FAMILIES.items() for verb in verbs}
 

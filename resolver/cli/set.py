@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from resolver import units
-from resolver.cli.create_move_remove import CLOSED_TO_ONESELF, ENTRY_FORMATS, PLAN, show_entry
+from resolver.cli.create import CLOSED_TO_ONESELF, ENTRY_FORMATS, PLAN, show_entry
 from resolver.cli.output import Column, Styled, Table, plain
 from resolver.cli.parser import Argument, Arguments, Option, UsageError, Verb
 from resolver.cli.plan_output import print_change_plan

@@ -22,7 +22,7 @@ __all__ = ["VERBS"]
 
 
 def _stat(session: Session, arguments: Arguments) -> int:
-    from resolver.cli.create_move_remove import each
+    from resolver.cli.create import each
     from resolver.cli.entry_rows import progress_text
 
     def show(where: PathArgument) -> None:

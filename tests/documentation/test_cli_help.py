@@ -30,6 +30,10 @@ def test_every_verb_is_in_one_group_and_one_family() -> None:
     assert len(set(grouped)) == len(grouped)
 
 
+def test_the_file_of_a_family_is_named_as_one_of_its_verbs() -> None:
+    assert [family for family, names in FAMILIES.items() if family not in names] == []
+
+
 def test_the_registry_says_what_the_files_declare() -> None:
     for family, names in FAMILIES.items():
         declared = import_module(f"resolver.cli.{family}").VERBS

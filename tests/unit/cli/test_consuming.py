@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from resolver.cli.produce_consume import _drop_reached
+from resolver.cli.produce import _drop_reached
 
 
 @dataclass(frozen=True, slots=True)
