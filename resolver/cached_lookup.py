@@ -1,7 +1,8 @@
-"""Cold paths: one walk each however many ask, remembered afterwards; refuses to know other verbs.
+"""Cold paths: one walk each however many ask, remembered afterwards.
 
 What a walk learned is kept for as long as the words it rests on are good. When the owner cannot be
-asked, the last good answer is given, marked stale; an absence never is.
+asked, the last good answer is given, marked stale; an absence never is. A ``Trace`` is one walk,
+hop by hop, for people; nothing of it is kept.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 from resolver import errors
@@ -22,6 +24,7 @@ from resolver.resolution.values import (
     AbsentResult,
     AnswerResult,
     AskedBecause,
+    Attempt,
     FailedResult,
     Sender,
 )
@@ -29,7 +32,7 @@ from resolver.resolution_driver import ResolutionDriver, ResolveRequestOptions
 from resolver.revision_token import Position, ReadPositions, Token
 from resolver.topic_location import TopicLocation, location_of
 
-__all__ = ["CachedLookup", "Freshness", "lifetime_of"]
+__all__ = ["CachedLookup", "Freshness", "Trace", "lifetime_of", "trace_of"]
 
 _STALE_RETRY_SECONDS: Final = 2.0
 """A stale answer is given without asking anew for so long: an outage must not cost each caller its
@@ -440,3 +443,37 @@ def _given(kept: CachedAnswer) -> TopicLocation:
     if isinstance(outcome, KdirError):
         raise outcome
     return outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """Every question of one resolve, in order, and what it came to: a location or an error."""
+
+    path: Path
+    steps: tuple[Attempt, ...]
+    """Who was asked (``ask``), who answered what (``reply``), how long it took."""
+    location: TopicLocation | None
+    error: KdirError | None
+    lifetime_seconds: int
+    """For how long the answer, or the absence, may be kept."""
+    elapsed_seconds: float
+
+
+def trace_of(walk: ResolutionStateMachine, elapsed_seconds: float) -> Trace:
+    """Returns what a walk that has ended was."""
+    location: TopicLocation | None = None
+    error: KdirError | None = None
+    lifetime = 0
+    match end := walk.next_query():
+        case AnswerResult(answer=answer, sender=sender, links=links, lifetime_seconds=lifetime):
+            try:
+                location = location_of(answer, sender, links)
+            except KdirError as unusable:
+                error = unusable
+        case AbsentResult(lifetime_seconds=lifetime):
+            error = absent_error(walk.path, end)
+        case FailedResult(error=error):
+            pass
+        case _:
+            raise AssertionError(f"a walk to {walk.path} did not end: {end}")
+    return Trace(walk.path, walk.attempts, location, error, lifetime, elapsed_seconds)

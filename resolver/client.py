@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from resolver import errors
+from resolver.cached_lookup import Trace, trace_of
 from resolver.client_options import BaseResolver
 from resolver.errors import KdirError
 from resolver.lookup_options import LookupOptions, as_path, kind_number
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from resolver.access_requests import Checked
     from resolver.directory_listing import Listing
     from resolver.resolution.state_machine import ResolutionStateMachine
-    from resolver.trace import Trace
     from resolver.watch_stream import Watching
 
 __all__ = ["Listener", "Owner", "Resolver", "TopicLocation"]
@@ -368,8 +368,6 @@ class Resolver(BaseResolver):
 
         ``use_cache``: begin at the deepest mount that is known, as ``resolve`` would.
         """
-        from resolver.trace import trace_of
-
         parsed, wanted = as_path(path), LookupOptions(kind_number(prefer))
         rules = self._rules(wanted)
         started = self._clock()

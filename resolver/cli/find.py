@@ -191,7 +191,7 @@ def _line_record(line: ClusterLine) -> dict[str, Any]:
 def _report(session: Session, arguments: Arguments, table: str) -> int:
     from dataclasses import asdict
 
-    from resolver.index.report import report
+    from resolver.index.search import report
 
     found = report(table, as_of=arguments.one("as-of") or None)
     out = session.out

@@ -1,4 +1,9 @@
-"""Verbs that show what is in a directory: ``ls``, ``tree``; a gap is said, and exits 3."""
+"""The verb ``ls``: what is in a directory; a gap is reported, and the exit code is 3.
+
+One page of a directory that the asked server itself owns is read without the resolver, whose
+modules cost as much start-up as a third of gRPC; for everything else the resolver is loaded
+(docs/decisions/0060-the-command-line-keeps-its-grammar.md).
+"""
 
 from __future__ import annotations
 
@@ -12,7 +17,7 @@ from resolver.cli.session import PathArgument, parse_path_argument
 from resolver.errors import KdirError
 
 if TYPE_CHECKING:
-    from kdir.v1 import entry_pb2, policies_pb2
+    from kdir.v1 import directory_pb2, entry_pb2, policies_pb2
 
     from resolver.cli.session import Session
     from resolver.directory_listing import ListedEntry, NotListed
@@ -76,12 +81,10 @@ def _ls_one(session: Session, arguments: Arguments, part: str) -> None:
 
 def _ls_quickly(session: Session, arguments: Arguments, part: str) -> bool:
     """Lists one page of the asked server's own; False = that is not what it takes."""
-    from resolver.cli.one_page_list import list_one_page
-
     path = part.removesuffix("/") or "/"
     if part == "//":
         return False  # no path at all: the error is said where all paths are read
-    page = list_one_page(
+    page = _list_one_page(
         session, path, kinds=_kinds(arguments), include_system=arguments.flag("all")
     )
     if page is None:
@@ -209,23 +212,49 @@ def _say_gaps(session: Session, gaps: Iterable[NotListed]) -> None:
         session.not_listed(gap.path, gap.error)
 
 
-# -- tree ----------------------------------------------------------------------------------------
+# -- one page, without the resolver ---------------------------------------------------------------
+
+_SHARE: Final = 0.25
+"""Of the time, so that a silent server leaves enough to ask the others."""
 
 
-def _tree(session: Session, arguments: Arguments) -> int:
-    from resolver.cli.tree_output import draw_tree
+def _list_one_page(
+    session: Session, path: str, *, kinds: Sequence[str] = (), include_system: bool = False
+) -> directory_pb2.ListEntriesResponse | None:
+    """Returns the directory's listing, if the asked server owns it and one page holds all of it;
+    None for everything else, errors included: the resolver decides then.
+    """
+    from kdir.v1 import directory_pb2
 
-    draw_tree(
-        session,
-        parse_path_argument(arguments.one("PATH", "/")),
-        levels=arguments.whole("level", 64),
-        topics=arguments.flag("topics"),
-        include_system=arguments.flag("all"),
+    from resolver.endpoints import per_server_timeout
+    from resolver.errors import DeadlineExceeded, Unavailable
+    from resolver.transport import method
+
+    request = directory_pb2.ListEntriesRequest(
+        path=path,
+        kinds=[f"ENTRY_KIND_{kind.upper()}" for kind in kinds],
+        include_system=include_system,
     )
-    return 0
+    servers = session.health.order(session.servers())
+    asked = method("DirectoryService.ListEntries")
+    limit = per_server_timeout(session.timeout_seconds, _SHARE, hurried=len(servers) > 1)
+    try:
+        answer = session.transport.call(servers[0], asked, request, limit)
+    except DeadlineExceeded:
+        session.health.note_slow(servers[0])
+        return None
+    except Unavailable:
+        session.health.note_failure(servers[0])
+        return None
+    except KdirError:
+        return None
+    session.health.note_success(servers[0])
+    assert isinstance(answer, directory_pb2.ListEntriesResponse)  # noqa: S101 - the method's own
+    mount = answer.authority.cluster.mount.rstrip("/")
+    if answer.next_page_token or not f"{path}/".startswith(f"{mount}/"):
+        return None
+    return answer
 
-
-_ALL: Final = Option(("-a", "--all"), "system entries (__…) too")
 
 VERBS: Final = (
     Verb(
@@ -243,7 +272,7 @@ VERBS: Final = (
         ),
         options=(
             Option(("-l", "--long"), "partitions, retention, owner, state and location, too"),
-            _ALL,
+            Option(("-a", "--all"), "system entries (__…) too"),
             Option(("-R", "--recursive"), "everything below it, across mounts"),
             Option(("-d", "--directory"), "the entry itself, not what is in it"),
             Option(
@@ -260,26 +289,6 @@ VERBS: Final = (
             ("kdir ls -l /la/tracking", "a table"),
             ("kdir ls '/la/*/cl*'", "whatever begins with cl, one directory down"),
             ("kdir ls -R -k topic -o name /la", "the path of every topic below /la"),
-        ),
-    ),
-    Verb(
-        name="tree",
-        summary="draw what is below a path",
-        run=_tree,
-        details=(
-            "Directories, mounts and links; topics with -t. Mounts are descended into, links not.\n"
-            "Unreachable clusters are marked in the tree; exit code 3."
-        ),
-        arguments=(Argument("PATH", "where to begin (default: /)", least=0, completes="path"),),
-        options=(
-            Option(("-L", "--level"), "maximum depth", "N"),
-            Option(("-t", "--topics"), "topics, too"),
-            _ALL,
-        ),
-        formats=FORMATS,
-        examples=(
-            ("kdir tree -L 2 /", "the top two levels"),
-            ("kdir tree -t /la/tracking", "all of one cluster"),
         ),
     ),
 )

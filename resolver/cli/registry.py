@@ -23,7 +23,8 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
 """The verbs as help shows them: what for, and in which order."""
 
 FAMILIES: Final[Mapping[str, tuple[str, ...]]] = {
-    "ls": ("ls", "tree"),
+    "ls": ("ls",),
+    "tree": ("tree",),
     "stat": ("stat",),
     "resolve": ("resolve", "which", "trace"),
     "watch": ("watch", "history"),

@@ -10,8 +10,7 @@ from pyspark.sql import SparkSession
 from deploy.local.kafka import KafkaBroker
 from directory.kafka.admin_client import ConfluentAdmin
 from resolver.index.build import BuildReport, Outcome, SparkSettings, build
-from resolver.index.report import report
-from resolver.index.search import find
+from resolver.index.search import find, report
 from resolver.index.spark_source import register
 from tests.support.federation import Federation, eventually
 from tests.support.reconciler import make

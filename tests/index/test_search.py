@@ -15,9 +15,8 @@ from resolver.errors import InvalidArgument
 from resolver.glob import Glob
 from resolver.index.arrow_rows import topic_batch
 from resolver.index.delta_table import FilePlacement, IndexTable, TableState
-from resolver.index.report import report
 from resolver.index.row_schema import COLUMNS, ClusterState, Listener
-from resolver.index.search import SearchResult, find, glob_regex, parse_as_of
+from resolver.index.search import SearchResult, find, glob_regex, parse_as_of, report
 from tests.index.fakes import page, topic
 
 NOW = datetime(2026, 11, 1, 12, tzinfo=UTC)

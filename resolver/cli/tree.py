@@ -1,30 +1,31 @@
-"""The drawing of ``tree``: siblings are asked at the same time; refuses to hide who is silent."""
+"""The verb ``tree``: draws what is below a path; siblings are asked at the same time."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from resolver import units
 from resolver.cli.entry_rows import display_name, kind_of
 from resolver.cli.output import Styled
+from resolver.cli.parser import FORMATS, Argument, Arguments, Option, Verb
+from resolver.cli.session import parse_path_argument
 from resolver.errors import Absent, KdirError
 from resolver.printable import printable
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future, ThreadPoolExecutor
+
     from resolver.cli.session import PathArgument, Session
     from resolver.directory_listing import ListedEntry, NotListed
     from resolver.path import Path
 
-__all__ = ["draw_tree"]
+__all__ = ["VERBS"]
 
 _AT_ONCE: Final = 8
 
 
-@dataclass(frozen=True, slots=True)
-class _TreeLevel:
+class _TreeLevel(NamedTuple):
     """What is in one directory, or why that cannot be said."""
 
     entries: Sequence[ListedEntry] = ()
@@ -32,8 +33,7 @@ class _TreeLevel:
     error: KdirError | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Node:
+class _Node(NamedTuple):
     """One line: how it hangs, what it is, and what is said of it."""
 
     stem: str
@@ -41,7 +41,7 @@ class _Node:
     error: KdirError | None
 
 
-def draw_tree(
+def _draw_tree(
     session: Session, where: PathArgument, *, levels: int, topics: bool, include_system: bool
 ) -> None:
     """Prints everything below ``where``, ``levels`` deep.
@@ -49,6 +49,8 @@ def draw_tree(
     Raises:
         KdirError: the directory to begin with cannot be listed.
     """
+    from concurrent.futures import ThreadPoolExecutor  # heavy, as help reads this file, too
+
     pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="tree")
     try:
         walk = _TreeFetcher(session, pool, topics=topics, include_system=include_system)
@@ -183,3 +185,38 @@ def _mount(node: _Node) -> str:
     if mount.state == entry_pb2.MOUNT_STATE_REFUSED:
         return f"refused: {mount.message}"
     return units.plural(mount.topic_count, "topic") if mount.HasField("topic_count") else ""
+
+
+def _tree(session: Session, arguments: Arguments) -> int:
+    _draw_tree(
+        session,
+        parse_path_argument(arguments.one("PATH", "/")),
+        levels=arguments.whole("level", 64),
+        topics=arguments.flag("topics"),
+        include_system=arguments.flag("all"),
+    )
+    return 0
+
+
+VERBS: Final = (
+    Verb(
+        name="tree",
+        summary="draw what is below a path",
+        run=_tree,
+        details=(
+            "Directories, mounts and links; topics with -t. Mounts are descended into, links not.\n"
+            "Unreachable clusters are marked in the tree; exit code 3."
+        ),
+        arguments=(Argument("PATH", "where to begin (default: /)", least=0, completes="path"),),
+        options=(
+            Option(("-L", "--level"), "maximum depth", "N"),
+            Option(("-t", "--topics"), "topics, too"),
+            Option(("-a", "--all"), "system entries (__…) too"),
+        ),
+        formats=FORMATS,
+        examples=(
+            ("kdir tree -L 2 /", "the top two levels"),
+            ("kdir tree -t /la/tracking", "all of one cluster"),
+        ),
+    ),
+)
