@@ -35,9 +35,46 @@ DEFAULT_STALE_SECONDS: Final = 86_400.0
 
 
 class BaseResolver:
-    """A resolver without verbs; a context manager."""
+    """A resolver without verbs; a context manager. Nothing is asked when it is made.
 
-    def __init__(  # noqa: PLR0913 - each is a keyword with a default, documented below
+    Args:
+        servers: ``host:port`` of the directory servers to begin with, all alike; a list or one
+            text with commas. Any cluster's will do: the nearest are best.
+        timeout_seconds: of each verb, all its calls together, unless the call says otherwise.
+        max_entries: answers that are remembered; 0: none, only where mounts are.
+        max_stale_seconds: so old may be an answer that is given, marked stale, while the owner
+            cannot be asked; 0 = never.
+        recursive: let the servers walk on in one's name, to resolve. Whoever calls an owner, to
+            list, check or change, or resolves for a producer, is referred to it all the same.
+        ca: PEM file; whose certificates of servers are believed. With it TLS is spoken, to
+            every server, and each must have a certificate for the name or address it was
+            dialled by.
+        cert: PEM file: the certificate that says who one is; with ``key``.
+        key: PEM file: its private key, without a password.
+        token: a bearer token that says who one is. It is sent over TLS, or within this machine.
+        token_file: the same, read from a file, and again when that changes.
+        principal: whose memory this is: a file of another's is not read. By default it goes by
+            who one says one is.
+        cache_file: where to remember answers across restarts; one file for one set of servers
+            and one principal. Whatever is wrong with it, it is as if it were not there.
+        watch: follow the changes of the clusters that answer, so that what was resolved once is
+            given again without a call, and changes are seen as they happen. What a server
+            resolved in the client's name (``recursive``) by way of links, or found absent,
+            names no clusters on its way to follow: it is kept for its lifetime (by default 60
+            and 5 seconds), unless a call's token asks for what is newer.
+        transport: how to reach servers; given, it is the caller's to close.
+        health: how servers fared, for a caller who remembers it; by default nothing is known.
+        allow: which endpoints of referrals may be asked: CIDR networks and domains, such as
+            ``["10.0.0.0/8", "example.com"]``, or an ``AllowList``; by default all. Special
+            addresses never are, and this machine only when all of ``servers`` are on it.
+        clock: seconds that never go back.
+
+    Raises:
+        InvalidArgument: a server is no ``host:port``, ``allow`` has something else, or a file
+            cannot be used.
+    """
+
+    def __init__(  # noqa: PLR0913 - each is a keyword with a default, documented above
         self,
         servers: str | Sequence[str],
         *,
@@ -58,44 +95,6 @@ class BaseResolver:
         allow: AllowList | Sequence[str] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Nothing is asked yet.
-
-        Args:
-            servers: ``host:port`` of the directory servers to begin with, all alike; a list or one
-                text with commas. Any cluster's will do: the nearest are best.
-            timeout_seconds: of each verb, all its calls together, unless the call says otherwise.
-            max_entries: answers that are remembered; 0: none, only where mounts are.
-            max_stale_seconds: so old may be an answer that is given, marked stale, while the owner
-                cannot be asked; 0 = never.
-            recursive: let the servers walk on in one's name, to resolve. Whoever calls an owner, to
-                list, check or change, or resolves for a producer, is referred to it all the same.
-            ca: PEM file; whose certificates of servers are believed. With it TLS is spoken, to
-                every server, and each must have a certificate for the name or address it was
-                dialled by.
-            cert: PEM file: the certificate that says who one is; with ``key``.
-            key: PEM file: its private key, without a password.
-            token: a bearer token that says who one is. It is sent over TLS, or within this machine.
-            token_file: the same, read from a file, and again when that changes.
-            principal: whose memory this is: a file of another's is not read. By default it goes by
-                who one says one is.
-            cache_file: where to remember answers across restarts; one file for one set of servers
-                and one principal. Whatever is wrong with it, it is as if it were not there.
-            watch: follow the changes of the clusters that answer, so that what was resolved once is
-                given again without a call, and changes are seen as they happen. What a server
-                resolved in the client's name (``recursive``) by way of links, or found absent,
-                names no clusters on its way to follow: it is kept for its lifetime (by default 60
-                and 5 seconds), unless a call's token asks for what is newer.
-            transport: how to reach servers; given, it is the caller's to close.
-            health: how servers fared, for a caller who remembers it; by default nothing is known.
-            allow: which endpoints of referrals may be asked: CIDR networks and domains, such as
-                ``["10.0.0.0/8", "example.com"]``, or an ``AllowList``; by default all. Special
-                addresses never are, and this machine only when all of ``servers`` are on it.
-            clock: seconds that never go back.
-
-        Raises:
-            InvalidArgument: a server is no ``host:port``, ``allow`` has something else, or a file
-                cannot be used.
-        """
         start = parse_servers(servers)
         self.servers = tuple(str(endpoint) for endpoint in start)
         self._timeout_seconds = timeout_seconds
@@ -107,21 +106,15 @@ class BaseResolver:
         if transport is not None and any(login):
             raise errors.InvalidArgument("transport: with one, ca, cert, key and token are its own")
         credentials = _credentials(login) if any(login) else None
-        if credentials is not None:
-            principal = principal or credentials.fingerprint
         self._owns_transport = transport is None
         self._transport: Transport = (
             transport if transport is not None else GrpcTransport(credentials, named=self.servers)
         )
+        principal = principal or (credentials.fingerprint if credentials is not None else "")
         self._cache = Cache(clock, max_entries=max_entries, principal=principal)
         self._assemble(max_stale_seconds)
         self._kept = self._cache.answers.get  # bound once: a warm resolve is little else
-        self._disk: AnswerCacheFile | None = None
-        if cache_file is not None:
-            from resolver.answer_cache_file import AnswerCacheFile
-
-            self._disk = AnswerCacheFile(cache_file, self._cache, self.servers, clock)
-            self._disk.load()
+        self._disk = self._open_disk(cache_file) if cache_file is not None else None
         if watch:
             self._feeds.follow_all(automatic=True)
 
@@ -146,6 +139,13 @@ class BaseResolver:
             clock,
             self._timeout_seconds,
         )
+
+    def _open_disk(self, file: str | os.PathLike[str]) -> AnswerCacheFile:
+        from resolver.answer_cache_file import AnswerCacheFile
+
+        disk = AnswerCacheFile(file, self._cache, self.servers, self._clock)
+        disk.load()
+        return disk
 
     def close(self) -> None:
         """Gives back what was opened. The resolver cannot be used afterwards."""
