@@ -86,7 +86,7 @@ def _produce(session: Session, arguments: Arguments) -> int:
     from confluent_kafka import KafkaException, Producer
 
     from resolver.kafka.client_errors import client_error
-    from resolver.kafka.flush import flush_deliveries
+    from resolver.kafka.producer import flush_deliveries
 
     failures: list[KafkaError] = []
     delivered = 0

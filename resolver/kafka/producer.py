@@ -19,7 +19,6 @@ from confluent_kafka import Producer as KafkaProducer
 from resolver.errors import InvalidArgument, KafkaUnavailable, KdirError
 from resolver.kafka.client_errors import client_error
 from resolver.kafka.client_settings import for_librdkafka, producer_settings
-from resolver.kafka.flush import flush_deliveries
 from resolver.kafka.listener_choice import (
     connection,
     kafka_error_text,
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from resolver.client import Resolver
     from resolver.topic_location import TopicLocation
 
-__all__ = ["Producer"]
+__all__ = ["Producer", "flush_deliveries"]
 
 Delivered = Callable[[KafkaError | None, Message], None]
 """Told of each message by ``poll`` or ``flush``: an error, or None, and the message."""
@@ -42,6 +41,10 @@ _SWITCH_SECONDS: Final = 30.0
 """So long what was sent with a path's former settings may take to arrive, before the new ones."""
 _REPORT_SECONDS: Final = 1.0
 """So long a client that can do nothing more may take to tell of its messages."""
+
+_FLUSH_SECONDS: Final = 0.1
+"""confluent-kafka serves a longer ``flush`` in several turns. An error that ends the producer is
+raised by the turn that hears of it, and one more turn would lose what that one had to tell."""
 
 _Key = tuple[str, tuple[tuple[str, str], ...]]
 """A cluster and the settings of its client."""
@@ -301,3 +304,24 @@ class Producer:
             raise InvalidArgument(
                 "this producer was made by another process; make one after the fork (librdkafka)"
             )
+
+
+def flush_deliveries(client: KafkaProducer, seconds: float) -> int:
+    """Returns how many messages are left after at most so many seconds.
+
+    Raises:
+        KafkaException: the client can do nothing more; what it had to tell has been told.
+    """
+    deadline = time.monotonic() + seconds
+    ended: KafkaException | None = None
+    while True:
+        left = deadline - time.monotonic()
+        try:
+            count = client.flush(max(0.0, min(left, _FLUSH_SECONDS)))
+        except KafkaException as error:
+            ended, count = ended or error, len(client)
+        if not count or left <= 0:
+            break
+    if ended is not None:
+        raise ended
+    return count
