@@ -58,6 +58,30 @@ def test_the_programs_in_python(server: Server, kafka_broker: SharedBroker) -> N
     assert run_program(testing, server.address) == ""
 
 
+def test_a_token_is_signed_and_used(tmp_path: Path) -> None:
+    page = "docs/how-to/tokens.md"
+    key, use = (body.splitlines() for body in bodies(page, "sh"))
+    (config,) = bodies(page, "toml")
+    (program,) = bodies(page, "python")
+    for line in key:
+        run_line(f"cd {tmp_path} && {line}", {})
+    settings = tomllib.loads(config)
+    settings["auth"]["jwt_key"] = str(tmp_path / settings["auth"]["jwt_key"])
+    environment = {"XDG_CONFIG_HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path)}
+    server = Server(tmp_path / "server", settings.pop("mount"), settings)
+    server.start()
+    try:
+        run_program(f"import os; os.chdir({str(tmp_path)!r})\n{program}", server.address)
+        assert (tmp_path / "alice.token").stat().st_mode & 0o77 == 0
+        setting, asking = (line.replace("127.0.0.1:7420", server.address) for line in use)
+        run_line(f"cd {tmp_path} && {setting}", environment)
+        output = eventually(lambda: "".join(run_line(asking, environment)))
+    finally:
+        server.close()
+        server.kill()
+    assert "User:alice by token" in output
+
+
 def test_the_config_of_a_mounted_cluster_is_right(tmp_path: Path) -> None:
     (text,) = bodies("docs/how-to/mount-a-cluster.md", "toml")
     config = parse_config(tomllib.loads(text))
