@@ -1,7 +1,7 @@
 """The grammar of the command line: verbs, options, arguments; refuses to know what a verb does.
 
-Help, completion and parsing read the same declarations. argparse was tried: it costs start-up, and
-loses words after ``--``, values that begin with a dash, and hints
+Help, completion and parsing read the same declarations. argparse was tried: it
+loses words after ``--``, values that begin with a dash, and messages that say what is missing
 (docs/decisions/0060-the-command-line-keeps-its-grammar.md).
 """
 
