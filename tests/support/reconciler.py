@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path as FilePath
-from typing import Any, TypeVar
+from typing import Any
 
 from directory.kafka import recorded_topics
 from directory.kafka.admin_client import ConfluentAdmin
@@ -28,6 +28,7 @@ from directory.store.sqlite.store import SqliteStore
 from directory.store.writer import CommitResult, Writer
 from directory.wire.entry_codec import ProtoCodec
 from resolver.path import Path
+from tests.support.waiting import eventually
 
 __all__ = [
     "MOUNT",
@@ -43,21 +44,11 @@ __all__ = [
 
 MOUNT = Path.parse("/la/t")
 ALL = frozenset({"create", "delete"})
-T = TypeVar("T")
 
 
 def admin_of(bootstrap: str, timeout_seconds: float = 5.0) -> Callable[[], ConfluentAdmin]:
     """Returns what opens connections to a broker."""
     return lambda: ConfluentAdmin([bootstrap], timeout_seconds=timeout_seconds)
-
-
-def eventually(look: Callable[[], T], timeout_seconds: float = 30.0) -> T:
-    """Returns what ``look`` gives once it is true."""
-    deadline = time.monotonic() + timeout_seconds
-    while not (found := look()):
-        assert time.monotonic() < deadline, f"not within {timeout_seconds:g} s"
-        time.sleep(0.02)
-    return found
 
 
 def in_kafka(kafka: ConfluentAdmin) -> set[str]:

@@ -306,4 +306,4 @@ def check_lookup(model: Model, path: Segments, prefer: Kind | None, found: Found
 
 
 TestSnapshot = Machine.TestCase
-TestSnapshot.settings = settings(max_examples=30, stateful_step_count=25, deadline=None)
+TestSnapshot.settings = settings(max_examples=30, stateful_step_count=25)

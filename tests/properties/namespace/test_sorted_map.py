@@ -113,11 +113,10 @@ class Machine(RuleBasedStateMachine):
 
 
 TestSortedMap = Machine.TestCase
-TestSortedMap.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestSortedMap.settings = settings(max_examples=60, stateful_step_count=40)
 
 
 @given(st.dictionaries(KEYS, st.integers(), max_size=400))
-@settings(deadline=None)
 def test_bulk_build_is_one_by_one(items: dict[str, int]) -> None:
     one_by_one: SortedMap[str, int] = SortedMap()
     for key, value in items.items():

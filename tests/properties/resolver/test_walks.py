@@ -124,7 +124,7 @@ def decoded(output: resolve_pb2.ResolveResponse | KdirError) -> Reply | KdirErro
         return error
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=600)
 @given(
     path=paths,
     script=st.lists(replies, min_size=1, max_size=8),
@@ -205,7 +205,7 @@ class Liars(MemoryTransport):
         return method.response.FromString(output.SerializeToString())
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     asked=st.lists(paths, min_size=1, max_size=6),
     script=st.lists(replies, min_size=1, max_size=8),
@@ -237,7 +237,7 @@ def test_R22_the_client_keeps_its_limits_whoever_lies(
         assert isinstance(client.trace(asked[0]).elapsed_seconds, float)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(noise=st.binary(max_size=300))
 @example(noise=b"\x12\x02\x0a\x00")
 def test_R22_the_decoder_takes_any_bytes(noise: bytes) -> None:
@@ -260,7 +260,7 @@ def test_R22_the_decoder_takes_any_bytes(noise: bytes) -> None:
 trees = st.lists(paths.filter(lambda path: path != "/"), max_size=5, unique=True)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(mounts=trees, topics=st.lists(paths, max_size=6, unique=True), asked=paths)
 def test_honest_servers_give_the_same_answer_from_every_start(
     mounts: list[str], topics: list[str], asked: str

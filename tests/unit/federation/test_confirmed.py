@@ -98,8 +98,9 @@ def test_a_parent_that_only_welcomes_confirms_nothing(
         eventually(lambda: cluster.link_status().linked)
         assert cluster.unconfirmed_seconds() is None
         output.hands_down = False
-        eventually(lambda: output.links >= 4)
-        assert eventually(lambda: (cluster.unconfirmed_seconds() or 0.0) > 4, 60)
+        eventually(lambda: output.links >= 3)
+        # Longer than from one link to the next: were a welcome enough, it would never be.
+        assert eventually(lambda: (cluster.unconfirmed_seconds() or 0.0) > 3)
         assert not cluster.link_status().linked
         kept = parent_state.parent_contact(cluster.replica.snapshot)
         assert kept is not None

@@ -157,7 +157,7 @@ def test_a_newer_version_is_not_read(
     assert begin(directory, clocks, file)._cache.answers == {}
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(data=st.data())
 def test_a_torn_or_changed_file_is_ignored(
     directory: MemoryDirectory, clocks: Clocks, tmp_path: Path, data: st.DataObject

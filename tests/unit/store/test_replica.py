@@ -4,7 +4,7 @@ import gc
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, cast
@@ -30,6 +30,7 @@ from directory.store.replica import AppliedCommit, Replica, ReplicaState
 from directory.wire.entry_codec import ProtoCodec
 from resolver.errors import NotReady, StoreUnavailable, TokenFromFuture
 from resolver.revision_token import Token
+from tests.support.waiting import eventually
 from tests.unit.store.scripted_store import ScriptedStore
 
 pytestmark = pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
@@ -64,13 +65,6 @@ def names(snapshot: Snapshot) -> set[str]:
 
 def state_of(replica: Replica) -> ReplicaState:
     return replica.state
-
-
-def eventually(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not holds():
-        assert time.monotonic() < deadline, "it never came to be"
-        time.sleep(0.002)
 
 
 def reaching(replica: Replica, revision: int) -> Snapshot:
