@@ -331,7 +331,7 @@ def test_S4_away_for_good_costs_little_and_ends_soon(
         eventually(lambda: threading.active_count() <= threads + 3)
         assert replica.trouble
         replica.stop()
-        assert not [one for one in threading.enumerate() if one.name == "etcd-watch"]
+        eventually(lambda: not any(one.name == "etcd-watch" for one in threading.enumerate()))
 
 
 def test_S6_cut_off_from_its_quorum_then_another_endpoint(

@@ -497,7 +497,7 @@ def test_stopping_ends_its_thread_and_keeps_what_it_knows(store: ScriptedStore) 
     replica.start()
     replica.wait_for(1, 30)
     replica.stop()
-    assert not any(thread.name == "replica" for thread in threading.enumerate())
+    eventually(lambda: not any(one.name == "replica" for one in threading.enumerate()))
     assert names(replica.snapshot) == {"a"}
 
 
@@ -526,7 +526,7 @@ def test_stopping_while_the_store_is_away(store: ScriptedStore) -> None:
     replica.start()
     eventually(lambda: replica.trouble != "")
     replica.stop()
-    assert not any(thread.name == "replica" for thread in threading.enumerate())
+    eventually(lambda: not any(one.name == "replica" for one in threading.enumerate()))
 
 
 def test_the_collector_is_paused_for_a_load_and_what_a_big_one_built_is_frozen() -> None:
