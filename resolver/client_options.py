@@ -26,6 +26,7 @@ from resolver.watch_streams import WatchStreams
 
 if TYPE_CHECKING:
     from resolver.answer_cache_file import AnswerCacheFile
+    from resolver.cache_refresh import CacheRefresher
     from resolver.credentials import UserCredentials
 
 __all__ = ["BaseResolver"]
@@ -102,7 +103,8 @@ class BaseResolver:
         self._recursive = recursive
         self._clock = clock
         self._allow = allow if isinstance(allow, AllowList) else AllowList.of(allow, start)
-        self._health = health or ServerHealth(clock)
+        self.health = health or ServerHealth(clock)
+        """How servers fared lately."""
         login = (os.fspath(ca), os.fspath(cert), os.fspath(key), token, os.fspath(token_file))
         if transport is not None and any(login):
             raise errors.InvalidArgument("transport: with one, ca, cert, key and token are its own")
@@ -113,21 +115,22 @@ class BaseResolver:
         self._transport: Transport = (
             transport if transport is not None else GrpcTransport(credentials, named=self.servers)
         )
-        self._cache = Cache(clock, max_entries=max_entries, principal=principal)
+        self.cache = Cache(clock, max_entries=max_entries, principal=principal)
+        """What is remembered: a look at it asks nobody."""
         self._assemble(max_stale_seconds)
-        self._kept = self._cache.answers.get  # bound once: a warm resolve is little else
+        self._kept = self.cache.answers.get  # bound once: a warm resolve is little else
         self._disk: AnswerCacheFile | None = None
         if cache_file is not None:
             from resolver.answer_cache_file import AnswerCacheFile
 
-            self._disk = AnswerCacheFile(cache_file, self._cache, self.servers, clock)
+            self._disk = AnswerCacheFile(cache_file, self.cache, self.servers, clock)
             self._disk.load()
         if watch:
             self._feeds.follow_all(automatic=True)
 
     def _assemble(self, max_stale_seconds: float) -> None:
         """Makes the parts that ask, of those that remember and reach."""
-        transport, health, cache, clock = self._transport, self._health, self._cache, self._clock
+        transport, health, cache, clock = self._transport, self.health, self.cache, self._clock
         positions = Positions()
         self._lookups = CachedLookup(
             lambda: ResolutionDriver(transport, health, positions, clock),
@@ -146,6 +149,11 @@ class BaseResolver:
             clock,
             self._timeout_seconds,
         )
+
+    @property
+    def following(self) -> CacheRefresher | None:
+        """What follows the changes of clusters; None where none is followed."""
+        return self._feeds.following
 
     def close(self) -> None:
         """Gives back what was opened. The resolver cannot be used afterwards."""
@@ -176,9 +184,9 @@ class BaseResolver:
     def _rules(self, wanted: LookupOptions) -> ResolutionOptions:
         return ResolutionOptions(
             start=self.servers,
-            hint=self._cache.deepest_referral,
+            hint=self.cache.deepest_referral,
             refusal=self._allow.why_not_allowed,
-            choose=self._health.order,
+            choose=self.health.order,
             # Its request does not say that a writer stays with a link's first target.
             recursive=self._recursive and not wanted.for_writes,
             for_writes=wanted.for_writes,

@@ -70,8 +70,11 @@ def test_the_index_of_real_clusters_from_first_build_to_unmount(
     assert clicks.topic_id is not None
     assert report(table).shared_name_count == len(NAMES)
 
+    indexed = 0
+
     def of_ny() -> int:
-        return federation["/ny/tracking"].status().revision
+        """The revision of a cluster that nobody changes."""
+        return int(federation["/ny/tracking"].status().authority.revision)
 
     def is_idle() -> bool:
         """True if no cluster was written to since the last build, nor during this one."""
@@ -81,7 +84,6 @@ def test_the_index_of_real_clusters_from_first_build_to_unmount(
 
     # An idle federation stays at its revisions, so that nothing is read. (Idle is it a while after
     # the last cluster was joined: its parents still write what it tells them about itself.)
-    indexed = 0
     eventually(is_idle, 120)
 
     register(spark)

@@ -270,7 +270,7 @@ def test_a_watch_survives_a_restart_of_its_server(federation: Federation) -> Non
 def test_a_followed_memory_needs_no_call_and_sees_changes(federation: Federation) -> None:
     with begin_at(federation, "/la", watch=True) as client:
         first = client.resolve("/ny/tracking/maps")
-        following = client._feeds.following
+        following = client.following
         assert following is not None
         eventually(lambda: following.is_following(first.cluster_id))
         assert client.resolve("/ny/tracking/maps") is first

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from kdir.v1 import entry_pb2, error_pb2, resolve_pb2
 
 from resolver import Resolver, TopicLocation, errors, reply_decoding
+from resolver.endpoints import ServerHealth
 from resolver.errors import KdirError
 from resolver.path import Path
 from resolver.resolution.state_machine import MAX_CALLS, ResolutionOptions, ResolutionStateMachine
@@ -216,9 +217,12 @@ def test_R22_the_client_keeps_its_limits_whoever_lies(
 ) -> None:
     transport = Liars(script, seed)
     with Resolver(
-        SERVERS[:2], transport=transport, timeout_seconds=DEADLINE, clock=lambda: transport.now
+        SERVERS[:2],
+        transport=transport,
+        timeout_seconds=DEADLINE,
+        clock=lambda: transport.now,
+        health=ServerHealth(lambda: transport.now, shuffle=lambda _: None),
     ) as client:
-        client._health._shuffle = lambda _: None
         for path in asked:
             before, began = len(transport.calls), transport.now
             with contextlib.suppress(KdirError):

@@ -134,7 +134,7 @@ def test_a_server_that_lies_gives_no_properties_and_no_words_for_a_shell() -> No
     with MemoryDirectory() as honest:
         endpoint = honest.cluster("/la", "la", bootstrap_servers="broker:9092")
         honest.topic(PATH, "clicks")
-        answer = honest.transport._handlers[endpoint]
+        answer = honest.transport.handler(endpoint)
 
         def lie(name: str, request: Any) -> Any:
             response = answer(name, request)
