@@ -44,6 +44,12 @@ class ChannelPool:
     def __len__(self) -> int:
         return len(self._channels)
 
+    @property
+    def keys(self) -> frozenset[Hashable]:
+        """Those whose channels are kept now."""
+        with self._lock:
+            return frozenset(self._channels)
+
     def take(self, key: Hashable, connect: Callable[[], grpc.Channel]) -> PooledChannel:
         """Returns the channel of a key, for a use that ends with ``give_back``.
 

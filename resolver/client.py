@@ -350,7 +350,7 @@ class Resolver(BaseResolver):
         from resolver.reverse_lookup import ReverseLookup
 
         locator = ReverseLookup(
-            self._transport, self.health, self._allow.why_not_allowed, self._clock
+            self.transport, self.health, self._allow.why_not_allowed, self._clock
         )
         session = self._lookups.session.with_token(token)
         deadline = self._deadline(timeout_seconds)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 from resolver import errors
 from resolver.answer_cache import DEFAULT_ENTRIES, Cache
-from resolver.cached_lookup import CachedLookup
+from resolver.cached_lookup import CachedLookup, Session
 from resolver.endpoints import AllowList, ServerHealth
 from resolver.host_port import parse_servers
 from resolver.lookup_options import LookupOptions
@@ -112,7 +112,7 @@ class BaseResolver:
         if credentials is not None:
             principal = principal or credentials.fingerprint
         self._owns_transport = transport is None
-        self._transport: Transport = (
+        self.transport: Transport = (
             transport if transport is not None else GrpcTransport(credentials, named=self.servers)
         )
         self.cache = Cache(clock, max_entries=max_entries, principal=principal)
@@ -130,7 +130,7 @@ class BaseResolver:
 
     def _assemble(self, max_stale_seconds: float) -> None:
         """Makes the parts that ask, of those that remember and reach."""
-        transport, health, cache, clock = self._transport, self.health, self.cache, self._clock
+        transport, health, cache, clock = self.transport, self.health, self.cache, self._clock
         positions = Positions()
         self._lookups = CachedLookup(
             lambda: ResolutionDriver(transport, health, positions, clock),
@@ -151,6 +151,11 @@ class BaseResolver:
         )
 
     @property
+    def session(self) -> Session:
+        """What this client wrote itself, which its reads wait for."""
+        return self._lookups.session
+
+    @property
     def following(self) -> CacheRefresher | None:
         """What follows the changes of clusters; None where none is followed."""
         return self._feeds.following
@@ -162,7 +167,7 @@ class BaseResolver:
         if self._disk is not None:
             self._disk.save_if_possible()
         if self._owns_transport:
-            self._transport.close()
+            self.transport.close()
 
     def __enter__(self) -> Self:
         return self

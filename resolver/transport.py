@@ -292,6 +292,11 @@ class GrpcTransport:
     def _failure(self, error: grpc.RpcError) -> KdirError:
         return from_rpc_error(error, secure=self._tls[1] is not None)
 
+    @property
+    def open_endpoints(self) -> frozenset[str]:
+        """Where a channel is open now."""
+        return frozenset(one.endpoint for one in self._channels.keys if isinstance(one, _Peer))
+
     def close(self) -> None:
         self._is_closed = True
         if self._pid == os.getpid():

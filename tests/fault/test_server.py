@@ -241,9 +241,8 @@ def test_G10_a_signal_drains_and_ends_with_0(
     server.mkdir("/la/x")
     stream = server.watch_stub().Watch(watch_pb2.WatchRequest(path="/la"))
     token = next(stream).token
-    process = server.process._server
-    assert process is not None
-    process.send_signal(number)
+    process = server.process
+    process.signal(number)
     with pytest.raises(grpc.RpcError) as caught:
         for _ in stream:
             pass

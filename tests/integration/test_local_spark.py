@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from deploy.local.cache import ServerUnavailable
 from deploy.local.spark import SparkCluster
 from tests.conftest import missing
+from tests.support.waiting import eventually
 
 ROWS = 40
 
@@ -55,8 +56,8 @@ def test_both_workers_run_our_python_in_processes_of_their_own(session: SparkSes
     processes = {process for process, _ in answers}
     assert os.getpid() not in processes
     assert {package for _, package in answers} == {"kdir.v1"}
-    executors = session.sparkContext._jsc.sc().statusTracker().getExecutorInfos()
-    assert len(executors) == 1 + 2  # the driver counts as one
+    executors = session.sparkContext._jsc.sc().statusTracker().getExecutorInfos
+    eventually(lambda: len(executors()) == 1 + 2)  # the driver counts as one
 
 
 @pytest.mark.slow

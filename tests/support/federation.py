@@ -130,12 +130,11 @@ class Server(DirectoryProcess):
     def scan_stub(self) -> scan_pb2_grpc.ScanServiceStub:
         return scan_pb2_grpc.ScanServiceStub(self.channel)
 
-    def kill(self) -> None:
-        super().kill()
-
     def close(self) -> None:
+        """Closes the channel; the next call makes another."""
         if self._channel is not None:
             self._channel.close()
+            self._channel = None
 
 
 class Federation:
@@ -169,12 +168,16 @@ class Federation:
         if parent is not None:
             merged["parent"] = [self.servers[parent].address]
         server = self.make(folder, mount, merged)
-        self._stack.callback(server.process.kill)
-        self._stack.callback(server.close)
+        self.end_with(server)
         self.servers[mount] = server
         server.start()
         eventually(lambda: server.status().replica_state == admin_pb2.REPLICA_STATE_SERVING)
         return server
+
+    def end_with(self, server: Server) -> None:
+        """Ends a server with the federation."""
+        self._stack.callback(server.process.kill)
+        self._stack.callback(server.close)
 
     def make(self, folder: Path, mount: str, settings: Mapping[str, Any]) -> Server:
         """A server that has not started."""

@@ -125,7 +125,7 @@ class World:
 
     def close(self) -> None:
         self.reconciler.stop(20)
-        self.reconciler._resign()
+        self.reconciler.resign()
         self.reaper.stop(20)
         self.replica.stop()
         self.store.close()

@@ -399,14 +399,15 @@ def test_S4_all_members_silent_is_the_store_away_and_then_back(history: History)
 
 
 def test_S4_no_member_there_is_told_soon_and_costs_little(history: History) -> None:
-    with FakeEtcd(history) as one, FakeEtcd(history) as two, watching(one, two) as watch:
+    with ExitStack() as stack:
+        one, two = stack.enter_context(FakeEtcd(history)), stack.enter_context(FakeEtcd(history))
+        members = FakeMembers(one.endpoint, two.endpoint)
+        watch = stack.enter_context(over(members, 0, one))
         until(watch, commit(one))
         one.stop()
         two.stop()
         eventually(lambda: away(watch))
         before = time.thread_time()
-        members = watch._members
-        assert isinstance(members, FakeMembers)
         dials = len(members.dials)
         begin = time.monotonic()
         while time.monotonic() < begin + 2:
@@ -420,12 +421,13 @@ def test_what_a_member_says_again_and_again_is_logged_once(
     history: History, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "directory.store.etcd.watch")
-    with FakeEtcd(history) as fake, watching(fake) as watch:
+    with ExitStack() as stack:
+        fake = stack.enter_context(FakeEtcd(history))
+        members = FakeMembers(fake.endpoint)
+        watch = stack.enter_context(over(members, 0, fake))
         until(watch, commit(fake))
         fake.stop()
         eventually(lambda: away(watch))
-        members = watch._members
-        assert isinstance(members, FakeMembers)
         dials = len(members.dials)
         eventually(lambda: away(watch) and len(members.dials) > dials + 10)
     output = [one.getMessage() for one in caplog.records]
@@ -491,7 +493,7 @@ def test_a_seal_is_told_and_a_new_life_is_history_gone(etcd: FakeEtcd) -> None:
         etcd.history.commit(identity=identity_value(sealed="moved to x"))
         etcd.report()
         until(watch, etcd.history.now)
-        assert watch._follower.identity.sealed == "moved to x"
+        assert watch.follower.identity.sealed == "moved to x"
         etcd.history.commit(identity=identity_value("life-2"))
         etcd.report()
         with pytest.raises(HistoryCompacted, match="new life"):
@@ -515,9 +517,7 @@ def test_S16_a_follower_that_is_slow_makes_etcd_wait_and_loses_nothing(etcd: Fak
         seen = list(watch.next(5))
         time.sleep(1.5)  # far longer than it would wait for an answer
         assert sent < 300  # 60 MB were not read ahead
-        assert watch._link is not None
-        assert watch._link.stream is not None
-        assert watch._link.stream._bytes < 20_000_000
+        assert 0 < watch.unread_bytes < 20_000_000
         seen += until(watch, etcd.history.now)
         assert seen == etcd.history.changes(0)
         assert watch.restarts == 0
@@ -538,7 +538,7 @@ def close_while_waiting(etcd: FakeEtcd) -> None:
         answers: list[object] = []
         thread = threading.Thread(target=lambda: answers.append(list(watch.next(60))))
         thread.start()
-        eventually(lambda: watch._link is not None and watch._link.stream is not None)
+        eventually(lambda: watch.followed_endpoint)
         watch.close()
         thread.join(30)
         assert answers == [[]]

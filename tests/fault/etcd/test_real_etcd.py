@@ -104,11 +104,9 @@ def member_followed(replica: Replica, cluster: EtcdCluster) -> EtcdMember:
 
 
 def _member_followed(replica: Replica, cluster: EtcdCluster) -> EtcdMember | None:
-    watch: Any = replica._watch
-    link = None if watch is None else watch._watch._link
-    if link is None or link.stream is None:
-        return None
-    return next(one for one in cluster.members if one.endpoint == link.endpoint)
+    watch: Any = replica.watch
+    endpoint = "" if watch is None else watch.watch.followed_endpoint
+    return next((one for one in cluster.members if one.endpoint == endpoint), None)
 
 
 def others(cluster: EtcdCluster, member: EtcdMember) -> list[EtcdMember]:

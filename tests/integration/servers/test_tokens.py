@@ -46,7 +46,7 @@ def test_N2_without_a_token_an_answer_may_be_old_and_says_so_up_to_a_limit(
     two: tuple[One, One],
 ) -> None:
     one, other = two
-    other.cluster.replica._stale_after_seconds = 0.3  # type: ignore[misc]
+    other.cluster.replica.stale_after_seconds = 0.3
     make_it_lag(one, other)
     assert other.outcome("/la/unseen") == "absent"
     eventually(lambda: other.resolve("/la/unseen").authority.stale)

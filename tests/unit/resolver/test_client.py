@@ -481,7 +481,7 @@ def test_an_answer_that_a_write_has_overtaken_is_not_kept(directory: MemoryDirec
         response = real.answer(method, request)
         if method == "ResolveService.Resolve":  # while its answer is under way
             token = Token.from_position("kc-ny-tracking", "memory", real.revision + 1)
-            resolver._lookups.session.wrote(str(token))
+            resolver.session.wrote(str(token))
         return response
 
     directory.transport.serve(real.endpoint, answer)
@@ -500,7 +500,7 @@ def test_an_own_token_of_a_store_that_lives_no_more_is_dropped(directory: Memory
 
     directory.transport.serve(real.endpoint, answer)
     resolver = directory.resolver("/ny/tracking")
-    resolver._lookups.session.wrote(str(Token.from_position("kc-ny-tracking", "before", 9)))
+    resolver.session.wrote(str(Token.from_position("kc-ny-tracking", "before", 9)))
     assert resolver.resolve("/ny/tracking/maps").kind == "topic"
     with pytest.raises(errors.TokenExpired):
         resolver.resolve(
@@ -807,7 +807,7 @@ def test_a_server_that_has_too_many_calls_is_not_sent_more(directory: MemoryDire
 
 
 def test_a_session_remembers_a_bounded_number_of_writes(directory: MemoryDirectory) -> None:
-    session = directory.resolver()._lookups.session
+    session = directory.resolver().session
     for number in range(200):
         session.wrote(str(Token.from_position(f"kc-{number}", "i", 1)))
     positions = Token.parse(session.text).positions

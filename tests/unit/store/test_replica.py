@@ -255,9 +255,9 @@ def test_a_reload_that_fails_half_way_leaves_the_old_tree(store: ScriptedStore) 
 
 
 def eventually_watching(replica: Replica) -> Watch:
-    eventually(lambda: replica._watch is not None)
-    assert replica._watch is not None
-    return replica._watch
+    eventually(lambda: replica.watch is not None)
+    assert replica.watch is not None
+    return replica.watch
 
 
 def test_S2_reloads_and_restarts_of_the_watch_are_counted(store: ScriptedStore) -> None:
