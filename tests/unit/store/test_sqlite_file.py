@@ -199,9 +199,8 @@ def test_a_foreign_writer_is_waited_for_then_the_store_is_away(path: Path) -> No
         closing(sqlite3.connect(path, isolation_level=None)) as foreign,
     ):
         foreign.execute("BEGIN IMMEDIATE")
-        store._file._writer.execute("PRAGMA busy_timeout = 50")  # type: ignore[union-attr]
         with pytest.raises(StoreUnreachable, match="locked"):
-            put(store, b"k")
+            store.commit(Transaction((), (Put(b"k", b"v"),)), timeout_seconds=0.2)
         foreign.execute("ROLLBACK")
         put(store, b"k")
         assert keys_of(store) == {b"k"}
