@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, settings
 from deploy.local import etcd, kafka, spark
 from deploy.local.cache import ServerUnavailable
 from deploy.local.etcd import EtcdCluster
+from deploy.local.java import QUICK
 from deploy.local.kafka import KafkaBroker
 from tests.conformance.reporting import (  # noqa: F401 - hooks of pytest's
     pytest_sessionfinish,
@@ -30,6 +31,9 @@ OWN_ETCD = "KDIR_TEST_ETCD"
 # make. What the environment chose before (in CI: the same examples each time) stays.
 settings.register_profile("kdir", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("kdir")
+
+# Every Spark of a test, also of a command that it runs, starts as the brokers do.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", " ".join(QUICK))
 
 Killable = TypeVar("Killable", KafkaBroker, EtcdCluster)
 
