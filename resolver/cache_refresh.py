@@ -23,7 +23,7 @@ from resolver.watch_stream import WatchedChanges, Watching
 if TYPE_CHECKING:
     from kdir.v1 import watch_pb2
 
-__all__ = ["CacheRefresher"]
+__all__ = ["CacheRefresher", "FollowedCluster"]
 
 MOST_CLUSTERS: Final = 64
 """Each has a thread and a stream of its own."""
@@ -54,8 +54,8 @@ class CacheRefresher:
         self._clock = clock
         self._automatic = automatic
         self._lock = threading.Lock()
-        self._clusters: dict[str, _Cluster] = {}
-        self._threads: dict[_Cluster, threading.Thread] = {}
+        self._clusters: dict[str, FollowedCluster] = {}
+        self._threads: dict[FollowedCluster, threading.Thread] = {}
         self._closed = False
 
     def freshness_of(self, end: AnswerResult | AbsentResult, since: float) -> FreshnessMark | None:
@@ -70,7 +70,7 @@ class CacheRefresher:
             return None
         return cluster.taking(sender, since + end.basis_ttl_seconds)
 
-    def follow(self, sender: Sender, grounds_until: float) -> _Cluster | None:
+    def follow(self, sender: Sender, grounds_until: float) -> FollowedCluster | None:
         """Begins to follow the cluster that answered, from what it answered with."""
         with self._lock:
             known = self._clusters.get(sender.cluster_id)
@@ -79,7 +79,7 @@ class CacheRefresher:
             if self._closed or len(self._clusters) >= MOST_CLUSTERS:
                 return None
             token = str(Token.from_position(sender.cluster_id, sender.incarnation, sender.revision))
-            cluster = _Cluster(
+            cluster = FollowedCluster(
                 sender,
                 grounds_until,
                 self._open_watch(sender.mount, token),
@@ -94,12 +94,16 @@ class CacheRefresher:
             thread.start()
         return cluster
 
+    def followed(self, cluster_id: str) -> FollowedCluster | None:
+        """Returns the cluster, if it is followed."""
+        return self._clusters.get(cluster_id)
+
     def is_following(self, cluster_id: str) -> bool:
         """True if the cluster's changes are heard now."""
-        cluster = self._clusters.get(cluster_id)
+        cluster = self.followed(cluster_id)
         return cluster is not None and cluster.followed.until > self._clock()
 
-    def _run(self, cluster: _Cluster) -> None:
+    def _run(self, cluster: FollowedCluster) -> None:
         try:
             cluster.run()
         finally:
@@ -127,8 +131,8 @@ class CacheRefresher:
             thread.join(timeout_seconds)
 
 
-class _Cluster:
-    """One cluster that is followed."""
+class FollowedCluster:
+    """One cluster that is followed, and how far."""
 
     def __init__(
         self,
@@ -143,7 +147,8 @@ class _Cluster:
         self.mount = sender.mount
         self.watching = watching
         self.followed = FreshnessMark(sender.incarnation, sender.revision)
-        self._grounds_until = grounds_until
+        self.grounds_until = grounds_until
+        """By the clock: until when the parent's word counts that it is mounted there."""
         self._cache = cache
         self._prove = prove
         self._clock = clock
@@ -153,7 +158,7 @@ class _Cluster:
         if sender.incarnation != self.followed.incarnation or sender.mount != self.mount:
             return None
         # Each walk brings the parent's word as old as it then is; the youngest counts.
-        self._grounds_until = max(self._grounds_until, grounds_until)
+        self.grounds_until = max(self.grounds_until, grounds_until)
         return self.followed
 
     def run(self) -> None:
@@ -182,7 +187,7 @@ class _Cluster:
             self._apply(event)
         followed.applied = followed.revision
         now = self._clock()
-        followed.until = min(now + _FRESH_SECONDS, self._grounds_until)
+        followed.until = min(now + _FRESH_SECONDS, self.grounds_until)
 
     def _apply(self, event: watch_pb2.ChangeEvent) -> None:
         from kdir.v1 import entry_pb2, watch_pb2
@@ -206,7 +211,7 @@ class _Cluster:
 
     def _renew(self) -> bool:
         """Asks for the parent's word anew before it ends; False = it is another's now."""
-        if self._grounds_until - self._clock() > _RENEW_SECONDS:
+        if self.grounds_until - self._clock() > _RENEW_SECONDS:
             return True
         since = self._clock()
         try:
@@ -218,5 +223,5 @@ class _Cluster:
         if sender is None or (sender.cluster_id, sender.mount) != (self.cluster_id, self.mount):
             self._cache.drop_cluster(self.cluster_id)
             return False
-        self._grounds_until = max(self._grounds_until, since + seconds)
+        self.grounds_until = max(self.grounds_until, since + seconds)
         return True

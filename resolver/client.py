@@ -350,7 +350,7 @@ class Resolver(BaseResolver):
         from resolver.reverse_lookup import ReverseLookup
 
         locator = ReverseLookup(
-            self._transport, self._health, self._allow.why_not_allowed, self._clock
+            self.transport, self.health, self._allow.why_not_allowed, self._clock
         )
         session = self._lookups.session.with_token(token)
         deadline = self._deadline(timeout_seconds)
@@ -418,7 +418,7 @@ class Resolver(BaseResolver):
 
     def forget(self, path: str | Path = "/") -> None:
         """Forgets the answers at and below a path."""
-        self._cache.evict_below(as_path(path))
+        self.cache.evict_below(as_path(path))
 
 
 def _path_or_error(path: str | Path) -> Path | KdirError:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 from resolver import errors
 from resolver.answer_cache import DEFAULT_ENTRIES, Cache
-from resolver.cached_lookup import CachedLookup
+from resolver.cached_lookup import CachedLookup, Session
 from resolver.endpoints import AllowList, ServerHealth
 from resolver.host_port import parse_servers
 from resolver.lookup_options import LookupOptions
@@ -26,6 +26,7 @@ from resolver.watch_streams import WatchStreams
 
 if TYPE_CHECKING:
     from resolver.answer_cache_file import AnswerCacheFile
+    from resolver.cache_refresh import CacheRefresher
     from resolver.credentials import UserCredentials
 
 __all__ = ["BaseResolver"]
@@ -101,26 +102,28 @@ class BaseResolver:
         self._recursive = recursive
         self._clock = clock
         self._allow = allow if isinstance(allow, AllowList) else AllowList.of(allow, start)
-        self._health = health or ServerHealth(clock)
+        self.health = health or ServerHealth(clock)
+        """How servers fared lately."""
         login = (os.fspath(ca), os.fspath(cert), os.fspath(key), token, os.fspath(token_file))
         if transport is not None and any(login):
             raise errors.InvalidArgument("transport: with one, ca, cert, key and token are its own")
         credentials = _credentials(login) if any(login) else None
         self._owns_transport = transport is None
-        self._transport: Transport = (
+        self.transport: Transport = (
             transport if transport is not None else GrpcTransport(credentials, named=self.servers)
         )
         principal = principal or (credentials.fingerprint if credentials is not None else "")
-        self._cache = Cache(clock, max_entries=max_entries, principal=principal)
+        self.cache = Cache(clock, max_entries=max_entries, principal=principal)
+        """What is remembered: a look at it asks nobody."""
         self._assemble(max_stale_seconds)
-        self._kept = self._cache.answers.get  # bound once: a warm resolve is little else
+        self._kept = self.cache.answers.get  # bound once: a warm resolve is little else
         self._disk = self._open_disk(cache_file) if cache_file is not None else None
         if watch:
             self._feeds.follow_all(automatic=True)
 
     def _assemble(self, max_stale_seconds: float) -> None:
         """Makes the parts that ask, of those that remember and reach."""
-        transport, health, cache, clock = self._transport, self._health, self._cache, self._clock
+        transport, health, cache, clock = self.transport, self.health, self.cache, self._clock
         positions = Positions()
         self._lookups = CachedLookup(
             lambda: ResolutionDriver(transport, health, positions, clock),
@@ -143,9 +146,19 @@ class BaseResolver:
     def _open_disk(self, file: str | os.PathLike[str]) -> AnswerCacheFile:
         from resolver.answer_cache_file import AnswerCacheFile
 
-        disk = AnswerCacheFile(file, self._cache, self.servers, self._clock)
+        disk = AnswerCacheFile(file, self.cache, self.servers, self._clock)
         disk.load()
         return disk
+
+    @property
+    def session(self) -> Session:
+        """What this client wrote itself, which its reads wait for."""
+        return self._lookups.session
+
+    @property
+    def following(self) -> CacheRefresher | None:
+        """What follows the changes of clusters; None where none is followed."""
+        return self._feeds.following
 
     def close(self) -> None:
         """Gives back what was opened. The resolver cannot be used afterwards."""
@@ -154,7 +167,7 @@ class BaseResolver:
         if self._disk is not None:
             self._disk.save_if_possible()
         if self._owns_transport:
-            self._transport.close()
+            self.transport.close()
 
     def __enter__(self) -> Self:
         return self
@@ -176,9 +189,9 @@ class BaseResolver:
     def _rules(self, wanted: LookupOptions) -> ResolutionOptions:
         return ResolutionOptions(
             start=self.servers,
-            hint=self._cache.deepest_referral,
+            hint=self.cache.deepest_referral,
             refusal=self._allow.why_not_allowed,
-            choose=self._health.order,
+            choose=self.health.order,
             # Its request does not say that a writer stays with a link's first target.
             recursive=self._recursive and not wanted.for_writes,
             for_writes=wanted.for_writes,

@@ -39,6 +39,17 @@ class KeyedSlots:
             self._sum += count
             return True
 
+    @property
+    def taken_count(self) -> int:
+        """How many are taken now, by all keys."""
+        return self._sum
+
+    @property
+    def keys(self) -> frozenset[str]:
+        """Those that have some now."""
+        with self._freed:
+            return frozenset(self._taken)
+
     def _has(self, key: str, count: int) -> bool:
         taken = self._taken.get(key, 0)
         return self._sum + count <= self._most and taken + count <= self._per_key

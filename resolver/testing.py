@@ -25,7 +25,7 @@ from resolver.client import Resolver
 from resolver.path import ROOT, Path
 from resolver.transport import Method, Stream
 
-__all__ = ["Handler", "MemoryDirectory", "MemoryTransport"]
+__all__ = ["Handler", "MemoryCluster", "MemoryDirectory", "MemoryTransport"]
 
 LIFETIME_SECONDS: Final = 60
 
@@ -50,6 +50,14 @@ class MemoryTransport:
             self._handlers.pop(endpoint, None)
         else:
             self._handlers[endpoint] = handler
+
+    def handler(self, endpoint: str) -> Handler:
+        """Returns what answers at ``endpoint``.
+
+        Raises:
+            KeyError: nothing does.
+        """
+        return self._handlers[endpoint]
 
     def call(
         self,
@@ -100,7 +108,7 @@ class MemoryDirectory:
 
     def __init__(self) -> None:
         self.transport = MemoryTransport()
-        self._clusters: dict[Path, _Cluster] = {}
+        self._clusters: dict[Path, MemoryCluster] = {}
         self._resolvers: list[Resolver] = []
 
     def cluster(self, mount: str, name: str = "", *, bootstrap_servers: str = "") -> str:
@@ -113,10 +121,29 @@ class MemoryDirectory:
         if path in self._clusters or self.named(name) is not None:
             raise ValueError(f"cluster {name} at {path}: there is one already")
         endpoint = f"127.0.0.1:{20_000 + len(self._clusters)}"
-        cluster = _Cluster(self, path, name, endpoint, bootstrap_servers)
+        cluster = MemoryCluster(self, path, name, endpoint, bootstrap_servers)
         self._clusters[path] = cluster
         self.transport.serve(endpoint, cluster.answer)
         return endpoint
+
+    def at(self, mount: str) -> MemoryCluster:
+        """Returns the cluster mounted there: its revision, and how its server answers, in whose
+        place a test may serve another (``transport.serve``).
+
+        Raises:
+            KeyError: none is.
+        """
+        return self._clusters[Path.parse(mount)]
+
+    @property
+    def mounts(self) -> frozenset[str]:
+        """Where clusters are mounted."""
+        return frozenset(map(str, self._clusters))
+
+    def unmount(self, mount: str) -> None:
+        """The parent has no such mount any more; the server that was there answers on."""
+        gone = self._clusters.pop(Path.parse(mount))
+        self._owner(gone.mount).revision += 1
 
     def topic(self, path: str, physical_name: str = "", *, partitions: int = 1) -> None:
         """Makes a topic, and the directories above it."""
@@ -188,13 +215,13 @@ class MemoryDirectory:
             resolver.close()
         self.transport.close()
 
-    def _owner(self, path: Path) -> _Cluster:
+    def _owner(self, path: Path) -> MemoryCluster:
         found = self.deepest(path)
         if found is None:
             raise ValueError(f"{path}: no cluster is mounted there or above")
         return found
 
-    def deepest(self, path: Path, *, strictly_above: bool = False) -> _Cluster | None:
+    def deepest(self, path: Path, *, strictly_above: bool = False) -> MemoryCluster | None:
         """Returns the cluster mounted nearest above a path, or at it."""
         for length in range(len(path) - strictly_above, -1, -1):
             found = self._clusters.get(Path(path.segments[:length]))
@@ -202,7 +229,7 @@ class MemoryDirectory:
                 return found
         return None
 
-    def below(self, mount: Path, path: Path) -> _Cluster | None:
+    def below(self, mount: Path, path: Path) -> MemoryCluster | None:
         """Returns the topmost cluster mounted strictly below ``mount`` that ``path`` lies in."""
         for length in range(len(mount) + 1, len(path) + 1):
             found = self._clusters.get(Path(path.segments[:length]))
@@ -210,7 +237,7 @@ class MemoryDirectory:
                 return found
         return None
 
-    def named(self, name: str) -> _Cluster | None:
+    def named(self, name: str) -> MemoryCluster | None:
         """Returns the cluster of this name or id."""
         for cluster in self._clusters.values():
             if name in (cluster.name, cluster.cluster_id):
@@ -218,8 +245,8 @@ class MemoryDirectory:
         return None
 
 
-class _Cluster:
-    """One cluster and its server."""
+class MemoryCluster:
+    """One cluster and its server: ``answer`` is its handler."""
 
     def __init__(
         self, whole: MemoryDirectory, mount: Path, name: str, endpoint: str, bootstrap: str
@@ -230,15 +257,16 @@ class _Cluster:
         self.cluster_id = f"kc-{name}"
         self.endpoint = endpoint
         self._bootstrap = bootstrap
-        self._revision = 1
+        self.revision = 1
+        """Of its tree; each change is the next one."""
         self._entries: dict[tuple[Path, bool], entry_pb2.Entry] = {}
         """By path and whether it is a topic."""
         self.put(mount, entry_pb2.Entry(directory=entry_pb2.Directory()))
 
     def put(self, path: Path, entry: entry_pb2.Entry) -> None:
-        self._revision += 1
+        self.revision += 1
         entry.path = str(path)
-        entry.entry_id = self._revision
+        entry.entry_id = self.revision
         for above in _from_to(self.mount, path.parent if path != self.mount else path):
             if (above, False) not in self._entries:
                 made = entry_pb2.Entry(path=str(above), directory=entry_pb2.Directory())
@@ -246,7 +274,7 @@ class _Cluster:
         self._entries[path, entry.HasField("topic")] = entry
 
     def remove(self, path: Path) -> None:
-        self._revision += 1
+        self.revision += 1
         for key in [key for key in self._entries if path.is_prefix_of(key[0])]:
             del self._entries[key]
 
@@ -286,7 +314,7 @@ class _Cluster:
                 listeners=listeners,
             ),
             server=f"{self.name}-1",
-            revision=self._revision,
+            revision=self.revision,
             incarnation="memory",
         )
 
@@ -384,7 +412,7 @@ class _Cluster:
         self, path: Path, *, recursive: bool
     ) -> Sequence[tuple[tuple[str, ...], bool, entry_pb2.Entry]]:
         mounts = []
-        for one in self._whole._clusters.values():  # noqa: SLF001 - the two are one
+        for one in map(self._whole.at, self._whole.mounts):
             if self._whole.deepest(one.mount, strictly_above=True) is not self:
                 continue
             near = path.is_prefix_of(one.mount) if recursive else one.mount.parent == path

@@ -214,6 +214,12 @@ class ChannelPool:
     def __len__(self) -> int:
         return len(self._channels)
 
+    @property
+    def keys(self) -> frozenset[Hashable]:
+        """Those whose channels are kept now."""
+        with self._lock:
+            return frozenset(self._channels)
+
     def take(self, key: Hashable, connect: Callable[[], grpc.Channel]) -> PooledChannel:
         """Returns the channel of a key, for a use that ends with ``give_back``.
 
@@ -367,6 +373,11 @@ class GrpcTransport:
 
     def _failure(self, error: grpc.RpcError) -> KdirError:
         return from_rpc_error(error, secure=self._tls[1] is not None)
+
+    @property
+    def open_endpoints(self) -> frozenset[str]:
+        """Where a channel is open now."""
+        return frozenset(one.endpoint for one in self._channels.keys if isinstance(one, _Peer))
 
     def close(self) -> None:
         self._is_closed = True

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from deploy.local import etcd, kafka, spark
 from deploy.local.cache import ServerUnavailable
 from deploy.local.etcd import EtcdCluster
+from deploy.local.java import QUICK
 from deploy.local.kafka import KafkaBroker
 from tests.conformance.reporting import (  # noqa: F401 - hooks of pytest's
     pytest_sessionfinish,
@@ -24,6 +26,14 @@ from tests.conformance.reporting import (  # noqa: F401 - hooks of pytest's
 REQUIRE = "KDIR_REQUIRE_SERVERS"
 OWN_BROKER = "KDIR_TEST_KAFKA"
 OWN_ETCD = "KDIR_TEST_ETCD"
+
+# A machine may be busy with something else: no example is too slow, and no input takes too long to
+# make. What the environment chose before (in CI: the same examples each time) stays.
+settings.register_profile("kdir", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("kdir")
+
+# Every Spark of a test, also of a command that it runs, starts as the brokers do.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", " ".join(QUICK))
 
 Killable = TypeVar("Killable", KafkaBroker, EtcdCluster)
 

@@ -96,6 +96,14 @@ class DirectoryProcess:
             raise RuntimeError(f"{self.cluster} has not started")
         return found["id"]
 
+    @property
+    def listens_at(self) -> str:
+        """The address that it said when it started, also of a port that it chose itself."""
+        found = self._serving()
+        if found is None:
+            raise RuntimeError(f"{self.cluster} has not started")
+        return found["at"]
+
     def stop(self) -> None:
         """SIGTERM, and waits."""
         self.process.stop()

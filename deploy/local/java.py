@@ -10,6 +10,10 @@ from pathlib import Path
 from deploy.local.cache import ServerUnavailable
 
 OLDEST = 17
+QUICK = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+"""For what runs for minutes, beside others: compiled soon rather than well, and with one thread
+that collects garbage. A Spark session takes half of the processor's time by it.
+"""
 
 
 @cache

@@ -17,7 +17,7 @@ from typing import Self
 
 from deploy.local import cache, maven
 from deploy.local.cache import ServerUnavailable
-from deploy.local.java import java
+from deploy.local.java import QUICK, java
 from deploy.local.kafka_users import AUTHORIZER, BrokerUsers
 from deploy.local.ports import LOOPBACK, free_port, listening
 from deploy.local.process import LocalProcess, StartFailed
@@ -26,7 +26,7 @@ VERSION = "4.1.1"
 POM = Path(__file__).parent / "kafka" / "pom.xml"
 _START_SECONDS = 60
 _CONTROLLER = "CONTROLLER"
-_JVM = ("-XX:TieredStopAtLevel=1", "-Xshare:auto", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn")
+_JVM = (*QUICK, "-Xshare:auto", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn")
 
 
 def fetch() -> Path:

@@ -63,6 +63,22 @@ class LocalProcess:
         """What it ended with; None while it runs, and before it was started."""
         return None if self._server is None else self._server.poll()
 
+    def signal(self, number: int) -> None:
+        """Sends it, and nobody else, a signal."""
+        if self._server is not None:
+            self._server.send_signal(number)
+
+    def wait(self, timeout_seconds: float) -> int:
+        """Returns what it ended with, once it has.
+
+        Raises:
+            RuntimeError: it does not run.
+            subprocess.TimeoutExpired: not within the time.
+        """
+        if self._server is None:
+            raise RuntimeError(f"{self.command[0]} does not run")
+        return self._server.wait(timeout_seconds)
+
     def start(self) -> None:
         """Starts it; the log is appended to.
 

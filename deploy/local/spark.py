@@ -16,7 +16,7 @@ from urllib.request import urlopen
 
 from deploy.local import cache, maven
 from deploy.local.cache import ServerUnavailable
-from deploy.local.java import java
+from deploy.local.java import QUICK, java
 from deploy.local.ports import LOOPBACK, free_port, listening
 from deploy.local.process import LocalProcess, StartFailed
 
@@ -58,7 +58,7 @@ def _spark_home() -> Path:
 class SparkCluster:
     """A standalone master and its workers, each a process of its own on loopback.
 
-    A session that joins needs `master_url`, and `spark.driver.host` set to `SparkCluster.host`.
+    A session that joins needs `master_url` and `session_settings`.
 
     Args:
         workers: how many, of one core each.
@@ -73,6 +73,7 @@ class SparkCluster:
             "JAVA_HOME": str(Path(java()).resolve().parents[1]),
             "SPARK_HOME": str(self._home),
             "SPARK_LOCAL_IP": LOOPBACK,
+            "SPARK_DAEMON_JAVA_OPTS": " ".join(QUICK),
             # Another port than the one asked for would be found by nobody.
             "SPARK_MASTER_OPTS": "-Dspark.port.maxRetries=0 -Dspark.master.rest.enabled=false",
         }
@@ -82,6 +83,20 @@ class SparkCluster:
         self._port = self._page = 0
         self.master: LocalProcess
         self.workers: list[LocalProcess] = []
+
+    @property
+    def session_settings(self) -> dict[str, str]:
+        """What a session needs that joins, but for the master: it begins when all workers are in,
+        so that each gets a part of the first job.
+        """
+        return {
+            "spark.driver.host": self.host,
+            "spark.cores.max": str(self._worker_count),
+            "spark.executor.memory": "512m",
+            "spark.executor.extraJavaOptions": " ".join(QUICK),
+            "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+            "spark.scheduler.maxRegisteredResourcesWaitingTime": "120s",
+        }
 
     @property
     def master_url(self) -> str:

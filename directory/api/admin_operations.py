@@ -46,7 +46,7 @@ class BackupAndVerifyCalls:
         """Yields all of the store at one revision."""
         cluster = self._router.require_cluster_by_name(request.cluster)
         self._router.access_control.require_admin(cluster, "AdminService/Backup", call)
-        yield from _guarded(backup_of(cluster.store), call)
+        yield from end_with_call(backup_of(cluster.store), call)
 
     def verify(
         self, request: admin_pb2.VerifyRequest, call: Call
@@ -54,7 +54,7 @@ class BackupAndVerifyCalls:
         """Yields where store, replica and Kafka differ; at last the summary."""
         cluster = self._router.require_cluster_by_name(request.cluster)
         self._router.access_control.require_admin(cluster, "AdminService/Verify", call)
-        yield from _guarded(_verified(cluster, call, skip_kafka=request.skip_kafka), call)
+        yield from end_with_call(_verified(cluster, call, skip_kafka=request.skip_kafka), call)
 
 
 def _verified(
@@ -82,7 +82,7 @@ def _verified(
     )
 
 
-def _guarded(messages: Iterator[_M], call: Call) -> Iterator[_M]:
+def end_with_call(messages: Iterator[_M], call: Call) -> Iterator[_M]:
     """Yields the messages, as long as somebody takes them.
 
     Raises:

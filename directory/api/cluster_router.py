@@ -54,7 +54,7 @@ class ClusterRouter:
         self._only = self.clusters[0] if len(self.clusters) == 1 else None
         self.access_control = AccessControl()
         self._kept: dict[Cluster, ResponseCache] = {}
-        self._places = CallerSlots(self.limits.waiting_reads, self.limits.principal_waiting_reads)
+        self.places = CallerSlots(self.limits.waiting_reads, self.limits.principal_waiting_reads)
 
     def cluster_for_path(self, path: Path) -> Cluster:
         """Returns the cluster whose mount is the longest prefix of the path; else the topmost: it
@@ -161,7 +161,7 @@ class ClusterRouter:
             cluster.config.limits.max_stale_seconds,
             token,
             call,
-            None if streams else self._places,
+            None if streams else self.places,
             self.waiting,
         )
 

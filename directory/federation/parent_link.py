@@ -28,7 +28,7 @@ from directory.namespace.snapshot import Snapshot
 from directory.server.certificates import PeerCredentials
 from directory.server.logs import with_log_context
 from directory.store.base import KeyEquals, Leadership, Put, Store, StoreUnreachable, Write
-from directory.store.replica import Replica
+from directory.store.replica import Replica, ReplicaState
 from directory.store.writer import Writer
 from resolver.error_status import from_rpc_error
 from resolver.errors import (
@@ -173,7 +173,9 @@ class ParentLink:
         while not self._stop.is_set():
             leadership = self._take_role()
             if leadership is None:
-                self._stop.wait(self._heartbeat_seconds)
+                # A tree is loaded in a moment; who holds the role has it for long.
+                loading = self._replica.state is ReplicaState.LOADING
+                self._stop.wait(_SOON_SECONDS if loading else self._heartbeat_seconds)
                 continue
             try:
                 while leadership.held() and not (self._unsure or self._stop.is_set()):

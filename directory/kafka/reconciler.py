@@ -285,6 +285,20 @@ class Reconciler:
             which = "another cluster manages" if unmanaged else "this cluster manages"
             _log.warning("%s: %s its Kafka from now on", self._cluster, which)
 
+    @property
+    def term(self) -> LeaderTerm | None:
+        """What it is while it leads; None while it does not."""
+        return self._term
+
+    @property
+    def health(self) -> KafkaHealth:
+        """How Kafka answered the last time, and when all of it was looked at."""
+        return self._health
+
+    def resign(self) -> None:
+        """Gives up the role; the next round takes it again, if nobody else has."""
+        self._resign()
+
     def _resign(self) -> None:
         term, self._term = self._term, None
         if term is not None:

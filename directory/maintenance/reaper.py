@@ -117,7 +117,7 @@ class Reaper:
         self._wake: Final = threading.Event()
         self._thread: threading.Thread | None = None
         self._unsubscribe: Callable[[], None] = lambda: None
-        self._leadership: Leadership | None = None
+        self.leadership: Leadership | None = None
         self._seen = False  # whether the replica has come to the election
         self._most = _MOST
         self._names: list[str] = []
@@ -132,7 +132,7 @@ class Reaper:
     @property
     def leads(self) -> bool:
         """Whether this server is the one that reaps, as far as it knows."""
-        leadership = self._leadership
+        leadership = self.leadership
         return leadership is not None and leadership.held()
 
     # -- life ------------------------------------------------------------------------------------
@@ -240,15 +240,15 @@ class Reaper:
 
     def _lead(self) -> KeyEquals | None:
         """Returns the guard of the role; None while another server has it."""
-        if self._leadership is not None and not self._leadership.held():
+        if self.leadership is not None and not self.leadership.held():
             self._resign()
-        if self._leadership is None:
-            self._leadership = self._store.elect(ROLE, self._candidate)
+        if self.leadership is None:
+            self.leadership = self._store.elect(ROLE, self._candidate)
             self._seen = False
-        return None if self._leadership is None else self._leadership.guard
+        return None if self.leadership is None else self.leadership.guard
 
     def _resign(self) -> None:
-        leadership, self._leadership = self._leadership, None
+        leadership, self.leadership = self.leadership, None
         if leadership is not None:
             leadership.release()
 

@@ -50,12 +50,12 @@ class PhysicalNameIndex:
     persistent map on top; when that is a quarter of the base, a new base is due.
     """
 
-    __slots__ = ("_base", "_news")
+    __slots__ = ("_news", "base")
 
     def __init__(
         self, base: _Base, news: immutables.Map[str, tuple[TopicKey, ...]] | None = None
     ) -> None:
-        self._base = base
+        self.base = base
         self._news: immutables.Map[str, tuple[TopicKey, ...]] = (
             immutables.Map() if news is None else news
         )
@@ -71,7 +71,7 @@ class PhysicalNameIndex:
         """Yields where a topic with this name, or one that unifies to the same, may stand."""
         unified = unify(physical_name)
         yield from self._news.get(unified, ())
-        for table in self._base.tables():
+        for table in self.base.tables():
             yield from table.at(unified)
 
     def prepare(self, give_way: Callable[[], object] = lambda: None) -> None:
@@ -79,17 +79,17 @@ class PhysicalNameIndex:
 
         ``give_way`` is called every millisecond or so, until somebody has asked and waits.
         """
-        self._base.prepare(give_way)
+        self.base.prepare(give_way)
 
     @property
     def all_read(self) -> bool:
         """Whether every record was read, and could be."""
-        return self._base.made and not self._base.unreadable
+        return self.base.made and not self.base.unreadable
 
     @property
     def unreadable(self) -> Mapping[TopicKey, str]:
         """Records that were found unreadable when the base was made, with the reason."""
-        return self._base.unreadable
+        return self.base.unreadable
 
     def add(self, physical_name: str, place: TopicKey) -> PhysicalNameIndex:
         """Returns the index with one more place."""
@@ -97,7 +97,7 @@ class PhysicalNameIndex:
         places = self._news.get(unified, ())
         if place in places:
             return self
-        return PhysicalNameIndex(self._base, self._news.set(unified, (*places, place)))
+        return PhysicalNameIndex(self.base, self._news.set(unified, (*places, place)))
 
     def remove(self, physical_name: str, place: TopicKey) -> PhysicalNameIndex:
         """Returns the index without a place, if it is a new one; the base keeps what it has."""
@@ -107,12 +107,12 @@ class PhysicalNameIndex:
             return self
         left = tuple(one for one in places if one != place)
         news = self._news.set(unified, left) if left else self._news.delete(unified)
-        return PhysicalNameIndex(self._base, news)
+        return PhysicalNameIndex(self.base, news)
 
     @property
     def due(self) -> bool:
         """Whether a new base would be smaller than what is on top of this one."""
-        return len(self._news) > _LOOSE + self._base.size // 4
+        return len(self._news) > _LOOSE + self.base.size // 4
 
 
 class _Table(NamedTuple):
@@ -171,7 +171,7 @@ class _Base:
         # Dropped when read: it holds on to a tree that the world may have left behind.
         self._topics: Callable[[], TopicsByDirectory] | None = topics
         self._made: tuple[_Table, ...] | None = None
-        self._urgent = False
+        self.is_awaited = False
         self._lock: Final = threading.Lock()
 
     @property
@@ -182,13 +182,13 @@ class _Base:
     def tables(self) -> tuple[_Table, ...]:
         made = self._made
         if made is None:
-            self._urgent = True
+            self.is_awaited = True
             made = self._make_once(lambda: None)
         return made
 
     def prepare(self, give_way: Callable[[], object]) -> None:
         """Makes the tables, slowly while nobody waits for them."""
-        self._make_once(lambda: None if self._urgent else give_way())
+        self._make_once(lambda: None if self.is_awaited else give_way())
 
     def _make_once(self, give_way: Callable[[], object]) -> tuple[_Table, ...]:
         # Many may ask at once, right after a load; the work is for one.

@@ -38,13 +38,13 @@ class Snapshot:
     ``grants`` who may do what, by path.
     """
 
-    __slots__ = ("_tree", "codec", "grants", "incarnation", "nodes", "revision", "root")
+    __slots__ = ("codec", "grants", "incarnation", "nodes", "revision", "root", "tree")
 
     def __init__(self, codec: Codec, incarnation: str, revision: int, tree: Tree) -> None:
         self.codec = codec
         self.incarnation = incarnation
         self.revision = revision
-        self._tree = tree
+        self.tree = tree
         # Plain attributes, not properties: every lookup begins with them.
         self.nodes: Mapping[int, Node] = tree.nodes
         self.root: Node = tree.nodes[ROOT_ID]
@@ -71,7 +71,7 @@ class Snapshot:
 
     def apply(self, revision: int, writes: Iterable[Write]) -> Snapshot:
         """Returns the snapshot after a commit."""
-        tree = snapshot_update.apply(self._tree, self.codec, writes)
+        tree = snapshot_update.apply(self.tree, self.codec, writes)
         return Snapshot(self.codec, self.incarnation, revision, tree)
 
     # What there is.
@@ -90,24 +90,24 @@ class Snapshot:
         """Returns how many topics, directories and mounts there are below a directory, at any
         depth; of ``DELETED_ID``, what waits for the reaper.
         """
-        return self._tree.counts.get(directory_id, Counts())
+        return self.tree.counts.get(directory_id, Counts())
 
     def partitions(self, directory_id: int) -> int:
         """Returns how many partitions the topics below a directory have together, at any depth, as
         they are on record; one whose number is not known counts as one.
         """
-        return self._tree.partitions.below(directory_id)
+        return self.tree.partitions.below(directory_id)
 
     def unreadable(self, key: bytes) -> str:
         """Returns why the record at an entry's key is not in the tree; empty when there is none."""
-        return self._tree.unreadable.get(key, "")
+        return self.tree.unreadable.get(key, "")
 
     @property
     def quarantined(self) -> Mapping[bytes, str]:
         """Keys of what is in the store and not in the tree, with the reason. A directory's range as
         key stands for all that lies in a directory whose own record is missing or unreadable.
         """
-        tree = self._tree
+        tree = self.tree
         if not tree.loose and not tree.physical.unreadable:
             return tree.unreadable
         every = dict(tree.unreadable)
@@ -126,18 +126,18 @@ class Snapshot:
 
     def node(self, directory_id: int) -> Node | None:
         """A directory and what stands in it; ``ROOT_ID`` and ``DELETED_ID`` always exist."""
-        return self._tree.nodes.get(directory_id)
+        return self.tree.nodes.get(directory_id)
 
     @property
     def has_lost(self) -> bool:
         """Whether something lies in a directory that has no readable record."""
-        return bool(self._tree.loose)
+        return bool(self.tree.loose)
 
     def contents(self) -> Iterator[tuple[int, Contents]]:
         """Yields what lies directly in each directory that there is anything in, by id in order;
         also in one that has no readable record.
         """
-        tree = self._tree
+        tree = self.tree
         for directory_id in sorted({*tree.nodes, *tree.loose}):
             node = tree.nodes.get(directory_id)
             found = tree.loose[directory_id] if node is None else node
@@ -161,7 +161,7 @@ class Snapshot:
 
     def container(self, parent_id: int, name: str) -> Container | None:
         """A directory, link or mount."""
-        node = self._tree.nodes.get(parent_id)
+        node = self.tree.nodes.get(parent_id)
         return None if node is None else node.containers.get(name)
 
     def find_directory(self, relative: Iterable[str]) -> int | None:
@@ -171,14 +171,14 @@ class Snapshot:
             container = node.containers.get(name)
             if not isinstance(container, Directory):
                 return None
-            node = self._tree.nodes[container.entry_id]
+            node = self.tree.nodes[container.entry_id]
         return node.entry_id
 
     def path_of(self, directory_id: int) -> tuple[str, ...] | None:
         """Returns the path of a directory below the mount; None when there is none: it is removed,
         below a removed one, or unknown.
         """
-        return path_in(self._tree.nodes, directory_id)
+        return path_in(self.tree.nodes, directory_id)
 
     def locate(self, physical_name: str) -> LocatedTopic | None:
         """Returns where the topic with this name in Kafka is. Of several (one removed, one new) the
@@ -206,18 +206,18 @@ class Snapshot:
 
         ``give_way`` is called every millisecond or so, to let others work, until somebody waits.
         """
-        self._tree.physical.prepare(give_way)
+        self.tree.physical.prepare(give_way)
 
     @property
     def all_read(self) -> bool:
         """Whether every topic's record was read whole, and could be. A load looks at first bytes
         only; ``index_physical_names`` reads the rest, and a commit's records are read as they come.
         """
-        return self._tree.physical.all_read
+        return self.tree.physical.all_read
 
     def _named_like(self, physical_name: str) -> Iterator[tuple[str, TopicKey]]:
         unified = unify(physical_name)
-        for place in self._tree.physical.candidates(physical_name):
+        for place in self.tree.physical.candidates(physical_name):
             record = self._record(*place)
             if record is not None:
                 (found,) = self.codec.physical_names([record])
@@ -231,7 +231,7 @@ class Snapshot:
     def mounts(self) -> Sequence[tuple[tuple[str, ...], Mount]]:
         """Returns the mounts with their paths below this cluster's mount, in path order."""
         found = []
-        for (parent_id, name), mount in self._tree.mounts.items():
+        for (parent_id, name), mount in self.tree.mounts.items():
             above = self.path_of(parent_id)
             if above is not None:
                 found.append(((*above, name), mount))
@@ -247,16 +247,16 @@ class Snapshot:
         """Returns the value of a key that is no entry's; claims, requests and events are not kept
         here.
         """
-        return self._tree.facts.get(key)
+        return self.tree.facts.get(key)
 
     def facts(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         """(key, value) of all such keys with a prefix, in key order."""
-        for key, value in self._tree.facts.items(prefix):
+        for key, value in self.tree.facts.items(prefix):
             if not key.startswith(prefix):
                 return
             yield key, value
 
     def _record(self, parent_id: int, name: str) -> bytes | None:
         # Of a topic, also of one whose directory has no readable record.
-        contents = self._tree.nodes.get(parent_id) or self._tree.loose.get(parent_id)
+        contents = self.tree.nodes.get(parent_id) or self.tree.loose.get(parent_id)
         return None if contents is None else contents.topics.get(name)

@@ -29,9 +29,9 @@ D = TypeVar("D")
 # collection nothing.
 _Node = tuple[Any, ...]
 
-_MOST: Final = 128
+MOST: Final = 128
 """Keys of a leaf, children of a branch, at most: a million keys are two branches deep."""
-_LEAST: Final = _MOST // 4
+LEAST: Final = MOST // 4
 """With fewer than this, a node is joined with its neighbour."""
 _BULK: Final = 112
 """Keys of a leaf that ``from_sorted`` makes: nearly full, with room for the first inserts."""
@@ -49,12 +49,12 @@ class SortedMap(Generic[K, V]):
     branches above it (some 128 pointers each), never the siblings. Safe to read from any thread.
     """
 
-    __slots__ = ("_height", "_root", "_size")
+    __slots__ = ("_root", "_size", "height")
 
     def __init__(self, root: _Node = _EMPTY, height: int = 0, size: int = 0) -> None:
         # Without arguments the empty map; what they say is this module's business alone.
         self._root = root
-        self._height = height
+        self.height = height
         self._size = size
 
     @classmethod
@@ -64,7 +64,7 @@ class SortedMap(Generic[K, V]):
         Costs O(n) with a small constant: no comparison is made.
         """
         size = len(keys)
-        if size <= _MOST:
+        if size <= MOST:
             return cls(_leaf(tuple(keys), tuple(values)), 0, size)
         cuts = _cuts(size)
         pairs = list(pairwise(cuts))
@@ -92,8 +92,8 @@ class SortedMap(Generic[K, V]):
     def get(self, key: K, default: Any = None) -> Any:
         """Returns the value at a key, or the default."""
         node = self._root
-        if self._height:
-            for _ in range(self._height):
+        if self.height:
+            for _ in range(self.height):
                 node = node[1][bisect_right(node[0], key)]
         keys, values, tags = node
         tag = hash(key) & 0xFF
@@ -143,17 +143,17 @@ class SortedMap(Generic[K, V]):
             if values[index] is value:
                 return self
             leaf: _Node = (keys, (*values[:index], value, *values[index + 1 :]), tags)
-            return SortedMap(_replace(path, leaf), self._height, self._size)
+            return SortedMap(_replace(path, leaf), self.height, self._size)
         leaf = (
             (*keys[:index], key, *keys[index:]),
             (*values[:index], value, *values[index:]),
             b"%b%c%b" % (tags[:index], hash(key) & 0xFF, tags[index:]),
         )
-        if len(leaf[0]) <= _MOST:
-            return SortedMap(_replace(path, leaf), self._height, self._size + 1)
+        if len(leaf[0]) <= MOST:
+            return SortedMap(_replace(path, leaf), self.height, self._size + 1)
         (left, right), (middle,) = _halve(leaf, is_leaf=True)
         root, risen = _split(path, left, middle, right)
-        return SortedMap(root, self._height + risen, self._size + 1)
+        return SortedMap(root, self.height + risen, self._size + 1)
 
     def delete(self, key: K) -> SortedMap[K, V]:
         """Returns the map without this key; itself, when the key is not there."""
@@ -164,7 +164,7 @@ class SortedMap(Generic[K, V]):
             return self
         leaf = tuple(part[:index] + part[index + 1 :] for part in old)
         root, fallen = _shrink(path, leaf)
-        return SortedMap(root, self._height - fallen, self._size - 1)
+        return SortedMap(root, self.height - fallen, self._size - 1)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, SortedMap):
@@ -187,7 +187,7 @@ class SortedMap(Generic[K, V]):
     def _descend(self, key: K) -> tuple[_Node, list[tuple[_Node, int]]]:
         node = self._root
         path: list[tuple[_Node, int]] = []
-        for _ in range(self._height):
+        for _ in range(self.height):
             index = bisect_right(node[0], key)
             path.append((node, index))
             node = node[1][index]
@@ -197,7 +197,7 @@ class SortedMap(Generic[K, V]):
         # A stack of iterators over children, the innermost last: nothing is copied.
         node = self._root
         stack: list[Iterator[_Node]] = []
-        for _ in range(self._height):
+        for _ in range(self.height):
             index = 0 if start is None else bisect_right(node[0], start)
             stack.append(iter(node[1][index + 1 :]))
             node = node[1][index]
@@ -206,7 +206,7 @@ class SortedMap(Generic[K, V]):
             following = next(stack[-1], None)
             if following is None:
                 stack.pop()
-            elif len(stack) < self._height:
+            elif len(stack) < self.height:
                 stack.append(iter(following[1]))
             else:
                 yield following
@@ -218,7 +218,7 @@ def _leaf(keys: tuple[Any, ...], values: tuple[Any, ...]) -> _Node:
 
 def _cuts(count: int) -> list[int]:
     # Where to cut `count` things into even parts of at most _BULK (one part if they fit a node).
-    parts = 1 if count <= _MOST else -(-count // _BULK)
+    parts = 1 if count <= MOST else -(-count // _BULK)
     return [count * part // parts for part in range(parts + 1)]
 
 
@@ -237,7 +237,7 @@ def _split(path: list[tuple[_Node, int]], left: _Node, key: Any, right: _Node) -
             (*separators[:index], key, *separators[index:]),
             (*children[:index], left, right, *children[index + 1 :]),
         )
-        if len(node[1]) <= _MOST:
+        if len(node[1]) <= MOST:
             return _replace(path, node), 0
         (left, right), (key,) = _halve(node, is_leaf=False)
     return ((key,), (left, right)), 1
@@ -248,7 +248,7 @@ def _shrink(path: list[tuple[_Node, int]], node: _Node) -> tuple[_Node, int]:
     # gives the new root, and by how much the tree has fallen.
     is_leaf = True
     while path:
-        if len(node[1]) >= _LEAST:
+        if len(node[1]) >= LEAST:
             return _replace(path, node), 0
         (separators, children), index = path.pop()
         first = index - 1 if index else 0
@@ -273,7 +273,7 @@ def _join(left: _Node, key: Any, right: _Node, *, is_leaf: bool) -> _Node:
 
 def _halve(node: _Node, *, is_leaf: bool) -> tuple[tuple[_Node, ...], tuple[Any, ...]]:
     # The node as it is, or as two with the key between them when it is too large for one.
-    if len(node[1]) <= _MOST:
+    if len(node[1]) <= MOST:
         return (node,), ()
     half = len(node[1]) // 2
     if is_leaf:

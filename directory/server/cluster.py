@@ -120,7 +120,7 @@ class Cluster:
             level=feature_level,
         )
         self.members.subscribe(self.federation.changed)
-        member = self._member()
+        member = self.member()
         self.children = ChildLinks(self.federation, self.replica, self.writer, member)
         self.parent_link = self._parent_link(member)
         self.reconciler = self._reconciler()
@@ -164,7 +164,8 @@ class Cluster:
             raise
         return cls(config, store, endpoints, feature_level)
 
-    def _member(self) -> LocalServer:
+    def member(self) -> LocalServer:
+        """Returns what this server tells parents and children of itself."""
         return LocalServer(
             cluster_id=self.cluster_id,
             cluster=self.config.cluster,

@@ -149,7 +149,8 @@ class Membership:
         self._stop: Final = threading.Event()
         self._wake: Final = threading.Event()
         self._thread: threading.Thread | None = None
-        self._announcement: EphemeralKey | None = None
+        self.announcement: EphemeralKey | None = None
+        """The key by which others know that it lives; None while it has none."""
         self._notified = b""
         self._sweep_due = 0.0
         self._trouble = ""
@@ -264,7 +265,7 @@ class Membership:
             self._thread.join(timeout=5)
             if self._thread.is_alive():
                 return  # the store does not answer; the key goes with the process
-        announcement, self._announcement = self._announcement, None
+        announcement, self.announcement = self.announcement, None
         if announcement is not None:
             announcement.delete()
 
@@ -295,9 +296,9 @@ class Membership:
         if self._replica.state is ReplicaState.LOADING:
             return
         value = self._member().SerializeToString(deterministic=True)
-        announcement = self._announcement
+        announcement = self.announcement
         if announcement is None or not announcement.is_alive():
-            self._announcement = self._announce(value)
+            self.announcement = self._announce(value)
             if announcement is not None:
                 # Its row is the new one's by now; its lease or lock would last for ever otherwise,
                 # such as when the store began a new life.

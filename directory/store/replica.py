@@ -99,12 +99,13 @@ class Replica:
     ) -> None:
         self._store: Final = store
         self._codec: Final = codec
-        self._stale_after_seconds: Final = stale_after_seconds
+        self.stale_after_seconds = stale_after_seconds
         self._clock: Final = clock
         self._subscribers: tuple[Callable[[AppliedCommit], None], ...] = ()
         self._stop: Final = threading.Event()
         self._thread: threading.Thread | None = None
-        self._watch: Watch | None = None
+        self.watch: Watch | None = None
+        """What it follows the store by; None while it does not."""
         self._snapshot: Snapshot | None = None
         self._received_at = clock()
         self._away = False
@@ -149,7 +150,7 @@ class Replica:
         if self._snapshot is None:
             return ReplicaState.LOADING
         silent = self._clock() - self._received_at
-        if self._away or silent > self._stale_after_seconds or self._store.identity.sealed:
+        if self._away or silent > self.stale_after_seconds or self._store.identity.sealed:
             return ReplicaState.STALE
         return ReplicaState.SERVING
 
@@ -173,7 +174,7 @@ class Replica:
     @property
     def watch_restarts(self) -> int:
         """How often the watch connected anew, at this or another place, with nothing lost."""
-        watch = self._watch
+        watch = self.watch
         return self._restarts_before + (0 if watch is None else watch.restarts)
 
     @property
@@ -249,7 +250,7 @@ class Replica:
     def stop(self) -> None:
         """Ends the thread. What was loaded can still be read."""
         self._stop.set()
-        watch = self._watch
+        watch = self.watch
         if watch is not None:
             watch.close()
         if self._thread is not None and self._thread is not threading.current_thread():
@@ -265,9 +266,9 @@ class Replica:
         while not self._stop.is_set():
             began = self._clock()
             try:
-                if self._watch is None:
-                    self._watch = self._load()
-                changes = self._watch.next(_NEXT_SECONDS)
+                if self.watch is None:
+                    self.watch = self._load()
+                changes = self.watch.next(_NEXT_SECONDS)
                 self._received(changes)
                 self._notice_seal()
                 retry_seconds = _FIRST_RETRY_SECONDS
@@ -292,7 +293,7 @@ class Replica:
         return min(2 * seconds, _LAST_RETRY_SECONDS)
 
     def _drop_watch(self) -> None:
-        watch, self._watch = self._watch, None
+        watch, self.watch = self.watch, None
         if watch is not None:
             self._restarts_before += watch.restarts
             watch.close()

@@ -175,7 +175,7 @@ class Writer:
         self._replica: Final = replica
         self._codec: Final = codec
         self._mount: Final = mount
-        self._above: Final = above
+        self.above = above
         self._clock: Final = clock
         self._now_ms: Final = now_ms
         self._locks: Final = KeyedLocks(clock)
@@ -371,7 +371,7 @@ class Writer:
             new_id=_new_id,
             deletes_in_kafka=request.deletes_in_kafka(snapshot),
             creates_in_kafka=request.creates_in_kafka(snapshot),
-            above=self._above(snapshot),
+            above=self.above(snapshot),
             bounds=self._bounds,
         )
         may = False

@@ -274,7 +274,8 @@ def test_of_unfinished_requests_beyond_the_bound_the_oldest_are_refused(
                 gone = {stream for other, stream in ended if other == which}
                 early += len(gone - set(range(1, 2 * len(gone), 2)))
             # gRPC gives a call that comes just as the server asks for one ahead of those that wait.
-            assert early <= 8, "the oldest go first; were any taken, every second one was early"
+            # Were any taken, every second one was early.
+            assert early <= len(ended) / 4, "the oldest go first"
         assert server.outcome("/la") == "resolution"
 
 

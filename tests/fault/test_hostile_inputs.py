@@ -37,7 +37,7 @@ from tests.support.trees import Cluster, path
 SECONDS: Final = 20.0
 """No input takes so long, on any machine; what is not linear takes minutes."""
 CODEC = ProtoCodec()
-QUICK = settings(deadline=None, suppress_health_check=list(HealthCheck))
+QUICK = settings(suppress_health_check=list(HealthCheck))
 
 
 @contextmanager

@@ -81,8 +81,8 @@ def test_R1_two_servers_that_refer_to_each_other_are_a_loop(make: Make, resolver
     assert rpcs(a, b) <= 3
     assert a.endpoint in error.metadata["chain"]
     assert b.endpoint in error.metadata["chain"]
-    assert client._cache.answers == {}
-    assert list(client._cache.referrals()) == []
+    assert client.cache.answers == {}
+    assert list(client.cache.referrals()) == []
 
 
 def test_R2_a_server_that_refers_to_itself_is_a_loop_after_one_call(
@@ -114,7 +114,7 @@ def test_R3_a_referral_that_is_not_nearer_is_bad_and_its_sender_lame(
     client = resolver(server)
     fails(client, path, errors.BadReferral)
     assert other.rpcs == 0
-    assert client._health.is_bad(server.endpoint)
+    assert client.health.is_bad(server.endpoint)
 
 
 def test_R3_no_up_once_the_walk_has_come_down(make: Make, resolver: BeginAt) -> None:
@@ -155,9 +155,9 @@ def test_R5_what_a_referral_says_of_others_is_dropped(make: Make, resolver: Begi
     root.says = say
     client = resolver(root)
     client.resolve("/c/x")
-    before = [known for known in client._cache.referrals() if str(known.referral.mount) == "/c"]
+    before = [known for known in client.cache.referrals() if str(known.referral.mount) == "/c"]
     client.resolve("/a/b/x")
-    after = [known for known in client._cache.referrals() if str(known.referral.mount) == "/c"]
+    after = [known for known in client.cache.referrals() if str(known.referral.mount) == "/c"]
     assert before == after
     client.resolve("/c/y")
     assert evil.rpcs == 0
@@ -171,7 +171,7 @@ def test_R6_an_answer_outside_the_senders_mount_is_rejected_and_never_kept(
     server.says = output
     client = resolver(server)
     fails(client, "/ny/x", errors.Lame)
-    assert client._cache.answers == {}
+    assert client.cache.answers == {}
 
 
 def test_R7_a_chain_longer_than_allowed_names_itself(make: Make, resolver: BeginAt) -> None:
@@ -336,10 +336,10 @@ def test_R12_a_lame_child_is_not_absent_and_its_parent_is_not_blamed(
     fails(client, "/a/x", errors.Lame)
     assert one.rpcs > 0
     assert two.rpcs > 0
-    assert client._cache.answers == {}
+    assert client.cache.answers == {}
     assert client.resolve("/b/x").kind == "topic"
-    assert not client._health.is_bad(root.endpoint)
-    assert client._health.is_bad(one.endpoint)
+    assert not client.health.is_bad(root.endpoint)
+    assert client.health.is_bad(one.endpoint)
 
 
 def test_R12_a_server_without_the_service_is_lame(make: Make, resolver: BeginAt) -> None:
@@ -424,18 +424,17 @@ def test_R16_a_child_that_disagrees_with_its_parent_is_lame(
     client = resolver(root)
     error = fails(client, "/a/x", errors.Lame)
     assert str(next(iter(field.values()))) in str(error)
-    assert client._cache.answers == {}
+    assert client.cache.answers == {}
 
 
 def test_R17_no_client_travels_back_in_time(make: Make, resolver: BeginAt) -> None:
     new, old = make("/", "kc-1"), make("/", "kc-1")
     new.says = old.says = here
     new.revision, old.revision = 10, 9
-    client = resolver(new, old)
-    client._health._shuffle = lambda _: None
+    client = resolver(new, old, health=ServerHealth(shuffle=lambda _: None))
     assert client.resolve("/x").authority.revision == 10
     client.forget()
-    client._health.note_failure(new.endpoint)  # so that the other one is asked first
+    client.health.note_failure(new.endpoint)  # so that the other one is asked first
     assert client.resolve("/x").authority.revision == 10
     assert old.rpcs == 1
 
@@ -531,10 +530,9 @@ def test_R20_a_slow_server_is_given_a_part_of_the_time(
     good.says = here
     with Trickle(byte) as slow:
         root.says = lambda _: down("/a", slow.address, good.endpoint, cluster_id="kc-a")
-        client = resolver(root, timeout_seconds=4)
-        client._health._shuffle = lambda _: None
+        client = resolver(root, timeout_seconds=8, health=ServerHealth(shuffle=lambda _: None))
         assert client.resolve("/a/x").kind == "topic"
-        assert 0 < good.timeouts[0] < 4, "what is left of the time is passed on"
+        assert 0 < good.timeouts[0] < 8, "what is left of the time is passed on"
         alone = resolver(slow.address, timeout_seconds=0.3)
         fails(alone, "/a/x", errors.Unreachable)
 
@@ -577,7 +575,7 @@ def test_R21_a_watched_memory_sees_a_new_mount_at_once(tmp_path: FilePath) -> No
         root = federation.start("/")
         with Resolver(root.address, watch=True, timeout_seconds=10) as client:
             fails(client, "/t/x", errors.Absent)
-            following = client._feeds.following
+            following = client.following
             assert following is not None
             eventually(lambda: following.is_following(root.cluster_id))
             child = federation.join("/t", "/")
@@ -603,20 +601,20 @@ def test_R21_memory_is_bounded(make: Make, resolver: BeginAt) -> None:
     server.says = here
     client = resolver(server, max_entries=100, timeout_seconds=60)
     client.resolve_many([f"/t{n}" for n in range(1000)])
-    assert len(client._cache.answers) == 100
+    assert len(client.cache.answers) == 100
 
 
 def test_G1_every_call_carries_what_is_left_of_the_deadline(make: Make, resolver: BeginAt) -> None:
     root, child = make("/"), make("/a")
     root.says = lambda _: down("/a", child)
     child.says = here
-    client = resolver(root, timeout_seconds=3)
+    client = resolver(root, timeout_seconds=20)
     client.resolve("/a/x")
     # gRPC rounds a deadline up, by some percent, to send it in few characters.
-    assert 0 < root.timeouts[0] <= 3.3
-    assert 0 < child.timeouts[0] <= 3.3
-    client.resolve("/a/y", timeout_seconds=1)
-    assert child.timeouts[-1] <= 1.1
+    assert 0 < root.timeouts[0] <= 22
+    assert 0 < child.timeouts[0] <= 22
+    client.resolve("/a/y", timeout_seconds=10)
+    assert child.timeouts[-1] <= 11
 
 
 @pytest.mark.parametrize(

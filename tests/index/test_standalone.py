@@ -27,13 +27,13 @@ import json, sys
 from resolver.index.build import SparkSettings, build
 from resolver.index.spark_source import register
 
-server, table, master = sys.argv[1:]
+server, table, master, conf = sys.argv[1:]
 
 def where(_):
     import os, resolver.index.cluster_scan as scan
     return [(os.getpid(), scan.__file__)]
 
-settings = SparkSettings(master, {"spark.executor.memory": "512m"})
+settings = SparkSettings(master, json.loads(conf))
 with settings.open() as spark:
     report = build([server], table, spark=SparkSettings(session=spark), shard_rows=50)
     register(spark)
@@ -44,13 +44,13 @@ with settings.open() as spark:
 
 
 @pytest.fixture(scope="module")
-def master() -> Iterator[str]:
+def cluster() -> Iterator[SparkCluster]:
     try:
-        cluster = SparkCluster(workers=2)
+        made = SparkCluster(workers=2)
     except ServerUnavailable as reason:
         missing(reason)
-    with cluster:
-        yield cluster.master_url
+    with made:
+        yield made
 
 
 @pytest.fixture
@@ -62,11 +62,12 @@ def tree() -> Iterator[dict[str, FakeCluster]]:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_G11_two_workers_build_the_index_each_with_channels_of_its_own(
-    master: str, tree: dict[str, FakeCluster], tmp_path: Path
+    cluster: SparkCluster, tree: dict[str, FakeCluster], tmp_path: Path
 ) -> None:
     table = str(tmp_path / "index")
     # From elsewhere than the checkout, so that executors find our packages because we ship them.
-    arguments = [tree["/la"].endpoint, table, master]
+    conf = json.dumps(cluster.session_settings)
+    arguments = [tree["/la"].endpoint, table, cluster.master_url, conf]
     done = subprocess.run(
         [sys.executable, "-c", DRIVER, *arguments],
         capture_output=True,

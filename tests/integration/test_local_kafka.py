@@ -109,7 +109,7 @@ def test_another_broker_on_a_used_directory_goes_on_with_it(
     assert not first.running
     with kafka_brokers(directory=tmp_path) as second:
         assert (second.port, second.cluster_id) == (first.port, first.cluster_id)
-        assert "kept" in admin(second.bootstrap).list_topics(timeout=10).topics
+        eventually(lambda: "kept" in admin(second.bootstrap).list_topics(timeout=10).topics)
 
 
 def test_properties_reach_the_broker_and_its_authorizer_takes_acls(kafka_brokers: Brokers) -> None:

@@ -33,8 +33,7 @@ def session(delta_jars: list[Path]) -> Iterator[SparkSession]:
         # The only place where Spark looks for the executors' Python; else it takes PATH's.
         environment.setenv("PYSPARK_PYTHON", sys.executable)
         settings: dict[str, bool | float | int | str | None] = {
-            "spark.driver.host": cluster.host,
-            "spark.executor.memory": "512m",
+            **cluster.session_settings,
             "spark.jars": ",".join(map(str, delta_jars)),
             "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
             "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
@@ -55,8 +54,8 @@ def test_both_workers_run_our_python_in_processes_of_their_own(session: SparkSes
     processes = {process for process, _ in answers}
     assert os.getpid() not in processes
     assert {package for _, package in answers} == {"kdir.v1"}
-    executors = session.sparkContext._jsc.sc().statusTracker().getExecutorInfos()
-    assert len(executors) == 1 + 2  # the driver counts as one
+    executors = session.sparkContext._jsc.sc().statusTracker().getExecutorInfos
+    assert len(executors()) == 1 + 2  # the driver counts as one
 
 
 @pytest.mark.slow

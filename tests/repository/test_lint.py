@@ -29,6 +29,19 @@ def test_the_format_is_ruffs() -> None:
     assert code == 0, f"run: make fix\n{output}"
 
 
+PRIVATE = 60
+"""So many times tests touch what is private to a class or a module; may only become less."""
+
+
+def test_tests_touch_few_private_attributes() -> None:
+    _, output = run("ruff", "check", "tests", "--isolated", "--select", "SLF001", "--statistics")
+    found = sum(int(line.split()[0]) for line in output.splitlines() if "SLF001" in line)
+    assert 0 < found <= PRIVATE, (
+        "assert on what is public, or give the class the property that an operator wants, too: "
+        "ruff check tests --isolated --select SLF001"
+    )
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)  # the first run reads all of pyspark
 def test_mypy_finds_nothing() -> None:

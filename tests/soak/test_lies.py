@@ -48,14 +48,14 @@ def test_what_is_done_to_kafka_unasked_is_found(lie: str, tmp_path: Path) -> Non
     except ServerUnavailable as reason:
         missing(reason)
     report = run(
-        2 * SECONDS, "lies", folder=tmp_path, plan=WITH_KAFKA, workers=1, faults=False, lie=lie
+        4 * SECONDS, "lies", folder=tmp_path, plan=WITH_KAFKA, workers=1, faults=False, lie=lie
     )
     assert finds(report, KAFKA_LIES[lie]), report.breaches
 
 
 def test_the_journal_of_a_finding_is_kept(tmp_path: Path) -> None:
     report = run(
-        SECONDS, "lies", folder=tmp_path, plan=SMALL, workers=3, faults=False, lie="absent"
+        4 * SECONDS, "lies", folder=tmp_path, plan=SMALL, workers=3, faults=False, lie="absent"
     )
     assert (tmp_path / "journal.jsonl").read_text().count("\n") > 10
     assert report.breaches[0].kind in (tmp_path / "breaches.txt").read_text()

@@ -25,7 +25,7 @@ def test_two_clusters_on_sqlite_keep_their_promises_under_faults(
             ClusterPlan("/la", "/", enforce=access == "enforce", links={"/near": "/la"}),
         ),
     )
-    report = run(max(20, soak_seconds), f"short-{access}", folder=tmp_path, plan=plan, workers=3)
+    report = run(max(12, soak_seconds), f"short-{access}", folder=tmp_path, plan=plan, workers=3)
     assert not report.breaches, report
     assert sum(report.counts.checks.values()) > 100, report
 
@@ -40,6 +40,6 @@ def test_a_cluster_on_etcd_with_a_kafka_keeps_its_promises_under_faults(
         missing(reason)
     ceiling = ("create", "configs", "delete")
     plan = WorldPlan((ClusterPlan("/", store="etcd", ceiling=ceiling),))
-    report = run(max(30, soak_seconds), "short-etcd", folder=tmp_path, plan=plan, workers=2)
+    report = run(max(20, soak_seconds), "short-etcd", folder=tmp_path, plan=plan, workers=2)
     assert not report.breaches, report
     assert report.counts.checks["kafka look"] > 3, report

@@ -5,12 +5,11 @@ The servers are processes of their own (``deploy.local.directory``) and end with
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import grpc
 from kdir.v1 import (
@@ -30,28 +29,12 @@ from kdir.v1 import (
 from deploy.local.directory import DirectoryProcess
 from resolver.error_status import from_rpc_error
 from resolver.errors import KdirError
+from tests.support.waiting import eventually
 
 __all__ = ["Federation", "Server", "eventually"]
 
-T = TypeVar("T")
 FAST: Mapping[str, Any] = {"limits": {"heartbeat_seconds": 0.3, "drain_seconds": 1}}
 """A link that is cut is noticed within a second, so that tests need not wait."""
-
-
-def eventually(look: Callable[[], T], timeout_seconds: float = 20.0) -> T:
-    """Returns what ``look`` gives once it is true; its last failure when the time is over."""
-    deadline = time.monotonic() + timeout_seconds
-    while True:
-        failure: Exception | None = None
-        try:
-            found = look()
-            if found:
-                return found
-        except (KdirError, grpc.RpcError, AssertionError) as error:
-            failure = error
-        if time.monotonic() > deadline:
-            raise AssertionError(f"not within {timeout_seconds:g} s; last: {failure!r}")
-        time.sleep(0.05)
 
 
 class Server(DirectoryProcess):
@@ -147,12 +130,11 @@ class Server(DirectoryProcess):
     def scan_stub(self) -> scan_pb2_grpc.ScanServiceStub:
         return scan_pb2_grpc.ScanServiceStub(self.channel)
 
-    def kill(self) -> None:
-        super().kill()
-
     def close(self) -> None:
+        """Closes the channel; the next call makes another."""
         if self._channel is not None:
             self._channel.close()
+            self._channel = None
 
 
 class Federation:
@@ -186,12 +168,16 @@ class Federation:
         if parent is not None:
             merged["parent"] = [self.servers[parent].address]
         server = self.make(folder, mount, merged)
-        self._stack.callback(server.process.kill)
-        self._stack.callback(server.close)
+        self.end_with(server)
         self.servers[mount] = server
         server.start()
         eventually(lambda: server.status().replica_state == admin_pb2.REPLICA_STATE_SERVING)
         return server
+
+    def end_with(self, server: Server) -> None:
+        """Ends a server with the federation."""
+        self._stack.callback(server.process.kill)
+        self._stack.callback(server.close)
 
     def make(self, folder: Path, mount: str, settings: Mapping[str, Any]) -> Server:
         """A server that has not started."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from directory.store.sqlite.store import SqliteStore
 from directory.store.writer import Writer
 from directory.wire.entry_codec import ProtoCodec
 from resolver.path import ROOT
+from tests.support.lost_locks import forget_lock, lose_lock
 
 __all__ = ["One"]
 
@@ -66,7 +66,7 @@ class One:
 
     def die(self) -> None:
         """As the kernel ends a process: its locks are free, nothing is said."""
-        held = self.members._announcement
+        held = self.members.announcement
         assert isinstance(held, SqliteAnnouncement)
-        os.close(held._alive._descriptor)
-        held._alive._descriptor = -1
+        lose_lock(held)
+        forget_lock(held)

@@ -114,7 +114,8 @@ class Stream:
         self._wake: Final = wake
         self._changed: Final = threading.Condition()
         self._arrived: deque[tuple[Any, int]] = deque()
-        self._bytes = 0
+        self.unread_bytes = 0
+        """Of what arrived and was not taken yet."""
         self._failure: grpc.RpcError | None = None
         self._ended = False
         self._closed = False
@@ -132,7 +133,7 @@ class Stream:
             if not self._arrived:
                 return None
             message, size = self._arrived.popleft()
-            self._bytes -= size
+            self.unread_bytes -= size
             self._changed.notify()  # the reader may go on
             return message
 
@@ -174,13 +175,13 @@ class Stream:
             self._changed.wait_for(
                 lambda: (
                     self._closed
-                    or (self._bytes < _READ_AHEAD_BYTES and len(self._arrived) < _READ_AHEAD)
+                    or (self.unread_bytes < _READ_AHEAD_BYTES and len(self._arrived) < _READ_AHEAD)
                 )
             )
             if self._closed:
                 return False
             self._arrived.append((message, size))
-            self._bytes += size
+            self.unread_bytes += size
         self._wake()
         return True
 

@@ -285,7 +285,7 @@ class IncarnationWatch:
             raise HistoryCompacted(f"revision {after} is of another life of {keyspace.connection}")
         if self._incarnation.identity.partial:
             raise HistoryCompacted(f"{keyspace.connection} is {self._incarnation.identity.sealed}")
-        self._watch: Final = EtcdWatch(
+        self.watch: Final = EtcdWatch(
             keyspace.connection,
             keyspace.layout,
             Follower(begin, commit_id, self._incarnation.identity, keyspace.note),
@@ -294,10 +294,10 @@ class IncarnationWatch:
     @property
     def restarts(self) -> int:
         """How often it was begun anew, without a reload."""
-        return self._watch.restarts
+        return self.watch.restarts
 
     def next(self, timeout_seconds: float) -> Sequence[CommittedWrites]:
-        changes = self._watch.next(timeout_seconds)
+        changes = self.watch.next(timeout_seconds)
         if not changes:
             return changes
         self._keyspace.note_commit(self._incarnation, changes[-1].revision, changes[-1].commit_id)
@@ -309,4 +309,4 @@ class IncarnationWatch:
         ]
 
     def close(self) -> None:
-        self._watch.close()
+        self.watch.close()

@@ -78,7 +78,8 @@ class EtcdWatch:
         """
         self._members: Final = members
         self._layout: Final = layout
-        self._follower: Final = follower
+        self.follower: Final = follower
+        """How far it is, and what it knows of the store."""
         self._patience: Final = patience
         self._clock: Final = clock
         self._lock: Final = threading.Lock()  # whoever calls next() holds it, while it waits too
@@ -134,6 +135,18 @@ class EtcdWatch:
             reader.join(max(0.0, deadline - self._clock()))
 
     # -- waiting -----------------------------------------------------------------------------
+
+    @property
+    def followed_endpoint(self) -> str:
+        """The member whose stream of changes is open; empty while none is."""
+        link = self._link
+        return "" if link is None or link.stream is None else link.endpoint
+
+    @property
+    def unread_bytes(self) -> int:
+        """What the member has sent, and nobody has taken yet."""
+        link = self._link
+        return 0 if link is None or link.stream is None else link.stream.unread_bytes
 
     def _until(self, enough: Callable[[], bool], seconds: float) -> None:
         """Does what is to be done until it is enough, over, or time."""
@@ -250,7 +263,7 @@ class EtcdWatch:
             timeout=self._patience.answer_seconds,
             metadata=link.metadata,
         )
-        link.question = HeadProbe(call, self._clock(), self._follower.revision, past)
+        link.question = HeadProbe(call, self._clock(), self.follower.revision, past)
         call.add_done_callback(lambda _: self._woken.set())
 
     def _look_at_answer(self, link: MemberConnection, question: HeadProbe) -> None:
@@ -277,7 +290,7 @@ class EtcdWatch:
             and error.code() is grpc.StatusCode.OUT_OF_RANGE
             and "compacted" in reported
         ):
-            self._judge(link, self._follower.examine_past(None))
+            self._judge(link, self.follower.examine_past(None))
         elif error.code() is grpc.StatusCode.DEADLINE_EXCEEDED and (
             link.received_at > question.asked_at
         ):
@@ -288,9 +301,9 @@ class EtcdWatch:
     def _examine(self, link: MemberConnection, question: HeadProbe, head: Head) -> None:
         """Before a stream is opened: whether it is the store that was followed."""
         if question.past:
-            found: ReloadRequired | int | None = self._follower.examine_past(head)
+            found: ReloadRequired | int | None = self.follower.examine_past(head)
         else:
-            found = self._follower.examine(head)
+            found = self.follower.examine(head)
         match found:
             case ReloadRequired():
                 self._judge(link, found)
@@ -304,7 +317,7 @@ class EtcdWatch:
     def _open(self, link: MemberConnection) -> None:
         link.stream = Stream(
             link.channel,
-            watch_request(self._layout, self._follower.begin(), fragment=self._fragment),
+            watch_request(self._layout, self.follower.begin(), fragment=self._fragment),
             link.metadata,
             self._woken.set,
         )
@@ -318,10 +331,10 @@ class EtcdWatch:
     def _compare(self, link: MemberConnection, question: HeadProbe, head: Head) -> None:
         """While a stream is open: whether it has brought everything."""
         link.question = None
-        gone = self._follower.other_incarnation(head, question.since)
+        gone = self.follower.other_incarnation(head, question.since)
         if gone is not None:
             self._judge(link, gone)
-        elif self._follower.has_seen(head):
+        elif self.follower.has_seen(head):
             link.lags_since = None
             self._lag_seconds, self._fragment = self._patience.answer_seconds, False
             self._note_contact(link)
@@ -346,7 +359,7 @@ class EtcdWatch:
             if message is None:
                 break
             response = response_of(self._layout, message)
-            step = self._follower.on_response(response)
+            step = self.follower.on_response(response)
             self._ready.extend(step.changes)
             writes += sum(len(change.writes) for change in step.changes)
             if response.events:

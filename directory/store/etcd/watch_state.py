@@ -138,6 +138,7 @@ class Follower:
         self.ignored = 0
         """Events that came again."""
         self._read_identity: Final = read_identity
+        self._identity_at = 0  # the revision at which it was seen
         self._etcd_cluster = 0
         self._commits: int | None = None  # up to `revision`; unknown until a head was examined
         self._checked = after  # nothing was committed after `revision`, up to here
@@ -182,7 +183,7 @@ class Follower:
                 "restored",
                 alarm=True,
             )
-        return gone or self._note_identity(head.identity)
+        return gone or self._note_identity(head.identity, head.revision)
 
     def _same_commit(self, head: Head) -> ReloadRequired | None:
         commits = head.commit_version if self._commits is None else self._commits
@@ -201,7 +202,7 @@ class Follower:
         self._etcd_cluster = etcd_cluster
         return None
 
-    def _note_identity(self, value: bytes | None) -> ReloadRequired | None:
+    def _note_identity(self, value: bytes | None, revision: int) -> ReloadRequired | None:
         if value is None:
             return ReloadRequired("the cluster's identity was removed", alarm=True)
         try:
@@ -212,7 +213,9 @@ class Follower:
             return ReloadRequired(f"a new life of the store began, {found.incarnation}")
         if found.partial:
             return ReloadRequired(f"the store is {found.sealed}")
-        self.identity = found
+        # An answer that was under way may be older than what the stream has sent meanwhile.
+        if revision >= self._identity_at:
+            self.identity, self._identity_at = found, revision
         return None
 
     def has_seen(self, head: Head) -> bool:
@@ -282,7 +285,7 @@ class Follower:
     ) -> CommittedWrites | Verdict | None:
         identity = events.pop(IDENTITY, None)
         if identity is not None:
-            gone = self._note_identity(identity.value)
+            gone = self._note_identity(identity.value, revision)
             if gone is not None:
                 return gone
         commit = events.pop(COMMIT, None)

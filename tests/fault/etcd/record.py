@@ -115,7 +115,7 @@ class _RecordingWatch:
         changes: Sequence[CommittedWrites] = self._watch.next(timeout_seconds)
         # The etcd watch resumes after what it holds to be given out (EtcdWatch in
         # IncarnationWatch).
-        self._promised = self._watch._watch._follower.start - 1
+        self._promised = self._watch.watch.follower.start - 1
         return changes
 
     def close(self) -> None:

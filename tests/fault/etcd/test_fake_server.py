@@ -22,6 +22,8 @@ pytestmark = pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExce
 QUICK = WatchTimeouts(
     ask_seconds=0.2, answer_seconds=0.6, silence_seconds=1.5, last_retry_seconds=0.2
 )
+CALM = WatchTimeouts(answer_seconds=30.0, silence_seconds=60.0)
+"""For what depends on no timeout: a machine that is busy for a second is not one either."""
 
 
 @pytest.fixture
@@ -36,16 +38,21 @@ def etcd(history: History) -> Iterator[FakeEtcd]:
 
 
 @contextmanager
-def watching(*fakes: FakeEtcd, after: int = 0) -> Iterator[EtcdWatch]:
-    with over(FakeMembers(*(fake.endpoint for fake in fakes)), after, fakes[0]) as watch:
+def watching(
+    *fakes: FakeEtcd, after: int = 0, patience: WatchTimeouts = QUICK
+) -> Iterator[EtcdWatch]:
+    members = FakeMembers(*(fake.endpoint for fake in fakes))
+    with over(members, after, fakes[0], patience) as watch:
         yield watch
 
 
 @contextmanager
-def over(members: FakeMembers, after: int, fake: FakeEtcd) -> Iterator[EtcdWatch]:
+def over(
+    members: FakeMembers, after: int, fake: FakeEtcd, patience: WatchTimeouts = QUICK
+) -> Iterator[EtcdWatch]:
     commit_id = fake.history.head(after).commit_id if after else ""
     follower = Follower(after, commit_id, INCARNATION, read_identity)
-    watch = EtcdWatch(members, LAYOUT, follower, patience=QUICK)
+    watch = EtcdWatch(members, LAYOUT, follower, patience=patience)
     try:
         yield watch
     finally:
@@ -72,7 +79,7 @@ def commit(fake: FakeEtcd, key: bytes = b"k", value: bytes = b"v") -> int:
 
 
 def test_S6_it_follows_and_requires_a_leader(etcd: FakeEtcd) -> None:
-    with watching(etcd) as watch:
+    with watching(etcd, patience=CALM) as watch:
         assert list(watch.next(0)) == []
         for number in range(3):
             last = commit(etcd, b"k%d" % number)
@@ -110,7 +117,7 @@ def test_S10_lost_events_are_noticed_at_the_next_commit_and_asked_for_again(
         yield whole(fake.history, [revisions[0], revisions[2], revisions[3]])
 
     etcd.scripts.append(lossy)
-    with watching(etcd) as watch:
+    with watching(etcd, patience=CALM) as watch:
         assert until(watch, revisions[-1].number) == etcd.history.changes(0)
         assert etcd.watches[1].start_revision == revisions[1].number
         assert watch.restarts == 1
@@ -360,7 +367,7 @@ def test_S3_a_member_that_is_silent_is_left_for_another(history: History) -> Non
             seen += watch.next(0.2)  # nobody is told of it: StoreUnreachable would be raised here
         assert seen == history.changes(0)[1:]
         assert other.watches
-        assert watch.restarts == 1
+        assert watch.restarts >= 1
 
 
 def test_S3_a_stream_that_sends_nothing_while_reads_are_answered(history: History) -> None:
@@ -392,14 +399,15 @@ def test_S4_all_members_silent_is_the_store_away_and_then_back(history: History)
 
 
 def test_S4_no_member_there_is_told_soon_and_costs_little(history: History) -> None:
-    with FakeEtcd(history) as one, FakeEtcd(history) as two, watching(one, two) as watch:
+    with ExitStack() as stack:
+        one, two = stack.enter_context(FakeEtcd(history)), stack.enter_context(FakeEtcd(history))
+        members = FakeMembers(one.endpoint, two.endpoint)
+        watch = stack.enter_context(over(members, 0, one))
         until(watch, commit(one))
         one.stop()
         two.stop()
         eventually(lambda: away(watch))
         before = time.thread_time()
-        members = watch._members
-        assert isinstance(members, FakeMembers)
         dials = len(members.dials)
         begin = time.monotonic()
         while time.monotonic() < begin + 2:
@@ -413,12 +421,13 @@ def test_what_a_member_says_again_and_again_is_logged_once(
     history: History, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "directory.store.etcd.watch")
-    with FakeEtcd(history) as fake, watching(fake) as watch:
+    with ExitStack() as stack:
+        fake = stack.enter_context(FakeEtcd(history))
+        members = FakeMembers(fake.endpoint)
+        watch = stack.enter_context(over(members, 0, fake))
         until(watch, commit(fake))
         fake.stop()
         eventually(lambda: away(watch))
-        members = watch._members
-        assert isinstance(members, FakeMembers)
         dials = len(members.dials)
         eventually(lambda: away(watch) and len(members.dials) > dials + 10)
     output = [one.getMessage() for one in caplog.records]
@@ -484,7 +493,7 @@ def test_a_seal_is_told_and_a_new_life_is_history_gone(etcd: FakeEtcd) -> None:
         etcd.history.commit(identity=identity_value(sealed="moved to x"))
         etcd.report()
         until(watch, etcd.history.now)
-        assert watch._follower.identity.sealed == "moved to x"
+        assert watch.follower.identity.sealed == "moved to x"
         etcd.history.commit(identity=identity_value("life-2"))
         etcd.report()
         with pytest.raises(HistoryCompacted, match="new life"):
@@ -508,9 +517,7 @@ def test_S16_a_follower_that_is_slow_makes_etcd_wait_and_loses_nothing(etcd: Fak
         seen = list(watch.next(5))
         time.sleep(1.5)  # far longer than it would wait for an answer
         assert sent < 300  # 60 MB were not read ahead
-        assert watch._link is not None
-        assert watch._link.stream is not None
-        assert watch._link.stream._bytes < 20_000_000
+        assert 0 < watch.unread_bytes < 20_000_000
         seen += until(watch, etcd.history.now)
         assert seen == etcd.history.changes(0)
         assert watch.restarts == 0
@@ -523,7 +530,7 @@ def names() -> Sequence[str]:
 def test_closing_ends_a_waiting_next_and_leaves_no_thread(etcd: FakeEtcd) -> None:
     for _ in range(10):
         close_while_waiting(etcd)
-        assert names() == []
+        eventually(lambda: not names())
 
 
 def close_while_waiting(etcd: FakeEtcd) -> None:
@@ -531,7 +538,7 @@ def close_while_waiting(etcd: FakeEtcd) -> None:
         answers: list[object] = []
         thread = threading.Thread(target=lambda: answers.append(list(watch.next(60))))
         thread.start()
-        eventually(lambda: watch._link is not None and watch._link.stream is not None)
+        eventually(lambda: watch.followed_endpoint)
         watch.close()
         thread.join(30)
         assert answers == [[]]
@@ -544,7 +551,7 @@ def test_restarts_leave_no_thread_behind(etcd: FakeEtcd) -> None:
             etcd.drop_watches()
             until(watch, commit(etcd))
         eventually(lambda: len(names()) <= 1)
-    assert names() == []
+    eventually(lambda: not names())
 
 
 def test_a_store_that_is_away_at_first_is_followed_when_it_comes(history: History) -> None:

@@ -104,11 +104,9 @@ def member_followed(replica: Replica, cluster: EtcdCluster) -> EtcdMember:
 
 
 def _member_followed(replica: Replica, cluster: EtcdCluster) -> EtcdMember | None:
-    watch: Any = replica._watch
-    link = None if watch is None else watch._watch._link
-    if link is None or link.stream is None:
-        return None
-    return next(one for one in cluster.members if one.endpoint == link.endpoint)
+    watch: Any = replica.watch
+    endpoint = "" if watch is None else watch.watch.followed_endpoint
+    return next((one for one in cluster.members if one.endpoint == endpoint), None)
 
 
 def others(cluster: EtcdCluster, member: EtcdMember) -> list[EtcdMember]:
@@ -331,7 +329,7 @@ def test_S4_away_for_good_costs_little_and_ends_soon(
         eventually(lambda: threading.active_count() <= threads + 3)
         assert replica.trouble
         replica.stop()
-        assert not [one for one in threading.enumerate() if one.name == "etcd-watch"]
+        eventually(lambda: not any(one.name == "etcd-watch" for one in threading.enumerate()))
 
 
 def test_S6_cut_off_from_its_quorum_then_another_endpoint(

@@ -272,6 +272,19 @@ def test_S13_S14_refused_in_words(reason: str, login: bool) -> None:
         assert step.verdict.reason
 
 
+def test_an_answer_from_before_a_seal_does_not_take_it_back() -> None:
+    """It was under way while the stream sent the seal."""
+    history = History()
+    history.commit(Put(b"k", b""))
+    made = follower(history)
+    asked = history.head()
+    sealed = history.commit(identity=identity_value(sealed="moved to x"))
+    assert made.on_response(whole(history, [*history.after(0)])).verdict is None
+    assert sealed.number == history.now
+    assert made.other_incarnation(asked, asked.revision) is None
+    assert made.identity.sealed == "moved to x"
+
+
 def test_a_new_life_of_the_store_is_gone_and_a_seal_is_told() -> None:
     history = History()
     sealed = history.commit(identity=identity_value(sealed="moved to x"))

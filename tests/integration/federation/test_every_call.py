@@ -366,7 +366,7 @@ def test_watch(client: Resolver, federation: Federation, place: str) -> None:
 @pytest.mark.parametrize("place", ["/here", "/la/d", "/la/deep/s", "/ny/e"])
 def test_follow(client: Resolver, federation: Federation, place: str) -> None:
     client.follow(place)
-    following = client._feeds.following
+    following = client.following
     assert following is not None
     owner = client.owner_of(place)
     eventually(lambda: following.is_following(owner.cluster_id))

@@ -78,7 +78,7 @@ def test_a_child_whose_endpoint_moves_is_found_again(federation: Federation) -> 
     ny.process.stop()
     port = free_port()
     ny.settings["listen"] = ny.address = f"127.0.0.1:{port}"
-    ny._channel = None
+    ny.close()
     ny.start()
     new = [ny.address]
     root = federation["/"]

@@ -64,7 +64,7 @@ def resolved(
 
 def seen_as(client: Resolver) -> str:
     """Returns whom the server takes a client for."""
-    answer = client._transport.call(
+    answer = client.transport.call(
         client.servers[0], method("AdminService.GetStatus"), admin_pb2.GetStatusRequest(), 10
     )
     return str(answer.principal)

@@ -103,7 +103,7 @@ def test_a_client_whose_certificate_is_replaced_goes_on_as_somebody_else(
 
             status = method("AdminService.GetStatus")
             request = admin_pb2.GetStatusRequest()
-            return str(client._transport.call(root.address, status, request, 10).principal)
+            return str(client.transport.call(root.address, status, request, 10).principal)
 
         assert made_by("x") == "User:before"
         mine.take(authority.issue("after"))

@@ -90,7 +90,7 @@ def test_killed_at_any_step_of_arming_it_is_done_not_at_all_or_by_the_next(
                 assert arm(here, "d") == ArmingResult(2)
             else:
                 again = here.reconciler.arming_service.arm(
-                    WHERE, "configs", plan, timeout_seconds=5
+                    WHERE, "configs", plan, timeout_seconds=60
                 )
                 assert not again.left
             assert configs(kafka, "d.a", "d.b") == after
@@ -139,7 +139,7 @@ def test_a_server_killed_between_its_word_and_kafka_finishes_when_it_is_back(
     assert made < len(names)
     server.start()
     wanted = {name: {"retention.ms": MONTH} for name in names}
-    eventually(lambda: configs(kafka, *names) == wanted, 40)
+    eventually(lambda: configs(kafka, *names) == wanted)
     # Of those that were made before, the one that comes after knows that they are.
     reported = eventually(
         lambda: re.search(r"armed \S+ for configs: (\d) calls? made", run(arguments).err)

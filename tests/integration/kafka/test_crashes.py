@@ -19,6 +19,7 @@ from directory.kafka.admin_client import ConfluentAdmin
 from directory.kafka.admin_contract import TopicToCreate
 from directory.namespace.command import TopicObservation
 from tests.support.crash_points import ASKED, WRITTEN, Crash, Mortal, Passages
+from tests.support.lost_locks import forget_lock, lose_lock
 from tests.support.reconciler import (
     MOUNT,
     World,
@@ -260,10 +261,10 @@ def test_S19_a_reconciler_that_lost_its_role_commits_nothing_more(
     one, other = two
     one.sweep()
     one.create("a")
-    old = one.reconciler._term
+    old = one.reconciler.term
     assert old is not None
     # The lock goes without the process knowing, as after a long pause; another one is elected.
-    os.close(old.leadership._descriptor)  # type: ignore[attr-defined]
+    lose_lock(old.leadership)
     other.sweep()
     assert other.reconciler.status().leader
     assert old.leadership.held(), "it believes that it leads"
@@ -278,4 +279,4 @@ def test_S19_a_reconciler_that_lost_its_role_commits_nothing_more(
     other.settle()
     assert other.states() == {"a": "ACTIVE"}
     assert other.topics()["a"].provision_message == ""
-    old.leadership._descriptor = -1  # type: ignore[attr-defined]
+    forget_lock(old.leadership)

@@ -103,6 +103,6 @@ def test_it_backs_off_while_kafka_is_away_and_a_wish_does_not_hurry_it(tmp_path:
         assert delays[-1] >= 5
         here.create("wished")
         here.now -= 3  # not yet time
-        before = here.reconciler._health
+        before = here.reconciler.health
         assert 0 < here.reconciler.run_once() <= 10
-        assert here.reconciler._health is before, "Kafka was not asked"
+        assert here.reconciler.health is before, "Kafka was not asked"

@@ -206,14 +206,14 @@ def test_the_running_reconciler_makes_a_new_topic_without_waiting_for_its_sweep(
 ) -> None:
     here.reconciler.start()
     eventually(lambda: here.reconciler.status().reachable)
-    swept = here.reconciler._health.swept_at
+    swept = here.reconciler.health.swept_at
     here.create("quick")
     eventually(lambda: here.states() == {"quick": "ACTIVE"})
-    assert here.reconciler._health.swept_at == swept
+    assert here.reconciler.health.swept_at == swept
     here.remove("quick")
     eventually(lambda: not in_kafka(kafka))
     eventually(here.nothing_left_to_reap)
-    assert here.reconciler._health.swept_at == swept
+    assert here.reconciler.health.swept_at == swept
 
 
 def test_what_kafka_refuses_is_failed_in_its_words_and_stays_so(
@@ -483,7 +483,7 @@ def test_a_kafka_that_was_exchanged_between_two_sweeps_gets_no_topic(
     ):
         here.sweep()
         address[0] = other.bootstrap
-        here.reconciler._term.close_admin()  # type: ignore[union-attr]
+        here.reconciler.term.close_admin()  # type: ignore[union-attr]
         here.create("wished")
         here.reconciler.run_once()
         here.reconciler.run_once()

@@ -44,6 +44,7 @@ from tests.support.large_trees import (
     forest,
     server,
 )
+from tests.support.lost_locks import forget_lock, lose_lock
 from tests.support.reconciler import eventually
 
 ROOT = FilePath(__file__).resolve().parents[3]
@@ -347,19 +348,19 @@ def test_S19_a_reaper_that_lost_its_role_writes_nothing_more(tmp_path: FilePath)
         remove(one)
         eventually(lambda: not other.nothing_waits())
         one.turn()
-        old = one.reaper._leadership
+        old = one.reaper.leadership
         assert old is not None
         # The lock goes without the process knowing, as after a long pause; another is elected.
-        os.close(old._descriptor)  # type: ignore[attr-defined]
+        lose_lock(old)
         other.turn()
         assert old.held(), "it believes that it leads"
         eventually(lambda: one.replica.snapshot.revision >= other.replica.snapshot.revision)
-        old._descriptor = -1  # type: ignore[attr-defined]
+        forget_lock(old)
         left = other.replica.snapshot.counts(DELETED_ID).topics
         with pytest.raises(LostRace):
             one.reaper._lock(old.guard)
         assert one.reaper.step() > 0.1
-        assert one.reaper._leadership is None, "it knows by now"
+        assert one.reaper.leadership is None, "it knows by now"
         assert other.replica.snapshot.counts(DELETED_ID).topics == left
         other.reap()
         check_no_orphans(other.store)

@@ -141,12 +141,9 @@ def test_a_server_never_shows_half_of_a_restore(
         kdir("backup", "--at", server.address, code=5)
 
         late = Server(kdir.folder / "late", "/la", {**server.settings, "listen": "127.0.0.1:0"})
-        federation._stack.callback(late.process.kill)
+        federation.end_with(late)
         late.start()
-        port = late._serving()
-        assert port is not None
-        late.address = port["at"]
-        federation._stack.callback(late.close)
+        late.address = late.listens_at
         assert late.outcome("/la/a") == "NOT_READY"
     # Saying it finishes it, also with other backups of the cluster.
     kdir("restore", "--from", "one.kdir", "--store", address)

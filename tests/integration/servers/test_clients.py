@@ -16,6 +16,7 @@ import pytest
 
 from resolver import Resolver
 from resolver.cli.disk_hints import FailedServers
+from resolver.endpoints import ServerHealth
 from tests.support.federation import Server, eventually
 
 Start = Callable[..., Server]
@@ -31,6 +32,11 @@ def two(start: Start) -> tuple[Server, Server]:
 
 def at(servers: tuple[Server, ...]) -> str:
     return ",".join(server.address for server in servers)
+
+
+def beginning_at(server: Server) -> ServerHealth:
+    """Returns the health by which this one is asked first, as long as it answers."""
+    return ServerHealth(shuffle=lambda names: names.sort(key=lambda name: name != server.address))
 
 
 def answered_by(servers: tuple[Server, ...], clients: int) -> Counter[str]:
@@ -63,8 +69,8 @@ def test_a_client_goes_on_at_another_server_when_its_own_is_killed(
 def test_a_server_that_hangs_does_not_eat_the_deadline(two: tuple[Server, Server]) -> None:
     """SIGSTOP: its port is open, and nothing ever answers."""
     hanging, well = two
-    with Resolver(at(two), timeout_seconds=20, max_stale_seconds=0) as client:
-        client._health._shuffle = lambda names: names.sort(key=lambda name: name != hanging.address)
+    health = beginning_at(hanging)
+    with Resolver(at(two), timeout_seconds=20, max_stale_seconds=0, health=health) as client:
         client.resolve("/la/x")  # over a connection that stands
         hanging.pause()
         client.forget()
@@ -78,8 +84,7 @@ def test_a_server_that_hangs_does_not_eat_the_deadline(two: tuple[Server, Server
             (step,) = client.trace("/la/x").steps
             assert step.ask.endpoint == well.address
         # Many paths at once, too; and a first connection to it.
-        with Resolver(at(two), timeout_seconds=20) as fresh:
-            fresh._health._shuffle = client._health._shuffle
+        with Resolver(at(two), timeout_seconds=20, health=beginning_at(hanging)) as fresh:
             found = fresh.resolve_many([f"/la/{n}" for n in range(50)] + ["/la/x"])
             assert [one.kind for one in found if hasattr(one, "kind")] == ["directory"]
             assert "ABSENT" in {getattr(one, "reason", "") for one in found}
@@ -174,8 +179,7 @@ def test_a_watch_goes_on_at_another_server_after_the_last_revision(
     one, other = two
     seen: list[str] = []
     by: list[str] = []
-    with Resolver(at(two), timeout_seconds=20) as client:
-        client._health._shuffle = lambda names: names.sort(key=lambda name: name != one.address)
+    with Resolver(at(two), timeout_seconds=20, health=beginning_at(one)) as client:
         watching = client.watch("/la", checkpoint_seconds=1)
 
         def follow() -> None:

@@ -39,8 +39,8 @@ def test_S4_stale_within_the_limit_is_serving_and_beyond_it_is_not(
     store = f"sqlite:///{tmp_path / 's.sqlite'}"
     writer = One(store, cleanup)
     # So old that a slow machine cannot be late to see it stale and serving.
-    one = One(store, cleanup, max_stale_seconds=4.0)
-    one.cluster.replica._stale_after_seconds = 0.3  # type: ignore[misc]
+    one = One(store, cleanup, max_stale_seconds=6.0)
+    one.cluster.replica.stale_after_seconds = 0.3
     eventually(lambda: one.health == "SERVING")
     one.lag()
     writer.mkdir("/la/seen")

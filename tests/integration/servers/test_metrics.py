@@ -114,14 +114,19 @@ def test_a_server_tells_what_it_is_and_counts_what_it_does(start: Start) -> None
         assert server.outcome("/la/a") == "resolution"
     for _ in range(4):
         assert server.outcome("not a path") == "INVALID_PATH"
-    after = Scrape(server)
 
-    def grown(**labels: str) -> float:
-        name = "kdir_rpc_duration_seconds_count"
-        return after.sum(name, **labels) - before.sum(name, **labels)
+    def counted() -> Scrape | None:
+        """One in which all calls are: one is counted a moment after it was answered."""
+        now = Scrape(server)
+        count = "kdir_rpc_duration_seconds_count"
+        grown = {
+            code: now.sum(count, **resolve, code=code) - before.sum(count, **resolve, code=code)
+            for code in ("OK", "INVALID_ARGUMENT")
+        }
+        return now if grown == {"OK": 25, "INVALID_ARGUMENT": 4} else None
 
-    assert grown(**resolve, code="OK") == 25
-    assert grown(**resolve, code="INVALID_ARGUMENT") == 4
+    after = eventually(counted)
+    assert after is not None
     assert after.sum("kdir_rpc_duration_seconds_sum", **resolve) > 0
     (info,) = [one.labels for one in after.samples if one.name == "kdir_server_info"]
     assert info["cluster"] == "la"

@@ -130,7 +130,7 @@ COMMANDS: st.SearchStrategy[Command] = st.one_of(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(COMMANDS, min_size=5, max_size=40))
 def test_P6_the_tree_of_grants_is_that_of_the_rows_after_any_commands(
     commands: list[Command],
@@ -199,7 +199,7 @@ ROWS = st.one_of(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.lists(st.lists(ROWS, min_size=1, max_size=5), max_size=12))
 def test_whatever_a_commit_holds_the_next_tree_is_that_of_a_load(
     commits: list[list[Write]],

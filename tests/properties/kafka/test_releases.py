@@ -8,7 +8,7 @@ import random
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from kdir.v1 import federation_pb2
 
@@ -346,7 +346,6 @@ def played(chance: random.Random, steps: int) -> History:
     return history
 
 
-@settings(deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 40))
 def test_nothing_is_pushed_that_may_delete_what_no_plan_of_now_names(seed: int, steps: int) -> None:
     played(random.Random(seed), steps)

@@ -44,7 +44,7 @@ class Model:
         return min({**self.registered, asked: self.living[asked]}.values())
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.lists(STEPS, max_size=14))
 def test_no_server_that_lives_is_behind_the_finalised_level(
     steps: list[tuple[str, str, int]],

@@ -118,7 +118,7 @@ ENTRIES: st.SearchStrategy[Entry] = st.one_of(
 
 
 @given(ENTRIES)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_there_and_back(entry: Entry) -> None:
     record = CODEC.encode(entry)
     decoded = CODEC.decode(record)
@@ -129,7 +129,7 @@ def test_there_and_back(entry: Entry) -> None:
 
 
 @given(ENTRIES, st.sampled_from(["/", "/la/a"]))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_both_ways_to_an_answer_agree(entry: Entry, path: str) -> None:
     answer = entry_to_proto(entry, path)
     assert answer == record_to_proto(CODEC.encode(entry), path)
@@ -139,7 +139,7 @@ def test_both_ways_to_an_answer_agree(entry: Entry, path: str) -> None:
 
 
 @given(ENTRIES, st.sampled_from(["/", "/la/a"]))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_an_answer_sent_back_wishes_for_the_same(entry: Entry, path: str) -> None:
     desired_config = entry_from_proto(entry_to_proto(entry, path))
     expected = replace(entry, entry_id=0, change_count=1, changed_at_ms=0, changed_by="")
@@ -148,13 +148,12 @@ def test_an_answer_sent_back_wishes_for_the_same(entry: Entry, path: str) -> Non
 
 
 @given(POLICIES)
-@settings(deadline=None)
 def test_policies_there_and_back(policies: Policies) -> None:
     assert policies_from_proto(policies_to_proto(policies)) == bare(policies)
 
 
 @given(st.lists(ENTRIES, max_size=5), st.lists(st.binary(max_size=30), max_size=2), st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_physical_names_agree_with_decoding(
     entries: Sequence[Entry], garbage: Sequence[bytes], data: st.DataObject
 ) -> None:
@@ -207,7 +206,7 @@ def newer_fields(record: bytes) -> list[str]:
 
 
 @given(newer_records())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_a_newer_record_is_written_back_as_it_was(record: bytes) -> None:
     entry = CODEC.decode(record)
     assert entry.unknown == record
@@ -215,7 +214,7 @@ def test_a_newer_record_is_written_back_as_it_was(record: bytes) -> None:
 
 
 @given(newer_records(), st.sampled_from(["", "someone"]), POLICIES)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_a_change_keeps_what_a_newer_version_stored(
     record: bytes, changed_by: str, policies: Policies
 ) -> None:
@@ -232,7 +231,7 @@ def test_a_change_keeps_what_a_newer_version_stored(
 
 
 @given(ENTRIES, st.sampled_from(["path", "etag"]))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_a_record_written_otherwise_is_kept_too(entry: Entry, field: str) -> None:
     message = entry_pb2.Entry.FromString(CODEC.encode(entry))
     setattr(message, field, "/what/no/record/holds")

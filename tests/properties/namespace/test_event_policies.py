@@ -67,7 +67,7 @@ def holding(snapshot: Snapshot, change: EntryChange, above: list[PolicyLevel]) -
 
 
 @given(st.lists(POLICIES, max_size=2), st.lists(COMMANDS, max_size=10))
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 def test_each_change_carries_what_holds(given_above: list[Policies], steps: list[Command]) -> None:
     above = [PolicyLevel("/" + "x" * number, one) for number, one in enumerate(given_above)]
     cluster = Cluster("/m", above=above)

@@ -71,7 +71,7 @@ def expected(
 
 
 @given(PLANTS, st.integers(0, 50), GLOBS, KINDS, st.booleans(), st.booleans(), st.integers(1, 5))
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=600)
 def test_pages_together_are_the_whole(
     plants: list[tuple[int, str, Kind]],
     which: int,
@@ -111,7 +111,7 @@ def test_pages_together_are_the_whole(
 
 
 @given(PLANTS, st.data(), st.integers(1, 5), st.booleans())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_a_listing_goes_on_when_its_place_is_gone(
     plants: list[tuple[int, str, Kind]], data: st.DataObject, limit: int, deep: bool
 ) -> None:

@@ -196,7 +196,7 @@ def tried(cluster: Cluster, command: Command) -> Plan | type[KdirError]:
 
 
 @given(st.lists(COMMANDS, max_size=12), st.sampled_from([0, 1, 3]))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_plans_do_what_commands_mean(commands: list[Command], reap: int) -> None:
     cluster, oracle, watcher = Cluster(MOUNT), Oracle((MOUNT[1:],)), Watcher()
     for command in commands:
@@ -264,7 +264,7 @@ RACING: st.SearchStrategy[Command] = st.one_of(
     MoveEntry(path=Path(("m", "b")), new_path=Path(("m", "a", "b", "b"))),
 )
 @given(st.lists(commands(NEAR), max_size=6), RACING, RACING)
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=600)
 def test_two_plans_that_both_commit_are_as_one_after_the_other(
     before: list[Command], first: Command, second: Command
 ) -> None:
@@ -318,7 +318,7 @@ def full_tree(cluster: Cluster) -> dict[str, object]:
 
 
 @given(st.permutations(range(6)), st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_mounts_in_every_order_are_prefix_free(order: list[int], data: st.DataObject) -> None:
     paths = data.draw(st.lists(INSIDE, min_size=6, max_size=6))
     cluster = Cluster(MOUNT)
@@ -346,7 +346,7 @@ def test_mounts_in_every_order_are_prefix_free(order: list[int], data: st.DataOb
     st.booleans(),
     st.integers(1, 4),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_removing_everything_leaves_nothing_but_what_kafka_keeps(
     topics: list[tuple[tuple[str, ...], Provision]],
     in_kafka: bool,

@@ -58,7 +58,7 @@ def test_explained_values_are_the_effective_ones(levels: list[Policies]) -> None
     st.dictionaries(st.sampled_from(["/la/t", "/la/a/t", "/la/a/b/t", "/la/c/t"]), POLICIES),
     st.sampled_from(["owner", "max_topics", "topic_config[retention.ms]"]),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_topics_that_inherit_are_counted(
     directories: dict[str, Policies], topics: dict[str, Policies], field: str
 ) -> None:

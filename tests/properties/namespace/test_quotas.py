@@ -158,7 +158,7 @@ def check_sums(snapshot: Snapshot) -> None:
 
 
 @given(ABOVE, st.lists(COMMANDS, max_size=14), st.lists(st.integers(0, 3), max_size=14), COUNTS)
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @example(
     above=[],
     steps=[
@@ -243,7 +243,7 @@ def _sets_quota(command: Command) -> bool:
 
 
 @given(st.lists(st.tuples(INSIDE, st.sampled_from("pqrs"), COUNTS), max_size=6), LIMITS, LIMITS)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_a_batch_of_moves_keeps_to_quotas_together(
     there: list[tuple[Path, str, int]], topics: int | None, partitions: int | None
 ) -> None:

@@ -251,7 +251,7 @@ COLLIDING = AdoptTopics(topics=((("b",), observed("p_q")),))
     [Think(0, REMOVE, in_kafka=False), Write(0), Overtake(COLLIDING, None, in_kafka=False)],
 )
 @given(st.lists(STEPS, min_size=4, max_size=40))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 def test_P13_nothing_is_left_over_whatever_comes_between(steps: list[Step]) -> None:
     world = World()
     for step in steps:
@@ -277,7 +277,7 @@ def test_P13_nothing_is_left_over_whatever_comes_between(steps: list[Step]) -> N
     st.lists(st.tuples(PATHS, PATHS), min_size=1, max_size=4),
     st.lists(COMMANDS, max_size=2),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_moving_topics_in_bulk_is_as_moving_them_one_by_one(
     topics: list[tuple[Path, str]], moves: list[tuple[Path, Path]], late: list[Command]
 ) -> None:
@@ -331,7 +331,7 @@ def names_of(cluster: Cluster) -> dict[str, str]:
 
 
 @given(st.lists(st.sampled_from(list(Provision)[:5]), min_size=1, max_size=5), st.booleans())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_a_crash_between_any_two_steps_changes_nothing(
     provisions: list[Provision], in_kafka: bool
 ) -> None:

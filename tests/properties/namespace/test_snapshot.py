@@ -200,7 +200,7 @@ class Machine(RuleBasedStateMachine):
 
     def check_same(self) -> None:
         loaded = self.model.load()
-        mine, theirs = self.snapshot._tree, loaded._tree
+        mine, theirs = self.snapshot.tree, loaded.tree
         assert dict(mine.nodes) == dict(theirs.nodes)
         assert dict(mine.loose) == dict(theirs.loose)
         assert dict(mine.counts) == dict(theirs.counts)
@@ -273,8 +273,8 @@ class Machine(RuleBasedStateMachine):
     def old_versions_stay(self) -> None:
         snapshot, rows = self.versions.pop(0)
         loaded = Model(rows).load()
-        assert dict(snapshot._tree.nodes) == dict(loaded._tree.nodes)
-        assert dict(snapshot._tree.counts) == dict(loaded._tree.counts)
+        assert dict(snapshot.tree.nodes) == dict(loaded.tree.nodes)
+        assert dict(snapshot.tree.counts) == dict(loaded.tree.counts)
 
 
 def check_lookup(model: Model, path: Segments, prefer: Kind | None, found: Found) -> None:
@@ -306,4 +306,4 @@ def check_lookup(model: Model, path: Segments, prefer: Kind | None, found: Found
 
 
 TestSnapshot = Machine.TestCase
-TestSnapshot.settings = settings(max_examples=30, stateful_step_count=25, deadline=None)
+TestSnapshot.settings = settings(max_examples=30, stateful_step_count=25)

@@ -28,27 +28,27 @@ def check_shape(tree: SortedMap[str, int]) -> None:
         assert list(keys) == sorted(set(keys))
         assert all(low is None or low <= key for key in keys)
         assert all(high is None or key < high for key in keys)
-        assert len(below) <= sorted_map._MOST
+        assert len(below) <= sorted_map.MOST
         if height == 0:
             assert len(keys) == len(below)
             assert tags == [bytes(hash(key) & 0xFF for key in keys)]
-            assert is_root or len(below) >= sorted_map._LEAST
+            assert is_root or len(below) >= sorted_map.LEAST
             return len(keys)
         assert len(keys) == len(below) - 1
-        assert len(below) >= (2 if is_root else sorted_map._LEAST)
+        assert len(below) >= (2 if is_root else sorted_map.LEAST)
         bounds = [low, *keys, high]
         return sum(
             visit(child, height - 1, bounds[place], bounds[place + 1], is_root=False)
             for place, child in enumerate(below)
         )
 
-    assert visit(tree._root, tree._height, None, None, is_root=True) == len(tree)
+    assert visit(tree._root, tree.height, None, None, is_root=True) == len(tree)
 
 
 def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
     # Small nodes, so that small examples are deep trees.
-    monkeypatch.setattr(sorted_map, "_MOST", 8)
-    monkeypatch.setattr(sorted_map, "_LEAST", 2)
+    monkeypatch.setattr(sorted_map, "MOST", 8)
+    monkeypatch.setattr(sorted_map, "LEAST", 2)
     monkeypatch.setattr(sorted_map, "_BULK", 6)
 
 
@@ -113,11 +113,10 @@ class Machine(RuleBasedStateMachine):
 
 
 TestSortedMap = Machine.TestCase
-TestSortedMap.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestSortedMap.settings = settings(max_examples=60, stateful_step_count=40)
 
 
 @given(st.dictionaries(KEYS, st.integers(), max_size=400))
-@settings(deadline=None)
 def test_bulk_build_is_one_by_one(items: dict[str, int]) -> None:
     one_by_one: SortedMap[str, int] = SortedMap()
     for key, value in items.items():
@@ -141,7 +140,7 @@ def test_real_sizes_from_full_to_empty(size: int) -> None:
         if done % 997 == 0:
             check_shape(tree)
     assert not list(tree.items())
-    assert tree._height == 0
+    assert tree.height == 0
 
 
 def test_a_change_shares_the_siblings() -> None:

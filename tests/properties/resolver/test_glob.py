@@ -68,13 +68,13 @@ PATTERNS = st.lists(st.one_of(SEGMENTS, st.just("**")), min_size=1, max_size=5)
 
 
 @given(SEGMENTS, NAMES)
-@settings(max_examples=800, deadline=None)
+@settings(max_examples=800)
 def test_a_segment_matches_as_the_oracle_says(pattern: str, name: str) -> None:
     assert Glob.parse(pattern).matches_segment(name) == naive_segment(pattern, name)
 
 
 @given(PATTERNS, st.lists(NAMES, max_size=5))
-@settings(max_examples=800, deadline=None)
+@settings(max_examples=800)
 def test_a_path_matches_as_the_oracle_says(pattern: list[str], segments: list[str]) -> None:
     glob = Glob.parse("/".join(pattern))
     assert glob.matches(segments) == naive(pattern, segments)
@@ -82,7 +82,7 @@ def test_a_path_matches_as_the_oracle_says(pattern: list[str], segments: list[st
 
 
 @given(PATTERNS, st.lists(NAMES, min_size=1, max_size=4))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 def test_whatever_matches_begins_with_the_prefix(pattern: list[str], segments: list[str]) -> None:
     glob = Glob.parse("/".join(pattern))
     if glob.matches(segments):

@@ -153,7 +153,7 @@ def listed(resolver: Resolver, path: str) -> tuple[str, Listing | None, list[Lis
     return EXISTS, listing, entries
 
 
-@settings(max_examples=700, deadline=None)
+@settings(max_examples=700)
 @given(tree=trees, path=asked)
 @example(  # the first target leads through a union without that name
     tree=Tree(

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from kdir.v1 import entry_pb2, error_pb2, resolve_pb2
 
 from resolver import Resolver, TopicLocation, errors, reply_decoding
+from resolver.endpoints import ServerHealth
 from resolver.errors import KdirError
 from resolver.path import Path
 from resolver.resolution.state_machine import MAX_CALLS, ResolutionOptions, ResolutionStateMachine
@@ -124,7 +125,7 @@ def decoded(output: resolve_pb2.ResolveResponse | KdirError) -> Reply | KdirErro
         return error
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=600)
 @given(
     path=paths,
     script=st.lists(replies, min_size=1, max_size=8),
@@ -205,7 +206,7 @@ class Liars(MemoryTransport):
         return method.response.FromString(output.SerializeToString())
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     asked=st.lists(paths, min_size=1, max_size=6),
     script=st.lists(replies, min_size=1, max_size=8),
@@ -216,9 +217,12 @@ def test_R22_the_client_keeps_its_limits_whoever_lies(
 ) -> None:
     transport = Liars(script, seed)
     with Resolver(
-        SERVERS[:2], transport=transport, timeout_seconds=DEADLINE, clock=lambda: transport.now
+        SERVERS[:2],
+        transport=transport,
+        timeout_seconds=DEADLINE,
+        clock=lambda: transport.now,
+        health=ServerHealth(lambda: transport.now, shuffle=lambda _: None),
     ) as client:
-        client._health._shuffle = lambda _: None
         for path in asked:
             before, began = len(transport.calls), transport.now
             with contextlib.suppress(KdirError):
@@ -237,7 +241,7 @@ def test_R22_the_client_keeps_its_limits_whoever_lies(
         assert isinstance(client.trace(asked[0]).elapsed_seconds, float)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(noise=st.binary(max_size=300))
 @example(noise=b"\x12\x02\x0a\x00")
 def test_R22_the_decoder_takes_any_bytes(noise: bytes) -> None:
@@ -260,7 +264,7 @@ def test_R22_the_decoder_takes_any_bytes(noise: bytes) -> None:
 trees = st.lists(paths.filter(lambda path: path != "/"), max_size=5, unique=True)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(mounts=trees, topics=st.lists(paths, max_size=6, unique=True), asked=paths)
 def test_honest_servers_give_the_same_answer_from_every_start(
     mounts: list[str], topics: list[str], asked: str

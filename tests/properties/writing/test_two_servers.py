@@ -155,7 +155,7 @@ class Servers:
         return answer_of(written.plan)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(STEPS)
 def test_each_answer_is_that_of_one_server_that_sees_everything(steps: list[Step]) -> None:
     with tempfile.TemporaryDirectory() as folder, ExitStack() as cleanup:

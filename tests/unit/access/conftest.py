@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,14 @@ from directory.api.resolve_service import ResolveService
 from directory.api.rpc.call_context import Call
 from directory.api.scan_service import ScanService
 from directory.api.watch_service import WatchService
+from directory.kafka import assembly
+from directory.kafka.assembly import settings_of
+from directory.kafka.reconciler_settings import KafkaSettings
 from directory.namespace.entry import Kind, Provision, Topic
 from directory.namespace.keys import entry_key
 from directory.server.cluster import Cluster
 from directory.server.config import parse_config
+from directory.server.config_kafka import KafkaConfig
 from directory.store.base import Put, Write
 from directory.wire.entry_codec import ProtoCodec
 from resolver.errors import KdirError
@@ -150,7 +155,13 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def house(store: str) -> Iterator[Callable[..., House]]:
+def house(store: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., House]]:
+    """Makes clusters. A Kafka that their config names is not there: nobody waits for it long."""
+
+    def hasty(config: KafkaConfig) -> KafkaSettings:
+        return replace(settings_of(config), timeout_seconds=0.1)
+
+    monkeypatch.setattr(assembly, "settings_of", hasty)
     with ExitStack() as cleanup:
 
         def make(access: str = "enforce", **settings: Any) -> House:

@@ -181,8 +181,8 @@ def test_one_callers_forged_tokens_wait_in_its_own_places_only(house: Make, time
     threads = [threading.Thread(target=attack) for _ in range(4 * times)]
     for thread in threads:
         thread.start()
-    places = la.router._places
-    eventually(lambda: places._sum == 4)
+    places = la.router.places
+    eventually(lambda: places.taken_count == 4)
     eventually(lambda: len(refused) >= 4 * (times - 1))
     assert set(refused) <= {"NOT_READY"}
     # Bob's token is of a revision that comes while he waits.
@@ -197,11 +197,11 @@ def test_one_callers_forged_tokens_wait_in_its_own_places_only(house: Make, time
         )
     )
     reader.start()
-    eventually(lambda: places._sum == 5)
+    eventually(lambda: places.taken_count == 5)
     la.mkdir("/la/new")
     reader.join(30)
     assert answers, "he was given a place"
     for thread in threads:
         thread.join(30)
-    assert not places._taken, "and all are given back"
+    assert not places.keys, "and all are given back"
     assert refused.count("TOKEN_FROM_FUTURE") == 4

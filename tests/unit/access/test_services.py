@@ -585,7 +585,7 @@ def test_what_is_inherited_is_guarded_like_the_clusters_own(child: House) -> Non
     inherit(child, {"bob": "create,describe"})
     writer = child.cluster.writer
     plans: list[int] = []
-    above = writer._above
+    above = writer.above
 
     def meanwhile(snapshot: object) -> object:
         if not plans:
@@ -593,7 +593,7 @@ def test_what_is_inherited_is_guarded_like_the_clusters_own(child: House) -> Non
             inherit(child, {"bob": "-create,describe"})
         return above(snapshot)  # type: ignore[arg-type]
 
-    writer._above = meanwhile  # type: ignore[assignment, misc]
+    writer.above = meanwhile  # type: ignore[assignment]
     entry = entry_pb2.Entry(directory=entry_pb2.Directory())
     create = directory_pb2.CreateEntryRequest(path="/la/a/b", entry=entry)
     assert isinstance(child.refusal("bob", "CreateEntry", create), PermissionDenied)
@@ -649,7 +649,7 @@ def test_N1_a_change_that_was_authorised_on_older_grants_is_asked_again(
     la.grant("bob", "create", "/la/open")
     writer = other.cluster.writer
     raced: list[int] = []
-    above = writer._above
+    above = writer.above
 
     def meanwhile(snapshot: object) -> object:
         if not raced:
@@ -657,7 +657,7 @@ def test_N1_a_change_that_was_authorised_on_older_grants_is_asked_again(
             la.grant("bob", "-create", "/la")
         return above(snapshot)  # type: ignore[arg-type]
 
-    writer._above = meanwhile  # type: ignore[assignment, misc]
+    writer.above = meanwhile  # type: ignore[assignment]
     entry = entry_pb2.Entry(directory=entry_pb2.Directory())
     create = directory_pb2.CreateEntryRequest(path="/la/open/new", entry=entry)
     eventually(lambda: other.outcome("bob", "/la/open") == "resolution")

@@ -58,8 +58,8 @@ def test_a_caller_gets_its_share_and_all_together_no_more_than_there_are() -> No
     assert slots.take("a")
     for who, count in (("a", 4), ("b", 4), ("c", 2)):
         slots.give_back(who, count)
-    assert not slots._taken
-    assert slots._sum == 0
+    assert not slots.keys
+    assert slots.taken_count == 0
 
 
 def test_a_slot_is_given_back_whatever_happens() -> None:

@@ -46,7 +46,7 @@ def hostile_transport(text: str) -> tuple[MemoryTransport, str]:
     directory = MemoryDirectory()
     endpoint = directory.cluster("/la", "la", bootstrap_servers="broker:9092")
     directory.topic(TOPIC, "clicks", partitions=3)
-    honest = directory.transport._handlers[endpoint]
+    honest = directory.transport.handler(endpoint)
 
     def answer(name: str, request: Any) -> Any:
         rpc = method(name)

@@ -61,8 +61,7 @@ def ran(arguments: list[str], text: str, *, terminal: bool = False) -> Ran:
 @pytest.mark.parametrize("arguments", READS, ids=" ".join)
 @settings(
     max_examples=15,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(text=texts())
 @example(text=_NASTY)
@@ -85,8 +84,7 @@ def test_it_reaches_no_terminal(arguments: list[str], text: str) -> None:
 @pytest.mark.parametrize("arguments", READS, ids=" ".join)
 @settings(
     max_examples=5,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(text=texts())
 @example(text=_NASTY)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 from google.protobuf import json_format, timestamp_pb2
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from kdir.v1 import entry_pb2, policies_pb2, watch_pb2
 
@@ -136,7 +136,6 @@ _VALUES = st.recursive(
 )
 
 
-@settings(deadline=None)  # the machine may be busy with something else
 @given(st.dictionaries(st.text(), _VALUES))
 def test_yaml_says_what_json_says(value: dict[str, Any]) -> None:
     assert yaml.safe_load(yaml_document(value)) == value

@@ -168,7 +168,7 @@ def test_ls_takes_no_listing_from_a_server_that_does_not_own_it(kdir: Kdir) -> N
     liar = directory_pb2.ListEntriesResponse(entries=[entry_pb2.Entry(path="/la/tracking/lie")])
     liar.authority.cluster.mount = "/la/track"
     calls: list[object] = []
-    root = kdir.tree._owner(_path("/"))
+    root = kdir.tree.at("/")
     handler = answering({"DirectoryService.ListEntries": liar}, root.answer, calls)
     kdir.tree.transport.serve("127.0.0.1:20000", handler)
     assert kdir("ls /la/tracking").lines == ["orders", "orders/", "search/"]
@@ -359,7 +359,7 @@ def test_mounts_shows_those_that_wait_too(kdir: Kdir) -> None:
             )
         ],
     )  # fmt: skip
-    root = kdir.tree._owner(_path("/"))
+    root = kdir.tree.at("/")
     handler = answering({"FederationService.ListMounts": answer}, root.answer, [])
     kdir.tree.transport.serve("127.0.0.1:20000", handler)
     ran = kdir("mounts -o table")

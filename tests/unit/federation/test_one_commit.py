@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import queue
-import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import grpc
 import pytest
-from kdir.v1 import federation_pb2, federation_pb2_grpc
+from kdir.v1 import federation_pb2
 
-from deploy.local.ports import LOOPBACK
 from directory.federation import parent_state
 from directory.federation.inherited_records import parent_of, read_inherited
 from directory.namespace import keys
@@ -27,45 +23,30 @@ from resolver.errors import NotReady
 from resolver.path import Path as Path_
 from tests.conftest import SharedEtcd
 from tests.support.federation import eventually
+from tests.support.scripted_parent import HEARTBEAT, ScriptedParent
 from tests.unit.federation.test_inherited import word
 
 
-class ScriptedParent(federation_pb2_grpc.FederationServiceServicer):
-    """Sends what ``say`` is given; on each link first what ``first`` holds."""
+class Parent(ScriptedParent):
+    """Parent that sends what ``say`` is given; on each link first what ``first`` holds."""
 
     def __init__(self) -> None:
-        self._server = grpc.server(ThreadPoolExecutor(4))
-        federation_pb2_grpc.add_FederationServiceServicer_to_server(self, self._server)
-        self.address = f"{LOOPBACK}:{self._server.add_insecure_port(f'{LOOPBACK}:0')}"
+        super().__init__()
         self.first: list[federation_pb2.LinkResponse] = []
-        self.links = 0
         self._reported: queue.SimpleQueue[federation_pb2.LinkResponse] = queue.SimpleQueue()
-        self._ended = threading.Event()
-        self._server.start()
 
     def say(self, **fields: Any) -> None:
         self._reported.put(federation_pb2.LinkResponse(**fields))
 
-    def stop(self) -> None:
-        self._ended.set()
-        self._server.stop(0)
-
-    def Link(
-        self, requests: Iterator[federation_pb2.LinkRequest], context: grpc.ServicerContext
+    def send(
+        self, requests: Iterator[federation_pb2.LinkRequest]
     ) -> Iterator[federation_pb2.LinkResponse]:
-        next(requests)
-        self.links += 1
         yield from list(self.first)
-        while not self._ended.is_set() and context.is_active():
+        while True:
             try:
                 yield self._reported.get(timeout=0.05)
             except queue.Empty:
-                yield federation_pb2.LinkResponse(heartbeat=federation_pb2.Heartbeat())
-
-    def ListMounts(  # pragma: no cover - nobody asks
-        self, request: federation_pb2.ListMountsRequest, context: grpc.ServicerContext
-    ) -> federation_pb2.ListMountsResponse:
-        return federation_pb2.ListMountsResponse()
+                yield HEARTBEAT
 
 
 def welcome(mount: str, epoch: int, incarnation: str = "i") -> federation_pb2.Welcome:
@@ -95,7 +76,7 @@ def kept(snapshot: Snapshot) -> tuple[str, str, int]:
 class Child:
     """One that is linked to a scripted parent, and what its trees were one after the other."""
 
-    def __init__(self, store: str, parent: ScriptedParent) -> None:
+    def __init__(self, store: str, parent: Parent) -> None:
         config = ServerConfig.quick(
             Path_.parse("/a"),
             cluster="a",
@@ -131,14 +112,13 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def parent() -> Iterator[ScriptedParent]:
-    scripted = ScriptedParent()
-    yield scripted
-    scripted.stop()
+def parent() -> Iterator[Parent]:
+    with Parent() as scripted:
+        yield scripted
 
 
 @pytest.fixture
-def child(store: str, parent: ScriptedParent) -> Iterator[Child]:
+def child(store: str, parent: Parent) -> Iterator[Child]:
     """Linked, and mounted at ``/a`` with one level."""
     parent.say(welcome=welcome("/a", 1))
     parent.say(inherited=inherited("/one", "/a", 1))
@@ -149,7 +129,7 @@ def child(store: str, parent: ScriptedParent) -> Iterator[Child]:
 
 
 def test_a_mount_waits_for_what_is_inherited_there_and_so_does_the_table(
-    child: Child, parent: ScriptedParent
+    child: Child, parent: Parent
 ) -> None:
     row = federation_pb2.MountRow(mount="/b", cluster_id="kc-a", epoch=2)
     parent.say(remounted=welcome("/b", 2))
@@ -169,7 +149,7 @@ def test_a_mount_waits_for_what_is_inherited_there_and_so_does_the_table(
 
 @pytest.mark.parametrize(("mount", "epoch"), [("/b", 1), ("/a", 1)])
 def test_a_parent_that_was_restored_mounts_by_what_it_hands_down_now(
-    child: Child, parent: ScriptedParent, mount: str, epoch: int
+    child: Child, parent: Parent, mount: str, epoch: int
 ) -> None:
     """At a path and an epoch of before, perhaps the same ones."""
     parent.say(remounted=welcome(mount, epoch, "j"))
@@ -183,7 +163,7 @@ def test_a_parent_that_was_restored_mounts_by_what_it_hands_down_now(
 
 
 def test_a_large_word_and_the_mount_change_in_the_transaction_that_names_its_parts(
-    child: Child, parent: ScriptedParent
+    child: Child, parent: Parent
 ) -> None:
     def hand_down(mount: str, epoch: int) -> None:
         large = word(name=mount)
@@ -203,7 +183,7 @@ def test_a_large_word_and_the_mount_change_in_the_transaction_that_names_its_par
 
 
 def test_what_is_inherited_at_another_mount_ends_the_link_and_is_not_kept(
-    child: Child, parent: ScriptedParent
+    child: Child, parent: Parent
 ) -> None:
     parent.say(inherited=inherited("/two", "/b", 2))
     eventually(lambda: parent.links == 2)
@@ -216,9 +196,7 @@ def test_what_is_inherited_at_another_mount_ends_the_link_and_is_not_kept(
     eventually(lambda: child.holds("/b"))
 
 
-def test_an_older_parent_that_moves_the_mount_is_linked_anew(
-    child: Child, parent: ScriptedParent
-) -> None:
+def test_an_older_parent_that_moves_the_mount_is_linked_anew(child: Child, parent: Parent) -> None:
     parent.say(inherited=inherited("/two"))  # it does not say of which mount
     eventually(lambda: b"/two" in (child.cluster.replica.snapshot.fact(keys.INHERITED) or b""))
     parent.first = [

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import grpc
 import pytest
-from kdir.v1 import federation_pb2, federation_pb2_grpc
+from kdir.v1 import federation_pb2
 
-from deploy.local.ports import LOOPBACK
 from directory.federation import parent_state
 from directory.federation.federation_state import endpoint_of_turn
 from directory.namespace.keys import MOUNT_ROW, PARENT
@@ -24,6 +22,7 @@ from directory.store.base import Committed, Delete, Guard, Put, Store, Transacti
 from directory.store.replica import AppliedCommit, ReplicaState
 from resolver.path import Path as Path_
 from tests.support.federation import eventually
+from tests.support.scripted_parent import HEARTBEAT, ScriptedParent
 
 MARK = b"f/read_only/mark"
 WELCOME = federation_pb2.Welcome(
@@ -35,26 +34,23 @@ def inherited(word: str) -> federation_pb2.Inherited:
     return federation_pb2.Inherited(incarnation="i", levels=[{"path": f"/{word}"}])
 
 
-class _Parent(federation_pb2_grpc.FederationServiceServicer):
-    """Says its word on each link, again where it is another, and stays."""
+class Parent(ScriptedParent):
+    """Parent that sends its word on each link, again where it is another, and stays."""
 
     def __init__(self, word: str) -> None:
+        super().__init__()
         self.word = word
         self.welcome = WELCOME
-        self.links = 0
         self.beats = 0
         self.rows: list[federation_pb2.MountRow] = []
-        self.ended = threading.Event()
 
-    def Link(
-        self, requests: Iterator[federation_pb2.LinkRequest], context: grpc.ServicerContext
+    def send(
+        self, requests: Iterator[federation_pb2.LinkRequest]
     ) -> Iterator[federation_pb2.LinkResponse]:
-        next(requests)
-        self.links += 1
         threading.Thread(target=self._read, args=(requests,), daemon=True).start()
         yield federation_pb2.LinkResponse(welcome=self.welcome)
         reported = ""
-        while not self.ended.is_set() and context.is_active():
+        while True:
             if reported != self.word:
                 reported = self.word
                 yield federation_pb2.LinkResponse(inherited=inherited(reported))
@@ -62,29 +58,18 @@ class _Parent(federation_pb2_grpc.FederationServiceServicer):
                     table = federation_pb2.MountTable(rows=self.rows)
                     yield federation_pb2.LinkResponse(mount_table=table)
             self.ended.wait(0.1)
-            yield federation_pb2.LinkResponse(heartbeat=federation_pb2.Heartbeat())
+            yield HEARTBEAT
 
     def _read(self, requests: Iterator[federation_pb2.LinkRequest]) -> None:
         with suppress(grpc.RpcError):
             for request in requests:
                 self.beats += request.HasField("heartbeat")
 
-    def ListMounts(  # pragma: no cover - nobody asks
-        self, request: federation_pb2.ListMountsRequest, context: grpc.ServicerContext
-    ) -> federation_pb2.ListMountsResponse:
-        return federation_pb2.ListMountsResponse()
-
 
 @pytest.fixture
-def parent() -> Iterator[tuple[_Parent, str]]:
-    output = _Parent("old")
-    server = grpc.server(ThreadPoolExecutor(4))
-    federation_pb2_grpc.add_FederationServiceServicer_to_server(output, server)
-    port = server.add_insecure_port(f"{LOOPBACK}:0")
-    server.start()
-    yield output, f"{LOOPBACK}:{port}"
-    output.ended.set()
-    server.stop(0)
+def parent() -> Iterator[tuple[Parent, str]]:
+    with Parent("old") as output:
+        yield output, output.address
 
 
 def commit(store: Store, *writes: Put) -> None:
@@ -114,7 +99,7 @@ def config_of(where: str, address: str) -> ServerConfig:
 
 
 def test_S19_a_new_holder_compares_with_a_tree_as_new_as_its_election(
-    tmp_path: Path, parent: tuple[_Parent, str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, parent: tuple[Parent, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The holder before it kept another word, of which its own tree does not know yet."""
     monkeypatch.setattr(
@@ -160,7 +145,7 @@ def test_S19_a_new_holder_compares_with_a_tree_as_new_as_its_election(
 
 
 def test_what_comes_on_a_link_of_before_an_attach_is_no_word_of_since(
-    tmp_path: Path, parent: tuple[_Parent, str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, parent: tuple[Parent, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was detached and attached again, by another server, before the holder saw either."""
     monkeypatch.setattr("directory.store.writer._FACTS_SECONDS", 0.05)
@@ -204,7 +189,7 @@ def test_what_comes_on_a_link_of_before_an_attach_is_no_word_of_since(
 
 
 def test_a_link_stands_while_the_mount_table_is_committed(
-    tmp_path: Path, parent: tuple[_Parent, str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, parent: tuple[Parent, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For many more than the three heartbeats after which a parent is taken for silent."""
     output, address = parent
@@ -240,7 +225,7 @@ def welcome_at(*endpoints: str) -> federation_pb2.Welcome:
 
 
 def test_where_a_parent_says_that_it_is_comes_after_the_config_and_goes_with_it(
-    tmp_path: Path, parent: tuple[_Parent, str], caplog: pytest.LogCaptureFixture
+    tmp_path: Path, parent: tuple[Parent, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     output, address = parent
     where = f"sqlite:///{tmp_path / 'la.sqlite'}"
@@ -275,7 +260,7 @@ def test_where_a_parent_says_that_it_is_comes_after_the_config_and_goes_with_it(
 
 
 def test_where_a_parent_says_that_it_is_must_be_in_the_allow_list(
-    tmp_path: Path, parent: tuple[_Parent, str], caplog: pytest.LogCaptureFixture
+    tmp_path: Path, parent: tuple[Parent, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     output, address = parent
     output.welcome = welcome_at("10.1.2.3:7420", "192.0.2.1:7420", "la.example:7420", "x.test:7420")

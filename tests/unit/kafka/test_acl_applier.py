@@ -656,7 +656,7 @@ def test_an_allow_that_no_parent_confirms_ends_in_kafka_too(
     with started(tmp_path, kafka, grants_max_age_seconds=60.0) as here:
         age = 0.0
         here.reconciler._unconfirmed = lambda: age
-        here.reconciler._resign()
+        here.reconciler.resign()
         inherit(here, "allow alice read", "deny bob read")
         grant(here, "search", "allow carol read")
         arm(here, "search/clicks")

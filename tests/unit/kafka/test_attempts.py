@@ -385,7 +385,7 @@ def test_a_topic_that_somebody_deleted_a_moment_after_its_making_does_not_come_b
         here.settle()
         assert here.nothing_left_to_reap()
         # Its sweep is due within the minute in which other brokers may not know of the topic.
-        term = here.reconciler._term
+        term = here.reconciler.term
         assert term is not None
         term.sweeper.due = 0.0
         here.reconciler.run_once()
@@ -406,7 +406,7 @@ def test_topics_made_a_moment_ago_are_neither_there_nor_gone_for_the_vanish_guar
         here.settle()
         for name in names:
             del kafka.topics[name]
-        term = here.reconciler._term
+        term = here.reconciler.term
         assert term is not None
         term.sweeper.due = 0.0
         here.reconciler.run_once()

@@ -119,7 +119,7 @@ def test_what_is_set_while_a_step_begins_is_pushed(
 ) -> None:
     kafka = SlowKafka("a", "b")
     with armed(tmp_path / "s.db", lambda: kafka) as here:
-        pusher = here.reconciler._term.pusher  # type: ignore[union-attr]
+        pusher = here.reconciler.term.pusher  # type: ignore[union-attr]
         latest, last = pusher._latest, [MONTH]
 
         def then_somebody_sets() -> Snapshot:
@@ -273,7 +273,7 @@ def test_what_kafka_does_not_show_yet_is_no_drift_and_nobodys_doing(tmp_path: Fi
         for _ in range(20):
             # Twenty sweeps in as many seconds.
             here.now += min(1.0, here.reconciler.run_once())
-            here.reconciler._term.sweeper.due = 0.0  # type: ignore[union-attr]
+            here.reconciler.term.sweeper.due = 0.0  # type: ignore[union-attr]
             assert here.topics()["a"].drift_count == 0
         kafka.lags = False
         here.settle()

@@ -61,7 +61,7 @@ def world(tmp_path: FilePath) -> Iterator[World]:
     store = SqliteStore(tmp_path / "store.db", "la")
     made = World(store)
     yield made
-    made.reconciler._resign()
+    made.reconciler.resign()
     store.close()
 
 
@@ -86,4 +86,4 @@ def test_S19_who_sees_that_the_role_is_anothers_resigns(world: World) -> None:
     asked = world.asked
     assert world.reconciler.run_once() >= 0.5
     assert world.asked == asked
-    assert world.reconciler._term is None
+    assert world.reconciler.term is None

@@ -317,7 +317,7 @@ def test_a_cluster_that_manages_its_kafka_again_was_not_what_a_plan_was_about(
     with pytest.raises(AboveCeiling, match="managed by cluster la"):
         arming_service.plan(MOUNT, "configs")
     if restarted:
-        here.reconciler._resign()
+        here.reconciler.resign()
     here.unmanaged = ""
     with pytest.raises(NotReady, match="not on record yet"):
         arming_service.plan(MOUNT, "configs")
@@ -337,7 +337,7 @@ def made_old(here: World, basis: str) -> None:
     ours = [*snapshot.facts(kafka_key("named/")), *snapshot.facts(kafka_key("plan/"))]
     writes: list[Any] = [Delete(key) for key, _ in ours]
     here.writer.put_facts([*writes, Delete(kafka_key("releases")), Put(BASIS, basis.encode())])
-    here.reconciler._resign()
+    here.reconciler.resign()
 
 
 @pytest.mark.parametrize("same", [True, False], ids=["of that basis", "of another"])
@@ -359,7 +359,7 @@ def test_of_what_an_older_version_pushed_what_is_as_it_is_wished_is_released(
     assert here.reconciler.status().waiting_count == (1 if same else 3)
     # An older server that comes once more cannot make it happen again.
     here.writer.put_facts([Put(BASIS, basis.encode())])
-    here.reconciler._resign()
+    here.reconciler.resign()
     here.sweep()
     here.settle(1_000)
     retention(here, "3600000")

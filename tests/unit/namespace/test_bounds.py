@@ -310,7 +310,7 @@ class Counted(dict[str, "str | None"]):
         return super().values()
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=6)
 @given(
     names=st.lists(st.sampled_from(["tags", "topic_config"]), min_size=1, max_size=2, unique=True),
     count=st.sampled_from([1, 10, 1_000, 100_000]),

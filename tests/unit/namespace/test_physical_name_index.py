@@ -65,7 +65,7 @@ def test_it_gives_way_until_somebody_waits_for_it() -> None:
         pauses += 1
         if pauses == 5:
             asker.start()
-            while not snapshot._tree.physical._base._urgent:
+            while not snapshot.tree.physical.base.is_awaited:
                 threading.Event().wait(0.001)
 
     snapshot.index_physical_names(give_way)
@@ -95,13 +95,13 @@ def test_many_small_directories_are_no_reason_to_give_way_more_often() -> None:
 def test_a_new_base_is_made_when_a_quarter_is_new() -> None:
     codec = CountingCodec()
     snapshot = Snapshot.load(codec, "i", 1, [[row(codec, number) for number in range(40_000)]])
-    base = snapshot._tree.physical._base
+    base = snapshot.tree.physical.base
     few = [Put(*row(codec, number)) for number in range(40_000, 45_000)]
     more = [Put(*row(codec, number)) for number in range(45_000, 60_000)]
     snapshot = snapshot.apply(2, few)
-    assert snapshot._tree.physical._base is base
+    assert snapshot.tree.physical.base is base
     snapshot = snapshot.apply(3, more)
-    assert snapshot._tree.physical._base is not base
+    assert snapshot.tree.physical.base is not base
     for number in (0, 42_000, 59_999):
         located = snapshot.locate(f"flat.{number}")
         assert located is not None
@@ -114,7 +114,7 @@ def test_names_of_one_hash_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> No
     codec = ProtoCodec()
     snapshot = Snapshot.load(codec, "i", 1, [[row(codec, number) for number in range(50)]])
     monkeypatch.setattr(physical_name_index, "_HASH", 0)
-    assert len(list(snapshot._tree.physical.candidates("flat.7"))) == 50
+    assert len(list(snapshot.tree.physical.candidates("flat.7"))) == 50
     located = snapshot.locate("flat.7")
     assert located is not None
     assert located.name == "t000007"

@@ -137,7 +137,7 @@ def test_another_ones_file_is_not_read(
         clock=lambda: clocks.now,
         **options,
     )
-    assert other._cache.answers == {}
+    assert other.cache.answers == {}
 
 
 def saved(directory: MemoryDirectory, clocks: Clocks, file: Path) -> bytes:
@@ -154,10 +154,10 @@ def test_a_newer_version_is_not_read(
     content = saved(directory, clocks, file)
     head, _, body = content.partition(b"\n")
     file.write_bytes(json.dumps({**json.loads(head), "version": 3}).encode() + b"\n" + body)
-    assert begin(directory, clocks, file)._cache.answers == {}
+    assert begin(directory, clocks, file).cache.answers == {}
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(data=st.data())
 def test_a_torn_or_changed_file_is_ignored(
     directory: MemoryDirectory, clocks: Clocks, tmp_path: Path, data: st.DataObject

@@ -169,7 +169,7 @@ def test_memory_is_bounded(directory: MemoryDirectory) -> None:
     for number in range(40):
         directory.topic(f"/la/tracking/t{number}")
         resolver.resolve(f"/la/tracking/t{number}")
-    assert len(resolver._cache.answers) == 10
+    assert len(resolver.cache.answers) == 10
     asked(directory)
     resolver.resolve("/la/tracking/t39")
     assert asked(directory) == 0
@@ -188,7 +188,7 @@ def test_without_a_memory_each_answer_is_asked_for_where_it_was_last(
     directory.remove(CLICKS)
     with pytest.raises(errors.Absent):
         resolver.resolve(CLICKS)
-    assert not resolver._cache.answers
+    assert not resolver.cache.answers
 
 
 def test_forget(directory: MemoryDirectory) -> None:
@@ -363,7 +363,7 @@ class Scribe:
     """A server that notes what it is asked to write, and answers what it is told to."""
 
     def __init__(self, directory: MemoryDirectory, mount: str) -> None:
-        self.cluster = directory._clusters[Path.parse(mount)]
+        self.cluster = directory.at(mount)
         self.requests: list[tuple[str, Any]] = []
         self.fails: list[KdirError] = []
         directory.transport.serve(self.cluster.endpoint, self.answer)
@@ -375,7 +375,7 @@ class Scribe:
         if method != "DirectoryService.CreateEntry":
             return self.cluster.answer(method, request)
         self.cluster.put(Path.parse(request.path), request.entry)
-        token = str(Token.from_position(self.cluster.cluster_id, "memory", self.cluster._revision))
+        token = str(Token.from_position(self.cluster.cluster_id, "memory", self.cluster.revision))
         return directory_pb2.CreateEntryResponse(token=token, entry=request.entry)
 
 
@@ -405,7 +405,7 @@ def test_what_was_written_is_read(directory: MemoryDirectory) -> None:
     assert resolver.resolve("/ny/tracking/new").topic == "new"
     sent = scribe.requests[-1][1]
     place = Token.parse(sent.token).positions["kc-ny-tracking"]
-    assert place.revision == scribe.cluster._revision
+    assert place.revision == scribe.cluster.revision
 
 
 def test_the_parents_that_a_write_made_are_read(directory: MemoryDirectory) -> None:
@@ -472,7 +472,7 @@ def test_a_write_that_is_refused_is_not_tried_again(directory: MemoryDirectory) 
 def test_an_answer_that_a_write_has_overtaken_is_not_kept(directory: MemoryDirectory) -> None:
     """The walk read before the write and ended after it: its answer must not come back later."""
     resolver = directory.resolver("/ny/tracking")
-    real = directory._clusters[Path.parse("/ny/tracking")]
+    real = directory.at("/ny/tracking")
     with pytest.raises(errors.Absent):
         resolver.resolve("/ny/tracking/late")
     resolver.forget()
@@ -480,18 +480,18 @@ def test_an_answer_that_a_write_has_overtaken_is_not_kept(directory: MemoryDirec
     def answer(method: str, request: Any) -> Any:
         response = real.answer(method, request)
         if method == "ResolveService.Resolve":  # while its answer is under way
-            token = Token.from_position("kc-ny-tracking", "memory", real._revision + 1)
-            resolver._lookups.session.wrote(str(token))
+            token = Token.from_position("kc-ny-tracking", "memory", real.revision + 1)
+            resolver.session.wrote(str(token))
         return response
 
     directory.transport.serve(real.endpoint, answer)
     with pytest.raises(errors.Absent):
         resolver.resolve("/ny/tracking/late")
-    assert "/ny/tracking/late" not in resolver._cache.answers
+    assert "/ny/tracking/late" not in resolver.cache.answers
 
 
 def test_an_own_token_of_a_store_that_lives_no_more_is_dropped(directory: MemoryDirectory) -> None:
-    real = directory._clusters[Path.parse("/ny/tracking")]
+    real = directory.at("/ny/tracking")
 
     def answer(method: str, request: Any) -> Any:
         if request.token:
@@ -500,7 +500,7 @@ def test_an_own_token_of_a_store_that_lives_no_more_is_dropped(directory: Memory
 
     directory.transport.serve(real.endpoint, answer)
     resolver = directory.resolver("/ny/tracking")
-    resolver._lookups.session.wrote(str(Token.from_position("kc-ny-tracking", "before", 9)))
+    resolver.session.wrote(str(Token.from_position("kc-ny-tracking", "before", 9)))
     assert resolver.resolve("/ny/tracking/maps").kind == "topic"
     with pytest.raises(errors.TokenExpired):
         resolver.resolve(
@@ -697,7 +697,7 @@ def test_errors_carry_every_attempt(directory: MemoryDirectory) -> None:
 
 
 def test_a_server_that_gives_the_same_page_for_ever_is_left(directory: MemoryDirectory) -> None:
-    real = directory._clusters[Path.parse("/ny/tracking")]
+    real = directory.at("/ny/tracking")
 
     def answer(method: str, request: Any) -> Any:
         response = real.answer(method, request)
@@ -719,15 +719,15 @@ def test_a_server_that_lists_what_is_not_its_own_is_not_believed(
             response.entries.add(path="/etc/passwd").directory.SetInParent()
         return response
 
-    real = directory._clusters[Path.parse("/ny/tracking")]
+    real = directory.at("/ny/tracking")
     directory.transport.serve(real.endpoint, answer)
     with pytest.raises(errors.Lame):
         names(directory.resolver().list("/ny/tracking"))
 
 
 def test_a_recursive_server_walks_for_us(directory: MemoryDirectory) -> None:
-    real = directory._clusters[Path.parse("/la")]
-    owner = directory._clusters[Path.parse("/ny/tracking")]
+    real = directory.at("/la")
+    owner = directory.at("/ny/tracking")
     seen: list[bool] = []
 
     def answer(method: str, request: resolve_pb2.ResolveRequest) -> Any:
@@ -747,7 +747,7 @@ def test_a_location_travels_to_another_process(directory: MemoryDirectory) -> No
 
 
 def test_a_server_that_takes_fewer_paths_a_call_gets_fewer(directory: MemoryDirectory) -> None:
-    real = directory._clusters[Path.parse("/ny/tracking")]
+    real = directory.at("/ny/tracking")
     sizes: list[int] = []
 
     def answer(method: str, request: Any) -> Any:
@@ -769,7 +769,7 @@ def test_a_server_that_takes_fewer_paths_a_call_gets_fewer(directory: MemoryDire
 def test_paths_whose_answers_do_not_fit_are_asked_for_again_in_smaller_calls(
     directory: MemoryDirectory,
 ) -> None:
-    real = directory._clusters[Path.parse("/ny/tracking")]
+    real = directory.at("/ny/tracking")
     sizes: list[int] = []
 
     def answer(method: str, request: Any) -> Any:
@@ -798,7 +798,7 @@ def test_a_server_that_has_too_many_calls_is_not_sent_more(directory: MemoryDire
         calls.append(method)
         raise errors.LimitExceeded("Concurrent RPC limit exceeded!")
 
-    directory.transport.serve(directory._clusters[Path.parse("/ny/tracking")].endpoint, refuse)
+    directory.transport.serve(directory.at("/ny/tracking").endpoint, refuse)
     found = directory.resolver("/ny/tracking").resolve_many(
         [f"/ny/tracking/t{n}" for n in range(9)]
     )
@@ -807,7 +807,7 @@ def test_a_server_that_has_too_many_calls_is_not_sent_more(directory: MemoryDire
 
 
 def test_a_session_remembers_a_bounded_number_of_writes(directory: MemoryDirectory) -> None:
-    session = directory.resolver()._lookups.session
+    session = directory.resolver().session
     for number in range(200):
         session.wrote(str(Token.from_position(f"kc-{number}", "i", 1)))
     positions = Token.parse(session.text).positions

@@ -58,8 +58,8 @@ def client(seconds: dict[str, float], names: str, timeout_seconds: float) -> tup
         transport=transport,
         timeout_seconds=timeout_seconds,
         clock=lambda: transport.now,
+        health=ServerHealth(lambda: transport.now, shuffle=lambda _: None),
     )
-    made._health._shuffle = lambda _: None
     return made, transport
 
 

@@ -9,7 +9,6 @@ from kdir.v1 import directory_pb2, entry_pb2
 
 from resolver import Resolver, TopicLocation, errors
 from resolver.errors import KdirError
-from resolver.path import Path
 from resolver.revision_token import NOTHING_READ, Position, ReadPositions, Token
 from resolver.testing import MemoryDirectory
 
@@ -54,14 +53,12 @@ class World:
 
     def token(self, mount: str = "/") -> str:
         """Of what the cluster has by now."""
-        cluster = self.directory._clusters[Path.parse(mount)]
-        return str(Token.from_position(cluster.cluster_id, "memory", cluster._revision))
+        cluster = self.directory.at(mount)
+        return str(Token.from_position(cluster.cluster_id, "memory", cluster.revision))
 
     def umount(self, mount: str) -> None:
         """The parent has no such mount any more; the child's server has not been told."""
-        gone = self.directory._clusters.pop(Path.parse(mount))
-        self.directory.transport.serve(gone.endpoint, gone.answer)
-        self.directory._clusters[Path()]._revision += 1
+        self.directory.unmount(mount)
 
 
 @pytest.fixture
@@ -180,12 +177,12 @@ class Writable:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._real = world.directory._clusters[Path()].answer
-        world.directory.transport.serve(world.directory._clusters[Path()].endpoint, self.answer)
+        self._real = world.directory.at("/").answer
+        world.directory.transport.serve(world.directory.at("/").endpoint, self.answer)
 
     def answer(self, method: str, request: Any) -> Any:
         if method == "DirectoryService.DeleteEntry":
-            if Path.parse(request.path) in self._world.directory._clusters:
+            if request.path in self._world.directory.mounts:
                 self._world.umount(request.path)
             else:
                 self._world.directory.remove(request.path)

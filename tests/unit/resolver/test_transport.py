@@ -138,8 +138,7 @@ def test_channels_that_were_used_last_are_kept_and_those_in_use_always() -> None
         assert eventually(lambda: sockets() - before <= 2 * KEPT + 20)
         for _ in range(3):
             next(messages)
-        held = {key.endpoint for key in transport._channels._channels}  # type: ignore[attr-defined]
-        assert held == {first, *others[1 - KEPT :]}
+        assert transport.open_endpoints == {first, *others[1 - KEPT :]}
         stream.cancel()
         with pytest.raises(KdirError):
             list(messages)
@@ -147,8 +146,7 @@ def test_channels_that_were_used_last_are_kept_and_those_in_use_always() -> None
         def goes() -> bool:
             for address in others[:KEPT]:
                 transport.call(address, RESOLVE, REQUEST, 60)
-            held = {key.endpoint for key in transport._channels._channels}  # type: ignore[attr-defined]
-            return held == set(others[:KEPT])
+            return transport.open_endpoints == set(others[:KEPT])
 
         assert eventually(goes)
     finally:

@@ -9,10 +9,10 @@ from kdir.v1 import entry_pb2, resolve_pb2, watch_pb2
 
 from resolver import Resolver, errors
 from resolver.answer_cache import FreshnessMark
+from resolver.cache_refresh import FollowedCluster
 from resolver.errors import KdirError
 from resolver.owner_calls import Owner
 from resolver.path import Path
-from resolver.resolution.values import Sender
 from resolver.revision_token import Position, Token
 from resolver.testing import MemoryDirectory, MemoryTransport
 from resolver.watch_stream import Watching
@@ -193,15 +193,19 @@ class Live:
         self.now = 1000.0
         self.directory = MemoryDirectory()
         self.directory.cluster("/")
-        self.cluster = self.directory._clusters[Path()]
+        self.cluster = self.directory.at("/")
         self.streams: list[list[watch_pb2.WatchResponse | KdirError]] = []
         self.after: list[str] = []
+        self.refusal: KdirError | None = None
+        """What all but the streams is answered with."""
         self.directory.transport.serve(self.cluster.endpoint, self.answer)
         self._news = threading.Condition()
         self._ended = False
 
     def answer(self, method: str, request: Any) -> Any:
         if method != "WatchService.Watch":
+            if self.refusal is not None:
+                raise self.refusal
             return self.cluster.answer(method, request)
         self.after.append(request.after_token)
         return self.stream(request.after_token)
@@ -210,7 +214,7 @@ class Live:
         queue: list[watch_pb2.WatchResponse | KdirError] = []
         self.streams.append(queue)
         yield watch_pb2.WatchResponse(
-            token=after or token(self.cluster._revision),
+            token=after or token(self.cluster.revision),
             authority=resolve_pb2.Authority(cluster=entry_pb2.Cluster(cluster_id=ID)),
         )
         while True:
@@ -226,7 +230,7 @@ class Live:
 
     def report(self, *events: watch_pb2.ChangeEvent, incarnation: str = "memory") -> None:
         output = watch_pb2.WatchResponse(
-            events=events, token=token(self.cluster._revision, incarnation)
+            events=events, token=token(self.cluster.revision, incarnation)
         )
         with self._news:
             self.streams[-1].append(output)
@@ -263,20 +267,21 @@ def live() -> Iterator[Live]:
         made.end()
 
 
-def followed(live: Live, client: Resolver) -> None:
-    following = client._feeds.following
+def followed(live: Live, client: Resolver) -> FollowedCluster:
+    """Returns the cluster once its changes come."""
+    following = client.following
     assert following is not None
     eventually(lambda: following.is_following(ID))
+    cluster = following.followed(ID)
+    assert cluster is not None
+    return cluster
 
 
 def test_what_is_followed_is_warm_for_longer_than_its_lifetime(live: Live) -> None:
     client = live.resolver(watch=True)
     first = client.resolve("/a/b")
-    followed(live, client)
+    cluster = followed(live, client)
     live.calls()
-    following = client._feeds.following
-    assert following is not None
-    cluster = following._clusters[ID]
     for _ in range(20):
         live.now += 10
         live.report()
@@ -291,7 +296,7 @@ def test_a_change_is_seen_and_only_that(live: Live) -> None:
     followed(live, client)
     other = client.resolve("/a/c")
     live.directory.topic("/a/b", partitions=7)
-    live.report(event("/a/b", live.cluster._revision))
+    live.report(event("/a/b", live.cluster.revision))
     eventually(lambda: client.resolve("/a/b").partitions == 7)
     live.calls()
     assert client.resolve("/a/c") is other
@@ -305,11 +310,11 @@ def test_a_change_of_a_directory_concerns_all_below_it(live: Live, kind: int) ->
     followed(live, client)
     client.resolve("/a/c")
     client.resolve("/d")
-    live.cluster._revision += 1
-    live.report(event("/moved", live.cluster._revision, kind=kind, before="/a"))
-    eventually(lambda: "/a/b" not in client._cache.answers)
-    assert "/a/c" not in client._cache.answers
-    assert "/d" in client._cache.answers
+    live.cluster.revision += 1
+    live.report(event("/moved", live.cluster.revision, kind=kind, before="/a"))
+    eventually(lambda: "/a/b" not in client.cache.answers)
+    assert "/a/c" not in client.cache.answers
+    assert "/d" in client.cache.answers
 
 
 def test_an_absence_ends_when_the_topic_is_made(live: Live) -> None:
@@ -320,23 +325,21 @@ def test_an_absence_ends_when_the_topic_is_made(live: Live) -> None:
         client.resolve("/a/new")
     live.directory.topic("/a/new")
     insert = watch_pb2.CHANGE_ACTION_INSERT
-    live.report(event("/a/new", live.cluster._revision, action=insert))
+    live.report(event("/a/new", live.cluster.revision, action=insert))
     eventually(lambda: client.resolve("/a/new").kind == "topic")
 
 
 def test_an_answer_that_a_change_has_overtaken_is_not_kept(live: Live) -> None:
     client = live.resolver(watch=True)
     client.resolve("/a/b")
-    followed(live, client)
-    old = live.cluster._revision
-    live.cluster._revision = old + 1
+    cluster = followed(live, client)
+    old = live.cluster.revision
+    live.cluster.revision = old + 1
     live.report(event("/a/c", old + 1))
-    following = client._feeds.following
-    assert following is not None
-    eventually(lambda: following._clusters[ID].followed.revision == old + 1)
-    live.cluster._revision = old  # another server of the cluster, which lags
+    eventually(lambda: cluster.followed.revision == old + 1)
+    live.cluster.revision = old  # another server of the cluster, which lags
     client.resolve("/a/c")
-    assert "/a/c" not in client._cache.answers
+    assert "/a/c" not in client.cache.answers
 
 
 def test_for_a_token_no_answer_is_given_that_a_change_is_about_to_drop(
@@ -348,18 +351,18 @@ def test_for_a_token_no_answer_is_given_that_a_change_is_about_to_drop(
     followed(live, client)
     old = client.resolve("/a/b").authority.revision
     given: list[int] = []
-    drop = client._cache.drop_at
+    drop = client.cache.drop_at
 
     def asked_before_it_is_dropped(path: str) -> None:
         if path == "/a/b" and not given:
             given.append(0)
-            found = client.resolve("/a/b", token=token(live.cluster._revision))
+            found = client.resolve("/a/b", token=token(live.cluster.revision))
             given.append(found.authority.revision)
         drop(path)
 
-    monkeypatch.setattr(client._cache, "drop_at", asked_before_it_is_dropped)
+    monkeypatch.setattr(client.cache, "drop_at", asked_before_it_is_dropped)
     live.directory.topic("/a/b", physical_name="other")
-    live.report(event("/a/b", live.cluster._revision))
+    live.report(event("/a/b", live.cluster.revision))
     eventually(lambda: len(given) == 2)
     assert given[1] == old + 1
 
@@ -369,25 +372,22 @@ def test_for_a_token_no_answer_is_given_that_was_dropped_while_it_was_compared(
 ) -> None:
     client = live.resolver(watch=True)
     client.resolve("/a/b")
-    followed(live, client)
+    cluster = followed(live, client)
     client.resolve("/a/b")
-    kept = client._cache.answers["/a/b"]
-    following = client._feeds.following
-    assert following is not None
-    cluster = following._clusters[ID]
+    kept = client.cache.answers["/a/b"]
 
     class DroppedMeanwhile(FreshnessMark):
         """Its changes are applied between the look and the comparison."""
 
         def __getattribute__(self, name: str) -> Any:
             if name == "applied":
-                client._cache.drop_at("/a/b")
+                client.cache.drop_at("/a/b")
                 return cluster.followed.revision + 1
             return getattr(cluster.followed, name)
 
-    client._cache.put("/a/b", kept._replace(followed=DroppedMeanwhile("memory", 0)))
+    client.cache.put("/a/b", kept._replace(followed=DroppedMeanwhile("memory", 0)))
     wanted = {ID: Position("memory", cluster.followed.revision + 1)}
-    assert client._cache.good("/a/b", wanted, live.now) is None
+    assert client.cache.good("/a/b", wanted, live.now) is None
 
 
 @pytest.mark.parametrize("how", ["resync", "another life"])
@@ -399,7 +399,7 @@ def test_after_a_gap_nothing_is_taken_for_fresh(live: Live, how: str) -> None:
         live.fail(errors.Resync("too far behind"))
     else:
         live.report(incarnation="restored")
-    eventually(lambda: client._cache.answers == {})
+    eventually(lambda: client.cache.answers == {})
     live.calls()
     client.resolve("/a/b")
     assert live.calls() > 0
@@ -417,43 +417,27 @@ def test_when_the_stream_falls_silent_lifetimes_count_again(live: Live) -> None:
 
 
 def test_R11_following_a_child_does_not_outlive_the_parents_word(live: Live) -> None:
-    """The child goes on talking; its parent has unmounted it."""
+    """The child goes on talking; its parent answers for it no more."""
     client = live.resolver(watch=True)
     client.resolve("/a/b")
-    followed(live, client)
-    following = client._feeds.following
-    assert following is not None
-    cluster = following._clusters[ID]
-    cluster._grounds_until = live.now + 20
-    proofs: list[Path] = []
-
-    def prove(mount: Path) -> tuple[Sender, int]:
-        proofs.append(mount)
-        raise errors.Absent("unmounted")
-
-    cluster._prove = prove
-    live.now += 6
+    cluster = followed(live, client)
+    live.calls()
+    live.refusal = errors.PermissionDenied("not yours")
+    live.now = cluster.grounds_until - 14
     live.report()
-    eventually(lambda: client._cache.answers == {})
-    assert proofs == [Path()]
-    assert cluster.followed.until == 0.0
+    eventually(lambda: client.cache.answers == {})
+    assert live.calls() == 1
+    eventually(lambda: cluster.followed.until == 0.0)
 
 
 def test_R11_while_the_parent_is_away_its_word_still_ends(live: Live) -> None:
     client = live.resolver(watch=True)
     client.resolve("/a/b")
-    followed(live, client)
-    following = client._feeds.following
-    assert following is not None
-    cluster = following._clusters[ID]
-    end = cluster._grounds_until = live.now + 20
-
-    def prove(mount: Path) -> tuple[Sender, int]:
-        raise errors.Unreachable("away")
-
-    cluster._prove = prove
+    cluster = followed(live, client)
+    end = cluster.grounds_until
+    live.refusal = errors.Unreachable("away")
     for _ in range(4):
-        live.now += 6
+        live.now += (end - live.now) / 3 + 2
         live.report()
     eventually(lambda: not live.streams[-1])
     assert cluster.followed.until <= end
@@ -462,13 +446,11 @@ def test_R11_while_the_parent_is_away_its_word_still_ends(live: Live) -> None:
 def test_follow_one_cluster_on_request(live: Live) -> None:
     client = live.resolver()
     client.follow("/a")
-    followed(live, client)
+    cluster = followed(live, client)
     client.resolve("/a/b")
     live.now += 200
     live.report()
-    following = client._feeds.following
-    assert following is not None
-    eventually(lambda: following._clusters[ID].followed.until > live.now)
+    eventually(lambda: cluster.followed.until > live.now)
     live.calls()
     client.resolve("/a/b")
     assert live.calls() == 0
@@ -481,6 +463,6 @@ def test_a_client_that_is_closed_follows_no_more(live: Live) -> None:
     live.end()
     client.close()
     live.report()
-    following = client._feeds.following
+    following = client.following
     assert following is not None
-    eventually(lambda: not following._clusters)
+    eventually(lambda: following.followed(ID) is None)

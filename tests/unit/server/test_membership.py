@@ -127,7 +127,7 @@ def test_who_withdraws_is_gone_at_once_and_asks_no_more_for_calls(start: Start) 
 
 def test_a_lost_announcement_is_made_anew(start: Start) -> None:
     one, two = start("one").join(), start("two")
-    held = one.members._announcement
+    held = one.members.announcement
     assert held is not None
     held.delete()  # as the store does when it was away for long
     assert two.names() == ["two"]

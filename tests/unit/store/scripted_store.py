@@ -42,9 +42,9 @@ class ScriptedStore:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self._changed = threading.Condition(self._lock)
-        self._data = _Data()
-        self._incarnation = "life1"
+        self.changed = threading.Condition(self._lock)
+        self.data = _Data()
+        self.incarnation = "life1"
         self._incarnations = 1
         self._stored: tuple[_Data, str] | None = None
         self.identity = self._identity()
@@ -65,19 +65,19 @@ class ScriptedStore:
         self.between_pages: Callable[[], None] = lambda: None
 
     def _identity(self) -> Identity:
-        return Identity("store", "kc-scripted00", "la", self._incarnation, 1)
+        return Identity("store", "kc-scripted00", "la", self.incarnation, 1)
 
-    def _check(self) -> None:
+    def check(self) -> None:
         if self.away:
             raise StoreUnreachable("scripted")
 
     @property
     def _head(self) -> tuple[int, str]:
-        log = self._data.log
+        log = self.data.log
         return (log[-1].revision, log[-1].commit_id) if log else (0, "")
 
     def refresh_identity(self) -> Identity:
-        self._check()
+        self.check()
         self.identity = self._identity()
         return self.identity
 
@@ -85,68 +85,68 @@ class ScriptedStore:
 
     def in_one_breath(self) -> threading.Condition:
         """``with`` this no watch sees what is between."""
-        return self._changed
+        return self.changed
 
     def forget_history(self) -> None:
-        with self._changed:
-            self._data.kept_after = self._head[0]
-            self._changed.notify_all()
+        with self.changed:
+            self.data.kept_after = self._head[0]
+            self.changed.notify_all()
 
     def backup(self) -> None:
         with self._lock:
             self._stored = (
-                _Data(dict(self._data.rows), list(self._data.log), self._data.kept_after),
-                self._incarnation,
+                _Data(dict(self.data.rows), list(self.data.log), self.data.kept_after),
+                self.incarnation,
             )
 
     def restore(self) -> None:
         assert self._stored is not None
-        with self._changed:
+        with self.changed:
             data, _ = self._stored
             self._incarnations += 1
-            self._incarnation = f"life{self._incarnations}"
+            self.incarnation = f"life{self._incarnations}"
             revision = max(self._head[0], data.log[-1].revision if data.log else 0) + 1_000_000
             data.log.append(CommittedWrites(revision, f"life-{self._incarnations}", ()))
             data.kept_after = revision
-            self._data, self._stored = data, None
-            self._changed.notify_all()
+            self.data, self._stored = data, None
+            self.changed.notify_all()
 
     def return_soon(self) -> None:
         """The store answers again."""
-        with self._changed:
+        with self.changed:
             self.away = False
-            self._changed.notify_all()
+            self.changed.notify_all()
 
     # -- the contract ------------------------------------------------------------------------
 
     def load(self, prefixes: Sequence[bytes] = (b"",)) -> "_Loading":
-        self._check()
+        self.check()
         self.before_load()
         with self._lock:
             rows = [
                 (key, value)
-                for key, (value, _) in sorted(self._data.rows.items())
+                for key, (value, _) in sorted(self.data.rows.items())
                 if key.startswith(tuple(prefixes))
             ]
             return _Loading(self, *self._head, rows)
 
     def read(self, prefix: bytes, limit: int = 1000, after: bytes = b"") -> Sequence[Row]:
-        self._check()
+        self.check()
         with self._lock:
             return [
                 Row(key, value, revision)
-                for key, (value, revision) in sorted(self._data.rows.items())
+                for key, (value, revision) in sorted(self.data.rows.items())
                 if key.startswith(prefix) and key > after
             ][:limit]
 
     def newest_revision(self, timeout_seconds: float = 5.0) -> int:
-        self._check()
+        self.check()
         with self._lock:
             self.newest_reads += 1
             return self._head[0]
 
     def watch(self, after: int, commit_id: str) -> "_Watch":
-        self._check()
+        self.check()
         watch = _Watch(self, after, commit_id)
         watch.verify()
         return watch
@@ -154,11 +154,11 @@ class ScriptedStore:
     def commit(
         self, transaction: Transaction, timeout_seconds: float = 5.0
     ) -> Committed | Conflict:
-        self._check()
+        self.check()
         self.before_commit(transaction)
         if len(transaction.guards) + len(transaction.writes) > self.limits.max_writes:
             raise ValueError("over the limits")
-        with self._changed:
+        with self.changed:
             self.commits += 1
             for guard in transaction.guards:
                 if not self._holds(guard):
@@ -167,11 +167,11 @@ class ScriptedStore:
             revision = self._head[0] + 1
             for write in transaction.writes:
                 if isinstance(write, Put):
-                    self._data.rows[write.key] = (write.value, revision)
+                    self.data.rows[write.key] = (write.value, revision)
                 else:
-                    self._data.rows.pop(write.key, None)
-            self._data.log.append(CommittedWrites(revision, f"c{self.commits}", transaction.writes))
-            self._changed.notify_all()
+                    self.data.rows.pop(write.key, None)
+            self.data.log.append(CommittedWrites(revision, f"c{self.commits}", transaction.writes))
+            self.changed.notify_all()
             done = Committed(*self._head)
         self.after_commit(transaction)
         return done
@@ -179,12 +179,12 @@ class ScriptedStore:
     def _holds(self, guard: Guard) -> bool:
         match guard:
             case KeyEquals(key, value):
-                row = self._data.rows.get(key)
+                row = self.data.rows.get(key)
                 return (None if row is None else row[0]) == value
             case UnchangedSince(prefix, revision):
                 return revision <= self._head[0] and not any(
                     key.startswith(prefix) and written > revision
-                    for key, (_, written) in self._data.rows.items()
+                    for key, (_, written) in self.data.rows.items()
                 )
 
     def elect(self, role: str, candidate: str) -> NoReturn:
@@ -227,7 +227,7 @@ class _Loading:
     def pages(self) -> Iterator[Sequence[tuple[bytes, bytes]]]:
         for begin in range(0, len(self._rows), 10):
             self._store.between_pages()
-            self._store._check()
+            self._store.check()
             yield self._rows[begin : begin + 10]
 
 
@@ -236,16 +236,16 @@ class _Watch:
         self._store = store
         self._after = after
         self._commit_id = commit_id
-        self._incarnation = store._incarnation
+        self.incarnation = store.incarnation
         self.restarts = 0
         self.closed = False
 
     def verify(self) -> None:
-        data = self._store._data
+        data = self._store.data
         known = {change.revision: change.commit_id for change in data.log} | {0: ""}
         if (
             self._after < data.kept_after
-            or self._store._incarnation != self._incarnation
+            or self._store.incarnation != self.incarnation
             or known.get(self._after) != self._commit_id
         ):
             raise HistoryCompacted("scripted")
@@ -255,21 +255,21 @@ class _Watch:
         deadline = time.monotonic() + timeout_seconds
         while store.silent.is_set() and not self.closed:
             time.sleep(0.005)
-        with store._changed:
+        with store.changed:
             while True:
-                store._check()
+                store.check()
                 if self.closed:
                     return ()
                 self.verify()
-                changes = [one for one in store._data.log if one.revision > self._after]
+                changes = [one for one in store.data.log if one.revision > self._after]
                 remaining = deadline - time.monotonic()
                 if changes or remaining <= 0:
                     if changes:
                         self._after, self._commit_id = changes[-1].revision, changes[-1].commit_id
                     return changes
-                store._changed.wait(min(remaining, 0.02))
+                store.changed.wait(min(remaining, 0.02))
 
     def close(self) -> None:
-        with self._store._changed:
+        with self._store.changed:
             self.closed = True
-            self._store._changed.notify_all()
+            self._store.changed.notify_all()

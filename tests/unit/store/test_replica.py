@@ -4,7 +4,7 @@ import gc
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, cast
@@ -30,6 +30,7 @@ from directory.store.replica import AppliedCommit, Replica, ReplicaState
 from directory.wire.entry_codec import ProtoCodec
 from resolver.errors import NotReady, StoreUnavailable, TokenFromFuture
 from resolver.revision_token import Token
+from tests.support.waiting import eventually
 from tests.unit.store.scripted_store import ScriptedStore
 
 pytestmark = pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
@@ -64,13 +65,6 @@ def names(snapshot: Snapshot) -> set[str]:
 
 def state_of(replica: Replica) -> ReplicaState:
     return replica.state
-
-
-def eventually(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not holds():
-        assert time.monotonic() < deadline, "it never came to be"
-        time.sleep(0.002)
 
 
 def reaching(replica: Replica, revision: int) -> Snapshot:
@@ -261,9 +255,9 @@ def test_a_reload_that_fails_half_way_leaves_the_old_tree(store: ScriptedStore) 
 
 
 def eventually_watching(replica: Replica) -> Watch:
-    eventually(lambda: replica._watch is not None)
-    assert replica._watch is not None
-    return replica._watch
+    eventually(lambda: replica.watch is not None)
+    assert replica.watch is not None
+    return replica.watch
 
 
 def test_S2_reloads_and_restarts_of_the_watch_are_counted(store: ScriptedStore) -> None:
@@ -503,7 +497,7 @@ def test_stopping_ends_its_thread_and_keeps_what_it_knows(store: ScriptedStore) 
     replica.start()
     replica.wait_for(1, 30)
     replica.stop()
-    assert not any(thread.name == "replica" for thread in threading.enumerate())
+    eventually(lambda: not any(one.name == "replica" for one in threading.enumerate()))
     assert names(replica.snapshot) == {"a"}
 
 
@@ -532,7 +526,7 @@ def test_stopping_while_the_store_is_away(store: ScriptedStore) -> None:
     replica.start()
     eventually(lambda: replica.trouble != "")
     replica.stop()
-    assert not any(thread.name == "replica" for thread in threading.enumerate())
+    eventually(lambda: not any(one.name == "replica" for one in threading.enumerate()))
 
 
 def test_the_collector_is_paused_for_a_load_and_what_a_big_one_built_is_frozen() -> None:

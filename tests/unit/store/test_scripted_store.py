@@ -35,7 +35,7 @@ TRANSACTIONS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(TRANSACTIONS)
 def test_sqlite_does_what_a_dictionary_does(transactions: list[Transaction]) -> None:
     naive = ScriptedStore()

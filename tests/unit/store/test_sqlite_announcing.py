@@ -1,6 +1,5 @@
 """The files that say which process announced a key: none is left over, none is taken too early."""
 
-import os
 import sqlite3
 import threading
 from collections.abc import Callable
@@ -12,6 +11,7 @@ import pytest
 from directory.store.base import Conflict, KeyEquals, Put, Transaction
 from directory.store.sqlite.lock_files import SqliteAnnouncement
 from directory.store.sqlite.store import SqliteStore
+from tests.support.lost_locks import lose_lock
 
 KEY = b"m/one"
 
@@ -64,7 +64,7 @@ def test_a_sweep_removes_what_the_dead_left_and_nothing_else(
     store = reopen()
     announce(store, b"m/living")
     dead = announce(store, b"m/dead")
-    os.close(dead._alive._descriptor)  # as the kernel does when a process ends
+    lose_lock(dead)
     stray = orphaned(path, "0123456789abcdef")  # killed between file and commit
     foreign = path.with_name(f"{path.name}-other")
     foreign.touch()

@@ -199,9 +199,8 @@ def test_a_foreign_writer_is_waited_for_then_the_store_is_away(path: Path) -> No
         closing(sqlite3.connect(path, isolation_level=None)) as foreign,
     ):
         foreign.execute("BEGIN IMMEDIATE")
-        store._file._writer.execute("PRAGMA busy_timeout = 50")  # type: ignore[union-attr]
         with pytest.raises(StoreUnreachable, match="locked"):
-            put(store, b"k")
+            store.commit(Transaction((), (Put(b"k", b"v"),)), timeout_seconds=0.2)
         foreign.execute("ROLLBACK")
         put(store, b"k")
         assert keys_of(store) == {b"k"}
@@ -300,13 +299,13 @@ def test_S11_a_mixture_of_a_backup_and_the_log_of_what_was_there_is_not_served(
     # kill -9 leaves the write-ahead log; an operator copies a backup over the database only.
     store = SqliteStore(path, "la")
     put(store, *(b"%05d" % n for n in range(3_000)))
-    with store._file.writing() as connection:
+    with closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     backup = tmp_path / "backup.db"
     with closing(sqlite3.connect(path)) as source:
         source.execute("VACUUM INTO ?", (str(backup),))
     put(store, *(b"more/%05d" % n for n in range(3_000)))
-    with store._file.writing() as connection:
+    with closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     put(store, b"00001", b"more/00001")
     left = {file.name: file.read_bytes() for file in path.parent.glob("store.db*")}

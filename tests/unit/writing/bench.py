@@ -2,8 +2,6 @@
 them.
 """
 
-import time
-from collections.abc import Callable
 from typing import Self
 
 from directory.maintenance.history import ChangeHistory
@@ -13,19 +11,15 @@ from directory.store.replica import Replica
 from directory.store.writer import CommitResult, Writer
 from directory.wire.entry_codec import ProtoCodec
 from resolver.path import Path
+from tests.support.waiting import eventually
+
+__all__ = ["Bench", "eventually", "path"]
 
 MOUNT = Path.parse("/la")
 
 
 def path(text: str) -> Path:
     return Path.parse(text)
-
-
-def eventually(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not holds():
-        assert time.monotonic() < deadline, "it never came to be"
-        time.sleep(0.002)
 
 
 class Bench:

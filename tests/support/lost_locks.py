@@ -1,0 +1,22 @@
+"""Locks of a sqlite store that go without their process knowing, as after a pause or a kill."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+__all__ = ["forget_lock", "lose_lock"]
+
+
+def lose_lock(held: Any) -> None:
+    """Frees a leadership's or an announcement's lock, as the kernel does when a process ends."""
+    os.close(_lock_of(held)._descriptor)
+
+
+def forget_lock(held: Any) -> None:
+    """Lets the holder know that the lock is gone, so that it does not close what is another's."""
+    _lock_of(held)._descriptor = -1
+
+
+def _lock_of(held: Any) -> Any:
+    return getattr(held, "_alive", held)
