@@ -6,7 +6,7 @@ The servers are processes of their own (``deploy.local.directory``) and end with
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -47,6 +47,23 @@ class Server(DirectoryProcess):
         self.credentials: grpc.ChannelCredentials | None = None
         """Of whoever asks by the stubs; None: without TLS."""
         self._channel: grpc.Channel | None = None
+
+    def start(self) -> Self:
+        """Starts it and waits until its tree is loaded, which is a moment after it is bound; not
+        for long, since there are tests in which it cannot be.
+        """
+        super().start()
+        with suppress(AssertionError):
+            eventually(lambda: not self._is_loading(), 20)
+        return self
+
+    def _is_loading(self) -> bool:
+        if "tls" in self.settings and self.credentials is None:
+            return False  # who asks is not known yet
+        try:
+            return self.status().replica_state == admin_pb2.REPLICA_STATE_LOADING
+        except KdirError:
+            return False
 
     @property
     def channel(self) -> grpc.Channel:

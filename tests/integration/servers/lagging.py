@@ -14,7 +14,7 @@ from directory.api.grpc_server import DirectoryServer
 from directory.namespace.keys import ENTRY
 from directory.server.cluster import Cluster
 from directory.server.config import Limits, ServerConfig
-from directory.store.replica import AppliedCommit, ReplicaState
+from directory.store.replica import AppliedCommit
 from resolver.error_status import from_rpc_error
 from resolver.errors import KdirError
 from resolver.path import Path as TreePath
@@ -49,7 +49,7 @@ class One:
 
     def load(self) -> None:
         self.cluster.start()
-        eventually(lambda: self.cluster.replica.state is ReplicaState.SERVING)
+        eventually(lambda: self.cluster.replica.reported_revision >= 0)
 
     def _hold(self, applied: AppliedCommit) -> None:
         if any(write.key.startswith(ENTRY) for write in applied.writes):  # servers register too
