@@ -335,7 +335,12 @@ class DirectoryServer:
         pools = Pools(self._streams, self._writes, long)
         bounds = CallBounds(
             self._slots,
-            RequestBounds(self._limits.list_items, self._limits.text_bytes),
+            RequestBounds(
+                self._limits.list_items,
+                self._limits.text_bytes,
+                self._limits.policies_bytes,
+                self._limits.message_bytes,
+            ),
             self._unsent,
         )
         self._server.add_generic_rpc_handlers(

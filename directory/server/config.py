@@ -101,7 +101,7 @@ class Limits:
     """Streams of gRPC's reflection at a time; each ends after 30 s."""
     workers: int = 4
     """Reads, other than streams, that run at a time; more only take turns on one processor."""
-    long_workers: int = 2
+    long_workers: int = 1
     """Reads that may work long, such as listings and large batches, that run at a time besides."""
     waiting_reads: int = 32
     """Reads that wait for a revision that their token names and this server has not seen yet, at a

@@ -104,9 +104,11 @@ def bind_service(
     methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
     for name, handler in service.method_handlers().items():
         method = service.descriptor.methods_by_name[name]
-        read = lenient_deserializer(GetMessageClass(method.input_type), bounds.requests)
         known_as = f"{service.descriptor.name}/{name}"
-        _refuse_other_threads(service, name, check_of(known_as), streams=method.server_streaming)
+        check = check_of(known_as)
+        kind = GetMessageClass(method.input_type)
+        read = lenient_deserializer(kind, bounds.requests, check.request)
+        _refuse_other_threads(service, name, check, streams=method.server_streaming)
         if method.server_streaming:
             behave = _stream(handler, known_as, calls, bounds.streams, identities)
             if not method.client_streaming:
