@@ -113,7 +113,7 @@ def bind_service(
             behave = _stream(handler, known_as, calls, bounds.streams, identities)
             if not method.client_streaming:
                 behave = takes_request(_with_first(behave))
-            behave.experimental_thread_pool = pools.streams  # type: ignore[attr-defined]
+            _run_on(behave, pools.streams)
             methods[name] = grpc.stream_stream_rpc_method_handler(behave, read, _write)
         else:
             answer = takes_request(
@@ -121,16 +121,21 @@ def bind_service(
             )
             if name in service.writes:
                 writes = pools.writes
-                answer.experimental_thread_pool = writes  # type: ignore[attr-defined]
+                _run_on(answer, writes)
                 refuse = takes_request(_unary(_refusing(writes), known_as, calls, call_seconds))
                 refusals[f"/{service.descriptor.full_name}/{name}"] = (
                     grpc.stream_unary_rpc_method_handler(refuse, read, _write)
                 )
             elif name in service.long:
-                answer.experimental_thread_pool = pools.long  # type: ignore[attr-defined]
+                _run_on(answer, pools.long)
             methods[name] = grpc.stream_unary_rpc_method_handler(answer, read, _write)
     every = grpc.method_handlers_generic_handler(service.descriptor.full_name, methods)
     return _Admission(every, refusals, pools.writes) if refusals else every
+
+
+def _run_on(behave: Callable[..., object], pool: ThreadPoolExecutor) -> None:
+    """Has gRPC submit the calls of a handler to a pool; one of another type it would ignore."""
+    behave.experimental_thread_pool = pool  # type: ignore[attr-defined]
 
 
 def _refuse_other_threads(service: Service, name: str, check: Check, *, streams: bool) -> None:
