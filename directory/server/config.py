@@ -93,7 +93,7 @@ class Limits:
     """Watches, scans and links at a time; one in eight is for links only."""
     principal_streams: int = 1_000
     """Watches, scans and links of one principal at a time, where callers are identified."""
-    connection_streams: int = 500
+    connection_streams: int = 64
     """Watches and scans of one connection at a time."""
     health_watchers: int = 256
     """Watches of gRPC's health service at a time."""
@@ -116,7 +116,7 @@ class Limits:
     """Connections at a time; one more is closed at once."""
     concurrent_calls: int = 4_096
     """Calls at a time, streams not counted; one more is refused."""
-    connection_calls: int = 1_000
+    connection_calls: int = 100
     """Calls and streams of one connection at a time; its client waits with more."""
     unfinished_requests: int = 1_024
     """Calls whose headers arrived and whose request did not, at a time; they hold no thread, and
