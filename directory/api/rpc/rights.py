@@ -28,7 +28,7 @@ class Threads(enum.Enum):
 
 
 class RequestSize(enum.Enum):
-    """How many bytes the request of a method may have; ``RequestBounds.most_bytes`` has the number.
+    """Bound of the bytes of a method's request; ``RequestBounds.most_bytes`` has the number.
 
     To parse a request takes the interpreter from all callers, so its bytes are bounded before. The
     bound is what the other bounds allow a request of that kind; where they allow more than
