@@ -287,6 +287,15 @@ class DirectoryServer:
         self._unsent = UnsentAnswers(
             limits.unsent_bytes, limits.principal_unsent_bytes, limits.call_seconds
         )
+        # Beyond all that is refused with a reason, by the intake and by slots of streams.
+        most_calls = (
+            limits.concurrent_calls
+            + limits.unfinished_requests
+            + limits.streams
+            + limits.health_watchers
+            + limits.reflection_streams
+            + _REFUSED_AT_ONCE
+        )
         self._server = grpc.server(
             cast("ThreadPoolExecutor", self._calls),  # of which gRPC wants ``submit``
             options=(
@@ -306,14 +315,12 @@ class DirectoryServer:
                 ("grpc.max_connection_idle_ms", _IDLE_MS),
                 ("grpc.max_allowed_incoming_connections", connection_limit(limits.connections)),
                 ("grpc.max_concurrent_streams", limits.connection_calls),
+                # Calls that gRPC received and its thread of Python did not: by default, of more
+                # than 1,000 some are cancelled at random, whoever has sent the others.
+                ("grpc.server.max_pending_requests", most_calls),
+                ("grpc.server.max_pending_requests_hard_limit", 2 * most_calls),
             ),
-            # Beyond all that is refused with a reason, by the intake and by slots of streams.
-            maximum_concurrent_rpcs=limits.concurrent_calls
-            + limits.unfinished_requests
-            + limits.streams
-            + limits.health_watchers
-            + limits.reflection_streams
-            + _REFUSED_AT_ONCE,
+            maximum_concurrent_rpcs=most_calls,
         )
         self._add_services()
         self.port = bind_listener(self._server, listen, identities)
@@ -335,7 +342,12 @@ class DirectoryServer:
         pools = Pools(self._streams, self._writes, long)
         bounds = CallBounds(
             self._slots,
-            RequestBounds(self._limits.list_items, self._limits.text_bytes),
+            RequestBounds(
+                self._limits.list_items,
+                self._limits.text_bytes,
+                self._limits.policies_bytes,
+                self._limits.message_bytes,
+            ),
             self._unsent,
         )
         self._server.add_generic_rpc_handlers(

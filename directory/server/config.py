@@ -93,7 +93,7 @@ class Limits:
     """Watches, scans and links at a time; one in eight is for links only."""
     principal_streams: int = 1_000
     """Watches, scans and links of one principal at a time, where callers are identified."""
-    connection_streams: int = 500
+    connection_streams: int = 64
     """Watches and scans of one connection at a time."""
     health_watchers: int = 256
     """Watches of gRPC's health service at a time."""
@@ -101,7 +101,7 @@ class Limits:
     """Streams of gRPC's reflection at a time; each ends after 30 s."""
     workers: int = 4
     """Reads, other than streams, that run at a time; more only take turns on one processor."""
-    long_workers: int = 2
+    long_workers: int = 1
     """Reads that may work long, such as listings and large batches, that run at a time besides."""
     waiting_reads: int = 32
     """Reads that wait for a revision that their token names and this server has not seen yet, at a
@@ -116,7 +116,7 @@ class Limits:
     """Connections at a time; one more is closed at once."""
     concurrent_calls: int = 4_096
     """Calls at a time, streams not counted; one more is refused."""
-    connection_calls: int = 1_000
+    connection_calls: int = 100
     """Calls and streams of one connection at a time; its client waits with more."""
     unfinished_requests: int = 1_024
     """Calls whose headers arrived and whose request did not, at a time; they hold no thread, and

@@ -225,7 +225,13 @@ def test_G9_http2_rapid_reset_costs_little_and_health_answers(
 
 
 def test_G9_calls_whose_request_never_comes_hold_no_thread(federation: Federation) -> None:
-    limits = {"workers": 2, "waiting_reads": 2, "writers": 2, "request_seconds": 2}
+    limits = {
+        "workers": 2,
+        "waiting_reads": 2,
+        "writers": 2,
+        "request_seconds": 2,
+        "connection_calls": 200,
+    }
     server = federation.start("/la", limits=limits)
     eventually(lambda: is_healthy(server.address))
     with Raw(server.port) as raw:
@@ -249,7 +255,8 @@ def test_G9_calls_whose_request_never_comes_hold_no_thread(federation: Federatio
 def test_of_unfinished_requests_beyond_the_bound_the_oldest_are_refused(
     federation: Federation, times: int
 ) -> None:
-    server = federation.start("/la", limits={"unfinished_requests": 64, "request_seconds": 600})
+    limits = {"unfinished_requests": 64, "request_seconds": 600, "connection_calls": 200}
+    server = federation.start("/la", limits=limits)
     with ExitStack() as cleanup:
         raws = [cleanup.enter_context(Raw(server.port)) for _ in range(4)]
         # At the bound there is room for the call of ``outcome``, whose request comes at once.

@@ -652,24 +652,41 @@ def test_what_a_request_holds(holds: Server, caller: Caller, case: Case) -> None
             before = newest_change(caller)
             error = refused(lambda size=size: case.send(caller, size))  # type: ignore[misc]
             assert error.reason == case.reason
-            assert re.search(case.names, error.message), error.message
+            # Ten times as many may be more bytes than any request of the method has.
+            names = case.names if size == case.bound + 1 else f"{case.names}|^request: found"
+            assert re.search(names, error.message), error.message
             assert len(error.message) < 500
             assert newest_change(caller) == before, "nothing is written"
 
 
 def test_bytes_of_a_request(holds: Server, caller: Caller) -> None:
-    """gRPC refuses it before anything of it is read: its error has no reason."""
-    call: Any = caller.channel.unary_unary("/kdir.v1.DirectoryService/CreateEntry")
+    """Of any: gRPC refuses it before anything of it is read, its error has no reason; of a method
+    that takes less, it is refused before it is parsed.
+    """
+    batch: Any = caller.channel.unary_unary("/kdir.v1.ResolveService/BatchResolve")
+    create: Any = caller.channel.unary_unary("/kdir.v1.DirectoryService/CreateEntry")
 
-    def send(size: int) -> None:
-        entry = entry_pb2.Entry(directory=entry_pb2.Directory())
-        request = directory_pb2.CreateEntryRequest(path=f"/la/sized-{size}", entry=entry)
+    def send(size: int, call: Any = batch) -> None:
+        request: Any = resolve_pb2.BatchResolveRequest(paths=["/la"])
+        if call is create:
+            entry = entry_pb2.Entry(directory=entry_pb2.Directory())
+            request = directory_pb2.CreateEntryRequest(path=f"/la/sized-{size}", entry=entry)
         raw = request.SerializeToString()
         # A field that this version does not know, as a newer client may send: 99, of 4 bytes' size.
         left = size - len(raw) - 6
         sized = bytes([left & 127 | 128, left >> 7 & 127 | 128, left >> 14 & 127 | 128, left >> 21])
         call(raw + b"\x9a\x06" + sized + b"x" * left, timeout=SECONDS)
 
+    entry_bound = 4 * (HELD["text_bytes"] + HELD["policies_bytes"])
+    send(entry_bound, create)
+    for size in (entry_bound + 1, 10 * entry_bound):
+        before = newest_change(caller)
+        with pytest.raises(grpc.RpcError) as caught:
+            send(size, create)
+        error = from_rpc_error(caught.value)
+        assert error.reason == "LIMIT_EXCEEDED"
+        assert f"request: found {size} bytes; expected at most {entry_bound}" in error.message
+        assert newest_change(caller) == before
     bound = HELD["message_bytes"]
     send(bound)
     with others_are_answered(holds):

@@ -104,14 +104,16 @@ def bind_service(
     methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
     for name, handler in service.method_handlers().items():
         method = service.descriptor.methods_by_name[name]
-        read = lenient_deserializer(GetMessageClass(method.input_type), bounds.requests)
         known_as = f"{service.descriptor.name}/{name}"
-        _refuse_other_threads(service, name, check_of(known_as), streams=method.server_streaming)
+        check = check_of(known_as)
+        kind = GetMessageClass(method.input_type)
+        read = lenient_deserializer(kind, bounds.requests, check.request)
+        _refuse_other_threads(service, name, check, streams=method.server_streaming)
         if method.server_streaming:
             behave = _stream(handler, known_as, calls, bounds.streams, identities)
             if not method.client_streaming:
                 behave = takes_request(_with_first(behave))
-            behave.experimental_thread_pool = pools.streams  # type: ignore[attr-defined]
+            _run_on(behave, pools.streams)
             methods[name] = grpc.stream_stream_rpc_method_handler(behave, read, _write)
         else:
             answer = takes_request(
@@ -119,16 +121,21 @@ def bind_service(
             )
             if name in service.writes:
                 writes = pools.writes
-                answer.experimental_thread_pool = writes  # type: ignore[attr-defined]
+                _run_on(answer, writes)
                 refuse = takes_request(_unary(_refusing(writes), known_as, calls, call_seconds))
                 refusals[f"/{service.descriptor.full_name}/{name}"] = (
                     grpc.stream_unary_rpc_method_handler(refuse, read, _write)
                 )
             elif name in service.long:
-                answer.experimental_thread_pool = pools.long  # type: ignore[attr-defined]
+                _run_on(answer, pools.long)
             methods[name] = grpc.stream_unary_rpc_method_handler(answer, read, _write)
     every = grpc.method_handlers_generic_handler(service.descriptor.full_name, methods)
     return _Admission(every, refusals, pools.writes) if refusals else every
+
+
+def _run_on(behave: Callable[..., object], pool: ThreadPoolExecutor) -> None:
+    """Has gRPC submit the calls of a handler to a pool; one of another type it would ignore."""
+    behave.experimental_thread_pool = pool  # type: ignore[attr-defined]
 
 
 def _refuse_other_threads(service: Service, name: str, check: Check, *, streams: bool) -> None:

@@ -2,11 +2,15 @@
 
 One processor runs one thread of Python at a time; what a short call waits for is then only its turn
 at that (``process.py`` sets how long one lasts), and not the end of four long ones.
+
+gRPC gives the calls of a method to the pool that its handler names only if that is a
+``ThreadPoolExecutor``, and otherwise to the server's without a word; so this is one, of no threads.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from kdir.v1 import resolve_pb2
@@ -21,19 +25,20 @@ SHORT_PATHS: Final = 100
 """A batch of no more paths takes about a millisecond."""
 
 
-class LongCalls:
+class LongCalls(ThreadPoolExecutor):
     """What gRPC submits the calls of methods to that may work long: those that do go to ``long``,
     small batches to ``short``.
     """
 
     def __init__(self, short: CallPool, long: CallPool, intake: RequestIntake) -> None:
+        super().__init__(1)  # it starts no thread before one is needed
         self._short: Final = short
         self._long: Final = long
         self._intake: Final = intake
 
-    def submit(self, answer: Callable[..., object], /, *about: Any) -> CallCompletion:
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **_: Any) -> Any:
         """Has a thread run a call once its request is there."""
-        return self._intake.submit(self._begin, answer, about)
+        return self._intake.submit(self._begin, fn, args)
 
     def _begin(
         self, ended: CallCompletion, answer: Callable[..., object], about: tuple[Any, ...]

@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final, TypeVar
 
 import grpc
@@ -212,7 +213,7 @@ class RequestIntake:
             f"more than {self._most} calls wait for their request (limits.unfinished_requests); "
             f"send it with the headers"
         )
-        for key, call in list(self._unfinished.items())[:count]:
+        for key, call in list(islice(self._unfinished.items(), count)):
             self._refuse(key, call, why)
 
     def _refuse(self, key: int, call: _Unfinished, why: str) -> None:

@@ -1,4 +1,5 @@
-"""The table of all methods: the right that each takes, on what, what decides it, and its threads.
+"""The table of all methods: the right that each takes, on what, what decides it, its threads, and
+how large its request may be.
 
 ``AccessControl`` takes the rights on clusters from here, ``handlers.py`` lets no server start with
 a method that has no row or runs on other threads, and a table of docs/security.md is made from it.
@@ -15,7 +16,7 @@ from typing import Final
 
 from directory.access.grant import Operation
 
-__all__ = ["CHECKS", "Check", "Threads", "check_of", "cluster_check", "table"]
+__all__ = ["CHECKS", "Check", "RequestSize", "Threads", "check_of", "cluster_check", "table"]
 
 
 class Threads(enum.Enum):
@@ -24,6 +25,22 @@ class Threads(enum.Enum):
     CALLS = "limits.workers"
     WRITES = "limits.writers"
     STREAMS = "limits.streams"
+
+
+class RequestSize(enum.Enum):
+    """Bound of the bytes of a method's request; ``RequestBounds.most_bytes`` has the number.
+
+    To parse a request takes the interpreter from all callers, so its bytes are bounded before. The
+    bound is what the other bounds allow a request of that kind; where they allow more than
+    ``limits.message_bytes``, that is the only one.
+    """
+
+    TEXTS = "4 * limits.text_bytes"
+    """Paths, tokens and numbers: four of the largest texts."""
+    ENTRY = "4 * limits.text_bytes + 4 * limits.policies_bytes"
+    """An entry with its policies and masks, or a list of grants or rules."""
+    MESSAGE = "limits.message_bytes"
+    """A batch of paths; what a child reports to its parent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +58,7 @@ class Check:
     while_loading: bool = False
     """Where access is open, also before anything is loaded."""
     threads: Threads = Threads.CALLS
+    request: RequestSize = RequestSize.TEXTS
 
 
 _ADMIN: Final = "access_control:AccessControl.require_admin"
@@ -55,15 +73,20 @@ def _on_cluster(
     *,
     while_loading: bool = False,
     also: str = "",
+    request: RequestSize = RequestSize.TEXTS,
 ) -> Check:
-    takes = f"{operation.name} on the cluster{also}"
     return Check(
-        takes=takes, by=_ADMIN, cluster=operation, while_loading=while_loading, threads=threads
+        takes=f"{operation.name} on the cluster{also}",
+        by=_ADMIN,
+        cluster=operation,
+        while_loading=while_loading,
+        threads=threads,
+        request=request,
     )
 
 
 def _command(takes: str) -> Check:
-    return Check(takes=takes, by=_COMMAND, threads=Threads.WRITES)
+    return Check(takes=takes, by=_COMMAND, threads=Threads.WRITES, request=RequestSize.ENTRY)
 
 
 _ARMS: Final = Check(
@@ -82,7 +105,9 @@ CHECKS: Final[Mapping[str, Check]] = MappingProxyType(
             takes="DESCRIBE on the entry", by="caller_view:CallerView.encode_outcome"
         ),
         "ResolveService/BatchResolve": Check(
-            takes="DESCRIBE on each entry", by="caller_view:CallerView.encode_outcome"
+            takes="DESCRIBE on each entry",
+            by="caller_view:CallerView.encode_outcome",
+            request=RequestSize.MESSAGE,
         ),
         "ResolveService/Locate": Check(
             takes="DESCRIBE on the topic", by="caller_view:CallerView.can_describe"
@@ -122,6 +147,7 @@ CHECKS: Final[Mapping[str, Check]] = MappingProxyType(
             by="access_control:AccessControl.require_link_right",
             cluster=Operation.CLUSTER_ACTION,
             threads=Threads.STREAMS,
+            request=RequestSize.MESSAGE,
         ),
         "FederationService/ListMounts": Check(
             takes="that DESCRIBE on the mount is not denied; of those that wait: DESCRIBE on the "
@@ -133,7 +159,9 @@ CHECKS: Final[Mapping[str, Check]] = MappingProxyType(
             "read and now",
             by="caller_view:CallerView.can_describe",
         ),
-        "PolicyService/GetEffectivePolicies": Check(takes="DESCRIBE on the entry", by=_SEES),
+        "PolicyService/GetEffectivePolicies": Check(
+            takes="DESCRIBE on the entry", by=_SEES, request=RequestSize.ENTRY
+        ),
         "PolicyService/PlanArming": _ARMS,
         "PolicyService/Arm": _ARMS,
         "AccessService/AddGrants": _GRANTS,
@@ -152,7 +180,9 @@ CHECKS: Final[Mapping[str, Check]] = MappingProxyType(
         "AdminService/GetStatus": _on_cluster(
             Operation.DESCRIBE, while_loading=True, also="; of entries what it may DESCRIBE"
         ),
-        "AdminService/AdoptTopics": _on_cluster(Operation.ALTER, Threads.WRITES),
+        "AdminService/AdoptTopics": _on_cluster(
+            Operation.ALTER, Threads.WRITES, request=RequestSize.ENTRY
+        ),
         "AdminService/ListDrift": _on_cluster(
             Operation.DESCRIBE, also=", and DESCRIBE on each entry that is listed"
         ),
@@ -198,9 +228,10 @@ def cluster_check(method: str) -> tuple[Operation, Check]:
 
 def table() -> str:
     """Returns the table of docs/security.md."""
-    rows = ["| RPC | takes | decided by | threads |", "|---|---|---|---|"]
+    rows = ["| RPC | takes | decided by | threads | bytes of a request |", "|---|---|---|---|---|"]
     rows += [
-        f"| {method} | {check.takes} | `{check.by.replace(':', '.')}` | `{check.threads.value}` |"
+        f"| {method} | {check.takes} | `{check.by.replace(':', '.')}` | `{check.threads.value}` "
+        f"| `{check.request.value}` |"
         for method, check in CHECKS.items()
     ]
     return "\n".join(rows) + "\n"

@@ -4,7 +4,8 @@ hold up no others.
 Python runs one thread at a time, so that more threads answer no more calls: what they add is
 changes from one to another, a good part of what a call costs where there is a thread for each. But
 a call may wait, for a revision that its token names, for another server: it says so (``waiting``),
-and another thread runs meanwhile. Where all wait without a word, ``relieve`` finds out.
+and another thread runs meanwhile. Where all wait without saying so, ``unblock_stalled`` finds out.
+A call that computes is not one that waits, however long it takes.
 
 The standard library's pool takes some 10 µs a call more: it makes a future that anybody may wait
 for, and looks for idle threads. gRPC only wants to know when a call has ended.
@@ -30,6 +31,8 @@ _log = logging.getLogger(__name__)
 
 
 _LOOKS_TO_BEGIN: Final = 3
+_COMPUTING_SECONDS: Final = 0.005
+"""Processor time between two looks (0.1 s) that only threads use which compute."""
 _LOOKS_TO_END: Final = 50
 """Calls have ended all that time: whether the others would do is tried."""
 
@@ -59,6 +62,10 @@ class CallPool:
         self._ended = 0
         """Calls; two threads may count one for both: it is looked at for whether it moves."""
         self._ended_before = 0
+        self._processor_clocks: Final[list[int]] = []
+        """One of each thread."""
+        self._processor_seconds = 0.0
+        """Of all threads, at the last look."""
         self._existing = True
         """None ended before the last look; ``_alike`` looks in a row found it so, or not so."""
         self._alike = 0
@@ -109,12 +116,17 @@ class CallPool:
                 self._excused -= 1  # whoever ends a call first finds that one too many runs
 
     def unblock_stalled(self) -> None:
-        """To be called every now and then: where calls wait for a thread and none has ended for
-        some looks, those that run are taken to wait for something, and as many more threads run.
-        One look would not do: on a machine that is busy otherwise nothing ends for a while, too.
+        """To be called every now and then: where calls wait for a thread, none has ended for some
+        looks and none computes, those that run are taken to wait for something, and as many more
+        threads run. One look would not do: on a machine that is busy otherwise nothing ends for a
+        while, too. More threads beside some that compute would answer nothing sooner, and each
+        would delay every other call by its turns at the interpreter.
         """
         with self._lock:
-            existing = self._ended == self._ended_before
+            used = sum(map(time.clock_gettime, self._processor_clocks))
+            is_computing = used - self._processor_seconds >= _COMPUTING_SECONDS
+            self._processor_seconds = used
+            existing = self._ended == self._ended_before and not is_computing
             self._ended_before = self._ended
             self._alike = self._alike + 1 if existing is self._existing else 1
             self._existing = existing
@@ -154,6 +166,7 @@ class CallPool:
     def _work(self) -> None:
         take = self._tasks.get
         _OWN.pool = self
+        self._processor_clocks.append(time.pthread_getcpuclockid(threading.get_ident()))
         while (task := take()) is not None:
             answer, about, ended = task
             try:

@@ -21,6 +21,8 @@ from kdir.v1 import (
 
 from directory.api.rpc.interceptors.malformed_request import MalformedRequest, lenient_deserializer
 from directory.api.rpc.interceptors.request_bounds import BOUNDED_ELSEWHERE, RequestBounds
+from directory.api.rpc.rights import CHECKS, RequestSize
+from directory.server.config import Limits
 from resolver.errors import LimitExceeded
 
 BOUNDS = RequestBounds(list_items=100, text_bytes=1_000)
@@ -132,3 +134,38 @@ def test_paths_and_entries_are_left_to_their_own_bounds() -> None:
     update = directory_pb2.UpdateEntryRequest(update_mask={"paths": ["x" * 5_000] * 200})
     update.entry.policies.description = "x" * 5_000
     assert read(update) == update
+
+
+@pytest.mark.parametrize("method", CHECKS)
+def test_a_request_of_too_many_bytes_is_not_parsed(method: str) -> None:
+    size = CHECKS[method].request
+    most = BOUNDS.most_bytes(size)
+    parsed = list[int]()
+
+    class Kind:
+        DESCRIPTOR = resolve_pb2.ResolveRequest.DESCRIPTOR
+
+        @staticmethod
+        def FromString(raw: bytes) -> Any:
+            parsed.append(len(raw))
+            return resolve_pb2.ResolveRequest()
+
+    receive: Any = lenient_deserializer
+    read_bytes = receive(Kind, BOUNDS, size)
+    assert not isinstance(read_bytes(b"x" * most), MalformedRequest)
+    for count in (most + 1, 10 * most):
+        named(read_bytes(b"x" * count), ("request",))
+    assert parsed == [most]
+
+
+def test_what_other_bounds_allow_fits_into_the_bytes_of_a_request() -> None:
+    """By the defaults, and whatever the settings are."""
+    for limits in (Limits(), Limits(text_bytes=1 << 20), Limits(policies_bytes=1 << 22)):
+        bounds = RequestBounds(
+            limits.list_items, limits.text_bytes, limits.policies_bytes, limits.message_bytes
+        )
+        sizes = [bounds.most_bytes(size) for size in RequestSize]
+        assert sizes[0] >= min(3 * limits.text_bytes + 4096, limits.message_bytes)
+        assert sizes[1] >= min(3 * limits.policies_bytes, limits.message_bytes)
+        assert sizes == sorted(sizes)
+        assert sizes[2] == limits.message_bytes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -119,6 +120,33 @@ def test_calls_that_are_stuck_without_a_word_are_found_out(pool: CallPool, gate:
     pool.unblock_stalled()  # nothing waits any more
     gate.open()
     eventually(lambda: gate.inside == 0)
+
+
+def test_calls_that_compute_are_not_taken_to_wait(pool: CallPool) -> None:
+    """More threads beside them would only take turns with everybody else's."""
+    lock, ended = threading.Lock(), threading.Event()
+    inside = 0
+
+    def compute() -> None:
+        nonlocal inside
+        with lock:
+            inside += 1
+        while not ended.is_set():
+            sum(range(1_000))
+
+    try:
+        for _ in range(6):
+            pool.submit(compute)
+        eventually(lambda: inside == 2)
+        began = time.process_time()
+        for look in range(1, 21):
+            until = began + look * 0.05
+            eventually(lambda: time.process_time() > until)  # noqa: B023 - it is done at once
+            pool.unblock_stalled()
+            assert inside == 2
+    finally:
+        ended.set()
+    eventually(lambda: inside == 6)
 
 
 def test_a_call_that_fails_costs_no_thread(

@@ -10,6 +10,7 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from directory.api.rpc.interceptors.request_bounds import RequestBounds
+from directory.api.rpc.rights import RequestSize
 from resolver.errors import InvalidArgument, InvalidPath, KdirError
 
 __all__ = ["MalformedRequest", "lenient_deserializer", "missing_request"]
@@ -32,12 +33,18 @@ def missing_request() -> MalformedRequest:
 
 
 def lenient_deserializer(
-    kind: type[M], bounds: RequestBounds | None = None
+    kind: type[M],
+    bounds: RequestBounds | None = None,
+    size: RequestSize = RequestSize.MESSAGE,
 ) -> Callable[[bytes], M | MalformedRequest]:
-    """A request deserialiser for gRPC that never raises. ``bounds``: what a request may hold."""
+    """Returns a request deserialiser for gRPC that never raises. ``bounds``: what a request may
+    hold; one of more bytes than ``size`` allows is not parsed.
+    """
     parse = kind.FromString
 
     def read(raw: bytes) -> M | MalformedRequest:
+        if bounds is not None and (large := bounds.size_refusal(len(raw), size)) is not None:
+            return MalformedRequest(large)
         try:
             request = parse(raw)
         except DecodeError:

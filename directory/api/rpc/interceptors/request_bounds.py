@@ -1,4 +1,4 @@
-"""Bounds of what any request holds: elements of a list or map, bytes of a text.
+"""Bounds of what any request holds: bytes, elements of a list or map, bytes of a text.
 
 Looked at where the request is received, for all methods alike; a method that is added later is
 bounded, too. What has a finer bound of its own is left to that: paths (``resolver.path``), entries
@@ -14,6 +14,8 @@ from typing import Any, Final
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
+from directory.api.rpc.rights import RequestSize
+from directory.namespace.bounds import DEFAULT_BOUNDS
 from resolver.errors import LimitExceeded
 
 __all__ = ["BOUNDED_ELSEWHERE", "RequestBounds"]
@@ -35,6 +37,28 @@ class RequestBounds:
 
     list_items: int
     text_bytes: int
+    policies_bytes: int = DEFAULT_BOUNDS.policies_bytes
+    message_bytes: int = 4 << 20
+
+    def most_bytes(self, size: RequestSize) -> int:
+        """Returns how many bytes a request may have."""
+        if size is RequestSize.MESSAGE:
+            return self.message_bytes
+        most = 4 * self.text_bytes
+        if size is RequestSize.ENTRY:
+            most += 4 * self.policies_bytes
+        return min(most, self.message_bytes)
+
+    def size_refusal(self, found: int, size: RequestSize) -> LimitExceeded | None:
+        """Returns why a request of so many bytes is not parsed; None: it is."""
+        most = self.most_bytes(size)
+        if found <= most:
+            return None
+        return LimitExceeded(
+            f"request: found {found} bytes; expected at most {most} for this method ({size.value})",
+            field="request",
+            limit=most,
+        )
 
     def refusal(self, request: Message, size: int) -> LimitExceeded | None:
         """Returns why a request of so many bytes is refused; None: it is within the bounds.
