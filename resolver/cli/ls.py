@@ -2,7 +2,7 @@
 
 One page of a directory that the asked server itself owns is read without the resolver, whose
 modules cost as much start-up as a third of gRPC; for everything else the resolver is loaded
-(docs/decisions/0060-the-command-line-keeps-its-grammar.md).
+(docs/decisions/0056-the-command-line-keeps-its-grammar.md).
 """
 
 from __future__ import annotations

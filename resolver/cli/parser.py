@@ -2,7 +2,7 @@
 
 Help, completion and parsing read the same declarations. argparse was tried: it
 loses words after ``--``, values that begin with a dash, and messages that say what is missing
-(docs/decisions/0060-the-command-line-keeps-its-grammar.md).
+(docs/decisions/0056-the-command-line-keeps-its-grammar.md).
 """
 
 from __future__ import annotations

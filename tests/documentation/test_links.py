@@ -52,8 +52,7 @@ def test_every_decision_is_listed_and_numbered_once() -> None:
     files = sorted(path.name for path in folder.glob("[0-9]*.md"))
     listed = re.findall(r"\((\d{4}-[a-z0-9-]+\.md)\)", (folder / "README.md").read_text())
     assert listed == files
-    # Numbers may be missing: one is given to a decision before it is written, or merged.
-    assert len({name[:4] for name in files}) == len(files)
+    assert [name[:4] for name in files] == [f"{number:04}" for number in range(1, len(files) + 1)]
 
 
 def test_the_files_that_the_architecture_names_are_there() -> None:
