@@ -32,7 +32,7 @@ from directory.namespace.snapshot import Snapshot
 from directory.server.access_history import AccessHistory
 from directory.server.certificates import PeerCredentials
 from directory.server.config import ServerConfig
-from directory.server.feature_levels import FEATURE_LEVEL
+from directory.server.feature_levels import LEVELS, Levels
 from directory.server.logs import with_log_context
 from directory.server.membership import Membership, check_level_at_startup
 from directory.server.metrics.instrumentation import MeasuredStore
@@ -74,7 +74,7 @@ class Cluster:
         config: ServerConfig,
         store: Store,
         endpoints: Callable[[], tuple[str, ...]],
-        feature_level: int = FEATURE_LEVEL,
+        levels: Levels = LEVELS,
     ) -> None:
         self.config = config
         store = self.store = MeasuredStore(store)
@@ -117,7 +117,7 @@ class Cluster:
             self.writer,
             server_id=self.server_id,
             endpoints=endpoints,
-            level=feature_level,
+            levels=levels,
         )
         self.members.subscribe(self.federation.changed)
         member = self._member()
@@ -141,7 +141,7 @@ class Cluster:
         cls,
         config: ServerConfig,
         endpoints: Callable[[], tuple[str, ...]] = tuple,
-        feature_level: int = FEATURE_LEVEL,
+        levels: Levels = LEVELS,
     ) -> Cluster:
         """Opens the store that the config names.
 
@@ -158,11 +158,11 @@ class Cluster:
                     f"{store.describe()}: cluster {config.cluster} was {store.identity.sealed}: "
                     f"name that store"
                 )
-            check_level_at_startup(store, feature_level)
+            check_level_at_startup(store, levels)
         except BaseException:
             store.close()
             raise
-        return cls(config, store, endpoints, feature_level)
+        return cls(config, store, endpoints, levels)
 
     def _member(self) -> LocalServer:
         return LocalServer(

@@ -11,7 +11,6 @@ from directory.federation import inherited_records as kept
 from directory.federation import parent_state
 from directory.namespace import keys
 from directory.namespace.snapshot import Snapshot
-from directory.server.feature_levels import GRANTS, level_needed
 from directory.store.base import Delete, Put, Write
 from directory.store.etcd.transaction import LIMITS
 from directory.wire.entry_codec import ProtoCodec
@@ -128,7 +127,6 @@ def test_who_knows_no_parts_reads_no_empty_word() -> None:
     rows = after({}, parent_state.inherited_writes(holding({}), word(), 1))
     with pytest.raises(Exception, match=r"[Pp]ars"):
         federation_pb2.Inherited.FromString(rows[keys.INHERITED][8:])
-    assert level_needed(parent_state.inherited_writes(holding({}), word(), 1)) == GRANTS
 
 
 def test_what_is_too_large_for_any_store_is_refused() -> None:
