@@ -21,6 +21,7 @@ from directory.access.decision import AccessMode
 from directory.federation import parent_state
 from directory.federation.child_links import ChildLinks
 from directory.federation.federation_state import FederationState, LocalServer, unix_ms
+from directory.federation.inherited_levels import refuse_oversized_inheritance
 from directory.federation.kafka_claims import manager_before, why_unmanaged
 from directory.federation.parent_link import LinkStatus, ParentLink
 from directory.federation.parent_state import inherited_origins
@@ -109,6 +110,7 @@ class Cluster:
             self.mount_at,
             above=inherited_origins,
             bounds=config.limits.bounds,
+            check=refuse_oversized_inheritance,
             allow=lambda writes: self.members.check_writes_allowed(writes),  # noqa: PLW0108 - made below
         )
         self.members = Membership(
