@@ -31,6 +31,7 @@ class DirectoryProcess:
         settings: further keys of its config, tables as dicts.
         processes: how many share its port.
         environment: variables beside those of this process.
+        module: what runs it; tests have releases of their own.
         detached: whether it outlives this process (see ``process.stop_recorded``).
     """
 
@@ -43,6 +44,7 @@ class DirectoryProcess:
         port: int | None = None,
         processes: int = 1,
         environment: Mapping[str, str] | None = None,
+        module: str = "directory",
         detached: bool = False,
     ) -> None:
         self.directory = directory
@@ -61,7 +63,7 @@ class DirectoryProcess:
         }
         self.process = LocalProcess(
             [
-                *(sys.executable, "-m", "directory", "--config", self.config),
+                *(sys.executable, "-m", module, "--config", self.config),
                 *(("--processes", str(processes)) if processes > 1 else ()),
             ],
             directory / "server.log",

@@ -15,7 +15,6 @@ from directory.api.rpc.call_context import Call
 from directory.api.rpc.handlers import Handler, Service
 from directory.api.visibility import STOPPED
 from directory.api.visible_counts import count_visible_below
-from directory.api.write_checks import list_unenforced_mounts
 from directory.federation import parent_state
 from directory.federation.link_records import BELOW, is_path
 from directory.namespace.entry import Kind
@@ -90,11 +89,6 @@ class AdminService(Service):
         if view is not None:
             snapshot = view.snapshot
             response.authority.CopyFrom(cluster.authority(snapshot))
-            response.unenforced.extend(
-                reported
-                for mount, reported in list_unenforced_mounts(cluster, snapshot)
-                if view.can_refer_to(mount)
-            )
             seen = count_visible_below(view, (), snapshot.root)
             response.topic_count, response.directory_count = seen.topics, seen.containers
             response.progress.extend(

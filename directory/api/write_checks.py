@@ -9,8 +9,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final, TypeVar
 
-from kdir.v1 import federation_pb2
-
 from directory.access.authorizer import Authorizer
 from directory.access.compiled_grants import AccessQuestion
 from directory.access.grant import Grant, Operation, ResourceKind
@@ -27,7 +25,6 @@ from directory.api.visibility import (
     require_visible_directory,
     require_visible_kind,
 )
-from directory.federation import parent_state
 from directory.federation.parent_state import inherited_origins
 from directory.kafka.inherited_basis import why_inherited_missing
 from directory.kafka.pin_and_stop import PinAndStop
@@ -53,7 +50,6 @@ from directory.namespace.policy_checks import directories_below
 from directory.namespace.snapshot import Snapshot
 from directory.namespace.traversal import locate_entry, traverse
 from directory.server.cluster import Cluster
-from directory.server.feature_levels import GRANTS
 from directory.store.base import Guard, KeyEquals, UnchangedSince
 from resolver.errors import (
     AboveCeiling,
@@ -63,7 +59,6 @@ from resolver.errors import (
     InvalidArgument,
     InvalidPath,
     KafkaReplaced,
-    LevelNotFinalised,
     LocksOut,
     NotReady,
     VanishGuard,
@@ -73,11 +68,9 @@ from resolver.path import Path
 __all__ = [
     "authorize_command",
     "authorizing_on",
-    "check_children_enforce_grants",
     "check_kafka_removal_allowed",
     "entry_meant",
     "is_kafka_change_allowed",
-    "list_unenforced_mounts",
     "locks_out",
     "nearest_manage_false",
     "redacting_errors",
@@ -162,61 +155,6 @@ def nearest_manage_false(
     return ""
 
 
-def check_children_enforce_grants(cluster: Cluster, view: CallerView, path: Path) -> None:
-    """Before a grant comes to the entry at a path.
-
-    Raises:
-        LevelNotFinalised: naming the clusters below that would not enforce it, as far as the caller
-            may know of them.
-    """
-    lacking = cluster.federation.mounts_below_level(path, GRANTS)
-    if not lacking:
-        return
-    needs = f"grants on {path} need feature level {GRANTS} in every cluster below"
-    shown = [one for one in lacking if view.can_refer_to(Path.parse(one.mount))]
-    if not shown:
-        raise LevelNotFinalised(
-            f"{needs}, and not every one has it; ask an operator of cluster "
-            f"{cluster.config.cluster}",
-            needed=GRANTS,
-        )
-    raise LevelNotFinalised(
-        f"{needs}: {', '.join(map(_mount_text, shown))}; upgrade it, then kdir features finalize "
-        f"{shown[0].mount}",
-        needed=GRANTS,
-        lacking=" ".join(one.mount for one in shown),
-    )
-
-
-def list_unenforced_mounts(cluster: Cluster, snapshot: Snapshot) -> list[tuple[Path, str]]:
-    """Returns the clusters below that do not enforce what is handed down to them: the mount of
-    each, and a sentence.
-    """
-    mount = cluster.mount_at(snapshot)
-    found = []
-    for one in cluster.federation.mounts_below_level(mount, GRANTS):
-        child = Path.parse(one.mount)
-        if _is_granted(snapshot, child.below(mount)):
-            message = (
-                f"{_mount_text(one)}, and does not enforce the grants that hold there: upgrade "
-                "it, then "
-                f"kdir features finalize {one.mount}"
-            )
-            found.append((child, message))
-    return found
-
-
-def _is_granted(snapshot: Snapshot, relative: tuple[str, ...]) -> bool:
-    """True if a grant or a closed directory is at or above a place."""
-    if parent_state.is_inherited_readable(snapshot) and parent_state.inherited_access(snapshot):
-        return True
-    return any(True for _ in snapshot.grants.levels_to(EntryPlace(relative)))
-
-
-def _mount_text(row: federation_pb2.MountRow) -> str:
-    return f"{row.mount} (cluster {row.cluster}) has {row.feature_level}"
-
-
 C = TypeVar("C", bound=Command)
 
 
@@ -275,8 +213,6 @@ def authorize_command(
             # a request that is asked again is answered to them as before.
             if not access_control.caller_view(cluster, snapshot, call).is_unrestricted:
                 raise
-        if isinstance(command, AddGrants):
-            check_children_enforce_grants(cluster, acting, command.path)
         return _inherited_guards(cluster, snapshot)
 
     return authorize

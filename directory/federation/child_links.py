@@ -20,8 +20,6 @@ from typing import TypeVar
 import grpc
 from kdir.v1 import federation_pb2
 
-from directory.access.compiled_grants import NO_RULES
-from directory.access.grant_tree import EntryPlace
 from directory.federation import child_state, parent_state
 from directory.federation.child_state import WaitingChildren, find_waiting_child
 from directory.federation.federation_state import (
@@ -30,9 +28,10 @@ from directory.federation.federation_state import (
     LocalServer,
     unix_ms,
 )
+from directory.federation.inherited_levels import levels_at_mount
 from directory.federation.inherited_records import refuse_oversized
 from directory.federation.table_exchange import ReceivedTable
-from directory.namespace.entry import NO_POLICIES, Mount
+from directory.namespace.entry import Mount
 from directory.namespace.keys import ENTRY
 from directory.namespace.mounted import mounted_at
 from directory.namespace.snapshot import Snapshot
@@ -216,7 +215,6 @@ class ChildLinks:
             incarnation=view.snapshot.incarnation,
             revision=view.snapshot.revision,
             kafka_above=self._kafka_above(parent),
-            reads_table_changes=True,
         )
 
     def _kafka_above(
@@ -306,9 +304,7 @@ class ChildLinks:
                     refuse_oversized(inherited)
                     reported_inherited = lasting
                     responses.append(federation_pb2.LinkResponse(inherited=inherited))
-            version, tables = self._federation.sent_down.messages_since(
-                table_version, reads_changes=session.hello.reads_table_changes
-            )
+            version, tables = self._federation.sent_down.messages_since(table_version)
             if self._federation.view().handed_sequence == view.handed_sequence:
                 table_version = version
                 responses.extend(federation_pb2.LinkResponse(mount_table=one) for one in tables)
@@ -347,23 +343,9 @@ class ChildLinks:
             incarnation=snapshot.incarnation,
             basis=parent_state.attachment_basis(snapshot),
         )
-        message.levels.extend(parent_state.inherited_levels(snapshot))
-        message.ancestors.extend(parent_state.ancestors(snapshot, unix_ms()))
         relative = mount_path.below(view.position.mount)
-        for length in range(len(relative)):
-            directory_id = snapshot.find_directory(relative[:length])
-            node = snapshot.node(directory_id) if directory_id is not None else None
-            if node is None:
-                continue
-            branch = snapshot.grants.node_at(EntryPlace(relative[:length]))
-            rules = NO_RULES if branch is None else branch.rules
-            if node.directory.policies == NO_POLICIES and not (rules or node.directory.closed):
-                continue
-            path = view.position.mount.join(relative[:length])
-            message.levels.append(parent_state.level_of(path, node.directory, rules))
-        branch = snapshot.grants.node_at(EntryPlace(relative))
-        if branch is not None and branch.rules:
-            message.levels.append(parent_state.grants_level(mount_path, branch.rules))
+        message.levels.extend(levels_at_mount(snapshot, view.position.mount, relative))
+        message.ancestors.extend(parent_state.ancestors(snapshot, unix_ms()))
         return message
 
     def _receive_updates(

@@ -376,17 +376,6 @@ class FederationState:
         every = [*rows, *(row for of_child in fitting.values() for row in of_child)]
         return [self._enlivened(row, view) for row in every]
 
-    def mounts_below_level(self, path: Path, level: int) -> list[federation_pb2.MountRow]:
-        """Returns the mounts at and below a path whose clusters are known not to have a feature
-        level.
-        """
-        view = self.view()
-        return [
-            one.row
-            for mount, one in {**view.below, **view.own}.items()
-            if path.is_prefix_of(mount) and 0 < one.row.feature_level < level
-        ]
-
     def rows_everywhere(self) -> list[TableRow]:
         """Returns what a child is told, and what ``kdir mounts`` shows: every mount known here."""
         view = self.view()

@@ -21,7 +21,6 @@ from kdir.v1 import federation_pb2, federation_pb2_grpc
 from directory.federation import parent_state
 from directory.federation.federation_state import FederationState, LocalServer, unix_ms
 from directory.federation.inherited_event import inherited_change_event
-from directory.federation.inherited_records import as_transactions
 from directory.federation.table_exchange import ReceivedTable
 from directory.namespace.keys import PARENT
 from directory.namespace.snapshot import Snapshot
@@ -133,8 +132,6 @@ class ParentLink:
         """Whether it is not all kept yet."""
         self._reported_refused: tuple[str, ...] = ()
         """Where the parent says that it may be asked, and may not be; as was logged."""
-        self._older_parent = False
-        """Whether it does not say at which mount what it hands down is inherited."""
         self._attached: bytes | None = None
         """Since which attaching this link stands: what was on its way before it is an old word."""
         federation.subscribe(self._news.set)
@@ -222,7 +219,6 @@ class ParentLink:
         self._reported = set()
         self._welcome, self._awaits_inherited, self._has_inherited = None, False, False
         self._table, self._table_is_new = self._new_table(), False
-        self._older_parent = False
         self._waits_since, self._is_receiving = self._clock(), False
         self._attached = self._replica.snapshot.fact(parent_state.ATTACHED_KEY)
         endpoint = self._federation.parent_endpoint(lock)
@@ -318,7 +314,6 @@ class ParentLink:
             incarnation=snapshot.incarnation,
             topic_count=snapshot.topic_count,
             kafka=self._member.kafka_claim(),
-            reads_table_changes=True,
         )
 
     def _send_updates(self, call: grpc.Call, outbox: _Outbox) -> None:
@@ -335,9 +330,7 @@ class ParentLink:
                 outbox.put(federation_pb2.LinkRequest(hello=self._hello()))
             tables: Sequence[federation_pb2.MountTable] = ()
             if (welcome := self._welcome) is not None and self._may_report_mounts(welcome):
-                version, tables = self._federation.sent_up.messages_since(
-                    version, reads_changes=welcome.reads_table_changes
-                )
+                version, tables = self._federation.sent_up.messages_since(version)
             if tables:
                 for one in tables:
                     outbox.put(federation_pb2.LinkRequest(mounts_below=one))
@@ -415,11 +408,6 @@ class ParentLink:
                 )
                 self._news.set()
             return
-        if self._older_parent:
-            raise NotReady(
-                f"the parent mounts this cluster at {mount}, and what is inherited there need not "
-                f"follow, since its version is an older one: it sends both on a new link"
-            )
         self._awaits_inherited, self._linked, self._has_inherited = True, False, False
         self._message = (
             f"the parent {welcome.parent_cluster} mounts this cluster at {mount}, and has not sent "
@@ -460,14 +448,11 @@ class ParentLink:
         welcome = self._welcome
         if welcome is None:
             raise NotReady("the parent sent what is inherited before it agreed to a mount")
-        if inherited.mount and (inherited.mount, inherited.epoch) != (welcome.mount, welcome.epoch):
+        if (inherited.mount, inherited.epoch) != (welcome.mount, welcome.epoch):
             raise NotReady(
                 f"the parent mounts this cluster at {welcome.mount}, epoch {welcome.epoch}, and "
                 f"sent what is inherited at {inherited.mount}, epoch {inherited.epoch}"
             )
-        # A parent that does not say where sends, first on each link, what belongs to the welcome.
-        self._older_parent = not inherited.mount
-        inherited.mount, inherited.epoch = welcome.mount, welcome.epoch
         now = unix_ms()
         writes = parent_state.inherited_writes(snapshot, inherited, now)
         if writes and parent_state.is_other(snapshot, inherited):
@@ -478,8 +463,7 @@ class ParentLink:
             writes += parent_state.parent_config_writes(
                 snapshot, self._federation.configured_parent
             )
-        for step in as_transactions(writes):
-            self._commit(step, leadership)
+        self._commit(writes, leadership)
         self._reported.add(parent_state.INHERITED_KEY)
         self._awaits_inherited, self._has_inherited = False, True
         self._confirmed(welcome)

@@ -23,7 +23,7 @@ from directory.access.authorizer import InheritedGrantLevel as AccessLevel
 from directory.access.compiled_grants import NO_RULES, CompiledGrants
 from directory.federation.inherited_records import (
     InheritedRecord,
-    inherited_record_writes,
+    inherited_record_write,
     parent_of,
     read_inherited,
     whole_inherited,
@@ -471,9 +471,8 @@ def ancestors(snapshot: Snapshot, now_ms: int) -> list[policies_pb2.AncestorPosi
 def inherited_writes(
     snapshot: Snapshot, inherited: federation_pb2.Inherited, now_ms: int
 ) -> tuple[Write, ...]:
-    """Records what is inherited, with the parent's incarnation and revision, where it is news; to
-    be committed in ``inherited.as_transactions``. Where it changes anybody's rights that is marked,
-    too.
+    """Records what is inherited, with the parent's incarnation and revision, where it is news.
+    Where it changes anybody's rights that is marked, too.
 
     Raises:
         InvalidArgument: no parent says such a thing; kept, it could not be read.
@@ -490,7 +489,7 @@ def inherited_writes(
     )
     if same_mount and not is_other(snapshot, inherited):
         return ()
-    writes = inherited_record_writes(snapshot, inherited, now_ms)
+    writes: tuple[Write, ...] = (inherited_record_write(inherited, now_ms),)
     if known is None or (known.message.mount, _granted(known.message)) != (
         inherited.mount,
         _granted(inherited),

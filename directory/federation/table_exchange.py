@@ -80,7 +80,7 @@ class SentTable:
         self._sent: dict[str, _Sent] = {}
         self._version = 0
         self._versions: Final[deque[_Version]] = deque(maxlen=_KEPT_CHANGES)
-        self._shared: dict[tuple[int, bool], Sequence[federation_pb2.MountTable]] = {}
+        self._shared: dict[int, Sequence[federation_pb2.MountTable]] = {}
         self._shared_until_ms = 0
 
     def mark_changed(self) -> bool:
@@ -93,22 +93,19 @@ class SentTable:
     def _rest_seconds(self) -> float:
         return min(_MOST_REST_SECONDS, _REST_SECONDS_A_ROW * len(self._sent))
 
-    def messages_since(
-        self, version: int, *, reads_changes: bool
-    ) -> tuple[int, Sequence[federation_pb2.MountTable]]:
+    def messages_since(self, version: int) -> tuple[int, Sequence[federation_pb2.MountTable]]:
         """Returns the newest version, and what to send to a link that has ``version`` (0: none)."""
         with self._lock:
             self._make()
             if version == self._version:
                 return version, ()
-            key = (version, reads_changes)
             now_ms = self._clock_ms()
             if now_ms >= self._shared_until_ms:
                 self._shared.clear()
                 self._shared_until_ms = now_ms + _SHARED_MS
-            if key not in self._shared:
-                self._shared[key] = list(self._messages(version, reads_changes=reads_changes))
-            return self._version, self._shared[key]
+            if version not in self._shared:
+                self._shared[version] = list(self._messages(version))
+            return self._version, self._shared[version]
 
     def _make(self) -> None:
         now = self._clock()
@@ -148,14 +145,9 @@ class SentTable:
         vital = (one.owner_time_ms, one.row.topic_count, one.row.linked)
         return _Sent(one, self._news_of(one.row), vital)
 
-    def _messages(
-        self, version: int, *, reads_changes: bool
-    ) -> Iterator[federation_pb2.MountTable]:
+    def _messages(self, version: int) -> Iterator[federation_pb2.MountTable]:
         # Nobody is given a row that is younger than it is.
         at_ms = self._shared_until_ms
-        if not reads_changes:
-            yield federation_pb2.MountTable(rows=[one.row.aged(at_ms) for one in self._all()])
-            return
         if not version or version < self._versions[0].number - 1:
             yield from messages_of((one.row.aged(at_ms) for one in self._all()), ())
             return

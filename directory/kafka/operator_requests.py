@@ -23,7 +23,6 @@ from directory.kafka.pin_and_stop import PinAndStop
 from directory.namespace.adoption_mapping import MappingRule
 from directory.namespace.command import ObservedTopic
 from directory.namespace.physical_names import refuse_protected
-from directory.namespace.removal_records import LARGE_CHANGES_LEVEL, removal_level
 from directory.store.base import KeyEquals
 from directory.store.large_changes import LARGE, SWEEP, LargeAdoption, adoptions, rules_to_proto
 from resolver.errors import (
@@ -95,7 +94,7 @@ class OperatorRequests:
         )
         keep = pin_and_stop.write_rules(rules) if rules else ()
         count = sum(row.step is not None for row in rows)
-        if count < LARGE or removal_level(snapshot) < LARGE_CHANGES_LEVEL:
+        if count < LARGE:
             if keep:
                 commits.put(keep)
             return AdoptionResult(adoption.carry_out(rows, commits))

@@ -33,7 +33,6 @@ from directory.namespace.keys import (
     retired_until_ms,
     retired_value,
 )
-from directory.namespace.removal_records import LARGE_CHANGES_LEVEL, removal_level
 from directory.namespace.snapshot import Snapshot
 from directory.store.base import Delete, Guard, KeyEquals, Put, Write
 from directory.store.large_changes import LARGE, SWEEP, LargeAdoption, adoptions
@@ -264,11 +263,11 @@ class KafkaSweep:
             commits.put([Delete(large_change_key(SWEEP))])
 
     def _recorded(self, snapshot: Snapshot, count: int) -> LargeAdoption | None:
-        """Returns what is kept of a large adoption; all the servers must know of such records."""
+        """Returns the record of a large adoption; None: this one is small."""
         for one in adoptions(snapshot):
             if one.change_id == SWEEP:
                 return one  # of a leader before this one
-        if count < LARGE or removal_level(snapshot) < LARGE_CHANGES_LEVEL:
+        if count < LARGE:
             return None
         return LargeAdoption(
             change_id=SWEEP,

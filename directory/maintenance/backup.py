@@ -11,7 +11,7 @@ from kdir.v1 import admin_pb2, watch_pb2
 
 from directory.maintenance.registered_servers import stored_level
 from directory.namespace.keys import EVENT, MEMBER, ROLE
-from directory.server.feature_levels import FEATURE_LEVEL
+from directory.server.feature_levels import LEVELS
 from directory.store.base import Identity, Loading, Store
 from directory.store.event_rows import FLOOR_KEY
 from resolver.backup_file import FORMAT, Checksum
@@ -181,7 +181,7 @@ def backup_of(
     loading = store.load()
     # Read last: a level only rises, and the rows need none above this. One that cannot be read may
     # have been any that this version knows.
-    header = header_of(identity, loading.revision, stored_level(store) or FEATURE_LEVEL, now_ms())
+    header = header_of(identity, loading.revision, stored_level(store) or max(LEVELS), now_ms())
     checksum = Checksum(header)
     yield admin_pb2.BackupResponse(header=header)
     for page in rows_of(loading):

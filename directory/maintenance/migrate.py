@@ -27,7 +27,7 @@ from directory.maintenance.backup import (
     has_cluster_rows,
     rows_of,
 )
-from directory.maintenance.restore import RestoreRefused, refuse_older_servers
+from directory.maintenance.restore import RestoreRefused
 from directory.store.addresses import describe_address, find_identity, is_same_place, open_store
 from directory.store.base import FILLED_FROM, MOVED_TO, Identity, IncompatibleStore, Store
 
@@ -86,20 +86,14 @@ class Migration:
         return f"{whose}: {where}: {self.stage.value}"
 
 
-def plan_migration(source: str, target: str, *, force: bool = False) -> Migration:
+def plan_migration(source: str, target: str) -> Migration:
     """Looks how far it is, and whether it may be done; makes and changes nothing.
 
     Raises:
         Refused: why not.
         StoreUnreachable, Incompatible
     """
-    found = _find_stage(source, target)
-    if found.stage is Stage.NEW and not force:
-        with ExitStack() as opened:
-            store = found.open_source()
-            opened.callback(store.close)
-            refuse_older_servers(store)
-    return found
+    return _find_stage(source, target)
 
 
 def plan_abort(source: str, target: str) -> Migration:

@@ -63,7 +63,6 @@ def _migrate_parser() -> argparse.ArgumentParser:
     parser.add_argument("TO", help="the store that it shall live in")
     parser.add_argument("--abort", action="store_true", help="undo what was begun")
     parser.add_argument("--plan", action="store_true", help="only say what would be done")
-    parser.add_argument("--force", action="store_true", help="whatever servers of FROM know")
     return parser
 
 
@@ -134,12 +133,14 @@ def _restore(options: argparse.Namespace) -> int:
 def _begin_new_incarnation(options: argparse.Namespace) -> int:
     if options.replace:
         raise ConfigError("--replace goes with --from")
+    if options.force:
+        raise ConfigError("--force goes with --from")
     address = options.store or _only_store_of(options.config)
     where = describe_address(address)
     if options.plan:
         _print(f"{where}: a new life would begin, with all that it holds")
         return 0
-    identity = begin_new_incarnation(address, force=options.force)
+    identity = begin_new_incarnation(address)
     _print(f"{where} starts a new incarnation: {identity.incarnation}")
     return 0
 
@@ -194,7 +195,7 @@ def _migrate(options: argparse.Namespace) -> int:
             f"{describe_address(source)}, incarnation {identity.incarnation}"
         )
         return 0
-    found = plan_migration(source, target, force=options.force)
+    found = plan_migration(source, target)
     if options.plan:
         done = found.stage is Stage.DONE
         _print(found.describe(), f"{'nothing' if done else 'the rest'} would be done")

@@ -11,7 +11,7 @@ from directory.namespace.keys import LEVEL, MEMBER
 from directory.server.feature_levels import read_level
 from directory.store.base import Store, StoreIsSealed
 
-__all__ = ["live_levels", "live_servers", "stored_level"]
+__all__ = ["live_servers", "stored_level"]
 
 
 def live_servers(store: Store) -> list[str]:
@@ -24,15 +24,6 @@ def live_servers(store: Store) -> list[str]:
         f"{server} (process {member.pid} on {member.host})" if member.host else server
         for server, member in _members(store).items()
     ]
-
-
-def live_levels(store: Store) -> dict[str, int]:
-    """Returns the feature levels that the registered servers support, by server id.
-
-    Raises:
-        StoreUnreachable
-    """
-    return {server: member.feature_level for server, member in _members(store).items()}
 
 
 def stored_level(store: Store) -> int | None:

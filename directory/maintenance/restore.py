@@ -23,14 +23,13 @@ from directory.maintenance.backup import (
     has_cluster_rows,
     rows_of,
 )
-from directory.maintenance.registered_servers import live_levels, live_servers, stored_level
+from directory.maintenance.registered_servers import live_servers
 from directory.maintenance.store_contents import DirectoryPaths, EntryCounts, Losses, losses
-from directory.server.feature_levels import FEATURE_LEVEL, SEALING, refuse_unfinalised
+from directory.server.feature_levels import LEVELS
 from directory.store.addresses import describe_address, find_identity, open_store
 from directory.store.base import FILLED_FROM, Identity, IncompatibleStore, Store
 from directory.store.schema import SCHEMA_VERSION
 from resolver.backup_file import BackupReader
-from resolver.errors import LevelNotFinalised
 
 __all__ = [
     "Backup",
@@ -38,7 +37,6 @@ __all__ = [
     "RestoreRefused",
     "begin_new_incarnation",
     "plan_restore",
-    "refuse_older_servers",
     "restore",
 ]
 
@@ -83,10 +81,10 @@ class Backup:
                 f"the backup has schema version {header.schema_version}, made by a newer kdir; "
                 f"this one knows up to {SCHEMA_VERSION}"
             )
-        if header.finalised_level > FEATURE_LEVEL:
+        if header.finalised_level > max(LEVELS):
             raise IncompatibleStore(
                 f"feature level {header.finalised_level} is finalised in the backup; this kdir "
-                f"supports {FEATURE_LEVEL}"
+                f"supports {max(LEVELS)}"
             )
         return cls(file, header, topic_counts, digest_of(counted()))
 
@@ -244,13 +242,13 @@ def restore(plan: RestorePlan, report: Callable[[str], None] = lambda _: None) -
         store.close()
 
 
-def begin_new_incarnation(address: str, *, force: bool = False) -> Identity:
+def begin_new_incarnation(address: str) -> Identity:
     """Of a store that was put back by other means, where nothing shows it: its tokens and watches
     of before are expired from then on. Its servers may run; they load anew. What it holds stays.
     Cut off, the same again finishes it.
 
     Raises:
-        Refused: a server that does not know of seals would write on; or the store is sealed.
+        Refused: the store is sealed.
         StoreUnreachable, Incompatible
     """
     found = find_identity(address)
@@ -260,27 +258,10 @@ def begin_new_incarnation(address: str, *, force: bool = False) -> Identity:
         raise RestoreRefused(f"the store is sealed: it is {found.sealed}")
     store = open_store(address, found.cluster, found.cluster_id)
     try:
-        if not force:
-            refuse_older_servers(store)
         store.seal(_NEW_INCARNATION)
         return store.unseal()
     finally:
         store.close()
-
-
-def refuse_older_servers(store: Store) -> None:
-    """Before a store is sealed that may have servers.
-
-    Raises:
-        Refused
-    """
-    try:
-        refuse_unfinalised(SEALING, stored_level(store), live_levels(store))
-    except LevelNotFinalised as reason:
-        raise RestoreRefused(
-            f"{reason.message}: a server that does not know of seals would write on "
-            f"(--force: when no server runs)"
-        ) from None
 
 
 def _open(backup: Backup, address: str) -> Store:

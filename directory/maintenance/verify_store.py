@@ -12,10 +12,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 from google.protobuf.message import DecodeError
-from kdir.v1 import admin_pb2
+from kdir.v1 import admin_pb2, federation_pb2
 
-from directory.federation.inherited_records import parse_head
-from directory.federation.link_records import READERS
+from directory.federation.link_records import READERS, decode_record
 from directory.maintenance.backup import Row
 from directory.maintenance.field_differences import (
     Between,
@@ -380,7 +379,7 @@ _READERS: Final[Mapping[bytes, Callable[[bytes], object]]] = {
     LEVEL: _decimal,
     MEMBER: admin_pb2.Member.FromString,
     **READERS,
-    INHERITED: parse_head,
+    INHERITED: lambda value: decode_record(federation_pb2.Inherited, value),
     LARGE_CHANGE: LargeAdoption.from_bytes,
     REMOVAL: Removal.from_bytes,
 }

@@ -23,7 +23,6 @@ Refuses to know what the values mean. Keys are bytes; order of keys is order of 
                                                     inherited: the change's id. Who authorised on
                                                     older ones loses the race
     f/inherited                                     what ancestors above the mount set
-    f/handed/<hash>                                 a part of that, where it is large
     f/detached                                      who detached the cluster from its parent, when
     f/attached                                      which attaching to the parent was the last, by
                                                     chance; absent: it was never detached
@@ -92,7 +91,6 @@ __all__ = [
     "FEDERATION",
     "GRANTS",
     "GRANTS_MARK",
-    "HANDED",
     "INHERITED",
     "KAFKA",
     "LARGE_CHANGE",
@@ -146,7 +144,6 @@ EVENT: Final = b"o/"
 FEDERATION: Final = b"f/"
 PARENT: Final = b"f/parent"
 INHERITED: Final = b"f/inherited"
-HANDED: Final = b"f/handed/"
 GRANTS_MARK: Final = b"f/grants"
 MOUNT_ROW: Final = b"f/mount/"
 CHILD: Final = b"f/child/"

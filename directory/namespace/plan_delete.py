@@ -37,7 +37,7 @@ from directory.namespace.plan_builder import PlanBuilder
 from directory.namespace.plan_create import mounts_below
 from directory.namespace.plan_update import check_etag, own_policies
 from directory.namespace.policy_checks import read_only_place
-from directory.namespace.removal_records import DELETED, LARGE_CHANGES_LEVEL, Removal, removal_level
+from directory.namespace.removal_records import DELETED, Removal
 from directory.namespace.traversal import LocatedEntry
 from resolver.errors import HasMounts, InvalidArgument, NotEmpty, ReadOnly
 from resolver.path import Path
@@ -167,14 +167,13 @@ def _delete_directory(
     draft.delete_record(found.parent_id, found.name, directory)
     draft.write_record(DELETED_ID, deleted_name(directory.entry_id), directory)
     counts = snapshot.counts(directory.entry_id)
-    removal = Removal(goes_in_kafka=draft.context.deletes_in_kafka, path=found.path)
-    if removal_level(snapshot) >= LARGE_CHANGES_LEVEL:
-        removal = replace(
-            removal,
-            entries=counts.topics + counts.directories + 1,
-            started_at_ms=draft.context.now_ms,
-            principal=draft.context.principal,
-        )
+    removal = Removal(
+        goes_in_kafka=draft.context.deletes_in_kafka,
+        path=found.path,
+        entries=counts.topics + counts.directories + 1,
+        started_at_ms=draft.context.now_ms,
+        principal=draft.context.principal,
+    )
     draft.write_fact(removal_key(directory.entry_id), removal.to_bytes())
     draft.record_removal(found.parent_id, found.name, directory, found.path)
     return draft.finish(

@@ -10,33 +10,22 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, Self
 
 from directory.namespace.entry import DELETED_ID, Directory
-from directory.namespace.keys import LEVEL, removal_key
+from directory.namespace.keys import removal_key
 from directory.namespace.snapshot import Snapshot
 from resolver.errors import InvalidPath
 from resolver.path import Path
 
 __all__ = [
     "DELETED",
-    "LARGE_CHANGES_LEVEL",
     "Removal",
     "RemovalInProgress",
-    "removal_level",
     "removals",
 ]
 
 DELETED: Final = "__deleted"
 """How the place of removed entries is called in paths of change events."""
 
-LARGE_CHANGES_LEVEL: Final = 2
-"""From this feature level on, how large a change was when it began is kept with it."""
-
 _TEXTS: Final = {True: "kafka", False: "keep"}
-
-
-def removal_level(snapshot: Snapshot) -> int:
-    """Returns the finalised feature level; 1 where none was."""
-    value = snapshot.fact(LEVEL)
-    return int(value) if value is not None and value.isdigit() else 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,21 +35,16 @@ class Removal:
     goes_in_kafka: bool
     path: Path
     """Where it was."""
-    entries: int | None = None
-    """How many topics and directories it had, itself among them; None = it was not written down:
-    the cluster was at feature level 1.
-    """
-    started_at_ms: int = 0
-    principal: str = ""
+    entries: int
+    """How many topics and directories it had, itself among them."""
+    started_at_ms: int
+    principal: str
 
     def to_bytes(self) -> bytes:
-        """Returns the stored form: lines, of which feature level 1 knows the first two
-        and no more.
-        """
-        lines = [_TEXTS[self.goes_in_kafka], str(self.path)]
-        if self.entries is not None:
-            principal = self.principal.replace("\n", " ")
-            lines += [str(self.entries), str(self.started_at_ms), principal]
+        """Returns the stored form: a line a field; lines that follow are a later release's."""
+        principal = self.principal.replace("\n", " ")
+        fate = _TEXTS[self.goes_in_kafka]
+        lines = [fate, str(self.path), str(self.entries), str(self.started_at_ms), principal]
         return "\n".join(lines).encode()
 
     @classmethod
@@ -70,12 +54,11 @@ class Removal:
         Raises:
             ValueError, InvalidPath: no such value.
         """
-        word, path, *more = value.decode().split("\n")
-        entries, started, principal = more[:3] if len(more) >= 3 else ("", "0", "")
+        fate, path, entries, started, principal, *_ = value.decode().split("\n")
         return cls(
-            goes_in_kafka=word == _TEXTS[True],
+            goes_in_kafka=fate == _TEXTS[True],
             path=Path.parse(path),
-            entries=int(entries) if entries else None,
+            entries=int(entries),
             started_at_ms=int(started),
             principal=principal,
         )

@@ -21,6 +21,7 @@ from directory.access.decision import AccessMode
 from directory.federation import parent_state
 from directory.federation.child_links import ChildLinks
 from directory.federation.federation_state import FederationState, LocalServer, unix_ms
+from directory.federation.inherited_levels import refuse_oversized_inheritance
 from directory.federation.kafka_claims import manager_before, why_unmanaged
 from directory.federation.parent_link import LinkStatus, ParentLink
 from directory.federation.parent_state import inherited_origins
@@ -32,7 +33,7 @@ from directory.namespace.snapshot import Snapshot
 from directory.server.access_history import AccessHistory
 from directory.server.certificates import PeerCredentials
 from directory.server.config import ServerConfig
-from directory.server.feature_levels import FEATURE_LEVEL
+from directory.server.feature_levels import LEVELS, Levels
 from directory.server.logs import with_log_context
 from directory.server.membership import Membership, check_level_at_startup
 from directory.server.metrics.instrumentation import MeasuredStore
@@ -74,7 +75,7 @@ class Cluster:
         config: ServerConfig,
         store: Store,
         endpoints: Callable[[], tuple[str, ...]],
-        feature_level: int = FEATURE_LEVEL,
+        levels: Levels = LEVELS,
     ) -> None:
         self.config = config
         store = self.store = MeasuredStore(store)
@@ -109,6 +110,7 @@ class Cluster:
             self.mount_at,
             above=inherited_origins,
             bounds=config.limits.bounds,
+            check=refuse_oversized_inheritance,
             allow=lambda writes: self.members.check_writes_allowed(writes),  # noqa: PLW0108 - made below
         )
         self.members = Membership(
@@ -117,7 +119,7 @@ class Cluster:
             self.writer,
             server_id=self.server_id,
             endpoints=endpoints,
-            level=feature_level,
+            levels=levels,
         )
         self.members.subscribe(self.federation.changed)
         member = self.member()
@@ -141,7 +143,7 @@ class Cluster:
         cls,
         config: ServerConfig,
         endpoints: Callable[[], tuple[str, ...]] = tuple,
-        feature_level: int = FEATURE_LEVEL,
+        levels: Levels = LEVELS,
     ) -> Cluster:
         """Opens the store that the config names.
 
@@ -158,11 +160,11 @@ class Cluster:
                     f"{store.describe()}: cluster {config.cluster} was {store.identity.sealed}: "
                     f"name that store"
                 )
-            check_level_at_startup(store, feature_level)
+            check_level_at_startup(store, levels)
         except BaseException:
             store.close()
             raise
-        return cls(config, store, endpoints, feature_level)
+        return cls(config, store, endpoints, levels)
 
     def member(self) -> LocalServer:
         """Returns what this server tells parents and children of itself."""

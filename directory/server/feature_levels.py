@@ -1,9 +1,8 @@
-"""Feature levels: what each allows, what a change needs, and who does not support it yet.
+"""Feature levels: what each allows, what a change needs, and which servers do not support it yet.
 
-Refuses to ask anybody: it is told of the servers and of the finalised level. A level is raised in
-two steps (KIP-37's rolling upgrade; Kafka's own finalised features are KIP-584): every live server
-supports it, and somebody said so. What needs it is refused until both are done, so that no server
-meets what it does not know. Levels never go down.
+A level is raised in two steps (KIP-37's rolling upgrade; Kafka's own finalised features are
+KIP-584): every live server supports it, and an operator finalised it. What needs it is refused
+until both are done, so that no server meets rows that it cannot read. Levels never go down.
 """
 
 from __future__ import annotations
@@ -13,43 +12,26 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from directory.namespace.keys import GRANTS as GRANTS_PREFIX
-from directory.namespace.keys import HANDED, LARGE_CHANGE, LEVEL
+from directory.namespace.keys import LEVEL
 from directory.namespace.snapshot import Snapshot
 from directory.store.base import Put, Write
 from resolver.errors import LevelNotFinalised
 
 __all__ = [
-    "FEATURE_LEVEL",
     "FIRST_LEVEL",
-    "GRANTS",
-    "LARGE_CHANGES",
     "LEVELS",
-    "SEALING",
     "FeatureLevel",
+    "Levels",
     "finalised_level",
     "highest_supported",
     "level_needed",
-    "level_of",
-    "level_to_serve",
     "read_level",
     "refuse_unfinalised",
     "refuse_unsupported",
 ]
 
 FIRST_LEVEL: Final = 1
-"""Of stores that say nothing: those made before levels were recorded."""
-LARGE_CHANGES: Final = 2
-"""Needed to record a large change under ``k/change/``: who is elected next must go on with it."""
-SEALING: Final = 2
-"""Needed to seal a store while it may have servers: who does not know of seals writes on."""
-GRANTS: Final = 3
-"""Needed for the first grant: who does not know of grants lets everybody in. Needed, too, to keep
-what is inherited in parts: it is for many grants.
-"""
-_OF_GRANTS: Final = (GRANTS_PREFIX, HANDED)
-FEATURE_LEVEL: Final = 3
-"""What this version supports."""
+"""Of the first release, and of a store that has no level on record."""
 _DIGITS: Final = 10
 """A number of so many digits is no level."""
 
@@ -61,23 +43,15 @@ class FeatureLevel:
     number: int
     name: str
     allows: str
+    key_prefixes: tuple[bytes, ...] = ()
+    """A row below one of these can be put only where the level is finalised."""
 
 
-LEVELS: Final[Mapping[int, FeatureLevel]] = MappingProxyType(
-    {
-        level.number: level
-        for level in (
-            FeatureLevel(
-                1, "first", "are made in one transaction, on a store of one or more servers"
-            ),
-            FeatureLevel(
-                2, "large-changes", "are recorded and made in steps; sealing and moving a store"
-            ),
-            FeatureLevel(3, "grants", "say who may do what"),
-        )
-    }
-)
-"""Every level that this version knows, by number."""
+Levels = Mapping[int, FeatureLevel]
+"""Every level that a release supports, by number, from the first."""
+
+LEVELS: Final[Levels] = MappingProxyType({1: FeatureLevel(1, "first", "this release makes")})
+"""Those of this release. Tests of the mechanism invent their own."""
 
 
 def read_level(value: bytes | None) -> int | None:
@@ -88,31 +62,22 @@ def read_level(value: bytes | None) -> int | None:
     return int(value) or None if is_number else None
 
 
-def level_of(value: bytes | None) -> int:
-    """Returns the level that changes may use; what cannot be read allows nothing new."""
-    return read_level(value) or FIRST_LEVEL
-
-
-def level_to_serve(value: bytes | None) -> int:
-    """Returns the level that a server must support; where it cannot be read, the highest that is
-    known.
-    """
-    return read_level(value) or FEATURE_LEVEL
-
-
 def finalised_level(snapshot: Snapshot) -> int | None:
     """Returns the level that changes may use by now; None: it cannot be read."""
     return read_level(snapshot.fact(LEVEL))
 
 
-def level_needed(writes: Iterable[Write]) -> int:
+def level_needed(writes: Iterable[Write], levels: Levels = LEVELS) -> int:
     """Returns the lowest level at which every server of a cluster can deal with these writes."""
-    writes = tuple(writes)
-    if any(isinstance(one, Put) and one.key.startswith(_OF_GRANTS) for one in writes):
-        return GRANTS
-    if any(isinstance(one, Put) and one.key.startswith(LARGE_CHANGE) for one in writes):
-        return LARGE_CHANGES
-    return FIRST_LEVEL
+    keys = [one.key for one in writes if isinstance(one, Put)]
+    return max(
+        (
+            level.number
+            for level in levels.values()
+            if level.key_prefixes and any(key.startswith(level.key_prefixes) for key in keys)
+        ),
+        default=FIRST_LEVEL,
+    )
 
 
 def highest_supported(servers: Mapping[str, int]) -> int:

@@ -24,10 +24,10 @@ from directory.namespace.snapshot import Snapshot
 from directory.server.feature_levels import (
     FIRST_LEVEL,
     LEVELS,
+    Levels,
     finalised_level,
     highest_supported,
     level_needed,
-    level_to_serve,
     read_level,
     refuse_unfinalised,
     refuse_unsupported,
@@ -72,14 +72,10 @@ _TRIES: Final = 8
 class ServerTooOld(IncompatibleStore):
     """The cluster's finalised level is higher than this server supports: it must not serve."""
 
-    def __init__(self, finalised: int | None, level: int) -> None:
+    def __init__(self, finalised: int, level: int) -> None:
         super().__init__(
             f"feature level {finalised} is finalised in this cluster, and this server supports "
             f"{level}: start a newer kdir"
-            if finalised is not None
-            else f"which feature level is finalised in this cluster cannot be read, and this "
-            f"server supports {level} only: start one that is not held back, then kdir features "
-            f"finalize"
         )
 
 
@@ -123,7 +119,7 @@ class Membership:
     Args:
         server_id: of this one; unique among those that were ever started.
         endpoints: where this one may be asked, ``host:port``; looked at again and again.
-        level: the feature level that it supports.
+        levels: the feature levels that it supports.
     """
 
     def __init__(
@@ -134,7 +130,7 @@ class Membership:
         *,
         server_id: str,
         endpoints: Callable[[], tuple[str, ...]],
-        level: int,
+        levels: Levels = LEVELS,
         clock: Callable[[], float] = time.monotonic,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
@@ -143,7 +139,8 @@ class Membership:
         self._writer: Final = writer
         self._server_id: Final = server_id
         self._endpoints: Final = endpoints
-        self.level: Final = level
+        self._levels: Final = levels
+        self.level: Final = max(levels)
         self._clock: Final = clock
         self._started_at_ms: Final = now_ms()
         self._stop: Final = threading.Event()
@@ -204,7 +201,7 @@ class Membership:
         Raises:
             LevelNotFinalised
         """
-        needed = level_needed(writes)
+        needed = level_needed(writes, self._levels)
         if needed > self.finalised:
             levels = {one.server: one.feature_level for one in self.live()}
             refuse_unfinalised(needed, self.stored_level, levels)
@@ -366,9 +363,9 @@ class Membership:
         raise LostRace("servers came and went all the time; nothing was written", tries=_TRIES)
 
     def _wanted(self, level: int, finalised: int | None, supported: int) -> int:
-        if level and level not in LEVELS:
+        if level and level not in self._levels:
             raise InvalidArgument(
-                f"level: found {level}; this server knows {min(LEVELS)} to {max(LEVELS)}",
+                f"level: found {level}; this server supports {FIRST_LEVEL} to {self.level}",
                 field="level",
             )
         if finalised is None and level and level < supported:
@@ -386,13 +383,14 @@ class Membership:
         return level or max(finalised or FIRST_LEVEL, supported)
 
 
-def check_level_at_startup(store: Store, level: int) -> None:
-    """Before a server of this level uses a store: refuses one that is ahead of it, and begins a new
-    one at this level. Only what is empty is new: a store that says nothing is of level 1.
+def check_level_at_startup(store: Store, levels: Levels = LEVELS) -> None:
+    """Refuses a store whose level a server of these levels does not support; an empty store begins
+    at the newest of them.
 
     Raises:
         Behind, StoreUnreachable
     """
+    level = max(levels)
     found = _read(store, keys.LEVEL)
     if found is None and not store.identity.sealed and not store.read(b"", limit=1):
         first = Transaction((KeyEquals(keys.LEVEL, None),), (Put(keys.LEVEL, b"%d" % level),))
@@ -402,8 +400,10 @@ def check_level_at_startup(store: Store, level: int) -> None:
 
 
 def _refuse_behind(found: bytes | None, level: int) -> None:
-    if level_to_serve(found) > level:
-        raise ServerTooOld(read_level(found), level)
+    # A level that cannot be read keeps nobody out: there is nothing to compare.
+    finalised = read_level(found) or FIRST_LEVEL
+    if finalised > level:
+        raise ServerTooOld(finalised, level)
 
 
 def _read(store: Store, key: bytes) -> bytes | None:

@@ -30,7 +30,7 @@ from directory.server.command_line import (
     parser,
 )
 from directory.server.config import ConfigError, ServerConfig, default_store
-from directory.server.feature_levels import FEATURE_LEVEL, FIRST_LEVEL
+from directory.server.feature_levels import LEVELS, Levels
 from directory.server.startup import ServedAddress, serve
 from directory.server.supervisor import Heartbeat, Ports, Supervisor
 from directory.server.toml_table import split_address
@@ -46,8 +46,6 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
-HOLD_BACK = "KDIR_FEATURE_LEVEL"
-"""Names the feature level that a server is held back to, as if it were an older one."""
 _log = logging.getLogger("directory")
 
 
@@ -56,8 +54,8 @@ _LOCK_SECONDS: Final = 0.0005
 short call would wait for several times while a long one is answered."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs until SIGTERM or SIGINT."""
+def main(arguments: Sequence[str] | None = None, levels: Levels = LEVELS) -> int:
+    """Runs until SIGTERM or SIGINT, as a release that supports these feature levels."""
     given = sys.argv[1:] if arguments is None else list(arguments)
     options = parser().parse_args(given)
     try:
@@ -80,12 +78,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.bound:
             bound = dict(one.split("=", 1) for one in options.bound)
             own_metrics = metrics[options.place :][:1]
-            return _run(configs, form, own_metrics, bound, joining=options.joining)
+            return _run(configs, form, own_metrics, levels, bound, joining=options.joining)
         for address in metrics:
             _check_free(address, "metrics")
         if options.processes > 1:
             return _supervise(configs, given, options.processes)
-        return _run(configs, form, metrics)
+        return _run(configs, form, metrics, levels)
     except (ConfigError, IncompatibleStore, KdirError) as error:
         sys.stderr.write(f"error: {printable(logs.redacted(str(error)))}\n")
         return 2
@@ -130,6 +128,7 @@ def _run(
     configs: Sequence[ServerConfig],
     form: logs.LogFormatter,
     metrics: Sequence[str],
+    levels: Levels,
     bound: Mapping[str, str] | None = None,
     *,
     joining: bool = False,
@@ -140,11 +139,11 @@ def _run(
         configs: its clusters.
         form: of its log lines.
         metrics: where Prometheus is answered; one address, or none.
+        levels: the feature levels that it supports.
         bound: where it listens, by ``_own_address``, as one process of several.
         joining: others of these serve there already.
     """
     sys.setswitchinterval(_LOCK_SECONDS)
-    level = _feature_level(os.environ.get(HOLD_BACK, ""))
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
@@ -164,7 +163,7 @@ def _run(
                 _check_free(listen)
         for config in configs:
             _make_default_folder(config)
-        served.places.extend(_places(configs, served, form, level, bound, joining=joining))
+        served.places.extend(_places(configs, served, form, levels, bound, joining=joining))
         for place in served.places:
             place.open()
         for place in served.places:
@@ -189,7 +188,7 @@ def _places(
     configs: Sequence[ServerConfig],
     served: _Served,
     form: logs.LogFormatter,
-    level: int,
+    levels: Levels,
     bound: Mapping[str, str] | None,
     *,
     joining: bool,
@@ -199,7 +198,7 @@ def _places(
     from directory.server.cluster import Cluster
 
     def open_cluster(config: ServerConfig) -> Cluster:
-        cluster = Cluster.open(config, partial(_endpoints, config, served.addresses), level)
+        cluster = Cluster.open(config, partial(_endpoints, config, served.addresses), levels)
         form.servers[config.cluster] = cluster.server_id
         served.clusters.append(cluster)
         cluster.beside = lambda: served.clusters
@@ -267,15 +266,6 @@ def _start_metrics_endpoint(
     sys.stdout.write(f"metrics on http://{endpoint.address}/metrics\n")
     sys.stdout.flush()
     return endpoint
-
-
-def _feature_level(text: str) -> int:
-    """Returns what this server supports: all that it can, unless it is held back."""
-    if not text:
-        return FEATURE_LEVEL
-    if text.isdecimal() and FIRST_LEVEL <= int(text) <= FEATURE_LEVEL:
-        return int(text)
-    raise ConfigError(f"{HOLD_BACK}: found {text!r}; expected {FIRST_LEVEL} to {FEATURE_LEVEL}")
 
 
 def _bound_at(bound: Mapping[str, str], key: str) -> str:

@@ -121,20 +121,18 @@ def progress_of(snapshot: Snapshot, trouble: str = "") -> list[admin_pb2.Progres
     """Returns every large change on its way, oldest first.
 
     ``trouble``: what holds up removals, where this server knows. A removal counts topics and
-    directories. One that began at feature level 1 says how much is left, and not how much there
-    was; a small one is not told of.
+    directories; a small one is not listed.
     """
     found = [one.to_proto() for one in adoptions(snapshot)]
     for entry_id, removal, left in removals(snapshot):
-        entries = removal.entries if removal is not None else None
-        if removal is None or max(entries or 0, left) < LARGE:
+        if removal is None or max(removal.entries, left) < LARGE:
             continue
         found.append(
             admin_pb2.Progress(
                 change_id=f"{entry_id:016x}",
                 kind="delete",
                 path=str(removal.path),
-                done=max(0, entries - left) if entries is not None else 0,
+                done=max(0, removal.entries - left),
                 left=left,
                 started_at_ms=removal.started_at_ms,
                 principal=removal.principal,

@@ -153,6 +153,7 @@ class Writer:
     Args:
         mount: where the cluster hung at a snapshot.
         allow: raises for writes that not every server of the cluster can deal with yet.
+        check: raises for a plan, on its snapshot and mount, that clusters below cannot take.
         bounds: how much a command may put into an entry.
     """
 
@@ -167,10 +168,12 @@ class Writer:
         clock: Callable[[], float] = time.monotonic,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         allow: Callable[[Sequence[Write]], None] = lambda _: None,
+        check: Callable[[Snapshot, Path, Plan], None] = lambda *_: None,
         bounds: Bounds = DEFAULT_BOUNDS,
     ) -> None:
         self._bounds: Final = bounds
         self._allow: Final = allow
+        self._check: Final = check
         self._store: Final = store
         self._replica: Final = replica
         self._codec: Final = codec
@@ -378,7 +381,9 @@ class Writer:
         try:
             rights = tuple(request.authorize(snapshot))
             may = True
-            planned = plan(snapshot, self._mount(snapshot), request.command, context)
+            mount = self._mount(snapshot)
+            planned = plan(snapshot, mount, request.command, context)
+            self._check(snapshot, mount, planned)
             planned = request.as_shown(planned, snapshot)
         except KdirError as error:
             # What is in the way may be the effect of this very request's first try.

@@ -266,7 +266,6 @@ VERBS: Final = (
         options=(
             Option(("--abort",), "undo: unseal FROM, empty TO"),
             Option(("--plan",), "check everything, change nothing"),
-            Option(("--force",), "also where running servers of FROM may not know of seals"),
         ),
         examples=(
             (

@@ -321,7 +321,6 @@ def _problems(look: _Look) -> Iterator[str]:
         yield f"{where}: {parent.untold}"
     elif parent.configured and not parent.linked and not parent.standby:
         yield f"{where}: parent link down: {parent.message or 'not connected yet'}"
-    yield from (f"{where}: {one}" for one in status.unenforced)
     if status.HasField("kafka"):
         if status.kafka.stopped:
             mount = status.authority.cluster.mount

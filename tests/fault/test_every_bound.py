@@ -52,7 +52,7 @@ from tests.support.federation import Federation, Server, eventually
 from tests.support.hostile import problem_with
 from tests.support.http2 import ENHANCE_YOUR_CALM, REFUSED_STREAM, RST_STREAM, Raw
 from tests.support.identities import token as login_of
-from tests.support.large_trees import CODEC, commit, finalise
+from tests.support.large_trees import CODEC, commit
 from tests.support.scripted_servers import FakeServer, absent
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -380,7 +380,6 @@ def holds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         for n in range(PAGED)
     ]
     commit(store, rows)
-    finalise(store, 3)  # a store that is not empty stays at the lowest level
     store.close()
     with Federation(folder) as federation:
         server = federation.start("/la", limits=HELD, store=f"sqlite:///{file}")

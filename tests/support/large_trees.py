@@ -40,7 +40,6 @@ from directory.namespace.keys import (
     DETACHED,
     ENTRY,
     LARGE_CHANGE,
-    LEVEL,
     READ_ONLY,
     REMOVAL,
     RETIRED,
@@ -65,7 +64,6 @@ __all__ = [
     "TightSqlite",
     "check_no_orphans",
     "commit",
-    "finalise",
     "forest",
     "rows_under",
     "server",
@@ -253,11 +251,6 @@ def commit(store: Store, rows: Iterable[tuple[bytes, bytes]]) -> None:
     writes: Iterator[Write] = (Put(key, value) for key, value in rows)
     while batch := tuple(itertools.islice(writes, most)):
         assert isinstance(store.commit(Transaction((), batch), 30.0), Committed)
-
-
-def finalise(store: Store, level: int = 2) -> None:
-    """The cluster is at this feature level."""
-    commit(store, [(LEVEL, str(level).encode())])
 
 
 # -- what is left --------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from directory.store.sqlite.store import SqliteStore
 from directory.store.writer import Writer
 from directory.wire.entry_codec import ProtoCodec
 from resolver.path import ROOT
+from tests.support.feature_levels import levels_up_to
 from tests.support.lost_locks import forget_lock, lose_lock
 
 __all__ = ["One"]
@@ -24,7 +25,7 @@ class One:
     def __init__(self, path: Path, name: str, level: int, cleanup: ExitStack) -> None:
         self.store: Store = SqliteStore(path, "la")
         cleanup.callback(self.store.close)
-        check_level_at_startup(self.store, level)
+        check_level_at_startup(self.store, levels_up_to(level))
         self.replica = Replica(self.store, ProtoCodec())
         self.writer = Writer(
             self.store,
@@ -41,7 +42,7 @@ class One:
             self.writer,
             server_id=name,
             endpoints=lambda: self.at,
-            level=level,
+            levels=levels_up_to(level),
         )
         self.members.subscribe(self._count)
         self.replica.start()

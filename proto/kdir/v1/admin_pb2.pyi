@@ -27,7 +27,7 @@ class GetStatusRequest(_message.Message):
     def __init__(self, cluster: _Optional[str] = ...) -> None: ...
 
 class GetStatusResponse(_message.Message):
-    __slots__ = ("authority", "replica_state", "topic_count", "directory_count", "parent", "kafka", "version", "feature_level", "store", "quarantined", "uptime_seconds", "members", "finalised_level", "progress", "store_status", "quarantined_count", "principal", "unenforced")
+    __slots__ = ("authority", "replica_state", "topic_count", "directory_count", "parent", "kafka", "version", "feature_level", "store", "quarantined", "uptime_seconds", "members", "finalised_level", "progress", "store_status", "quarantined_count", "principal")
     AUTHORITY_FIELD_NUMBER: _ClassVar[int]
     REPLICA_STATE_FIELD_NUMBER: _ClassVar[int]
     TOPIC_COUNT_FIELD_NUMBER: _ClassVar[int]
@@ -45,7 +45,6 @@ class GetStatusResponse(_message.Message):
     STORE_STATUS_FIELD_NUMBER: _ClassVar[int]
     QUARANTINED_COUNT_FIELD_NUMBER: _ClassVar[int]
     PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
-    UNENFORCED_FIELD_NUMBER: _ClassVar[int]
     authority: _resolve_pb2.Authority
     replica_state: ReplicaState
     topic_count: int
@@ -63,8 +62,7 @@ class GetStatusResponse(_message.Message):
     store_status: StoreStatus
     quarantined_count: int
     principal: str
-    unenforced: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, authority: _Optional[_Union[_resolve_pb2.Authority, _Mapping]] = ..., replica_state: _Optional[_Union[ReplicaState, str]] = ..., topic_count: _Optional[int] = ..., directory_count: _Optional[int] = ..., parent: _Optional[_Union[ParentStatus, _Mapping]] = ..., kafka: _Optional[_Union[KafkaStatus, _Mapping]] = ..., version: _Optional[str] = ..., feature_level: _Optional[int] = ..., store: _Optional[str] = ..., quarantined: _Optional[_Iterable[str]] = ..., uptime_seconds: _Optional[float] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., finalised_level: _Optional[int] = ..., progress: _Optional[_Iterable[_Union[Progress, _Mapping]]] = ..., store_status: _Optional[_Union[StoreStatus, _Mapping]] = ..., quarantined_count: _Optional[int] = ..., principal: _Optional[str] = ..., unenforced: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, authority: _Optional[_Union[_resolve_pb2.Authority, _Mapping]] = ..., replica_state: _Optional[_Union[ReplicaState, str]] = ..., topic_count: _Optional[int] = ..., directory_count: _Optional[int] = ..., parent: _Optional[_Union[ParentStatus, _Mapping]] = ..., kafka: _Optional[_Union[KafkaStatus, _Mapping]] = ..., version: _Optional[str] = ..., feature_level: _Optional[int] = ..., store: _Optional[str] = ..., quarantined: _Optional[_Iterable[str]] = ..., uptime_seconds: _Optional[float] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., finalised_level: _Optional[int] = ..., progress: _Optional[_Iterable[_Union[Progress, _Mapping]]] = ..., store_status: _Optional[_Union[StoreStatus, _Mapping]] = ..., quarantined_count: _Optional[int] = ..., principal: _Optional[str] = ...) -> None: ...
 
 class Member(_message.Message):
     __slots__ = ("server", "endpoints", "feature_level", "version", "host", "pid", "started_at_ms", "roles")

@@ -35,7 +35,7 @@ class LinkResponse(_message.Message):
     def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., mount_table: _Optional[_Union[MountTable, _Mapping]] = ..., inherited: _Optional[_Union[Inherited, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., remounted: _Optional[_Union[Welcome, _Mapping]] = ..., unmounted: _Optional[_Union[Unmounted, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("cluster_id", "cluster", "mount", "epoch", "endpoints", "feature_level", "incarnation", "topic_count", "kafka", "reads_table_changes")
+    __slots__ = ("cluster_id", "cluster", "mount", "epoch", "endpoints", "feature_level", "incarnation", "topic_count", "kafka")
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
     MOUNT_FIELD_NUMBER: _ClassVar[int]
@@ -45,7 +45,6 @@ class Hello(_message.Message):
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     TOPIC_COUNT_FIELD_NUMBER: _ClassVar[int]
     KAFKA_FIELD_NUMBER: _ClassVar[int]
-    READS_TABLE_CHANGES_FIELD_NUMBER: _ClassVar[int]
     cluster_id: str
     cluster: str
     mount: str
@@ -55,8 +54,7 @@ class Hello(_message.Message):
     incarnation: str
     topic_count: int
     kafka: KafkaClaim
-    reads_table_changes: bool
-    def __init__(self, cluster_id: _Optional[str] = ..., cluster: _Optional[str] = ..., mount: _Optional[str] = ..., epoch: _Optional[int] = ..., endpoints: _Optional[_Iterable[str]] = ..., feature_level: _Optional[int] = ..., incarnation: _Optional[str] = ..., topic_count: _Optional[int] = ..., kafka: _Optional[_Union[KafkaClaim, _Mapping]] = ..., reads_table_changes: _Optional[bool] = ...) -> None: ...
+    def __init__(self, cluster_id: _Optional[str] = ..., cluster: _Optional[str] = ..., mount: _Optional[str] = ..., epoch: _Optional[int] = ..., endpoints: _Optional[_Iterable[str]] = ..., feature_level: _Optional[int] = ..., incarnation: _Optional[str] = ..., topic_count: _Optional[int] = ..., kafka: _Optional[_Union[KafkaClaim, _Mapping]] = ...) -> None: ...
 
 class KafkaClaim(_message.Message):
     __slots__ = ("kafka_cluster_id", "pinned_at_ms", "cluster_id", "cluster", "mount")
@@ -73,7 +71,7 @@ class KafkaClaim(_message.Message):
     def __init__(self, kafka_cluster_id: _Optional[str] = ..., pinned_at_ms: _Optional[int] = ..., cluster_id: _Optional[str] = ..., cluster: _Optional[str] = ..., mount: _Optional[str] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("mount", "epoch", "parent_cluster_id", "parent_cluster", "parent_mount", "ancestor_cluster_ids", "parent_endpoints", "incarnation", "revision", "kafka_above", "reads_table_changes")
+    __slots__ = ("mount", "epoch", "parent_cluster_id", "parent_cluster", "parent_mount", "ancestor_cluster_ids", "parent_endpoints", "incarnation", "revision", "kafka_above")
     MOUNT_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     PARENT_CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -84,7 +82,6 @@ class Welcome(_message.Message):
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
     KAFKA_ABOVE_FIELD_NUMBER: _ClassVar[int]
-    READS_TABLE_CHANGES_FIELD_NUMBER: _ClassVar[int]
     mount: str
     epoch: int
     parent_cluster_id: str
@@ -95,8 +92,7 @@ class Welcome(_message.Message):
     incarnation: str
     revision: int
     kafka_above: _containers.RepeatedCompositeFieldContainer[KafkaClaim]
-    reads_table_changes: bool
-    def __init__(self, mount: _Optional[str] = ..., epoch: _Optional[int] = ..., parent_cluster_id: _Optional[str] = ..., parent_cluster: _Optional[str] = ..., parent_mount: _Optional[str] = ..., ancestor_cluster_ids: _Optional[_Iterable[str]] = ..., parent_endpoints: _Optional[_Iterable[str]] = ..., incarnation: _Optional[str] = ..., revision: _Optional[int] = ..., kafka_above: _Optional[_Iterable[_Union[KafkaClaim, _Mapping]]] = ..., reads_table_changes: _Optional[bool] = ...) -> None: ...
+    def __init__(self, mount: _Optional[str] = ..., epoch: _Optional[int] = ..., parent_cluster_id: _Optional[str] = ..., parent_cluster: _Optional[str] = ..., parent_mount: _Optional[str] = ..., ancestor_cluster_ids: _Optional[_Iterable[str]] = ..., parent_endpoints: _Optional[_Iterable[str]] = ..., incarnation: _Optional[str] = ..., revision: _Optional[int] = ..., kafka_above: _Optional[_Iterable[_Union[KafkaClaim, _Mapping]]] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
     __slots__ = ("topic_count", "endpoints", "revision")

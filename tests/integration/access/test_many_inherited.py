@@ -1,4 +1,4 @@
-"""More grants handed down than a transaction of etcd holds, and than gRPC takes by default."""
+"""As many grants as may be handed down, on every store; more are refused where they are written."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 from kdir.v1 import access_pb2, access_pb2_grpc
 
+from resolver.errors import LimitExceeded
 from tests.conftest import SharedEtcd
 from tests.support.federation import FAST, Federation, Server, eventually
 
-LEVELS = 6
-GRANTS = 1000
+LEVELS = 3
+GRANTS = 400
 LONG = "x" * 800
-"""6 × 1,000 × 800 bytes: more than 4 MiB."""
+"""3 × 400 × 850 bytes: almost 1 MiB."""
 
 
 def named(level: int, number: int) -> str:
@@ -44,7 +45,7 @@ def allowed(server: Server, level: int, number: int) -> bool:
 
 
 @pytest.mark.parametrize("store", ["sqlite", "etcd"])
-def test_A3_more_is_handed_down_than_a_transaction_holds(
+def test_A3_a_mebibyte_is_handed_down_and_more_is_refused_where_it_is_written(
     tmp_path: Path, request: pytest.FixtureRequest, store: str
 ) -> None:
     with Federation(tmp_path) as federation:
@@ -63,15 +64,37 @@ def test_A3_more_is_handed_down_than_a_transaction_holds(
             return not any(allowed(child, level, GRANTS - 1) for level in range(LEVELS))
 
         eventually(all_arrived, 60)
-        # One goes: of the parts only what it is in is written again, and all others hold.
-        asked(root, "RemoveGrants", paths[3], 3, range(5, 6))
-        eventually(lambda: allowed(child, 3, 5), 60)
-        assert not allowed(child, 3, 4)
+        with pytest.raises(LimitExceeded, match="mounted at or below /l0 would inherit 1,"):
+            asked(root, "AddGrants", paths[0], 0, range(GRANTS, 2 * GRANTS))
+        asked(root, "RemoveGrants", paths[1], 1, range(5, 6))
+        eventually(lambda: allowed(child, 1, 5), 60)
+        assert not allowed(child, 1, 4)
         assert all_arrived()
         # What was kept holds without the parent, from the first answer after a restart.
         root.kill()
         child.kill()
         child.start()
         eventually(all_arrived)
-        assert allowed(child, 3, 5)
+        assert allowed(child, 1, 5)
         assert not child.status().quarantined_count
+
+
+def test_A3_what_is_too_much_further_down_is_reported_and_opens_nothing(tmp_path: Path) -> None:
+    """Its parent adds to what it inherits itself: the cluster above cannot know that."""
+    with Federation(tmp_path) as federation:
+        root = federation.start("/")
+        la = federation.join("/la", "/")
+        la.mkdir("/la/x")
+        child = federation.join("/la/x/c", "/la")
+        for numbers in (range(GRANTS), range(GRANTS, 2 * GRANTS)):
+            asked(la, "AddGrants", "/la/x", 0, numbers)
+        eventually(lambda: not allowed(child, 0, 2 * GRANTS - 1), 60)
+        asked(root, "AddGrants", "/", 1, range(GRANTS))
+        eventually(lambda: not allowed(la, 1, GRANTS - 1), 60)
+        # Too much for the one below: its link ends and says so; what it inherited holds.
+        reported = eventually(lambda: child.status().parent.message, 60)
+        assert "a cluster mounted at /la/x/c would inherit 1," in reported
+        assert not allowed(child, 0, 2 * GRANTS - 1)
+        asked(la, "RemoveGrants", "/la/x", 0, range(GRANTS))
+        eventually(lambda: not allowed(child, 1, GRANTS - 1), 60)
+        eventually(lambda: child.status().parent.linked)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,6 @@ from kdir.v1 import (
     admin_pb2,
     admin_pb2_grpc,
     entry_pb2,
-    federation_pb2,
 )
 
 from tests.support.command_line import run
@@ -235,47 +234,6 @@ def test_below_a_parent_that_does_not_know_what_is_above_a_cluster_serves_unconf
     eventually(lambda: below.status().parent.linked)
     eventually(lambda: root.mounted() == ["/la", "/la/t"])
     assert not below.resolve("/la/t/x").authority.HasField("unconfirmed_seconds")
-
-
-def _of_an_older_version() -> Callable[
-    [federation_pb2.LinkResponse], federation_pb2.LinkResponse | None
-]:
-    """Returns what is inherited does not say at which mount, and comes again only where it is
-    another.
-    """
-    reported: list[bytes] = []
-
-    def change(response: federation_pb2.LinkResponse) -> federation_pb2.LinkResponse | None:
-        match response.WhichOneof("kind"):
-            case "welcome":
-                reported.clear()
-            case "inherited":
-                response.inherited.ClearField("mount")
-                response.inherited.ClearField("epoch")
-                levels = [one.SerializeToString() for one in response.inherited.levels]
-                known = b"\0".join((b"levels", *levels))
-                if reported == [known]:
-                    return None
-                reported[:] = [known]
-            case _:
-                pass
-        return response
-
-    return change
-
-
-def test_a_parent_of_an_older_version_moves_a_mount(federation: Federation) -> None:
-    root = federation["/"]
-    with LinkProxy(root.address) as proxy:
-        proxy.change = _of_an_older_version()
-        m = through(federation, proxy, "/free/m")
-        move(root, "/free/m", "/else/m")  # what is inherited is the same: it does not come again
-        eventually(lambda: m.outcome("/else/m/x") == "resolution")
-        with asked_all_the_time(m, "/shut/m/x") as outcomes:
-            move(root, "/else/m", "/shut/m")
-            eventually(lambda: m.outcome("/shut/m/x") == "absent")
-        assert "resolution" not in outcomes
-        eventually(lambda: m.status().parent.linked)
 
 
 def test_a_mount_that_moves_before_its_child_has_linked_is_followed(federation: Federation) -> None:

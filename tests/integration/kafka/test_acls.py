@@ -15,8 +15,6 @@ import pytest
 from deploy.local.kafka import KafkaBroker
 from directory.kafka.admin_client import ConfluentAdmin
 from directory.kafka.admin_contract import AclBinding
-from directory.namespace.keys import LEVEL
-from directory.store.base import Put
 from resolver.errors import KafkaRefused
 from tests.support.acls import arm, disarm, grant, on, plan, planned, revoke, shown
 from tests.support.reconciler import World, admin_of, drop, eventually, in_kafka, make, world
@@ -49,7 +47,6 @@ def kafka(broker: KafkaBroker) -> ConfluentAdmin:
 @pytest.fixture
 def here(broker: KafkaBroker, tmp_path: FilePath) -> Iterator[World]:
     with world(tmp_path / "store.db", admin_of(broker.bootstrap), **SETTINGS) as made:
-        made.writer.put_facts([Put(LEVEL, b"3")])
         yield made
 
 
@@ -129,7 +126,6 @@ def test_a_process_killed_around_a_request_is_finished_by_the_next(
     kafka.add_acls(list(foreign))
     file = tmp_path / "store.db"
     with world(file, admin_of(broker.bootstrap), **SETTINGS) as here:
-        here.writer.put_facts([Put(LEVEL, b"3")])
         here.sweep()
         grant(here, "search", "allow alice read", "allow alice read group g-*")
         arm(here, "search")
@@ -165,7 +161,6 @@ def test_a_broker_that_is_away_gets_them_when_it_is_back(
         make(kafka, "search.clicks")
         open_admin = admin_of(broker.bootstrap, timeout_seconds=2.0)
         with world(tmp_path / "store.db", open_admin, **SETTINGS) as here:
-            here.writer.put_facts([Put(LEVEL, b"3")])
             here.sweep()
             grant(here, "search", "allow alice read")
             arm(here, "search")
@@ -189,7 +184,6 @@ def test_a_broker_without_authorizer_is_a_clear_error(
             kafka.acls()
         make(kafka, "search.clicks")
         with world(tmp_path / "store.db", admin_of(broker.bootstrap), **SETTINGS) as here:
-            here.writer.put_facts([Put(LEVEL, b"3")])
             here.sweep()
             grant(here, "search", "allow alice read")
             with pytest.raises(KafkaRefused, match=r"authorizer\.class\.name"):

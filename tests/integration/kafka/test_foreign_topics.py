@@ -11,8 +11,7 @@ import pytest
 from deploy.local.kafka import KafkaBroker
 from directory.kafka.admin_client import ConfluentAdmin
 from directory.kafka.admin_contract import Outcome, OutcomeUnknown, Still, TopicToCreate, always
-from directory.namespace.keys import LEVEL, detached_key
-from directory.store.base import Put
+from directory.namespace.keys import detached_key
 from tests.support.acls import arm, grant, shown
 from tests.support.backups import back_up, put_back
 from tests.support.reconciler import admin_of, drop, eventually, in_kafka, make, world
@@ -45,7 +44,6 @@ def test_a_topic_made_while_its_acls_wait_is_neither_taken_nor_deleted(
 ) -> None:
     make(kafka, "kept")
     with world(tmp_path / "s.db", admin_of(guarded.bootstrap), **settings(acl_limit=1)) as here:
-        here.writer.put_facts([Put(LEVEL, b"3")])
         here.sweep()
         grant(here, "kept", "allow alice read")
         arm(here)

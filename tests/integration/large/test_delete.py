@@ -25,8 +25,7 @@ from directory.namespace.command import (
     UpdateEntry,
 )
 from directory.namespace.entry import DELETED_ID
-from directory.namespace.removal_records import LARGE_CHANGES_LEVEL, removals
-from directory.server.feature_levels import LARGE_CHANGES
+from directory.namespace.removal_records import removals
 from directory.store.addresses import open_store
 from directory.store.base import Store
 from directory.store.large_changes import progress_of
@@ -40,7 +39,6 @@ from tests.support.large_trees import (
     TightSqlite,
     check_no_orphans,
     commit,
-    finalise,
     forest,
     server,
 )
@@ -83,7 +81,6 @@ def names(here: Server) -> set[str]:
 def test_S9_a_removal_of_20000_is_marked_at_once_and_finished_in_steps(one: Server) -> None:
     count = 4_000 if isinstance(one.store, TightSqlite) else 20_000
     entries = count + count // 100 + 1
-    finalise(one.store)
     commit(one.store, forest(count))
     eventually(lambda: one.replica.snapshot.topic_count == count)
     before = one.replica.snapshot.revision
@@ -114,22 +111,6 @@ def test_as_much_as_a_transaction_holds_goes_in_a_step(one: Server) -> None:
     one.reap()
     steps = one.replica.snapshot.revision - before
     assert steps <= 607 * 3 // (ETCD_LIMITS.max_writes - 8) + 3, "three writes for each topic"
-
-
-def test_the_levels_agree() -> None:
-    assert LARGE_CHANGES_LEVEL == LARGE_CHANGES
-
-
-def test_at_level_1_a_removal_says_what_is_left_and_not_what_there_was(tmp_path: FilePath) -> None:
-    with server(TightSqlite(tmp_path / "s.db", "la")) as here:
-        commit(here.store, forest(1_500))
-        eventually(lambda: here.replica.snapshot.topic_count == 1_500)
-        remove(here)
-        (progress,) = progress_of(here.replica.snapshot, "the store is away")
-        assert (progress.done, progress.left) == (0, 1_516)
-        assert progress.message == "the store is away"
-        here.reap()
-        check_no_orphans(here.store)
 
 
 def test_moving_a_directory_of_100000_is_one_small_transaction(tmp_path: FilePath) -> None:

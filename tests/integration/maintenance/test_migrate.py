@@ -15,7 +15,6 @@ from directory.maintenance import migrate as migrating
 from directory.maintenance.migrate import Stage, abort, plan_abort, plan_migration
 from directory.maintenance.restore import RestoreRefused
 from directory.namespace.keys import EVENT, LEVEL
-from directory.server.feature_levels import SEALING
 from directory.store.addresses import find_identity, open_store
 from directory.store.base import (
     Committed,
@@ -31,7 +30,7 @@ from tests.integration.maintenance.cutting import CutOff, cutting, fill, held, s
 from tests.support.federation import Federation, eventually
 
 WAYS = [("sqlite", "etcd"), ("etcd", "sqlite"), ("sqlite", "sqlite"), ("etcd", "etcd")]
-ROWS = [(LEVEL, b"%d" % SEALING), *some_rows(400)]
+ROWS = [(LEVEL, b"1"), *some_rows(400)]
 
 
 @pytest.fixture(params=WAYS, ids="-to-".join)
@@ -217,7 +216,7 @@ def cut_off_and_again(monkeypatch: pytest.MonkeyPatch, run: Callable[[], object]
 def test_writers_lose_nothing_and_never_write_to_both(way: tuple[str, str]) -> None:
     """Writers at both stores at once: what was acknowledged is in the target, all of it."""
     source, target = way
-    fill(source, [(LEVEL, b"%d" % SEALING)])
+    fill(source, [(LEVEL, b"1")])
     acknowledged: set[bytes] = set()
     at_target: list[bytes] = []
     stop = threading.Event()
@@ -288,17 +287,6 @@ def test_what_could_lose_something_is_refused(way: tuple[str, str], tmp_path: Pa
     migrating.migrate(plan_migration(source, third))
     with pytest.raises(RestoreRefused, match="is sealed: it is moved to"):
         plan_migration(source, fourth)
-
-
-def test_servers_that_do_not_know_of_seals_are_named(tmp_path: Path) -> None:
-    source, target = (f"sqlite:///{tmp_path / name}.db" for name in ("source", "target"))
-    with closing(open_store(source, "la")) as store:
-        store.commit(Transaction((), (Put(b"f/x", b""),)))
-    with pytest.raises(
-        RestoreRefused, match=f"feature level {SEALING}.*--force: when no server runs"
-    ):
-        plan_migration(source, target)
-    assert plan_migration(source, target, force=True).stage is Stage.NEW
 
 
 @pytest.mark.parametrize("way", WAYS[:1], indirect=True, ids="-to-".join)

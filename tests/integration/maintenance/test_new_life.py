@@ -14,7 +14,6 @@ import pytest
 
 from deploy.local.etcd import EtcdCluster
 from directory.namespace.keys import LEVEL
-from directory.server.feature_levels import SEALING
 from directory.store.addresses import find_identity, open_store
 from directory.store.etcd.etcd3_stubs import etcdrpc
 from directory.store.etcd.store import EtcdStore
@@ -78,7 +77,7 @@ def test_S11_a_restore_that_nobody_noticed_is_made_a_new_life_by_hand(
 def test_a_new_life_is_begun_of_any_store_that_is_not_on_its_way(
     new_address: Addresses, kdir: Kdir
 ) -> None:
-    address, rows = new_address(), [(LEVEL, b"%d" % SEALING), *some_rows(10)]
+    address, rows = new_address(), [(LEVEL, b"1"), *some_rows(10)]
     arguments = ("restore", "--new-life", "--store", address)
     assert "there is no store" in kdir(*arguments, code=2).stderr
     fill(address, rows)

@@ -17,7 +17,7 @@ Start = Callable[..., Server]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Starts servers: ``start("/la", "la-1", parent=[…], level=1)``; those of one mount
+    """Starts servers: ``start("/la", "la-1", parent=[…])``; those of one mount
     share a store, unless they are told another. They end with the test.
     """
     with ExitStack() as cleanup:
@@ -26,16 +26,14 @@ def start(tmp_path: Path) -> Iterator[Start]:
             mount: str,
             name: str,
             *,
-            level: int | None = None,
+            later_release: bool = False,
             processes: int = 1,
             **settings: Any,
         ) -> Server:
             shared = mount.strip("/").replace("/", "-") or "root"
             merged = {**FAST, "store": f"sqlite:///{tmp_path / shared}.sqlite", **settings}
-            environment = {} if level is None else {"KDIR_FEATURE_LEVEL": str(level)}
-            server = Server(
-                tmp_path / name, mount, merged, environment=environment, processes=processes
-            )
+            module = "tests.support.later_release" if later_release else "directory"
+            server = Server(tmp_path / name, mount, merged, module=module, processes=processes)
             cleanup.callback(server.process.kill)
             cleanup.callback(server.close)
             server.start()

@@ -1,9 +1,9 @@
-"""Two feature levels side by side on one store: refused, left, finalised, allowed, no way back."""
+"""Servers of two releases on one store: the level is raised once all have it, and there is no way
+back. The later release supports levels that are invented (``tests/support/feature_levels.py``).
+"""
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -15,14 +15,13 @@ from deploy.local.process import StartFailed
 from directory.federation.child_state import child_hello
 from directory.namespace.keys import LEVEL
 from directory.namespace.snapshot import Snapshot
-from directory.server.feature_levels import FEATURE_LEVEL
 from directory.store.addresses import open_store
 from directory.store.base import Put, Transaction
 from directory.wire.entry_codec import ProtoCodec
 from resolver.errors import InvalidArgument, LevelNotFinalised
 from tests.support.command_line import Ran, run
+from tests.support.feature_levels import NEWEST
 from tests.support.federation import Server, eventually
-from tests.support.server_command import serve
 
 Start = Callable[..., Server]
 
@@ -58,58 +57,42 @@ def kdir(server: Server, line: str) -> Ran:
         return run(["--at", server.address, *line.split()])
 
 
-def migrate(store: str, target: Path) -> subprocess.CompletedProcess[str]:
-    """A change of the store that needs level 2: an older server does not know of seals."""
-    return serve("migrate", "--plan", store, f"sqlite:///{target}")
-
-
-def test_a_change_of_a_new_level_waits_for_all_servers_and_for_the_word(
-    start: Start, store: str, tmp_path: Path
+def test_a_level_is_raised_once_all_servers_support_it_and_somebody_finalises_it(
+    start: Start, store: str
 ) -> None:
-    old = start("/la", "old", level=1, store=store)
-    new = start("/la", "new", store=store)
-    target = tmp_path / "target.sqlite"
-    eventually(lambda: sorted(levels(new).values()) == [1, FEATURE_LEVEL])
+    old = start("/la", "old", store=store)
+    new = start("/la", "new", later_release=True, store=store)
+    eventually(lambda: sorted(levels(new).values()) == [1, NEWEST])
     assert new.status().finalised_level == 1
-    new.mkdir("/la/both")  # what both know goes on
+    new.mkdir("/la/both")  # what both support goes on
     eventually(lambda: old.outcome("/la/both") == "resolution")
 
-    # Refused, naming the one that lacks it, by the change and by finalising.
-    refused = migrate(store, target)
-    assert (refused.returncode, target.exists()) == (5, False)
-    assert f"server {server_id(old)} supports 1" in refused.stderr
-    assert server_id(new) not in refused.stderr
     with pytest.raises(LevelNotFinalised, match=f"server {server_id(old)} supports 1"):
-        finalize(new, FEATURE_LEVEL)
+        finalize(new, NEWEST)
     shown = kdir(new, "features finalize --level 2")
     assert (shown.code, server_id(old) in shown.err) == (5, True)
-    assert (
-        f"level {FEATURE_LEVEL} needs an upgrade of {server_id(old)}" in kdir(new, "features").err
-    )
+    assert f"level {NEWEST} needs an upgrade of {server_id(old)}" in kdir(new, "features").err
 
-    # It leaves: still refused, until somebody says so.
+    # It leaves: nothing is raised until somebody finalises it.
     old.kill()
     eventually(lambda: list(levels(new)) == [server_id(new)])
-    refused = migrate(store, target)
-    assert (refused.returncode, "kdir features finalize" in refused.stderr) == (5, True)
     assert "kdir features finalize /la" in kdir(new, "doctor").err
     planned = kdir(new, "features finalize --plan")
     assert (planned.code, new.status().finalised_level) == (0, 1)
-    assert f"would finalize level {FEATURE_LEVEL}" in planned.err
+    assert f"would finalize level {NEWEST}" in planned.err
 
     done = kdir(new, "features finalize -o json")
-    assert (done.code, done.objects[0]["finalised_level"]) == (0, FEATURE_LEVEL)
-    assert new.status().finalised_level == FEATURE_LEVEL
-    assert migrate(store, target).returncode == 0
+    assert (done.code, done.objects[0]["finalised_level"]) == (0, NEWEST)
+    assert new.status().finalised_level == NEWEST
     assert kdir(new, "features").lines[0].split("\t")[:3] == [
         server_id(new),
-        str(FEATURE_LEVEL),
-        str(FEATURE_LEVEL),
+        str(NEWEST),
+        str(NEWEST),
     ]
     assert "is already finalized" in kdir(new, "features finalize").err
 
     # The old one cannot come back.
-    with pytest.raises(StartFailed, match=f"level {FEATURE_LEVEL} is finalised in this cluster"):
+    with pytest.raises(StartFailed, match=f"level {NEWEST} is finalised in this cluster"):
         old.start()
     assert old.process.exit_code == 2
     assert new.outcome("/la/both") == "resolution"
@@ -119,8 +102,8 @@ def test_a_server_that_was_away_while_the_level_was_raised_serves_no_more(
     start: Start, store: str
 ) -> None:
     """Paused for long, or cut off from its store: its announcement is gone, it is not."""
-    old = start("/la", "old", level=1, store=store)
-    new = start("/la", "new", store=store)
+    old = start("/la", "old", store=store)
+    new = start("/la", "new", later_release=True, store=store)
     eventually(lambda: len(levels(new)) == 2)
     leased = store.startswith("etcd:")  # a paused holder of sqlite's write lock stops everybody
     if leased:
@@ -138,7 +121,7 @@ def test_a_server_that_was_away_while_the_level_was_raised_serves_no_more(
 def test_all_processes_of_one_port_that_are_behind_end_with_their_supervisor(
     start: Start, store: str
 ) -> None:
-    old = start("/la", "old", level=1, store=store, processes=2)
+    old = start("/la", "old", store=store, processes=2)
     eventually(lambda: len(levels(old)) == 2)
     with closing(open_store(store, "la")) as opened:
         opened.commit(Transaction((), (Put(LEVEL, b"2"),)))
@@ -156,16 +139,16 @@ def test_the_level_is_told_to_the_parent_and_again_when_it_is_raised(
     start: Start, tmp_path: Path
 ) -> None:
     root = start("/", "root")
-    old = start("/la", "old", level=1, parent=[root.address])
+    old = start("/la", "old", parent=[root.address])
     root.mount_child("/la", old.cluster_id)
     eventually(lambda: old.status().parent.linked)
     assert reported_level(tmp_path, old.cluster_id) == 1
     old.stop()
-    new = start("/la", "new", parent=[root.address])
+    new = start("/la", "new", later_release=True, parent=[root.address])
     eventually(lambda: new.status().parent.linked)
     assert reported_level(tmp_path, new.cluster_id) == 1
     finalize(new)
-    eventually(lambda: reported_level(tmp_path, new.cluster_id) == FEATURE_LEVEL)
+    eventually(lambda: reported_level(tmp_path, new.cluster_id) == NEWEST)
     assert new.status().parent.linked
 
 
@@ -178,28 +161,14 @@ def reported_level(folder: Path, cluster_id: str) -> int:
 
 
 def test_words_that_make_no_level_are_refused(start: Start, store: str) -> None:
-    one = start("/la", "one", store=store)
-    with pytest.raises(InvalidArgument, match="found 9; this server knows 1 to 3"):
+    one = start("/la", "one", later_release=True, store=store)
+    with pytest.raises(InvalidArgument, match="found 9; this server supports 1 to 3"):
         finalize(one, 9)
     with pytest.raises(InvalidArgument, match="levels never go down"):
         finalize(one, 1)
     assert kdir(one, "features finalize --level two").code == 2
     assert kdir(one, "features show --plan").code == 2
     assert kdir(one, "features /la").code == 2
-
-
-def test_a_server_that_is_held_back_to_no_level_says_so(tmp_path: Path) -> None:
-    held = subprocess.run(
-        [sys.executable, "-m", "directory", "--mount", "/la", "--store", f"sqlite:///{tmp_path}/s"],
-        env={"KDIR_FEATURE_LEVEL": "4", "PATH": "", "PYTHONPATH": ".:proto"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    assert held.returncode == 2
-    assert "KDIR_FEATURE_LEVEL: found '4'; expected 1 to 3" in held.stderr
-    assert not (tmp_path / "s").exists()
 
 
 def test_fields_that_a_server_does_not_know_are_kept_and_passed_on(

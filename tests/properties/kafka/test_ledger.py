@@ -18,8 +18,6 @@ import pytest
 from directory.kafka.pin_and_stop import PinAndStop
 from directory.maintenance.restore import begin_new_incarnation
 from directory.namespace.entry import Provision
-from directory.namespace.keys import LEVEL
-from directory.store.base import Put
 from resolver.errors import KdirError
 from tests.support.acls import arm, grant
 from tests.support.backups import back_up, put_back
@@ -52,15 +50,13 @@ class History:
 
     def start(self, last: int = -1) -> World:
         passages = Passages(last)
-        made = World(
+        return World(
             self.folder / "store.db",
             lambda: Mortal(self.kafka, passages, ASKED),
             writer=lambda real: Mortal(real, passages, WRITTEN),
             ceiling=frozenset(self.chance.choice(CEILINGS)),
             acl_limit=self.chance.choice([0, 1, 100]),
         )
-        made.writer.put_facts([Put(LEVEL, b"3")])
-        return made
 
     # -- what happens --------------------------------------------------------------------------
 

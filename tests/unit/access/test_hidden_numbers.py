@@ -16,7 +16,6 @@ from kdir.v1 import (
     admin_pb2,
     directory_pb2,
     entry_pb2,
-    federation_pb2,
     policies_pb2,
 )
 
@@ -27,9 +26,9 @@ from directory.namespace.entry import Directory, Kind, Provision
 from directory.namespace.keys import LEVEL, MOUNT_ROW, child_key, entry_key
 from directory.store.base import Put
 from directory.wire.entry_codec import ProtoCodec
-from resolver.errors import LevelNotFinalised, PermissionDenied, QuotaExceeded, VanishGuard
+from resolver.errors import PermissionDenied, QuotaExceeded, VanishGuard
 from resolver.path import Path as EntryPath
-from tests.unit.access.conftest import ADMIN, House, grants, topic
+from tests.unit.access.conftest import ADMIN, House, topic
 
 Make = Callable[..., House]
 CLUSTER = access_pb2.RESOURCE_KIND_CLUSTER
@@ -181,33 +180,6 @@ def test_status_names_no_record_of_a_mount_that_is_hidden(la: House) -> None:
     assert "hid" not in "".join(seen.quarantined)
     every = status(la, ADMIN)
     assert every.quarantined_count == len(every.quarantined) == 8
-
-
-def test_grants_that_a_cluster_below_would_not_enforce_name_only_mounts_that_are_seen(
-    la: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rows = [
-        federation_pb2.MountRow(mount=f"/la/p/{name}", cluster=name, feature_level=1)
-        for name in ("hidm", "m")
-    ]
-    below: list[federation_pb2.MountRow] = []
-    monkeypatch.setattr(la.cluster.federation, "mounts_below_level", lambda *_: below)
-    for name in ("hidm", "m"):
-        mount(la, f"/la/p/{name}", f"kc-{name}")
-    la.grant("bob", "-describe", "/la/p/hidm")
-    la.grant("bob", "alter", "/la/p")
-    request = access_pb2.AddGrantsRequest(path="/la/p", grants=grants("eve", "read"))
-    below[:] = rows
-    refused = la.refusal("bob", "AddGrants", request)
-    assert isinstance(refused, LevelNotFinalised)
-    assert "m (cluster m) has 1" in refused.message
-    assert refused.metadata["lacking"] == "/la/p/m"
-    assert "hidm" not in refused.message
-    assert la.refusal(ADMIN, "AddGrants", request).metadata["lacking"] == "/la/p/hidm /la/p/m"
-    below[:] = rows[:1]
-    refused = la.refusal("bob", "AddGrants", request)
-    assert isinstance(refused, LevelNotFinalised)
-    assert "hidm" not in f"{refused.message} {refused.metadata}"
 
 
 def test_drift_of_what_is_hidden_is_not_listed(la: House, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,9 +32,7 @@ from tests.support.trees import path
 
 CHILD: Final = "kc-la"
 KEY: Final = BELOW + CHILD.encode()
-HELLO: Final = federation_pb2.Hello(
-    cluster_id=CHILD, cluster="la", mount="/la", reads_table_changes=True
-)
+HELLO: Final = federation_pb2.Hello(cluster_id=CHILD, cluster="la", mount="/la")
 
 
 @pytest.fixture

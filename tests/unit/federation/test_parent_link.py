@@ -31,7 +31,10 @@ WELCOME = federation_pb2.Welcome(
 
 
 def inherited(word: str) -> federation_pb2.Inherited:
-    return federation_pb2.Inherited(incarnation="i", levels=[{"path": f"/{word}"}])
+    levels = [{"path": f"/{word}"}]
+    return federation_pb2.Inherited(
+        incarnation="i", levels=levels, mount=WELCOME.mount, epoch=WELCOME.epoch
+    )
 
 
 class Parent(ScriptedParent):

@@ -48,10 +48,8 @@ class Sending:
         self.sent.mark_changed()
         self.now += seconds
 
-    def since(
-        self, version: int, *, reads_changes: bool = True
-    ) -> tuple[int, Sequence[federation_pb2.MountTable]]:
-        return self.sent.messages_since(version, reads_changes=reads_changes)
+    def since(self, version: int) -> tuple[int, Sequence[federation_pb2.MountTable]]:
+        return self.sent.messages_since(version)
 
 
 def received(most_rows: int = 100, most_bytes: int = 10_000) -> ReceivedTable:
@@ -81,9 +79,6 @@ def test_a_link_gets_the_table_and_then_what_changes_of_it() -> None:
     assert change.is_change
     assert [one.mount for one in change.rows] == ["/la/b", "/la/d"]
     assert list(change.removed) == ["/la/a"]
-    _, (whole,) = sending.since(version, reads_changes=False)  # of an older version
-    assert not whole.is_change
-    assert [one.mount for one in whole.rows] == ["/la/b", "/la/c", "/la/d"]
 
 
 def test_the_table_is_made_once_for_all_links_and_not_when_nothing_changed() -> None:

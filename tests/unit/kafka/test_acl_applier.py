@@ -26,7 +26,7 @@ from directory.kafka.applying.last_applied_acls import ACL_BASIS, ACL_ROWS, acl_
 from directory.kafka.drift import acl_state, acl_states_below
 from directory.namespace.command import DeleteEntry, MoveEntry, UpdateEntry
 from directory.namespace.entry import ROOT_ID, Kind
-from directory.namespace.keys import LEVEL, entry_key, grants_key
+from directory.namespace.keys import entry_key, grants_key
 from directory.store.base import Put
 from directory.wire.grant_messages import grant_to_proto
 from resolver.errors import EtagMismatch, KafkaRefused, LimitExceeded, NotReady
@@ -91,7 +91,6 @@ def started(folder: FilePath, kafka: Kafka, **settings: Any) -> Iterator[World]:
     """A server that has looked at Kafka once."""
     merged = {"ceiling": CEILING, "split_on": ".", **settings}
     with world(folder / "store.db", lambda: kafka, **merged) as made:
-        made.writer.put_facts([Put(LEVEL, b"3")])
         made.sweep()
         yield made
 

@@ -9,8 +9,6 @@ from pathlib import Path as FilePath
 from directory.access.grant import Operation, ResourceKind
 from directory.kafka.admin_contract import AclBinding, Resource
 from directory.namespace.entry import Kind
-from directory.namespace.keys import LEVEL
-from directory.store.base import Put
 from tests.support.acls import arm, disarm, grant, kafka_allows, on, revoke
 from tests.support.crash_points import Crash, Mortal, Passages
 from tests.support.reconciler import World, world
@@ -57,7 +55,6 @@ def prepare(file: FilePath, kafka: Watched) -> None:
     """An armed directory, and what people have changed since: nothing of that was pushed yet."""
     kafka.bindings |= FOREIGN
     with world(file, lambda: kafka, **SETTINGS) as here:
-        here.writer.put_facts([Put(LEVEL, b"3")])
         here.sweep()
         grant(here, "search", "allow alice read", "deny bob read", "allow alice read group g-*")
         arm(here, "search", takeover=True)

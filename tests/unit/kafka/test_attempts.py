@@ -12,8 +12,7 @@ from directory.kafka.pin_and_stop import PinAndStop
 from directory.maintenance.restore import begin_new_incarnation
 from directory.namespace.command import MoveEntry
 from directory.namespace.entry import Kind, Topic
-from directory.namespace.keys import LEVEL, detached_key
-from directory.store.base import Put
+from directory.namespace.keys import detached_key
 from tests.support.acls import arm, grant
 from tests.support.backups import back_up, put_back
 from tests.support.crash_points import Crash
@@ -35,7 +34,6 @@ def address(tmp_path: FilePath) -> str:
 def started(folder: FilePath, kafka: Ledger, **settings: object) -> World:
     merged: dict[str, object] = {"ceiling": CEILING, "split_on": ".", **settings}
     made = World(folder / "store.db", lambda: kafka, **merged)
-    made.writer.put_facts([Put(LEVEL, b"3")])
     made.sweep()
     return made
 

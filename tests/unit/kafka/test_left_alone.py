@@ -11,7 +11,6 @@ import pytest
 from directory.kafka.admin_contract import KafkaMetadata, KafkaTopic, Rejected
 from directory.namespace.command import CreateTopic, ObservedTopic
 from directory.namespace.keys import (
-    LEVEL,
     detached_key,
     is_awaited,
     retired_key,
@@ -47,7 +46,6 @@ def kafka() -> Kafka:
 def here(tmp_path: FilePath, kafka: Kafka) -> Iterator[World]:
     """A directory that adopted ``a`` and ``b``, and whose entry ``a`` was removed."""
     made = World(tmp_path / "store.db", lambda: kafka, ceiling=frozenset({"create"}))
-    made.writer.put_facts([Put(LEVEL, b"3")])
     made.sweep()
     made.remove("a")
     made.sweep()
@@ -168,7 +166,6 @@ def test_one_that_is_adopted_meanwhile_is_not_recorded_as_left_alone(tmp_path: F
 
     here = World(tmp_path / "store.db", lambda: kafka, writer=interfering)
     try:
-        here.writer.put_facts([Put(LEVEL, b"3")])
         here.sweep()
         until = retired_value(1 << 50, awaited=True)
         here.writer.put_facts([Put(retired_key("late"), until)])

@@ -5,14 +5,11 @@ import pytest
 from directory.namespace.keys import LEVEL, kafka_key, large_change_key, member_key
 from directory.namespace.snapshot import Snapshot
 from directory.server.feature_levels import (
-    FEATURE_LEVEL,
     FIRST_LEVEL,
-    LARGE_CHANGES,
     LEVELS,
     finalised_level,
     highest_supported,
     level_needed,
-    level_to_serve,
     read_level,
     refuse_unfinalised,
     refuse_unsupported,
@@ -20,10 +17,11 @@ from directory.server.feature_levels import (
 from directory.store.base import Delete, Put
 from directory.wire.entry_codec import ProtoCodec
 from resolver.errors import LevelNotFinalised
+from tests.support.feature_levels import INVENTED
 
 
 def test_every_level_up_to_this_version_s_is_known() -> None:
-    assert sorted(LEVELS) == list(range(FIRST_LEVEL, FEATURE_LEVEL + 1))
+    assert sorted(LEVELS) == list(range(FIRST_LEVEL, len(LEVELS) + 1))
     assert all(level.number == number for number, level in LEVELS.items())
     assert len({level.name for level in LEVELS.values()}) == len(LEVELS)
 
@@ -48,7 +46,6 @@ def test_a_store_s_level_is_read_and_what_cannot_be_read_allows_nothing_new(
     value: bytes | None, level: int | None
 ) -> None:
     assert read_level(value) == level
-    assert level_to_serve(value) == (FEATURE_LEVEL if level is None else level)
 
 
 def test_while_the_level_cannot_be_read_the_refusal_says_so() -> None:
@@ -63,13 +60,12 @@ def test_the_finalised_level_is_a_fact_of_the_tree() -> None:
     assert finalised_level(empty.apply(1, (Put(LEVEL, b"2"),))) == 2
 
 
-def test_only_the_record_of_a_large_change_needs_the_second_level() -> None:
+def test_a_row_needs_the_level_that_brought_it_and_its_removal_none() -> None:
     other = (Put(kafka_key("pin"), b""), Put(member_key("a"), b""), Put(LEVEL, b"2"))
-    assert level_needed(other) == FIRST_LEVEL
-    assert level_needed((*other, Put(large_change_key("1"), b""))) == LARGE_CHANGES
-    # Whoever finishes one takes its record away, at any level.
-    assert level_needed((Delete(large_change_key("1")),)) == FIRST_LEVEL
-    assert level_needed(()) == FIRST_LEVEL
+    assert level_needed(other, INVENTED) == FIRST_LEVEL
+    assert level_needed((*other, Put(large_change_key("1"), b"")), INVENTED) == 2
+    assert level_needed((Delete(large_change_key("1")),), INVENTED) == FIRST_LEVEL
+    assert level_needed((), INVENTED) == FIRST_LEVEL
 
 
 def test_the_highest_supported_level_is_that_of_the_server_that_is_furthest_behind() -> None:
