@@ -81,7 +81,7 @@ class AdminService(Service):
             replica_state=_REPLICA_STATES[state],
             version=VERSION,
             feature_level=cluster.members.level,
-            finalised_level=cluster.members.stored_level or 0,
+            finalized_level=cluster.members.stored_level or 0,
             members=cluster.members.live(),
             store=cluster.store.describe(),
             uptime_seconds=time.monotonic() - cluster.started_at,
@@ -90,7 +90,7 @@ class AdminService(Service):
         if view is not None:
             snapshot = view.snapshot
             response.authority.CopyFrom(cluster.authority(snapshot))
-            response.unenforced.extend(
+            response.mounts_not_enforcing_grants.extend(
                 reported
                 for mount, reported in list_unenforced_mounts(cluster, snapshot)
                 if view.can_refer_to(mount)
@@ -104,11 +104,11 @@ class AdminService(Service):
             )
             named = {**dict(parent_state.unreadable_rows(snapshot)), **dict(unreadable(snapshot))}
             if shows_all:
-                named = {**dict(snapshot.quarantined), **named}
+                named = {**dict(snapshot.unreadable_values), **named}
             else:
                 named = {key: why for key, why in named.items() if _is_shown(cluster, view, key)}
-            response.quarantined_count = len(named)
-            response.quarantined.extend(
+            response.unreadable_value_count = len(named)
+            response.unreadable_values.extend(
                 f"{key!r}: {why}" for key, why in itertools.islice(named.items(), _SHOWN)
             )
         else:
@@ -130,13 +130,13 @@ class AdminService(Service):
         out.standby = status.configured and status.standby
         out.message = status.message
         if status.contact_age_seconds is not None:
-            out.last_heard_seconds = status.contact_age_seconds
+            out.last_contact_age_seconds = status.contact_age_seconds
         if cluster.replica.state is ReplicaState.LOADING:
             return
         snapshot = cluster.replica.snapshot
-        out.detached = parent_state.detached_of(snapshot)
+        out.detached_reason = parent_state.detached_of(snapshot)
         if not has_inherited_policy(cluster):
-            out.untold = parent_state.why_inherited_unknown(snapshot)
+            out.inherited_missing_reason = parent_state.why_inherited_unknown(snapshot)
         position = cluster.federation.view().position
         out.unmounted = bool(position.unmounted)
         if position.parent is not None:
@@ -179,7 +179,7 @@ class AdminService(Service):
             call.check()
             return reconciler.adopt(
                 rules,
-                request.plan_only,
+                request.validate_only,
                 request.remap_adopted,
                 principal=call.principal,
                 timeout_seconds=call.seconds_left(),
@@ -189,7 +189,7 @@ class AdminService(Service):
         response = adoptions_to_proto(adopting.rows)
         if adopting.under_way is not None:
             response.progress.CopyFrom(adopting.under_way.to_proto())
-        if not request.plan_only:
+        if not request.validate_only:
             response.token = cluster.token_of(cluster.replica.snapshot)
         return response
 
@@ -224,7 +224,7 @@ class AdminService(Service):
 
         def attempt() -> None:
             self._router.access_control.require_admin(cluster, "AdminService/Acknowledge", call)
-            reconciler.acknowledge(request.stopped)
+            reconciler.acknowledge(request.stop_reason)
 
         self._router.decide(cluster, request.token, call, attempt)
         token = cluster.token_of(cluster.replica.snapshot)
@@ -241,11 +241,11 @@ class AdminService(Service):
             self._router.access_control.require_admin(
                 cluster, "AdminService/FinalizeFeatures", call
             )
-            return cluster.members.finalise(request.level, validate_only=request.validate_only)
+            return cluster.members.finalize(request.level, validate_only=request.validate_only)
 
         done = self._router.decide(cluster, request.token, call, attempt)
         response = admin_pb2.FinalizeFeaturesResponse(
-            finalised_level=done.level or 0, supported_level=done.supported, members=done.members
+            finalized_level=done.level or 0, supported_level=done.supported, members=done.members
         )
         if done.revision is not None:
             response.token = cluster.token_at(done.revision)
@@ -288,7 +288,7 @@ def _kafka(reconciler: Reconciler, out: admin_pb2.KafkaStatus, *, shows_all: boo
         value = getattr(status, field.name)
         if value is None or (field.name.endswith("_count") and not shows_all):
             continue
-        if field.name == "stopped" and value and not shows_all:
+        if field.name == "stop_reason" and value and not shows_all:
             value = STOPPED
         if field.is_repeated:
             getattr(out, field.name).extend(sorted(value))

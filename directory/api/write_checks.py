@@ -13,7 +13,7 @@ from kdir.v1 import federation_pb2
 
 from directory.access.authorizer import Authorizer
 from directory.access.compiled_grants import AccessQuestion
-from directory.access.grant import Grant, Operation, ResourceKind
+from directory.access.grant import Grant, Operation, ResourceType
 from directory.access.grant_tree import EntryPlace
 from directory.access.principals import ANONYMOUS
 from directory.api.access_control import AccessControl, check_owned
@@ -63,7 +63,7 @@ from resolver.errors import (
     InvalidArgument,
     InvalidPath,
     KafkaReplaced,
-    LevelNotFinalised,
+    LevelNotFinalized,
     LocksOut,
     NotReady,
     VanishGuard,
@@ -166,7 +166,7 @@ def check_children_enforce_grants(cluster: Cluster, view: CallerView, path: Path
     """Before a grant comes to the entry at a path.
 
     Raises:
-        LevelNotFinalised: naming the clusters below that would not enforce it, as far as the caller
+        LevelNotFinalized: naming the clusters below that would not enforce it, as far as the caller
             may know of them.
     """
     lacking = cluster.federation.mounts_below_level(path, GRANTS)
@@ -175,12 +175,12 @@ def check_children_enforce_grants(cluster: Cluster, view: CallerView, path: Path
     needs = f"grants on {path} need feature level {GRANTS} in every cluster below"
     shown = [one for one in lacking if view.can_refer_to(Path.parse(one.mount))]
     if not shown:
-        raise LevelNotFinalised(
+        raise LevelNotFinalized(
             f"{needs}, and not every one has it; ask an operator of cluster "
             f"{cluster.config.cluster}",
             needed=GRANTS,
         )
-    raise LevelNotFinalised(
+    raise LevelNotFinalized(
         f"{needs}: {', '.join(map(_mount_text, shown))}; upgrade it, then kdir features finalize "
         f"{shown[0].mount}",
         needed=GRANTS,
@@ -519,14 +519,14 @@ def _is_given(cluster: Cluster, view: CallerView, path: Path, physical_name: str
         return True
     if not physical_name:
         return False  # cut short, it would begin like somebody else's
-    rules = PinAndStop.load(view.snapshot).rules or kafka.rules
+    rules = PinAndStop.load(view.snapshot).rules or kafka.mapping_rules
     placed = map_physical_name((*rules, *split_on(kafka.split_on)), physical_name)
     return placed.rule > 0 and not placed.reason and placed.segments[:-1] == relative[:-1]
 
 
 def _may_name_resources(view: CallerView, grants: Iterable[Grant]) -> None:
     """Groups and transactional ids are the whole Kafka's, and the cluster is nobody's entry."""
-    kinds = sorted({one.kind.name for one in grants if one.kind is not ResourceKind.TOPIC})
+    kinds = sorted({one.kind.name for one in grants if one.kind is not ResourceType.TOPIC})
     if kinds:
         view.require_cluster(Operation.ALTER, f"changing grants of {' and '.join(kinds)}")
 

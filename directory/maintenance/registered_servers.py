@@ -36,7 +36,7 @@ def live_levels(store: Store) -> dict[str, int]:
 
 
 def stored_level(store: Store) -> int | None:
-    """Returns the feature level that is finalised; None: it cannot be read.
+    """Returns the feature level that is finalized; None: it cannot be read.
 
     Raises:
         StoreUnreachable

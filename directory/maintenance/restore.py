@@ -25,12 +25,12 @@ from directory.maintenance.backup import (
 )
 from directory.maintenance.registered_servers import live_levels, live_servers, stored_level
 from directory.maintenance.store_contents import DirectoryPaths, EntryCounts, Losses, losses
-from directory.server.feature_levels import FEATURE_LEVEL, SEALING, refuse_unfinalised
+from directory.server.feature_levels import FEATURE_LEVEL, SEALING, refuse_unfinalized
 from directory.store.addresses import describe_address, find_identity, open_store
 from directory.store.base import FILLED_FROM, Identity, IncompatibleStore, Store
 from directory.store.schema import SCHEMA_VERSION
 from resolver.backup_file import BackupReader
-from resolver.errors import LevelNotFinalised
+from resolver.errors import LevelNotFinalized
 
 __all__ = [
     "Backup",
@@ -83,9 +83,9 @@ class Backup:
                 f"the backup has schema version {header.schema_version}, made by a newer kdir; "
                 f"this one knows up to {SCHEMA_VERSION}"
             )
-        if header.finalised_level > FEATURE_LEVEL:
+        if header.finalized_level > FEATURE_LEVEL:
             raise IncompatibleStore(
-                f"feature level {header.finalised_level} is finalised in the backup; this kdir "
+                f"feature level {header.finalized_level} is finalized in the backup; this kdir "
                 f"supports {FEATURE_LEVEL}"
             )
         return cls(file, header, topic_counts, digest_of(counted()))
@@ -275,8 +275,8 @@ def refuse_older_servers(store: Store) -> None:
         Refused
     """
     try:
-        refuse_unfinalised(SEALING, stored_level(store), live_levels(store))
-    except LevelNotFinalised as reason:
+        refuse_unfinalized(SEALING, stored_level(store), live_levels(store))
+    except LevelNotFinalized as reason:
         raise RestoreRefused(
             f"{reason.message}: a server that does not know of seals would write on "
             f"(--force: when no server runs)"

@@ -34,7 +34,7 @@ _TEXTS: Final = {True: "kafka", False: "keep"}
 
 
 def removal_level(snapshot: Snapshot) -> int:
-    """Returns the finalised feature level; 1 where none was."""
+    """Returns the finalized feature level; 1 where none was."""
     value = snapshot.fact(LEVEL)
     return int(value) if value is not None and value.isdigit() else 1
 

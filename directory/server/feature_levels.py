@@ -1,7 +1,7 @@
 """Feature levels: what each allows, what a change needs, and who does not support it yet.
 
-Refuses to ask anybody: it is told of the servers and of the finalised level. A level is raised in
-two steps (KIP-37's rolling upgrade; Kafka's own finalised features are KIP-584): every live server
+Refuses to ask anybody: it is told of the servers and of the finalized level. A level is raised in
+two steps (KIP-37's rolling upgrade; Kafka's own finalized features are KIP-584): every live server
 supports it, and somebody said so. What needs it is refused until both are done, so that no server
 meets what it does not know. Levels never go down.
 """
@@ -17,7 +17,7 @@ from directory.namespace.keys import GRANTS as GRANTS_PREFIX
 from directory.namespace.keys import HANDED, LARGE_CHANGE, LEVEL
 from directory.namespace.snapshot import Snapshot
 from directory.store.base import Put, Write
-from resolver.errors import LevelNotFinalised
+from resolver.errors import LevelNotFinalized
 
 __all__ = [
     "FEATURE_LEVEL",
@@ -27,13 +27,13 @@ __all__ = [
     "LEVELS",
     "SEALING",
     "FeatureLevel",
-    "finalised_level",
+    "finalized_level",
     "highest_supported",
     "level_needed",
     "level_of",
     "level_to_serve",
     "read_level",
-    "refuse_unfinalised",
+    "refuse_unfinalized",
     "refuse_unsupported",
 ]
 
@@ -81,7 +81,7 @@ LEVELS: Final[Mapping[int, FeatureLevel]] = MappingProxyType(
 
 
 def read_level(value: bytes | None) -> int | None:
-    """Returns the finalised level that a store says; None: it cannot be read."""
+    """Returns the finalized level that a store says; None: it cannot be read."""
     if value is None:
         return FIRST_LEVEL
     is_number = value.isdigit() and len(value) < _DIGITS
@@ -100,7 +100,7 @@ def level_to_serve(value: bytes | None) -> int:
     return read_level(value) or FEATURE_LEVEL
 
 
-def finalised_level(snapshot: Snapshot) -> int | None:
+def finalized_level(snapshot: Snapshot) -> int | None:
     """Returns the level that changes may use by now; None: it cannot be read."""
     return read_level(snapshot.fact(LEVEL))
 
@@ -120,42 +120,42 @@ def highest_supported(servers: Mapping[str, int]) -> int:
     return min(servers.values(), default=FIRST_LEVEL)
 
 
-def refuse_unfinalised(needed: int, finalised: int | None, servers: Mapping[str, int]) -> None:
-    """Lets only those changes pass that the finalised level allows; None: it cannot be read.
+def refuse_unfinalized(needed: int, finalized: int | None, servers: Mapping[str, int]) -> None:
+    """Lets only those changes pass that the finalized level allows; None: it cannot be read.
 
     Raises:
-        LevelNotFinalised: naming the servers that do not support it; where all do, what to say.
+        LevelNotFinalized: naming the servers that do not support it; where all do, what to say.
     """
-    if needed <= (finalised or FIRST_LEVEL):
+    if needed <= (finalized or FIRST_LEVEL):
         return
     lacking = _servers_below_level(needed, servers)
     found = (
-        "which one is finalised cannot be read"
-        if finalised is None
-        else f"{finalised} is finalised"
+        "which one is finalized cannot be read"
+        if finalized is None
+        else f"{finalized} is finalized"
     )
     if lacking:
         why = f": {_lacking_servers_text(lacking, servers)}"
     else:
         why = "; every live server supports it: kdir features finalize"
-    raise LevelNotFinalised(
+    raise LevelNotFinalized(
         f"this needs feature level {needed}, and {found}{why}",
         needed=needed,
-        finalised=finalised or 0,
+        finalized=finalized or 0,
         lacking=" ".join(lacking),
     )
 
 
 def refuse_unsupported(level: int, servers: Mapping[str, int]) -> None:
-    """Lets a level be finalised only where every live server supports it.
+    """Lets a level be finalized only where every live server supports it.
 
     Raises:
-        LevelNotFinalised: naming those that do not.
+        LevelNotFinalized: naming those that do not.
     """
     lacking = _servers_below_level(level, servers)
     if lacking:
-        raise LevelNotFinalised(
-            f"feature level {level} cannot be finalised: {_lacking_servers_text(lacking, servers)}",
+        raise LevelNotFinalized(
+            f"feature level {level} cannot be finalized: {_lacking_servers_text(lacking, servers)}",
             needed=level,
             lacking=" ".join(lacking),
         )

@@ -34,7 +34,7 @@ from resolver.errors import KdirError
 __all__ = ["Federation", "Server", "eventually"]
 
 T = TypeVar("T")
-FAST: Mapping[str, Any] = {"limits": {"heartbeat_seconds": 0.3, "drain_seconds": 1}}
+FAST: Mapping[str, Any] = {"limits": {"link_heartbeat_seconds": 0.3, "drain_seconds": 1}}
 """A link that is cut is noticed within a second, so that tests need not wait."""
 
 

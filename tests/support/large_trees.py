@@ -65,7 +65,7 @@ __all__ = [
     "TightSqlite",
     "check_no_orphans",
     "commit",
-    "finalise",
+    "finalize",
     "forest",
     "rows_under",
     "server",
@@ -255,7 +255,7 @@ def commit(store: Store, rows: Iterable[tuple[bytes, bytes]]) -> None:
         assert isinstance(store.commit(Transaction((), batch), 30.0), Committed)
 
 
-def finalise(store: Store, level: int = 2) -> None:
+def finalize(store: Store, level: int = 2) -> None:
     """The cluster is at this feature level."""
     commit(store, [(LEVEL, str(level).encode())])
 

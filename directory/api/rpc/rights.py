@@ -21,9 +21,9 @@ __all__ = ["CHECKS", "Check", "Threads", "check_of", "cluster_check", "table"]
 class Threads(enum.Enum):
     """Which threads a method runs on, by the setting that bounds them."""
 
-    CALLS = "limits.workers"
-    WRITES = "limits.writers"
-    STREAMS = "limits.streams"
+    CALLS = "limits.read_threads"
+    WRITES = "limits.write_threads"
+    STREAMS = "limits.max_streams"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,7 +28,7 @@ def asked(server: Server, method: str, path: str, level: int, numbers: range) ->
                 principal=named(level, number),
                 operation=access_pb2.OPERATION_READ,
                 permission=access_pb2.PERMISSION_DENY,
-                resource_kind=access_pb2.RESOURCE_KIND_TOPIC,
+                resource_type=access_pb2.RESOURCE_TYPE_TOPIC,
             )
             for number in numbers
         ],
@@ -74,4 +74,4 @@ def test_A3_more_is_handed_down_than_a_transaction_holds(
         child.start()
         eventually(all_arrived)
         assert allowed(child, 3, 5)
-        assert not child.status().quarantined_count
+        assert not child.status().unreadable_value_count

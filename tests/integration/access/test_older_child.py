@@ -10,7 +10,7 @@ import pytest
 from kdir.v1 import access_pb2, access_pb2_grpc, entry_pb2
 
 from directory.server.feature_levels import FEATURE_LEVEL
-from resolver.errors import LevelNotFinalised
+from resolver.errors import LevelNotFinalized
 from tests.support.command_line import run
 from tests.support.federation import Federation, Server, eventually
 
@@ -20,7 +20,7 @@ def add(server: Server, path: str, **fields: Any) -> access_pb2.AddGrantsRespons
         principal="User:bob",
         operation=access_pb2.OPERATION_READ,
         permission=access_pb2.PERMISSION_DENY,
-        resource_kind=access_pb2.RESOURCE_KIND_TOPIC,
+        resource_type=access_pb2.RESOURCE_TYPE_TOPIC,
     )
     request = access_pb2.AddGrantsRequest(path=path, grants=[grant], **fields)
     answer: access_pb2.AddGrantsResponse = server.ask(
@@ -32,7 +32,7 @@ def add(server: Server, path: str, **fields: Any) -> access_pb2.AddGrantsRespons
 def is_refused(server: Server, path: str, **fields: Any) -> bool:
     try:
         add(server, path, **fields)
-    except LevelNotFinalised as error:
+    except LevelNotFinalized as error:
         return "/la/old (cluster la-old) has 2" in error.message
     return False
 
@@ -47,7 +47,7 @@ def test_no_grant_comes_above_a_cluster_that_does_not_know_of_grants(
         monkeypatch.setenv("KDIR_FEATURE_LEVEL", "2")
         old = federation.join("/la/old", "/la")
         monkeypatch.delenv("KDIR_FEATURE_LEVEL")
-        assert old.status().finalised_level == 2
+        assert old.status().finalized_level == 2
         la.mkdir("/la/own")
         # Its own parent, the one above that, and the mount itself; by a plan, too.
         for server, path, fields in (
@@ -64,11 +64,11 @@ def test_no_grant_comes_above_a_cluster_that_does_not_know_of_grants(
         add(la, "/la/own")
         add(root, "/ny")
 
-        # Upgraded: finalised by its operator, and the parents hear of it.
+        # Upgraded: finalized by its operator, and the parents hear of it.
         old.kill()
         old.start()
         eventually(lambda: run(["features", "finalize", "--at", old.address]).code == 0)
-        assert old.status().finalised_level == FEATURE_LEVEL
+        assert old.status().finalized_level == FEATURE_LEVEL
         eventually(lambda: add(la, "/la").added)
         eventually(lambda: add(root, "/").added)
 
@@ -82,7 +82,7 @@ def test_an_old_cluster_that_comes_below_grants_is_told_of(
         monkeypatch.setenv("KDIR_FEATURE_LEVEL", "2")
         old = federation.join("/la", "/")
         monkeypatch.delenv("KDIR_FEATURE_LEVEL")
-        (reported,) = eventually(lambda: list(root.status().unenforced))
+        (reported,) = eventually(lambda: list(root.status().mounts_not_enforcing_grants))
         assert "/la (cluster la) has 2, and does not enforce" in reported
         assert reported in run(["doctor", "--at", root.address]).err
-        assert not old.status().unenforced
+        assert not old.status().mounts_not_enforcing_grants

@@ -19,7 +19,7 @@ from directory.store.base import Store
 from directory.store.large_changes import SWEEP, LargeAdoption, adoptions, progress_of
 from directory.store.sqlite.store import SqliteStore
 from tests.support.crash_points import ASKED, WRITTEN, Crash, DyingStore, Mortal, Passages
-from tests.support.large_trees import FakeKafka, TightSqlite, check_no_orphans, finalise
+from tests.support.large_trees import FakeKafka, TightSqlite, check_no_orphans, finalize
 from tests.support.reconciler import MOUNT, World, eventually
 
 RULES = (MappingRule.from_fields("*", split_on="."),)
@@ -59,7 +59,7 @@ def test_the_first_sweep_of_a_big_kafka_goes_in_slices_that_let_others_in(
     kafka = kafka_of(6_000)
     here = world_of(tmp_path / "s.db", kafka, split_on=".")
     try:
-        finalise(here.store)
+        finalize(here.store)
         here.sweep()
         seen = []
         for _ in range(1_000):
@@ -67,7 +67,7 @@ def test_the_first_sweep_of_a_big_kafka_goes_in_slices_that_let_others_in(
             if progress is None:
                 break
             assert (progress.kind, progress.path) == ("adopt", str(MOUNT))
-            assert progress.done + progress.left == 6_000
+            assert progress.done + progress.remaining == 6_000
             seen.append(progress.done)
             if len(seen) == 1:
                 here.create("wished")  # is made before the rest is adopted
@@ -86,7 +86,7 @@ def test_a_sweep_killed_at_any_commit_is_finished_by_the_next_server(tmp_path: F
     for last in [*range(1, 7), 30, 10_000]:
         kafka, file = kafka_of(count), tmp_path / f"{last}.db"
         store = DyingStore(file, "la-t")
-        finalise(store)
+        finalize(store)
         dying = World(file, kafka, open_store=lambda store=store: store, split_on=".")
         store.passed, store.last = 0, last
         try:
@@ -131,7 +131,7 @@ def test_below_level_2_a_sweep_adopts_as_much_and_records_nothing(tmp_path: File
 def adopted_flat(file: FilePath, kafka: FakeKafka, opened: Callable[[], Store]) -> World:
     """A server whose Kafka's topics are in the tree under their own names."""
     here = World(file, kafka, open_store=opened)
-    finalise(here.store)
+    finalize(here.store)
     here.sweep()
     here.settle(1_000)
     assert here.replica.snapshot.topic_count == len(kafka.topics)
@@ -342,7 +342,7 @@ def test_the_record_of_a_sweep_that_ended_unseen_goes_with_the_next(tmp_path: Fi
     kafka, file = kafka_of(10), tmp_path / "s.db"
     here = world_of(file, kafka, split_on=".")
     try:
-        finalise(here.store)
+        finalize(here.store)
         change = LargeAdoption(change_id=SWEEP, mount=MOUNT, started_at_ms=1, done=1_990, left=10)
         here.writer.put_facts([change.to_put()])
         here.sweep()

@@ -10,7 +10,7 @@ import pytest
 from deploy.local.directory import DirectoryProcess
 from directory.store.sqlite.store import SqliteStore
 from tests.support.command_line import Ran, run
-from tests.support.large_trees import check_no_orphans, commit, finalise, forest
+from tests.support.large_trees import check_no_orphans, commit, finalize, forest
 from tests.support.reconciler import eventually
 
 COUNT = 30_000
@@ -26,7 +26,7 @@ def test_P12_a_removal_outlives_the_server_that_began_it_and_its_progress_is_tol
 ) -> None:
     path = tmp_path / "store.sqlite"
     store = SqliteStore(path, "la")
-    finalise(store)
+    finalize(store)
     commit(store, forest(COUNT))
     settings = {"store": f"sqlite:///{path}"}
     with (
@@ -50,7 +50,7 @@ def test_P12_a_removal_outlives_the_server_that_began_it_and_its_progress_is_tol
         (reported,) = [json.loads(line) for line in kdir(other, "stat", "/la/", "-o", "json").lines]
         (change,) = reported["progress"]
         assert (change["kind"], change["path"]) == ("delete", "/la/x")
-        assert change.get("done", 0) + change["left"] == COUNT + COUNT // 100 + 1
+        assert change.get("done", 0) + change["remaining"] == COUNT + COUNT // 100 + 1
         assert "delete /la/x: " in kdir(other, "doctor", "--local").err
         eventually(
             lambda: (

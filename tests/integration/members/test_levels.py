@@ -1,4 +1,4 @@
-"""Two feature levels side by side on one store: refused, left, finalised, allowed, no way back."""
+"""Two feature levels side by side on one store: refused, left, finalized, allowed, no way back."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from directory.server.feature_levels import FEATURE_LEVEL
 from directory.store.addresses import open_store
 from directory.store.base import Put, Transaction
 from directory.wire.entry_codec import ProtoCodec
-from resolver.errors import InvalidArgument, LevelNotFinalised
+from resolver.errors import InvalidArgument, LevelNotFinalized
 from tests.support.command_line import Ran, run
 from tests.support.federation import Server, eventually
 from tests.support.server_command import serve
@@ -70,16 +70,16 @@ def test_a_change_of_a_new_level_waits_for_all_servers_and_for_the_word(
     new = start("/la", "new", store=store)
     target = tmp_path / "target.sqlite"
     eventually(lambda: sorted(levels(new).values()) == [1, FEATURE_LEVEL])
-    assert new.status().finalised_level == 1
+    assert new.status().finalized_level == 1
     new.mkdir("/la/both")  # what both know goes on
     eventually(lambda: old.outcome("/la/both") == "resolution")
 
-    # Refused, naming the one that lacks it, by the change and by finalising.
+    # Refused, naming the one that lacks it, by the change and by finalizing.
     refused = migrate(store, target)
     assert (refused.returncode, target.exists()) == (5, False)
     assert f"server {server_id(old)} supports 1" in refused.stderr
     assert server_id(new) not in refused.stderr
-    with pytest.raises(LevelNotFinalised, match=f"server {server_id(old)} supports 1"):
+    with pytest.raises(LevelNotFinalized, match=f"server {server_id(old)} supports 1"):
         finalize(new, FEATURE_LEVEL)
     shown = kdir(new, "features finalize --level 2")
     assert (shown.code, server_id(old) in shown.err) == (5, True)
@@ -94,12 +94,12 @@ def test_a_change_of_a_new_level_waits_for_all_servers_and_for_the_word(
     assert (refused.returncode, "kdir features finalize" in refused.stderr) == (5, True)
     assert "kdir features finalize /la" in kdir(new, "doctor").err
     planned = kdir(new, "features finalize --plan")
-    assert (planned.code, new.status().finalised_level) == (0, 1)
+    assert (planned.code, new.status().finalized_level) == (0, 1)
     assert f"would finalize level {FEATURE_LEVEL}" in planned.err
 
     done = kdir(new, "features finalize -o json")
-    assert (done.code, done.objects[0]["finalised_level"]) == (0, FEATURE_LEVEL)
-    assert new.status().finalised_level == FEATURE_LEVEL
+    assert (done.code, done.objects[0]["finalized_level"]) == (0, FEATURE_LEVEL)
+    assert new.status().finalized_level == FEATURE_LEVEL
     assert migrate(store, target).returncode == 0
     assert kdir(new, "features").lines[0].split("\t")[:3] == [
         server_id(new),
@@ -109,7 +109,7 @@ def test_a_change_of_a_new_level_waits_for_all_servers_and_for_the_word(
     assert "is already finalized" in kdir(new, "features finalize").err
 
     # The old one cannot come back.
-    with pytest.raises(StartFailed, match=f"level {FEATURE_LEVEL} is finalised in this cluster"):
+    with pytest.raises(StartFailed, match=f"level {FEATURE_LEVEL} is finalized in this cluster"):
         old.start()
     assert old.process.exit_code == 2
     assert new.outcome("/la/both") == "resolution"
@@ -127,7 +127,7 @@ def test_a_server_that_was_away_while_the_level_was_raised_serves_no_more(
         old.pause()
     with closing(open_store(store, "la")) as opened:
         opened.commit(Transaction((), (Put(LEVEL, b"2"),)))
-    eventually(lambda: new.status().finalised_level == 2)
+    eventually(lambda: new.status().finalized_level == 2)
     if leased:
         old.resume()
     eventually(lambda: not old.process.running)
@@ -148,7 +148,7 @@ def test_all_processes_of_one_port_that_are_behind_end_with_their_supervisor(
 
 def test_a_new_cluster_needs_no_ceremony(start: Start, store: str) -> None:
     one = start("/la", "one", store=store)
-    assert one.status().finalised_level == one.status().feature_level
+    assert one.status().finalized_level == one.status().feature_level
     assert "kdir features finalize" not in kdir(one, "features").err
 
 

@@ -57,7 +57,7 @@ class History:
             lambda: Mortal(self.kafka, passages, ASKED),
             writer=lambda real: Mortal(real, passages, WRITTEN),
             ceiling=frozenset(self.chance.choice(CEILINGS)),
-            acl_limit=self.chance.choice([0, 1, 100]),
+            max_acls=self.chance.choice([0, 1, 100]),
         )
         made.writer.put_facts([Put(LEVEL, b"3")])
         return made

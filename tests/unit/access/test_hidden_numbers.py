@@ -27,12 +27,12 @@ from directory.namespace.entry import Directory, Kind, Provision
 from directory.namespace.keys import LEVEL, MOUNT_ROW, child_key, entry_key
 from directory.store.base import Put
 from directory.wire.entry_codec import ProtoCodec
-from resolver.errors import LevelNotFinalised, PermissionDenied, QuotaExceeded, VanishGuard
+from resolver.errors import LevelNotFinalized, PermissionDenied, QuotaExceeded, VanishGuard
 from resolver.path import Path as EntryPath
 from tests.unit.access.conftest import ADMIN, House, grants, topic
 
 Make = Callable[..., House]
-CLUSTER = access_pb2.RESOURCE_KIND_CLUSTER
+CLUSTER = access_pb2.RESOURCE_TYPE_CLUSTER
 
 
 @pytest.fixture
@@ -156,11 +156,11 @@ def test_status_names_no_record_that_is_hidden(la: House) -> None:
     assert parent is not None
     la.put(Put(entry_key(parent, Kind.TOPIC, "spoiled"), b"\xff\xff"))
     seen = status(la, "bob")
-    assert (seen.quarantined_count, list(seen.quarantined)) == (0, [])
-    (named,) = status(la, ADMIN).quarantined
+    assert (seen.unreadable_value_count, list(seen.unreadable_values)) == (0, [])
+    (named,) = status(la, ADMIN).unreadable_values
     assert "spoiled" in named
     la.grant("bob", "alter", "/la", kind=CLUSTER)  # may back it up
-    assert len(status(la, "bob").quarantined) == 1
+    assert len(status(la, "bob").unreadable_values) == 1
 
 
 def mount(la: House, path: str, cluster_id: str) -> None:
@@ -177,10 +177,10 @@ def test_status_names_no_record_of_a_mount_that_is_hidden(la: House) -> None:
     la.grant("bob", "-describe", "/la/p/hidm")
     la.put(Put(LEVEL, b"\xff"))
     seen = status(la, "bob")
-    assert seen.quarantined_count == len(seen.quarantined) == 4
-    assert "hid" not in "".join(seen.quarantined)
+    assert seen.unreadable_value_count == len(seen.unreadable_values) == 4
+    assert "hid" not in "".join(seen.unreadable_values)
     every = status(la, ADMIN)
-    assert every.quarantined_count == len(every.quarantined) == 8
+    assert every.unreadable_value_count == len(every.unreadable_values) == 8
 
 
 def test_grants_that_a_cluster_below_would_not_enforce_name_only_mounts_that_are_seen(
@@ -199,14 +199,14 @@ def test_grants_that_a_cluster_below_would_not_enforce_name_only_mounts_that_are
     request = access_pb2.AddGrantsRequest(path="/la/p", grants=grants("eve", "read"))
     below[:] = rows
     refused = la.refusal("bob", "AddGrants", request)
-    assert isinstance(refused, LevelNotFinalised)
+    assert isinstance(refused, LevelNotFinalized)
     assert "m (cluster m) has 1" in refused.message
     assert refused.metadata["lacking"] == "/la/p/m"
     assert "hidm" not in refused.message
     assert la.refusal(ADMIN, "AddGrants", request).metadata["lacking"] == "/la/p/hidm /la/p/m"
     below[:] = rows[:1]
     refused = la.refusal("bob", "AddGrants", request)
-    assert isinstance(refused, LevelNotFinalised)
+    assert isinstance(refused, LevelNotFinalized)
     assert "hidm" not in f"{refused.message} {refused.metadata}"
 
 
@@ -297,7 +297,7 @@ def test_why_kafka_is_stopped_names_no_topic_to_whom_it_may_be_hidden(
     for name in ("plan", "arm"):
         monkeypatch.setattr(type(reconciler.arming_service), name, stopped)
     real = reconciler.status()
-    monkeypatch.setattr(type(reconciler), "status", lambda _: replace(real, stopped=arguments))
+    monkeypatch.setattr(type(reconciler), "status", lambda _: replace(real, stop_reason=arguments))
     plan = policies_pb2.PlanArmingRequest(path="/la/p", aspect="configs")
     arm = policies_pb2.ArmRequest(path="/la/p", aspect="configs", plan_hash="x")
     for who, is_received in (("bob", False), (ADMIN, True)):
@@ -305,5 +305,5 @@ def test_why_kafka_is_stopped_names_no_topic_to_whom_it_may_be_hidden(
             refused = la.refusal(who, method, request)
             assert isinstance(refused, VanishGuard)
             assert ("p.secret" in refused.message) == is_received
-        assert ("p.secret" in status(la, who).kafka.stopped) == is_received
-        assert status(la, who).kafka.stopped
+        assert ("p.secret" in status(la, who).kafka.stop_reason) == is_received
+        assert status(la, who).kafka.stop_reason

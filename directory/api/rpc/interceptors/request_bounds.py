@@ -86,6 +86,6 @@ class RequestBounds:
 
 def _is_path(field: FieldDescriptor) -> bool:
     """True if the field holds paths, whose grammar bounds each; how many a batch has is
-    ``batch_paths``'.
+    ``max_batch_paths``'.
     """
     return field.type == FieldDescriptor.TYPE_STRING and "path" in field.name
