@@ -189,7 +189,7 @@ class _Directory:
             "ceiling": ["configs"],
             "split_on": ".",
             # What the other side changes is not to be reported meanwhile.
-            "sweep_seconds": 3600,
+            "sweep_interval_seconds": 3600,
             **kafka,
         }
         self._server = DirectoryProcess(folder, _MOUNT, {"kafka": settings})
@@ -260,7 +260,7 @@ class _Directory:
         request = policies_pb2.ArmRequest(path=path, aspect="configs", plan_hash=self.plan(path))
         deadline = time.monotonic() + _PATIENCE_SECONDS
         # A server answers after a while that it goes on; asked the same again, it waits on.
-        while (answer := self._policies.Arm(request, timeout=60)).under_way:
+        while (answer := self._policies.Arm(request, timeout=60)).in_progress:
             if time.monotonic() > deadline:
                 raise AssertionError(f"{path} is not armed")
         if answer.message:

@@ -71,7 +71,7 @@ def resource_of(part: str) -> int:
     """
     from kdir.v1 import access_pb2
 
-    return _number(access_pb2.ResourceKind, "RESOURCE_KIND_", part, "resource kind")
+    return _number(access_pb2.ResourceType, "RESOURCE_TYPE_", part, "resource kind")
 
 
 def principal_of(text: str) -> str:
@@ -106,7 +106,7 @@ def grants_of(
                 host=host or "*",
                 operation=operation,
                 permission=permission,
-                resource_kind=kind,
+                resource_type=kind,
                 resource_name=name,
             )
         )
@@ -121,7 +121,7 @@ def grant_text(grant: access_pb2.Grant) -> str:
         access_pb2.Permission.Name(grant.permission).removeprefix("PERMISSION_"),
         grant.principal,
         access_pb2.Operation.Name(grant.operation).removeprefix("OPERATION_"),
-        access_pb2.ResourceKind.Name(grant.resource_kind).removeprefix("RESOURCE_KIND_"),
+        access_pb2.ResourceType.Name(grant.resource_type).removeprefix("RESOURCE_TYPE_"),
     ]
     if grant.resource_name:
         parts.append(grant.resource_name)
@@ -148,14 +148,14 @@ def check_request(  # noqa: PLR0913 - as Resolver.check has them
     from kdir.v1 import access_pb2
 
     number: Any = operation_of(operation)
-    resource_kind: Any = resource_of(resource)
+    resource_type: Any = resource_of(resource)
     entry_kind: Any = kind
     return access_pb2.CheckAccessRequest(
         principal=principal_of(principal),
         host=host,
         operation=number,
         path=path,
-        resource_kind=resource_kind,
+        resource_type=resource_type,
         resource_name=name,
         kind=entry_kind,
         explain=explain,
@@ -176,7 +176,7 @@ def any_request(
     number: Any = operation_of(operation)
     kind: Any = resource_of(resource)
     return access_pb2.AuthorizeAnyRequest(
-        principal=principal_of(principal), host=host, operation=number, resource_kind=kind
+        principal=principal_of(principal), host=host, operation=number, resource_type=kind
     )
 
 

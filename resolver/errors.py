@@ -12,10 +12,10 @@ class again from it)::
     +-- InvalidNamespace          FAILED_PRECONDITION  the directory is not there; exit 1
     +-- Conflict                  various              the world is not as the caller thinks; exit 5
     |   +-- AlreadyExists, PhysicalNameTaken, PhysicalNameCollides, PhysicalNameRetired, NotEmpty,
-    |       HasMounts, CrossMount, EtagMismatch, LostRace, MountShadows, MountOverlaps, MountLoop,
-    |       MountDisagrees, UnknownChild, ReadOnly, AboveCeiling, VanishGuard, KafkaReplaced,
-    |       KafkaRefused, QuotaExceeded, LevelNotFinalised, TokenExpired, TokenFromFuture,
-    |       RevisionGone, Resync, LimitExceeded, StoreSealed, LocksOut
+    |       HasMounts, CrossMount, EtagMismatch, WriteConflict, MountShadows, MountOverlaps,
+    |       MountLoop, MountMismatch, UnknownChild, ReadOnly, AboveCeiling, VanishGuard,
+    |       KafkaReplaced, KafkaRejected, QuotaExceeded, LevelNotFinalized, TokenExpired,
+    |       TokenFromFuture, RevisionGone, Resync, LimitExceeded, StoreSealed, LocksOut
     +-- Unavailable               UNAVAILABLE          could not be said, now; exit 3
     |   +-- Unreachable, NotReady, Lame, StoreUnavailable, KafkaUnavailable
     |   +-- HandshakeFailed       (of Unreachable)     one side does not believe the other; exit 4
@@ -168,7 +168,7 @@ class EtagMismatch(Conflict, reason="ETAG_MISMATCH", code="ABORTED"):
     """The entry has changed since the caller saw it."""
 
 
-class LostRace(Conflict, reason="LOST_RACE", code="ABORTED"):
+class WriteConflict(Conflict, reason="WRITE_CONFLICT", code="ABORTED"):
     """Others changed the same thing again and again; nothing was written."""
 
 
@@ -184,7 +184,7 @@ class MountLoop(Conflict, reason="MOUNT_LOOP"):
     """The child is an ancestor of the cluster, the cluster itself, or mounted already."""
 
 
-class MountDisagrees(Conflict, reason="MOUNT_DISAGREES"):
+class MountMismatch(Conflict, reason="MOUNT_MISMATCH"):
     """Parent and child name different mount points or clusters; both are in the message."""
 
 
@@ -208,7 +208,7 @@ class KafkaReplaced(Conflict, reason="KAFKA_REPLACED"):
     """Another Kafka cluster answers at this address."""
 
 
-class KafkaRefused(Conflict, reason="KAFKA_REFUSED"):
+class KafkaRejected(Conflict, reason="KAFKA_REJECTED"):
     """Kafka refused; its own words are in the message."""
 
 
@@ -216,8 +216,8 @@ class QuotaExceeded(Conflict, reason="QUOTA_EXCEEDED", code="RESOURCE_EXHAUSTED"
     """A quota of the directory or one above is reached."""
 
 
-class LevelNotFinalised(Conflict, reason="LEVEL_NOT_FINALISED"):
-    """The change needs a feature level that is not finalised."""
+class LevelNotFinalized(Conflict, reason="LEVEL_NOT_FINALIZED"):
+    """The change needs a feature level that is not finalized."""
 
 
 class TokenExpired(Conflict, reason="TOKEN_EXPIRED"):

@@ -344,7 +344,7 @@ class MemoryCluster:
             outcome.absent.lifetime_seconds = 5
             return
         outcome.resolution.entry.CopyFrom(entry)
-        outcome.resolution.container_too = entry is topic and container is not None
+        outcome.resolution.has_container = entry is topic and container is not None
         outcome.resolution.lifetime_seconds = LIFETIME_SECONDS
 
     def _outside(self, path: Path, outcome: resolve_pb2.Outcome) -> None:

@@ -47,7 +47,7 @@ class TopicLocation:
     partitions: int
     """0 = not known, or no topic."""
     replication_factor: int
-    container_too: bool
+    has_container: bool
     """A directory, link or mount of the same name stands here too."""
     unconfirmed_seconds: float | None
     """The parent has not confirmed the cluster's mount for so long; None while it does."""
@@ -140,7 +140,7 @@ def location_of(answer: Answer, sender: Sender, links: tuple[LinkStep, ...] = ()
         kind=kind,
         partitions=topic.partitions if topic is not None else 0,
         replication_factor=topic.replication_factor if topic is not None else 0,
-        container_too=resolution.container_too,
+        has_container=resolution.has_container,
         unconfirmed_seconds=authority.unconfirmed_seconds if unconfirmed else None,
         another_kafka=authority.another_kafka,
         links=links,

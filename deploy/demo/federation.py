@@ -100,7 +100,7 @@ class Federation:
         if name in self.brokers:
             settings["kafka"] = {
                 "bootstrap": [self.brokers[name].bootstrap],
-                "sweep_seconds": 2,
+                "sweep_interval_seconds": 2,
                 **KAFKA[name],
             }
         if site in SITE_LINKS:

@@ -20,7 +20,7 @@ from directory.access.decision import (
     DecisionReason,
     GrantEvaluator,
 )
-from directory.access.grant import IMPLIED_BY, Grant, Operation, Permission, ResourceKind
+from directory.access.grant import IMPLIED_BY, Grant, Operation, Permission, ResourceType
 from directory.access.grant_tree import NO_BRANCH, EntryPlace, GrantNode, GrantTree
 from directory.access.principals import Caller
 from resolver.errors import NotReady
@@ -31,7 +31,7 @@ __all__ = ["MOUNT_ROOT", "Authorizer", "DirectoryAuthorization", "InheritedGrant
 MOUNT_ROOT: Final = EntryPlace(())
 """The root directory."""
 _IDEMPOTENT_WRITE: Final = AccessQuestion.for_operation(
-    Operation.IDEMPOTENT_WRITE, ResourceKind.CLUSTER
+    Operation.IDEMPOTENT_WRITE, ResourceType.CLUSTER
 )
 
 
@@ -147,7 +147,7 @@ class Authorizer:
         self,
         caller: Caller,
         operation: Operation,
-        kind: ResourceKind = ResourceKind.TOPIC,
+        kind: ResourceType = ResourceType.TOPIC,
         place: EntryPlace = MOUNT_ROOT,
         *,
         age_seconds: float = 0.0,

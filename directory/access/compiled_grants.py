@@ -21,7 +21,7 @@ from directory.access.grant import (
     Grant,
     Operation,
     Permission,
-    ResourceKind,
+    ResourceType,
     in_order,
 )
 from directory.access.principals import ANY_HOST, Caller, key_of
@@ -33,7 +33,7 @@ _ALL: Final = (1 << _WIDTH) - 1
 _EVERYTHING: Final = -1
 
 
-def _bit(kind: ResourceKind, operation: Operation) -> int:
+def _bit(kind: ResourceType, operation: Operation) -> int:
     return 1 << (_WIDTH * (kind - 1) + operation)
 
 
@@ -42,7 +42,7 @@ _IMPLIES: Final[Mapping[Operation, tuple[Operation, ...]]] = {
 }
 
 
-def _bits(kind: ResourceKind, operation: Operation, permission: Permission) -> int:
+def _bits(kind: ResourceType, operation: Operation, permission: Permission) -> int:
     if operation is Operation.ALL:
         return _ALL << (_WIDTH * (kind - 1))
     implied = _IMPLIES[operation] if permission is Permission.ALLOW else ()
@@ -51,12 +51,12 @@ def _bits(kind: ResourceKind, operation: Operation, permission: Permission) -> i
 
 _BITS: Final = {
     (kind, one, permission): _bits(kind, one, permission)
-    for kind in ResourceKind
+    for kind in ResourceType
     for one in Operation
     for permission in Permission
 }
-_BIT: Final = {(kind, one): _bit(kind, one) for kind in ResourceKind for one in Operation}
-PASSING: Final = _bit(ResourceKind.TOPIC, Operation.DESCRIBE)
+_BIT: Final = {(kind, one): _bit(kind, one) for kind in ResourceType for one in Operation}
+PASSING: Final = _bit(ResourceType.TOPIC, Operation.DESCRIBE)
 """Who may DESCRIBE a closed directory may pass it."""
 
 
@@ -64,13 +64,13 @@ class AccessQuestion(NamedTuple):
     """What is asked of each level of a path; ``bit`` says the same as operation and kind."""
 
     operation: Operation
-    kind: ResourceKind
+    kind: ResourceType
     name: str
     bit: int
 
     @classmethod
     def for_operation(
-        cls, operation: Operation, kind: ResourceKind = ResourceKind.TOPIC, name: str = ""
+        cls, operation: Operation, kind: ResourceType = ResourceType.TOPIC, name: str = ""
     ) -> AccessQuestion:
         """The name is that of a group or transactional id; empty = none that a grant names."""
         return cls(operation, kind, name, _BIT[kind, operation])

@@ -22,7 +22,7 @@ __all__ = [
     "Grant",
     "Operation",
     "Permission",
-    "ResourceKind",
+    "ResourceType",
     "add_grants",
     "in_order",
     "remove_grants",
@@ -77,7 +77,7 @@ class Permission(enum.IntEnum):
         return _named(cls, "permission", text)
 
 
-class ResourceKind(enum.IntEnum):
+class ResourceType(enum.IntEnum):
     """What a grant is about."""
 
     TOPIC = 1
@@ -92,10 +92,10 @@ class ResourceKind(enum.IntEnum):
     @property
     def has_names(self) -> bool:
         """Whether its resources have names of their own, besides the entry's path."""
-        return self in {ResourceKind.GROUP, ResourceKind.TRANSACTIONAL_ID}
+        return self in {ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID}
 
     @classmethod
-    def parse(cls, text: str) -> ResourceKind:
+    def parse(cls, text: str) -> ResourceType:
         """From a word such as ``topic`` or ``transactional-id``.
 
         Raises:
@@ -125,7 +125,7 @@ class Grant:
     host: str
     operation: Operation
     permission: Permission
-    kind: ResourceKind = ResourceKind.TOPIC
+    kind: ResourceType = ResourceType.TOPIC
     name: str = ""
 
     @classmethod
@@ -135,7 +135,7 @@ class Grant:
         host: str,
         operation: Operation,
         permission: Permission,
-        kind: ResourceKind = ResourceKind.TOPIC,
+        kind: ResourceType = ResourceType.TOPIC,
         name: str = "",
     ) -> Grant:
         """From what came from outside, checked.
@@ -203,7 +203,7 @@ def remove_grants(grants: Iterable[Grant], gone: Iterable[Grant]) -> tuple[Grant
     return tuple(one for one in grants if one not in without)
 
 
-def _check_name(kind: ResourceKind, name: str) -> None:
+def _check_name(kind: ResourceType, name: str) -> None:
     if not kind.has_names:
         if name:
             raise InvalidArgument(

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 from directory.access.authorizer import Authorizer, InheritedGrantLevel
 from directory.access.compiled_grants import AccessQuestion
 from directory.access.decision import GrantEvaluator
-from directory.access.grant import Operation, ResourceKind
+from directory.access.grant import Operation, ResourceType
 from directory.access.grant_tree import NO_BRANCH, EntryPlace, GrantNode
 from directory.access.principals import ANY_HOST, EVERYBODY, Caller, key_of
 
@@ -45,7 +45,7 @@ class AccessChange:
 
     caller: Caller
     """``EVERYBODY``: whoever has no rows. Without a host: from wherever there are no rows for."""
-    kind: ResourceKind
+    kind: ResourceType
     name: str
     """Of groups and transactional ids: a name, or a beginning with ``*`` behind it."""
     place: EntryPlace
@@ -102,7 +102,7 @@ def diff_permissions(
         NotReady: as ``Authorizer.authorize``.
     """
     pair = _SidePair(before, after, age_seconds)
-    reported: dict[ResourceKind, _InheritedRows] = {kind: _InheritedRows() for kind in ResourceKind}
+    reported: dict[ResourceType, _InheritedRows] = {kind: _InheritedRows() for kind in ResourceType}
     for caller in pair.callers():
         if not go_on():
             return
@@ -119,7 +119,7 @@ def diff_permissions(
 
 
 def _of_names(
-    pair: _SidePair, told: _InheritedRows, caller: Caller, kind: ResourceKind
+    pair: _SidePair, told: _InheritedRows, caller: Caller, kind: ResourceType
 ) -> Iterator[AccessChange]:
     """As rows of each pattern, the widest first, where they differ from what a wider one says."""
     said: dict[str, _Rows] = {}
@@ -142,7 +142,7 @@ def _of_names(
 
 
 def _access_changes(
-    caller: Caller, kind: ResourceKind, name: str, rows: Iterable[_Row]
+    caller: Caller, kind: ResourceType, name: str, rows: Iterable[_Row]
 ) -> Iterator[AccessChange]:
     for row in rows:
         yield AccessChange(caller, kind, name, row.place, row.gained, row.lost)
@@ -168,19 +168,19 @@ class _SidePair:
         self.nothing: Final[_Rows] = (_Row(after.place, _NONE, _NONE),)
         self.kinds: Final = tuple(self._kinds())
 
-    def _kinds(self) -> Iterator[ResourceKind]:
+    def _kinds(self) -> Iterator[ResourceType]:
         """Yields topics and directories, at its root the cluster; else what grants speak of."""
         reported = {one.kind for entered in self._every() for one in entered.level.rules.grants}
         bits = 0
         for branch in (self._old_branch, self._new_branch):
             for live in branch.live.values():
                 bits |= live
-        for kind in ResourceKind:
+        for kind in ResourceType:
             mask = 0
             for one in _OPERATIONS:
                 mask |= AccessQuestion.for_operation(one, kind).bit
-            always = kind is ResourceKind.TOPIC or (
-                kind is ResourceKind.CLUSTER and not self._after.place.relative
+            always = kind is ResourceType.TOPIC or (
+                kind is ResourceType.CLUSTER and not self._after.place.relative
             )
             if always or kind in reported or bits & mask:
                 yield kind
@@ -234,7 +234,7 @@ class _SidePair:
         wide = shut or any(key.startswith(_OF_EVERYBODY) for key in keys)
         return keys, wide
 
-    def patterns(self, caller: Caller, kind: ResourceKind) -> list[str]:
+    def patterns(self, caller: Caller, kind: ResourceType) -> list[str]:
         """Returns the patterns of grants of a kind that are about a caller, the widest first."""
         found = {"*"}
         for one in self._every():
@@ -249,7 +249,7 @@ class _SidePair:
 
     # -- what ----------------------------------------------------------------------------------
 
-    def rows(self, caller: Caller, kind: ResourceKind, pattern: str = "") -> _Rows:
+    def rows(self, caller: Caller, kind: ResourceType, pattern: str = "") -> _Rows:
         """Returns what changes for a caller, the entry first."""
         name = pattern[:-1] + _UNNAMED if pattern.endswith("*") else pattern
         pairs = []
@@ -376,7 +376,7 @@ def _evaluate_levels(
 
 
 def _patterns(
-    level: GrantNode | InheritedGrantLevel, caller: Caller, kind: ResourceKind
+    level: GrantNode | InheritedGrantLevel, caller: Caller, kind: ResourceType
 ) -> set[str]:
     by_key = level.rules.by_key
     return {

@@ -10,7 +10,7 @@ from kdir.v1 import access_pb2
 from directory.access.compiled_grants import AccessQuestion
 from directory.access.decision import Decision, DecisionReason
 from directory.access.explain import Effect, Explanation, explain
-from directory.access.grant import Operation, ResourceKind
+from directory.access.grant import Operation, ResourceType
 from directory.access.grant_tree import EntryPlace
 from directory.access.principals import ANONYMOUS, Caller
 from directory.api.cluster_router import ClusterRouter
@@ -157,7 +157,7 @@ class AccessService(Service):
         """
         path = Path.parse(request.path)
         caller = Caller.parse(request.principal, request.host)
-        resource = resource_kind_from_proto(request.resource_kind)
+        resource = resource_kind_from_proto(request.resource_type)
         operation = operation_from_proto(request.operation)
         question = AccessQuestion.for_operation(operation, resource, request.resource_name)
         cluster, snapshot = self._router.read_owned(path, request.token, call)
@@ -174,7 +174,7 @@ class AccessService(Service):
 
         kind = kind_asked(view, path, kind_from_number(request.kind), is_granted_at)
         relative = path.below(view.access.mount)
-        is_topic = kind is Kind.TOPIC and bool(relative) and resource is ResourceKind.TOPIC
+        is_topic = kind is Kind.TOPIC and bool(relative) and resource is ResourceType.TOPIC
         place = EntryPlace(relative, is_topic)
         shown = True
         if not of_others and not view.is_unrestricted:
@@ -202,7 +202,7 @@ class AccessService(Service):
         """
         caller = Caller.parse(request.principal, request.host)
         operation = operation_from_proto(request.operation)
-        resource = resource_kind_from_proto(request.resource_kind)
+        resource = resource_kind_from_proto(request.resource_type)
         if request.path:
             path = Path.parse(request.path)
             cluster, snapshot = self._router.read_owned(path, request.token, call)
@@ -214,7 +214,7 @@ class AccessService(Service):
             self._router.access_control.require_admin(cluster, "AccessService/AuthorizeAny", call)
         access = self._router.access_control.access(cluster, snapshot)
         age = _age(cluster)
-        if (operation, resource) == (Operation.IDEMPOTENT_WRITE, ResourceKind.CLUSTER):
+        if (operation, resource) == (Operation.IDEMPOTENT_WRITE, ResourceType.CLUSTER):
             allowed = access.may_produce_idempotently(caller, age_seconds=age)
         else:
             allowed = access.authorize_any(caller, operation, resource, age_seconds=age)

@@ -80,7 +80,7 @@ class AdminService(Service):
             replica_state=_REPLICA_STATES[state],
             version=VERSION,
             feature_level=cluster.members.level,
-            finalised_level=cluster.members.stored_level or 0,
+            finalized_level=cluster.members.stored_level or 0,
             members=cluster.members.live(),
             store=cluster.store.describe(),
             uptime_seconds=time.monotonic() - cluster.started_at,
@@ -98,11 +98,11 @@ class AdminService(Service):
             )
             named = {**dict(parent_state.unreadable_rows(snapshot)), **dict(unreadable(snapshot))}
             if shows_all:
-                named = {**dict(snapshot.quarantined), **named}
+                named = {**dict(snapshot.unreadable_values), **named}
             else:
                 named = {key: why for key, why in named.items() if _is_shown(cluster, view, key)}
-            response.quarantined_count = len(named)
-            response.quarantined.extend(
+            response.unreadable_value_count = len(named)
+            response.unreadable_values.extend(
                 f"{key!r}: {why}" for key, why in itertools.islice(named.items(), _SHOWN)
             )
         else:
@@ -124,13 +124,13 @@ class AdminService(Service):
         out.standby = status.configured and status.standby
         out.message = status.message
         if status.contact_age_seconds is not None:
-            out.last_heard_seconds = status.contact_age_seconds
+            out.last_contact_age_seconds = status.contact_age_seconds
         if cluster.replica.state is ReplicaState.LOADING:
             return
         snapshot = cluster.replica.snapshot
-        out.detached = parent_state.detached_of(snapshot)
+        out.detached_reason = parent_state.detached_of(snapshot)
         if not has_inherited_policy(cluster):
-            out.untold = parent_state.why_inherited_unknown(snapshot)
+            out.inherited_missing_reason = parent_state.why_inherited_unknown(snapshot)
         position = cluster.federation.view().position
         out.unmounted = bool(position.unmounted)
         if position.parent is not None:
@@ -173,7 +173,7 @@ class AdminService(Service):
             call.check()
             return reconciler.adopt(
                 rules,
-                request.plan_only,
+                request.validate_only,
                 request.remap_adopted,
                 principal=call.principal,
                 timeout_seconds=call.seconds_left(),
@@ -183,7 +183,7 @@ class AdminService(Service):
         response = adoptions_to_proto(adopting.rows)
         if adopting.under_way is not None:
             response.progress.CopyFrom(adopting.under_way.to_proto())
-        if not request.plan_only:
+        if not request.validate_only:
             response.token = cluster.token_of(cluster.replica.snapshot)
         return response
 
@@ -218,7 +218,7 @@ class AdminService(Service):
 
         def attempt() -> None:
             self._router.access_control.require_admin(cluster, "AdminService/Acknowledge", call)
-            reconciler.acknowledge(request.stopped)
+            reconciler.acknowledge(request.stop_reason)
 
         self._router.decide(cluster, request.token, call, attempt)
         token = cluster.token_of(cluster.replica.snapshot)
@@ -235,11 +235,11 @@ class AdminService(Service):
             self._router.access_control.require_admin(
                 cluster, "AdminService/FinalizeFeatures", call
             )
-            return cluster.members.finalise(request.level, validate_only=request.validate_only)
+            return cluster.members.finalize(request.level, validate_only=request.validate_only)
 
         done = self._router.decide(cluster, request.token, call, attempt)
         response = admin_pb2.FinalizeFeaturesResponse(
-            finalised_level=done.level or 0, supported_level=done.supported, members=done.members
+            finalized_level=done.level or 0, supported_level=done.supported, members=done.members
         )
         if done.revision is not None:
             response.token = cluster.token_at(done.revision)
@@ -282,7 +282,7 @@ def _kafka(reconciler: Reconciler, out: admin_pb2.KafkaStatus, *, shows_all: boo
         value = getattr(status, field.name)
         if value is None or (field.name.endswith("_count") and not shows_all):
             continue
-        if field.name == "stopped" and value and not shows_all:
+        if field.name == "stop_reason" and value and not shows_all:
             value = STOPPED
         if field.is_repeated:
             getattr(out, field.name).extend(sorted(value))

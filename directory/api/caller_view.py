@@ -19,7 +19,7 @@ from directory.access.authorizer import MOUNT_ROOT, Authorizer, DirectoryAuthori
 from directory.access.compiled_grants import AccessQuestion
 from directory.access.decision import Decision, DecisionReason
 from directory.access.explain import AuditLevel, audit_line
-from directory.access.grant import Operation, ResourceKind
+from directory.access.grant import Operation, ResourceType
 from directory.access.grant_tree import EntryPlace
 from directory.access.principals import ANONYMOUS, Caller
 from directory.api.response_cache import ResponseCache
@@ -186,7 +186,7 @@ class CallerView:
         found = lookup(self.snapshot, relative, prefer)
         if self._can_describe_found(found, relative, no_follow=no_follow):
             return prefer
-        if isinstance(found, TopicAt) and found.container_too and prefer is None:
+        if isinstance(found, TopicAt) and found.has_container and prefer is None:
             beside = lookup(self.snapshot, relative, Kind.DIRECTORY)
             if self._can_describe_found(beside, relative, no_follow=no_follow):
                 return Kind.DIRECTORY
@@ -209,10 +209,10 @@ class CallerView:
         and to whom may back up the cluster.
         """
         return self.can_describe_all_below(()) or self.can_do_on_cluster(
-            Operation.ALTER, ResourceKind.CLUSTER
+            Operation.ALTER, ResourceType.CLUSTER
         )
 
-    def can_do_on_cluster(self, operation: Operation, resource: ResourceKind) -> bool:
+    def can_do_on_cluster(self, operation: Operation, resource: ResourceType) -> bool:
         """True if the caller may do something with the cluster's own root directory."""
         return (
             self.is_unrestricted
@@ -284,7 +284,7 @@ class CallerView:
         try:
             shown = self.resolve_kind(path, prefer, no_follow=no_follow)
         except Absent as absent:
-            seconds = self._cluster.config.limits.absent_seconds
+            seconds = self._cluster.config.limits.negative_ttl_seconds
             outcome = resolve_pb2.Outcome(
                 absent=resolve_pb2.Absent(
                     nearest_directory=absent.metadata["nearest"], lifetime_seconds=seconds
@@ -297,8 +297,8 @@ class CallerView:
             return part
         response = resolve_pb2.ResolveResponse.FromString(part)
         found = response.outcome.resolution
-        if found.container_too and not self.can_describe(relative, is_topic=False):
-            found.container_too = False
+        if found.has_container and not self.can_describe(relative, is_topic=False):
+            found.has_container = False
         elif found.entry.HasField("directory"):
             fill_visible_counts(self, relative, found.entry)
         else:
@@ -347,7 +347,7 @@ class CallerView:
         path: Path,
         *,
         kind: Kind | None = None,
-        resource: ResourceKind = ResourceKind.TOPIC,
+        resource: ResourceType = ResourceType.TOPIC,
     ) -> None:
         """That the caller may do something on an entry, which is there. What it may not describe is
         not there for it, whatever else it may do there; but whom an entry's own grant allows it
@@ -367,7 +367,7 @@ class CallerView:
             operation is Operation.ALTER or self._is_granted_at(question, place)
         ):
             return
-        if resource is ResourceKind.TOPIC and not self.can_describe(
+        if resource is ResourceType.TOPIC and not self.can_describe(
             relative, is_topic=place.is_topic
         ):
             if not any(self._is_granted_at(one, place) for one in _ANY_OPERATION):
@@ -394,7 +394,7 @@ class CallerView:
         if self.is_unrestricted:
             return
         try:
-            self.require_operation(operation, self._mount, resource=ResourceKind.CLUSTER)
+            self.require_operation(operation, self._mount, resource=ResourceType.CLUSTER)
         except PermissionDenied as refused:
             if not purpose:
                 raise
@@ -409,7 +409,7 @@ class CallerView:
         operation: Operation,
         path: Path,
         decision: Decision,
-        resource: ResourceKind = ResourceKind.TOPIC,
+        resource: ResourceType = ResourceType.TOPIC,
     ) -> PermissionDenied:
         """That it may not, and why as far as it may know."""
         why = (
@@ -417,7 +417,7 @@ class CallerView:
             if decision.reason is not DecisionReason.GRANT
             else "a grant denies it"
         )
-        kind = " --cluster" if resource is ResourceKind.CLUSTER else ""
+        kind = " --cluster" if resource is ResourceType.CLUSTER else ""
         return PermissionDenied(
             f"{self.caller.principal} may not {operation.name} {path}: {why}; "
             f"kdir check {self.caller.principal} {operation.name.lower()} {path}{kind} --explain",

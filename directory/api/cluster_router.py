@@ -54,7 +54,9 @@ class ClusterRouter:
         self._only = self.clusters[0] if len(self.clusters) == 1 else None
         self.access_control = AccessControl()
         self._kept: dict[Cluster, ResponseCache] = {}
-        self.places = CallerSlots(self.limits.waiting_reads, self.limits.principal_waiting_reads)
+        self.places = CallerSlots(
+            self.limits.max_blocked_reads, self.limits.principal_blocked_reads
+        )
 
     def cluster_for_path(self, path: Path) -> Cluster:
         """Returns the cluster whose mount is the longest prefix of the path; else the topmost: it

@@ -48,7 +48,7 @@ from resolver.errors import (
     AboveCeiling,
     Absent,
     InvalidArgument,
-    KafkaRefused,
+    KafkaRejected,
     NotAuthoritative,
     TokenFromFuture,
 )
@@ -77,7 +77,7 @@ class DirectoryService(Service):
     def __init__(self, router: ClusterRouter) -> None:
         self._router = router
         # A Kafka that is away must not hold every thread that writes.
-        self._awaiting = threading.BoundedSemaphore(max(1, router.limits.writers // 2))
+        self._awaiting = threading.BoundedSemaphore(max(1, router.limits.write_threads // 2))
 
     def method_handlers(self) -> Mapping[str, Handler]:
         return {
@@ -239,7 +239,7 @@ class DirectoryService(Service):
         made where the mount moved meanwhile.
 
         Raises:
-            KafkaRefused: Kafka, or a rule of ours, refused; the entry stays, as failed.
+            KafkaRejected: Kafka, or a rule of ours, refused; the entry stays, as failed.
         """
         while True:
             snapshot = cluster.replica.snapshot
@@ -253,7 +253,7 @@ class DirectoryService(Service):
             if topic is None or topic.entry_id != made.entry_id:
                 raise Absent(f"{path} was removed before Kafka had it", path=path)
             if topic.provision is Provision.FAILED:
-                raise KafkaRefused(
+                raise KafkaRejected(
                     f"{path}: {topic.provision_message}; the entry stays, as failed: "
                     f"kdir rm it, then create it anew",
                     path=path,
@@ -487,8 +487,8 @@ def _mount_state(cluster: Cluster, path: Path, out: entry_pb2.Mount) -> None:
     live = cluster.federation.child_liveness(out.cluster_id)
     if live is None:
         met = cluster.federation.has_ever_linked(out.cluster_id)
-        out.state = entry_pb2.MOUNT_STATE_AWAY if met else entry_pb2.MOUNT_STATE_WAITING
+        out.state = entry_pb2.MOUNT_STATE_DISCONNECTED if met else entry_pb2.MOUNT_STATE_PENDING
         return
-    out.state = entry_pb2.MOUNT_STATE_LINKED if live.linked else entry_pb2.MOUNT_STATE_AWAY
-    out.last_heard_seconds = cluster.federation.seconds_since_contact(live)
+    out.state = entry_pb2.MOUNT_STATE_LINKED if live.linked else entry_pb2.MOUNT_STATE_DISCONNECTED
+    out.last_contact_age_seconds = cluster.federation.seconds_since_contact(live)
     out.topic_count = live.topic_count

@@ -126,7 +126,7 @@ class _ChangePlanBuilder:
         out.locks_out = locks_out(
             self._router.access_control, self._cluster, self._before, self._command, self._call
         )
-        out.at_least = self._budget.is_over
+        out.incomplete = self._budget.is_over
         self._call.check()
 
     def _place(self, found: LocatedEntry) -> EntryPlace:
@@ -222,7 +222,7 @@ class _ChangePlanBuilder:
         return access_pb2.AccessChange(
             principal=row.caller.principal,
             host=row.caller.host,
-            resource_kind=cast("access_pb2.ResourceKind", row.kind.value),
+            resource_type=cast("access_pb2.ResourceType", row.kind.value),
             resource_name=row.name,
             path=str(self._mount.join(row.place.relative)),
             kind=entry_pb2.ENTRY_KIND_TOPIC if row.place.is_topic else None,

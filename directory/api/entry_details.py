@@ -60,14 +60,14 @@ def fill_entry_details(
             least = call.seconds_left() * (1 - _SHARE)
             budget = TimeBudget(lambda: call.seconds_left() > least)
             for state, topics in count_issues_below(snapshot, node, budget).items():
-                response.attention.add(state=state, topics=topics)
+                response.topic_issues.add(state=state, topics=topics)
 
 
 def _quotas(response: directory_pb2.GetEntryResponse, view: CallerView, node: Node) -> None:
     snapshot = view.snapshot
     response.quotas.extend(
         policies_pb2.QuotaUse(
-            field=one.field, set_at=one.path, limit=one.limit, used=seen_use(view, one)
+            field=one.field, source_path=one.path, limit=one.limit, used=seen_use(view, one)
         )
         for one in quotas_at(snapshot, view.access.mount, policies_above_mount(snapshot), node)
     )
@@ -82,4 +82,4 @@ def _of_topic(
 ) -> None:
     found = topic_issues(snapshot, mount, place, topic)
     for field, state in sorted(found.items()):
-        response.attention.add(state=state, field=field)
+        response.topic_issues.add(state=state, field=field)

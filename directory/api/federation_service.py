@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from kdir.v1 import federation_pb2
 
-from directory.access.grant import Operation, ResourceKind
+from directory.access.grant import Operation, ResourceType
 from directory.api.cluster_router import ClusterRouter
 from directory.api.rpc.call_context import Call
 from directory.api.rpc.handlers import Handler, Service
@@ -63,8 +63,8 @@ class FederationService(Service):
                 if row.row.mount not in seen:
                     seen.add(row.row.mount)
                     response.rows.append(row.aged(now))
-            if view.can_do_on_cluster(Operation.DESCRIBE, ResourceKind.CLUSTER):
-                response.waiting.extend(cluster.children.waiting())
+            if view.can_do_on_cluster(Operation.DESCRIBE, ResourceType.CLUSTER):
+                response.pending_children.extend(cluster.children.waiting())
         response.rows.sort(key=lambda row: row.mount)
         return response
 
@@ -78,7 +78,7 @@ def _check_peer(hello: federation_pb2.Hello, call: Call, tls: TlsConfig | None) 
     if tls is None or hello.cluster_id in call.cluster_ids:
         return
     reported = f"link: the hello says cluster {hello.cluster_id} ({hello.cluster}), "
-    if tls.client != "require":
+    if tls.client_auth != "require":
         why = "and this server asks for no certificates that could say so: [tls] client = require"
     elif call.cluster_ids:
         why = f"the certificate says {', '.join(call.cluster_ids)}"

@@ -268,30 +268,34 @@ class DirectoryServer:
         if message := unsupported():
             raise RuntimeError(message)
         self._intake = RequestIntake(
-            limits.unfinished_requests, limits.request_seconds, limits.concurrent_calls
+            limits.unfinished_requests, limits.request_seconds, limits.max_concurrent_calls
         )
         # Half of the most are for calls that say that they wait, half for those found to.
         self._calls = CallPool(
-            limits.workers, 2 * (limits.workers + limits.waiting_reads), self._intake
+            limits.read_threads, 2 * (limits.read_threads + limits.max_blocked_reads), self._intake
         )
-        self._long = CallPool(limits.long_workers, 2 * (limits.long_workers + limits.waiting_reads))
+        self._long = CallPool(
+            limits.long_read_threads, 2 * (limits.long_read_threads + limits.max_blocked_reads)
+        )
         self._router = ClusterRouter(clusters, waiting_call)
         self._listen = listen
         self._limits = limits
         self.metrics = CallMetrics()
-        self._writes = WritePool(limits.writers, limits.waiting_writes, intake=self._intake)
-        self._streams = StreamPool(limits.streams + _SPARE_STREAMS, "stream", self._intake)
+        self._writes = WritePool(
+            limits.write_threads, limits.max_queued_writes, intake=self._intake
+        )
+        self._streams = StreamPool(limits.max_streams + _SPARE_STREAMS, "stream", self._intake)
         self._slots = StreamSlots(
-            limits.streams, limits.connection_streams, limits.principal_streams
+            limits.max_streams, limits.connection_streams, limits.principal_streams
         )
         self._unsent = UnsentAnswers(
-            limits.unsent_bytes, limits.principal_unsent_bytes, limits.call_seconds
+            limits.unsent_bytes, limits.principal_unsent_bytes, limits.max_call_seconds
         )
         # Beyond all that is refused with a reason, by the intake and by slots of streams.
         most_calls = (
-            limits.concurrent_calls
+            limits.max_concurrent_calls
             + limits.unfinished_requests
-            + limits.streams
+            + limits.max_streams
             + limits.health_watchers
             + limits.reflection_streams
             + _REFUSED_AT_ONCE
@@ -299,7 +303,7 @@ class DirectoryServer:
         self._server = grpc.server(
             cast("ThreadPoolExecutor", self._calls),  # of which gRPC wants ``submit``
             options=(
-                ("grpc.max_receive_message_length", limits.message_bytes),
+                ("grpc.max_receive_message_length", limits.max_request_bytes),
                 ("grpc.max_send_message_length", -1),
                 # Up to the one it would be refused at random, from the other on always.
                 ("grpc.max_metadata_size", limits.metadata_bytes),
@@ -313,7 +317,7 @@ class DirectoryServer:
                 # Sockets that never say who they are; connections that nobody uses; all of them.
                 ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MS),
                 ("grpc.max_connection_idle_ms", _IDLE_MS),
-                ("grpc.max_allowed_incoming_connections", connection_limit(limits.connections)),
+                ("grpc.max_allowed_incoming_connections", connection_limit(limits.max_connections)),
                 ("grpc.max_concurrent_streams", limits.connection_calls),
                 # Calls that gRPC received and its thread of Python did not: by default, of more
                 # than 1,000 some are cancelled at random, whoever has sent the others.
@@ -337,7 +341,7 @@ class DirectoryServer:
             AccessService(self._router),
             AdminService(self._router),
         )
-        seconds = self._limits.call_seconds
+        seconds = self._limits.max_call_seconds
         long = LongCalls(self._calls, self._long, self._intake)
         pools = Pools(self._streams, self._writes, long)
         bounds = CallBounds(
@@ -346,7 +350,7 @@ class DirectoryServer:
                 self._limits.list_items,
                 self._limits.text_bytes,
                 self._limits.policies_bytes,
-                self._limits.message_bytes,
+                self._limits.max_request_bytes,
             ),
             self._unsent,
         )
@@ -380,7 +384,7 @@ class DirectoryServer:
         return self._calls.waiting_calls + self._long.waiting_calls
 
     @property
-    def waiting_writes(self) -> int:
+    def max_queued_writes(self) -> int:
         """Writes that no thread has taken yet."""
         return self._writes.waiting
 

@@ -151,7 +151,7 @@ class PolicyService(Service):
         return policies_pb2.ArmResponse(
             calls_made=armed.calls_made,
             token=cluster.token_of(cluster.replica.snapshot),
-            under_way=armed.left,
+            in_progress=armed.left,
             message=armed.message,
         )
 
@@ -327,9 +327,9 @@ def _value(
     value = policies_pb2.EffectiveValue(
         field=one.field,
         value=_text(one.origin.value),
-        set_at=one.origin.path,
+        source_path=one.origin.path,
         overrides=[
-            policies_pb2.OverriddenValue(value=_text(origin.value), set_at=origin.path)
+            policies_pb2.OverriddenValue(value=_text(origin.value), source_path=origin.path)
             for origin in one.overrides
         ],
     )
@@ -357,20 +357,20 @@ def _fill_used(
     snapshot = view.snapshot
     above = parent_state.inherited_origins(snapshot)
 
-    def used(field: str, set_at: str) -> int:
-        if set_at == str(path) and isinstance(entry, Topic):
+    def used(field: str, source_path: str) -> int:
+        if source_path == str(path) and isinstance(entry, Topic):
             counted = topic_amount(entry)
             return counted.topics if field == "max_topics" else counted.partitions
         here = snapshot.root
-        if all(level.path != set_at for level in above):
-            here = traverse(snapshot, Path.parse(set_at).below(view.access.mount)).node
-        return seen_use(view, Quota(field, set_at, here.entry_id, 0))
+        if all(level.path != source_path for level in above):
+            here = traverse(snapshot, Path.parse(source_path).below(view.access.mount)).node
+        return seen_use(view, Quota(field, source_path, here.entry_id, 0))
 
     for value in response.values:
         if value.field in QUOTAS:
-            value.used = used(value.field, value.set_at)
+            value.used = used(value.field, value.source_path)
             for other in value.overrides:
-                other.used = used(value.field, other.set_at)
+                other.used = used(value.field, other.source_path)
 
 
 def _text(value: object) -> str:

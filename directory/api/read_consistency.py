@@ -65,7 +65,7 @@ def choose_snapshot(
     else:
         refusal = NotReady(
             f"revision {position.revision} is not known here yet, and too many calls wait for "
-            f"theirs already (limits.waiting_reads, limits.principal_waiting_reads)",
+            f"theirs already (limits.max_blocked_reads, limits.principal_blocked_reads)",
             revision=position.revision,
         )
         with places.hold(call, refusal), waiting():

@@ -231,8 +231,8 @@ class RecursiveResolver:
     @contextmanager
     def _place(self, call: Call) -> Iterator[None]:
         refusal = LimitExceeded(
-            "too many recursive calls at once (limits.workers); follow the referrals instead, or "
-            "try again"
+            "too many recursive calls at once (limits.read_threads); follow the referrals instead, "
+            "or try again"
         )
         with self._places.hold(call, refusal), self._waiting():
             yield

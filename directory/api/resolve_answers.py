@@ -59,9 +59,9 @@ class ResolveAnswers:
         self._snapshot = snapshot
         self._mount = cluster.mount_at(snapshot)
         limits = cluster.config.limits
-        self._answer_seconds = limits.answer_seconds
-        self._absent_seconds = limits.absent_seconds
-        self._referral_seconds = limits.referral_seconds
+        self._answer_seconds = limits.answer_ttl_seconds
+        self._absent_seconds = limits.negative_ttl_seconds
+        self._referral_seconds = limits.referral_ttl_seconds
         self._left_bytes = limits.remembered_bytes
         self._holders: dict[int, int] = {}
         """By directory the nearest, itself or above, that sets policies: it shares what holds."""
@@ -81,9 +81,9 @@ class ResolveAnswers:
             return
         found = lookup(self._snapshot, path.segments[len(self._mount) :], prefer)
         match found:
-            case TopicAt(parent_id=parent_id, record=record, container_too=container_too):
+            case TopicAt(parent_id=parent_id, record=record, has_container=has_container):
                 self.topic(
-                    str(path), record, parent_id, outcome.resolution, container_too=container_too
+                    str(path), record, parent_id, outcome.resolution, has_container=has_container
                 )
             case DirectoryAt(node=node):
                 entry_to_proto(node.directory, str(path), node, outcome.resolution.entry)
@@ -119,12 +119,12 @@ class ResolveAnswers:
         parent_id: int,
         resolution: resolve_pb2.Resolution,
         *,
-        container_too: bool,
+        has_container: bool,
     ) -> None:
         """Fills in the resolution of a topic that was found."""
         record_to_proto(record, path, resolution.entry)
-        if container_too:
-            resolution.container_too = True
+        if has_container:
+            resolution.has_container = True
         self._hold(resolution, parent_id)
 
     def directory(self, path: Path) -> Node | None:

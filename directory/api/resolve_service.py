@@ -31,7 +31,7 @@ class ResolveService(Service):
                 "/kdir.v1.ResolveService/Resolve": self._resolve_in_place,
                 "/kdir.v1.ResolveService/BatchResolve": self._batch_resolve_in_place,
             },
-            router.limits.workers,
+            router.limits.read_threads,
             router.clusters[0].dialling,
             router.waiting,
             router.limits.answer_bytes,
@@ -57,11 +57,11 @@ class ResolveService(Service):
         self, request: resolve_pb2.BatchResolveRequest, call: Call
     ) -> resolve_pb2.BatchResolveResponse | bytes:
         """Many paths; each has its own outcome, and a bad one spoils no other."""
-        limit = self._router.limits.batch_paths
+        limit = self._router.limits.max_batch_paths
         if len(request.paths) > limit:
             raise LimitExceeded(
                 f"paths: found {len(request.paths)}; expected at most {limit} in one call "
-                f"(limits.batch_paths)",
+                f"(limits.max_batch_paths)",
                 field="paths",
                 limit=limit,
             )
@@ -105,6 +105,6 @@ class ResolveService(Service):
             )
         answers.resolve(view.access.mount.join(found.relative), response.outcome, Kind.TOPIC)
         resolution = response.outcome.resolution
-        if resolution.container_too and not view.can_describe(found.relative, is_topic=False):
-            resolution.container_too = False
+        if resolution.has_container and not view.can_describe(found.relative, is_topic=False):
+            resolution.has_container = False
         return response

@@ -83,7 +83,7 @@ class ResponseCache:
         self._directories: dict[str, Node] = {}
         self._splicers: dict[str, TopicSplicer] = {}
         self._unremembered = 0
-        self._lifetime_seconds = cluster.config.limits.answer_seconds
+        self._lifetime_seconds = cluster.config.limits.answer_ttl_seconds
         self._most_bytes = self._left_bytes = cluster.config.limits.remembered_bytes
 
     def is_current(self, snapshot: Snapshot, view: FederationView) -> bool:
@@ -171,7 +171,7 @@ class ResponseCache:
             record,
             node.entry_id,
             response.outcome.resolution,
-            container_too=name in node.containers,
+            has_container=name in node.containers,
         )
         return self._remember(text, response.SerializeToString())
 

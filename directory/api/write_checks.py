@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 
 from directory.access.authorizer import Authorizer
 from directory.access.compiled_grants import AccessQuestion
-from directory.access.grant import Grant, Operation, ResourceKind
+from directory.access.grant import Grant, Operation, ResourceType
 from directory.access.grant_tree import EntryPlace
 from directory.access.principals import ANONYMOUS
 from directory.api.access_control import AccessControl, check_owned
@@ -455,14 +455,14 @@ def _is_given(cluster: Cluster, view: CallerView, path: Path, physical_name: str
         return True
     if not physical_name:
         return False  # cut short, it would begin like somebody else's
-    rules = PinAndStop.load(view.snapshot).rules or kafka.rules
+    rules = PinAndStop.load(view.snapshot).rules or kafka.mapping_rules
     placed = map_physical_name((*rules, *split_on(kafka.split_on)), physical_name)
     return placed.rule > 0 and not placed.reason and placed.segments[:-1] == relative[:-1]
 
 
 def _may_name_resources(view: CallerView, grants: Iterable[Grant]) -> None:
     """Groups and transactional ids are the whole Kafka's, and the cluster is nobody's entry."""
-    kinds = sorted({one.kind.name for one in grants if one.kind is not ResourceKind.TOPIC})
+    kinds = sorted({one.kind.name for one in grants if one.kind is not ResourceType.TOPIC})
     if kinds:
         view.require_cluster(Operation.ALTER, f"changing grants of {' and '.join(kinds)}")
 

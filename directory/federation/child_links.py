@@ -50,10 +50,10 @@ from resolver.errors import (
     InvalidArgument,
     KdirError,
     LimitExceeded,
-    LostRace,
-    MountDisagrees,
     MountLoop,
+    MountMismatch,
     UnknownChild,
+    WriteConflict,
 )
 from resolver.path import Path
 
@@ -119,7 +119,7 @@ class ChildLinks:
         self._cluster = member.cluster
         self._endpoints = member.endpoints
         self._server_id = member.server_id
-        self._heartbeat_seconds = member.heartbeat_seconds
+        self._heartbeat_seconds = member.link_heartbeat_seconds
         self._kafka_claim = member.kafka_claim
         self._clock = clock
         self._lock = threading.Lock()
@@ -151,7 +151,7 @@ class ChildLinks:
         """Holds one child's link, after its hello, until either side ends it.
 
         Raises:
-            UnknownChild, MountDisagrees, MountLoop, NotReady
+            UnknownChild, MountMismatch, MountLoop, NotReady
         """
         try:
             welcome = self._admit_child(hello)
@@ -193,7 +193,7 @@ class ChildLinks:
         # It may have moved since it was mounted, and its child was not linked then.
         agreed = (str(path), mounted_at(view.snapshot, mount))
         if hello.epoch == 0 and hello.mount not in agreed:
-            raise MountDisagrees(
+            raise MountMismatch(
                 f"mount mismatch: parent {self._cluster} has {hello.cluster_id} at {path}, "
                 f"child {hello.cluster} expects {hello.mount}",
                 parent_mount=path,
@@ -440,7 +440,7 @@ class ChildLinks:
                 size = sum(len(one.value) for one in writes if isinstance(one, Put))
                 pace.due = now + max(_KEEP_SECONDS, size / _KEEP_BYTES_A_SECOND)
                 self._store(writes, KeyEquals(link.key, link.value))
-            except LostRace:
+            except WriteConflict:
                 # Another server has the link, or had it since: what came over that is newer.
                 session.link = None
             except (KdirError, StoreUnreachable) as error:
@@ -498,7 +498,7 @@ class ChildLinks:
         try:
             # Not where something was mounted meanwhile: what its child told is not to be lost.
             self._writer.put_facts(writes, (UnchangedSince(ENTRY, snapshot.revision),))
-        except LostRace:
+        except WriteConflict:
             return  # the next turn looks again
 
     # -- mounting --------------------------------------------------------------------------------
@@ -508,7 +508,7 @@ class ChildLinks:
         with self._lock:
             return len(self._sessions)
 
-    def waiting(self) -> list[federation_pb2.WaitingChild]:
+    def waiting(self) -> list[federation_pb2.PendingChild]:
         """Returns the clusters that asked to be linked in the last minute, and may not."""
         return self._candidates.recent()
 
@@ -528,7 +528,7 @@ class ChildLinks:
 
         Raises:
             MountLoop: it is this cluster, one above it, or mounted elsewhere.
-            MountDisagrees: a child that waits believes to be mounted elsewhere.
+            MountMismatch: a child that waits believes to be mounted elsewhere.
         """
         self._refuse_loop(cluster_id)
         view = self._federation.view()
@@ -543,7 +543,7 @@ class ChildLinks:
                 )
         hello = self._candidates.hello(cluster_id)
         if hello is not None and hello.epoch == 0 and hello.mount != str(path):
-            raise MountDisagrees(
+            raise MountMismatch(
                 f"mount mismatch: the mount would be {path}, child {hello.cluster} ({cluster_id}) "
                 f"expects {hello.mount}",
                 parent_mount=path,

@@ -167,13 +167,13 @@ class WaitingChildren:
         with self._lock:
             return [one.hello for one in self._waiting.values()]
 
-    def recent(self) -> list[federation_pb2.WaitingChild]:
+    def recent(self) -> list[federation_pb2.PendingChild]:
         """Returns those that asked in the last minute."""
         now = self._clock()
         with self._lock:
             recent = [one for one in self._waiting.values() if now - one.at < _RECENT_SECONDS]
         return [
-            federation_pb2.WaitingChild(
+            federation_pb2.PendingChild(
                 cluster_id=one.hello.cluster_id,
                 cluster=one.hello.cluster,
                 mount=one.hello.mount,

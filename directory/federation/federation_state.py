@@ -116,9 +116,9 @@ class LocalServer:
     server_id: str
     endpoints: Callable[[], tuple[str, ...]]
     """Where the cluster's servers may be asked, ``host:port``: all that live."""
-    heartbeat_seconds: float
+    link_heartbeat_seconds: float
     feature_level: Callable[[], int]
-    """The level that is finalised in the cluster."""
+    """The level that is finalized in the cluster."""
     kafka_claim: Callable[[], federation_pb2.KafkaClaim | None] = lambda: None
     """The Kafka that the cluster is pinned to; None where it has none, or never saw one."""
 

@@ -33,8 +33,8 @@ from resolver.error_status import from_rpc_error
 from resolver.errors import (
     KdirError,
     LimitExceeded,
-    MountDisagrees,
     MountLoop,
+    MountMismatch,
     NotReady,
     StoreUnavailable,
     UnknownChild,
@@ -95,7 +95,7 @@ class ParentLink:
         self._replica = replica
         self._writer = writer
         self._member = member
-        self._heartbeat_seconds = member.heartbeat_seconds
+        self._heartbeat_seconds = member.link_heartbeat_seconds
         self._clock = clock
         self._stop = threading.Event()
         self._news = threading.Event()
@@ -378,7 +378,7 @@ class ParentLink:
         mount, above = Path.parse(welcome.mount), Path.parse(welcome.parent_mount)
         if mount == above or not above.is_prefix_of(mount):
             # Kept, it would be believed at each start: not even a wrong parent may have that.
-            raise MountDisagrees(
+            raise MountMismatch(
                 f"the parent {welcome.parent_cluster} says that it hangs at {above} itself and "
                 f"mounts this cluster at {mount}, which is not below",
                 parent_mount=mount,

@@ -19,7 +19,7 @@ from typing import Final
 
 from kdir.v1 import federation_pb2, policies_pb2
 
-from directory.access.authorizer import InheritedGrantLevel as AccessLevel
+from directory.access.authorizer import InheritedGrantLevel as EvaluatedLevel
 from directory.access.compiled_grants import NO_RULES, CompiledGrants
 from directory.federation.inherited_records import (
     InheritedRecord,
@@ -532,7 +532,7 @@ def nothing_inherited(snapshot: Snapshot, now_ms: int) -> Write:
     return Put(INHERITED_KEY, encode_record(now_ms, body))
 
 
-def inherited_access(snapshot: Snapshot) -> tuple[AccessLevel, ...] | None:
+def inherited_access(snapshot: Snapshot) -> tuple[EvaluatedLevel, ...] | None:
     """Returns the grants of those levels, and which of them are closed; None where a parent never
     said. A grant that this version does not understand denies everything there.
 
@@ -544,10 +544,10 @@ def inherited_access(snapshot: Snapshot) -> tuple[AccessLevel, ...] | None:
 
 
 @lru_cache(_REMEMBERED)
-def _access_of(record: InheritedRecord) -> tuple[AccessLevel, ...]:
+def _access_of(record: InheritedRecord) -> tuple[EvaluatedLevel, ...]:
     # With each change of the tree this is asked again, and what is inherited is as before.
     return tuple(
-        AccessLevel(Path.parse(level.path), _rules(level), level.closed)
+        EvaluatedLevel(Path.parse(level.path), _rules(level), level.closed)
         for level in record.message.levels
         if level.grants or level.closed
     )

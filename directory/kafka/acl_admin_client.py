@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Final
 
-from directory.access.grant import Operation, Permission, ResourceKind
+from directory.access.grant import Operation, Permission, ResourceType
 from directory.kafka.admin_contract import (
     Acl,
     AlreadyDone,
@@ -27,7 +27,7 @@ from directory.kafka.admin_contract import (
     Succeeded,
 )
 from directory.kafka.admin_contract import AclBinding as Binding
-from resolver.errors import KafkaRefused
+from resolver.errors import KafkaRejected
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError
@@ -183,15 +183,15 @@ class AclCalls:
                     continue
                 yield {name: entry.value for name, entry in entries.items()}
 
-    def _refused(self, code: int) -> KafkaRefused:
+    def _refused(self, code: int) -> KafkaRejected:
         self._read_at = None
         if code == _NO_AUTHORIZER:
-            return KafkaRefused(
+            return KafkaRejected(
                 f"Kafka at {self._name} keeps no ACLs: its brokers have no authorizer "
                 f"({_AUTHORIZER} is empty in their settings)",
                 kafka_error="SECURITY_DISABLED",
             )
-        return KafkaRefused(
+        return KafkaRejected(
             f"Kafka at {self._name}: cluster authorization failed: to read and change ACLs, kdir's "
             f"user there needs DESCRIBE and ALTER on the cluster",
             kafka_error="CLUSTER_AUTHORIZATION_FAILED",
@@ -199,9 +199,9 @@ class AclCalls:
 
 
 _KINDS: Final = {
-    ResourceKind.TOPIC: "TOPIC",
-    ResourceKind.GROUP: "GROUP",
-    ResourceKind.TRANSACTIONAL_ID: "TRANSACTIONAL_ID",
+    ResourceType.TOPIC: "TOPIC",
+    ResourceType.GROUP: "GROUP",
+    ResourceType.TRANSACTIONAL_ID: "TRANSACTIONAL_ID",
 }
 _KINDS_BY_NAME: Final = {name: kind for kind, name in _KINDS.items()}
 

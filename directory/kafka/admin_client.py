@@ -1,7 +1,7 @@
 """A thin edge over Kafka's admin client: what a cluster shows, creating and deleting topics.
 
 Every call has a deadline and ends in values or in one of two errors, with Kafka's own words:
-``KafkaUnavailable`` (nobody answered: ask again) and ``KafkaRefused`` (asking again changes
+``KafkaUnavailable`` (nobody answered: ask again) and ``KafkaRejected`` (asking again changes
 nothing). Refuses to decide anything, to keep anything between calls, and to create a topic by
 asking for it.
 """
@@ -34,7 +34,7 @@ from directory.kafka.admin_contract import (
 )
 from directory.kafka.client_properties import OWN
 from directory.server.toml_table import ConfigError
-from resolver.errors import KafkaRefused, KafkaUnavailable
+from resolver.errors import KafkaRejected, KafkaUnavailable
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError
@@ -175,7 +175,7 @@ class ConfluentAdmin:
         for batch in _batches(desired_set):
             try:
                 outcomes.update(self._create(batch, still))
-            except KafkaRefused as refused:
+            except KafkaRejected as refused:
                 if len(batch) == 1:
                     outcomes[batch[0].name] = Rejected(refused.message)
                     continue
@@ -229,7 +229,7 @@ class ConfluentAdmin:
         for batch in _batches(changes, _ALTER_BATCH):
             try:
                 outcomes.update(self._alter(batch, still))
-            except KafkaRefused as refused:
+            except KafkaRejected as refused:
                 if len(batch) == 1:
                     outcomes[batch[0].name] = Rejected(refused.message)
                     continue
@@ -308,7 +308,7 @@ class ConfluentAdmin:
             raise self._unavailable("no answer", client) from None
         except ValueError as raised:
             # The client checks some numbers before it asks.
-            raise KafkaRefused(str(raised)) from None
+            raise KafkaRejected(str(raised)) from None
 
     def _current(self) -> AdminClient:
         from confluent_kafka import KafkaException
@@ -329,7 +329,7 @@ class ConfluentAdmin:
                 self._client = AdminClient(settings)
             except KafkaException as raised:
                 # A property that librdkafka does not know, a certificate that is not there.
-                raise KafkaRefused(f"Kafka's client: {raised.args[0].str()}") from None
+                raise KafkaRejected(f"Kafka's client: {raised.args[0].str()}") from None
             self._made_at, self._last_message = now, ""
         return self._client
 
@@ -339,7 +339,7 @@ class ConfluentAdmin:
         try:
             return self._properties()
         except ConfigError as error:
-            raise KafkaRefused(str(error)) from None
+            raise KafkaRejected(str(error)) from None
 
     def _on_error(self, error: KafkaError) -> None:
         # "All brokers are down" says less than the reason that came before it.
@@ -381,10 +381,10 @@ class ConfluentAdmin:
     def _failure(error: KafkaError) -> Outcome:
         return OutcomeUnknown(error.str()) if _is_passing(error) else Rejected(error.str())
 
-    def _error(self, error: KafkaError, client: AdminClient) -> KafkaRefused | KafkaUnavailable:
+    def _error(self, error: KafkaError, client: AdminClient) -> KafkaRejected | KafkaUnavailable:
         if _is_passing(error):
             return self._unavailable(error.str(), client)
-        return KafkaRefused(f"Kafka at {self._bootstrap}: {error.str()}", kafka_error=error.name())
+        return KafkaRejected(f"Kafka at {self._bootstrap}: {error.str()}", kafka_error=error.name())
 
     def _unavailable(self, message: str, client: AdminClient) -> KafkaUnavailable:
         # What librdkafka knows of the reason waits in its queue of events.

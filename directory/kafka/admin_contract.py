@@ -14,7 +14,7 @@ from ipaddress import IPv6Address, ip_address
 from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol
 
-from directory.access.grant import Operation, Permission, ResourceKind
+from directory.access.grant import Operation, Permission, ResourceType
 from directory.access.principals import ANY_HOST
 
 __all__ = [
@@ -42,7 +42,7 @@ __all__ = [
 
 
 OPERATIONS: Final = {
-    ResourceKind.TOPIC: frozenset(
+    ResourceType.TOPIC: frozenset(
         {
             Operation.READ,
             Operation.WRITE,
@@ -54,7 +54,7 @@ OPERATIONS: Final = {
             Operation.ALTER_CONFIGS,
         }
     ),
-    ResourceKind.GROUP: frozenset(
+    ResourceType.GROUP: frozenset(
         {
             Operation.READ,
             Operation.DELETE,
@@ -63,7 +63,7 @@ OPERATIONS: Final = {
             Operation.ALTER_CONFIGS,
         }
     ),
-    ResourceKind.TRANSACTIONAL_ID: frozenset({Operation.WRITE, Operation.DESCRIBE}),
+    ResourceType.TRANSACTIONAL_ID: frozenset({Operation.WRITE, Operation.DESCRIBE}),
 }
 """What Kafka asks for on each kind of resource (``AclEntry.supportedOperations``), besides ALL;
 without TWO_PHASE_COMMIT, which its client here cannot write."""
@@ -83,7 +83,7 @@ class PatternType(enum.Enum):
 class Resource:
     """What ACLs are about: a name, or a pattern of names."""
 
-    kind: ResourceKind
+    kind: ResourceType
     name: str
     pattern: PatternType = PatternType.LITERAL
 
@@ -245,8 +245,8 @@ class KafkaAdmin(Protocol):
     """What the reconciler needs of Kafka. Used by one thread.
 
     ``describe_all``, ``describe`` and ``configs`` need only DESCRIBE and DESCRIBE_CONFIGS. All
-    raise ``KafkaUnavailable`` when no broker answers in time, and ``KafkaRefused`` when the cluster
-    refuses the request as a whole.
+    raise ``KafkaUnavailable`` when no broker answers in time, and ``KafkaRejected`` when the
+    cluster refuses the request as a whole.
     """
 
     def cluster_id(self) -> str:
@@ -287,7 +287,7 @@ class KafkaAdmin(Protocol):
 
     def acls(self) -> ObservedAcls:
         """Returns all ACLs. An authorizer that is off, or that does not let them be read, is
-        ``KafkaRefused``, since both would look like none.
+        ``KafkaRejected``, since both would look like none.
         """
 
     def add_acls(

@@ -62,7 +62,7 @@ from resolver.errors import (
     EtagMismatch,
     InvalidArgument,
     InvalidNamespace,
-    KafkaRefused,
+    KafkaRejected,
     KafkaReplaced,
     LimitExceeded,
     NotAuthoritative,
@@ -114,7 +114,7 @@ def plan_acls(
 
     Raises:
         LimitExceeded: there would be too many ACLs.
-        KafkaUnavailable, KafkaRefused
+        KafkaUnavailable, KafkaRejected
     """
     survey = AclDiffs(snapshot, mount, expired=expired, start=start, assume=entry_id)
     scope = arming_scope(snapshot, mount, start, expired=expired, assume=entry_id)
@@ -128,8 +128,8 @@ def plan_acls(
     if after > limit and after > view.count:
         raise LimitExceeded(
             f"Kafka would have {after} ACLs, it has {view.count} now, and {limit} is the most that "
-            f"[kafka] acl_limit allows: grant on fewer topics, or raise it",
-            limit="acl_limit",
+            f"[kafka] max_acls allows: grant on fewer topics, or raise it",
+            limit="max_acls",
             value=limit,
         )
     return AclPlan(tuple(_calls(verdicts)), view.count, after, limit)
@@ -217,7 +217,7 @@ class ArmingService:
             AboveCeiling: the server's config does not allow it, or another cluster manages Kafka.
             NotReady: what is inherited is not known.
             LimitExceeded: there would be more ACLs than the server's config allows.
-            KafkaUnavailable, KafkaRefused, KafkaReplaced, VanishGuard
+            KafkaUnavailable, KafkaRejected, KafkaReplaced, VanishGuard
         """
         planned = self._plan(self._kafka_context.latest(), path, kind, aspect, takeover)
         with self._lock:
@@ -447,7 +447,7 @@ class ArmingService:
                 entry.entry_id,
                 takeover=takeover,
                 expired=most is not None and self._kafka_context.unconfirmed_seconds() > most,
-                limit=settings.acl_limit,
+                limit=settings.max_acls,
             )
         # The same calls may be needed again later: that is another plan then.
         known = load_armed_record(snapshot, ACLS, entry.entry_id)
@@ -526,7 +526,7 @@ class ArmingService:
         """Returns what follows for them once the plan is armed: nothing waits then."""
         found = self._observe_topics(snapshot, subjects)
         rules, room = (
-            ConfigDiffOptions(mend=True, repeated=True),
+            ConfigDiffOptions(revert_external_changes=True, repeated=True),
             PartitionQuota(snapshot, self._kafka_context.mount_at(snapshot)),
         )
         calls: list[KafkaCall] = []
@@ -558,7 +558,7 @@ class ArmingService:
                     name = one.topic.physical_name
                     seen, have = shown.get(name), configs.get(name)
                     if isinstance(have, Rejected):
-                        raise KafkaRefused(f"configs of topic {name}: {have.message}")
+                        raise KafkaRejected(f"configs of topic {name}: {have.message}")
                     same = isinstance(seen, KafkaTopic) and seen.topic_id == one.topic.topic_id
                     if isinstance(seen, KafkaTopic) and same and seen.topic_id and have is not None:
                         found[name] = ObservedConfig(have, seen.partitions)

@@ -47,11 +47,11 @@ def settings_of(config: KafkaConfig) -> KafkaSettings:
         bootstrap=config.bootstrap,
         ceiling=config.ceiling,
         split_on=config.split_on,
-        rules=config.rules,
-        sweep_seconds=config.sweep_seconds,
+        rules=config.mapping_rules,
+        sweep_interval_seconds=config.sweep_interval_seconds,
         changes_per_second=config.changes_per_second,
-        mend=config.mend,
-        acl_limit=config.acl_limit,
+        revert_external_changes=config.revert_external_changes,
+        max_acls=config.max_acls,
         properties=config.client.read,
     )
 
@@ -73,7 +73,7 @@ def reconciler_of(
     """
     if config.kafka is None:
         raise ValueError(f"cluster {config.cluster} has no Kafka")
-    most = config.limits.grants_max_age
+    most = config.limits.inherited_grants_max_age_seconds
     settings = replace(
         settings_of(config.kafka),
         has_parent=bool(config.parent),
@@ -132,7 +132,7 @@ def drift_to_proto(drift: Drift) -> admin_pb2.Drift:
         path=str(drift.path),
         physical_name=drift.physical_name,
         field=drift.field,
-        wanted=drift.expected,
-        found=drift.actual,
+        expected=drift.expected,
+        actual=drift.actual,
         provision=entry_pb2.Provision.Name(drift.provision),
     )

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from directory.access.grant import ResourceKind
+from directory.access.grant import ResourceType
 from directory.kafka.admin_contract import Acl, KafkaMetadata, Resource
 from directory.kafka.applying.config_diff import PARTITIONS
 from directory.kafka.applying.desired_configs import DesiredConfigs
@@ -97,7 +97,7 @@ def acl_state(snapshot: Snapshot, topic: Topic) -> str:
     """
     try:
         return _state(
-            load_applied_resource(snapshot, Resource(ResourceKind.TOPIC, topic.physical_name))
+            load_applied_resource(snapshot, Resource(ResourceType.TOPIC, topic.physical_name))
         )
     except ValueError:
         return ""
@@ -109,7 +109,7 @@ def acl_states_below(snapshot: Snapshot, way: tuple[str, ...]) -> Iterator[str]:
     """
     for resource, kept in kept_rows(snapshot):
         state = "" if kept is None else _state(kept)
-        if not state or resource.kind is not ResourceKind.TOPIC:
+        if not state or resource.kind is not ResourceType.TOPIC:
             continue
         located = snapshot.locate(resource.name)
         relative = None if located is None else located.relative
@@ -150,7 +150,7 @@ def acl_drift(
 def _path_of(
     snapshot: Snapshot, mount: Path, resource: Resource, kept: AppliedResource
 ) -> Path | None:
-    if resource.kind is ResourceKind.TOPIC:
+    if resource.kind is ResourceType.TOPIC:
         located = snapshot.locate(resource.name)
         if located is None or located.relative is None:
             return None
@@ -164,7 +164,7 @@ def _path_of(
 def _differences(
     path: Path, resource: Resource, kept: AppliedResource, foreign: Iterable[Acl]
 ) -> Iterator[Drift]:
-    is_topic = resource.kind is ResourceKind.TOPIC
+    is_topic = resource.kind is ResourceType.TOPIC
     field = "acl" if is_topic else f"acl of {resource}"
     kind = Kind.TOPIC if is_topic else Kind.DIRECTORY
 

@@ -22,7 +22,7 @@ from directory.namespace.command import (
 from directory.namespace.keys import detached_key
 from directory.namespace.snapshot import Snapshot
 from directory.store.base import Guard, Leadership, Limits, Put, Write
-from resolver.errors import KdirError, LimitExceeded, LostRace, Unavailable
+from resolver.errors import KdirError, LimitExceeded, Unavailable, WriteConflict
 from resolver.path import Path
 
 __all__ = ["CommandResult", "CommandWriter", "Commits", "LeadershipLost", "TopicCommits"]
@@ -210,7 +210,7 @@ class TopicCommits:
         self.check()
         try:
             self._writer.put_facts(writes, guards=(*self._guards, *guards))
-        except LostRace as lost:
+        except WriteConflict as lost:
             raise LeadershipLost from lost
 
     def put_each(self, changes: Sequence[tuple[Sequence[Guard], Sequence[Write]]]) -> None:
@@ -232,7 +232,7 @@ class TopicCommits:
         writes = [write for _, of_one in changes for write in of_one]
         try:
             self._writer.put_facts(writes, guards=(*self._guards, *guards))
-        except LostRace:
+        except WriteConflict:
             # The guard that does not hold may be that of the role.
             self.check()
             return False
@@ -270,7 +270,7 @@ class TopicCommits:
                 extra_guards=self._guards,
                 extra_writes=extra_writes,
             )
-        except LostRace:
+        except WriteConflict:
             # The guard that does not hold may be that of the role.
             self.check()
             raise
@@ -291,7 +291,7 @@ class TopicCommits:
                     size = max(1, len(batch) * 3 // 4)
                     continue
                 notes.append(f"{name(batch[0])} is left out: {reason}")
-            except (Unavailable, LostRace):
+            except (Unavailable, WriteConflict):
                 raise
             except KdirError as reason:
                 notes += _halving(batch, reason, commit, name)
@@ -317,7 +317,7 @@ def _halving(
     for half in (batch[:middle], batch[middle:]):
         try:
             notes += commit(half)
-        except (Unavailable, LostRace):
+        except (Unavailable, WriteConflict):
             raise
         except KdirError as why:
             notes += _halving(half, why, commit, name)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, TypeVar
 
-from directory.access.grant import ResourceKind
+from directory.access.grant import ResourceType
 from directory.kafka.admin_contract import (
     AclBinding,
     ConfigChange,
@@ -113,7 +113,7 @@ class GuardedAdmin:
 
     def _is_about_internal(self, binding: AclBinding) -> bool:
         resource = binding.resource
-        return resource.kind is ResourceKind.TOPIC and self._is_internal(resource.name)
+        return resource.kind is ResourceType.TOPIC and self._is_internal(resource.name)
 
     def _note(self, found: Iterable[KafkaTopic | Rejected]) -> None:
         self._internal.update(

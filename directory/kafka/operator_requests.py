@@ -29,7 +29,7 @@ from resolver.errors import (
     Absent,
     InvalidArgument,
     InvalidPhysicalName,
-    KafkaRefused,
+    KafkaRejected,
     KafkaReplaced,
     VanishGuard,
 )
@@ -63,7 +63,7 @@ class OperatorRequests:
     def adopt(
         self,
         rules: Sequence[MappingRule],
-        plan_only: bool,  # noqa: FBT001 - the request's own word
+        validate_only: bool,  # noqa: FBT001 - the request's own word
         remap: bool,  # noqa: FBT001
         principal: str = "",
         timeout_seconds: float = 10.0,
@@ -77,7 +77,7 @@ class OperatorRequests:
         long as there is time.
 
         Raises:
-            KafkaUnavailable, KafkaRefused, KafkaReplaced, VanishGuard, StoreUnavailable
+            KafkaUnavailable, KafkaRejected, KafkaReplaced, VanishGuard, StoreUnavailable
         """
         deadline = self._kafka_context.clock() + timeout_seconds
         survey = self._with_admin(lambda admin: admin.describe_all())
@@ -86,7 +86,7 @@ class OperatorRequests:
         _refuse_another(held, survey.cluster_id)
         placing = tuple(rules) or held.rules
         rows = self._rows(placing, survey, remap=remap)
-        if plan_only:
+        if validate_only:
             return AdoptionResult(rows)
         _refuse_when_stopped(held)
         commits = TopicCommits(
@@ -156,7 +156,7 @@ class OperatorRequests:
 
         Raises:
             InvalidPhysicalName: it is Kafka's own, or kdir's.
-            Absent, KafkaUnavailable, KafkaRefused, KafkaReplaced, VanishGuard
+            Absent, KafkaUnavailable, KafkaRejected, KafkaReplaced, VanishGuard
         """
         refuse_protected(physical_name)
         held = PinAndStop.load(self._kafka_context.latest())
@@ -168,7 +168,7 @@ class OperatorRequests:
                 case None:
                     raise Absent(f"Kafka has no topic {physical_name}", physical_name=physical_name)
                 case Rejected(message):
-                    raise KafkaRefused(f"topic {physical_name}: {message}")
+                    raise KafkaRejected(f"topic {physical_name}: {message}")
                 case KafkaTopic(internal=True):
                     raise InvalidPhysicalName(
                         f"Kafka shows {physical_name} as an internal topic: kdir never adopts it",
@@ -191,13 +191,13 @@ class OperatorRequests:
         Raises:
             InvalidArgument: these are not the words of a stop that holds now; what holds is in the
                 message.
-            LostRace, StoreUnavailable
+            WriteConflict, StoreUnavailable
         """
         snapshot = self._kafka_context.latest()
         held = PinAndStop.load(snapshot)
         if held.stop is None or held.stop.text != text:
             now = f"expected: {held.stop.text}" if held.stop else "nothing is stopped"
-            raise InvalidArgument(f"stopped: stop reason does not match; {now}", field="stopped")
+            raise InvalidArgument(f"stop_reason: does not match; {now}", field="stop_reason")
         guard = KeyEquals(pin_and_stop.STOPPED, snapshot.fact(pin_and_stop.STOPPED))
         revision = self._kafka_context.writer.put_facts(
             pin_and_stop.acknowledge_stop(

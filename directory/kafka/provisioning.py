@@ -145,7 +145,7 @@ class Provisioner:
             Those of which nothing could be said yet: to be tried again later.
 
         Raises:
-            KafkaUnavailable, KafkaRefused, LeadershipLost, StoreUnavailable
+            KafkaUnavailable, KafkaRejected, LeadershipLost, StoreUnavailable
         """
         shown = self.admin.describe([one.topic.physical_name for one in desired_config])
         failed: list[tuple[RecordedTopic, str]] = []
@@ -389,7 +389,7 @@ class Provisioner:
             Those that are not finished yet: to be tried again later.
 
         Raises:
-            KafkaUnavailable, KafkaRefused, LeadershipLost, StoreUnavailable
+            KafkaUnavailable, KafkaRejected, LeadershipLost, StoreUnavailable
         """
         shown = self.admin.describe([one.topic.physical_name for one in removed])
         goes: list[PendingDeletion] = []

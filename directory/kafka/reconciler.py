@@ -46,7 +46,7 @@ from directory.server.logs import with_log_context
 from directory.store.base import Store, StoreUnreachable
 from directory.store.replica import AppliedCommit, Replica
 from resolver.errors import (
-    KafkaRefused,
+    KafkaRejected,
     KafkaUnavailable,
     KdirError,
     NotAuthoritative,
@@ -209,7 +209,7 @@ class Reconciler:
             if self._clock() >= term.kafka_due:
                 self._run_operator_work(term)
             return self._seconds_until_due(term)
-        except (KafkaUnavailable, KafkaRefused) as reason:
+        except (KafkaUnavailable, KafkaRejected) as reason:
             return self._went_away(reason)
         except LeadershipLost:
             _log.warning("%s: another server is the reconciler by now", self._cluster)
@@ -422,7 +422,7 @@ class Reconciler:
         since = before.since if before.reachable else self._now()
         self._health = KafkaHealth(True, "", since, seen_id, self._clock())
 
-    def _went_away(self, reason: KafkaUnavailable | KafkaRefused) -> float:
+    def _went_away(self, reason: KafkaUnavailable | KafkaRejected) -> float:
         health, term = self._health, self._term
         if health.reachable or health.message != reason.message:
             _log.warning("%s: %s", self._cluster, reason.message)
@@ -464,13 +464,13 @@ class Reconciler:
     def adopt(
         self,
         rules: Sequence[MappingRule],
-        plan_only: bool,  # noqa: FBT001 - the request's own word
+        validate_only: bool,  # noqa: FBT001 - the request's own word
         remap: bool,  # noqa: FBT001
         principal: str = "",
         timeout_seconds: float = 10.0,
     ) -> AdoptionResult:
         """See ``OperatorRequests.adopt``."""
-        return self._operations.adopt(rules, plan_only, remap, principal, timeout_seconds)
+        return self._operations.adopt(rules, validate_only, remap, principal, timeout_seconds)
 
     def look_up(self, physical_name: str) -> ObservedTopic:
         """See ``OperatorRequests.look_up``."""

@@ -33,7 +33,7 @@ class KafkaSettings:
     """Come before ``split_on``. Rules that were adopted with (`kdir adopt --map`) come before."""
     properties: Callable[[], Mapping[str, str]] = field(default=dict, repr=False)
     """librdkafka's, for TLS and SASL towards the brokers; asked for each new client."""
-    sweep_seconds: float = 30.0
+    sweep_interval_seconds: float = 30.0
     """From one metadata sweep to the next; longer where a sweep itself takes long."""
     timeout_seconds: float = 10.0
     """Of one request to Kafka."""
@@ -43,9 +43,9 @@ class KafkaSettings:
 
     changes_per_second: float = 500.0
     """Topics that are changed in Kafka in a second, where armed: its controller serves others."""
-    mend: bool = False
+    revert_external_changes: bool = False
     """What somebody else changed below an armed directory is changed back."""
-    acl_limit: int = 2_000
+    max_acls: int = 2_000
     """So many ACLs Kafka is to have, whoever made them: each costs every broker."""
     grants_max_age_seconds: float | None = None
     """An inherited allow ends when no parent confirmed it for so long; None = never."""
@@ -69,16 +69,16 @@ class KafkaStatus:
     message: str = ""
     last_sweep_seconds: float | None = None
     ceiling: tuple[str, ...] = ()
-    stopped: str = ""
+    stop_reason: str = ""
     pending_count: int = 0
     missing_count: int = 0
     drift_count: int = 0
     leader: bool = False
-    waiting_count: int = 0
+    needs_approval_count: int = 0
     contested_count: int = 0
     acl_count: int = 0
-    acl_waiting_count: int = 0
-    acl_refused_count: int = 0
-    acl_lost_count: int = 0
+    acl_resources_needing_approval_count: int = 0
+    acl_resources_rejected_count: int = 0
+    acls_removed_externally_count: int = 0
     replaced_count: int = 0
     unmanaged: str = ""

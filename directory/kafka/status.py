@@ -27,17 +27,17 @@ def counted_status(
         pinned_cluster_id=held.pinned,
         message="this server is not the elected reconciler: another one knows",
         ceiling=ceiling,
-        stopped=held.stop.text if held.stop is not None else "",
+        stop_reason=held.stop.text if held.stop is not None else "",
         pending_count=topic_counts.pending,
         missing_count=topic_counts.missing,
         drift_count=topic_counts.drifting,
         replaced_count=topic_counts.replaced,
-        waiting_count=waiting,
+        needs_approval_count=waiting,
         contested_count=contested,
         acl_count=acls.pushed,
-        acl_waiting_count=acls.waiting,
-        acl_refused_count=acls.refused,
-        acl_lost_count=acls.lost,
+        acl_resources_needing_approval_count=acls.waiting,
+        acl_resources_rejected_count=acls.refused,
+        acls_removed_externally_count=acls.lost,
     )
 
 

@@ -128,7 +128,7 @@ class KafkaSweep:
             The topics that wait to be made in Kafka.
 
         Raises:
-            KafkaUnavailable, KafkaRefused, LeadershipLost, StoreUnavailable
+            KafkaUnavailable, KafkaRejected, LeadershipLost, StoreUnavailable
         """
         # In this order: what is created after the snapshot was taken is not missed in the survey.
         snapshot = self._latest()
@@ -161,10 +161,10 @@ class KafkaSweep:
     def _read_metadata(self, admin: KafkaAdmin) -> KafkaMetadata:
         started = self._clock()
         # Also when it fails: how soon it is tried again then is the caller's to say.
-        self.due = started + self._settings.sweep_seconds
+        self.due = started + self._settings.sweep_interval_seconds
         survey = self._altered.survey(self._settling.correct(admin.describe_all()))
         now = self._clock()
-        self.due = now + max(self._settings.sweep_seconds, (now - started) * _SHARE)
+        self.due = now + max(self._settings.sweep_interval_seconds, (now - started) * _SHARE)
         self.survey = survey
         self._number += 1
         return survey
@@ -281,7 +281,7 @@ class KafkaSweep:
         """Reads the configs of some topics of the last survey: those not read for longest.
 
         Raises:
-            KafkaUnavailable, KafkaRefused, LeadershipLost, StoreUnavailable
+            KafkaUnavailable, KafkaRejected, LeadershipLost, StoreUnavailable
         """
         if self.survey is None or PinAndStop.load(self._latest()).stop is not None:
             return

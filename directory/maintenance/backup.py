@@ -204,7 +204,7 @@ def header_of(identity: Identity, revision: int, level: int, at_ms: int) -> admi
         revision=revision,
         schema_version=identity.schema_version,
         taken_at_ms=at_ms,
-        finalised_level=level,
+        finalized_level=level,
     )
 
 

@@ -14,7 +14,7 @@ _LONGEST: Final = 120
 
 
 class Between(StrEnum):
-    """Which two disagree (``kdir.v1.Difference.between``)."""
+    """Which two disagree (``kdir.v1.Difference.compared``)."""
 
     STORE_REPLICA = "store-replica"
     STORE = "store"
@@ -27,12 +27,12 @@ class Between(StrEnum):
 class Difference:
     """One disagreement (``kdir.v1.Difference``)."""
 
-    between: Between
-    where: str
+    compared: Between
+    path_or_key: str
     """The path or, where there is none, the key."""
     field: str
-    wanted: str
-    found: str
+    expected: str
+    actual: str
     advice: str = ""
 
 

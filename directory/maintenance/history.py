@@ -321,7 +321,7 @@ class Subscription:
             if self._lost or self._closed:
                 return
             if self._count and self._count + len(revised[1]) > most_events:
-                self._give_up(_lagged(f"more than {most_events} changes", "watch_queue"))
+                self._give_up(_lagged(f"more than {most_events} changes", "watch_queue_events"))
                 return
             if self._count and self._bytes + size > most_bytes:
                 found = f"changes of more than {most_bytes} bytes"

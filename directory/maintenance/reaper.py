@@ -28,7 +28,7 @@ from directory.namespace.plan_reap import why_held_up
 from directory.server.logs import with_log_context
 from directory.store.base import Guard, KeyEquals, Leadership, Put, Store, StoreUnreachable
 from directory.store.replica import AppliedCommit, Replica, ReplicaState
-from resolver.errors import KdirError, LimitExceeded, LostRace, NotReady
+from resolver.errors import KdirError, LimitExceeded, NotReady, WriteConflict
 
 __all__ = ["ROLE", "Reaper"]
 
@@ -187,7 +187,7 @@ class Reaper:
                 return _ELECT_SECONDS * random.uniform(0.5, 1.0)
             if self._replica.snapshot.fact(guard.key) != guard.value:
                 if self._seen:
-                    raise LostRace("the role is another server's")
+                    raise WriteConflict("the role is another server's")
                 return _SOON_SECONDS  # what the reaper before this one did may not be seen yet
             self._seen = True
             if self._lock(guard):
@@ -195,7 +195,7 @@ class Reaper:
                 return 0.0
             self._hold_up(why_held_up(self._replica.snapshot))
             return _IDLE_SECONDS if self._trouble else _SOON_SECONDS
-        except LostRace:
+        except WriteConflict:
             # The guard that does not hold is that of the role.
             _log.warning("another server is the reaper by now")
             self._resign()

@@ -27,7 +27,7 @@ def live_servers(store: Store) -> list[str]:
 
 
 def stored_level(store: Store) -> int | None:
-    """Returns the feature level that is finalised; None: it cannot be read.
+    """Returns the feature level that is finalized; None: it cannot be read.
 
     Raises:
         StoreUnreachable

@@ -81,9 +81,9 @@ class Backup:
                 f"the backup has schema version {header.schema_version}, made by a newer kdir; "
                 f"this one knows up to {SCHEMA_VERSION}"
             )
-        if header.finalised_level > max(LEVELS):
+        if header.finalized_level > max(LEVELS):
             raise IncompatibleStore(
-                f"feature level {header.finalised_level} is finalised in the backup; this kdir "
+                f"feature level {header.finalized_level} is finalized in the backup; this kdir "
                 f"supports {max(LEVELS)}"
             )
         return cls(file, header, topic_counts, digest_of(counted()))

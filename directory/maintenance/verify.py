@@ -26,7 +26,7 @@ from directory.namespace.entry import Provision
 from directory.namespace.snapshot import Snapshot
 from directory.store.base import Loading, Store
 from directory.store.replica import AppliedCommit, Replica
-from resolver.errors import KafkaRefused, KafkaUnavailable, KdirError
+from resolver.errors import KafkaRejected, KafkaUnavailable, KdirError
 from resolver.path import Path
 
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ def compare_kafka(
     with closing(admin):
         try:
             yield from kafka.differences(admin)
-        except (KafkaUnavailable, KafkaRefused) as error:
+        except (KafkaUnavailable, KafkaRejected) as error:
             kafka.topics = None
             kafka.troubles.append(error.message)
     summary.kafka_topics = kafka.topics
@@ -221,7 +221,7 @@ class KafkaCheck:
         """Yields where they differ, topic by topic.
 
         Raises:
-            KafkaUnavailable, KafkaRefused
+            KafkaUnavailable, KafkaRejected
         """
         # In this order: what is made after the snapshot was taken is not missed in the survey.
         snapshot = self.latest()

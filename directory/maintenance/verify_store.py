@@ -110,15 +110,15 @@ class StoreComparison:
             StoreUnreachable: in the middle; begin again.
         """
         self._snapshot.index_physical_names()  # which also reads every record
-        quarantined = self._snapshot.quarantined
-        yield from self._unreadable(quarantined)
+        unreadable_values = self._snapshot.unreadable_values
+        yield from self._unreadable(unreadable_values)
         self._names = _Hashes(hash(name) for _, _, name in self._physical_names())
-        yield from self._side_by_side(quarantined)
+        yield from self._side_by_side(unreadable_values)
         yield from self._claimless()
         yield from self._mounts()
         yield from self._stray_grants()
 
-    def _side_by_side(self, quarantined: Mapping[bytes, str]) -> Iterator[Difference]:
+    def _side_by_side(self, unreadable_values: Mapping[bytes, str]) -> Iterator[Difference]:
         held = _held(self._snapshot)
         next_held = next(held, None)
         for key, value in self._counted():
@@ -131,7 +131,7 @@ class StoreComparison:
             if next_held is not None and next_held[0] == key:
                 yield from self._unequal(key, value, next_held[1])
                 next_held = next(held, None)
-            elif key not in quarantined and not self._is_plain_root(key, value):
+            elif key not in unreadable_values and not self._is_plain_root(key, value):
                 yield from self._unequal(key, value, None)
             if not key.startswith(ENTRY):
                 yield from self._wrong(key, value)
@@ -220,8 +220,8 @@ class StoreComparison:
 
     # -- the tree's own ------------------------------------------------------------------------
 
-    def _unreadable(self, quarantined: Mapping[bytes, str]) -> Iterator[Difference]:
-        for key, why in sorted(quarantined.items()):
+    def _unreadable(self, unreadable_values: Mapping[bytes, str]) -> Iterator[Difference]:
+        for key, why in sorted(unreadable_values.items()):
             if len(key) == len(directory_range(0)) and key.startswith(ENTRY):
                 where = f"directory {int.from_bytes(key[len(ENTRY) :], 'big'):x}"
                 yield Difference(
@@ -293,7 +293,7 @@ class StoreComparison:
                 continue  # the root directory is always there
             node = self._snapshot.node(parent_id)
             there = node is not None and name in (node.topics if is_topic else node.containers)
-            if not there and ENTRY + key[len(GRANTS) :] not in self._snapshot.quarantined:
+            if not there and ENTRY + key[len(GRANTS) :] not in self._snapshot.unreadable_values:
                 where = self._path(key)
                 yield Difference(Between.STORE, where, "grants", "an entry", "none", _STRAY_GRANTS)
 

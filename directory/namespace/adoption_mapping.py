@@ -124,7 +124,7 @@ class PlacementSet:
         )
 
     def _unreadable(self, node: Node, relative: tuple[str, ...], kind: Kind) -> str | None:
-        if entry_key(node.entry_id, kind, relative[-1]) in self.snapshot.quarantined:
+        if entry_key(node.entry_id, kind, relative[-1]) in self.snapshot.unreadable_values:
             return f"something stands at {self._path_text(relative)} that cannot be read"
         return None
 

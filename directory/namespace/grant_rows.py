@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final
 
 from directory.access.compiled_grants import NO_RULES, CompiledGrants
-from directory.access.grant import Grant, Operation, Permission, ResourceKind
+from directory.access.grant import Grant, Operation, Permission, ResourceType
 from directory.access.grant_tree import EntryPlace, GrantedEntry, GrantTree
 from directory.access.principals import ANY_HOST, EVERYBODY
 from directory.namespace.entry import Codec, Directory, Kind
@@ -28,7 +28,7 @@ Facts = SortedMap[bytes, bytes]
 
 SHUT: Final = CompiledGrants.compile(
     Grant(EVERYBODY, ANY_HOST, Operation.ALL, Permission.DENY, kind, "*" if kind.has_names else "")
-    for kind in ResourceKind
+    for kind in ResourceType
 )
 """What stands for grants that cannot be read."""
 

@@ -69,7 +69,7 @@ Refuses to know what the values mean. Keys are bytes; order of keys is order of 
                                                     topics at once
     l/<role>                                        who holds a role (election)
     m/<server id>                                   a live server (kdir.v1.Member), gone with it
-    f/level                                         the finalised feature level, decimal; absent = 1
+    f/level                                         the finalized feature level, decimal; absent = 1
 
 ``t`` is for topics and ``c`` for containers (directory, link, mount): one name may stand for one
 of each. "Unified" is Kafka's own rule: ``.`` and ``_`` are the same there

@@ -37,7 +37,7 @@ class TopicAt(NamedTuple):
     parent_id: int
     record: bytes
     """As stored: ``record_to_proto`` answers with it, ``Snapshot.topic`` decodes it."""
-    container_too: bool
+    has_container: bool
     """Whether a directory, link or mount of the same name stands there too."""
 
 
@@ -141,9 +141,9 @@ class PathLookup:
             record = node.topics.get(name)
             # Whatever stands there has a legal name, and so the text was a canonical path.
             if record is not None:
-                container_too = bool(node.containers) and name in node.containers
-                if self._topic_first or not container_too:
-                    return TopicAt((*segments, name), node.entry_id, record, container_too)
+                has_container = bool(node.containers) and name in node.containers
+                if self._topic_first or not has_container:
+                    return TopicAt((*segments, name), node.entry_id, record, has_container)
         path = Path.parse(text)
         if not self._mount.is_prefix_of(path):
             return None

@@ -208,7 +208,7 @@ class PlanBuilder:
         found = locate_entry(self.snapshot, self.mount, path, kind)
         if kind is None and found.parent is not None and found.entry.kind.is_container:
             key = entry_key(found.parent_id, Kind.TOPIC, found.name)
-            if key not in self.snapshot.quarantined:  # one that cannot be read is not meant
+            if key not in self.snapshot.unreadable_values:  # one that cannot be read is not meant
                 self.require_value(key, None)
         return found
 
@@ -219,9 +219,10 @@ class PlanBuilder:
             AlreadyExists: something does that this version cannot read.
         """
         key = entry_key(parent_id, kind, name)
-        if key in self.snapshot.quarantined:
+        if key in self.snapshot.unreadable_values:
             raise AlreadyExists(
-                f"something stands at {path} that cannot be read: {self.snapshot.quarantined[key]}",
+                f"something stands at {path} that cannot be read: "
+                f"{self.snapshot.unreadable_values[key]}",
                 path=path,
             )
         self.require_value(key, None)
@@ -399,7 +400,7 @@ class PlanBuilder:
     def _expect_root(self) -> None:
         # The root directory is there without a record until somebody sets something on it, and one
         # that cannot be read must not stop all writes.
-        if ROOT_KEY in self.snapshot.quarantined:
+        if ROOT_KEY in self.snapshot.unreadable_values:
             return
         root = self.snapshot.root.directory
         stored = root != Directory(entry_id=ROOT_ID)

@@ -159,7 +159,7 @@ def _unreadable_directories(snapshot: Snapshot) -> Iterator[tuple[int, bytes]]:
     """
     if not snapshot.has_lost:
         return
-    for key in snapshot.quarantined:
+    for key in snapshot.unreadable_values:
         try:
             place = parse_entry_key(key)
         except ValueError:
@@ -262,7 +262,7 @@ def _drop_unreadable(draft: PlanBuilder, directory_id: int) -> None:
     for name, record in node.topics.items() if node is not None else ():
         if _readable(draft, record) is None:
             draft.delete_fact(entry_key(directory_id, Kind.TOPIC, name))
-    for key in snapshot.quarantined:
+    for key in snapshot.unreadable_values:
         if key.startswith(within) and key != within:
             draft.delete_fact(key)
 

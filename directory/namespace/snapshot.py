@@ -65,7 +65,7 @@ class Snapshot:
     ) -> Snapshot:
         """Returns the snapshot of all rows of a store, as (key, value), in key order, in pages.
 
-        A record that cannot be read is in ``quarantined``, and the rest is served.
+        A record that cannot be read is in ``unreadable_values``, and the rest is served.
         """
         return cls(codec, incarnation, revision, snapshot_load.load(codec, pages))
 
@@ -103,7 +103,7 @@ class Snapshot:
         return self.tree.unreadable.get(key, "")
 
     @property
-    def quarantined(self) -> Mapping[bytes, str]:
+    def unreadable_values(self) -> Mapping[bytes, str]:
         """Keys of what is in the store and not in the tree, with the reason. A directory's range as
         key stands for all that lies in a directory whose own record is missing or unreadable.
         """
@@ -202,7 +202,7 @@ class Snapshot:
 
     def index_physical_names(self, give_way: Callable[[], object] = lambda: None) -> None:
         """Makes now what the first ``locate`` after a load would have to wait for: some two seconds
-        a million topics. It also reads every record, so that ``quarantined`` is complete.
+        a million topics. It also reads every record, so that ``unreadable_values`` is complete.
 
         ``give_way`` is called every millisecond or so, to let others work, until somebody waits.
         """

@@ -59,7 +59,7 @@ class Authenticator:
 
     def __init__(self, tls: TlsConfig | None, auth: AuthConfig) -> None:
         self._auth: Final = auth
-        self._asks: Final = tls is not None and tls.client == "require"
+        self._asks: Final = tls is not None and tls.client_auth == "require"
         self.certificates: Final = Certificates(tls) if tls is not None else None
         self._tokens: Final = Tokens(auth) if auth.has_tokens else None
 
@@ -76,7 +76,7 @@ class Authenticator:
             if pems:
                 names = names_of(bytes(pems[0]))
                 cluster_ids = names.cluster_ids
-                principal = principal_of(names, self._auth.principal_rules)
+                principal = principal_of(names, self._auth.principal_mapping_rules)
         token = bearer_of(connection.invocation_metadata())
         if token:
             if self._tokens is None:
@@ -88,7 +88,7 @@ class Authenticator:
             return Identity(principal)
         if cluster_ids and method in _CLUSTERS_MAY:
             return Identity(f"Cluster:{cluster_ids[0]}", cluster_ids)
-        if self._auth.anonymous:
+        if self._auth.allow_anonymous:
             return Identity(ANONYMOUS, cluster_ids) if cluster_ids else _ANYBODY
         raise Unauthenticated(self._unsaid(cluster_ids))
 
@@ -96,7 +96,7 @@ class Authenticator:
         if cluster_ids:
             return "the certificate is a cluster's, which carries no user's rights"
         if self._asks and self._tokens is None:
-            return "no rule of auth.principal_rules says whose the certificate is"
+            return "no rule of auth.principal_mapping_rules says whose the certificate is"
         if self._asks:
             return "the certificate names nobody, and no token was sent"
         return "no token was sent, and this server must know who calls"

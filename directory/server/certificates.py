@@ -148,7 +148,7 @@ class Certificates:
         return grpc.dynamic_ssl_server_credentials(
             _configuration(first),
             self._fetch,
-            require_client_authentication=self._tls.client == "require",
+            require_client_authentication=self._tls.client_auth == "require",
         )
 
     def _fetch(self) -> Any:  # gRPC's types do not know that None is "as before"

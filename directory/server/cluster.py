@@ -92,7 +92,7 @@ class Cluster:
             self.replica,
             store,
             kept_bytes=limits.watch_queue_bytes,
-            queue_events=limits.watch_queue,
+            queue_events=limits.watch_queue_events,
             queue_bytes=limits.watch_queue_bytes,
         )
         self.federation = FederationState(
@@ -130,7 +130,9 @@ class Cluster:
         self._maintenance = RetentionTrimmer(
             store,
             self.history.index,
-            RetentionLimits(events=limits.kept_changes, event_bytes=limits.kept_change_bytes),
+            RetentionLimits(
+                events=limits.retained_change_events, event_bytes=limits.retained_change_bytes
+            ),
         )
         self.beside: Callable[[], Iterable[Cluster]] = tuple
         """The clusters that the same process hosts, whether they know each other or not."""
@@ -149,7 +151,7 @@ class Cluster:
 
         Raises:
             Incompatible: another cluster's store, a newer schema, no store at all, one that the
-                cluster was moved away from, or the cluster's finalised level is higher than this
+                cluster was moved away from, or the cluster's finalized level is higher than this
                 server's.
             StoreUnreachable
         """
@@ -173,8 +175,8 @@ class Cluster:
             cluster=self.config.cluster,
             server_id=self.server_id,
             endpoints=self.members.endpoints,
-            heartbeat_seconds=self.config.limits.heartbeat_seconds,
-            feature_level=lambda: self.members.finalised,
+            link_heartbeat_seconds=self.config.limits.link_heartbeat_seconds,
+            feature_level=lambda: self.members.finalized,
             kafka_claim=self.kafka_claim,
         )
 
@@ -274,7 +276,7 @@ class Cluster:
             # A cluster that begins to enforce asks for the word of its parent; one that is open
             # lets everybody in whom nobody has denied yet.
             inherited = ()
-        most_age = config.limits.grants_max_age
+        most_age = config.limits.inherited_grants_max_age_seconds
         return Authorizer(
             self.mount_at(snapshot),
             snapshot.grants,

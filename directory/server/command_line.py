@@ -208,7 +208,7 @@ def _who(config: ServerConfig) -> list[str]:
     """Returns who may come in, where that is not simply everybody on this machine."""
     tls, auth = config.tls, config.auth
     ways = []
-    if tls is not None and tls.client == "require":
+    if tls is not None and tls.client_auth == "require":
         ways.append("a client certificate of the CA")
     if auth.has_tokens:
         ways.append("a bearer token")
@@ -219,7 +219,7 @@ def _who(config: ServerConfig) -> list[str]:
     )
     return [
         f"TLS: {'on' if tls is not None else 'off, hence loopback only'}; {reported}"
-        + ("; anonymous callers are allowed" if auth.anonymous else "")
+        + ("; anonymous callers are allowed" if auth.allow_anonymous else "")
     ]
 
 

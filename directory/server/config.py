@@ -66,15 +66,15 @@ class SiteLink:
 class Limits:
     """Bounds of one server. Seconds, unless the name says otherwise."""
 
-    call_seconds: float = 30.0
+    max_call_seconds: float = 30.0
     """No call works longer than this, whatever deadline it came with, or without one."""
     max_stale_seconds: float = 86_400.0
     """With the store away, reads are answered (marked stale) for so long."""
-    message_bytes: int = 4 * 1024 * 1024
+    max_request_bytes: int = 4 * 1024 * 1024
     """Largest request."""
     metadata_bytes: int = 16 * 1024
     """Metadata of one call, its bearer token included."""
-    batch_paths: int = 10_000
+    max_batch_paths: int = 10_000
     """Paths of one BatchResolve."""
     list_items: int = 1_000
     """Elements of any other list or map of a request; what an entry holds has bounds of its own."""
@@ -89,7 +89,7 @@ class Limits:
     """The same of one caller."""
     remembered_bytes: int = 64 * 1024 * 1024
     """Answers that are remembered of each cluster, while nothing changes."""
-    streams: int = 2_000
+    max_streams: int = 2_000
     """Watches, scans and links at a time; one in eight is for links only."""
     principal_streams: int = 1_000
     """Watches, scans and links of one principal at a time, where callers are identified."""
@@ -99,22 +99,22 @@ class Limits:
     """Watches of gRPC's health service at a time."""
     reflection_streams: int = 4
     """Streams of gRPC's reflection at a time; each ends after 30 s."""
-    workers: int = 4
+    read_threads: int = 4
     """Reads, other than streams, that run at a time; more only take turns on one processor."""
-    long_workers: int = 1
+    long_read_threads: int = 1
     """Reads that may work long, such as listings and large batches, that run at a time besides."""
-    waiting_reads: int = 32
+    max_blocked_reads: int = 32
     """Reads that wait for a revision that their token names and this server has not seen yet, at a
-    time; they hold no thread of ``workers``."""
-    principal_waiting_reads: int = 8
+    time; they hold no thread of ``read_threads``."""
+    principal_blocked_reads: int = 8
     """The same of one caller: a principal, or a connection where callers are not identified."""
-    writers: int = 16
+    write_threads: int = 16
     """Threads for calls that may wait for the store or for Kafka."""
-    waiting_writes: int = 256
-    """Calls that wait for one of ``writers``; one more is refused."""
-    connections: int = 16_384
+    max_queued_writes: int = 256
+    """Calls that wait for one of ``write_threads``; one more is refused."""
+    max_connections: int = 16_384
     """Connections at a time; one more is closed at once."""
-    concurrent_calls: int = 4_096
+    max_concurrent_calls: int = 4_096
     """Calls at a time, streams not counted; one more is refused."""
     connection_calls: int = 100
     """Calls and streams of one connection at a time; its client waits with more."""
@@ -123,29 +123,29 @@ class Limits:
     with one more the oldest are refused."""
     request_seconds: float = 20.0
     """A request arrives within this time after its headers, or the call is refused."""
-    referral_seconds: int = 60
-    """Lifetime of a referral, from the owner's word."""
-    answer_seconds: int = 60
-    """Lifetime of an answer."""
-    absent_seconds: int = 5
-    """Lifetime of an absent."""
-    grants_max_age: float = inf
+    referral_ttl_seconds: int = 60
+    """TTL of a referral, counted from the owner's confirmation."""
+    answer_ttl_seconds: int = 60
+    """TTL of an answer."""
+    negative_ttl_seconds: int = 5
+    """TTL of an absent (negative caching)."""
+    inherited_grants_max_age_seconds: float = inf
     """An allow from above the mount ends when no parent confirmed it for so long; denies stay."""
-    heartbeat_seconds: float = 2.0
+    link_heartbeat_seconds: float = 2.0
     """Parent and child are never silent for longer."""
-    hung_seconds: float = 60.0
+    worker_hang_timeout_seconds: float = 60.0
     """Of several processes on a port, one that gives no sign of life for so long is killed and
     started anew; inf = never.
     """
     drain_seconds: float = 5.0
     """After SIGTERM, calls under way have so long to end."""
-    watch_queue: int = 10_000
-    """Changes that a watcher may lag behind before it is told to resync."""
+    watch_queue_events: int = 10_000
+    """Changes that a watcher may lag behind before its watch ends with RESYNC."""
     watch_queue_bytes: int = 64 * 1024 * 1024
     """The same in bytes of changes; as many are kept in memory for all watchers together."""
-    kept_changes: int = 100_000
+    retained_change_events: int = 100_000
     """Change events kept in the store."""
-    kept_change_bytes: int = 256 * 1024 * 1024
+    retained_change_bytes: int = 256 * 1024 * 1024
     """The same in bytes."""
     policy_text_bytes: int = DEFAULT_BOUNDS.policy_text_bytes
     """One text of an entry: owner, description, a key or value of a map, a name."""

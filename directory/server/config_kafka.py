@@ -25,16 +25,16 @@ class KafkaConfig:
     bootstrap: tuple[str, ...]
     ceiling: frozenset[str] = frozenset()
     split_on: str = ""
-    rules: tuple[MappingRule, ...] = ()
+    mapping_rules: tuple[MappingRule, ...] = ()
     listeners: tuple[Listener, ...] = ()
     client: ClientProperties = field(default_factory=ClientProperties)
     """How kdir itself comes to the brokers."""
-    sweep_seconds: float = 30.0
+    sweep_interval_seconds: float = 30.0
     changes_per_second: float = 500.0
     """Topics that are changed in Kafka in a second, where armed."""
-    mend: bool = False
+    revert_external_changes: bool = False
     """What somebody else changed where kdir pushes is changed back."""
-    acl_limit: int = 2_000
+    max_acls: int = 2_000
     """ACLs that Kafka is to have, whoever made them."""
 
 
@@ -55,23 +55,23 @@ def kafka_of(table: Table | None, base: pathlib.Path | None) -> KafkaConfig | No
             table.fail(
                 "ceiling", aspect, f"expected some of {', '.join(ASPECTS)}, or observe alone"
             )
-    sweep = table.above_zero("sweep_seconds", 30.0, "a number of seconds")
-    acl_limit = table.above_zero("acl_limit", 2_000, "a whole number of ACLs")
-    if acl_limit != int(acl_limit):
-        table.fail("acl_limit", acl_limit, "expected a whole number of ACLs above 0")
+    sweep = table.above_zero("sweep_interval_seconds", 30.0, "a number of seconds")
+    max_acls = table.above_zero("max_acls", 2_000, "a whole number of ACLs")
+    if max_acls != int(max_acls):
+        table.fail("max_acls", max_acls, "expected a whole number of ACLs above 0")
     rate = table.above_zero("changes_per_second", 500.0, "a number of topics")
     client = client_properties(table, base)
     config = KafkaConfig(
         bootstrap=bootstrap,
         ceiling=frozenset(ceiling) - {"observe"},
         split_on=table.text("split_on", ""),
-        rules=_rules(table.pop("rules", [])),
+        mapping_rules=_rules(table.pop("mapping_rules", [])),
         listeners=_listeners(table.table("listeners"), bootstrap, client),
         client=client,
-        sweep_seconds=sweep,
+        sweep_interval_seconds=sweep,
         changes_per_second=rate,
-        mend=table.flag("mend"),
-        acl_limit=int(acl_limit),
+        revert_external_changes=table.flag("revert_external_changes"),
+        max_acls=int(max_acls),
     )
     table.done()
     return config
@@ -120,10 +120,12 @@ def _checked(listener: Listener, where: str, *keys: str) -> Listener:
 
 def _rules(values: object) -> tuple[MappingRule, ...]:
     if not isinstance(values, list) or not all(isinstance(value, dict) for value in values):
-        raise ConfigError("kafka.rules: expected an array of tables [[kafka.rules]]")
+        raise ConfigError(
+            "kafka.mapping_rules: expected an array of tables [[kafka.mapping_rules]]"
+        )
     rules = []
     for number, value in enumerate(values, start=1):
-        table = Table(value, f"kafka.rules[{number}]")
+        table = Table(value, f"kafka.mapping_rules[{number}]")
         try:
             rule = MappingRule.from_fields(
                 table.text("match", ""),
@@ -133,7 +135,7 @@ def _rules(values: object) -> tuple[MappingRule, ...]:
                 ignore=table.flag("ignore"),
             )
         except KdirError as error:
-            raise ConfigError(f"kafka.rules[{number}]: {error.message}") from error
+            raise ConfigError(f"kafka.mapping_rules[{number}]: {error.message}") from error
         table.done()
         rules.append(rule)
     return tuple(rules)

@@ -26,8 +26,8 @@ class TlsConfig:
     key: str
     ca: str
     """Whose certificates of clients, and of other servers, are trusted."""
-    client: str = "require"
-    """``require``: nobody comes in without a certificate of ``ca``; ``none``: nobody is asked."""
+    client_auth: str = "require"
+    """``require``: client certificate of ``ca`` required; ``none``: not requested."""
 
     @property
     def files(self) -> tuple[str, str, str]:
@@ -36,16 +36,16 @@ class TlsConfig:
 
 @dataclass(frozen=True, slots=True)
 class AuthConfig:
-    """How callers say who they are."""
+    """How callers authenticate."""
 
-    principal_rules: tuple[PrincipalRule, ...] = (DEFAULT,)
+    principal_mapping_rules: tuple[PrincipalRule, ...] = (DEFAULT,)
     jwt_key: str = ""
     jwks: str = ""
     issuer: str = ""
     audience: str = ""
     principal_claim: str = "sub"
-    anonymous: bool = True
-    """Whether a caller may leave it unsaid."""
+    allow_anonymous: bool = True
+    """Allows calls without certificate or token, as User:ANONYMOUS."""
     super_users: frozenset[str] = frozenset()
 
     @property
@@ -71,16 +71,16 @@ def tls_of(table: Table | None, base: pathlib.Path | None) -> TlsConfig | None:
         if not name:
             raise ConfigError(f"{table.where(key)}: missing; expected a PEM file")
         files[key] = _below(name, base)
-    client = table.text("client", "require")
-    if client == "optional":
+    client_auth = table.text("client_auth", "require")
+    if client_auth == "optional":
         raise ConfigError(
-            "tls.client: found 'optional', which gRPC's server for Python cannot do; expected "
+            "tls.client_auth: found 'optional', which gRPC's server for Python cannot do; expected "
             "'require', with tokens for callers whose certificate names no principal, or 'none'"
         )
-    if client not in _CLIENT:
-        table.fail("client", client, "expected require or none")
+    if client_auth not in _CLIENT:
+        table.fail("client_auth", client_auth, "expected require or none")
     table.done()
-    return TlsConfig(files["cert"], files["key"], files["ca"], client)
+    return TlsConfig(files["cert"], files["key"], files["ca"], client_auth)
 
 
 def auth_of(table: Table | None, tls: TlsConfig | None, base: pathlib.Path | None) -> AuthConfig:
@@ -90,23 +90,23 @@ def auth_of(table: Table | None, tls: TlsConfig | None, base: pathlib.Path | Non
         ConfigError: also where nobody could ever call.
     """
     if table is None:
-        auth = AuthConfig(anonymous=tls is None)
+        auth = AuthConfig(allow_anonymous=tls is None)
     else:
-        anonymous = table.pop("anonymous", False)
-        if not isinstance(anonymous, bool):
-            table.fail("anonymous", anonymous, "expected true or false")
+        allow_anonymous = table.pop("allow_anonymous", False)
+        if not isinstance(allow_anonymous, bool):
+            table.fail("allow_anonymous", allow_anonymous, "expected true or false")
         try:
             super_users = parse_super_users(table.texts("super_users"))
         except InvalidArgument as error:
             raise ConfigError(f"auth.super_users: {error.message}") from None
         auth = AuthConfig(
-            principal_rules=parse_rules(_rules(table)),
+            principal_mapping_rules=parse_rules(_rules(table)),
             jwt_key=_below(table.text("jwt_key", ""), base),
             jwks=_below(table.text("jwks", ""), base),
             issuer=table.text("issuer", ""),
             audience=table.text("audience", ""),
             principal_claim=table.text("principal_claim", "sub"),
-            anonymous=anonymous,
+            allow_anonymous=allow_anonymous,
             super_users=super_users,
         )
         table.done()
@@ -124,18 +124,18 @@ def check_means(tls: TlsConfig | None, auth: AuthConfig) -> None:
         raise ConfigError("auth: jwt_key or jwks, not both")
     if not auth.has_tokens and (auth.issuer or auth.audience):
         raise ConfigError("auth.issuer and auth.audience are of tokens: jwt_key or jwks is missing")
-    asked = tls is not None and tls.client == "require"
-    if not (auth.anonymous or auth.has_tokens or asked):
+    asked = tls is not None and tls.client_auth == "require"
+    if not (auth.allow_anonymous or auth.has_tokens or asked):
         raise ConfigError(
-            "auth.anonymous: false, and callers have no other way to authenticate; expected "
-            '[tls] client = "require", auth.jwt_key, auth.jwks, or anonymous = true'
+            "auth.allow_anonymous: false, and callers have no other way to authenticate; expected "
+            '[tls] client_auth = "require", auth.jwt_key, auth.jwks, or allow_anonymous = true'
         )
 
 
 def _rules(table: Table) -> tuple[str, ...]:
-    value = table.pop("principal_rules", [])
+    value = table.pop("principal_mapping_rules", [])
     if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
-        table.fail("principal_rules", value, "expected a list of texts")
+        table.fail("principal_mapping_rules", value, "expected a list of texts")
     return tuple(value)
 
 

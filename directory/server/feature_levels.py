@@ -1,7 +1,7 @@
 """Feature levels: what each allows, what a change needs, and which servers do not support it yet.
 
-A level is raised in two steps (KIP-37's rolling upgrade; Kafka's own finalised features are
-KIP-584): every live server supports it, and an operator finalised it. What needs it is refused
+A level is raised in two steps (KIP-37's rolling upgrade; Kafka's own finalized features are
+KIP-584): every live server supports it, and an operator finalized it. What needs it is refused
 until both are done, so that no server meets rows that it cannot read. Levels never go down.
 """
 
@@ -15,18 +15,18 @@ from typing import Final
 from directory.namespace.keys import LEVEL
 from directory.namespace.snapshot import Snapshot
 from directory.store.base import Put, Write
-from resolver.errors import LevelNotFinalised
+from resolver.errors import LevelNotFinalized
 
 __all__ = [
     "FIRST_LEVEL",
     "LEVELS",
     "FeatureLevel",
     "Levels",
-    "finalised_level",
+    "finalized_level",
     "highest_supported",
     "level_needed",
     "read_level",
-    "refuse_unfinalised",
+    "refuse_unfinalized",
     "refuse_unsupported",
 ]
 
@@ -44,7 +44,7 @@ class FeatureLevel:
     name: str
     allows: str
     key_prefixes: tuple[bytes, ...] = ()
-    """A row below one of these can be put only where the level is finalised."""
+    """A row below one of these can be put only where the level is finalized."""
 
 
 Levels = Mapping[int, FeatureLevel]
@@ -55,14 +55,14 @@ LEVELS: Final[Levels] = MappingProxyType({1: FeatureLevel(1, "first", "this rele
 
 
 def read_level(value: bytes | None) -> int | None:
-    """Returns the finalised level that a store says; None: it cannot be read."""
+    """Returns the finalized level that a store says; None: it cannot be read."""
     if value is None:
         return FIRST_LEVEL
     is_number = value.isdigit() and len(value) < _DIGITS
     return int(value) or None if is_number else None
 
 
-def finalised_level(snapshot: Snapshot) -> int | None:
+def finalized_level(snapshot: Snapshot) -> int | None:
     """Returns the level that changes may use by now; None: it cannot be read."""
     return read_level(snapshot.fact(LEVEL))
 
@@ -85,42 +85,42 @@ def highest_supported(servers: Mapping[str, int]) -> int:
     return min(servers.values(), default=FIRST_LEVEL)
 
 
-def refuse_unfinalised(needed: int, finalised: int | None, servers: Mapping[str, int]) -> None:
-    """Lets only those changes pass that the finalised level allows; None: it cannot be read.
+def refuse_unfinalized(needed: int, finalized: int | None, servers: Mapping[str, int]) -> None:
+    """Lets only those changes pass that the finalized level allows; None: it cannot be read.
 
     Raises:
-        LevelNotFinalised: naming the servers that do not support it; where all do, what to say.
+        LevelNotFinalized: naming the servers that do not support it; where all do, what to say.
     """
-    if needed <= (finalised or FIRST_LEVEL):
+    if needed <= (finalized or FIRST_LEVEL):
         return
     lacking = _servers_below_level(needed, servers)
     found = (
-        "which one is finalised cannot be read"
-        if finalised is None
-        else f"{finalised} is finalised"
+        "which one is finalized cannot be read"
+        if finalized is None
+        else f"{finalized} is finalized"
     )
     if lacking:
         why = f": {_lacking_servers_text(lacking, servers)}"
     else:
         why = "; every live server supports it: kdir features finalize"
-    raise LevelNotFinalised(
+    raise LevelNotFinalized(
         f"this needs feature level {needed}, and {found}{why}",
         needed=needed,
-        finalised=finalised or 0,
+        finalized=finalized or 0,
         lacking=" ".join(lacking),
     )
 
 
 def refuse_unsupported(level: int, servers: Mapping[str, int]) -> None:
-    """Lets a level be finalised only where every live server supports it.
+    """Lets a level be finalized only where every live server supports it.
 
     Raises:
-        LevelNotFinalised: naming those that do not.
+        LevelNotFinalized: naming those that do not.
     """
     lacking = _servers_below_level(level, servers)
     if lacking:
-        raise LevelNotFinalised(
-            f"feature level {level} cannot be finalised: {_lacking_servers_text(lacking, servers)}",
+        raise LevelNotFinalized(
+            f"feature level {level} cannot be finalized: {_lacking_servers_text(lacking, servers)}",
             needed=level,
             lacking=" ".join(lacking),
         )

@@ -1,7 +1,7 @@
 """The live servers of one cluster: registers this one, knows the others, raises the feature level.
 
 Each server announces itself under ``m/<server id>``, by a key that goes with its process, and reads
-of the others in its replica. Refuses to let a server that is behind the cluster's finalised level
+of the others in its replica. Refuses to let a server that is behind the cluster's finalized level
 register: it must not serve. What levels mean is ``feature_levels.py``'s.
 """
 
@@ -25,11 +25,11 @@ from directory.server.feature_levels import (
     FIRST_LEVEL,
     LEVELS,
     Levels,
-    finalised_level,
+    finalized_level,
     highest_supported,
     level_needed,
     read_level,
-    refuse_unfinalised,
+    refuse_unfinalized,
     refuse_unsupported,
 )
 from directory.server.logs import with_log_context
@@ -47,7 +47,7 @@ from directory.store.base import (
 )
 from directory.store.replica import AppliedCommit, Replica, ReplicaState
 from directory.store.writer import Writer
-from resolver.errors import InvalidArgument, LostRace, StoreUnavailable
+from resolver.errors import InvalidArgument, StoreUnavailable, WriteConflict
 from resolver.host_port import MAX_ENDPOINTS
 
 __all__ = [
@@ -70,21 +70,21 @@ _TRIES: Final = 8
 
 
 class ServerTooOld(IncompatibleStore):
-    """The cluster's finalised level is higher than this server supports: it must not serve."""
+    """The cluster's finalized level is higher than this server supports: it must not serve."""
 
-    def __init__(self, finalised: int, level: int) -> None:
+    def __init__(self, finalized: int, level: int) -> None:
         super().__init__(
-            f"feature level {finalised} is finalised in this cluster, and this server supports "
+            f"feature level {finalized} is finalized in this cluster, and this server supports "
             f"{level}: start a newer kdir"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class LiveServers:
-    """The live servers as one snapshot shows them, by id, and the level that is finalised."""
+    """The live servers as one snapshot shows them, by id, and the level that is finalized."""
 
     servers: Mapping[str, admin_pb2.Member]
-    finalised: int | None
+    finalized: int | None
     """None: it cannot be read."""
 
     @classmethod
@@ -97,12 +97,12 @@ class LiveServers:
                 servers[candidate].roles.append(
                     key.removeprefix(keys.ROLE).decode(errors="replace")
                 )
-        return cls(servers, finalised_level(snapshot))
+        return cls(servers, finalized_level(snapshot))
 
 
 @dataclass(frozen=True, slots=True)
 class FinalizeResult:
-    """What finalising came to."""
+    """What finalizing came to."""
 
     level: int | None
     """That holds now; None: it cannot be read."""
@@ -164,14 +164,14 @@ class Membership:
         return self._refused
 
     @property
-    def finalised(self) -> int:
+    def finalized(self) -> int:
         """The level that changes may use by now; 1 while that is not loaded, or cannot be read."""
-        return self._roster.finalised or FIRST_LEVEL
+        return self._roster.finalized or FIRST_LEVEL
 
     @property
     def stored_level(self) -> int | None:
-        """The finalised level as the store says it; None: it cannot be read."""
-        return self._roster.finalised
+        """The finalized level as the store says it; None: it cannot be read."""
+        return self._roster.finalized
 
     def live(self) -> list[admin_pb2.Member]:
         """Returns the live servers by id, this one among them whether or not it is
@@ -199,12 +199,12 @@ class Membership:
         """Lets only those writes pass that every server of the cluster can deal with.
 
         Raises:
-            LevelNotFinalised
+            LevelNotFinalized
         """
         needed = level_needed(writes, self._levels)
-        if needed > self.finalised:
+        if needed > self.finalized:
             levels = {one.server: one.feature_level for one in self.live()}
-            refuse_unfinalised(needed, self.stored_level, levels)
+            refuse_unfinalized(needed, self.stored_level, levels)
 
     def subscribe(self, listener: Callable[[], None]) -> None:
         """Calls ``listener`` when servers come, go or change, when the level is raised, and when
@@ -229,9 +229,9 @@ class Membership:
         if applied.reloaded:
             self._wake.set()
         before, self._roster = self._roster, LiveServers.from_snapshot(applied.after)
-        # One that lived before the level was spoiled goes on: what was finalised it supports.
-        if self.finalised > self.level:
-            self._refuse(ServerTooOld(self.finalised, self.level))
+        # One that lived before the level was spoiled goes on: what was finalized it supports.
+        if self.finalized > self.level:
+            self._refuse(ServerTooOld(self.finalized, self.level))
         if self._roster != before:
             self._notify_listeners()
 
@@ -321,13 +321,13 @@ class Membership:
 
     # -- raising the level -------------------------------------------------------------------
 
-    def finalise(self, level: int = 0, *, validate_only: bool = False) -> FinalizeResult:
-        """Raises the finalised level; 0 = to the highest that every live server supports.
+    def finalize(self, level: int = 0, *, validate_only: bool = False) -> FinalizeResult:
+        """Raises the finalized level; 0 = to the highest that every live server supports.
 
         Raises:
-            LevelNotFinalised: naming the servers that do not support it.
-            InvalidArgument: no level that is known, or lower than the finalised one.
-            LostRace: servers came and went all the time; nothing was written.
+            LevelNotFinalized: naming the servers that do not support it.
+            InvalidArgument: no level that is known, or lower than the finalized one.
+            WriteConflict: servers came and went all the time; nothing was written.
             StoreUnavailable
         """
         if self._replica.state is ReplicaState.STALE and not self._store.identity.sealed:
@@ -356,31 +356,31 @@ class Membership:
             )
             try:
                 revision = self._writer.put_facts((Put(keys.LEVEL, b"%d" % wanted),), guards)
-            except LostRace:
+            except WriteConflict:
                 continue
-            _log.warning("feature level %d is finalised", wanted)
+            _log.warning("feature level %d is finalized", wanted)
             return FinalizeResult(wanted, supported, members, revision)
-        raise LostRace("servers came and went all the time; nothing was written", tries=_TRIES)
+        raise WriteConflict("servers came and went all the time; nothing was written", tries=_TRIES)
 
-    def _wanted(self, level: int, finalised: int | None, supported: int) -> int:
+    def _wanted(self, level: int, finalized: int | None, supported: int) -> int:
         if level and level not in self._levels:
             raise InvalidArgument(
                 f"level: found {level}; this server supports {FIRST_LEVEL} to {self.level}",
                 field="level",
             )
-        if finalised is None and level and level < supported:
+        if finalized is None and level and level < supported:
             # Whatever it was, each of these servers supports it; a lower one might not be enough.
             raise InvalidArgument(
-                f"level: found {level}; which one is finalised cannot be read, and only "
+                f"level: found {level}; which one is finalized cannot be read, and only "
                 f"{supported} is certainly not lower",
                 field="level",
             )
-        if finalised is not None and level and level < finalised:
+        if finalized is not None and level and level < finalized:
             raise InvalidArgument(
-                f"level: found {level}, and {finalised} is finalised; levels never go down",
+                f"level: found {level}, and {finalized} is finalized; levels never go down",
                 field="level",
             )
-        return level or max(finalised or FIRST_LEVEL, supported)
+        return level or max(finalized or FIRST_LEVEL, supported)
 
 
 def check_level_at_startup(store: Store, levels: Levels = LEVELS) -> None:
@@ -401,9 +401,9 @@ def check_level_at_startup(store: Store, levels: Levels = LEVELS) -> None:
 
 def _refuse_behind(found: bytes | None, level: int) -> None:
     # A level that cannot be read keeps nobody out: there is nothing to compare.
-    finalised = read_level(found) or FIRST_LEVEL
-    if finalised > level:
-        raise ServerTooOld(finalised, level)
+    finalized = read_level(found) or FIRST_LEVEL
+    if finalized > level:
+        raise ServerTooOld(finalized, level)
 
 
 def _read(store: Store, key: bytes) -> bytes | None:

@@ -84,25 +84,26 @@ class PrincipalRule:
         kind, colon, pattern = left.partition(":")
         if not arrow or not colon or kind not in _CUTS or not pattern:
             raise ConfigError(
-                f"auth.principal_rules: found {text!r}; expected DEFAULT, or a rule such as "
-                f"'DNS:*.clients.example.com -> User:$1' (URI, DNS, EMAIL or CN)"
+                f"auth.principal_mapping_rules: found {text!r}; expected DEFAULT, or a rule "
+                f"such as 'DNS:*.clients.example.com -> User:$1' (URI, DNS, EMAIL or CN)"
             )
         parts = _cut(kind, pattern)
         if any(part.count("*") > 1 for part in parts):
             raise ConfigError(
-                f"auth.principal_rules: {text!r}: expected one * in each part between "
+                f"auth.principal_mapping_rules: {text!r}: expected one * in each part between "
                 f"{_CUTS[kind] or 'the ends'}"
             )
         stars = sum("*" in part for part in parts)
         for number in re.findall(r"\$(\d*)", principal):
             if not number or not 1 <= int(number) <= stars:
                 raise ConfigError(
-                    f"auth.principal_rules: {text!r}: ${number} stands for no *; there are {stars}"
+                    f"auth.principal_mapping_rules: {text!r}: ${number} stands for no *; "
+                    f"there are {stars}"
                 )
         try:
             check_principal(re.sub(r"\$\d+", "x", principal))
         except InvalidArgument as error:
-            raise ConfigError(f"auth.principal_rules: {text!r}: {error.message}") from None
+            raise ConfigError(f"auth.principal_mapping_rules: {text!r}: {error.message}") from None
         return cls(kind, parts, principal)
 
     def apply(self, names: CertificateNames) -> str:

@@ -119,7 +119,9 @@ def _supervise(configs: Sequence[ServerConfig], arguments: Sequence[str], count:
             ports.addresses,
             clusters=len(configs),
             drain_seconds=max(config.limits.drain_seconds for config in configs),
-            hung_seconds=max(config.limits.hung_seconds for config in configs),
+            worker_hang_timeout_seconds=max(
+                config.limits.worker_hang_timeout_seconds for config in configs
+            ),
             out=sys.stdout,
         ).run()
 
@@ -150,7 +152,7 @@ def _run(
     served = _Served()
     if bound is not None:
         threading.Thread(target=_end_with_supervisor, args=(stop,), daemon=True).start()
-        Heartbeat(served.servers, max(one.limits.call_seconds for one in configs)).start()
+        Heartbeat(served.servers, max(one.limits.max_call_seconds for one in configs)).start()
     with ExitStack() as stack:
         names = [config.cluster for config in configs]
         # Told first, ended last: who asks in between hears that nothing is ready.

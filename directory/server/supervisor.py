@@ -234,7 +234,8 @@ class Supervisor:
         addresses: by key, as held; for ``--bound``.
         clusters: how many serving lines a process prints.
         drain_seconds: so long after SIGTERM calls may still be under way.
-        hung_seconds: a process that gave signs of life, and then none for so long, is killed.
+        worker_hang_timeout_seconds: a process that sent heartbeats, and then none for so long, is
+            killed.
         out: where the serving lines go, once.
     """
 
@@ -247,7 +248,7 @@ class Supervisor:
         clusters: int,
         drain_seconds: float,
         out: TextIO,
-        hung_seconds: float = math.inf,
+        worker_hang_timeout_seconds: float = math.inf,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         safe = ["-P"] if sys.flags.safe_path else []
@@ -256,7 +257,7 @@ class Supervisor:
         self._workers = [_Worker(number + 1) for number in range(count)]
         self._clusters = clusters
         self._drain_seconds = drain_seconds
-        self._hung_seconds = hung_seconds
+        self._hung_seconds = worker_hang_timeout_seconds
         self._looked_at = clock()
         self._out = out
         self._clock = clock

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
-from directory.access.grant import Grant, Operation, Permission, ResourceKind
+from directory.access.grant import Grant, Operation, Permission, ResourceType
 from directory.namespace.command import Command, Plan
 from directory.namespace.entry import Codec
 from resolver.path import Path
@@ -186,6 +186,6 @@ def _grant(message: list[Any]) -> Grant:
         host,
         Operation(operation),
         Permission(permission),
-        ResourceKind(kind),
+        ResourceType(kind),
         name,
     )

@@ -56,7 +56,6 @@ from resolver.errors import (
     DeadlineExceeded,
     KafkaUnavailable,
     KdirError,
-    LostRace,
     NotReady,
     PermissionDenied,
     RequestIdReused,
@@ -64,6 +63,7 @@ from resolver.errors import (
     StoreUnavailable,
     TokenExpired,
     TokenFromFuture,
+    WriteConflict,
 )
 from resolver.path import Path
 
@@ -232,8 +232,8 @@ class Writer:
             KdirError: whatever planning says of the command.
             RequestIdReused: the request id was used for another command.
             LimitExceeded: it does not fit one transaction of this store, or the store is full.
-            LevelNotFinalised: some server of the cluster could not deal with it.
-            LostRace: others were quicker every time, or an extra guard does not hold.
+            LevelNotFinalized: some server of the cluster could not deal with it.
+            WriteConflict: others were quicker every time, or an extra guard does not hold.
             StoreSealed: the store takes no changes, for now or for good; nothing was written.
             StoreUnavailable: the store is away. ``effect=unknown`` among the facts: it may have
                 taken effect; the same request id tells.
@@ -253,7 +253,7 @@ class Writer:
             creates_in_kafka=creates_in_kafka,
             as_shown=as_shown,
         )
-        final = (*_NOT_OF_THE_TREE, LostRace)
+        final = (*_NOT_OF_THE_TREE, WriteConflict)
         return self._decide(lambda: self._until_done(request), request.deadline, final)
 
     def decide(
@@ -351,14 +351,16 @@ class Writer:
                     case Conflict(guard, revision):
                         self._now_at(revision)
                         if guard in request.extra_guards:
-                            raise LostRace(f"{guard} does not hold any more; nothing was written")
+                            raise WriteConflict(
+                                f"{guard} does not hold any more; nothing was written"
+                            )
                         # All that comes below a quota collides, so that is no sign of anything
                         # being wrong: somebody's came through, and the deadline is bound enough.
                         tries += not _counts(guard)
                         self._catch_up(revision, request.deadline)
                     case None:
                         pass  # it was counted before somebody else's came
-        raise LostRace(
+        raise WriteConflict(
             f"others changed the same thing {_TRIES} times in a row; nothing was written",
             tries=_TRIES,
         )
@@ -405,7 +407,7 @@ class Writer:
         """Writes facts that are no entries, in one transaction; answers its revision.
 
         Raises:
-            LostRace: a guard does not hold; nothing was written.
+            WriteConflict: a guard does not hold; nothing was written.
             LimitExceeded, StoreSealed, StoreUnavailable
         """
         transaction = Transaction(tuple(guards), tuple(writes))
@@ -422,7 +424,7 @@ class Writer:
             raise store_unavailable_error(reason, effect="unknown") from reason
         if isinstance(done, Conflict):
             self._now_at(done.revision)
-            raise LostRace(f"{done.guard} does not hold any more; nothing was written")
+            raise WriteConflict(f"{done.guard} does not hold any more; nothing was written")
         self._wrote()
         self._see(done.revision, self._clock() + _FACTS_SECONDS)
         return done.revision

@@ -228,7 +228,7 @@ def _clear_outputs(message: entry_pb2.Entry) -> None:
             message.directory.ClearField("container_count")
         case "mount":
             message.mount.ClearField("state")
-            message.mount.ClearField("last_heard_seconds")
+            message.mount.ClearField("last_contact_age_seconds")
             message.mount.ClearField("topic_count")
             message.mount.ClearField("message")
         case _:

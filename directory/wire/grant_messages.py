@@ -9,7 +9,7 @@ from typing import TypeVar, cast
 from google.protobuf.message import DecodeError
 from kdir.v1 import access_pb2
 
-from directory.access.grant import Grant, Operation, Permission, ResourceKind, in_order
+from directory.access.grant import Grant, Operation, Permission, ResourceType, in_order
 from directory.access.principals import quote_for_message
 from directory.namespace.entry import EntryGrants
 from resolver.errors import InvalidArgument
@@ -35,7 +35,7 @@ def grant_to_proto(grant: Grant) -> access_pb2.Grant:
         host=grant.host,
         operation=cast("access_pb2.Operation", grant.operation.value),
         permission=cast("access_pb2.Permission", grant.permission.value),
-        resource_kind=cast("access_pb2.ResourceKind", grant.kind.value),
+        resource_type=cast("access_pb2.ResourceType", grant.kind.value),
         resource_name=grant.name,
     )
 
@@ -51,7 +51,7 @@ def grant_from_proto(message: access_pb2.Grant) -> Grant:
         message.host or "*",
         operation_from_proto(message.operation),
         _parse_enum(Permission, message.permission, "permission"),
-        resource_kind_from_proto(message.resource_kind),
+        resource_kind_from_proto(message.resource_type),
         message.resource_name,
     )
 
@@ -77,13 +77,13 @@ def operation_from_proto(number: int) -> Operation:
     return _parse_enum(Operation, number, "operation")
 
 
-def resource_kind_from_proto(number: int) -> ResourceKind:
+def resource_kind_from_proto(number: int) -> ResourceType:
     """A resource kind of the contract; unset = TOPIC.
 
     Raises:
         InvalidArgument: a number that this version gives no meaning.
     """
-    return _parse_enum(ResourceKind, number or ResourceKind.TOPIC, "resource_kind")
+    return _parse_enum(ResourceType, number or ResourceType.TOPIC, "resource_type")
 
 
 def _parse_enum(kind: type[_E], number: int, field: str) -> _E:
@@ -107,7 +107,7 @@ def stored_grant(message: access_pb2.Grant) -> Grant:
         message.host,
         Operation(message.operation),
         Permission(message.permission),
-        ResourceKind(message.resource_kind),
+        ResourceType(message.resource_type),
         message.resource_name,
     )
 

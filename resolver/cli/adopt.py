@@ -101,7 +101,7 @@ def _adopt_by_rules(
 
     request = admin_pb2.AdoptTopicsRequest(
         rules=rules,
-        plan_only=arguments.flag("plan"),
+        validate_only=arguments.flag("plan"),
         remap_adopted=arguments.flag("remap"),
         cluster=session.resolver.owner_of(where.path).cluster_id,
     )
@@ -165,7 +165,7 @@ def _acknowledge(session: Session, arguments: Arguments) -> int:
             admin_pb2.GetStatusRequest(cluster=resolver.owner_of(where.path).cluster_id),
         )
         cluster = status.authority.cluster.cluster
-        answered = status.kafka.stopped
+        answered = status.kafka.stop_reason
         if not answered:
             session.out.note(f"{cluster} is not stopped: there is nothing to acknowledge")
             return 0
@@ -178,7 +178,7 @@ def _acknowledge(session: Session, arguments: Arguments) -> int:
             session.out.note(f"{cluster} is still stopped")
             return 0
     owner = resolver.owner_of(where.path)
-    request = admin_pb2.AcknowledgeRequest(stopped=answered, cluster=owner.cluster_id)
+    request = admin_pb2.AcknowledgeRequest(stop_reason=answered, cluster=owner.cluster_id)
     resolver.call(where.path, "AdminService.Acknowledge", request)
     session.out.note("acknowledged: resumed")
     return 0

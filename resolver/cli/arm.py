@@ -117,7 +117,7 @@ def _do(session: Session, where: PathArgument, aspect: str, plan: str, *, takeov
     out = session.out
     if out.structured:
         out.record(plain(answer))
-    elif answer.under_way:
+    elif answer.in_progress:
         out.note(
             f"armed {path} for {aspect}; calls in progress. Remaining calls: "
             f"kdir arm {where} --aspect {aspect}"

@@ -91,12 +91,12 @@ def _level(look: _Look) -> str:
     _, status = look
     if isinstance(status, KdirError) or not status.members:
         return ""
-    cluster, finalised = status.authority.cluster, status.finalised_level
+    cluster, finalized = status.authority.cluster, status.finalized_level
     levels = {one.server: one.feature_level for one in status.members}
-    if min(levels.values()) > finalised:
+    if min(levels.values()) > finalized:
         return (
             f"{cluster.mount}: every server supports feature level {min(levels.values())}, and "
-            f"{finalised} is finalized: kdir features finalize {cluster.mount}"
+            f"{finalized} is finalized: kdir features finalize {cluster.mount}"
         )
     behind = sorted(server for server, level in levels.items() if level < max(levels.values()))
     return f"{cluster.mount}: older than the others: {', '.join(behind)}" if behind else ""
@@ -233,7 +233,7 @@ def _state(status: admin_pb2.GetStatusResponse) -> str:
         return f"stale {status.store_status.age_seconds:.0f} s"
     if status.parent.unmounted:
         return "unmounted"
-    return "awaiting-parent" if status.parent.untold else name
+    return "awaiting-parent" if status.parent.inherited_missing_reason else name
 
 
 def _parent(status: admin_pb2.GetStatusResponse) -> str | Styled:
@@ -251,7 +251,7 @@ def _kafka(status: admin_pb2.GetStatusResponse) -> str | Styled:
     if not status.HasField("kafka"):
         return "-"
     kafka = status.kafka
-    if kafka.stopped:
+    if kafka.stop_reason:
         return Styled("stopped", "bad")
     if kafka.unmanaged:
         return Styled("unmanaged", "bad")
@@ -260,10 +260,10 @@ def _kafka(status: admin_pb2.GetStatusResponse) -> str | Styled:
     counts = {
         "pending": kafka.pending_count, "missing": kafka.missing_count,
         "replaced": kafka.replaced_count, "drift": kafka.drift_count,
-        "needs approval": kafka.waiting_count, "contested": kafka.contested_count,
-        "ACL resources needing approval": kafka.acl_waiting_count,
-        "ACL resources rejected": kafka.acl_refused_count,
-        "ACLs removed externally": kafka.acl_lost_count,
+        "needs approval": kafka.needs_approval_count, "contested": kafka.contested_count,
+        "ACL resources needing approval": kafka.acl_resources_needing_approval_count,
+        "ACL resources rejected": kafka.acl_resources_rejected_count,
+        "ACLs removed externally": kafka.acls_removed_externally_count,
     }  # fmt: skip
     reported = ", ".join(f"{name}: {number}" for name, number in counts.items() if number)
     if reported:
@@ -317,15 +317,15 @@ def _problems(look: _Look) -> Iterator[str]:
     parent = status.parent
     if parent.unmounted:
         yield f"{where}: unmounted by the parent"
-    elif parent.untold:
-        yield f"{where}: {parent.untold}"
+    elif parent.inherited_missing_reason:
+        yield f"{where}: {parent.inherited_missing_reason}"
     elif parent.configured and not parent.linked and not parent.standby:
         yield f"{where}: parent link down: {parent.message or 'not connected yet'}"
     if status.HasField("kafka"):
-        if status.kafka.stopped:
+        if status.kafka.stop_reason:
             mount = status.authority.cluster.mount
             yield (
-                f"{where}: stopped by a guard ({status.kafka.stopped}); to continue: "
+                f"{where}: stopped by a guard ({status.kafka.stop_reason}); to continue: "
                 f"kdir ack {mount}"
             )
         elif status.kafka.unmanaged:
@@ -366,14 +366,14 @@ def _attended(where: str, status: admin_pb2.GetStatusResponse) -> Iterator[str]:
             f"of the same name: kdir effective --diff {mount} names them; kdir adopt PATH --topic "
             f"NAME takes one as it is, kdir rm PATH leaves it alone"
         )
-    if kafka.waiting_count:
+    if kafka.needs_approval_count:
         yield (
-            f"{where}: {units.plural(kafka.waiting_count, 'topic')} with changes that may delete "
-            f"data need approval by a plan: kdir arm {mount} --aspect configs"
+            f"{where}: {units.plural(kafka.needs_approval_count, 'topic')} with changes that may "
+            f"delete data need approval by a plan: kdir arm {mount} --aspect configs"
         )
     acls = {
-        "needing approval or quota": kafka.acl_waiting_count,
-        "rejected by Kafka": kafka.acl_refused_count,
+        "needing approval or quota": kafka.acl_resources_needing_approval_count,
+        "rejected by Kafka": kafka.acl_resources_rejected_count,
     }
     for state, count in acls.items():
         if count:
@@ -382,10 +382,10 @@ def _attended(where: str, status: admin_pb2.GetStatusResponse) -> Iterator[str]:
                 f"{where}: ACLs of {what} {state}: kdir effective --diff {mount}; "
                 f"kdir arm {mount} --aspect acls"
             )
-    if kafka.acl_lost_count:
+    if kafka.acls_removed_externally_count:
         yield (
-            f"{where}: {units.plural(kafka.acl_lost_count, 'ACL')} of kdir's removed "
-            f"externally: kdir effective --diff {mount}; kdir arm {mount} --aspect acls"
+            f"{where}: {units.plural(kafka.acls_removed_externally_count, 'ACL')} of kdir's "
+            f"removed externally: kdir effective --diff {mount}; kdir arm {mount} --aspect acls"
         )
     if kafka.contested_count:
         yield (
@@ -398,13 +398,15 @@ def _set_aside(where: str, status: admin_pb2.GetStatusResponse) -> Iterator[str]
     """Yields the values of the store that could not be read, all that is told of them being said
     once.
     """
-    count = status.quarantined_count or len(status.quarantined)  # an older server does not count
+    count = status.unreadable_value_count or len(
+        status.unreadable_values
+    )  # an older server does not count
     if not count:
         return
     values = "1 unreadable value" if count == 1 else f"{count:,} unreadable values"
     were = "was" if count == 1 else "were"
     yield f"{where}: {values} in the store {were} quarantined; kdir verify lists all"
-    for key in status.quarantined[:_NAMED]:
+    for key in status.unreadable_values[:_NAMED]:
         yield f"  {key}"
 
 

@@ -160,20 +160,20 @@ def _topic_state(topic: entry_pb2.Topic) -> str | Styled:
 def _mount_state(mount: entry_pb2.Mount, *, human: bool) -> str | Styled:
     from kdir.v1 import entry_pb2
 
-    received = mount.HasField("last_heard_seconds")
-    seconds = mount.last_heard_seconds
+    received = mount.HasField("last_contact_age_seconds")
+    seconds = mount.last_contact_age_seconds
     match mount.state:
         case entry_pb2.MOUNT_STATE_LINKED:
             return "linked"
-        case entry_pb2.MOUNT_STATE_WAITING:
+        case entry_pb2.MOUNT_STATE_PENDING:
             return Styled("pending", "warn")
         case entry_pb2.MOUNT_STATE_REFUSED:
             return Styled("refused", "bad")
-        case entry_pb2.MOUNT_STATE_AWAY if received:
+        case entry_pb2.MOUNT_STATE_DISCONNECTED if received:
             return Styled(
                 f"disconnected {units.age(seconds) if human else f'{seconds:.3f}'}", "bad"
             )
-        case entry_pb2.MOUNT_STATE_AWAY:
+        case entry_pb2.MOUNT_STATE_DISCONNECTED:
             return Styled("disconnected", "bad")
         case _:
             return "-"
@@ -199,15 +199,15 @@ def progress_text(one: admin_pb2.Progress, now: float | None = None) -> str:
         now: Unix seconds.
     """
     what = f"{one.kind} {one.path}: "
-    if not one.HasField("left"):
+    if not one.HasField("remaining"):
         what += f"{units.count(one.done)} done"
     elif one.started_at_ms:
-        what += f"{units.count(one.done)} of {units.count(one.done + one.left)} done"
+        what += f"{units.count(one.done)} of {units.count(one.done + one.remaining)} done"
     else:  # it began when that was not written down
-        what += f"{units.count(one.left)} left"
+        what += f"{units.count(one.remaining)} left"
     seconds = (time.time() if now is None else now) - one.started_at_ms / 1000
-    if one.started_at_ms and one.done and one.left and seconds >= 1:
-        what += f", {units.age(seconds * one.left / one.done)} left"
+    if one.started_at_ms and one.done and one.remaining and seconds >= 1:
+        what += f", {units.age(seconds * one.remaining / one.done)} left"
     by = f", requested by {one.principal}" if one.principal else ""
     return f"{what}{by}{f'; blocked: {one.message}' if one.message else ''}"
 

@@ -40,11 +40,11 @@ def _show(session: Session, arguments: Arguments) -> int:
     supported = min((one.feature_level for one in status.members), default=status.feature_level)
     if out.structured:
         named: dict[str, object] = {"cluster": cluster.cluster, "cluster_id": cluster.cluster_id}
-        levels = {"finalised_level": status.finalised_level, "supported_level": supported}
+        levels = {"finalized_level": status.finalized_level, "supported_level": supported}
         out.record(named | levels | {"members": [plain(one) for one in status.members]})
         return 0
-    Table(out, _COLUMNS).rows([_table_row(one, status.finalised_level) for one in status.members])
-    out.note(_state(cluster.cluster, status.finalised_level, supported, status.members))
+    Table(out, _COLUMNS).rows([_table_row(one, status.finalized_level) for one in status.members])
+    out.note(_state(cluster.cluster, status.finalized_level, supported, status.members))
     return 0
 
 
@@ -60,11 +60,11 @@ _COLUMNS: Final = (
 )
 
 
-def _table_row(member: admin_pb2.Member, finalised: int) -> list[str | Styled]:
+def _table_row(member: admin_pb2.Member, finalized: int) -> list[str | Styled]:
     return [
         member.server,
         str(member.feature_level),
-        str(finalised or "unreadable"),
+        str(finalized or "unreadable"),
         member.version,
         member.host or "-",
         str(member.pid or "-"),
@@ -74,23 +74,23 @@ def _table_row(member: admin_pb2.Member, finalised: int) -> list[str | Styled]:
 
 
 def _state(
-    cluster: str, finalised: int, supported: int, members: Sequence[admin_pb2.Member]
+    cluster: str, finalized: int, supported: int, members: Sequence[admin_pb2.Member]
 ) -> str:
-    if not finalised:
+    if not finalized:
         return f"{cluster}: the finalized level is unreadable: kdir features finalize"
-    highest = max((one.feature_level for one in members), default=finalised)
-    if supported > finalised:
+    highest = max((one.feature_level for one in members), default=finalized)
+    if supported > finalized:
         return (
-            f"{cluster}: level {finalised} is finalized, and every server supports {supported}: "
+            f"{cluster}: level {finalized} is finalized, and every server supports {supported}: "
             f"kdir features finalize"
         )
-    if highest > finalised:
+    if highest > finalized:
         behind = ", ".join(one.server for one in members if one.feature_level < highest)
         return (
-            f"{cluster}: level {finalised} is finalized; level {highest} needs an "
+            f"{cluster}: level {finalized} is finalized; level {highest} needs an "
             f"upgrade of {behind}"
         )
-    return f"{cluster}: level {finalised} is finalized"
+    return f"{cluster}: level {finalized} is finalized"
 
 
 # -- finalize ------------------------------------------------------------------------------------
@@ -109,13 +109,13 @@ def _finalize(session: Session, arguments: Arguments) -> int:
         return answer
 
     reported = ask(validate_only=True)
-    wanted = level or max(reported.supported_level, reported.finalised_level)
-    if wanted <= reported.finalised_level:
-        out.note(f"level {reported.finalised_level} is already finalized")
+    wanted = level or max(reported.supported_level, reported.finalized_level)
+    if wanted <= reported.finalized_level:
+        out.note(f"level {reported.finalized_level} is already finalized")
     elif plan:
         out.note(
             f"dry run: would finalize level {wanted} (current level: "
-            f"{reported.finalised_level or 'unreadable'}); older servers could not rejoin"
+            f"{reported.finalized_level or 'unreadable'}); older servers could not rejoin"
         )
     elif (
         session.interactive
@@ -125,7 +125,7 @@ def _finalize(session: Session, arguments: Arguments) -> int:
         out.note("unchanged")
     else:
         reported = ask(validate_only=False)
-        out.note(f"level {reported.finalised_level} is finalized; older servers cannot rejoin")
+        out.note(f"level {reported.finalized_level} is finalized; older servers cannot rejoin")
     if out.structured:
         out.record(reported)
     return 0

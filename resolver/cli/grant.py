@@ -135,7 +135,7 @@ def _grants(session: Session, arguments: Arguments) -> int:
                 one.principal,
                 access_pb2.Permission.Name(one.permission).removeprefix("PERMISSION_"),
                 access_pb2.Operation.Name(one.operation).removeprefix("OPERATION_"),
-                access_pb2.ResourceKind.Name(one.resource_kind).removeprefix("RESOURCE_KIND_"),
+                access_pb2.ResourceType.Name(one.resource_type).removeprefix("RESOURCE_TYPE_"),
                 one.resource_name or "-",
                 one.host,
             ]

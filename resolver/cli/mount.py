@@ -35,14 +35,16 @@ def _mounts(session: Session, arguments: Arguments) -> int:
     if out.structured:
         for row in answer.rows:
             out.record({**plain(row), "state": "linked" if row.linked else "disconnected"})
-        for child in answer.waiting:
+        for child in answer.pending_children:
             out.record({**plain(child), "state": "pending"})
     elif out.format == "name":
         out.lines(row.mount for row in answer.rows)
     else:
         rows = [_table_row(row, human=out.human) for row in answer.rows]
-        Table(out, _COLUMNS).rows(rows + [_waiting(one, human=out.human) for one in answer.waiting])
-    for child in answer.waiting:
+        Table(out, _COLUMNS).rows(
+            rows + [_waiting(one, human=out.human) for one in answer.pending_children]
+        )
+    for child in answer.pending_children:
         out.note(f"pending child {child.cluster or child.cluster_id}: {child.message}", "warn")
     return 0
 
@@ -70,7 +72,7 @@ def _table_row(row: federation_pb2.MountRow, *, human: bool) -> Sequence[str | S
     )
 
 
-def _waiting(child: federation_pb2.WaitingChild, *, human: bool) -> Sequence[str | Styled]:
+def _waiting(child: federation_pb2.PendingChild, *, human: bool) -> Sequence[str | Styled]:
     return (
         child.mount or "-",
         child.cluster or "-",

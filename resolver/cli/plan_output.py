@@ -62,12 +62,12 @@ def _show(out: Output, plan: access_pb2.ChangePlan) -> None:
     )
     for number, one, many in left_out:
         if number:
-            least = "at least " if plan.at_least else ""
+            least = "at least " if plan.incomplete else ""
             out.note(f"… and {least}{units.plural(number, one, many)}")
     out.note(f"dry run: affects {_entries(plan)}")
     if plan.locks_out:
         out.note("you would lose the right to reopen it: refused without --yes", "warn")
-    if plan.at_least:
+    if plan.incomplete:
         out.note("incomplete: the time limit was reached; counts are lower bounds", "warn")
 
 
@@ -105,7 +105,7 @@ def _entries(plan: access_pb2.ChangePlan) -> str:
         parts.append(f"{units.plural(entries.kafka_missing, 'topic')} not in Kafka any more")
     if entries.kafka_replaced:
         parts.append(f"{units.plural(entries.kafka_replaced, 'topic')} replaced in Kafka and left")
-    least = "at least " if plan.at_least else ""
+    least = "at least " if plan.incomplete else ""
     return least + (", ".join(parts) or "nothing")
 
 
@@ -117,7 +117,7 @@ def _access(one: access_pb2.AccessChange, *, human: bool) -> list[str | Styled]:
         text = ",".join(name.removeprefix("OPERATION_") for name in names)
         return Styled(text, style) if text else "-"
 
-    kind = access_pb2.ResourceKind.Name(one.resource_kind).removeprefix("RESOURCE_KIND_")
+    kind = access_pb2.ResourceType.Name(one.resource_type).removeprefix("RESOURCE_TYPE_")
     everybody = human and one.principal == _EVERYBODY
     of_topic = one.kind == entry_pb2.ENTRY_KIND_TOPIC
     slash = "" if of_topic or one.path == "/" else "/"

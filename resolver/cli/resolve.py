@@ -116,7 +116,7 @@ def _record(found: TopicLocation) -> dict[str, Any]:
         "replication_factor": found.replication_factor,
         "bootstrap_servers": found.bootstrap_servers,
         "listeners": [plain(one) for one in found.authority.cluster.listeners],
-        "container_too": found.container_too,
+        "has_container": found.has_container,
         "token": found.token,
         "stale": found.stale,
         "age_seconds": found.age_seconds,
@@ -209,7 +209,7 @@ def _described(found: TopicLocation) -> Iterator[str | Styled]:
     if effective is not None and effective.owner:
         contact = f"   contact {effective.contact}" if effective.contact else ""
         yield f"  owner       {effective.owner}{contact}"
-    if found.container_too:
+    if found.has_container:
         yield f"  also        a directory of this name: {found.path}/"
 
 

@@ -222,8 +222,8 @@ def _drift_row(one: admin_pb2.Drift) -> list[str | Styled]:
     return [
         one.path,
         field,
-        one.wanted,
-        Styled(f"{one.found}  {one.kafka_state or 'drift'}", "warn"),
+        one.expected,
+        Styled(f"{one.actual}  {one.kafka_state or 'drift'}", "warn"),
     ]
 
 
@@ -236,11 +236,12 @@ def _table_row(
     row: list[str | Styled] = [
         key,
         with_use(shown(one.value) or '""', one),
-        "." if out.human and one.set_at == str(path) else one.set_at,
+        "." if out.human and one.source_path == str(path) else one.source_path,
         one.set_by or "-",
         _age(out, one),
         ", ".join(
-            f"{with_use(shown(other.value), other)} at {other.set_at}" for other in one.overrides
+            f"{with_use(shown(other.value), other)} at {other.source_path}"
+            for other in one.overrides
         )
         or "-",
     ]

@@ -37,8 +37,8 @@ def _stat(session: Session, arguments: Arguments) -> int:
             record = plain(answer.entry)
             if answer.quotas:
                 record["quotas"] = [plain(one) for one in answer.quotas]
-            if answer.attention:
-                record["attention"] = [plain(one) for one in answer.attention]
+            if answer.topic_issues:
+                record["topic_issues"] = [plain(one) for one in answer.topic_issues]
             if changes:
                 record["progress"] = [plain(one) for one in changes]
             out.record(record)
@@ -143,16 +143,16 @@ def _facts(
             shown = units.retention(setting)
         facts.append((key, shown))
     facts += [("quota", _quota(one)) for one in answer.quotas]
-    facts += [(one.state, _attention(entry.path, one)) for one in answer.attention]
+    facts += [(one.state, _attention(entry.path, one)) for one in answer.topic_issues]
     return facts
 
 
 def _quota(one: policies_pb2.QuotaUse) -> str | Styled:
-    parts = f"{one.used:,} of {one.limit:,} {one.field.removeprefix('max_')} at {one.set_at}"
+    parts = f"{one.used:,} of {one.limit:,} {one.field.removeprefix('max_')} at {one.source_path}"
     return Styled(parts, "warn") if one.used >= one.limit else parts
 
 
-def _attention(path: str, one: policies_pb2.Attention) -> Styled:
+def _attention(path: str, one: policies_pb2.TopicIssue) -> Styled:
     what = one.field or units.plural(one.topics, "topic")
     aspect = "acls" if one.field == "acls" or one.state.startswith("acls ") else "configs"
     hint = f": kdir arm {path} --aspect {aspect}" if one.state.endswith("needs-approval") else ""

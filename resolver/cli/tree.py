@@ -171,16 +171,16 @@ def _mount(node: _Node) -> str:
     from kdir.v1 import entry_pb2
 
     mount = node.one.entry.mount
-    if node.error is not None or mount.state == entry_pb2.MOUNT_STATE_AWAY:
+    if node.error is not None or mount.state == entry_pb2.MOUNT_STATE_DISCONNECTED:
         reason = (
             node.error.reason.lower().replace("_", " ")
             if node.error is not None
             else "disconnected"
         )
-        received = mount.HasField("last_heard_seconds")
-        seen = f", last contact {units.age(mount.last_heard_seconds)} ago" if received else ""
+        received = mount.HasField("last_contact_age_seconds")
+        seen = f", last contact {units.age(mount.last_contact_age_seconds)} ago" if received else ""
         return f"{reason}{seen}"
-    if mount.state == entry_pb2.MOUNT_STATE_WAITING:
+    if mount.state == entry_pb2.MOUNT_STATE_PENDING:
         return "pending: its server has not connected yet"
     if mount.state == entry_pb2.MOUNT_STATE_REFUSED:
         return f"refused: {mount.message}"

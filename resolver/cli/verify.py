@@ -25,10 +25,10 @@ _DIFFERENCES: Final = 5
 class _Group(NamedTuple):
     """Differences that are alike but for where they are."""
 
-    between: str
+    compared: str
     field: str
-    wanted: str
-    found: str
+    expected: str
+    actual: str
     advice: str
 
 
@@ -94,15 +94,15 @@ class _Shown:
     def add(self, one: admin_pb2.Difference) -> None:
         """One more."""
         if self._out.format == "name":
-            self._out.line(one.where)
+            self._out.line(one.path_or_key)
             return
-        group = _Group(one.between, one.field, one.wanted, one.found, one.advice)
+        group = _Group(one.compared, one.field, one.expected, one.actual, one.advice)
         if self._each:
-            self._table_row(group, 1, [one.where])
+            self._table_row(group, 1, [one.path_or_key])
             return
         count, wheres = self._groups.get(group, (0, []))
         if len(wheres) < _WHERES:
-            wheres = [*wheres, one.where]
+            wheres = [*wheres, one.path_or_key]
         self._groups[group] = (count + 1, wheres)
 
     def end(self) -> None:
@@ -116,10 +116,10 @@ class _Shown:
         more = f", and {count - len(wheres):,} more" if count > len(wheres) else ""
         self._table.rows(
             [[
-                group.between,
+                group.compared,
                 group.field,
-                group.wanted or "-",
-                Styled(group.found or "-", "bad"),
+                group.expected or "-",
+                Styled(group.actual or "-", "bad"),
                 str(count),
                 f"{', '.join(wheres)}{more}",
             ]]

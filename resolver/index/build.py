@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from resolver.errors import KdirError, LostRace
+from resolver.errors import KdirError, WriteConflict
 from resolver.index.cluster_discovery import (
     ASK_SECONDS,
     FederationClusters,
@@ -188,7 +188,7 @@ def build(
         InvalidArgument: no servers; ``table`` is something else; pyspark, pyarrow, deltalake or
             Java is missing.
         Unreachable: none of the servers answered, or Spark did not start; the table is as it was.
-        LostRace: other builds were quicker again and again; nothing was written.
+        WriteConflict: other builds were quicker again and again; nothing was written.
     """
     require("pyarrow", "deltalake")
     began = time.monotonic()
@@ -282,7 +282,9 @@ def _commit(
         index.discard(changes.unused)
         return version, changes
     index.discard(file for one in findings if isinstance(one, RereadCluster) for file in one.files)
-    raise LostRace(f"{index.location}: other builds were quicker {_MOST_COMMITS} times in a row")
+    raise WriteConflict(
+        f"{index.location}: other builds were quicker {_MOST_COMMITS} times in a row"
+    )
 
 
 def _commit_once(index: IndexTable, state: TableState, changes: TableCommit, note: str) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from resolver.errors import KafkaRefused, KafkaUnavailable, KdirError, PermissionDenied
+from resolver.errors import KafkaRejected, KafkaUnavailable, KdirError, PermissionDenied
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError
@@ -23,7 +23,7 @@ def client_error(
     """
     missing = _missing(error.code(), settings, for_writes=for_writes)
     if missing is None:
-        kind = KafkaUnavailable if error.code() < 0 or error.retriable() else KafkaRefused
+        kind = KafkaUnavailable if error.code() < 0 or error.retriable() else KafkaRejected
         return kind(f"{path}: {error.str()}", path=path)
     what, message = missing
     user = settings.get("sasl.username", "")

@@ -114,7 +114,7 @@ class Producer:
         """Reports what was delivered; waits for something to tell so many seconds. How much it was.
 
         Raises:
-            PermissionDenied, KafkaRefused: Kafka takes nothing more of a client; its messages have
+            PermissionDenied, KafkaRejected: Kafka takes nothing more of a client; its messages have
                 been told as failed, and the next one gets a new client.
         """
         self._same_process()
@@ -129,7 +129,7 @@ class Producer:
         means that not all is known to have arrived.
 
         Raises:
-            PermissionDenied, KafkaRefused: as of ``poll``, once the others were waited for.
+            PermissionDenied, KafkaRejected: as of ``poll``, once the others were waited for.
         """
         self._same_process()
         deadline = time.monotonic() + timeout

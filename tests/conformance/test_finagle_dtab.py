@@ -328,7 +328,7 @@ def _served(cluster: Cluster) -> ResolveAnswers:
             Direction.DOWN, where, mount.cluster_id, "", mount.epoch, mount.endpoints, 0
         )
 
-    limits = Limits(answer_seconds=60, absent_seconds=5, referral_seconds=60)
+    limits = Limits(answer_ttl_seconds=60, negative_ttl_seconds=5, referral_ttl_seconds=60)
     served = SimpleNamespace(
         mount=ROOT,
         mount_at=lambda _: ROOT,

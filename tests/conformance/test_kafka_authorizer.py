@@ -27,7 +27,7 @@ from directory.access.grant import (
     Grant,
     Operation,
     Permission,
-    ResourceKind,
+    ResourceType,
     add_grants,
     remove_grants,
 )
@@ -102,9 +102,9 @@ def letters(name: str) -> tuple[str, ...]:
     return tuple(f"{ord(letter):x}" for letter in name)
 
 
-def place_of(kind: ResourceKind, pattern: str, name: str) -> EntryPlace:
+def place_of(kind: ResourceType, pattern: str, name: str) -> EntryPlace:
     """Returns where the grants of a pattern stand."""
-    if kind is not ResourceKind.TOPIC or (pattern, name) == ("LITERAL", "*"):
+    if kind is not ResourceType.TOPIC or (pattern, name) == ("LITERAL", "*"):
         return MOUNT_ROOT
     if name != "*":  # a beginning that no topic has: a directory without any
         check_segment(name)
@@ -114,9 +114,9 @@ def place_of(kind: ResourceKind, pattern: str, name: str) -> EntryPlace:
     return EntryPlace((*letters(name), "="), is_topic=True)
 
 
-def name_of(kind: ResourceKind, pattern: str, name: str) -> str:
+def name_of(kind: ResourceType, pattern: str, name: str) -> str:
     """Returns what the grants of a pattern are about, besides the place where they stand."""
-    if kind is ResourceKind.CLUSTER:
+    if kind is ResourceType.CLUSTER:
         assert name in {"*", _CLUSTER}, name
     if not kind.has_names:
         return ""
@@ -127,7 +127,7 @@ def binding(columns: Sequence[str]) -> Binding:
     """Returns one ACL, by the columns of the file."""
     assert len(columns) == len(_COLUMNS.split()), f"{columns}: an ACL has {_COLUMNS}"
     resource_type, pattern, name, principal, host, operation, permission = columns
-    kind = ResourceKind.parse(resource_type)
+    kind = ResourceType.parse(resource_type)
     grant = Grant.from_fields(
         principal,
         host,
@@ -198,7 +198,7 @@ def answer(mode: str, access: Authorizer, caller: Caller, asked: Row) -> str:
     if mode == "init_producer_id":
         return output(access.may_produce_idempotently(caller))
     kind, operation = (
-        ResourceKind.parse(asked["resource_type"]),
+        ResourceType.parse(asked["resource_type"]),
         Operation.parse(asked["operation"]),
     )
     if mode == "authorize_by_resource_type":
@@ -209,7 +209,7 @@ def answer(mode: str, access: Authorizer, caller: Caller, asked: Row) -> str:
 
 
 def decided(
-    access: Authorizer, caller: Caller, operation: Operation, kind: ResourceKind, name: str
+    access: Authorizer, caller: Caller, operation: Operation, kind: ResourceType, name: str
 ) -> Decision:
     question = AccessQuestion.for_operation(operation, kind, name if kind.has_names else "")
     return access.authorize(caller, question, place_of(kind, "LITERAL", name))
@@ -224,7 +224,7 @@ def output(allowed: bool) -> str:
 
 def matching(tree: GrantTree, kind: str, pattern: str, name: str | None) -> list[Binding]:
     """Returns the ACLs that a filter of Kafka finds: at a pattern, or at all that match a name."""
-    kinds = list(ResourceKind) if kind == "ANY" else [ResourceKind.parse(kind)]
+    kinds = list(ResourceType) if kind == "ANY" else [ResourceType.parse(kind)]
     return [
         one
         for one in every(tree)
@@ -368,7 +368,7 @@ def check_super_users(row: Row) -> None:
 def check_default(row: Row) -> None:
     everyone = (row["allow_everyone_if_no_acl"] or "false").strip().lower() == "true"
     access = access_of({"allow_everyone_if_no_acl": everyone, "acls": [], "super_users": []})
-    decision = decided(access, Caller("User:a"), Operation.READ, ResourceKind.TOPIC, "t")
+    decision = decided(access, Caller("User:a"), Operation.READ, ResourceType.TOPIC, "t")
     assert output(decision.allowed) == row["expected"]
 
 
@@ -382,7 +382,7 @@ def check_audit(row: Row) -> None:
     permission = "ALLOW" if row["result"] == "ALLOWED" else "DENY"
     access = Authorizer(mount=ROOT, tree=added(NO_GRANTS, [binding([*acl, permission])]))
     caller, question = Caller("User:bob", "10.0.0.1"), AccessQuestion.for_operation(Operation.READ)
-    decision = access.authorize(caller, question, place_of(ResourceKind.TOPIC, "LITERAL", "foobar"))
+    decision = access.authorize(caller, question, place_of(ResourceType.TOPIC, "LITERAL", "foobar"))
     line = audit_line(
         caller,
         question,
@@ -422,7 +422,7 @@ def check_property(row: Row) -> None:
         chance.shuffle(acls)
         access = Authorizer(mount=ROOT, tree=added(NO_GRANTS, map(binding, acls)))
         caller = Caller("User:bob", "10.0.0.1")
-        decision = decided(access, caller, Operation.WRITE, ResourceKind.TOPIC, name)
+        decision = decided(access, caller, Operation.WRITE, ResourceType.TOPIC, name)
         assert decision.allowed is not denied
 
 
@@ -448,7 +448,7 @@ def random_acl(chance: random.Random, name: str, *, matches: bool) -> list[str]:
 
 def refuses_what_is_no_kind() -> None:
     for text in ("ANY", "UNKNOWN"):
-        for parse in (ResourceKind.parse, Operation.parse):
+        for parse in (ResourceType.parse, Operation.parse):
             with pytest.raises(InvalidArgument):
                 parse(text)
 
@@ -471,7 +471,7 @@ def nothing_need_be_there() -> None:
 
 def may_any(acls: list[list[str]], kind: str) -> bool:
     access = Authorizer(mount=ROOT, tree=added(NO_GRANTS, map(binding, acls)))
-    return access.authorize_any(Caller("User:bob"), Operation.READ, ResourceKind.parse(kind))
+    return access.authorize_any(Caller("User:bob"), Operation.READ, ResourceType.parse(kind))
 
 
 _FACTS: dict[str, Callable[[], None]] = {

@@ -64,7 +64,7 @@ def read_by_the_code() -> set[str]:
 
 
 def test_every_key_that_the_code_reads_is_documented() -> None:
-    assert {"bootstrap", "mode", "into", "workers", "advertise", "jwks"} <= read_by_the_code()
+    assert {"bootstrap", "mode", "into", "read_threads", "advertise", "jwks"} <= read_by_the_code()
     last = {key.rpartition(".")[2] for key in documented()}
     tables = {"kafka", "limits", "tls", "auth", "dial"}
     assert read_by_the_code() - last - tables == set()
@@ -76,7 +76,9 @@ def test_each_example_is_taken(row: Documented) -> None:
 
 
 def test_an_example_of_an_unknown_key_is_not_taken() -> None:
-    row = Documented("kafka.rules.inot", 'rules = [{ match = "*", inot = "x" }]', "")
+    row = Documented(
+        "kafka.mapping_rules.inot", 'mapping_rules = [{ match = "*", inot = "x" }]', ""
+    )
     with pytest.raises(ConfigError, match="into"):
         parse_config(tomllib.loads(_document(row)))
 
@@ -105,7 +107,11 @@ def _document(row: Documented) -> str:
         lines[row.key.rpartition(".")[2]] = row.example
         return "\n".join(["[tls]", *lines.values()])
     if table == "auth":
-        other = "anonymous = true" if row.key in {"auth.jwt_key", "auth.jwks"} else 'jwt_key = "x"'
+        other = (
+            "allow_anonymous = true"
+            if row.key in {"auth.jwt_key", "auth.jwks"}
+            else 'jwt_key = "x"'
+        )
         return f"[auth]\n{other}\n{row.example}\n"
     if table in {"links", "limits", "dial"}:
         return f'mount = "/la/tracking"\n[{table}]\n{row.example}\n'

@@ -57,8 +57,8 @@ def environment(
     ]
     kafka = {
         "bootstrap": [shared.bootstrap],
-        "rules": rules,
-        "sweep_seconds": 1,
+        "mapping_rules": rules,
+        "sweep_interval_seconds": 1,
         "ceiling": ["create", "configs"],
     }
     with Federation(folder) as made:

@@ -37,7 +37,7 @@ def environment(
         for name, broker in brokers.items():
             mount = CLUSTERS[name]
             topics.make(broker.bootstrap, topics.SEEDS[name])
-            kafka = {**KAFKA[name], "bootstrap": [broker.bootstrap], "sweep_seconds": 1}
+            kafka = {**KAFKA[name], "bootstrap": [broker.bootstrap], "sweep_interval_seconds": 1}
             made.join(mount, mount.rpartition("/")[0], kafka=kafka)
             eventually(partial(_has_topics, made[mount], len(topics.SEEDS[name])))
         eventually(lambda: set(CLUSTERS.values()) - {"/"} <= set(made["/la"].mounted()) | {"/la"})

@@ -48,7 +48,7 @@ def federation(tmp_path: Path) -> Iterator[Federation]:
 
 @pytest.fixture
 def server(federation: Federation) -> Server:
-    server = federation.start("/la", limits={"workers": 2, "waiting_reads": 2})
+    server = federation.start("/la", limits={"read_threads": 2, "max_blocked_reads": 2})
     eventually(lambda: is_healthy(server.address))
     return server
 
@@ -171,7 +171,7 @@ def is_closed(one: socket.socket) -> bool:
 def test_G9_no_more_connections_than_the_limit_and_those_that_are_there_go_on(
     federation: Federation,
 ) -> None:
-    server = federation.start("/la", limits={"connections": 40})
+    server = federation.start("/la", limits={"max_connections": 40})
     with ExitStack() as cleanup:
         many = [cleanup.enter_context(Raw(server.port)) for _ in range(100)]
         eventually(lambda: sum(is_closed(one.socket) for one in many) >= 60)
@@ -226,9 +226,9 @@ def test_G9_http2_rapid_reset_costs_little_and_health_answers(
 
 def test_G9_calls_whose_request_never_comes_hold_no_thread(federation: Federation) -> None:
     limits = {
-        "workers": 2,
-        "waiting_reads": 2,
-        "writers": 2,
+        "read_threads": 2,
+        "max_blocked_reads": 2,
+        "write_threads": 2,
         "request_seconds": 2,
         "connection_calls": 200,
     }
@@ -409,7 +409,7 @@ def test_answers_that_are_not_read_are_bounded_and_dropped_in_time(
         "answer_bytes": 1 << 20,
         "principal_unsent_bytes": 10 << 20,
         "unsent_bytes": 20 << 20,
-        "call_seconds": 5,
+        "max_call_seconds": 5,
     }
     server = federation.start("/la", limits=limits)
     server.mkdir("/la/" + "/".join(["x" * 240] * 3))

@@ -64,8 +64,8 @@ SECONDS: Final = 120.0
 
 ROWS: Final[Mapping[str, tuple[str, ...]]] = {
     # -- calls, streams and answers
-    "connections": ("test_connections",),
-    "concurrent_calls": ("test_calls_at_a_time",),
+    "max_connections": ("test_connections",),
+    "max_concurrent_calls": ("test_calls_at_a_time",),
     "connection_calls": ("test_calls_of_a_connection",),
     "unfinished_requests": (
         (
@@ -76,22 +76,22 @@ ROWS: Final[Mapping[str, tuple[str, ...]]] = {
     "request_seconds": (
         "tests/fault/test_connections.py::test_G9_calls_whose_request_never_comes_hold_no_thread",
     ),
-    "streams": ("test_streams_of_all_and_links",),
+    "max_streams": ("test_streams_of_all_and_links",),
     "principal_streams": ("test_streams_of_a_principal",),
     "connection_streams": ("test_streams_of_a_connection",),
     "health_watchers": ("test_watchers_of_health",),
     "reflection_streams": ("test_streams_of_reflection",),
-    "waiting_reads": ("test_reads_that_wait",),
-    "principal_waiting_reads": ("test_reads_that_wait",),
-    "workers": ("test_recursive_reads",),
-    "long_workers": ("test_long_reads_take_turns",),
-    "waiting_writes": (
+    "max_blocked_reads": ("test_reads_that_wait",),
+    "principal_blocked_reads": ("test_reads_that_wait",),
+    "read_threads": ("test_recursive_reads",),
+    "long_read_threads": ("test_long_reads_take_turns",),
+    "max_queued_writes": (
         "tests/fault/test_slow_store.py::test_writes_that_hang_hold_no_thread_that_answers_reads",
     ),
-    "call_seconds": ("test_how_long_a_call_works",),
-    "message_bytes": ("test_bytes_of_a_request",),
+    "max_call_seconds": ("test_how_long_a_call_works",),
+    "max_request_bytes": ("test_bytes_of_a_request",),
     "metadata_bytes": ("tests/fault/test_connections.py::test_metadata_is_bounded",),
-    "batch_paths": ("test_what_a_request_holds",),
+    "max_batch_paths": ("test_what_a_request_holds",),
     "list_items": ("test_what_a_request_holds",),
     "text_bytes": ("test_what_a_request_holds",),
     "a path; its segments; a segment; a glob": ("test_what_a_request_holds",),
@@ -124,12 +124,12 @@ ROWS: Final[Mapping[str, tuple[str, ...]]] = {
     "answers kept in memory for a cluster": (
         "tests/unit/api/test_response_cache.py::test_what_is_remembered_is_bounded_in_number",
     ),
-    "watch_queue": ("test_a_watcher_that_lags",),
+    "watch_queue_events": ("test_a_watcher_that_lags",),
     "watch_queue_bytes": ("test_a_watcher_that_lags",),
-    "kept_changes": (
+    "retained_change_events": (
         "tests/unit/writing/test_history.py::test_the_oldest_events_go_where_there_are_too_many",
     ),
-    "kept_change_bytes": (
+    "retained_change_bytes": (
         (
             "tests/unit/writing/test_history.py::"
             "test_the_oldest_events_go_where_all_have_too_many_bytes"
@@ -198,13 +198,13 @@ ROWS: Final[Mapping[str, tuple[str, ...]]] = {
 name without a file is of this one."""
 NO_BOUNDS: Final = {
     "max_stale_seconds",
-    "writers",
-    "referral_seconds",
-    "answer_seconds",
-    "absent_seconds",
-    "grants_max_age",
-    "heartbeat_seconds",
-    "hung_seconds",
+    "write_threads",
+    "referral_ttl_seconds",
+    "answer_ttl_seconds",
+    "negative_ttl_seconds",
+    "inherited_grants_max_age_seconds",
+    "link_heartbeat_seconds",
+    "worker_hang_timeout_seconds",
     "drain_seconds",
 }
 """Settings of ``[limits]`` that bound nothing that a caller sends."""
@@ -351,10 +351,10 @@ def newest_change(caller: Caller) -> int:
 PAGED: Final = 20_001
 """Entries of the directory that is listed by pages."""
 HELD: Final = {
-    "batch_paths": 50,
+    "max_batch_paths": 50,
     "list_items": 10_000,
     "text_bytes": 20_000,
-    "message_bytes": 4 << 20,
+    "max_request_bytes": 4 << 20,
     "policy_text_bytes": 400,
     "policy_tags": 5,
     "policy_tag_bytes": 40,
@@ -456,7 +456,7 @@ def grant(caller: Caller, count: int) -> Any:
             principal=f"User:u{number}",
             operation=access_pb2.OPERATION_READ,
             permission=access_pb2.PERMISSION_ALLOW,
-            resource_kind=access_pb2.RESOURCE_KIND_TOPIC,
+            resource_type=access_pb2.RESOURCE_TYPE_TOPIC,
         )
         for number in range(count)
     ]
@@ -525,7 +525,7 @@ def topic(caller: Caller, size: int) -> Any:
 
 
 CASES: Final = (
-    Case("batch_paths", 50, batch, r"^paths: found \d+.*limits\.batch_paths"),
+    Case("max_batch_paths", 50, batch, r"^paths: found \d+.*limits\.max_batch_paths"),
     Case(
         "list_items",
         10_000,
@@ -686,7 +686,7 @@ def test_bytes_of_a_request(holds: Server, caller: Caller) -> None:
         assert error.reason == "LIMIT_EXCEEDED"
         assert f"request: found {size} bytes; expected at most {entry_bound}" in error.message
         assert newest_change(caller) == before
-    bound = HELD["message_bytes"]
+    bound = HELD["max_request_bytes"]
     send(bound)
     with others_are_answered(holds):
         for size in (bound + 1, 10 * bound):
@@ -720,21 +720,21 @@ def test_entries_of_a_page(holds: Server, caller: Caller, size: int) -> None:
 
 SIGNER: Final = ec.generate_private_key(ec.SECP256R1())
 TAKES: Final = {
-    "connections": 80,
-    "concurrent_calls": 60,
+    "max_connections": 80,
+    "max_concurrent_calls": 60,
     "connection_calls": 30,
     "unfinished_requests": 4_000,
     "request_seconds": 600,
-    "streams": 16,
+    "max_streams": 16,
     "principal_streams": 6,
     "connection_streams": 5,
     "health_watchers": 3,
     "reflection_streams": 2,
-    "waiting_reads": 4,
-    "principal_waiting_reads": 2,
-    "workers": 4,
-    "long_workers": 1,
-    "watch_queue": 10,
+    "max_blocked_reads": 4,
+    "principal_blocked_reads": 2,
+    "read_threads": 4,
+    "long_read_threads": 1,
+    "watch_queue_events": 10,
     "watch_queue_bytes": 100_000,
 }
 FOR_ALL: Final = 14
@@ -755,7 +755,7 @@ def takes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         server = federation.start(
             "/la",
             limits=TAKES,
-            auth={"jwt_key": str(key), "anonymous": True},
+            auth={"jwt_key": str(key), "allow_anonymous": True},
             metrics=f"127.0.0.1:{free_port()}",
         )
         server.mkdir("/la/d")
@@ -827,7 +827,7 @@ def test_streams_of_all_and_links(takes: Server, enter: Enter) -> None:
         more = [enter(f"more-{number}") for number in range(14)]
         errors = [first_of(more[number % 14].watch()) for number in range(9 * FOR_ALL)]
         assert reasons(errors) == {"LIMIT_EXCEEDED": 9 * FOR_ALL}
-        assert all(named(it, rf"server has {FOR_ALL} .*limits\.streams") for it in errors)
+        assert all(named(it, rf"server has {FOR_ALL} .*limits\.max_streams") for it in errors)
         linked = enter("linked")
         done = threading.Event()
 
@@ -844,7 +844,7 @@ def test_streams_of_all_and_links(takes: Server, enter: Enter) -> None:
         finally:
             done.set()
         assert reasons(errors) == {"LIMIT_EXCEEDED": 4}
-        assert named(errors[0], r"server has 16 .*limits\.streams")
+        assert named(errors[0], r"server has 16 .*limits\.max_streams")
         del links
 
 
@@ -918,7 +918,7 @@ def test_reads_that_wait(takes: Server, enter: Enter) -> None:
         errors.append(refused(lambda: carol.resolve(token=future)))
         for one in errors:
             assert one.reason == "NOT_READY"
-            assert named(one, r"limits\.waiting_reads, limits\.principal_waiting_reads")
+            assert named(one, r"limits\.max_blocked_reads, limits\.principal_blocked_reads")
         assert [one.result() for one in held] == ["TOKEN_FROM_FUTURE"] * 4, "at the bound"
         return True
 
@@ -964,7 +964,7 @@ def test_recursive_reads(takes: Server, enter: Enter, times: int) -> None:
             ended = [one.result() for one in [*mine, *bobs]]
     assert len(errors) == 2 * (times - 1) + (times > 1)
     assert reasons(errors) == ({"LIMIT_EXCEEDED": len(errors)} if errors else {})
-    assert all(named(one, r"recursive calls.*limits\.workers") for one in errors)
+    assert all(named(one, r"recursive calls.*limits\.read_threads") for one in errors)
     assert reasons(ended)["LIMIT_EXCEEDED"] == 2 * (times - 1)
     assert slow.rpcs >= 4
 
@@ -1001,7 +1001,7 @@ def test_calls_at_a_time(takes: Server, enter: Enter) -> None:
             raws[number % 20].begin(2 * (number // 20) + 1, RESOLVE)
         eventually(lambda: caller.reason() == "LIMIT_EXCEEDED")
         assert named(
-            refused(caller.resolve), r"60 calls are under way \(limits\.concurrent_calls\)"
+            refused(caller.resolve), r"60 calls are under way \(limits\.max_concurrent_calls\)"
         )
         for number in range(60, 600):
             raws[number % 20].begin(2 * (number // 20) + 1, RESOLVE)
@@ -1094,7 +1094,7 @@ def is_closed(raw: Raw) -> bool:
 
 
 @pytest.mark.parametrize("times", [1, 2, 10], ids=["at", "beyond", "ten times"])
-@pytest.mark.parametrize("what", ["watch_queue", "watch_queue_bytes"])
+@pytest.mark.parametrize("what", ["watch_queue_events", "watch_queue_bytes"])
 def test_a_watcher_that_lags(takes: Server, enter: Enter, what: str, times: int) -> None:
     """It is told to begin anew, and no other is held up."""
     # Of which the server may send five bytes before they are read.
@@ -1105,7 +1105,7 @@ def test_a_watcher_that_lags(takes: Server, enter: Enter, what: str, times: int)
 
     def change(number: int) -> int:
         """Returns the bytes of its event, of which another watcher is sent each."""
-        policies = {} if what == "watch_queue" else of_size(16_000)
+        policies = {} if what == "watch_queue_events" else of_size(16_000)
         directory(quick, f"{what}-{times}-{number:03}", **policies)
         (event,) = next(streams[1]).events
         return int(event.ByteSize())
@@ -1113,7 +1113,7 @@ def test_a_watcher_that_lags(takes: Server, enter: Enter, what: str, times: int)
     size = change(0)
     # It was taken, and waits to be sent: no more are taken until it was.
     eventually(lambda: measured(takes, "kdir_watcher_max_lag_events") == 0)
-    bound = 10 if what == "watch_queue" else TAKES["watch_queue_bytes"] // size
+    bound = 10 if what == "watch_queue_events" else TAKES["watch_queue_bytes"] // size
     assert 3 <= bound <= 10
     count = {1: bound, 2: bound + 1, 10: 10 * bound}[times]
     with others_are_answered(takes):
@@ -1139,7 +1139,7 @@ def of_size(size: int) -> dict[str, Any]:
 def test_how_long_a_call_works(tmp_path: Path) -> None:
     """However long its caller would wait; what ends at once is served."""
     with Federation(tmp_path) as federation:
-        server = federation.start("/la", limits={"call_seconds": 2})
+        server = federation.start("/la", limits={"max_call_seconds": 2})
         server.mkdir("/la/x")
         with Caller(server.address) as caller, ThreadPoolExecutor(4) as pool:
             before = newest_change(caller)

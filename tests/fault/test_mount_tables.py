@@ -46,7 +46,7 @@ def owner_at(server: Server, path: str) -> str:
 def children(etcd_cluster: SharedEtcd, federation: Federation) -> Iterator[list[Cluster]]:
     """Yields clusters of this process, each on etcd, of a parent that mounts them and many more."""
     # A commit of more than three heartbeats costs a link, and twenty share a process here.
-    root = federation.start("/", store=etcd_cluster.address(), limits={"heartbeat_seconds": 3})
+    root = federation.start("/", store=etcd_cluster.address(), limits={"link_heartbeat_seconds": 3})
     root.mkdir("/m")
     made = [
         Cluster.open(
@@ -56,7 +56,7 @@ def children(etcd_cluster: SharedEtcd, federation: Federation) -> Iterator[list[
                 store=etcd_cluster.address(),
                 listen="127.0.0.1:0",
                 parent=(root.address,),
-                limits=Limits(heartbeat_seconds=3.0),
+                limits=Limits(link_heartbeat_seconds=3.0),
             )
         )
         for one in range(CHILDREN)
@@ -104,7 +104,7 @@ def test_a_child_that_reports_too_much_costs_itself_rows_and_nobody_a_link(
     federation: Federation,
 ) -> None:
     calm: dict[str, Any] = {
-        "limits": {"heartbeat_seconds": 2.0}
+        "limits": {"link_heartbeat_seconds": 2.0}
     }  # on a slow machine nobody is taken for silent
     root = federation.start("/", **calm)
     sibling = federation.join("/ny", "/", **calm)

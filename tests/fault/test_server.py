@@ -47,14 +47,14 @@ def federation(tmp_path: Path) -> Iterator[Federation]:
 
 @pytest.fixture
 def server(federation: Federation) -> Server:
-    return federation.start("/la", limits={"workers": 4})
+    return federation.start("/la", limits={"read_threads": 4})
 
 
 @pytest.fixture(scope="module")
 def sturdy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """One server for what must leave it as it was."""
     with Federation(tmp_path_factory.mktemp("sturdy")) as made:
-        yield made.start("/la", limits={"workers": 4})
+        yield made.start("/la", limits={"read_threads": 4})
 
 
 def raw(server: Server, method: str, request: bytes, timeout: float | None = 10.0) -> bytes:
@@ -128,7 +128,7 @@ def test_G5_bytes_that_are_no_grpc_at_all_hurt_nobody(server: Server) -> None:
 
 
 def test_G1_a_call_without_a_deadline_gets_the_servers_own(federation: Federation) -> None:
-    server = federation.start("/la", limits={"call_seconds": 0.5})
+    server = federation.start("/la", limits={"max_call_seconds": 0.5})
     token = server.mkdir("/la/x").token
     future = _later(token, 1_000)
     stub = directory_pb2_grpc.DirectoryServiceStub(server.channel)
@@ -360,7 +360,7 @@ def test_several_clusters_in_one_process(tmp_path: Path) -> None:
         process.await_ready(lambda: process.log.read_text().count("serving ") == 3, 30)
         host = Server(tmp_path / "client", "/", {})
         host.address = f"127.0.0.1:{port}"
-        eventually(lambda: len(host.mounts().waiting) == 2)
+        eventually(lambda: len(host.mounts().pending_children) == 2)
         for mount in ("la", "ny"):
             host.mount_child(f"/{mount}", mount)
         host.mkdir("/la/x")

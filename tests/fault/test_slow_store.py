@@ -40,7 +40,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Hang]:
 
 @pytest.fixture
 def server(tmp_path: Path, store: tuple[str, Hang]) -> Iterator[Server]:
-    limits = {"workers": 2, "writers": 2, "waiting_writes": 4, "waiting_reads": 4}
+    limits = {"read_threads": 2, "write_threads": 2, "max_queued_writes": 4, "max_blocked_reads": 4}
     with Federation(tmp_path) as federation:
         yield federation.start("/la", limits=limits, store=store[0])
 

@@ -100,10 +100,10 @@ def ask(snapshot: Snapshot, question: str) -> str:
     prefer = Kind[kind.upper()] if kind else None
     found = lookup(snapshot, Path.parse(path).segments, prefer)
     match found:
-        case TopicAt(record=record, container_too=container_too):
+        case TopicAt(record=record, has_container=has_container):
             topic = CODEC.decode(record)
             assert isinstance(topic, Topic)
-            return f"topic {topic.physical_name}{', a container too' if container_too else ''}"
+            return f"topic {topic.physical_name}{', a container too' if has_container else ''}"
         case DirectoryAt(relative=relative):
             return f"directory {shown(relative)}"
         case LinkAt(relative=relative, link=link, rest=rest):
@@ -184,7 +184,7 @@ def test_golden(file: File, way: str) -> None:
         snapshot = Snapshot.load(CODEC, "i", 1, [in_order[:3], in_order[3:]])
     else:
         snapshot = Snapshot.empty(CODEC, "i").apply(1, rows[::-1])
-    assert not snapshot.quarantined
+    assert not snapshot.unreadable_values
     assert len(rest) > 0
     for heading, lines in rest:
         written = [re.sub(r" {2,}", "  ", line.strip()) for line in lines]

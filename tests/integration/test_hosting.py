@@ -45,11 +45,11 @@ def test_what_is_about_kafka_never_goes_to_a_cluster_that_merely_comes_first(
     try:
         eventually(lambda: server.resolve("/two").outcome.HasField("resolution"))
         with pytest.raises(InvalidArgument, match="expected one of one, two"):
-            ask_admin(server, "AdoptTopics", admin_pb2.AdoptTopicsRequest(plan_only=True))
+            ask_admin(server, "AdoptTopics", admin_pb2.AdoptTopicsRequest(validate_only=True))
         with pytest.raises(InvalidArgument, match="'three', which this server does not host"):
             ask_admin(server, "Acknowledge", admin_pb2.AcknowledgeRequest(cluster="three"))
         for name in ("one", "two"):
-            request = admin_pb2.AcknowledgeRequest(stopped="nothing", cluster=name)
+            request = admin_pb2.AcknowledgeRequest(stop_reason="nothing", cluster=name)
             with pytest.raises(InvalidArgument, match="nothing is stopped"):
                 ask_admin(server, "Acknowledge", request)
             drift = ask_admin(server, "ListDrift", admin_pb2.ListDriftRequest(path=f"/{name}"))

@@ -232,7 +232,7 @@ class StubDoor:
         match answer.outcome.WhichOneof("kind"):
             case "resolution":
                 found = answer.outcome.resolution
-                value: object = (found.entry.WhichOneof("kind"), found.container_too)
+                value: object = (found.entry.WhichOneof("kind"), found.has_container)
             case "absent":
                 value = model.ABSENT
             case other:
@@ -294,7 +294,7 @@ class LibraryDoor:
                     )
                     authority = found.authority
                     position = Position(authority.incarnation, authority.revision)
-                    value = (found.kind, found.container_too)
+                    value = (found.kind, found.has_container)
                     return Answered(value, position, found.stale, authority.server)
                 case "list":
                     listing = self._resolver.list(

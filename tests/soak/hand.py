@@ -215,10 +215,10 @@ class Hand(threading.Thread):
     def _acknowledge(self) -> None:
         """Lets kdir go on where the vanish guard stopped it."""
         server = self._random.choice(self._cluster.servers)
-        stopped = server.status().kafka.stopped
+        stopped = server.status().kafka.stop_reason
         if stopped:
             self._journal.write("acknowledged", self.name, stopped=stopped)
-            request = admin_pb2.AcknowledgeRequest(stopped=stopped)
+            request = admin_pb2.AcknowledgeRequest(stop_reason=stopped)
             server.ask(admin_pb2_grpc.AdminServiceStub, "Acknowledge", request, 10)
 
     def _after_restore(self, taken_at: float) -> None:

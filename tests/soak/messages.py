@@ -83,7 +83,7 @@ def _grant(line: GrantLine) -> access_pb2.Grant:
         host="*",
         operation=access_pb2.Operation.Value(f"OPERATION_{line[1]}"),  # type: ignore[arg-type]
         permission=access_pb2.Permission.Value(f"PERMISSION_{line[2]}"),  # type: ignore[arg-type]
-        resource_kind=access_pb2.RESOURCE_KIND_TOPIC,
+        resource_type=access_pb2.RESOURCE_TYPE_TOPIC,
     )
 
 
@@ -160,9 +160,9 @@ def grant_lines(grants: Iterable[access_pb2.Grant]) -> frozenset[GrantLine]:
 def effective_of(answer: policies_pb2.GetEffectivePoliciesResponse, top: str) -> object:
     """Returns what holds and is set below ``top``, as ``model.effective_view`` has it."""
     return frozenset(
-        (one.field.replace("[", ".").replace("]", ""), one.value, one.set_at)
+        (one.field.replace("[", ".").replace("]", ""), one.value, one.source_path)
         for one in answer.values
-        if one.set_at.startswith(top + "/") or one.set_at == top
+        if one.source_path.startswith(top + "/") or one.source_path == top
     )
 
 

@@ -22,7 +22,7 @@ __all__ = ["Operator"]
 
 _TRANSIENT: Final = frozenset(
     {"UNREACHABLE", "DEADLINE_EXCEEDED", "NOT_READY", "STORE_UNAVAILABLE", "CANCELLED"}
-    | {"TOKEN_FROM_FUTURE", "LIMIT_EXCEEDED", "LOST_RACE", "STORE_SEALED", "LAME", "UNMOUNTED"}
+    | {"TOKEN_FROM_FUTURE", "LIMIT_EXCEEDED", "WRITE_CONFLICT", "STORE_SEALED", "LAME", "UNMOUNTED"}
 )
 _SECRET: Final = "User:shut-out"
 
@@ -143,7 +143,7 @@ class Operator(threading.Thread):
             host="*",
             operation="OPERATION_READ",
             permission="PERMISSION_DENY",
-            resource_kind="RESOURCE_KIND_TOPIC",
+            resource_type="RESOURCE_TYPE_TOPIC",
         )
         request = access_pb2.AddGrantsRequest(path=f"{self._parent.top}/shut", grants=[grant])
         self._ask(self._parent, "AccessService.AddGrants", request)
@@ -211,7 +211,7 @@ class Operator(threading.Thread):
         try:
             self._ask(self._parent, "DirectoryService.CreateEntry", create)
         except KdirError as error:
-            if error.reason != "MOUNT_DISAGREES":
+            if error.reason != "MOUNT_MISMATCH":
                 raise
             # An unmounted child may go by its config again, and says so: then it is mounted there.
             create.path = path = self._hop.mount
@@ -264,7 +264,9 @@ class Operator(threading.Thread):
         self._linked()
 
     def _is_detached(self, right: bool) -> bool:
-        return all(bool(server.status().parent.detached) == right for server in self._hop.servers)
+        return all(
+            bool(server.status().parent.detached_reason) == right for server in self._hop.servers
+        )
 
     # -- stores ----------------------------------------------------------------------------------
 

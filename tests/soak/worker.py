@@ -35,7 +35,7 @@ TRANSIENT: Final = frozenset(
         "CANCELLED",
         "TOKEN_FROM_FUTURE",
         "LIMIT_EXCEEDED",
-        "LOST_RACE",
+        "WRITE_CONFLICT",
         "STORE_SEALED",
         "REVISION_GONE",
     }

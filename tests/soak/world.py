@@ -42,10 +42,10 @@ KDIR = str(Path(sys.executable).with_name("kdir"))
 CALL_SECONDS = 8.0
 """No call works longer than this at a server."""
 _LIMITS: Mapping[str, Any] = {
-    "heartbeat_seconds": 1,
+    "link_heartbeat_seconds": 1,
     "drain_seconds": 1,
-    "call_seconds": CALL_SECONDS,
-    "absent_seconds": 2,
+    "max_call_seconds": CALL_SECONDS,
+    "negative_ttl_seconds": 2,
 }
 _PATIENCE_SECONDS = 180.0
 
@@ -312,7 +312,7 @@ class World:
                 "bootstrap": [cluster.broker.bootstrap],
                 "ceiling": list(plan.ceiling),
                 "split_on": ".",
-                "sweep_seconds": 2,
+                "sweep_interval_seconds": 2,
             }
         return settings
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 
-from directory.access.grant import Grant, Operation, Permission, ResourceKind
+from directory.access.grant import Grant, Operation, Permission, ResourceType
 from directory.kafka.admin_contract import (
     Acl,
     AclBinding,
@@ -40,9 +40,9 @@ __all__ = [
 ]
 
 _KINDS = {
-    "topic": ResourceKind.TOPIC,
-    "group": ResourceKind.GROUP,
-    "transactional-id": ResourceKind.TRANSACTIONAL_ID,
+    "topic": ResourceType.TOPIC,
+    "group": ResourceType.GROUP,
+    "transactional-id": ResourceType.TRANSACTIONAL_ID,
 }
 
 

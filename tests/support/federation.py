@@ -33,7 +33,7 @@ from tests.support.waiting import eventually
 
 __all__ = ["Federation", "Server", "eventually"]
 
-FAST: Mapping[str, Any] = {"limits": {"heartbeat_seconds": 0.3, "drain_seconds": 1}}
+FAST: Mapping[str, Any] = {"limits": {"link_heartbeat_seconds": 0.3, "drain_seconds": 1}}
 """A link that is cut is noticed within a second, so that tests need not wait."""
 
 

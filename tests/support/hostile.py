@@ -258,7 +258,7 @@ class Anything:
             return 0.95
         if self._is_wild:
             return 0.45
-        return 0.1 if "token" in name or name in {"etag", "resource_kind"} else 0.85
+        return 0.1 if "token" in name or name in {"etag", "resource_type"} else 0.85
 
     def _set(self, message: Any, field: Any, depth: int) -> None:
         choose = self._random

@@ -291,7 +291,7 @@ def secured(broker: KafkaBroker, folder: Path, user: str = "kdir", **more: Any) 
         "properties_file": str(credentials(broker, user, folder / "kafka.properties")),
         "ceiling": ["create", "delete", "acls"],
         "split_on": ".",
-        "sweep_seconds": 1,
+        "sweep_interval_seconds": 1,
         **more,
     }
 

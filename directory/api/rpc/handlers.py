@@ -88,7 +88,7 @@ class CallBounds:
 
 def bind_service(
     service: Service,
-    call_seconds: float,
+    max_call_seconds: float,
     pools: Pools,
     calls: CallMetrics,
     bounds: CallBounds,
@@ -117,12 +117,12 @@ def bind_service(
             methods[name] = grpc.stream_stream_rpc_method_handler(behave, read, _write)
         else:
             answer = takes_request(
-                _unary(handler, known_as, calls, call_seconds, identities, bounds.answers)
+                _unary(handler, known_as, calls, max_call_seconds, identities, bounds.answers)
             )
             if name in service.writes:
                 writes = pools.writes
                 _run_on(answer, writes)
-                refuse = takes_request(_unary(_refusing(writes), known_as, calls, call_seconds))
+                refuse = takes_request(_unary(_refusing(writes), known_as, calls, max_call_seconds))
                 refusals[f"/{service.descriptor.full_name}/{name}"] = (
                     grpc.stream_unary_rpc_method_handler(refuse, read, _write)
                 )
@@ -196,7 +196,7 @@ def _unary(
     handler: Handler,
     method: str,
     calls: CallMetrics,
-    call_seconds: float,
+    max_call_seconds: float,
     identities: Authenticator | None = None,
     unsent: UnsentAnswers | None = None,
 ) -> Callable[[Any, grpc.ServicerContext], Any]:
@@ -210,7 +210,7 @@ def _unary(
             request = missing_request()
         started = clock()
         call = Call(
-            started + min(context.time_remaining() * _SHARE, call_seconds),
+            started + min(context.time_remaining() * _SHARE, max_call_seconds),
             is_active=context.is_active,
             find_peer=context.peer,
             metadata=context.invocation_metadata,

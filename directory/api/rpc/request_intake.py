@@ -151,7 +151,7 @@ class RequestIntake:
             return ended
         run, event, state, behave, _, read, write = about
         if not (is_stream or self._take_call()):
-            why = f"{self._most_calls} calls are under way (limits.concurrent_calls); ask again"
+            why = f"{self._most_calls} calls are under way (limits.max_concurrent_calls); ask again"
             _abort(event, state, LimitExceeded(why, limit=self._most_calls))
             ended = CallCompletion()
             ended.end()

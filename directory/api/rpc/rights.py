@@ -22,9 +22,9 @@ __all__ = ["CHECKS", "Check", "RequestSize", "Threads", "check_of", "cluster_che
 class Threads(enum.Enum):
     """Which threads a method runs on, by the setting that bounds them."""
 
-    CALLS = "limits.workers"
-    WRITES = "limits.writers"
-    STREAMS = "limits.streams"
+    CALLS = "limits.read_threads"
+    WRITES = "limits.write_threads"
+    STREAMS = "limits.max_streams"
 
 
 class RequestSize(enum.Enum):
@@ -32,14 +32,14 @@ class RequestSize(enum.Enum):
 
     To parse a request takes the interpreter from all callers, so its bytes are bounded before. The
     bound is what the other bounds allow a request of that kind; where they allow more than
-    ``limits.message_bytes``, that is the only one.
+    ``limits.max_request_bytes``, that is the only one.
     """
 
     TEXTS = "4 * limits.text_bytes"
     """Paths, tokens and numbers: four of the largest texts."""
     ENTRY = "4 * limits.text_bytes + 4 * limits.policies_bytes"
     """An entry with its policies and masks, or a list of grants or rules."""
-    MESSAGE = "limits.message_bytes"
+    MESSAGE = "limits.max_request_bytes"
     """A batch of paths; what a child reports to its parent."""
 
 

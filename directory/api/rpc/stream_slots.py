@@ -70,7 +70,7 @@ class StreamSlots:
         is_link = method == _LINK
         bounds: dict[str, tuple[int, str]] = {}
         if not is_link:
-            bounds[""] = self._others, "streams"
+            bounds[""] = self._others, "max_streams"
             bounds[f"connection {peer}"] = self._per_connection, "connection_streams"
         if principal:
             bounds[principal] = self._per_principal, "principal_streams"
@@ -80,7 +80,7 @@ class StreamSlots:
                     self._refuse(key, most, setting)
             # A stream of any kind more than that would wait for a thread, without an answer.
             if self._links + self._open[""] >= self._most:
-                self._refuse("", self._most, "streams")
+                self._refuse("", self._most, "max_streams")
             self._open.update(bounds.keys())
             self._links += is_link
         try:

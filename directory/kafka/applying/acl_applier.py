@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from directory.access.grant import ResourceKind
+from directory.access.grant import ResourceType
 from directory.kafka.admin_contract import Acl, KafkaAdmin, Resource
 from directory.kafka.applying.acl_batch import AclBatch, AclBatchResult, RecentAclChanges
 from directory.kafka.applying.acl_diff import (
@@ -45,7 +45,7 @@ from directory.namespace.snapshot import Container, Snapshot
 from directory.namespace.tree_nodes import ROOT_KEY
 from directory.store.base import Put, Write
 from directory.store.replica import AppliedCommit
-from resolver.errors import Internal, KafkaRefused, NotReady
+from resolver.errors import Internal, KafkaRejected, NotReady
 from resolver.path import Path
 
 __all__ = ["AclApplier"]
@@ -193,7 +193,7 @@ class AclApplier:
                 going_on = self._plan_round(snapshot, admin)
             if going_on is not None:
                 self._carry_on(going_on, admin)
-        except (KafkaRefused, NotReady) as reason:
+        except (KafkaRejected, NotReady) as reason:
             if self.note != reason.message:
                 _log.warning("%s: no ACLs are pushed: %s", self._cluster, reason.message)
             self.note = reason.message
@@ -228,11 +228,11 @@ class AclApplier:
         snapshot = self._latest()
         if ACLS not in self._settings.ceiling or not armed_anywhere(snapshot, ACLS):
             return {}
-        named = {Resource(ResourceKind.TOPIC, one.topic.physical_name) for one in topics}
+        named = {Resource(ResourceType.TOPIC, one.topic.physical_name) for one in topics}
         making = frozenset(one.topic.entry_id for one in topics)
         try:
             return self._prepare(snapshot, named, making, admin)
-        except KafkaRefused as reason:
+        except KafkaRejected as reason:
             survey = self._survey(snapshot, making)
             desired_config = named & survey.desired_set.by_resource.keys()
             return {one.name: f"its ACLs wait: {reason.message}" for one in desired_config}
@@ -255,11 +255,12 @@ class AclApplier:
         }
         looked_at, view = self._clock(), admin.acls()
         rules = AclDiffOptions(
-            revert_external_changes=self._settings.mend, open_to_all=view.open_to_all
+            revert_external_changes=self._settings.revert_external_changes,
+            open_to_all=view.open_to_all,
         )
         found = FoundAcls(self._lately.correct(view.bindings))
         verdicts = survey.verdicts(found, lambda _: rules, named & desired_config.keys())
-        verdicts = _within_limit(verdicts, self._settings.acl_limit - view.count)
+        verdicts = _within_limit(verdicts, self._settings.max_acls - view.count)
         tally = self._batch.carry_out(verdicts, admin, looked_at)
         for one in verdicts:
             message = one.asked.waits or one.asked.refused or tally.undone.get(one.resource, "")
@@ -299,7 +300,7 @@ class AclApplier:
         def rules_of(resource: Resource) -> AclDiffOptions:
             release = [one for one in self._releases.values() if resource in one.resources]
             return AclDiffOptions(
-                revert_external_changes=self._settings.mend,
+                revert_external_changes=self._settings.revert_external_changes,
                 guarded=guarded,
                 released=any(one.released for one in release),
                 takeover=any(one.mark.takeover for one in release),
@@ -309,7 +310,7 @@ class AclApplier:
         found = FoundAcls(self._lately.correct(view.bindings))
         verdicts = survey.verdicts(found, rules_of)
         self.foreign = {one.resource: one.foreign for one in verdicts if one.foreign}
-        verdicts = _within_limit(verdicts, self._settings.acl_limit - view.count)
+        verdicts = _within_limit(verdicts, self._settings.max_acls - view.count)
         verdicts.sort(key=lambda one: not one.takes)
         cost = self._clock() - started
         return _AclRound(verdicts, looked_at, cost, basis if guarded else "")
@@ -328,7 +329,7 @@ class AclApplier:
             return
         rest = min(one.cost * _SHARE, _MOST_REST_SECONDS)
         self._not_before = max(self._not_before, now + rest)
-        self._look_at = now + max(self._settings.sweep_seconds, rest)
+        self._look_at = now + max(self._settings.sweep_interval_seconds, rest)
         most = self._settings.grants_max_age_seconds
         if most is not None:
             left = most - self._unconfirmed()
@@ -385,7 +386,7 @@ def _within_limit(verdicts: Sequence[AclDiff], room: int) -> list[AclDiff]:
         room += len(one.remove)
         if one.add and len(one.add) > room:
             one = one.waiting(
-                f"{len(one.add)} more ACLs would be more than [kafka] acl_limit allows"
+                f"{len(one.add)} more ACLs would be more than [kafka] max_acls allows"
             )
         room -= len(one.add)
         found.append(one)

@@ -102,7 +102,7 @@ class AclBatch:
         """Asks for what follows, and records what came of it; ``looked_at`` by the clock.
 
         Raises:
-            KafkaUnavailable, KafkaRefused, LeadershipLost, StoreUnavailable
+            KafkaUnavailable, KafkaRejected, LeadershipLost, StoreUnavailable
         """
         tally = AclBatchResult()
         self._commits.put_all(

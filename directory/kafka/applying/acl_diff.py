@@ -14,7 +14,7 @@ from itertools import accumulate
 from types import MappingProxyType
 from typing import Final
 
-from directory.access.grant import Permission, ResourceKind
+from directory.access.grant import Permission, ResourceType
 from directory.kafka.admin_contract import CLOSED, Acl, AclBinding, PatternType, Resource
 from directory.kafka.applying.desired_acls import (
     ArmedEntry,
@@ -410,7 +410,7 @@ class AclDiffs:
         if kept is None:
             return None
         keeps_closed = desired is not None
-        if resource.kind is ResourceKind.TOPIC:
+        if resource.kind is ResourceType.TOPIC:
             if desired is None and (not self.desired_set.topics_known or self._goes_on(resource)):
                 return None
         else:

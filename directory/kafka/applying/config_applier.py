@@ -116,7 +116,7 @@ class ConfigApplier:
         self._latest = latest
         self._mount_at = mount_at
         self._clock = clock
-        self._rules = ConfigDiffOptions(mend=settings.mend)
+        self._rules = ConfigDiffOptions(revert_external_changes=settings.revert_external_changes)
         self._altered = altered
         self._pushing = ConfigBatch(cluster, commits, latest, mount_at, self._altered, clock)
         self._hints = DirtySet()
@@ -155,7 +155,7 @@ class ConfigApplier:
         """Does a part of what is due: at most so much as the rate allows.
 
         Raises:
-            KafkaUnavailable, KafkaRefused, LeadershipLost, StoreUnavailable
+            KafkaUnavailable, KafkaRejected, LeadershipLost, StoreUnavailable
         """
         with self._hints.take_all() as noted:
             # Not before: a tree that is older than what was noted would say that nothing is due.

@@ -111,7 +111,7 @@ class ConfigBatch:
         were changed. The snapshot is one on which these rules hold.
 
         Raises:
-            KafkaUnavailable, KafkaRefused, LeadershipLost, StoreUnavailable
+            KafkaUnavailable, KafkaRejected, LeadershipLost, StoreUnavailable
         """
         # As they are by now: the walk may be old.
         now = list(subjects_at(snapshot, self._mount_at(snapshot), places))

@@ -107,7 +107,7 @@ class ObservedConfig:
 class ConfigDiffOptions:
     """How to judge."""
 
-    mend: bool = False
+    revert_external_changes: bool = False
     """What somebody else changed is changed back."""
     repeated: bool = False
     """A person read what is contested or was refused, and armed it: it is asked for again."""
@@ -276,7 +276,9 @@ def needs_check(subject: ArmedTopic, pushed: AppliedTopic, rules: ConfigDiffOpti
         if not same_value(key, push.value, desired) or not push.done:
             return True
         as_desired = same_value(key, topic.observed_config.get(key), desired)
-        if as_desired == (key in pushed.contested) or (not as_desired and rules.mend):
+        if as_desired == (key in pushed.contested) or (
+            not as_desired and rules.revert_external_changes
+        ):
             return True
     return False
 
@@ -349,7 +351,7 @@ class _ConfigDiffer:
             self._contested.add(key)
             self._keep(key, push)
             return
-        if not self._rules.mend:
+        if not self._rules.revert_external_changes:
             self._keep(key, push)
             return
         times = push.put_back + 1

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Final, NamedTuple
 
-from directory.access.grant import ResourceKind
+from directory.access.grant import ResourceType
 from directory.access.grant_tree import GrantNode
 from directory.federation import parent_state
 from directory.kafka.admin_contract import Acl, Resource
@@ -156,7 +156,7 @@ class _DesiredAclCollector:
             for resource, acls in self._patterns.items()
         )
         # A record that cannot be read may be that of an armed entry, and of what stands in it.
-        readable = not any(key.startswith(ENTRY) for key in self._snapshot.quarantined)
+        readable = not any(key.startswith(ENTRY) for key in self._snapshot.unreadable_values)
         return DesiredAclSet(
             dict(chain(self._topics.items(), patterns)),
             self._armed,
@@ -252,7 +252,7 @@ class _DesiredAclCollector:
         desired = _unarmed_acls(topic, making=topic.entry_id in self._making)
         if desired is not None:
             known = not are_unreadable(levels)
-            resource = Resource(ResourceKind.TOPIC, topic.physical_name)
+            resource = Resource(ResourceType.TOPIC, topic.physical_name)
             self._topics[resource] = replace(desired, acls=common, path=path, known=known)
 
     def _take_patterns(self, levels: tuple[PathLevel, ...], path: Path) -> None:

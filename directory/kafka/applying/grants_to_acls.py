@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from directory.access.compiled_grants import CompiledGrants
-from directory.access.grant import IMPLIED_BY, Grant, Operation, Permission, ResourceKind
+from directory.access.grant import IMPLIED_BY, Grant, Operation, Permission, ResourceType
 from directory.access.principals import ANY_HOST, EVERYBODY
 from directory.kafka.admin_contract import (
     OPERATIONS,
@@ -27,7 +27,7 @@ from directory.namespace.grant_rows import SHUT
 
 __all__ = ["PathLevel", "are_unreadable", "pattern_acls", "topic_acls"]
 
-_NAMED: Final = (ResourceKind.GROUP, ResourceKind.TRANSACTIONAL_ID)
+_NAMED: Final = (ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID)
 _BARRING: Final = frozenset({Operation.DESCRIBE, Operation.ALL})
 _PASSING: Final = _BARRING | IMPLIED_BY[Operation.DESCRIBE]
 
@@ -67,7 +67,7 @@ def are_unreadable(levels: Iterable[PathLevel]) -> bool:
 
 def topic_acls(levels: Sequence[PathLevel]) -> frozenset[Acl]:
     """Returns the ACLs of a topic, of the levels of its path, outermost first, its own the last."""
-    found = _walked(levels, (ResourceKind.TOPIC,))
+    found = _walked(levels, (ResourceType.TOPIC,))
     return frozenset(acl for _, _, acl in found)
 
 
@@ -79,14 +79,14 @@ def pattern_acls(levels: Sequence[PathLevel]) -> frozenset[AclBinding]:
     return frozenset(AclBinding(_resource(kind, name), acl) for kind, name, acl in found)
 
 
-def _resource(kind: ResourceKind, name: str) -> Resource:
+def _resource(kind: ResourceType, name: str) -> Resource:
     if name.endswith("*") and name != "*":
         return Resource(kind, name[:-1], PatternType.PREFIXED)
     return Resource(kind, name)
 
 
 class _Walked(NamedTuple):
-    kind: ResourceKind
+    kind: ResourceType
     name: str
     acl: Acl
 
@@ -101,7 +101,7 @@ class _AllowBelowClosed(NamedTuple):
     """Who is denied to pass one of them."""
 
 
-def _walked(levels: Iterable[PathLevel], kinds: Sequence[ResourceKind]) -> set[_Walked]:
+def _walked(levels: Iterable[PathLevel], kinds: Sequence[ResourceType]) -> set[_Walked]:
     found: set[_Walked] = set()
     plain: list[Grant] = []
     behind: list[_AllowBelowClosed] = []
@@ -112,7 +112,7 @@ def _walked(levels: Iterable[PathLevel], kinds: Sequence[ResourceKind]) -> set[_
     for level in levels:
         for grant in level.rules.grants:
             is_deny = grant.permission is Permission.DENY
-            if grant.kind is ResourceKind.TOPIC:
+            if grant.kind is ResourceType.TOPIC:
                 if is_deny and grant.operation in _BARRING:
                     barring.append(_key(grant))
                 elif not is_deny and level.counts and grant.operation in _PASSING:
@@ -151,7 +151,7 @@ def _acls_through_closed(one: _AllowBelowClosed, plain: Sequence[Grant]) -> Iter
             if some is None:
                 continue
             for operation in _given(grant):
-                if grant.kind is ResourceKind.TOPIC and operation is Operation.DESCRIBE:
+                if grant.kind is ResourceType.TOPIC and operation is Operation.DESCRIBE:
                     continue  # what bars them denies that
                 if not any(_gives(allow, grant, some, operation) for allow in plain):
                     yield _walk_to(grant, some, Permission.DENY, operation)

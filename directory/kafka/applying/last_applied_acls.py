@@ -14,7 +14,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Self
 
-from directory.access.grant import Operation, Permission, ResourceKind
+from directory.access.grant import Operation, Permission, ResourceType
 from directory.kafka.admin_contract import Acl, PatternType, Resource
 from directory.namespace.keys import kafka_key
 from directory.namespace.snapshot import Snapshot
@@ -35,9 +35,9 @@ __all__ = [
 ACL_ROWS: Final = kafka_key("acls/")
 ACL_BASIS: Final = kafka_key("acl_basis")
 _KINDS: Final = {
-    b"t": ResourceKind.TOPIC,
-    b"g": ResourceKind.GROUP,
-    b"x": ResourceKind.TRANSACTIONAL_ID,
+    b"t": ResourceType.TOPIC,
+    b"g": ResourceType.GROUP,
+    b"x": ResourceType.TRANSACTIONAL_ID,
 }
 _PATTERNS: Final = {b"l": PatternType.LITERAL, b"p": PatternType.PREFIXED}
 _KIND_LETTERS: Final = {kind: letter for letter, kind in _KINDS.items()}

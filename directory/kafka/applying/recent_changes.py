@@ -93,7 +93,7 @@ class RecentConfigChanges:
         """Returns how many batches Kafka does not show yet.
 
         Raises:
-            KafkaUnavailable, KafkaRefused
+            KafkaUnavailable, KafkaRejected
         """
         if not self._batches:
             return 0

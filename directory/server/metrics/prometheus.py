@@ -237,7 +237,7 @@ def _cluster(sheet: _MetricFamilies, cluster: Cluster) -> None:
     sheet.put("kdir_leader", cluster.reaper.leads, name, "reaper")
     sheet.put("kdir_live_servers", len(cluster.members.live()), name)
     sheet.put("kdir_feature_level", cluster.members.level, name)
-    sheet.put("kdir_feature_level_finalized", cluster.members.finalised, name)
+    sheet.put("kdir_feature_level_finalized", cluster.members.finalized, name)
     _neighbours(sheet, cluster, name)
     lags = cluster.history.lags()
     sheet.put("kdir_watchers", len(lags), name)
@@ -254,11 +254,11 @@ def _tree(sheet: _MetricFamilies, snapshot: Snapshot, name: str) -> None:
     sheet.put("kdir_replica_revision", snapshot.revision, name)
     sheet.put("kdir_topics", snapshot.topic_count, name)
     sheet.put("kdir_directories", snapshot.directory_count, name)
-    sheet.put("kdir_store_unreadable_values", len(snapshot.quarantined), name)
+    sheet.put("kdir_store_unreadable_values", len(snapshot.unreadable_values), name)
     sheet.put("kdir_child_mounts", len(snapshot.mounts()), name)
     changes = progress_of(snapshot)
     sheet.put("kdir_large_changes", len(changes), name)
-    sheet.put("kdir_large_change_remaining_entries", sum(one.left for one in changes), name)
+    sheet.put("kdir_large_change_remaining_entries", sum(one.remaining for one in changes), name)
 
 
 def _neighbours(sheet: _MetricFamilies, cluster: Cluster, name: str) -> None:
@@ -279,7 +279,7 @@ def _kafka(sheet: _MetricFamilies, cluster: Cluster, name: str) -> None:
     status = cluster.reconciler.status()
     sheet.put("kdir_leader", status.leader, name, "reconciler")
     sheet.put("kdir_reconciler_queue_length", cluster.reconciler.waiting_count(), name)
-    sheet.put("kdir_kafka_stopped", bool(status.stopped), name)
+    sheet.put("kdir_kafka_stopped", bool(status.stop_reason), name)
     if status.leader:  # else another server knows
         sheet.put("kdir_kafka_reachable", status.reachable, name)
         if status.last_sweep_seconds is not None:
@@ -288,9 +288,13 @@ def _kafka(sheet: _MetricFamilies, cluster: Cluster, name: str) -> None:
     sheet.put("kdir_kafka_missing_topics", status.missing_count, name)
     sheet.put("kdir_kafka_drifting_topics", status.drift_count, name)
     sheet.put("kdir_kafka_managed_acls", status.acl_count, name)
-    sheet.put("kdir_kafka_acl_resources_needing_approval", status.acl_waiting_count, name)
-    sheet.put("kdir_kafka_acl_resources_rejected", status.acl_refused_count, name)
-    sheet.put("kdir_kafka_acls_removed_externally", status.acl_lost_count, name)
+    sheet.put(
+        "kdir_kafka_acl_resources_needing_approval",
+        status.acl_resources_needing_approval_count,
+        name,
+    )
+    sheet.put("kdir_kafka_acl_resources_rejected", status.acl_resources_rejected_count, name)
+    sheet.put("kdir_kafka_acls_removed_externally", status.acls_removed_externally_count, name)
 
 
 def _server(sheet: _MetricFamilies, server: DirectoryServer) -> None:
@@ -303,6 +307,6 @@ def _server(sheet: _MetricFamilies, server: DirectoryServer) -> None:
     for (method, code), count in ended.items():
         sheet.put("kdir_rpc_streams_total", count, at, method, code)
     sheet.put("kdir_rpc_request_timeouts_total", server.late_requests, at)
-    sheet.put("kdir_rpc_open_streams_limit", server.limits.streams, at)
+    sheet.put("kdir_rpc_open_streams_limit", server.limits.max_streams, at)
     sheet.put("kdir_rpc_queued_calls", server.waiting_reads, at, "reads")
-    sheet.put("kdir_rpc_queued_calls", server.waiting_writes, at, "writes")
+    sheet.put("kdir_rpc_queued_calls", server.max_queued_writes, at, "writes")

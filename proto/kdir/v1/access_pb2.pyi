@@ -30,13 +30,13 @@ class Operation(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     OPERATION_DESCRIBE_TOKENS: _ClassVar[Operation]
     OPERATION_TWO_PHASE_COMMIT: _ClassVar[Operation]
 
-class ResourceKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+class ResourceType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
-    RESOURCE_KIND_UNSPECIFIED: _ClassVar[ResourceKind]
-    RESOURCE_KIND_TOPIC: _ClassVar[ResourceKind]
-    RESOURCE_KIND_GROUP: _ClassVar[ResourceKind]
-    RESOURCE_KIND_TRANSACTIONAL_ID: _ClassVar[ResourceKind]
-    RESOURCE_KIND_CLUSTER: _ClassVar[ResourceKind]
+    RESOURCE_TYPE_UNSPECIFIED: _ClassVar[ResourceType]
+    RESOURCE_TYPE_TOPIC: _ClassVar[ResourceType]
+    RESOURCE_TYPE_GROUP: _ClassVar[ResourceType]
+    RESOURCE_TYPE_TRANSACTIONAL_ID: _ClassVar[ResourceType]
+    RESOURCE_TYPE_CLUSTER: _ClassVar[ResourceType]
 
 class Permission(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -58,30 +58,30 @@ OPERATION_IDEMPOTENT_WRITE: Operation
 OPERATION_CREATE_TOKENS: Operation
 OPERATION_DESCRIBE_TOKENS: Operation
 OPERATION_TWO_PHASE_COMMIT: Operation
-RESOURCE_KIND_UNSPECIFIED: ResourceKind
-RESOURCE_KIND_TOPIC: ResourceKind
-RESOURCE_KIND_GROUP: ResourceKind
-RESOURCE_KIND_TRANSACTIONAL_ID: ResourceKind
-RESOURCE_KIND_CLUSTER: ResourceKind
+RESOURCE_TYPE_UNSPECIFIED: ResourceType
+RESOURCE_TYPE_TOPIC: ResourceType
+RESOURCE_TYPE_GROUP: ResourceType
+RESOURCE_TYPE_TRANSACTIONAL_ID: ResourceType
+RESOURCE_TYPE_CLUSTER: ResourceType
 PERMISSION_UNSPECIFIED: Permission
 PERMISSION_DENY: Permission
 PERMISSION_ALLOW: Permission
 
 class Grant(_message.Message):
-    __slots__ = ("principal", "host", "operation", "permission", "resource_kind", "resource_name")
+    __slots__ = ("principal", "host", "operation", "permission", "resource_type", "resource_name")
     PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
     OPERATION_FIELD_NUMBER: _ClassVar[int]
     PERMISSION_FIELD_NUMBER: _ClassVar[int]
-    RESOURCE_KIND_FIELD_NUMBER: _ClassVar[int]
+    RESOURCE_TYPE_FIELD_NUMBER: _ClassVar[int]
     RESOURCE_NAME_FIELD_NUMBER: _ClassVar[int]
     principal: str
     host: str
     operation: Operation
     permission: Permission
-    resource_kind: ResourceKind
+    resource_type: ResourceType
     resource_name: str
-    def __init__(self, principal: _Optional[str] = ..., host: _Optional[str] = ..., operation: _Optional[_Union[Operation, str]] = ..., permission: _Optional[_Union[Permission, str]] = ..., resource_kind: _Optional[_Union[ResourceKind, str]] = ..., resource_name: _Optional[str] = ...) -> None: ...
+    def __init__(self, principal: _Optional[str] = ..., host: _Optional[str] = ..., operation: _Optional[_Union[Operation, str]] = ..., permission: _Optional[_Union[Permission, str]] = ..., resource_type: _Optional[_Union[ResourceType, str]] = ..., resource_name: _Optional[str] = ...) -> None: ...
 
 class Grants(_message.Message):
     __slots__ = ("grants", "change_count", "changed_at", "changed_by")
@@ -174,13 +174,13 @@ class ListGrantsResponse(_message.Message):
     def __init__(self, grants: _Optional[_Iterable[_Union[Grant, _Mapping]]] = ..., token: _Optional[str] = ...) -> None: ...
 
 class CheckAccessRequest(_message.Message):
-    __slots__ = ("principal", "host", "operation", "path", "token", "resource_kind", "resource_name", "kind", "explain")
+    __slots__ = ("principal", "host", "operation", "path", "token", "resource_type", "resource_name", "kind", "explain")
     PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
     OPERATION_FIELD_NUMBER: _ClassVar[int]
     PATH_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
-    RESOURCE_KIND_FIELD_NUMBER: _ClassVar[int]
+    RESOURCE_TYPE_FIELD_NUMBER: _ClassVar[int]
     RESOURCE_NAME_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     EXPLAIN_FIELD_NUMBER: _ClassVar[int]
@@ -189,11 +189,11 @@ class CheckAccessRequest(_message.Message):
     operation: Operation
     path: str
     token: str
-    resource_kind: ResourceKind
+    resource_type: ResourceType
     resource_name: str
     kind: _entry_pb2.EntryKind
     explain: bool
-    def __init__(self, principal: _Optional[str] = ..., host: _Optional[str] = ..., operation: _Optional[_Union[Operation, str]] = ..., path: _Optional[str] = ..., token: _Optional[str] = ..., resource_kind: _Optional[_Union[ResourceKind, str]] = ..., resource_name: _Optional[str] = ..., kind: _Optional[_Union[_entry_pb2.EntryKind, str]] = ..., explain: _Optional[bool] = ...) -> None: ...
+    def __init__(self, principal: _Optional[str] = ..., host: _Optional[str] = ..., operation: _Optional[_Union[Operation, str]] = ..., path: _Optional[str] = ..., token: _Optional[str] = ..., resource_type: _Optional[_Union[ResourceType, str]] = ..., resource_name: _Optional[str] = ..., kind: _Optional[_Union[_entry_pb2.EntryKind, str]] = ..., explain: _Optional[bool] = ...) -> None: ...
 
 class CheckAccessResponse(_message.Message):
     __slots__ = ("allowed", "deciding_grant", "deciding_path", "message", "implied_by", "levels", "token")
@@ -209,11 +209,11 @@ class CheckAccessResponse(_message.Message):
     deciding_path: str
     message: str
     implied_by: Operation
-    levels: _containers.RepeatedCompositeFieldContainer[AccessLevel]
+    levels: _containers.RepeatedCompositeFieldContainer[EvaluatedLevel]
     token: str
-    def __init__(self, allowed: _Optional[bool] = ..., deciding_grant: _Optional[_Union[Grant, _Mapping]] = ..., deciding_path: _Optional[str] = ..., message: _Optional[str] = ..., implied_by: _Optional[_Union[Operation, str]] = ..., levels: _Optional[_Iterable[_Union[AccessLevel, _Mapping]]] = ..., token: _Optional[str] = ...) -> None: ...
+    def __init__(self, allowed: _Optional[bool] = ..., deciding_grant: _Optional[_Union[Grant, _Mapping]] = ..., deciding_path: _Optional[str] = ..., message: _Optional[str] = ..., implied_by: _Optional[_Union[Operation, str]] = ..., levels: _Optional[_Iterable[_Union[EvaluatedLevel, _Mapping]]] = ..., token: _Optional[str] = ...) -> None: ...
 
-class AccessLevel(_message.Message):
+class EvaluatedLevel(_message.Message):
     __slots__ = ("path", "closed", "inherited", "grants")
     PATH_FIELD_NUMBER: _ClassVar[int]
     CLOSED_FIELD_NUMBER: _ClassVar[int]
@@ -222,10 +222,10 @@ class AccessLevel(_message.Message):
     path: str
     closed: bool
     inherited: bool
-    grants: _containers.RepeatedCompositeFieldContainer[SeenGrant]
-    def __init__(self, path: _Optional[str] = ..., closed: _Optional[bool] = ..., inherited: _Optional[bool] = ..., grants: _Optional[_Iterable[_Union[SeenGrant, _Mapping]]] = ...) -> None: ...
+    grants: _containers.RepeatedCompositeFieldContainer[EvaluatedGrant]
+    def __init__(self, path: _Optional[str] = ..., closed: _Optional[bool] = ..., inherited: _Optional[bool] = ..., grants: _Optional[_Iterable[_Union[EvaluatedGrant, _Mapping]]] = ...) -> None: ...
 
-class SeenGrant(_message.Message):
+class EvaluatedGrant(_message.Message):
     __slots__ = ("grant", "decides", "message")
     GRANT_FIELD_NUMBER: _ClassVar[int]
     DECIDES_FIELD_NUMBER: _ClassVar[int]
@@ -236,20 +236,20 @@ class SeenGrant(_message.Message):
     def __init__(self, grant: _Optional[_Union[Grant, _Mapping]] = ..., decides: _Optional[bool] = ..., message: _Optional[str] = ...) -> None: ...
 
 class AuthorizeAnyRequest(_message.Message):
-    __slots__ = ("principal", "host", "operation", "resource_kind", "path", "token")
+    __slots__ = ("principal", "host", "operation", "resource_type", "path", "token")
     PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
     OPERATION_FIELD_NUMBER: _ClassVar[int]
-    RESOURCE_KIND_FIELD_NUMBER: _ClassVar[int]
+    RESOURCE_TYPE_FIELD_NUMBER: _ClassVar[int]
     PATH_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     principal: str
     host: str
     operation: Operation
-    resource_kind: ResourceKind
+    resource_type: ResourceType
     path: str
     token: str
-    def __init__(self, principal: _Optional[str] = ..., host: _Optional[str] = ..., operation: _Optional[_Union[Operation, str]] = ..., resource_kind: _Optional[_Union[ResourceKind, str]] = ..., path: _Optional[str] = ..., token: _Optional[str] = ...) -> None: ...
+    def __init__(self, principal: _Optional[str] = ..., host: _Optional[str] = ..., operation: _Optional[_Union[Operation, str]] = ..., resource_type: _Optional[_Union[ResourceType, str]] = ..., path: _Optional[str] = ..., token: _Optional[str] = ...) -> None: ...
 
 class AuthorizeAnyResponse(_message.Message):
     __slots__ = ("allowed", "token")
@@ -260,7 +260,7 @@ class AuthorizeAnyResponse(_message.Message):
     def __init__(self, allowed: _Optional[bool] = ..., token: _Optional[str] = ...) -> None: ...
 
 class ChangePlan(_message.Message):
-    __slots__ = ("entries", "access", "access_omitted", "policies", "kafka_calls", "kafka_calls_omitted", "quotas", "retired_names", "retired_names_omitted", "at_least", "locks_out")
+    __slots__ = ("entries", "access", "access_omitted", "policies", "kafka_calls", "kafka_calls_omitted", "quotas", "retired_names", "retired_names_omitted", "incomplete", "locks_out")
     ENTRIES_FIELD_NUMBER: _ClassVar[int]
     ACCESS_FIELD_NUMBER: _ClassVar[int]
     ACCESS_OMITTED_FIELD_NUMBER: _ClassVar[int]
@@ -270,7 +270,7 @@ class ChangePlan(_message.Message):
     QUOTAS_FIELD_NUMBER: _ClassVar[int]
     RETIRED_NAMES_FIELD_NUMBER: _ClassVar[int]
     RETIRED_NAMES_OMITTED_FIELD_NUMBER: _ClassVar[int]
-    AT_LEAST_FIELD_NUMBER: _ClassVar[int]
+    INCOMPLETE_FIELD_NUMBER: _ClassVar[int]
     LOCKS_OUT_FIELD_NUMBER: _ClassVar[int]
     entries: ChangedEntries
     access: _containers.RepeatedCompositeFieldContainer[AccessChange]
@@ -278,12 +278,12 @@ class ChangePlan(_message.Message):
     policies: _containers.RepeatedCompositeFieldContainer[PolicyChange]
     kafka_calls: _containers.RepeatedCompositeFieldContainer[_policies_pb2.KafkaCall]
     kafka_calls_omitted: int
-    quotas: _containers.RepeatedCompositeFieldContainer[PassedQuota]
+    quotas: _containers.RepeatedCompositeFieldContainer[ExceededQuota]
     retired_names: _containers.RepeatedScalarFieldContainer[str]
     retired_names_omitted: int
-    at_least: bool
+    incomplete: bool
     locks_out: bool
-    def __init__(self, entries: _Optional[_Union[ChangedEntries, _Mapping]] = ..., access: _Optional[_Iterable[_Union[AccessChange, _Mapping]]] = ..., access_omitted: _Optional[int] = ..., policies: _Optional[_Iterable[_Union[PolicyChange, _Mapping]]] = ..., kafka_calls: _Optional[_Iterable[_Union[_policies_pb2.KafkaCall, _Mapping]]] = ..., kafka_calls_omitted: _Optional[int] = ..., quotas: _Optional[_Iterable[_Union[PassedQuota, _Mapping]]] = ..., retired_names: _Optional[_Iterable[str]] = ..., retired_names_omitted: _Optional[int] = ..., at_least: _Optional[bool] = ..., locks_out: _Optional[bool] = ...) -> None: ...
+    def __init__(self, entries: _Optional[_Union[ChangedEntries, _Mapping]] = ..., access: _Optional[_Iterable[_Union[AccessChange, _Mapping]]] = ..., access_omitted: _Optional[int] = ..., policies: _Optional[_Iterable[_Union[PolicyChange, _Mapping]]] = ..., kafka_calls: _Optional[_Iterable[_Union[_policies_pb2.KafkaCall, _Mapping]]] = ..., kafka_calls_omitted: _Optional[int] = ..., quotas: _Optional[_Iterable[_Union[ExceededQuota, _Mapping]]] = ..., retired_names: _Optional[_Iterable[str]] = ..., retired_names_omitted: _Optional[int] = ..., incomplete: _Optional[bool] = ..., locks_out: _Optional[bool] = ...) -> None: ...
 
 class ChangedEntries(_message.Message):
     __slots__ = ("directories", "topics", "links", "mounts", "entries_with_grants", "kafka_deleted", "kafka_detached", "kafka_missing", "kafka_replaced")
@@ -308,10 +308,10 @@ class ChangedEntries(_message.Message):
     def __init__(self, directories: _Optional[int] = ..., topics: _Optional[int] = ..., links: _Optional[int] = ..., mounts: _Optional[int] = ..., entries_with_grants: _Optional[int] = ..., kafka_deleted: _Optional[int] = ..., kafka_detached: _Optional[int] = ..., kafka_missing: _Optional[int] = ..., kafka_replaced: _Optional[int] = ...) -> None: ...
 
 class AccessChange(_message.Message):
-    __slots__ = ("principal", "host", "resource_kind", "resource_name", "path", "kind", "gained", "lost")
+    __slots__ = ("principal", "host", "resource_type", "resource_name", "path", "kind", "gained", "lost")
     PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
-    RESOURCE_KIND_FIELD_NUMBER: _ClassVar[int]
+    RESOURCE_TYPE_FIELD_NUMBER: _ClassVar[int]
     RESOURCE_NAME_FIELD_NUMBER: _ClassVar[int]
     PATH_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
@@ -319,13 +319,13 @@ class AccessChange(_message.Message):
     LOST_FIELD_NUMBER: _ClassVar[int]
     principal: str
     host: str
-    resource_kind: ResourceKind
+    resource_type: ResourceType
     resource_name: str
     path: str
     kind: _entry_pb2.EntryKind
     gained: _containers.RepeatedScalarFieldContainer[Operation]
     lost: _containers.RepeatedScalarFieldContainer[Operation]
-    def __init__(self, principal: _Optional[str] = ..., host: _Optional[str] = ..., resource_kind: _Optional[_Union[ResourceKind, str]] = ..., resource_name: _Optional[str] = ..., path: _Optional[str] = ..., kind: _Optional[_Union[_entry_pb2.EntryKind, str]] = ..., gained: _Optional[_Iterable[_Union[Operation, str]]] = ..., lost: _Optional[_Iterable[_Union[Operation, str]]] = ...) -> None: ...
+    def __init__(self, principal: _Optional[str] = ..., host: _Optional[str] = ..., resource_type: _Optional[_Union[ResourceType, str]] = ..., resource_name: _Optional[str] = ..., path: _Optional[str] = ..., kind: _Optional[_Union[_entry_pb2.EntryKind, str]] = ..., gained: _Optional[_Iterable[_Union[Operation, str]]] = ..., lost: _Optional[_Iterable[_Union[Operation, str]]] = ...) -> None: ...
 
 class PolicyChange(_message.Message):
     __slots__ = ("field", "before", "after", "topic_count", "cluster_count", "deletes_data")
@@ -343,7 +343,7 @@ class PolicyChange(_message.Message):
     deletes_data: bool
     def __init__(self, field: _Optional[str] = ..., before: _Optional[str] = ..., after: _Optional[str] = ..., topic_count: _Optional[int] = ..., cluster_count: _Optional[int] = ..., deletes_data: _Optional[bool] = ...) -> None: ...
 
-class PassedQuota(_message.Message):
+class ExceededQuota(_message.Message):
     __slots__ = ("path", "field", "limit", "used")
     PATH_FIELD_NUMBER: _ClassVar[int]
     FIELD_FIELD_NUMBER: _ClassVar[int]

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class AccessServiceStub:
-    """Who may do what.
+    """Grants and access checks.
     """
 
     def __init__(self, channel):
@@ -63,7 +63,7 @@ class AccessServiceStub:
 
 
 class AccessServiceServicer:
-    """Who may do what.
+    """Grants and access checks.
     """
 
     def AddGrants(self, request, context):
@@ -81,21 +81,21 @@ class AccessServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListGrants(self, request, context):
-        """The grants set on an entry.
+        """Lists the grants set on an entry.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CheckAccess(self, request, context):
-        """Whether a principal may do something, and which grant decides.
+        """Checks one operation of a principal; returns the deciding grant.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def AuthorizeAny(self, request, context):
-        """Whether a principal may do something on any resource of a kind (KIP-679's authorizeByResourceType).
+        """Checks an operation on any resource of a type (KIP-679's authorizeByResourceType).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -138,7 +138,7 @@ def add_AccessServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class AccessService:
-    """Who may do what.
+    """Grants and access checks.
     """
 
     @staticmethod

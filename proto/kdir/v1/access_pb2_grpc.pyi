@@ -27,7 +27,7 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class AccessServiceStub:
-    """Who may do what."""
+    """Grants and access checks."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
@@ -38,15 +38,15 @@ class AccessServiceStub:
     RemoveGrants: _grpc.UnaryUnaryMultiCallable[_access_pb2.RemoveGrantsRequest, _access_pb2.RemoveGrantsResponse]
     """Removes grants from an entry."""
     ListGrants: _grpc.UnaryUnaryMultiCallable[_access_pb2.ListGrantsRequest, _access_pb2.ListGrantsResponse]
-    """The grants set on an entry."""
+    """Lists the grants set on an entry."""
     CheckAccess: _grpc.UnaryUnaryMultiCallable[_access_pb2.CheckAccessRequest, _access_pb2.CheckAccessResponse]
-    """Whether a principal may do something, and which grant decides."""
+    """Checks one operation of a principal; returns the deciding grant."""
     AuthorizeAny: _grpc.UnaryUnaryMultiCallable[_access_pb2.AuthorizeAnyRequest, _access_pb2.AuthorizeAnyResponse]
-    """Whether a principal may do something on any resource of a kind (KIP-679's authorizeByResourceType)."""
+    """Checks an operation on any resource of a type (KIP-679's authorizeByResourceType)."""
 
 @_typing.type_check_only
 class AccessServiceAsyncStub(AccessServiceStub):
-    """Who may do what."""
+    """Grants and access checks."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     AddGrants: _aio.UnaryUnaryMultiCallable[_access_pb2.AddGrantsRequest, _access_pb2.AddGrantsResponse]  # type: ignore[assignment]
@@ -54,14 +54,14 @@ class AccessServiceAsyncStub(AccessServiceStub):
     RemoveGrants: _aio.UnaryUnaryMultiCallable[_access_pb2.RemoveGrantsRequest, _access_pb2.RemoveGrantsResponse]  # type: ignore[assignment]
     """Removes grants from an entry."""
     ListGrants: _aio.UnaryUnaryMultiCallable[_access_pb2.ListGrantsRequest, _access_pb2.ListGrantsResponse]  # type: ignore[assignment]
-    """The grants set on an entry."""
+    """Lists the grants set on an entry."""
     CheckAccess: _aio.UnaryUnaryMultiCallable[_access_pb2.CheckAccessRequest, _access_pb2.CheckAccessResponse]  # type: ignore[assignment]
-    """Whether a principal may do something, and which grant decides."""
+    """Checks one operation of a principal; returns the deciding grant."""
     AuthorizeAny: _aio.UnaryUnaryMultiCallable[_access_pb2.AuthorizeAnyRequest, _access_pb2.AuthorizeAnyResponse]  # type: ignore[assignment]
-    """Whether a principal may do something on any resource of a kind (KIP-679's authorizeByResourceType)."""
+    """Checks an operation on any resource of a type (KIP-679's authorizeByResourceType)."""
 
 class AccessServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Who may do what."""
+    """Grants and access checks."""
 
     @_abc_1.abstractmethod
     def AddGrants(
@@ -85,7 +85,7 @@ class AccessServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _access_pb2.ListGrantsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_access_pb2.ListGrantsResponse, _abc.Awaitable[_access_pb2.ListGrantsResponse]]:
-        """The grants set on an entry."""
+        """Lists the grants set on an entry."""
 
     @_abc_1.abstractmethod
     def CheckAccess(
@@ -93,7 +93,7 @@ class AccessServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _access_pb2.CheckAccessRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_access_pb2.CheckAccessResponse, _abc.Awaitable[_access_pb2.CheckAccessResponse]]:
-        """Whether a principal may do something, and which grant decides."""
+        """Checks one operation of a principal; returns the deciding grant."""
 
     @_abc_1.abstractmethod
     def AuthorizeAny(
@@ -101,6 +101,6 @@ class AccessServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _access_pb2.AuthorizeAnyRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_access_pb2.AuthorizeAnyResponse, _abc.Awaitable[_access_pb2.AuthorizeAnyResponse]]:
-        """Whether a principal may do something on any resource of a kind (KIP-679's authorizeByResourceType)."""
+        """Checks an operation on any resource of a type (KIP-679's authorizeByResourceType)."""
 
 def add_AccessServiceServicer_to_server(servicer: AccessServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

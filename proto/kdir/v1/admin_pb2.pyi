@@ -27,7 +27,7 @@ class GetStatusRequest(_message.Message):
     def __init__(self, cluster: _Optional[str] = ...) -> None: ...
 
 class GetStatusResponse(_message.Message):
-    __slots__ = ("authority", "replica_state", "topic_count", "directory_count", "parent", "kafka", "version", "feature_level", "store", "quarantined", "uptime_seconds", "members", "finalised_level", "progress", "store_status", "quarantined_count", "principal")
+    __slots__ = ("authority", "replica_state", "topic_count", "directory_count", "parent", "kafka", "version", "feature_level", "store", "unreadable_values", "uptime_seconds", "members", "finalized_level", "progress", "store_status", "unreadable_value_count", "principal")
     AUTHORITY_FIELD_NUMBER: _ClassVar[int]
     REPLICA_STATE_FIELD_NUMBER: _ClassVar[int]
     TOPIC_COUNT_FIELD_NUMBER: _ClassVar[int]
@@ -37,13 +37,13 @@ class GetStatusResponse(_message.Message):
     VERSION_FIELD_NUMBER: _ClassVar[int]
     FEATURE_LEVEL_FIELD_NUMBER: _ClassVar[int]
     STORE_FIELD_NUMBER: _ClassVar[int]
-    QUARANTINED_FIELD_NUMBER: _ClassVar[int]
+    UNREADABLE_VALUES_FIELD_NUMBER: _ClassVar[int]
     UPTIME_SECONDS_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
-    FINALISED_LEVEL_FIELD_NUMBER: _ClassVar[int]
+    FINALIZED_LEVEL_FIELD_NUMBER: _ClassVar[int]
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
     STORE_STATUS_FIELD_NUMBER: _ClassVar[int]
-    QUARANTINED_COUNT_FIELD_NUMBER: _ClassVar[int]
+    UNREADABLE_VALUE_COUNT_FIELD_NUMBER: _ClassVar[int]
     PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
     authority: _resolve_pb2.Authority
     replica_state: ReplicaState
@@ -54,15 +54,15 @@ class GetStatusResponse(_message.Message):
     version: str
     feature_level: int
     store: str
-    quarantined: _containers.RepeatedScalarFieldContainer[str]
+    unreadable_values: _containers.RepeatedScalarFieldContainer[str]
     uptime_seconds: float
     members: _containers.RepeatedCompositeFieldContainer[Member]
-    finalised_level: int
+    finalized_level: int
     progress: _containers.RepeatedCompositeFieldContainer[Progress]
     store_status: StoreStatus
-    quarantined_count: int
+    unreadable_value_count: int
     principal: str
-    def __init__(self, authority: _Optional[_Union[_resolve_pb2.Authority, _Mapping]] = ..., replica_state: _Optional[_Union[ReplicaState, str]] = ..., topic_count: _Optional[int] = ..., directory_count: _Optional[int] = ..., parent: _Optional[_Union[ParentStatus, _Mapping]] = ..., kafka: _Optional[_Union[KafkaStatus, _Mapping]] = ..., version: _Optional[str] = ..., feature_level: _Optional[int] = ..., store: _Optional[str] = ..., quarantined: _Optional[_Iterable[str]] = ..., uptime_seconds: _Optional[float] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., finalised_level: _Optional[int] = ..., progress: _Optional[_Iterable[_Union[Progress, _Mapping]]] = ..., store_status: _Optional[_Union[StoreStatus, _Mapping]] = ..., quarantined_count: _Optional[int] = ..., principal: _Optional[str] = ...) -> None: ...
+    def __init__(self, authority: _Optional[_Union[_resolve_pb2.Authority, _Mapping]] = ..., replica_state: _Optional[_Union[ReplicaState, str]] = ..., topic_count: _Optional[int] = ..., directory_count: _Optional[int] = ..., parent: _Optional[_Union[ParentStatus, _Mapping]] = ..., kafka: _Optional[_Union[KafkaStatus, _Mapping]] = ..., version: _Optional[str] = ..., feature_level: _Optional[int] = ..., store: _Optional[str] = ..., unreadable_values: _Optional[_Iterable[str]] = ..., uptime_seconds: _Optional[float] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., finalized_level: _Optional[int] = ..., progress: _Optional[_Iterable[_Union[Progress, _Mapping]]] = ..., store_status: _Optional[_Union[StoreStatus, _Mapping]] = ..., unreadable_value_count: _Optional[int] = ..., principal: _Optional[str] = ...) -> None: ...
 
 class Member(_message.Message):
     __slots__ = ("server", "endpoints", "feature_level", "version", "host", "pid", "started_at_ms", "roles")
@@ -85,12 +85,12 @@ class Member(_message.Message):
     def __init__(self, server: _Optional[str] = ..., endpoints: _Optional[_Iterable[str]] = ..., feature_level: _Optional[int] = ..., version: _Optional[str] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., started_at_ms: _Optional[int] = ..., roles: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Progress(_message.Message):
-    __slots__ = ("change_id", "kind", "path", "done", "left", "started_at_ms", "principal", "message")
+    __slots__ = ("change_id", "kind", "path", "done", "remaining", "started_at_ms", "principal", "message")
     CHANGE_ID_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     PATH_FIELD_NUMBER: _ClassVar[int]
     DONE_FIELD_NUMBER: _ClassVar[int]
-    LEFT_FIELD_NUMBER: _ClassVar[int]
+    REMAINING_FIELD_NUMBER: _ClassVar[int]
     STARTED_AT_MS_FIELD_NUMBER: _ClassVar[int]
     PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
@@ -98,11 +98,11 @@ class Progress(_message.Message):
     kind: str
     path: str
     done: int
-    left: int
+    remaining: int
     started_at_ms: int
     principal: str
     message: str
-    def __init__(self, change_id: _Optional[str] = ..., kind: _Optional[str] = ..., path: _Optional[str] = ..., done: _Optional[int] = ..., left: _Optional[int] = ..., started_at_ms: _Optional[int] = ..., principal: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
+    def __init__(self, change_id: _Optional[str] = ..., kind: _Optional[str] = ..., path: _Optional[str] = ..., done: _Optional[int] = ..., remaining: _Optional[int] = ..., started_at_ms: _Optional[int] = ..., principal: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
 
 class LargeChange(_message.Message):
     __slots__ = ("progress", "rules", "remap_adopted")
@@ -133,46 +133,46 @@ class StoreStatus(_message.Message):
     def __init__(self, revision: _Optional[int] = ..., age_seconds: _Optional[float] = ..., message: _Optional[str] = ..., watch_restarts: _Optional[int] = ..., reloads: _Optional[int] = ..., sealed: _Optional[str] = ..., last_commit_seconds: _Optional[float] = ...) -> None: ...
 
 class ParentStatus(_message.Message):
-    __slots__ = ("configured", "linked", "message", "cluster_id", "last_heard_seconds", "unmounted", "standby", "detached", "untold")
+    __slots__ = ("configured", "linked", "message", "cluster_id", "last_contact_age_seconds", "unmounted", "standby", "detached_reason", "inherited_missing_reason")
     CONFIGURED_FIELD_NUMBER: _ClassVar[int]
     LINKED_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
-    LAST_HEARD_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    LAST_CONTACT_AGE_SECONDS_FIELD_NUMBER: _ClassVar[int]
     UNMOUNTED_FIELD_NUMBER: _ClassVar[int]
     STANDBY_FIELD_NUMBER: _ClassVar[int]
-    DETACHED_FIELD_NUMBER: _ClassVar[int]
-    UNTOLD_FIELD_NUMBER: _ClassVar[int]
+    DETACHED_REASON_FIELD_NUMBER: _ClassVar[int]
+    INHERITED_MISSING_REASON_FIELD_NUMBER: _ClassVar[int]
     configured: bool
     linked: bool
     message: str
     cluster_id: str
-    last_heard_seconds: float
+    last_contact_age_seconds: float
     unmounted: bool
     standby: bool
-    detached: str
-    untold: str
-    def __init__(self, configured: _Optional[bool] = ..., linked: _Optional[bool] = ..., message: _Optional[str] = ..., cluster_id: _Optional[str] = ..., last_heard_seconds: _Optional[float] = ..., unmounted: _Optional[bool] = ..., standby: _Optional[bool] = ..., detached: _Optional[str] = ..., untold: _Optional[str] = ...) -> None: ...
+    detached_reason: str
+    inherited_missing_reason: str
+    def __init__(self, configured: _Optional[bool] = ..., linked: _Optional[bool] = ..., message: _Optional[str] = ..., cluster_id: _Optional[str] = ..., last_contact_age_seconds: _Optional[float] = ..., unmounted: _Optional[bool] = ..., standby: _Optional[bool] = ..., detached_reason: _Optional[str] = ..., inherited_missing_reason: _Optional[str] = ...) -> None: ...
 
 class KafkaStatus(_message.Message):
-    __slots__ = ("pinned_cluster_id", "seen_cluster_id", "reachable", "message", "last_sweep_seconds", "ceiling", "stopped", "pending_count", "missing_count", "drift_count", "leader", "waiting_count", "contested_count", "acl_count", "acl_waiting_count", "acl_refused_count", "acl_lost_count", "replaced_count", "unmanaged")
+    __slots__ = ("pinned_cluster_id", "seen_cluster_id", "reachable", "message", "last_sweep_seconds", "ceiling", "stop_reason", "pending_count", "missing_count", "drift_count", "leader", "needs_approval_count", "contested_count", "acl_count", "acl_resources_needing_approval_count", "acl_resources_rejected_count", "acls_removed_externally_count", "replaced_count", "unmanaged")
     PINNED_CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     SEEN_CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     REACHABLE_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     LAST_SWEEP_SECONDS_FIELD_NUMBER: _ClassVar[int]
     CEILING_FIELD_NUMBER: _ClassVar[int]
-    STOPPED_FIELD_NUMBER: _ClassVar[int]
+    STOP_REASON_FIELD_NUMBER: _ClassVar[int]
     PENDING_COUNT_FIELD_NUMBER: _ClassVar[int]
     MISSING_COUNT_FIELD_NUMBER: _ClassVar[int]
     DRIFT_COUNT_FIELD_NUMBER: _ClassVar[int]
     LEADER_FIELD_NUMBER: _ClassVar[int]
-    WAITING_COUNT_FIELD_NUMBER: _ClassVar[int]
+    NEEDS_APPROVAL_COUNT_FIELD_NUMBER: _ClassVar[int]
     CONTESTED_COUNT_FIELD_NUMBER: _ClassVar[int]
     ACL_COUNT_FIELD_NUMBER: _ClassVar[int]
-    ACL_WAITING_COUNT_FIELD_NUMBER: _ClassVar[int]
-    ACL_REFUSED_COUNT_FIELD_NUMBER: _ClassVar[int]
-    ACL_LOST_COUNT_FIELD_NUMBER: _ClassVar[int]
+    ACL_RESOURCES_NEEDING_APPROVAL_COUNT_FIELD_NUMBER: _ClassVar[int]
+    ACL_RESOURCES_REJECTED_COUNT_FIELD_NUMBER: _ClassVar[int]
+    ACLS_REMOVED_EXTERNALLY_COUNT_FIELD_NUMBER: _ClassVar[int]
     REPLACED_COUNT_FIELD_NUMBER: _ClassVar[int]
     UNMANAGED_FIELD_NUMBER: _ClassVar[int]
     pinned_cluster_id: str
@@ -181,20 +181,20 @@ class KafkaStatus(_message.Message):
     message: str
     last_sweep_seconds: float
     ceiling: _containers.RepeatedScalarFieldContainer[str]
-    stopped: str
+    stop_reason: str
     pending_count: int
     missing_count: int
     drift_count: int
     leader: bool
-    waiting_count: int
+    needs_approval_count: int
     contested_count: int
     acl_count: int
-    acl_waiting_count: int
-    acl_refused_count: int
-    acl_lost_count: int
+    acl_resources_needing_approval_count: int
+    acl_resources_rejected_count: int
+    acls_removed_externally_count: int
     replaced_count: int
     unmanaged: str
-    def __init__(self, pinned_cluster_id: _Optional[str] = ..., seen_cluster_id: _Optional[str] = ..., reachable: _Optional[bool] = ..., message: _Optional[str] = ..., last_sweep_seconds: _Optional[float] = ..., ceiling: _Optional[_Iterable[str]] = ..., stopped: _Optional[str] = ..., pending_count: _Optional[int] = ..., missing_count: _Optional[int] = ..., drift_count: _Optional[int] = ..., leader: _Optional[bool] = ..., waiting_count: _Optional[int] = ..., contested_count: _Optional[int] = ..., acl_count: _Optional[int] = ..., acl_waiting_count: _Optional[int] = ..., acl_refused_count: _Optional[int] = ..., acl_lost_count: _Optional[int] = ..., replaced_count: _Optional[int] = ..., unmanaged: _Optional[str] = ...) -> None: ...
+    def __init__(self, pinned_cluster_id: _Optional[str] = ..., seen_cluster_id: _Optional[str] = ..., reachable: _Optional[bool] = ..., message: _Optional[str] = ..., last_sweep_seconds: _Optional[float] = ..., ceiling: _Optional[_Iterable[str]] = ..., stop_reason: _Optional[str] = ..., pending_count: _Optional[int] = ..., missing_count: _Optional[int] = ..., drift_count: _Optional[int] = ..., leader: _Optional[bool] = ..., needs_approval_count: _Optional[int] = ..., contested_count: _Optional[int] = ..., acl_count: _Optional[int] = ..., acl_resources_needing_approval_count: _Optional[int] = ..., acl_resources_rejected_count: _Optional[int] = ..., acls_removed_externally_count: _Optional[int] = ..., replaced_count: _Optional[int] = ..., unmanaged: _Optional[str] = ...) -> None: ...
 
 class MappingRule(_message.Message):
     __slots__ = ("match", "split_on", "into", "strip_prefix", "ignore")
@@ -211,20 +211,20 @@ class MappingRule(_message.Message):
     def __init__(self, match: _Optional[str] = ..., split_on: _Optional[str] = ..., into: _Optional[str] = ..., strip_prefix: _Optional[str] = ..., ignore: _Optional[bool] = ...) -> None: ...
 
 class AdoptTopicsRequest(_message.Message):
-    __slots__ = ("rules", "plan_only", "remap_adopted", "request_id", "cluster", "token")
+    __slots__ = ("rules", "validate_only", "remap_adopted", "request_id", "cluster", "token")
     RULES_FIELD_NUMBER: _ClassVar[int]
-    PLAN_ONLY_FIELD_NUMBER: _ClassVar[int]
+    VALIDATE_ONLY_FIELD_NUMBER: _ClassVar[int]
     REMAP_ADOPTED_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     rules: _containers.RepeatedCompositeFieldContainer[MappingRule]
-    plan_only: bool
+    validate_only: bool
     remap_adopted: bool
     request_id: str
     cluster: str
     token: str
-    def __init__(self, rules: _Optional[_Iterable[_Union[MappingRule, _Mapping]]] = ..., plan_only: _Optional[bool] = ..., remap_adopted: _Optional[bool] = ..., request_id: _Optional[str] = ..., cluster: _Optional[str] = ..., token: _Optional[str] = ...) -> None: ...
+    def __init__(self, rules: _Optional[_Iterable[_Union[MappingRule, _Mapping]]] = ..., validate_only: _Optional[bool] = ..., remap_adopted: _Optional[bool] = ..., request_id: _Optional[str] = ..., cluster: _Optional[str] = ..., token: _Optional[str] = ...) -> None: ...
 
 class Adoption(_message.Message):
     __slots__ = ("physical_name", "path", "rule", "action", "message")
@@ -269,34 +269,34 @@ class ListDriftResponse(_message.Message):
     def __init__(self, drifts: _Optional[_Iterable[_Union[Drift, _Mapping]]] = ..., omitted_count: _Optional[int] = ...) -> None: ...
 
 class Drift(_message.Message):
-    __slots__ = ("path", "physical_name", "field", "wanted", "found", "provision", "kafka_state")
+    __slots__ = ("path", "physical_name", "field", "expected", "actual", "provision", "kafka_state")
     PATH_FIELD_NUMBER: _ClassVar[int]
     PHYSICAL_NAME_FIELD_NUMBER: _ClassVar[int]
     FIELD_FIELD_NUMBER: _ClassVar[int]
-    WANTED_FIELD_NUMBER: _ClassVar[int]
-    FOUND_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_FIELD_NUMBER: _ClassVar[int]
+    ACTUAL_FIELD_NUMBER: _ClassVar[int]
     PROVISION_FIELD_NUMBER: _ClassVar[int]
     KAFKA_STATE_FIELD_NUMBER: _ClassVar[int]
     path: str
     physical_name: str
     field: str
-    wanted: str
-    found: str
+    expected: str
+    actual: str
     provision: _entry_pb2.Provision
     kafka_state: str
-    def __init__(self, path: _Optional[str] = ..., physical_name: _Optional[str] = ..., field: _Optional[str] = ..., wanted: _Optional[str] = ..., found: _Optional[str] = ..., provision: _Optional[_Union[_entry_pb2.Provision, str]] = ..., kafka_state: _Optional[str] = ...) -> None: ...
+    def __init__(self, path: _Optional[str] = ..., physical_name: _Optional[str] = ..., field: _Optional[str] = ..., expected: _Optional[str] = ..., actual: _Optional[str] = ..., provision: _Optional[_Union[_entry_pb2.Provision, str]] = ..., kafka_state: _Optional[str] = ...) -> None: ...
 
 class AcknowledgeRequest(_message.Message):
-    __slots__ = ("stopped", "request_id", "cluster", "token")
-    STOPPED_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("stop_reason", "request_id", "cluster", "token")
+    STOP_REASON_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
-    stopped: str
+    stop_reason: str
     request_id: str
     cluster: str
     token: str
-    def __init__(self, stopped: _Optional[str] = ..., request_id: _Optional[str] = ..., cluster: _Optional[str] = ..., token: _Optional[str] = ...) -> None: ...
+    def __init__(self, stop_reason: _Optional[str] = ..., request_id: _Optional[str] = ..., cluster: _Optional[str] = ..., token: _Optional[str] = ...) -> None: ...
 
 class AcknowledgeResponse(_message.Message):
     __slots__ = ("token",)
@@ -319,16 +319,16 @@ class FinalizeFeaturesRequest(_message.Message):
     def __init__(self, level: _Optional[int] = ..., validate_only: _Optional[bool] = ..., request_id: _Optional[str] = ..., cluster: _Optional[str] = ..., token: _Optional[str] = ...) -> None: ...
 
 class FinalizeFeaturesResponse(_message.Message):
-    __slots__ = ("finalised_level", "supported_level", "members", "token")
-    FINALISED_LEVEL_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("finalized_level", "supported_level", "members", "token")
+    FINALIZED_LEVEL_FIELD_NUMBER: _ClassVar[int]
     SUPPORTED_LEVEL_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
-    finalised_level: int
+    finalized_level: int
     supported_level: int
     members: _containers.RepeatedCompositeFieldContainer[Member]
     token: str
-    def __init__(self, finalised_level: _Optional[int] = ..., supported_level: _Optional[int] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., token: _Optional[str] = ...) -> None: ...
+    def __init__(self, finalized_level: _Optional[int] = ..., supported_level: _Optional[int] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., token: _Optional[str] = ...) -> None: ...
 
 class VerifyRequest(_message.Message):
     __slots__ = ("cluster", "skip_kafka")
@@ -347,20 +347,20 @@ class VerifyResponse(_message.Message):
     def __init__(self, difference: _Optional[_Union[Difference, _Mapping]] = ..., summary: _Optional[_Union[VerifySummary, _Mapping]] = ...) -> None: ...
 
 class Difference(_message.Message):
-    __slots__ = ("between", "where", "field", "wanted", "found", "advice")
-    BETWEEN_FIELD_NUMBER: _ClassVar[int]
-    WHERE_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("compared", "path_or_key", "field", "expected", "actual", "advice")
+    COMPARED_FIELD_NUMBER: _ClassVar[int]
+    PATH_OR_KEY_FIELD_NUMBER: _ClassVar[int]
     FIELD_FIELD_NUMBER: _ClassVar[int]
-    WANTED_FIELD_NUMBER: _ClassVar[int]
-    FOUND_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_FIELD_NUMBER: _ClassVar[int]
+    ACTUAL_FIELD_NUMBER: _ClassVar[int]
     ADVICE_FIELD_NUMBER: _ClassVar[int]
-    between: str
-    where: str
+    compared: str
+    path_or_key: str
     field: str
-    wanted: str
-    found: str
+    expected: str
+    actual: str
     advice: str
-    def __init__(self, between: _Optional[str] = ..., where: _Optional[str] = ..., field: _Optional[str] = ..., wanted: _Optional[str] = ..., found: _Optional[str] = ..., advice: _Optional[str] = ...) -> None: ...
+    def __init__(self, compared: _Optional[str] = ..., path_or_key: _Optional[str] = ..., field: _Optional[str] = ..., expected: _Optional[str] = ..., actual: _Optional[str] = ..., advice: _Optional[str] = ...) -> None: ...
 
 class VerifySummary(_message.Message):
     __slots__ = ("revision", "rows", "kafka_topics", "differences", "message")
@@ -393,7 +393,7 @@ class BackupResponse(_message.Message):
     def __init__(self, header: _Optional[_Union[BackupHeader, _Mapping]] = ..., rows: _Optional[_Union[BackupRows, _Mapping]] = ..., trailer: _Optional[_Union[BackupTrailer, _Mapping]] = ...) -> None: ...
 
 class BackupHeader(_message.Message):
-    __slots__ = ("format", "cluster_id", "cluster", "incarnation", "revision", "schema_version", "taken_at_ms", "finalised_level")
+    __slots__ = ("format", "cluster_id", "cluster", "incarnation", "revision", "schema_version", "taken_at_ms", "finalized_level")
     FORMAT_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
@@ -401,7 +401,7 @@ class BackupHeader(_message.Message):
     REVISION_FIELD_NUMBER: _ClassVar[int]
     SCHEMA_VERSION_FIELD_NUMBER: _ClassVar[int]
     TAKEN_AT_MS_FIELD_NUMBER: _ClassVar[int]
-    FINALISED_LEVEL_FIELD_NUMBER: _ClassVar[int]
+    FINALIZED_LEVEL_FIELD_NUMBER: _ClassVar[int]
     format: int
     cluster_id: str
     cluster: str
@@ -409,8 +409,8 @@ class BackupHeader(_message.Message):
     revision: int
     schema_version: int
     taken_at_ms: int
-    finalised_level: int
-    def __init__(self, format: _Optional[int] = ..., cluster_id: _Optional[str] = ..., cluster: _Optional[str] = ..., incarnation: _Optional[str] = ..., revision: _Optional[int] = ..., schema_version: _Optional[int] = ..., taken_at_ms: _Optional[int] = ..., finalised_level: _Optional[int] = ...) -> None: ...
+    finalized_level: int
+    def __init__(self, format: _Optional[int] = ..., cluster_id: _Optional[str] = ..., cluster: _Optional[str] = ..., incarnation: _Optional[str] = ..., revision: _Optional[int] = ..., schema_version: _Optional[int] = ..., taken_at_ms: _Optional[int] = ..., finalized_level: _Optional[int] = ...) -> None: ...
 
 class BackupRows(_message.Message):
     __slots__ = ("rows",)

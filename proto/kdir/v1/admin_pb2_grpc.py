@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class AdminServiceStub:
-    """For operators.
+    """Operations for operators.
     """
 
     def __init__(self, channel):
@@ -83,67 +83,67 @@ class AdminServiceStub:
 
 
 class AdminServiceServicer:
-    """For operators.
+    """Operations for operators.
     """
 
     def GetStatus(self, request, context):
-        """What this server is and how it is doing.
+        """Returns the state of a server.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def AdoptTopics(self, request, context):
-        """What adoption by mapping rules would do; or does it.
+        """Adopts topics of Kafka by mapping rules, or plans it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListDrift(self, request, context):
-        """Where Kafka differs from what is wished or recorded.
+        """Lists where Kafka differs from the desired or recorded state.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Acknowledge(self, request, context):
-        """Lets the reconciler go on after the vanish guard or the Kafka pin stopped it.
+        """Resumes the reconciler after the vanish guard or the Kafka pin stopped it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def FinalizeFeatures(self, request, context):
-        """Raises the cluster's feature level, once every live server supports it; or says what it would do.
+        """Raises the cluster's feature level if every live server supports it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DetachParent(self, request, context):
-        """Keeps what is inherited from the parent as the cluster's own, and tries the link no more.
+        """Keeps the inherited policies and grants as the cluster's own, and disables the parent link.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def AttachParent(self, request, context):
-        """Links with the parent again after DetachParent.
+        """Enables the parent link after DetachParent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Verify(self, request, context):
-        """Compares store, replica and Kafka, and names each difference; the last message is the summary.
+        """Compares store, replica and Kafka, and returns each difference; the last message is the summary.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Backup(self, request, context):
-        """All of the store at one revision: first the header, then rows, at the end the trailer.
+        """Returns the whole store at one revision: a header, the rows, a trailer.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -206,7 +206,7 @@ def add_AdminServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class AdminService:
-    """For operators.
+    """Operations for operators.
     """
 
     @staticmethod

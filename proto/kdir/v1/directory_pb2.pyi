@@ -22,16 +22,16 @@ class GetEntryRequest(_message.Message):
     def __init__(self, path: _Optional[str] = ..., kind: _Optional[_Union[_entry_pb2.EntryKind, str]] = ..., token: _Optional[str] = ...) -> None: ...
 
 class GetEntryResponse(_message.Message):
-    __slots__ = ("authority", "entry", "quotas", "attention")
+    __slots__ = ("authority", "entry", "quotas", "topic_issues")
     AUTHORITY_FIELD_NUMBER: _ClassVar[int]
     ENTRY_FIELD_NUMBER: _ClassVar[int]
     QUOTAS_FIELD_NUMBER: _ClassVar[int]
-    ATTENTION_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ISSUES_FIELD_NUMBER: _ClassVar[int]
     authority: _resolve_pb2.Authority
     entry: _entry_pb2.Entry
     quotas: _containers.RepeatedCompositeFieldContainer[_policies_pb2.QuotaUse]
-    attention: _containers.RepeatedCompositeFieldContainer[_policies_pb2.Attention]
-    def __init__(self, authority: _Optional[_Union[_resolve_pb2.Authority, _Mapping]] = ..., entry: _Optional[_Union[_entry_pb2.Entry, _Mapping]] = ..., quotas: _Optional[_Iterable[_Union[_policies_pb2.QuotaUse, _Mapping]]] = ..., attention: _Optional[_Iterable[_Union[_policies_pb2.Attention, _Mapping]]] = ...) -> None: ...
+    topic_issues: _containers.RepeatedCompositeFieldContainer[_policies_pb2.TopicIssue]
+    def __init__(self, authority: _Optional[_Union[_resolve_pb2.Authority, _Mapping]] = ..., entry: _Optional[_Union[_entry_pb2.Entry, _Mapping]] = ..., quotas: _Optional[_Iterable[_Union[_policies_pb2.QuotaUse, _Mapping]]] = ..., topic_issues: _Optional[_Iterable[_Union[_policies_pb2.TopicIssue, _Mapping]]] = ...) -> None: ...
 
 class ListEntriesRequest(_message.Message):
     __slots__ = ("path", "page_size", "page_token", "name_glob", "kinds", "include_system", "one_revision", "token", "recursive")

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class DirectoryServiceStub:
-    """The tree of the asked server's cluster. A path of another cluster is NOT_AUTHORITATIVE: resolve first.
+    """The tree of the server's cluster. A path of another cluster is NOT_AUTHORITATIVE: resolve first.
     """
 
     def __init__(self, channel):
@@ -68,39 +68,39 @@ class DirectoryServiceStub:
 
 
 class DirectoryServiceServicer:
-    """The tree of the asked server's cluster. A path of another cluster is NOT_AUTHORITATIVE: resolve first.
+    """The tree of the server's cluster. A path of another cluster is NOT_AUTHORITATIVE: resolve first.
     """
 
     def GetEntry(self, request, context):
-        """One entry.
+        """Returns one entry.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListEntries(self, request, context):
-        """The children of a directory, in name order.
+        """Lists the children of a directory, in name order.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CreateEntry(self, request, context):
-        """Makes a directory, topic, link or mount.
+        """Creates a directory, topic, link or mount.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UpdateEntry(self, request, context):
-        """Changes the named fields of an entry.
+        """Updates fields of an entry.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteEntry(self, request, context):
-        """Removes an entry, or with `recursive` all below it too.
+        """Deletes an entry, or with `recursive` all below it too.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -155,7 +155,7 @@ def add_DirectoryServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class DirectoryService:
-    """The tree of the asked server's cluster. A path of another cluster is NOT_AUTHORITATIVE: resolve first.
+    """The tree of the server's cluster. A path of another cluster is NOT_AUTHORITATIVE: resolve first.
     """
 
     @staticmethod

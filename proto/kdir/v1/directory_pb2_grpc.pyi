@@ -27,45 +27,45 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class DirectoryServiceStub:
-    """The tree of the asked server's cluster. A path of another cluster is NOT_AUTHORITATIVE: resolve first."""
+    """The tree of the server's cluster. A path of another cluster is NOT_AUTHORITATIVE: resolve first."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> DirectoryServiceAsyncStub: ...
     GetEntry: _grpc.UnaryUnaryMultiCallable[_directory_pb2.GetEntryRequest, _directory_pb2.GetEntryResponse]
-    """One entry."""
+    """Returns one entry."""
     ListEntries: _grpc.UnaryUnaryMultiCallable[_directory_pb2.ListEntriesRequest, _directory_pb2.ListEntriesResponse]
-    """The children of a directory, in name order."""
+    """Lists the children of a directory, in name order."""
     CreateEntry: _grpc.UnaryUnaryMultiCallable[_directory_pb2.CreateEntryRequest, _directory_pb2.CreateEntryResponse]
-    """Makes a directory, topic, link or mount."""
+    """Creates a directory, topic, link or mount."""
     UpdateEntry: _grpc.UnaryUnaryMultiCallable[_directory_pb2.UpdateEntryRequest, _directory_pb2.UpdateEntryResponse]
-    """Changes the named fields of an entry."""
+    """Updates fields of an entry."""
     DeleteEntry: _grpc.UnaryUnaryMultiCallable[_directory_pb2.DeleteEntryRequest, _directory_pb2.DeleteEntryResponse]
-    """Removes an entry, or with `recursive` all below it too."""
+    """Deletes an entry, or with `recursive` all below it too."""
     MoveEntry: _grpc.UnaryUnaryMultiCallable[_directory_pb2.MoveEntryRequest, _directory_pb2.MoveEntryResponse]
     """Moves an entry within the mount; its id, its physical names and its data stay."""
 
 @_typing.type_check_only
 class DirectoryServiceAsyncStub(DirectoryServiceStub):
-    """The tree of the asked server's cluster. A path of another cluster is NOT_AUTHORITATIVE: resolve first."""
+    """The tree of the server's cluster. A path of another cluster is NOT_AUTHORITATIVE: resolve first."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetEntry: _aio.UnaryUnaryMultiCallable[_directory_pb2.GetEntryRequest, _directory_pb2.GetEntryResponse]  # type: ignore[assignment]
-    """One entry."""
+    """Returns one entry."""
     ListEntries: _aio.UnaryUnaryMultiCallable[_directory_pb2.ListEntriesRequest, _directory_pb2.ListEntriesResponse]  # type: ignore[assignment]
-    """The children of a directory, in name order."""
+    """Lists the children of a directory, in name order."""
     CreateEntry: _aio.UnaryUnaryMultiCallable[_directory_pb2.CreateEntryRequest, _directory_pb2.CreateEntryResponse]  # type: ignore[assignment]
-    """Makes a directory, topic, link or mount."""
+    """Creates a directory, topic, link or mount."""
     UpdateEntry: _aio.UnaryUnaryMultiCallable[_directory_pb2.UpdateEntryRequest, _directory_pb2.UpdateEntryResponse]  # type: ignore[assignment]
-    """Changes the named fields of an entry."""
+    """Updates fields of an entry."""
     DeleteEntry: _aio.UnaryUnaryMultiCallable[_directory_pb2.DeleteEntryRequest, _directory_pb2.DeleteEntryResponse]  # type: ignore[assignment]
-    """Removes an entry, or with `recursive` all below it too."""
+    """Deletes an entry, or with `recursive` all below it too."""
     MoveEntry: _aio.UnaryUnaryMultiCallable[_directory_pb2.MoveEntryRequest, _directory_pb2.MoveEntryResponse]  # type: ignore[assignment]
     """Moves an entry within the mount; its id, its physical names and its data stay."""
 
 class DirectoryServiceServicer(metaclass=_abc_1.ABCMeta):
-    """The tree of the asked server's cluster. A path of another cluster is NOT_AUTHORITATIVE: resolve first."""
+    """The tree of the server's cluster. A path of another cluster is NOT_AUTHORITATIVE: resolve first."""
 
     @_abc_1.abstractmethod
     def GetEntry(
@@ -73,7 +73,7 @@ class DirectoryServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _directory_pb2.GetEntryRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_directory_pb2.GetEntryResponse, _abc.Awaitable[_directory_pb2.GetEntryResponse]]:
-        """One entry."""
+        """Returns one entry."""
 
     @_abc_1.abstractmethod
     def ListEntries(
@@ -81,7 +81,7 @@ class DirectoryServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _directory_pb2.ListEntriesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_directory_pb2.ListEntriesResponse, _abc.Awaitable[_directory_pb2.ListEntriesResponse]]:
-        """The children of a directory, in name order."""
+        """Lists the children of a directory, in name order."""
 
     @_abc_1.abstractmethod
     def CreateEntry(
@@ -89,7 +89,7 @@ class DirectoryServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _directory_pb2.CreateEntryRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_directory_pb2.CreateEntryResponse, _abc.Awaitable[_directory_pb2.CreateEntryResponse]]:
-        """Makes a directory, topic, link or mount."""
+        """Creates a directory, topic, link or mount."""
 
     @_abc_1.abstractmethod
     def UpdateEntry(
@@ -97,7 +97,7 @@ class DirectoryServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _directory_pb2.UpdateEntryRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_directory_pb2.UpdateEntryResponse, _abc.Awaitable[_directory_pb2.UpdateEntryResponse]]:
-        """Changes the named fields of an entry."""
+        """Updates fields of an entry."""
 
     @_abc_1.abstractmethod
     def DeleteEntry(
@@ -105,7 +105,7 @@ class DirectoryServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _directory_pb2.DeleteEntryRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_directory_pb2.DeleteEntryResponse, _abc.Awaitable[_directory_pb2.DeleteEntryResponse]]:
-        """Removes an entry, or with `recursive` all below it too."""
+        """Deletes an entry, or with `recursive` all below it too."""
 
     @_abc_1.abstractmethod
     def MoveEntry(

@@ -45,9 +45,9 @@ class LinkWrites(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
 class MountState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     MOUNT_STATE_UNSPECIFIED: _ClassVar[MountState]
-    MOUNT_STATE_WAITING: _ClassVar[MountState]
+    MOUNT_STATE_PENDING: _ClassVar[MountState]
     MOUNT_STATE_LINKED: _ClassVar[MountState]
-    MOUNT_STATE_AWAY: _ClassVar[MountState]
+    MOUNT_STATE_DISCONNECTED: _ClassVar[MountState]
     MOUNT_STATE_REFUSED: _ClassVar[MountState]
 ENTRY_KIND_UNSPECIFIED: EntryKind
 ENTRY_KIND_DIRECTORY: EntryKind
@@ -69,9 +69,9 @@ LINK_WRITES_UNSPECIFIED: LinkWrites
 LINK_WRITES_STAY: LinkWrites
 LINK_WRITES_FOLLOW: LinkWrites
 MOUNT_STATE_UNSPECIFIED: MountState
-MOUNT_STATE_WAITING: MountState
+MOUNT_STATE_PENDING: MountState
 MOUNT_STATE_LINKED: MountState
-MOUNT_STATE_AWAY: MountState
+MOUNT_STATE_DISCONNECTED: MountState
 MOUNT_STATE_REFUSED: MountState
 
 class Entry(_message.Message):
@@ -154,13 +154,13 @@ class Link(_message.Message):
     def __init__(self, targets: _Optional[_Iterable[str]] = ..., mode: _Optional[_Union[LinkMode, str]] = ..., writes: _Optional[_Union[LinkWrites, str]] = ..., fall_back_on_absent: _Optional[bool] = ...) -> None: ...
 
 class Mount(_message.Message):
-    __slots__ = ("cluster_id", "cluster", "epoch", "endpoints", "state", "last_heard_seconds", "topic_count", "message")
+    __slots__ = ("cluster_id", "cluster", "epoch", "endpoints", "state", "last_contact_age_seconds", "topic_count", "message")
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     ENDPOINTS_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
-    LAST_HEARD_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    LAST_CONTACT_AGE_SECONDS_FIELD_NUMBER: _ClassVar[int]
     TOPIC_COUNT_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     cluster_id: str
@@ -168,10 +168,10 @@ class Mount(_message.Message):
     epoch: int
     endpoints: _containers.RepeatedScalarFieldContainer[str]
     state: MountState
-    last_heard_seconds: float
+    last_contact_age_seconds: float
     topic_count: int
     message: str
-    def __init__(self, cluster_id: _Optional[str] = ..., cluster: _Optional[str] = ..., epoch: _Optional[int] = ..., endpoints: _Optional[_Iterable[str]] = ..., state: _Optional[_Union[MountState, str]] = ..., last_heard_seconds: _Optional[float] = ..., topic_count: _Optional[int] = ..., message: _Optional[str] = ...) -> None: ...
+    def __init__(self, cluster_id: _Optional[str] = ..., cluster: _Optional[str] = ..., epoch: _Optional[int] = ..., endpoints: _Optional[_Iterable[str]] = ..., state: _Optional[_Union[MountState, str]] = ..., last_contact_age_seconds: _Optional[float] = ..., topic_count: _Optional[int] = ..., message: _Optional[str] = ...) -> None: ...
 
 class Listener(_message.Message):
     __slots__ = ("name", "bootstrap_servers", "security_protocol", "sasl_mechanism")

@@ -183,14 +183,14 @@ class ListMountsRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class ListMountsResponse(_message.Message):
-    __slots__ = ("rows", "waiting")
+    __slots__ = ("rows", "pending_children")
     ROWS_FIELD_NUMBER: _ClassVar[int]
-    WAITING_FIELD_NUMBER: _ClassVar[int]
+    PENDING_CHILDREN_FIELD_NUMBER: _ClassVar[int]
     rows: _containers.RepeatedCompositeFieldContainer[MountRow]
-    waiting: _containers.RepeatedCompositeFieldContainer[WaitingChild]
-    def __init__(self, rows: _Optional[_Iterable[_Union[MountRow, _Mapping]]] = ..., waiting: _Optional[_Iterable[_Union[WaitingChild, _Mapping]]] = ...) -> None: ...
+    pending_children: _containers.RepeatedCompositeFieldContainer[PendingChild]
+    def __init__(self, rows: _Optional[_Iterable[_Union[MountRow, _Mapping]]] = ..., pending_children: _Optional[_Iterable[_Union[PendingChild, _Mapping]]] = ...) -> None: ...
 
-class WaitingChild(_message.Message):
+class PendingChild(_message.Message):
     __slots__ = ("cluster_id", "cluster", "mount", "endpoints", "age_seconds", "message")
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_FIELD_NUMBER: _ClassVar[int]

@@ -52,15 +52,15 @@ class FederationServiceServicer:
     """
 
     def Link(self, request_iterator, context):
-        """Held open by one elected server of the child. Up go identity and the mounts below; down come the
-        mount's epoch, the mount table, and what is inherited.
+        """Held open by one elected server of the child. It sends identity and the mounts below, and receives the mount's
+        epoch, the mount table, and inherited policies and grants.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListMounts(self, request, context):
-        """The mounts that this server knows, below it and everywhere.
+        """Lists the mounts that this server has: its own, those below, and others from the mount table.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

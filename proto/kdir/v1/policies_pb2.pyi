@@ -103,10 +103,10 @@ class ConfigValue(_message.Message):
     def __init__(self, value: _Optional[str] = ..., cleared: _Optional[bool] = ...) -> None: ...
 
 class EffectiveValue(_message.Message):
-    __slots__ = ("field", "value", "set_at", "set_by", "set_time", "overrides", "kafka_value", "kafka_state", "used")
+    __slots__ = ("field", "value", "source_path", "set_by", "set_time", "overrides", "kafka_value", "kafka_state", "used")
     FIELD_FIELD_NUMBER: _ClassVar[int]
     VALUE_FIELD_NUMBER: _ClassVar[int]
-    SET_AT_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_PATH_FIELD_NUMBER: _ClassVar[int]
     SET_BY_FIELD_NUMBER: _ClassVar[int]
     SET_TIME_FIELD_NUMBER: _ClassVar[int]
     OVERRIDES_FIELD_NUMBER: _ClassVar[int]
@@ -115,38 +115,38 @@ class EffectiveValue(_message.Message):
     USED_FIELD_NUMBER: _ClassVar[int]
     field: str
     value: str
-    set_at: str
+    source_path: str
     set_by: str
     set_time: _timestamp_pb2.Timestamp
     overrides: _containers.RepeatedCompositeFieldContainer[OverriddenValue]
     kafka_value: str
     kafka_state: str
     used: int
-    def __init__(self, field: _Optional[str] = ..., value: _Optional[str] = ..., set_at: _Optional[str] = ..., set_by: _Optional[str] = ..., set_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., overrides: _Optional[_Iterable[_Union[OverriddenValue, _Mapping]]] = ..., kafka_value: _Optional[str] = ..., kafka_state: _Optional[str] = ..., used: _Optional[int] = ...) -> None: ...
+    def __init__(self, field: _Optional[str] = ..., value: _Optional[str] = ..., source_path: _Optional[str] = ..., set_by: _Optional[str] = ..., set_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., overrides: _Optional[_Iterable[_Union[OverriddenValue, _Mapping]]] = ..., kafka_value: _Optional[str] = ..., kafka_state: _Optional[str] = ..., used: _Optional[int] = ...) -> None: ...
 
 class OverriddenValue(_message.Message):
-    __slots__ = ("value", "set_at", "used")
+    __slots__ = ("value", "source_path", "used")
     VALUE_FIELD_NUMBER: _ClassVar[int]
-    SET_AT_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_PATH_FIELD_NUMBER: _ClassVar[int]
     USED_FIELD_NUMBER: _ClassVar[int]
     value: str
-    set_at: str
+    source_path: str
     used: int
-    def __init__(self, value: _Optional[str] = ..., set_at: _Optional[str] = ..., used: _Optional[int] = ...) -> None: ...
+    def __init__(self, value: _Optional[str] = ..., source_path: _Optional[str] = ..., used: _Optional[int] = ...) -> None: ...
 
 class QuotaUse(_message.Message):
-    __slots__ = ("field", "set_at", "limit", "used")
+    __slots__ = ("field", "source_path", "limit", "used")
     FIELD_FIELD_NUMBER: _ClassVar[int]
-    SET_AT_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_PATH_FIELD_NUMBER: _ClassVar[int]
     LIMIT_FIELD_NUMBER: _ClassVar[int]
     USED_FIELD_NUMBER: _ClassVar[int]
     field: str
-    set_at: str
+    source_path: str
     limit: int
     used: int
-    def __init__(self, field: _Optional[str] = ..., set_at: _Optional[str] = ..., limit: _Optional[int] = ..., used: _Optional[int] = ...) -> None: ...
+    def __init__(self, field: _Optional[str] = ..., source_path: _Optional[str] = ..., limit: _Optional[int] = ..., used: _Optional[int] = ...) -> None: ...
 
-class Attention(_message.Message):
+class TopicIssue(_message.Message):
     __slots__ = ("state", "field", "topics")
     STATE_FIELD_NUMBER: _ClassVar[int]
     FIELD_FIELD_NUMBER: _ClassVar[int]
@@ -283,13 +283,13 @@ class ArmRequest(_message.Message):
     def __init__(self, path: _Optional[str] = ..., aspect: _Optional[str] = ..., plan_hash: _Optional[str] = ..., request_id: _Optional[str] = ..., takeover: _Optional[bool] = ..., token: _Optional[str] = ..., directory: _Optional[bool] = ...) -> None: ...
 
 class ArmResponse(_message.Message):
-    __slots__ = ("calls_made", "token", "under_way", "message")
+    __slots__ = ("calls_made", "token", "in_progress", "message")
     CALLS_MADE_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
-    UNDER_WAY_FIELD_NUMBER: _ClassVar[int]
+    IN_PROGRESS_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     calls_made: int
     token: str
-    under_way: bool
+    in_progress: bool
     message: str
-    def __init__(self, calls_made: _Optional[int] = ..., token: _Optional[str] = ..., under_way: _Optional[bool] = ..., message: _Optional[str] = ...) -> None: ...
+    def __init__(self, calls_made: _Optional[int] = ..., token: _Optional[str] = ..., in_progress: _Optional[bool] = ..., message: _Optional[str] = ...) -> None: ...

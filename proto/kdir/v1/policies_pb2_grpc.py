@@ -57,23 +57,22 @@ class PolicyServiceServicer:
     """
 
     def GetEffectivePolicies(self, request, context):
-        """The effective policies of a path: own value or the nearest ancestor's, across mounts.
+        """Returns the effective policies of a path: own values or the nearest ancestor's, across mounts.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PlanArming(self, request, context):
-        """The exact Kafka calls that arming an aspect below a directory would make, and the plan's hash.
-        Besides the right to change takes DESCRIBE on the entry and on all below it, as Arm does:
-        otherwise PERMISSION_DENIED.
+        """Returns the exact Kafka calls that arming an aspect below a directory would make, and the plan's hash. Like Arm it
+        requires DESCRIBE on the entry and on all below it besides the right to change: otherwise PERMISSION_DENIED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Arm(self, request, context):
-        """Makes exactly the calls of a plan that was read first.
+        """Makes exactly the calls of a plan returned by PlanArming.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

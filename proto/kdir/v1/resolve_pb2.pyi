@@ -58,18 +58,18 @@ class Outcome(_message.Message):
     def __init__(self, resolution: _Optional[_Union[Resolution, _Mapping]] = ..., referral: _Optional[_Union[Referral, _Mapping]] = ..., rewrite: _Optional[_Union[Rewrite, _Mapping]] = ..., absent: _Optional[_Union[Absent, _Mapping]] = ..., error: _Optional[_Union[ErrorOutcome, _Mapping]] = ...) -> None: ...
 
 class Resolution(_message.Message):
-    __slots__ = ("entry", "container_too", "lifetime_seconds", "authority_index", "effective")
+    __slots__ = ("entry", "has_container", "lifetime_seconds", "authority_index", "effective")
     ENTRY_FIELD_NUMBER: _ClassVar[int]
-    CONTAINER_TOO_FIELD_NUMBER: _ClassVar[int]
+    HAS_CONTAINER_FIELD_NUMBER: _ClassVar[int]
     LIFETIME_SECONDS_FIELD_NUMBER: _ClassVar[int]
     AUTHORITY_INDEX_FIELD_NUMBER: _ClassVar[int]
     EFFECTIVE_FIELD_NUMBER: _ClassVar[int]
     entry: _entry_pb2.Entry
-    container_too: bool
+    has_container: bool
     lifetime_seconds: int
     authority_index: int
     effective: _policies_pb2.Policies
-    def __init__(self, entry: _Optional[_Union[_entry_pb2.Entry, _Mapping]] = ..., container_too: _Optional[bool] = ..., lifetime_seconds: _Optional[int] = ..., authority_index: _Optional[int] = ..., effective: _Optional[_Union[_policies_pb2.Policies, _Mapping]] = ...) -> None: ...
+    def __init__(self, entry: _Optional[_Union[_entry_pb2.Entry, _Mapping]] = ..., has_container: _Optional[bool] = ..., lifetime_seconds: _Optional[int] = ..., authority_index: _Optional[int] = ..., effective: _Optional[_Union[_policies_pb2.Policies, _Mapping]] = ...) -> None: ...
 
 class Referral(_message.Message):
     __slots__ = ("kind", "mount", "cluster_id", "cluster", "epoch", "endpoints", "lifetime_seconds", "age_seconds")

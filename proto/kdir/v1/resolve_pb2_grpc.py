@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class ResolveServiceStub:
-    """Answers for the paths of its own mount, and refers the rest.
+    """Answers for paths of the server's own mount, and refers others.
     """
 
     def __init__(self, channel):
@@ -53,11 +53,11 @@ class ResolveServiceStub:
 
 
 class ResolveServiceServicer:
-    """Answers for the paths of its own mount, and refers the rest.
+    """Answers for paths of the server's own mount, and refers others.
     """
 
     def Resolve(self, request, context):
-        """Resolves one path, or says who might.
+        """Resolves one path, or refers to another cluster.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -71,7 +71,7 @@ class ResolveServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Locate(self, request, context):
-        """The way back: the paths of a physical topic of this server's cluster.
+        """Reverse lookup: the paths of a physical topic of this server's cluster.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -104,7 +104,7 @@ def add_ResolveServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class ResolveService:
-    """Answers for the paths of its own mount, and refers the rest.
+    """Answers for paths of the server's own mount, and refers others.
     """
 
     @staticmethod

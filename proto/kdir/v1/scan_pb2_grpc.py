@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class ScanServiceStub:
-    """Read by the index and by nothing that wants one answer.
+    """Bulk reads for the index; single lookups use ResolveService.
     """
 
     def __init__(self, channel):
@@ -43,11 +43,11 @@ class ScanServiceStub:
 
 
 class ScanServiceServicer:
-    """Read by the index and by nothing that wants one answer.
+    """Bulk reads for the index; single lookups use ResolveService.
     """
 
     def ScanTopics(self, request, context):
-        """A page of all topics of the cluster; pages of one scan come from one revision where it is still held.
+        """Returns a page of all topics of the cluster; pages of one scan are of one revision while it is held.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -70,7 +70,7 @@ def add_ScanServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class ScanService:
-    """Read by the index and by nothing that wants one answer.
+    """Bulk reads for the index; single lookups use ResolveService.
     """
 
     @staticmethod

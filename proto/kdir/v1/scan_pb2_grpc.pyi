@@ -27,25 +27,25 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class ScanServiceStub:
-    """Read by the index and by nothing that wants one answer."""
+    """Bulk reads for the index; single lookups use ResolveService."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> ScanServiceAsyncStub: ...
     ScanTopics: _grpc.UnaryUnaryMultiCallable[_scan_pb2.ScanTopicsRequest, _scan_pb2.ScanTopicsResponse]
-    """A page of all topics of the cluster; pages of one scan come from one revision where it is still held."""
+    """Returns a page of all topics of the cluster; pages of one scan are of one revision while it is held."""
 
 @_typing.type_check_only
 class ScanServiceAsyncStub(ScanServiceStub):
-    """Read by the index and by nothing that wants one answer."""
+    """Bulk reads for the index; single lookups use ResolveService."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     ScanTopics: _aio.UnaryUnaryMultiCallable[_scan_pb2.ScanTopicsRequest, _scan_pb2.ScanTopicsResponse]  # type: ignore[assignment]
-    """A page of all topics of the cluster; pages of one scan come from one revision where it is still held."""
+    """Returns a page of all topics of the cluster; pages of one scan are of one revision while it is held."""
 
 class ScanServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Read by the index and by nothing that wants one answer."""
+    """Bulk reads for the index; single lookups use ResolveService."""
 
     @_abc_1.abstractmethod
     def ScanTopics(
@@ -53,6 +53,6 @@ class ScanServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _scan_pb2.ScanTopicsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_scan_pb2.ScanTopicsResponse, _abc.Awaitable[_scan_pb2.ScanTopicsResponse]]:
-        """A page of all topics of the cluster; pages of one scan come from one revision where it is still held."""
+        """Returns a page of all topics of the cluster; pages of one scan are of one revision while it is held."""
 
 def add_ScanServiceServicer_to_server(servicer: ScanServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

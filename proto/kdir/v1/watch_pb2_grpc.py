@@ -59,7 +59,7 @@ class WatchServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListChanges(self, request, context):
-        """Changes that are past, newest last, by page.
+        """Returns past changes by page, newest first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -36,7 +36,7 @@ class WatchServiceStub:
     Watch: _grpc.UnaryStreamMultiCallable[_watch_pb2.WatchRequest, _watch_pb2.WatchResponse]
     """Streams the changes below a path."""
     ListChanges: _grpc.UnaryUnaryMultiCallable[_watch_pb2.ListChangesRequest, _watch_pb2.ListChangesResponse]
-    """Changes that are past, newest last, by page."""
+    """Returns past changes by page, newest first."""
 
 @_typing.type_check_only
 class WatchServiceAsyncStub(WatchServiceStub):
@@ -46,7 +46,7 @@ class WatchServiceAsyncStub(WatchServiceStub):
     Watch: _aio.UnaryStreamMultiCallable[_watch_pb2.WatchRequest, _watch_pb2.WatchResponse]  # type: ignore[assignment]
     """Streams the changes below a path."""
     ListChanges: _aio.UnaryUnaryMultiCallable[_watch_pb2.ListChangesRequest, _watch_pb2.ListChangesResponse]  # type: ignore[assignment]
-    """Changes that are past, newest last, by page."""
+    """Returns past changes by page, newest first."""
 
 class WatchServiceServicer(metaclass=_abc_1.ABCMeta):
     """Filtered, ordered, unique, atomic, reliable, resumable, with checkpoints when idle."""
@@ -65,6 +65,6 @@ class WatchServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _watch_pb2.ListChangesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_watch_pb2.ListChangesResponse, _abc.Awaitable[_watch_pb2.ListChangesResponse]]:
-        """Changes that are past, newest last, by page."""
+        """Returns past changes by page, newest first."""
 
 def add_WatchServiceServicer_to_server(servicer: WatchServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -515,10 +515,10 @@ def test_S21_what_cannot_be_read_is_put_aside_and_the_rest_is_served(
     replica = following(store, cleanup)
     assert replica.state is ReplicaState.SERVING
     assert replica.snapshot.topic_count == 1
-    assert set(replica.snapshot.quarantined) == {bad, entry_key(ROOT_ID, Kind.TOPIC, "worse")}
+    assert set(replica.snapshot.unreadable_values) == {bad, entry_key(ROOT_ID, Kind.TOPIC, "worse")}
     last = commit(store, Put(entry_key(ROOT_ID, Kind.TOPIC, "later"), b"\x00"), Delete(bad))
     reaches(replica, last)
-    assert set(replica.snapshot.quarantined) == {
+    assert set(replica.snapshot.unreadable_values) == {
         entry_key(ROOT_ID, Kind.TOPIC, "worse"),
         entry_key(ROOT_ID, Kind.TOPIC, "later"),
     }

@@ -29,7 +29,7 @@ def asked(server: Server, method: str, path: str, level: int, numbers: range) ->
                 principal=named(level, number),
                 operation=access_pb2.OPERATION_READ,
                 permission=access_pb2.PERMISSION_DENY,
-                resource_kind=access_pb2.RESOURCE_KIND_TOPIC,
+                resource_type=access_pb2.RESOURCE_TYPE_TOPIC,
             )
             for number in numbers
         ],
@@ -76,7 +76,7 @@ def test_A3_a_mebibyte_is_handed_down_and_more_is_refused_where_it_is_written(
         child.start()
         eventually(all_arrived)
         assert allowed(child, 1, 5)
-        assert not child.status().quarantined_count
+        assert not child.status().unreadable_value_count
 
 
 def test_A3_what_is_too_much_further_down_is_reported_and_opens_nothing(tmp_path: Path) -> None:

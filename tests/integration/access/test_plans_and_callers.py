@@ -35,7 +35,7 @@ class Place:
     def __init__(self, federation: Federation, folder: Path, patch: pytest.MonkeyPatch) -> None:
         key = folder / "jwt.key"
         key.write_text(SECRET)
-        auth = {"jwt_key": str(key), "super_users": ["User:admin"], "anonymous": True}
+        auth = {"jwt_key": str(key), "super_users": ["User:admin"], "allow_anonymous": True}
         server = federation.make(folder / "la", "/la", {"access": "enforce", "auth": auth})
         self.server = federation.servers["/la"] = server
         server.start()

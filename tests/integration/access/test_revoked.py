@@ -28,7 +28,7 @@ from resolver.errors import KdirError
 from tests.support.federation import FAST, Federation, Server, eventually
 
 ANYBODY = "User:ANONYMOUS"
-ENFORCE: dict[str, Any] = {**FAST, "auth": {"anonymous": True}}
+ENFORCE: dict[str, Any] = {**FAST, "auth": {"allow_anonymous": True}}
 SECRET = "a secret of these tests, 32 bytes or more"
 Start = Callable[..., Server]
 
@@ -41,7 +41,7 @@ def grants(*arguments: str, who: str = ANYBODY) -> list[access_pb2.Grant]:
             permission=access_pb2.PERMISSION_DENY
             if word.startswith("-")
             else access_pb2.PERMISSION_ALLOW,
-            resource_kind=access_pb2.RESOURCE_KIND_TOPIC,
+            resource_type=access_pb2.RESOURCE_TYPE_TOPIC,
         )
         for word in arguments
     ]

@@ -56,12 +56,12 @@ def la(
                 "mount": "/la",
                 "store": f"sqlite:///{tmp_path}/la.sqlite",
                 "access": "enforce",
-                "auth": {"super_users": [ADMIN], "anonymous": True},
+                "auth": {"super_users": [ADMIN], "allow_anonymous": True},
                 "kafka": {
                     "bootstrap": [broker.bootstrap],
                     "ceiling": list(ceiling),
                     "split_on": ".",
-                    "sweep_seconds": 1,
+                    "sweep_interval_seconds": 1,
                 },
             }
         )
@@ -118,7 +118,7 @@ def test_create_in_one_directory_reaches_no_topic_that_kafka_has(
         assert "adopting a topic that Kafka has needs ALTER on cluster la" in str(refused)
     refused = here.refusal(ADMIN, "CreateEntry", adopting("/la/sandbox/x", OFFSETS))
     assert isinstance(refused, InvalidPhysicalName)
-    here.grant("intern", "alter", "/la", kind=access_pb2.RESOURCE_KIND_CLUSTER)
+    here.grant("intern", "alter", "/la", kind=access_pb2.RESOURCE_TYPE_CLUSTER)
     refused = here.refusal("intern", "CreateEntry", adopting("/la/sandbox/x", OFFSETS))
     assert isinstance(refused, InvalidPhysicalName)
 
@@ -229,7 +229,7 @@ def test_grants_of_groups_and_transactional_ids_are_the_clusters_to_give(
     eventually(lambda: existing(here, "/la/teams/intern/sandbox/t"))
     armed(here, ADMIN, "/la/teams", "acls")
     here.grant("intern", "alter", "/la/teams/intern/sandbox")
-    group, producer = access_pb2.RESOURCE_KIND_GROUP, access_pb2.RESOURCE_KIND_TRANSACTIONAL_ID
+    group, producer = access_pb2.RESOURCE_TYPE_GROUP, access_pb2.RESOURCE_TYPE_TRANSACTIONAL_ID
     asked = [
         grants("User:*", "-all", kind=group, name="*"),
         grants("intern", "all", kind=group, name="payments-*"),
@@ -247,7 +247,7 @@ def test_grants_of_groups_and_transactional_ids_are_the_clusters_to_give(
     here.grant("alice", "read", "/la/teams/intern/sandbox", by="intern")
     eventually(lambda: shown(kafka))
     assert {one.resource.kind.name for one in shown(kafka)} == {"TOPIC"}
-    here.grant("intern", "alter", "/la", kind=access_pb2.RESOURCE_KIND_CLUSTER)
+    here.grant("intern", "alter", "/la", kind=access_pb2.RESOURCE_TYPE_CLUSTER)
     here.grant("alice", "read", "/la/teams/intern/sandbox", by="intern", kind=group, name="alice-*")
     found: set[AclBinding] = eventually(
         lambda: {one for one in shown(kafka) if one.resource.kind.name == "GROUP"}

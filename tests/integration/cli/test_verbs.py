@@ -115,7 +115,7 @@ def federation(
                 "bootstrap": kafka_broker.bootstrap,
                 "ceiling": ["create", "delete"],
                 "split_on": ".",
-                "sweep_seconds": 1,
+                "sweep_interval_seconds": 1,
             },
         )
         federation.start("/la/geo", "/la")

@@ -65,17 +65,17 @@ def test_each_value_says_where_it_comes_from_across_mounts(federation: Federatio
         found = values(ask(tracking, "/la/tracking/search"))
         assert "owner" in found
         assert found["owner"].value == "la"
-        assert [one.set_at for one in found["owner"].overrides] == ["/"]
+        assert [one.source_path for one in found["owner"].overrides] == ["/"]
         assert "topic_config[retention.ms]" in found
         assert "topic_config[flush.ms]" not in found
         return found
 
     found = eventually(arrived)
-    assert found["owner"].set_at == "/la"
-    assert [(one.value, one.set_at) for one in found["owner"].overrides] == [("root", "/")]
+    assert found["owner"].source_path == "/la"
+    assert [(one.value, one.source_path) for one in found["owner"].overrides] == [("root", "/")]
     retention = found["topic_config[retention.ms]"]
-    assert (retention.value, retention.set_at) == ("5", "/la/tracking/search")
-    assert [(one.value, one.set_at) for one in retention.overrides] == [("1000", "/")]
+    assert (retention.value, retention.source_path) == ("5", "/la/tracking/search")
+    assert [(one.value, one.source_path) for one in retention.overrides] == [("1000", "/")]
     assert retention.set_time.seconds > 1_700_000_000
     assert not retention.HasField("kafka_value")
 
@@ -117,7 +117,7 @@ def test_what_a_change_would_do_is_said_and_not_done(federation: Federation) -> 
         what_if_mask={"paths": ["policies.topic_config.retention.ms"]},
     )
     assert values(answer)["topic_config[retention.ms]"].value == "9"
-    assert values(answer)["topic_config[retention.ms]"].set_at == "/a"
+    assert values(answer)["topic_config[retention.ms]"].source_path == "/a"
     assert not values(answer)["topic_config[retention.ms]"].HasField("set_time")
     assert answer.topics_changed == 0
     assert values(ask(root, "/a")) == {}
@@ -152,14 +152,14 @@ def test_a_detached_cluster_keeps_what_it_inherits_until_it_is_attached(
     assert list(kept) == ["/"]
     eventually(lambda: not la.status().parent.linked)
     put(root, "/", owner="another")
-    assert "detached by" in la.status().parent.detached
+    assert "detached by" in la.status().parent.detached_reason
     assert values(ask(la, "/la"))["owner"].value == "root"
     eventually(lambda: "detached by" in la.status().parent.message)
     assert values(ask(la, "/la"))["owner"].value == "root"
 
     _admin(la, "AttachParent")
     eventually(lambda: values(ask(la, "/la"))["owner"].value == "another")
-    assert la.status().parent.detached == ""
+    assert la.status().parent.detached_reason == ""
     with pytest.raises(InvalidArgument, match="keep_inherited"):
         _admin(la, "DetachParent")
     with pytest.raises(InvalidArgument, match="no parent"):

@@ -105,7 +105,7 @@ def test_a_child_that_is_paused_is_away_for_its_parent_and_hurts_nobody(
         return root.entries("GetEntry", path="/ny").entry.mount.state
 
     ny.pause()
-    eventually(lambda: state() == entry_pb2.MOUNT_STATE_AWAY)
+    eventually(lambda: state() == entry_pb2.MOUNT_STATE_DISCONNECTED)
     assert root.outcome("/ny/x") == "referral"
     assert federation["/la"].outcome("/la") == "resolution"
     ny.resume()

@@ -12,8 +12,8 @@ from resolver.errors import (
     AlreadyExists,
     HasMounts,
     InvalidArgument,
-    MountDisagrees,
     MountLoop,
+    MountMismatch,
     MountOverlaps,
     MountShadows,
     NotAuthoritative,
@@ -31,7 +31,7 @@ def federation(tmp_path: Path) -> Iterator[Federation]:
 def test_a_child_waits_until_it_is_mounted_and_is_then_linked(federation: Federation) -> None:
     root = federation["/"]
     la = federation.start("/la", "/")
-    waiting = eventually(lambda: root.mounts().waiting)
+    waiting = eventually(lambda: root.mounts().pending_children)
     assert [(one.cluster_id, one.cluster, one.mount) for one in waiting] == [
         (la.cluster_id, "la", "/la")
     ]
@@ -39,7 +39,7 @@ def test_a_child_waits_until_it_is_mounted_and_is_then_linked(federation: Federa
     assert root.outcome("/la/x") == "absent"
     root.mount_child("/la", "la")  # by the name of the one that waits
     eventually(lambda: la.status().parent.linked)
-    assert not root.mounts().waiting
+    assert not root.mounts().pending_children
     referral = root.resolve("/la/x").outcome.referral
     assert (referral.kind, referral.mount) == (resolve_pb2.REFERRAL_KIND_DOWN, "/la")
     assert (referral.cluster_id, list(referral.endpoints)) == (la.cluster_id, [la.address])
@@ -51,8 +51,8 @@ def test_a_child_waits_until_it_is_mounted_and_is_then_linked(federation: Federa
 def test_the_two_sides_must_agree_where_the_child_hangs(federation: Federation) -> None:
     root = federation["/"]
     la = federation.start("/la", "/")
-    eventually(lambda: root.mounts().waiting)
-    with pytest.raises(MountDisagrees) as caught:
+    eventually(lambda: root.mounts().pending_children)
+    with pytest.raises(MountMismatch) as caught:
         root.mount_child("/lax", la.cluster_id)
     assert "/lax" in caught.value.message
     assert "expects /la" in caught.value.message
@@ -66,7 +66,7 @@ def test_a_child_that_comes_later_and_disagrees_is_refused(federation: Federatio
     la.process.stop()
     la.settings["parent"] = [root.address]
     la.start()
-    message = eventually(lambda: "MOUNT_DISAGREES" in la.status().parent.message)
+    message = eventually(lambda: "MOUNT_MISMATCH" in la.status().parent.message)
     assert message
     assert "/lax" in la.status().parent.message
     assert not la.status().parent.linked

@@ -30,7 +30,7 @@ def federation(tmp_path: Path) -> Iterator[Federation]:
     moves mounts there. To the clusters below everybody is a stranger.
     """
     with Federation(tmp_path) as made:
-        root = made.start("/", auth={"super_users": ["User:ANONYMOUS"], "anonymous": True})
+        root = made.start("/", auth={"super_users": ["User:ANONYMOUS"], "allow_anonymous": True})
         for path in ("/free", "/shut", "/else"):
             root.mkdir(path)
         deny(root, "/shut")

@@ -174,7 +174,7 @@ def test_S21_what_was_spoiled_in_the_store_the_parent_says_again(
     eventually(lambda: la.outcome("/la/a") == "resolution")
     _spoil(la, key)
     eventually(lambda: not _is_spoiled(la, key))
-    eventually(lambda: la.status().parent.linked and not la.status().quarantined_count)
+    eventually(lambda: la.status().parent.linked and not la.status().unreadable_value_count)
     eventually(lambda: la.outcome("/la/a") == "resolution")
     eventually(lambda: deep.outcome("/la/deep/b") == "resolution")
 

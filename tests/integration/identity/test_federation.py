@@ -168,7 +168,10 @@ def test_G7_a_cluster_s_certificate_carries_no_user_s_rights(
 def test_a_parent_that_asks_for_no_certificates_takes_no_child(
     secure: SecureFederation, login_key: Path
 ) -> None:
-    secure.tls, secure.auth = {"client": "none"}, {"jwt_key": str(login_key), "anonymous": True}
+    secure.tls, secure.auth = (
+        {"client_auth": "none"},
+        {"jwt_key": str(login_key), "allow_anonymous": True},
+    )
     root = secure.start("/")
     la = secure.start("/la", "/")
     entry = entry_pb2.Entry(mount=entry_pb2.Mount(cluster_id=la.cluster_id))

@@ -47,7 +47,7 @@ def test_a_server_that_waits_for_its_store_has_the_same_door(authority: Authorit
     own = authority.server()
     tls = TlsConfig(**{part: str(file) for part, file in own.files.items()})
     waiting = NotReadyServer(
-        "127.0.0.1:0", identities=Authenticator(tls, AuthConfig(anonymous=False))
+        "127.0.0.1:0", identities=Authenticator(tls, AuthConfig(allow_anonymous=False))
     )
     files = {part: str(file) for part, file in authority.issue("bob").files.items()}
     try:
@@ -65,7 +65,7 @@ def test_processes_that_share_a_port_share_a_certificate_and_health_needs_no_nam
     tmp_path: Path, authority: Authority
 ) -> None:
     own, bob = authority.server(), authority.issue()
-    settings = {"tls": own.tls(), "auth": {"anonymous": False}}
+    settings = {"tls": own.tls(), "auth": {"allow_anonymous": False}}
     with Server(tmp_path / "two", "/", settings, processes=2) as server:
         for _ in range(6):
             with bob.channel(server.address) as channel:
@@ -80,7 +80,7 @@ def test_processes_that_share_a_port_share_a_certificate_and_health_needs_no_nam
                 with pytest.raises(grpc.RpcError) as refused:
                     call(b"", timeout=10)
                 assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
-                assert "no rule of auth.principal_rules" in str(refused.value.details())
+                assert "no rule of auth.principal_mapping_rules" in str(refused.value.details())
 
 
 def test_a_refused_handshake_leaves_a_log_of_json(tmp_path: Path, authority: Authority) -> None:

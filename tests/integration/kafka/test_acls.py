@@ -15,7 +15,7 @@ import pytest
 from deploy.local.kafka import KafkaBroker
 from directory.kafka.admin_client import ConfluentAdmin
 from directory.kafka.admin_contract import AclBinding
-from resolver.errors import KafkaRefused
+from resolver.errors import KafkaRejected
 from tests.support.acls import arm, disarm, grant, on, plan, planned, revoke, shown
 from tests.support.reconciler import World, admin_of, drop, eventually, in_kafka, make, world
 
@@ -180,13 +180,13 @@ def test_a_broker_without_authorizer_is_a_clear_error(
 ) -> None:
     with kafka_brokers() as broker:
         kafka = ConfluentAdmin([broker.bootstrap])
-        with pytest.raises(KafkaRefused, match=r"keeps no ACLs.*authorizer\.class\.name"):
+        with pytest.raises(KafkaRejected, match=r"keeps no ACLs.*authorizer\.class\.name"):
             kafka.acls()
         make(kafka, "search.clicks")
         with world(tmp_path / "store.db", admin_of(broker.bootstrap), **SETTINGS) as here:
             here.sweep()
             grant(here, "search", "allow alice read")
-            with pytest.raises(KafkaRefused, match=r"authorizer\.class\.name"):
+            with pytest.raises(KafkaRejected, match=r"authorizer\.class\.name"):
                 plan(here, "search")
 
 

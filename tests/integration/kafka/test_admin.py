@@ -20,7 +20,7 @@ from directory.kafka.admin_contract import (
     Succeeded,
     TopicToCreate,
 )
-from resolver.errors import KafkaRefused, KafkaUnavailable
+from resolver.errors import KafkaRejected, KafkaUnavailable
 from tests.conftest import SharedBroker
 from tests.support.reconciler import eventually, make
 from tests.support.tcp import TcpServer
@@ -206,7 +206,7 @@ def test_a_broker_that_is_killed_and_comes_back_is_found_again(
 
 def test_a_property_that_kafkas_client_does_not_know_is_refused_by_name() -> None:
     admin = ConfluentAdmin(["127.0.0.1:1"], properties={"no.such.property": "1"})
-    with pytest.raises(KafkaRefused, match=r"no\.such\.property"):
+    with pytest.raises(KafkaRejected, match=r"no\.such\.property"):
         admin.describe_all()
 
 

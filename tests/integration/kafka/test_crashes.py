@@ -256,7 +256,7 @@ def test_S19_a_reconciler_that_lost_its_role_commits_nothing_more(
     two: tuple[World, World], kafka: ConfluentAdmin
 ) -> None:
     from directory.kafka.fenced_commits import LeadershipLost
-    from resolver.errors import LostRace
+    from resolver.errors import WriteConflict
 
     one, other = two
     one.sweep()
@@ -272,7 +272,7 @@ def test_S19_a_reconciler_that_lost_its_role_commits_nothing_more(
     news = TopicObservation(
         path=MOUNT.child("a"), entry_id=topic.entry_id, provision_message="stale"
     )
-    with pytest.raises((LeadershipLost, LostRace)):
+    with pytest.raises((LeadershipLost, WriteConflict)):
         old.commits.record([news])
     with pytest.raises(LeadershipLost):
         old.commits.put(())

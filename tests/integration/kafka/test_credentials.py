@@ -42,7 +42,7 @@ def put(file: Path, properties: Mapping[str, str]) -> Path:
 
 
 def start(federation: Federation, broker: KafkaBroker, **kafka: Any) -> Server:
-    table = {"bootstrap": [broker.bootstrap], "sweep_seconds": 0.5, **kafka}
+    table = {"bootstrap": [broker.bootstrap], "sweep_interval_seconds": 0.5, **kafka}
     return federation.start("/la/t", kafka=table)
 
 

@@ -43,7 +43,7 @@ def test_a_topic_made_while_its_acls_wait_is_neither_taken_nor_deleted(
     guarded: KafkaBroker, kafka: ConfluentAdmin, tmp_path: FilePath
 ) -> None:
     make(kafka, "kept")
-    with world(tmp_path / "s.db", admin_of(guarded.bootstrap), **settings(acl_limit=1)) as here:
+    with world(tmp_path / "s.db", admin_of(guarded.bootstrap), **settings(max_acls=1)) as here:
         here.sweep()
         grant(here, "kept", "allow alice read")
         arm(here)

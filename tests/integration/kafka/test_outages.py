@@ -45,7 +45,9 @@ def test_a_broker_that_is_paused_and_killed_loses_no_wish_and_marks_no_topic_mis
 ) -> None:
     with (
         kafka_brokers() as broker,
-        world(tmp_path / "store.db", admin_of(broker.bootstrap, 1.0), sweep_seconds=0.5) as here,
+        world(
+            tmp_path / "store.db", admin_of(broker.bootstrap, 1.0), sweep_interval_seconds=0.5
+        ) as here,
     ):
         kafka = ConfluentAdmin([broker.bootstrap])
         make(kafka, "old", "gone")

@@ -319,7 +319,9 @@ def test_what_somebody_puts_back_three_times_is_contested_and_left_until_it_is_a
     broker: KafkaBroker, kafka: ConfluentAdmin, tmp_path: FilePath
 ) -> None:
     make(kafka, "a")
-    with world(tmp_path / "s.db", admin_of(broker.bootstrap), **armed(mend=True)) as here:
+    with world(
+        tmp_path / "s.db", admin_of(broker.bootstrap), **armed(revert_external_changes=True)
+    ) as here:
         here.sweep()
         put(here, "", retention_ms=MONTH)
         arm(here)
@@ -363,11 +365,11 @@ def test_what_a_mount_brings_waits_where_it_would_delete_data_and_arming_release
     }
     entry_id = here.topics()["a"].entry_id
     assert config_issues(here.replica.snapshot, entry_id) == {"retention.ms": "needs-approval"}
-    assert here.reconciler.status().waiting_count == 1
+    assert here.reconciler.status().needs_approval_count == 1
     assert calls(here) == [("a", "retention.ms", MONTH, WEEK)]
     assert arm(here) == ArmingResult(1)
     assert configs(kafka, "a")["a"]["retention.ms"] == WEEK
-    assert here.reconciler.status().waiting_count == 0
+    assert here.reconciler.status().needs_approval_count == 0
 
 
 def test_what_an_ancestor_sets_is_pushed_and_its_restore_waits(

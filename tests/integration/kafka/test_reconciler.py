@@ -397,7 +397,7 @@ def test_when_too_many_topics_vanish_everything_stops_until_acknowledged(
     here.create("wished")
     text = here.stopped
     assert text.startswith("10 of 10 topics vanished")
-    assert here.reconciler.status().stopped == text
+    assert here.reconciler.status().stop_reason == text
     for _ in range(3):
         here.sweep()
     assert state_counts(here.topics()) == {"ACTIVE": 10, "PENDING": 1}, "nothing is done"

@@ -32,7 +32,7 @@ def server(broker: KafkaBroker, kafka: ConfluentAdmin, tmp_path: FilePath) -> It
         settings = {
             "bootstrap": [broker.bootstrap],
             "ceiling": ["create", "delete"],
-            "sweep_seconds": 0.5,
+            "sweep_interval_seconds": 0.5,
         }
         made = federation.start("/la", kafka=settings)
         eventually(lambda: made.status().topic_count == 4)
@@ -110,15 +110,19 @@ def test_resolve_warns_while_another_kafka_answers(
     store = f"sqlite:///{tmp_path / 'store.db'}"
     with Federation(tmp_path / "servers") as federation, kafka_brokers() as other:
         first = federation.start(
-            "/la", kafka={"bootstrap": [broker.bootstrap], "sweep_seconds": 0.5}, store=store
+            "/la",
+            kafka={"bootstrap": [broker.bootstrap], "sweep_interval_seconds": 0.5},
+            store=store,
         )
         eventually(lambda: first.status().topic_count == 1)
         assert "another Kafka" not in kdir(first, "resolve", "/la/clicks").err
         first.stop()
         second = federation.start(
-            "/la", kafka={"bootstrap": [other.bootstrap], "sweep_seconds": 0.5}, store=store
+            "/la",
+            kafka={"bootstrap": [other.bootstrap], "sweep_interval_seconds": 0.5},
+            store=store,
         )
-        eventually(lambda: second.status().kafka.stopped)
+        eventually(lambda: second.status().kafka.stop_reason)
         warned = kdir(second, "resolve", "/la/clicks").err
         assert f"another Kafka cluster answers: {other.cluster_id}" in warned
         with Resolver(second.address) as resolver:

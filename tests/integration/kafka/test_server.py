@@ -12,7 +12,7 @@ from kdir.v1 import admin_pb2, admin_pb2_grpc, entry_pb2
 from deploy.local.kafka import KafkaBroker
 from directory.kafka.admin_client import ConfluentAdmin
 from directory.kafka.admin_contract import TopicToCreate
-from resolver.errors import AboveCeiling, InvalidArgument, KafkaRefused, NotAuthoritative
+from resolver.errors import AboveCeiling, InvalidArgument, KafkaRejected, NotAuthoritative
 from tests.support.federation import Federation, Server, eventually
 from tests.support.reconciler import drop, in_kafka, make
 
@@ -86,7 +86,7 @@ def test_a_topic_by_path_is_active_when_the_call_returns_and_gone_after_rm(
     made = create(server, "/la/t/search/clicks", partitions=3)
     assert made.topic.provision == entry_pb2.PROVISION_ACTIVE
     assert made.topic.topic_id == kafka.describe_all().topics["search.clicks"].topic_id
-    with pytest.raises(KafkaRefused, match="replication factor of 3"):
+    with pytest.raises(KafkaRejected, match="replication factor of 3"):
         create(server, "/la/t/big", replication_factor=3)
     server.entries("DeleteEntry", path="/la/t/search/clicks")
     eventually(lambda: in_kafka(kafka) == set())
@@ -125,10 +125,10 @@ def test_operators_see_and_steer_it_over_the_wire(
 ) -> None:
     names = [f"prod.a.t{number}" for number in range(10)]
     make(kafka, *names, TopicToCreate("flat"))
-    server = start(**ARMED, sweep_seconds=0.5)
+    server = start(**ARMED, sweep_interval_seconds=0.5)
     eventually(lambda: server.status().topic_count == 11)
     rules = [admin_pb2.MappingRule(match="prod.*", split_on=".")]
-    plan = admin(server, "AdoptTopics", rules=rules, plan_only=True, remap_adopted=True)
+    plan = admin(server, "AdoptTopics", rules=rules, validate_only=True, remap_adopted=True)
     assert {(one.action, one.path) for one in plan.adoptions} >= {
         ("keep", "/la/t/flat"),
         ("move", "/la/t/prod/a/t3"),
@@ -141,13 +141,13 @@ def test_operators_see_and_steer_it_over_the_wire(
         admin(server, "AdoptTopics", rules=[admin_pb2.MappingRule()])
 
     drop(kafka, *names)
-    text = eventually(lambda: server.status().kafka.stopped)
+    text = eventually(lambda: server.status().kafka.stop_reason)
     assert "10 of 11 topics vanished" in text
     with pytest.raises(InvalidArgument):
         admin(server, "Acknowledge", stopped="fine")
     admin(server, "Acknowledge", stopped=text)
     eventually(lambda: server.status().kafka.missing_count == 10)
-    assert server.status().kafka.stopped == ""
+    assert server.status().kafka.stop_reason == ""
     drifts = admin(server, "ListDrift", path="/la/t/prod").drifts
     assert len(drifts) == 10
     assert drifts[0].provision == entry_pb2.PROVISION_MISSING

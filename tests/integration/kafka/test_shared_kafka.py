@@ -38,7 +38,7 @@ def test_the_second_cluster_of_a_kafka_changes_nothing_in_it_until_it_is_alone(
     settings = {
         "bootstrap": [broker.bootstrap],
         "ceiling": ["create", "delete"],
-        "sweep_seconds": 0.5,
+        "sweep_interval_seconds": 0.5,
     }
     make(kafka, "kept")
     with Federation(tmp_path) as federation:
@@ -74,7 +74,11 @@ def test_the_second_cluster_of_a_kafka_changes_nothing_in_it_until_it_is_alone(
 def test_what_was_set_while_another_cluster_managed_waits_for_a_plan_of_now(
     broker: KafkaBroker, kafka: ConfluentAdmin, tmp_path: FilePath
 ) -> None:
-    settings = {"bootstrap": [broker.bootstrap], "ceiling": ["configs"], "sweep_seconds": 0.5}
+    settings = {
+        "bootstrap": [broker.bootstrap],
+        "ceiling": ["configs"],
+        "sweep_interval_seconds": 0.5,
+    }
     make(kafka, TopicToCreate("kept", config={"retention.ms": MONTH}))
 
     def retention() -> str:
@@ -108,7 +112,7 @@ def test_what_was_set_while_another_cluster_managed_waits_for_a_plan_of_now(
         eventually(lambda: second.status().kafka.unmanaged, 60)
         kdir(second, "set", "/b", f"retention.ms={DAY}")
         unmount_first()
-        eventually(lambda: second.status().kafka.waiting_count == 1, 60)
+        eventually(lambda: second.status().kafka.needs_approval_count == 1, 60)
         assert retention() == MONTH
         arm(second, "/b")
         eventually(lambda: retention() == DAY, 60)

@@ -66,7 +66,7 @@ def test_the_first_sweep_of_a_big_kafka_goes_in_slices_that_let_others_in(
             if progress is None:
                 break
             assert (progress.kind, progress.path) == ("adopt", str(MOUNT))
-            assert progress.done + progress.left == 6_000
+            assert progress.done + progress.remaining == 6_000
             seen.append(progress.done)
             if len(seen) == 1:
                 here.create("wished")  # is made before the rest is adopted

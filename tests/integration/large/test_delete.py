@@ -30,7 +30,7 @@ from directory.store.addresses import open_store
 from directory.store.base import Store
 from directory.store.large_changes import progress_of
 from directory.store.sqlite.store import SqliteStore
-from resolver.errors import HasMounts, InvalidNamespace, KdirError, LostRace, ReadOnly
+from resolver.errors import HasMounts, InvalidNamespace, KdirError, ReadOnly, WriteConflict
 from tests.support.crash_points import Crash, DyingStore
 from tests.support.large_trees import (
     ETCD_LIMITS,
@@ -91,11 +91,11 @@ def test_S9_a_removal_of_20000_is_marked_at_once_and_finished_in_steps(one: Serv
     assert names(one) == set()
     (progress,) = progress_of(one.replica.snapshot)
     assert (progress.kind, progress.path, progress.principal) == ("delete", "/la/x", "User:ana")
-    assert (progress.done, progress.left) == (0, entries)
+    assert (progress.done, progress.remaining) == (0, entries)
 
     one.turn()
     (progress,) = progress_of(one.replica.snapshot)
-    assert progress.done + progress.left == entries
+    assert progress.done + progress.remaining == entries
     assert progress.done > 0
     one.reap()
     assert progress_of(one.replica.snapshot) == []
@@ -267,7 +267,7 @@ def test_P13_what_is_created_during_a_delete_is_of_the_new_directory_or_not_at_a
                 path = X.child("d100").child(f"late{number}")
                 try:
                     other.execute(CreateTopic(path=path))
-                except (InvalidNamespace, LostRace):
+                except (InvalidNamespace, WriteConflict):
                     refused += 1
                     ended.wait(0.002)
                 else:
@@ -338,7 +338,7 @@ def test_S19_a_reaper_that_lost_its_role_writes_nothing_more(tmp_path: FilePath)
         eventually(lambda: one.replica.snapshot.revision >= other.replica.snapshot.revision)
         forget_lock(old)
         left = other.replica.snapshot.counts(DELETED_ID).topics
-        with pytest.raises(LostRace):
+        with pytest.raises(WriteConflict):
             one.reaper._lock(old.guard)
         assert one.reaper.step() > 0.1
         assert one.reaper.leadership is None, "it knows by now"
@@ -397,11 +397,11 @@ def test_a_removed_directory_with_a_record_that_cannot_be_read_is_finished(
             (entry_key(inner, Kind.DIRECTORY, "worse"), b"\xff\xff"),
         ]
         commit(here.store, bad)
-        eventually(lambda: here.replica.snapshot.quarantined)
+        eventually(lambda: here.replica.snapshot.unreadable_values)
         remove(here)
         here.reap()
         assert here.nothing_waits()
-        assert not here.replica.snapshot.quarantined
+        assert not here.replica.snapshot.unreadable_values
         assert check_no_orphans(here.store)["topics"] == 0
         assert [*removals(here.replica.snapshot)] == []
 

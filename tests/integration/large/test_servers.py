@@ -49,7 +49,7 @@ def test_P12_a_removal_outlives_the_server_that_began_it_and_its_progress_is_tol
         (reported,) = [json.loads(line) for line in kdir(other, "stat", "/la/", "-o", "json").lines]
         (change,) = reported["progress"]
         assert (change["kind"], change["path"]) == ("delete", "/la/x")
-        assert change.get("done", 0) + change["left"] == COUNT + COUNT // 100 + 1
+        assert change.get("done", 0) + change["remaining"] == COUNT + COUNT // 100 + 1
         assert "delete /la/x: " in kdir(other, "doctor", "--local").err
         eventually(
             lambda: (

@@ -38,7 +38,8 @@ def brief(messages: list[dict[str, Any]]) -> list[tuple[str, ...]]:
     found = [message["difference"] for message in messages[:-1]]
     assert messages[-1]["summary"].get("differences", 0) == len(found)
     return [
-        (one["between"], one["where"], one["field"], one["wanted"], one["found"]) for one in found
+        (one["compared"], one["path_or_key"], one["field"], one["expected"], one["actual"])
+        for one in found
     ]
 
 
@@ -162,7 +163,7 @@ def test_rows_that_changed_behind_the_log_are_found_and_those_set_aside_are_coun
         connection.execute("UPDATE kv SET value = ? WHERE key = ?", (rows[a], a))
         connection.execute("INSERT INTO kv VALUES (?, ?, ?)", (b, rows[b], revision))
     server.start()
-    eventually(lambda: server.status().quarantined_count == 12)
+    eventually(lambda: server.status().unreadable_value_count == 12)
     doctor = kdir("doctor", "--local", "--at", server.address, code=3).stderr
     assert "12 unreadable values in the store were quarantined; kdir verify" in doctor
     assert doctor.count("broken") == 5
@@ -224,14 +225,14 @@ def test_each_difference_to_kafka_is_named(
         "/la",
         kafka={
             "bootstrap": [kafka_broker.bootstrap],
-            "sweep_seconds": 0.5,
-            "rules": [mine, everything_else],
+            "sweep_interval_seconds": 0.5,
+            "mapping_rules": [mine, everything_else],
         },
     )
     eventually(lambda: set(server.names("/la")) == {"gone", "other", "grown", "good"})
     # From now on it looks seldom, so that what is planted stays planted.
     server.stop()
-    server.settings["kafka"]["sweep_seconds"] = 3600
+    server.settings["kafka"]["sweep_interval_seconds"] = 3600
     server.start()
     eventually(
         lambda: (
@@ -286,7 +287,10 @@ def test_another_kafka_is_one_difference_not_all_of_them(
     server = federation.start(
         "/la",
         store=f"sqlite:///{file}",
-        kafka={"bootstrap": [kafka_broker.bootstrap], "rules": [{"match": "*", "ignore": True}]},
+        kafka={
+            "bootstrap": [kafka_broker.bootstrap],
+            "mapping_rules": [{"match": "*", "ignore": True}],
+        },
     )
     messages = verified(kdir, server, code=5)
     assert brief(messages) == [("kafka", "/la", "cluster_id", "another", kafka_broker.cluster_id)]

@@ -18,7 +18,7 @@ from directory.namespace.snapshot import Snapshot
 from directory.store.addresses import open_store
 from directory.store.base import Put, Transaction
 from directory.wire.entry_codec import ProtoCodec
-from resolver.errors import InvalidArgument, LevelNotFinalised
+from resolver.errors import InvalidArgument, LevelNotFinalized
 from tests.support.command_line import Ran, run
 from tests.support.feature_levels import NEWEST
 from tests.support.federation import Server, eventually
@@ -57,33 +57,33 @@ def kdir(server: Server, line: str) -> Ran:
         return run(["--at", server.address, *line.split()])
 
 
-def test_a_level_is_raised_once_all_servers_support_it_and_somebody_finalises_it(
+def test_a_level_is_raised_once_all_servers_support_it_and_somebody_finalizes_it(
     start: Start, store: str
 ) -> None:
     old = start("/la", "old", store=store)
     new = start("/la", "new", later_release=True, store=store)
     eventually(lambda: sorted(levels(new).values()) == [1, NEWEST])
-    assert new.status().finalised_level == 1
+    assert new.status().finalized_level == 1
     new.mkdir("/la/both")  # what both support goes on
     eventually(lambda: old.outcome("/la/both") == "resolution")
 
-    with pytest.raises(LevelNotFinalised, match=f"server {server_id(old)} supports 1"):
+    with pytest.raises(LevelNotFinalized, match=f"server {server_id(old)} supports 1"):
         finalize(new, NEWEST)
     shown = kdir(new, "features finalize --level 2")
     assert (shown.code, server_id(old) in shown.err) == (5, True)
     assert f"level {NEWEST} needs an upgrade of {server_id(old)}" in kdir(new, "features").err
 
-    # It leaves: nothing is raised until somebody finalises it.
+    # It leaves: nothing is raised until somebody finalizes it.
     old.kill()
     eventually(lambda: list(levels(new)) == [server_id(new)])
     assert "kdir features finalize /la" in kdir(new, "doctor").err
     planned = kdir(new, "features finalize --plan")
-    assert (planned.code, new.status().finalised_level) == (0, 1)
+    assert (planned.code, new.status().finalized_level) == (0, 1)
     assert f"would finalize level {NEWEST}" in planned.err
 
     done = kdir(new, "features finalize -o json")
-    assert (done.code, done.objects[0]["finalised_level"]) == (0, NEWEST)
-    assert new.status().finalised_level == NEWEST
+    assert (done.code, done.objects[0]["finalized_level"]) == (0, NEWEST)
+    assert new.status().finalized_level == NEWEST
     assert kdir(new, "features").lines[0].split("\t")[:3] == [
         server_id(new),
         str(NEWEST),
@@ -92,7 +92,7 @@ def test_a_level_is_raised_once_all_servers_support_it_and_somebody_finalises_it
     assert "is already finalized" in kdir(new, "features finalize").err
 
     # The old one cannot come back.
-    with pytest.raises(StartFailed, match=f"level {NEWEST} is finalised in this cluster"):
+    with pytest.raises(StartFailed, match=f"level {NEWEST} is finalized in this cluster"):
         old.start()
     assert old.process.exit_code == 2
     assert new.outcome("/la/both") == "resolution"
@@ -110,7 +110,7 @@ def test_a_server_that_was_away_while_the_level_was_raised_serves_no_more(
         old.pause()
     with closing(open_store(store, "la")) as opened:
         opened.commit(Transaction((), (Put(LEVEL, b"2"),)))
-    eventually(lambda: new.status().finalised_level == 2)
+    eventually(lambda: new.status().finalized_level == 2)
     if leased:
         old.resume()
     eventually(lambda: not old.process.running)
@@ -131,7 +131,7 @@ def test_all_processes_of_one_port_that_are_behind_end_with_their_supervisor(
 
 def test_a_new_cluster_needs_no_ceremony(start: Start, store: str) -> None:
     one = start("/la", "one", store=store)
-    assert one.status().finalised_level == one.status().feature_level
+    assert one.status().finalized_level == one.status().feature_level
     assert "kdir features finalize" not in kdir(one, "features").err
 
 

@@ -98,7 +98,7 @@ def test_every_server_of_a_parent_says_that_a_child_is_linked_or_away(start: Sta
         assert linked(root, "/la")
     child.kill()
     for root in (one, two):
-        eventually(lambda at=root: mount_state(at) == entry_pb2.MOUNT_STATE_AWAY)  # type: ignore[misc]
+        eventually(lambda at=root: mount_state(at) == entry_pb2.MOUNT_STATE_DISCONNECTED)  # type: ignore[misc]
     child.start()
     for root in (one, two):
         eventually(lambda at=root: mount_state(at) == entry_pb2.MOUNT_STATE_LINKED)  # type: ignore[misc]

@@ -109,7 +109,7 @@ def settings(broker: KafkaBroker, **more: Any) -> dict[str, Any]:
     return {
         "bootstrap": [broker.bootstrap],
         "ceiling": ["create", "configs", "delete"],
-        "sweep_seconds": 1,
+        "sweep_interval_seconds": 1,
         **more,
     }
 
@@ -126,12 +126,12 @@ def begin(server: Server, data: Data) -> None:
     kdir(server, "set", "/la", f"retention.ms={DAY}")
     arm(server)
     eventually(lambda: data.retention("first") == DAY)
-    assert server.status().kafka.waiting_count == 0
+    assert server.status().kafka.needs_approval_count == 0
 
 
 def check_waits(server: Server, data: Data, *names: str) -> None:
     """They wait, and doctor counts them; nothing is lost until a plan that names them is armed."""
-    eventually(lambda: server.status().kafka.waiting_count == len(names), 60)
+    eventually(lambda: server.status().kafka.needs_approval_count == len(names), 60)
     data.let_it_delete()
     assert {name: data.count(name) for name in names} == dict.fromkeys(names, MESSAGES)
     assert {data.retention(name) for name in names} == {MONTH}
@@ -151,7 +151,7 @@ def check_waits(server: Server, data: Data, *names: str) -> None:
     arm(server)
     eventually(lambda: {data.retention(name) for name in names} == {"43200000"})
     eventually(lambda: not any(data.count(name) for name in names), 60)
-    assert server.status().kafka.waiting_count == 0
+    assert server.status().kafka.needs_approval_count == 0
 
 
 def test_a_topic_that_an_older_backup_does_not_know(
@@ -189,7 +189,7 @@ def test_another_kafka_at_the_address_that_was_acknowledged(
             data = Data(other)
             data.fill("first")
             data.fill("unknown")
-            stopped = eventually(lambda: la.status().kafka.stopped, 60)
+            stopped = eventually(lambda: la.status().kafka.stop_reason, 60)
             assert "another Kafka cluster answers" in stopped
             kdir(la, "ack", "/la", "--stopped", stopped)
             eventually(lambda: "replaced" in run(["stat", "/la/first", "--at", la.address]).out)

@@ -48,7 +48,7 @@ def test_quotas_and_what_is_to_be_known_of_kafka_are_shown_from_any_server(
             "bootstrap": [broker.bootstrap],
             "ceiling": ["create", "configs"],
             "split_on": ".",
-            "sweep_seconds": 1,
+            "sweep_interval_seconds": 1,
         }
         here = federation.join("/t", "/", kafka=settings)
         eventually(lambda: here.status().topic_count == 3)

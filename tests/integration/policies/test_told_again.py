@@ -31,7 +31,11 @@ def test_what_was_set_above_while_a_cluster_was_detached_waits_for_a_person(
         kafka = ConfluentAdmin([broker.bootstrap])
         make(kafka, "clicks")
         root = federation.start("/")
-        settings = {"bootstrap": [broker.bootstrap], "ceiling": ["configs"], "sweep_seconds": 1}
+        settings = {
+            "bootstrap": [broker.bootstrap],
+            "ceiling": ["configs"],
+            "sweep_interval_seconds": 1,
+        }
         la = federation.join("/la", "/", **({} if below else {"kafka": settings}))
         mount = "/la/m" if below else "/la"
         has_kafka = federation.join(mount, "/la", kafka=settings) if below else la
@@ -55,12 +59,12 @@ def test_what_was_set_above_while_a_cluster_was_detached_waits_for_a_person(
             kdir(root, "set", "/", f"retention.ms={DAY}")
             kdir(la, "parent", "attach", "/la")
             # It is known here, and waits.
-            eventually(lambda: has_kafka.status().kafka.waiting_count == 1)
+            eventually(lambda: has_kafka.status().kafka.needs_approval_count == 1)
             assert DAY in effective()
             assert retention(kafka, "clicks") == {"clicks": MONTH}
             if turn == 0:
                 kdir(root, "set", "/", "retention.ms=30d")
-                eventually(lambda: has_kafka.status().kafka.waiting_count == 0)
+                eventually(lambda: has_kafka.status().kafka.needs_approval_count == 0)
 
         arm()  # read, and agreed to
         eventually(lambda: retention(kafka, "clicks") == {"clicks": DAY})
@@ -77,7 +81,11 @@ def test_what_was_set_above_after_a_backup_waits_once_it_is_restored(
         make(kafka, "clicks")
         root = federation.start("/")
         store = f"sqlite:///{tmp_path / 'la.db'}"
-        settings = {"bootstrap": [broker.bootstrap], "ceiling": ["configs"], "sweep_seconds": 1}
+        settings = {
+            "bootstrap": [broker.bootstrap],
+            "ceiling": ["configs"],
+            "sweep_interval_seconds": 1,
+        }
         la = federation.join("/la", "/", kafka=settings, store=store)
         eventually(lambda: la.status().topic_count == 1)
         kdir(root, "set", "/", "retention.ms=5d")
@@ -98,5 +106,5 @@ def test_what_was_set_above_after_a_backup_waits_once_it_is_restored(
         subprocess.run([*command, "--store", store, "--replace"], check=True)
         la.start()
         eventually(lambda: kdir(la, "effective", "/la/clicks").out.count(DAY))
-        eventually(lambda: la.status().kafka.waiting_count == 1)
+        eventually(lambda: la.status().kafka.needs_approval_count == 1)
         assert retention(kafka, "clicks") == {"clicks": MONTH}

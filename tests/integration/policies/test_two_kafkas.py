@@ -58,7 +58,7 @@ def test_one_set_at_la_reaches_two_clusters_and_a_topics_own_value_holds(
                     "bootstrap": [broker.bootstrap],
                     "ceiling": ["create", "configs"],
                     "split_on": ".",
-                    "sweep_seconds": 1,
+                    "sweep_interval_seconds": 1,
                 },
             )
             for path, broker in zip(("/la/one", "/la/two"), brokers, strict=True)
@@ -103,4 +103,8 @@ def test_one_set_at_la_reaches_two_clusters_and_a_topics_own_value_holds(
         eventually(lambda: "1000  drift" in kdir(la, *effective).out, 60)
         for server in (one, two):
             kafka = server.status().kafka
-            assert (kafka.waiting_count, kafka.contested_count, kafka.stopped) == (0, 0, "")
+            assert (kafka.needs_approval_count, kafka.contested_count, kafka.stop_reason) == (
+                0,
+                0,
+                "",
+            )

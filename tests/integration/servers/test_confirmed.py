@@ -202,7 +202,7 @@ def test_a_detach_at_one_and_an_attach_at_the_other(start: Start, tmp_path: Path
 
     def detached(server: Server, token: str) -> bool:
         server.resolve("/la", token=token)
-        return bool(server.status().parent.detached)
+        return bool(server.status().parent.detached_reason)
 
     def step(first: Server, second: Server, _: int) -> str:
         admin(first, "DetachParent", keep_inherited=True)

@@ -117,7 +117,7 @@ def test_a_process_that_dies_is_started_again_and_the_others_go_on(
 
 
 def test_a_process_that_hangs_is_killed_and_started_again(start: Start) -> None:
-    server = start("/la", processes=2, limits={"hung_seconds": 6})
+    server = start("/la", processes=2, limits={"worker_hang_timeout_seconds": 6})
     token = server.mkdir("/la/x").token
     before = workers(server)
     os.kill(before[0], signal.SIGSTOP)

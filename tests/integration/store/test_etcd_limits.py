@@ -197,11 +197,12 @@ def test_S21_what_cannot_be_read_is_set_aside_and_the_rest_is_served(store: Etcd
     try:
         snapshot = replica.wait_for(0, 30)
         assert set(snapshot.root.containers) == {"good"}
-        assert set(snapshot.quarantined) == {entry_key(1, Kind.DIRECTORY, "bad"), b"e/short"}
+        assert set(snapshot.unreadable_values) == {entry_key(1, Kind.DIRECTORY, "bad"), b"e/short"}
         # And so it is with what comes by the watch.
         done = put(store, (entry_key(1, Kind.DIRECTORY, "later"), b"\xff\xff"))
         assert (
-            entry_key(1, Kind.DIRECTORY, "later") in replica.wait_for(done.revision, 30).quarantined
+            entry_key(1, Kind.DIRECTORY, "later")
+            in replica.wait_for(done.revision, 30).unreadable_values
         )
     finally:
         replica.stop()

@@ -221,7 +221,7 @@ def test_S21_rows_that_cannot_be_read_do_not_keep_a_server_from_starting(servers
             connection.execute("INSERT INTO kv VALUES (?, ?, 1)", (key, b"\xff\xfe"))
         connection.execute("UPDATE kv SET value = x'ff' WHERE key = ?", (spoilt,))
     later = servers.here()
-    assert set(later.replica.snapshot.quarantined) == {spoilt, *garbage[:2]}
+    assert set(later.replica.snapshot.unreadable_values) == {spoilt, *garbage[:2]}
     later.create("/la/more")
     assert later.names() == {"good", "more"}
     assert [event.path for _, events in later.history.since(0) for event in events] == [

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from directory.access.authorizer import Authorizer, InheritedGrantLevel
 from directory.access.compiled_grants import AccessQuestion, CompiledGrants
 from directory.access.decision import AccessMode
-from directory.access.grant import Grant, Operation, Permission, ResourceKind
+from directory.access.grant import Grant, Operation, Permission, ResourceType
 from directory.access.grant_tree import EntryPlace, GrantedEntry, GrantTree
 from directory.access.principals import Caller
 from resolver.path import Path
@@ -36,7 +36,7 @@ OPERATIONS = (
     *(Operation.READ, Operation.WRITE, Operation.DESCRIBE, Operation.ALL) * 3,
     *Operation,
 )
-KINDS = (*(ResourceKind.TOPIC,) * 5, *ResourceKind)
+KINDS = (*(ResourceType.TOPIC,) * 5, *ResourceType)
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Arguments:
     principals: Sequence[str] = PRINCIPALS
     hosts: Sequence[str] = HOSTS
     operations: Sequence[Operation] = OPERATIONS
-    kinds: Sequence[ResourceKind] = KINDS
+    kinds: Sequence[ResourceType] = KINDS
 
 
 @dataclass
@@ -141,7 +141,7 @@ class World:
             for one in grants
         )
 
-    def anywhere(self, caller: Caller, operation: Operation, kind: ResourceKind) -> bool:
+    def anywhere(self, caller: Caller, operation: Operation, kind: ResourceType) -> bool:
         resources = {""}
         if kind.has_names:
             patterns = {one.name for some in self.every() for one in some if one.kind is kind}
@@ -196,7 +196,7 @@ def allows(grant: Grant, caller: Caller, question: AccessQuestion) -> bool:
 EVERY_RECORD = Arguments()
 
 
-def some_arguments(chance: random.Random, kinds: Sequence[ResourceKind] = KINDS) -> Arguments:
+def some_arguments(chance: random.Random, kinds: Sequence[ResourceType] = KINDS) -> Arguments:
     if chance.random() < 0.3:
         return Arguments(kinds=kinds)
     return Arguments(
@@ -230,7 +230,7 @@ def some_place(chance: random.Random) -> EntryPlace:
     return EntryPlace(relative, bool(relative) and chance.random() < 0.4)
 
 
-def some_world(chance: random.Random, kinds: Sequence[ResourceKind] = KINDS) -> World:
+def some_world(chance: random.Random, kinds: Sequence[ResourceType] = KINDS) -> World:
     arguments = some_arguments(chance, kinds)
     world = World(
         mode=chance.choice((AccessMode.ENFORCE, AccessMode.ENFORCE, *AccessMode)),

@@ -11,7 +11,7 @@ import pytest
 from directory.access import grant_tree as branch
 from directory.access.authorizer import MOUNT_ROOT
 from directory.access.compiled_grants import AccessQuestion
-from directory.access.grant import Operation, ResourceKind
+from directory.access.grant import Operation, ResourceType
 from directory.access.grant_tree import NO_GRANTS, EntryPlace, GrantChildren, GrantNode, GrantTree
 from tests.properties.access.oracle import (
     World,
@@ -229,12 +229,12 @@ def test_a_decision_names_a_grant_that_says_so() -> None:
         assert says(decision.grant, caller, question)
 
 
-@pytest.mark.parametrize("kind", [ResourceKind.GROUP, ResourceKind.TRANSACTIONAL_ID])
-def test_any_name_is_asked_for_as_by_trying_names(kind: ResourceKind) -> None:
+@pytest.mark.parametrize("kind", [ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID])
+def test_any_name_is_asked_for_as_by_trying_names(kind: ResourceType) -> None:
     for seed in range(2000):
         chance = random.Random(seed)
         # DESCRIBE on topics is what lets one pass a closed directory.
-        world = some_world(chance, (kind, kind, ResourceKind.TOPIC))
+        world = some_world(chance, (kind, kind, ResourceType.TOPIC))
         caller = some_caller(chance, world.arguments)
         operation = chance.choice((*world.arguments.operations, Operation.READ))
         found = world.access().authorize_any(caller, operation, kind, age_seconds=world.age)

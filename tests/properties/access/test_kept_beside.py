@@ -224,4 +224,6 @@ def _is_sound(snapshot: Snapshot) -> bool:
     """Returns directories that stand in two places, or in themselves, are put aside in the order in
     which they came: there loading and applying may differ.
     """
-    return not any("elsewhere" in why or "itself" in why for why in snapshot.quarantined.values())
+    return not any(
+        "elsewhere" in why or "itself" in why for why in snapshot.unreadable_values.values()
+    )

@@ -13,7 +13,7 @@ import pytest
 from directory.access import grant_tree
 from directory.access.compiled_grants import AccessQuestion
 from directory.access.decision import AccessMode
-from directory.access.grant import Grant, Operation, Permission, ResourceKind
+from directory.access.grant import Grant, Operation, Permission, ResourceType
 from directory.access.grant_tree import EntryPlace, GrantTree
 from directory.access.permission_diff import AccessChange, DiffSide, diff_permissions
 from directory.access.principals import EVERYBODY, Caller
@@ -127,8 +127,8 @@ def questions(
     levels = (*world.levels(old), *after.levels(new))
     kinds = {one.kind for grants, _, _ in levels for one in grants}
     if not new.relative:
-        kinds.add(ResourceKind.CLUSTER)
-    for kind in sorted({ResourceKind.TOPIC, *kinds}):
+        kinds.add(ResourceType.CLUSTER)
+    for kind in sorted({ResourceType.TOPIC, *kinds}):
         for name in ("pay", "pax", "p", "q", "zz") if kind.has_names else ("",):
             for operation in OPERATIONS:
                 yield AccessQuestion.for_operation(operation, kind, name)

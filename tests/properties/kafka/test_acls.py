@@ -10,7 +10,7 @@ import pytest
 
 from directory.access.compiled_grants import AccessQuestion, CompiledGrants
 from directory.access.decision import AccessMode
-from directory.access.grant import Operation, Permission, ResourceKind
+from directory.access.grant import Operation, Permission, ResourceType
 from directory.access.grant_tree import EntryPlace
 from directory.access.principals import Caller
 from directory.kafka.admin_contract import OPERATIONS, AclBinding, Resource, kafka_host
@@ -42,7 +42,7 @@ def shut(world: World, place: EntryPlace, chance: random.Random) -> None:
     relative = place.relative[: chance.randint(0, len(place.relative))]
     world.closed.add(relative)
     operations = (Operation.DESCRIBE, Operation.READ, Operation.ALL)
-    passing = Arguments(operations=operations, kinds=(ResourceKind.TOPIC,))
+    passing = Arguments(operations=operations, kinds=(ResourceType.TOPIC,))
     world.grants[EntryPlace(relative)] = some_grants(chance, 4, passing)
 
 
@@ -72,12 +72,12 @@ def test_kafka_allows_what_kdir_does_on_topics(chunk: int) -> None:
             shut(world, place, chance)
         if chance.random() < 0.5:
             world.grants[topic] = some_grants(chance, 3, world.arguments)
-        resource = Resource(ResourceKind.TOPIC, "a.b")
+        resource = Resource(ResourceType.TOPIC, "a.b")
         bindings = {AclBinding(resource, acl) for acl in topic_acls(levels_of(world, topic))}
         access = world.access()
         stricter = may_be_stricter(world, topic)
         exact += not stricter
-        for operation in OPERATIONS[ResourceKind.TOPIC]:
+        for operation in OPERATIONS[ResourceType.TOPIC]:
             for principal in (*world.arguments.principals, "User:other"):
                 if principal == "User:*":
                     continue
@@ -107,7 +107,7 @@ def test_kafka_allows_what_kdir_does_on_groups_and_transactional_ids(chunk: int)
         bindings = pattern_acls(levels_of(world, place))
         access = world.access()
         stricter = may_be_stricter(world, place)
-        for kind in (ResourceKind.GROUP, ResourceKind.TRANSACTIONAL_ID):
+        for kind in (ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID):
             for operation in OPERATIONS[kind]:
                 caller = Caller.parse(
                     chance.choice([*world.arguments.principals, "User:other"]).replace("*", "x"),

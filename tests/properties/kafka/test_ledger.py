@@ -55,7 +55,7 @@ class History:
             lambda: Mortal(self.kafka, passages, ASKED),
             writer=lambda real: Mortal(real, passages, WRITTEN),
             ceiling=frozenset(self.chance.choice(CEILINGS)),
-            acl_limit=self.chance.choice([0, 1, 100]),
+            max_acls=self.chance.choice([0, 1, 100]),
         )
 
     # -- what happens --------------------------------------------------------------------------

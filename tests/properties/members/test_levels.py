@@ -1,4 +1,4 @@
-"""Whatever order servers come, go and die in: none that lives is behind the finalised level."""
+"""Whatever order servers come, go and die in: none that lives is behind the finalized level."""
 
 import tempfile
 from contextlib import ExitStack
@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from directory.server.membership import ServerTooOld
-from resolver.errors import LevelNotFinalised
+from resolver.errors import LevelNotFinalized
 from tests.support.membership import One
 
 NAMES = ("a", "b", "c")
@@ -17,24 +17,24 @@ STEPS = st.one_of(
     st.tuples(st.just("register"), st.sampled_from(NAMES), st.just(0)),
     st.tuples(st.just("leave"), st.sampled_from(NAMES), st.just(0)),
     st.tuples(st.just("die"), st.sampled_from(NAMES), st.just(0)),
-    st.tuples(st.just("finalise"), st.sampled_from(NAMES), st.sampled_from((0, 2))),
+    st.tuples(st.just("finalize"), st.sampled_from(NAMES), st.sampled_from((0, 2))),
 )
 
 
 class Model:
-    """What should be so: who lives, who is registered, which level is finalised."""
+    """What should be so: who lives, who is registered, which level is finalized."""
 
     def __init__(self) -> None:
         self.living: dict[str, int] = {}
         self.registered: dict[str, int] = {}
-        self.finalised = 0  # nobody has made the store yet
+        self.finalized = 0  # nobody has made the store yet
 
     def may_come(self, level: int) -> bool:
-        return level >= self.finalised
+        return level >= self.finalized
 
     def comes(self, name: str, level: int) -> None:
         self.living[name] = level
-        self.finalised = self.finalised or level
+        self.finalized = self.finalized or level
 
     def goes(self, name: str) -> None:
         self.living.pop(name)
@@ -46,7 +46,7 @@ class Model:
 
 @settings(max_examples=15)
 @given(st.lists(STEPS, max_size=14))
-def test_no_server_that_lives_is_behind_the_finalised_level(
+def test_no_server_that_lives_is_behind_the_finalized_level(
     steps: list[tuple[str, str, int]],
 ) -> None:
     with tempfile.TemporaryDirectory() as folder, ExitStack() as cleanup:
@@ -58,11 +58,11 @@ def test_no_server_that_lives_is_behind_the_finalised_level(
                     come(model, servers, name, level, Path(folder), cleanup)
             elif name in servers:
                 take(model, servers, step, name, level)
-            behind = {one for one, at in model.registered.items() if at < model.finalised}
+            behind = {one for one, at in model.registered.items() if at < model.finalized}
             assert not behind
         for server in servers.values():
             server.see()
-            assert server.members.finalised == model.finalised
+            assert server.members.finalized == model.finalized
             server.store.remove_expired()
             known = {one.server: one.feature_level for one in server.members.live()}
             assert known.items() >= model.registered.items()
@@ -87,9 +87,9 @@ def take(model: Model, servers: dict[str, One], step: str, name: str, level: int
             try:
                 server.join()
             except ServerTooOld:
-                assert model.living[name] < model.finalised
+                assert model.living[name] < model.finalized
             else:
-                assert model.living[name] >= model.finalised
+                assert model.living[name] >= model.finalized
                 model.registered[name] = model.living[name]
         case "leave":
             server.members.stop()
@@ -102,12 +102,12 @@ def take(model: Model, servers: dict[str, One], step: str, name: str, level: int
                 model.goes(name)
         case _:
             supported = model.supported(name)
-            wanted = level or max(model.finalised, supported)
+            wanted = level or max(model.finalized, supported)
             try:
-                done = server.members.finalise(level)
-            except LevelNotFinalised:
+                done = server.members.finalize(level)
+            except LevelNotFinalized:
                 assert wanted > supported
             else:
-                assert wanted <= supported or wanted == model.finalised
+                assert wanted <= supported or wanted == model.finalized
                 assert done.level == wanted
-                model.finalised = wanted
+                model.finalized = wanted

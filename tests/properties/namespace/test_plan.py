@@ -138,8 +138,8 @@ def check_invariants(cluster: Cluster) -> None:
     gone = list(entries_of(snapshot, removed))
     # Served and stored are one, and nothing is an orphan.
     assert list(entries_of(fresh, fresh.root)) == live
-    assert not fresh.quarantined
-    assert not snapshot.quarantined
+    assert not fresh.unreadable_values
+    assert not snapshot.unreadable_values
     # Ids are unique; names in Kafka are unique, and each is claimed.
     ids = [entry.entry_id for _, _, entry in (*live, *gone)]
     assert len(ids) == len(set(ids))

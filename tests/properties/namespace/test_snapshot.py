@@ -187,16 +187,16 @@ class Machine(RuleBasedStateMachine):
             return
         writes: list[Write] = [Put(entry_key(parent, kind, name), b"\xff")]
         self.commit(writes)
-        quarantined = dict(self.snapshot.quarantined)
-        assert quarantined == dict(self.model.load().quarantined)
-        assert list(quarantined) == [writes[0].key]
+        unreadable_values = dict(self.snapshot.unreadable_values)
+        assert unreadable_values == dict(self.model.load().unreadable_values)
+        assert list(unreadable_values) == [writes[0].key]
         self.check_same()
         found = lookup(self.snapshot, (name,), kind)
         self.commit([Delete(writes[0].key)])
         others = [entry for one, _, entry in self.model.entries(ROOT_ID) if one == name]
         if parent == ROOT_ID and not others:
             # Not absent: something is there.
-            assert found == Unreadable((name,), quarantined[writes[0].key])
+            assert found == Unreadable((name,), unreadable_values[writes[0].key])
 
     def check_same(self) -> None:
         loaded = self.model.load()
@@ -287,7 +287,7 @@ def check_lookup(model: Model, path: Segments, prefer: Kind | None, found: Found
             assert isinstance(found, TopicAt)
             assert (found.relative, found.parent_id) == (path, at)
             assert CODEC.decode(found.record) == one
-            assert found.container_too == (container is not None)
+            assert found.has_container == (container is not None)
             return
         match container:
             case None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from directory.access.grant import Grant, Operation, Permission, ResourceKind
+from directory.access.grant import Grant, Operation, Permission, ResourceType
 from directory.namespace.command import (
     AddGrants,
     Command,
@@ -35,7 +35,7 @@ from tests.unit.writing.lagging import LaggingStore
 
 PATHS = [path(text) for text in ("/la/a", "/la/a", "/la/b", "/la/a/x", "/la/a/x/z")]
 GRANTS = [
-    Grant(principal, "*", operation, Permission.ALLOW, ResourceKind.TOPIC, "")
+    Grant(principal, "*", operation, Permission.ALLOW, ResourceType.TOPIC, "")
     for principal in ("User:ana", "User:bo")
     for operation in (Operation.READ, Operation.WRITE)
 ]

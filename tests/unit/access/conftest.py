@@ -126,7 +126,7 @@ def grants(who: str, arguments: str, **fields: Any) -> list[access_pb2.Grant]:
                 permission=access_pb2.PERMISSION_DENY
                 if word.startswith("-")
                 else access_pb2.PERMISSION_ALLOW,
-                resource_kind=fields.get("kind", access_pb2.RESOURCE_KIND_TOPIC),
+                resource_type=fields.get("kind", access_pb2.RESOURCE_TYPE_TOPIC),
                 resource_name=fields.get("name", ""),
                 host=fields.get("host", ""),
             )
@@ -171,7 +171,7 @@ def house(store: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[...,
                     "mount": "/la",
                     "store": store,
                     "access": access,
-                    "auth": {"super_users": [ADMIN], "anonymous": True},
+                    "auth": {"super_users": [ADMIN], "allow_anonymous": True},
                     **settings,
                 }
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from directory.access.authorizer import Authorizer, InheritedGrantLevel
 from directory.access.compiled_grants import AccessQuestion, CompiledGrants
 from directory.access.decision import AccessMode
-from directory.access.grant import Grant, Operation, Permission, ResourceKind
+from directory.access.grant import Grant, Operation, Permission, ResourceType
 from directory.access.grant_tree import EntryPlace, GrantedEntry, GrantTree
 from resolver.path import Path
 
@@ -33,7 +33,7 @@ def grant(text: str) -> Grant:
         host,
         Operation.parse(operation),
         Permission.parse(permission),
-        ResourceKind.parse(kind),
+        ResourceType.parse(kind),
         *names,
     )
 

@@ -166,7 +166,7 @@ def forged(house: House) -> str:
 @pytest.mark.parametrize("times", [1, 2, 10])
 def test_one_callers_forged_tokens_wait_in_its_own_places_only(house: Make, times: int) -> None:
     """All places were taken by whoever came first: others' reads of their own writes failed."""
-    la = house(limits={"waiting_reads": 12, "principal_waiting_reads": 4})
+    la = house(limits={"max_blocked_reads": 12, "principal_blocked_reads": 4})
     la.grant("mallory", "describe", "/la")
     la.grant("bob", "describe", "/la")
     request = resolve_pb2.ResolveRequest(path="/la", token=forged(la))

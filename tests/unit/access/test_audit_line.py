@@ -8,7 +8,7 @@ import pytest
 
 from directory.access.compiled_grants import AccessQuestion
 from directory.access.explain import AuditLevel, audit_line
-from directory.access.grant import Operation, ResourceKind
+from directory.access.grant import Operation, ResourceType
 from directory.access.principals import Caller
 from resolver.path import Path
 from tests.unit.access.places import READ, access, at
@@ -43,7 +43,7 @@ def test_A11_the_line_says_who_what_where_and_by_which_rule() -> None:
 
 
 def test_A11_the_rule_is_the_default_where_no_grant_decided() -> None:
-    question = AccessQuestion.for_operation(Operation.READ, ResourceKind.GROUP, "pay")
+    question = AccessQuestion.for_operation(Operation.READ, ResourceType.GROUP, "pay")
     decision = access({}).authorize(ALICE, question)
     line = audit_line(ALICE, question, Path.parse("/la"), decision, request="CheckAccess")
     assert line.fields["rule"] == "no matching grant"

@@ -7,7 +7,7 @@ import pytest
 from directory.access.authorizer import Authorizer
 from directory.access.compiled_grants import AccessQuestion, CompiledGrants
 from directory.access.decision import AccessMode
-from directory.access.grant import Operation, ResourceKind
+from directory.access.grant import Operation, ResourceType
 from directory.access.grant_tree import EntryPlace, GrantedEntry, GrantTree
 from directory.access.principals import Caller
 from resolver.path import MAX_SEGMENTS
@@ -117,12 +117,12 @@ def test_modes() -> None:
     ],
 )
 def test_names_of_groups(patterns: dict[str, list[str]], *, expected: bool) -> None:
-    assert access(patterns).authorize_any(ALICE, READ, ResourceKind.GROUP) is expected
+    assert access(patterns).authorize_any(ALICE, READ, ResourceType.GROUP) is expected
 
 
 def test_a_closed_directory_closes_groups_too() -> None:
     given = access({"a/b/": ["allow User:alice read group pay"]}, closed=("a/",))
-    assert not given.authorize_any(ALICE, READ, ResourceKind.GROUP)
+    assert not given.authorize_any(ALICE, READ, ResourceType.GROUP)
 
 
 def test_an_idempotent_producer_needs_write_on_any_topic() -> None:

@@ -168,7 +168,7 @@ def linking(la: House, *hellos: federation_pb2.Hello) -> KdirError:
 
 def waiting(la: House) -> list[str]:
     answer = la.ask(ADMIN, "ListMounts", federation_pb2.ListMountsRequest())
-    return [one.cluster for one in answer.waiting]
+    return [one.cluster for one in answer.pending_children]
 
 
 NO_ENDPOINTS = (

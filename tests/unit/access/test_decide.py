@@ -10,7 +10,7 @@ import pytest
 from directory.access.authorizer import MOUNT_ROOT, Authorizer
 from directory.access.compiled_grants import AccessQuestion
 from directory.access.decision import AccessMode, DecisionReason
-from directory.access.grant import Operation, ResourceKind
+from directory.access.grant import Operation, ResourceType
 from directory.access.grant_tree import EntryPlace
 from directory.access.principals import Caller
 from resolver.errors import NotReady
@@ -109,7 +109,7 @@ def test_super_users_pass_every_deny() -> None:
     given = access({"/": ["deny User:* all"]}, closed=("a/",), supers=frozenset({"User:alice"}))
     assert given.authorize(ALICE, READ, at("a/t")).reason is DecisionReason.SUPER_USER
     assert given.for_directory(ALICE, READ, ("a",)).entry_decision("t", is_topic=True).allowed
-    assert given.authorize_any(ALICE, Operation.READ, ResourceKind.GROUP)
+    assert given.authorize_any(ALICE, Operation.READ, ResourceType.GROUP)
     assert not list(given.denied_below(ALICE, READ))
     assert not given.authorize(BOB, READ, at("a/t")).allowed
 
@@ -126,7 +126,7 @@ def test_A3_not_loaded_is_never_allowed_nor_denied(lost: str) -> None:
         lambda one: given.for_directory(one, READ).decision,
         lambda one: list(given.denied_below(one, READ)),
         lambda one: given.authorize_any(one, Operation.READ),
-        lambda one: given.authorize_any(one, Operation.READ, ResourceKind.GROUP),
+        lambda one: given.authorize_any(one, Operation.READ, ResourceType.GROUP),
         given.may_produce_idempotently,
     )
     for ask in asks:
@@ -158,7 +158,7 @@ def test_open_where_nobody_was_granted_anything() -> None:
     )
     assert given.authorize(BOB, READ, at("b/t")).reason is DecisionReason.OPEN
     assert not given.authorize(BOB, WRITE, at("a/t")).allowed
-    group = AccessQuestion.for_operation(Operation.READ, ResourceKind.GROUP, "pay")
+    group = AccessQuestion.for_operation(Operation.READ, ResourceType.GROUP, "pay")
     assert not given.authorize(BOB, group).allowed
     assert given.authorize(BOB, group._replace(name="other")).allowed
 
@@ -285,7 +285,7 @@ def test_groups_are_named_by_patterns_on_directories() -> None:
     )
 
     def may(
-        name: str, place: EntryPlace = MOUNT_ROOT, kind: ResourceKind = ResourceKind.GROUP
+        name: str, place: EntryPlace = MOUNT_ROOT, kind: ResourceType = ResourceType.GROUP
     ) -> bool:
         return given.authorize(
             ALICE, AccessQuestion.for_operation(Operation.READ, kind, name), place
@@ -296,7 +296,7 @@ def test_groups_are_named_by_patterns_on_directories() -> None:
     assert not may("payroll", at("a/"))
     assert may("other", at("a/"))
     assert not may("other")
-    assert not may("payments", kind=ResourceKind.TRANSACTIONAL_ID)
+    assert not may("payments", kind=ResourceType.TRANSACTIONAL_ID)
     assert not given.authorize(ALICE, READ).allowed, "a group's grant is none of topics"
 
 
@@ -311,13 +311,13 @@ def test_a_deny_of_one_operation_on_a_group_is_none_of_another() -> None:
             ]
         }
     )
-    describe = AccessQuestion.for_operation(Operation.DESCRIBE, ResourceKind.GROUP, "pay")
+    describe = AccessQuestion.for_operation(Operation.DESCRIBE, ResourceType.GROUP, "pay")
     assert given.authorize(ALICE, describe).allowed
     assert not given.authorize(ALICE, describe._replace(name="other")).allowed
 
 
 def test_the_cluster_as_such() -> None:
-    action = AccessQuestion.for_operation(Operation.CLUSTER_ACTION, ResourceKind.CLUSTER)
+    action = AccessQuestion.for_operation(Operation.CLUSTER_ACTION, ResourceType.CLUSTER)
     given = access({}, inherited={"/": ["allow User:alice cluster-action cluster"]})
     assert given.authorize(ALICE, action).allowed
     assert not access({"/": ["allow User:alice all"]}).authorize(ALICE, action).allowed

@@ -5,7 +5,7 @@ from __future__ import annotations
 from directory.access.compiled_grants import AccessQuestion
 from directory.access.decision import DecisionReason
 from directory.access.explain import Effect, explain
-from directory.access.grant import Operation, ResourceKind
+from directory.access.grant import Operation, ResourceType
 from directory.access.principals import Caller
 from tests.unit.access.places import READ, access, at
 
@@ -62,7 +62,7 @@ def test_what_does_not_count_is_said() -> None:
 
 def test_other_names_and_super_users() -> None:
     given = access({"/": ["allow User:alice read group pay*"]}, supers=frozenset({"User:root"}))
-    question = AccessQuestion.for_operation(Operation.READ, ResourceKind.GROUP, "other")
+    question = AccessQuestion.for_operation(Operation.READ, ResourceType.GROUP, "other")
     (level,) = explain(given, ALICE, question).levels
     assert level.grants[0].effect is Effect.OTHER_NAME
     assert list(explain(given, Caller("User:root"), question).lines()) == ["allowed: a super user"]

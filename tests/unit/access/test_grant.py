@@ -9,7 +9,7 @@ from directory.access.grant import (
     Grant,
     Operation,
     Permission,
-    ResourceKind,
+    ResourceType,
     add_grants,
     in_order,
     remove_grants,
@@ -22,7 +22,7 @@ def test_the_numbers_are_those_of_the_contract() -> None:
     for ours, theirs in (
         (Operation, access_pb2.Operation),
         (Permission, access_pb2.Permission),
-        (ResourceKind, access_pb2.ResourceKind),
+        (ResourceType, access_pb2.ResourceType),
     ):
         numbers = {one.name: one.value for one in ours}
         for name, number in theirs.items():
@@ -61,20 +61,20 @@ def test_A7_an_unknown_operation_names_the_nearest(text: str, output: str) -> No
 @pytest.mark.parametrize(
     ("principal", "host", "kind", "name", "field"),
     [
-        ("bob", "*", ResourceKind.TOPIC, "", "principal"),
-        ("User:bob", "example.org", ResourceKind.TOPIC, "", "host"),
-        ("User:bob", "", ResourceKind.TOPIC, "", "host"),
-        ("User:bob", "*", ResourceKind.TOPIC, "orders", "resource_name"),
-        ("User:bob", "*", ResourceKind.CLUSTER, "kafka-cluster", "resource_name"),
-        ("User:bob", "*", ResourceKind.GROUP, "", "resource_name"),
-        ("User:bob", "*", ResourceKind.GROUP, "a*b", "resource_name"),
-        ("User:bob", "*", ResourceKind.GROUP, "**", "resource_name"),
-        ("User:bob", "*", ResourceKind.GROUP, "a\nb", "resource_name"),
-        ("User:bob", "*", ResourceKind.TRANSACTIONAL_ID, "x" * 1025, "resource_name"),
+        ("bob", "*", ResourceType.TOPIC, "", "principal"),
+        ("User:bob", "example.org", ResourceType.TOPIC, "", "host"),
+        ("User:bob", "", ResourceType.TOPIC, "", "host"),
+        ("User:bob", "*", ResourceType.TOPIC, "orders", "resource_name"),
+        ("User:bob", "*", ResourceType.CLUSTER, "kafka-cluster", "resource_name"),
+        ("User:bob", "*", ResourceType.GROUP, "", "resource_name"),
+        ("User:bob", "*", ResourceType.GROUP, "a*b", "resource_name"),
+        ("User:bob", "*", ResourceType.GROUP, "**", "resource_name"),
+        ("User:bob", "*", ResourceType.GROUP, "a\nb", "resource_name"),
+        ("User:bob", "*", ResourceType.TRANSACTIONAL_ID, "x" * 1025, "resource_name"),
     ],
 )
 def test_A7_a_wrong_grant_is_refused(
-    principal: str, host: str, kind: ResourceKind, name: str, field: str
+    principal: str, host: str, kind: ResourceType, name: str, field: str
 ) -> None:
     with pytest.raises(InvalidArgument) as caught:
         Grant.from_fields(principal, host, Operation.READ, Permission.ALLOW, kind, name)
@@ -149,5 +149,5 @@ def test_A8_removing_one_leaves_the_others() -> None:
 
 
 def test_a_grant_is_shown_in_one_line_whatever_is_in_it() -> None:
-    made = Grant("User:a\nx", "*", Operation.READ, Permission.DENY, ResourceKind.GROUP, "b\nc")
+    made = Grant("User:a\nx", "*", Operation.READ, Permission.DENY, ResourceType.GROUP, "b\nc")
     assert str(made) == r"DENY 'User:a\nx' READ GROUP 'b\nc' from *"

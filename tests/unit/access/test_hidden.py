@@ -209,7 +209,7 @@ def test_A12_whose_a_name_in_kafka_is(house: Make) -> None:
     la.mkdir("/la/mine")
     topic(la, "/la/p/secret/x")
     la.grant("bob", "create", "/la/mine")
-    la.grant("bob", "alter", "/la", kind=access_pb2.RESOURCE_KIND_CLUSTER)  # may choose names
+    la.grant("bob", "alter", "/la", kind=access_pb2.RESOURCE_TYPE_CLUSTER)  # may choose names
     request = directory_pb2.CreateEntryRequest(
         path="/la/mine/x", entry={"topic": {"physical_name": "p.secret.x"}}
     )

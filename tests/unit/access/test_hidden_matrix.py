@@ -138,19 +138,18 @@ FIELDS: Final[Mapping[str, Values]] = {
     "paths": lambda _, asked: [[asked.path], ["/la/p", asked.path]],
     "physical_name": lambda _, asked: [".".join(asked.path.split("/")[2:])],
     "plan_hash": fixed("abc"),
-    "plan_only": fixed(True, False),
     "prefer": KINDS,
     "principal": fixed("SELF", "User:carol", "User:*"),
     "recursive": fixed(False, True),
     "remap_adopted": fixed(False, True),
     "request_id": fixed("", "an-id-of-admin"),
-    "resource_kind": fixed(0, 2, 3, 4),
+    "resource_type": fixed(0, 2, 3, 4),
     "resource_name": fixed("", "g"),
     "rules": fixed([]),
     "shard": fixed(0),
     "shard_count": fixed(0, 1),
     "skip_kafka": fixed(True, False),
-    "stopped": fixed("x"),
+    "stop_reason": fixed("x"),
     "takeover": fixed(False, True),
     "token": TOKENS,
     "unarmed": fixed(False, True),
@@ -233,7 +232,7 @@ def inherit(la: House) -> None:
 def la(house: Make) -> House:
     made = house(
         parent=["127.0.0.1:1"],
-        limits={"grants_max_age": 60.0},
+        limits={"inherited_grants_max_age_seconds": 60.0},
         kafka={"bootstrap": ["127.0.0.1:1"]},
     )
     made.cluster.unconfirmed_seconds = lambda: 1000.0  # type: ignore[method-assign]

@@ -31,7 +31,7 @@ from resolver.path import Path as EntryPath
 from tests.unit.access.conftest import ADMIN, House, topic
 
 Make = Callable[..., House]
-CLUSTER = access_pb2.RESOURCE_KIND_CLUSTER
+CLUSTER = access_pb2.RESOURCE_TYPE_CLUSTER
 
 
 @pytest.fixture
@@ -155,11 +155,11 @@ def test_status_names_no_record_that_is_hidden(la: House) -> None:
     assert parent is not None
     la.put(Put(entry_key(parent, Kind.TOPIC, "spoiled"), b"\xff\xff"))
     seen = status(la, "bob")
-    assert (seen.quarantined_count, list(seen.quarantined)) == (0, [])
-    (named,) = status(la, ADMIN).quarantined
+    assert (seen.unreadable_value_count, list(seen.unreadable_values)) == (0, [])
+    (named,) = status(la, ADMIN).unreadable_values
     assert "spoiled" in named
     la.grant("bob", "alter", "/la", kind=CLUSTER)  # may back it up
-    assert len(status(la, "bob").quarantined) == 1
+    assert len(status(la, "bob").unreadable_values) == 1
 
 
 def mount(la: House, path: str, cluster_id: str) -> None:
@@ -176,10 +176,10 @@ def test_status_names_no_record_of_a_mount_that_is_hidden(la: House) -> None:
     la.grant("bob", "-describe", "/la/p/hidm")
     la.put(Put(LEVEL, b"\xff"))
     seen = status(la, "bob")
-    assert seen.quarantined_count == len(seen.quarantined) == 4
-    assert "hid" not in "".join(seen.quarantined)
+    assert seen.unreadable_value_count == len(seen.unreadable_values) == 4
+    assert "hid" not in "".join(seen.unreadable_values)
     every = status(la, ADMIN)
-    assert every.quarantined_count == len(every.quarantined) == 8
+    assert every.unreadable_value_count == len(every.unreadable_values) == 8
 
 
 def test_drift_of_what_is_hidden_is_not_listed(la: House, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -269,7 +269,7 @@ def test_why_kafka_is_stopped_names_no_topic_to_whom_it_may_be_hidden(
     for name in ("plan", "arm"):
         monkeypatch.setattr(type(reconciler.arming_service), name, stopped)
     real = reconciler.status()
-    monkeypatch.setattr(type(reconciler), "status", lambda _: replace(real, stopped=arguments))
+    monkeypatch.setattr(type(reconciler), "status", lambda _: replace(real, stop_reason=arguments))
     plan = policies_pb2.PlanArmingRequest(path="/la/p", aspect="configs")
     arm = policies_pb2.ArmRequest(path="/la/p", aspect="configs", plan_hash="x")
     for who, is_received in (("bob", False), (ADMIN, True)):
@@ -277,5 +277,5 @@ def test_why_kafka_is_stopped_names_no_topic_to_whom_it_may_be_hidden(
             refused = la.refusal(who, method, request)
             assert isinstance(refused, VanishGuard)
             assert ("p.secret" in refused.message) == is_received
-        assert ("p.secret" in status(la, who).kafka.stopped) == is_received
-        assert status(la, who).kafka.stopped
+        assert ("p.secret" in status(la, who).kafka.stop_reason) == is_received
+        assert status(la, who).kafka.stop_reason

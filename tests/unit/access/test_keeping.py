@@ -31,7 +31,7 @@ def made() -> Cluster:
 def differences(cluster: Cluster, snapshot: Snapshot) -> list[tuple[str, str, str]]:
     rows = iter(sorted(cluster.rows.under(b"").items()))
     found = StoreComparison(snapshot, rows, cluster.mount, lambda: None).differences()
-    return [(one.between.value, one.where, one.field) for one in found]
+    return [(one.compared.value, one.path_or_key, one.field) for one in found]
 
 
 def test_verify_names_grants_without_an_entry_and_those_that_the_replica_lacks() -> None:

@@ -15,8 +15,8 @@ from kdir.v1 import access_pb2
 from tests.unit.access.conftest import House, topic
 
 Make = Callable[..., House]
-GROUP: Final = access_pb2.RESOURCE_KIND_GROUP
-TRANSACTIONAL_ID: Final = access_pb2.RESOURCE_KIND_TRANSACTIONAL_ID
+GROUP: Final = access_pb2.RESOURCE_TYPE_GROUP
+TRANSACTIONAL_ID: Final = access_pb2.RESOURCE_TYPE_TRANSACTIONAL_ID
 ABSENT: Final = "zzqz"
 
 
@@ -50,13 +50,13 @@ def check(la: House, path: str, operation: str, **fields: Any) -> access_pb2.Che
 )
 @pytest.mark.parametrize("path", ["/la/p/q", "/la/p/q/hidd", "/la/p/q/hidc"])
 def test_a_right_on_a_group_is_there_without_describe(
-    la: House, kind: access_pb2.ResourceKind, operation: str, path: str
+    la: House, kind: access_pb2.ResourceType, operation: str, path: str
 ) -> None:
     la.grant("bob", operation.lower(), path, kind=kind, name="mine")
-    asked: dict[str, Any] = {"resource_kind": kind, "resource_name": "mine"}
+    asked: dict[str, Any] = {"resource_type": kind, "resource_name": "mine"}
     for where in (path, f"{path}/in", f"{path}/{ABSENT}"):
         assert check(la, where, operation, **asked).allowed
-    assert not check(la, path, operation, resource_kind=kind, resource_name="other").allowed
+    assert not check(la, path, operation, resource_type=kind, resource_name="other").allowed
     assert not check(la, "/la/p", operation, **asked).allowed
 
 
@@ -85,9 +85,9 @@ def answers(la: House, name: str) -> list[str]:
         ("", "/x", "/in", "/in/y"),
         range(5),
         ("READ", "CREATE", "DESCRIBE"),
-        (access_pb2.RESOURCE_KIND_TOPIC, GROUP),
+        (access_pb2.RESOURCE_TYPE_TOPIC, GROUP),
     ):
-        fields: dict[str, Any] = {"kind": kind, "resource_kind": resource, "explain": True}
+        fields: dict[str, Any] = {"kind": kind, "resource_type": resource, "explain": True}
         answer = check(la, f"/la/p/q/{name}{below}", operation, **fields)
         answer.token = ""
         found.append(str(answer).replace(name, "NAME"))

@@ -43,7 +43,7 @@ def changes(plan: access_pb2.ChangePlan) -> list[tuple[str, str, set[str], set[s
     return [
         (one.principal, one.path, names(one.gained), names(one.lost))
         for one in plan.access
-        if one.resource_kind == access_pb2.RESOURCE_KIND_TOPIC
+        if one.resource_type == access_pb2.RESOURCE_TYPE_TOPIC
     ]
 
 
@@ -98,7 +98,7 @@ def test_rm_says_how_much_goes_and_what_becomes_of_it_in_kafka(la: House) -> Non
     )
     # The one that Kafka may have got meanwhile.
     assert list(plan.retired_names) == ["a.pending"]
-    assert not plan.at_least
+    assert not plan.incomplete
     assert la.outcome(ADMIN, "/la/a/deep/u") == "resolution"
 
 
@@ -190,7 +190,7 @@ def test_mv_says_which_policies_are_others_there(la: House) -> None:
 def test_set_says_which_quota_is_passed(la: House) -> None:
     plan = plan_set(la, "/la/a", max_topics=1)
     assert list(plan.quotas) == [
-        access_pb2.PassedQuota(path="/la/a", field="max_topics", limit=1, used=2)
+        access_pb2.ExceededQuota(path="/la/a", field="max_topics", limit=1, used=2)
     ]
     assert not plan_set(la, "/la/a", max_topics=2).quotas
 

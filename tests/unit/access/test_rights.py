@@ -67,21 +67,21 @@ def test_a_mount_takes_alter_on_the_cluster(la: House) -> None:
     assert isinstance(la.refusal("bob", "UpdateEntry", update), PermissionDenied)
     move = directory_pb2.MoveEntryRequest(path="/la/work/x", new_path="/la/work/y")
     assert isinstance(la.refusal("bob", "MoveEntry", move), PermissionDenied)
-    la.grant("bob", "alter", "/la", kind=access_pb2.RESOURCE_KIND_CLUSTER)
+    la.grant("bob", "alter", "/la", kind=access_pb2.RESOURCE_TYPE_CLUSTER)
     la.ask("bob", "UpdateEntry", update)
 
 
 def test_grants_of_what_is_no_entry_take_alter_on_the_cluster(la: House) -> None:
     la.grant("bob", "alter", "/la")
-    kinds = access_pb2.RESOURCE_KIND_GROUP, access_pb2.RESOURCE_KIND_TRANSACTIONAL_ID
+    kinds = access_pb2.RESOURCE_TYPE_GROUP, access_pb2.RESOURCE_TYPE_TRANSACTIONAL_ID
     desired_set = [grants("eve", "describe", kind=kind, name="*") for kind in kinds]
-    desired_set.append(grants("bob", "alter", kind=access_pb2.RESOURCE_KIND_CLUSTER))
+    desired_set.append(grants("bob", "alter", kind=access_pb2.RESOURCE_TYPE_CLUSTER))
     for desired in desired_set:
         request = access_pb2.AddGrantsRequest(path="/la", grants=desired)
         refused = la.refusal("bob", "AddGrants", request)
         assert isinstance(refused, PermissionDenied)
         assert "needs ALTER on cluster la" in str(refused)
-    la.grant("bob", "alter", "/la", kind=access_pb2.RESOURCE_KIND_CLUSTER)
+    la.grant("bob", "alter", "/la", kind=access_pb2.RESOURCE_TYPE_CLUSTER)
     for desired in desired_set:
         la.ask("bob", "AddGrants", access_pb2.AddGrantsRequest(path="/la", grants=desired))
 
@@ -187,7 +187,7 @@ def test_what_kafka_and_kdir_have_for_themselves() -> None:
 
 def test_names_in_kafka_follow_the_path_or_a_rule_of_an_operator(house: Make) -> None:
     rules = [{"match": "legacy-*", "split_on": "-", "into": "work", "strip_prefix": "legacy-"}]
-    kafka = {"bootstrap": ["127.0.0.1:1"], "ceiling": ["create"], "rules": rules}
+    kafka = {"bootstrap": ["127.0.0.1:1"], "ceiling": ["create"], "mapping_rules": rules}
     la = house(kafka=kafka)
     la.mkdir("/la/work/" + "payments-" * 20)
     la.grant("bob", "create,describe", "/la/work")
@@ -209,7 +209,7 @@ def test_names_in_kafka_follow_the_path_or_a_rule_of_an_operator(house: Make) ->
         refused = la.refusal("bob", "CreateEntry", request)
         assert isinstance(refused, PermissionDenied)
         assert "needs ALTER on cluster la" in str(refused)
-    la.grant("bob", "alter", "/la", kind=access_pb2.RESOURCE_KIND_CLUSTER)
+    la.grant("bob", "alter", "/la", kind=access_pb2.RESOURCE_TYPE_CLUSTER)
     for number, request in enumerate(outside):
         request.path += str(number)
         la.ask("bob", "CreateEntry", request)

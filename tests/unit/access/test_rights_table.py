@@ -49,7 +49,7 @@ def test_a_method_without_a_row_or_on_other_threads_does_not_start() -> None:
             return {}
 
     check = check_of("AdminService/GetStatus")
-    with pytest.raises(ValueError, match=r"GetStatus runs on limits\.writers"):
+    with pytest.raises(ValueError, match=r"GetStatus runs on limits\.write_threads"):
         _refuse_other_threads(Odd(), "GetStatus", check, streams=False)
     for service in SERVICES:
         for method in service.descriptor.methods:
@@ -78,7 +78,7 @@ def test_what_is_a_clusters_takes_the_right_of_its_row(method: str, house: Make)
     kafka = {"bootstrap": ["127.0.0.1:1"]}
     la = house(kafka=kafka)
     needed, _ = cluster_check(method)
-    cluster = access_pb2.RESOURCE_KIND_CLUSTER
+    cluster = access_pb2.RESOURCE_TYPE_CLUSTER
 
     def refused() -> KdirError | None:
         try:

@@ -137,7 +137,7 @@ def test_a_topic_that_is_hidden_does_not_hide_the_directory_of_its_name(la: Hous
     assert list(la.ask("bob", "ListEntries", request).entries) == []
     answer = la.ask(ADMIN, "Resolve", resolve_pb2.ResolveRequest(path="/la/open/deep"))
     assert answer.outcome.resolution.entry.HasField("topic")
-    assert answer.outcome.resolution.container_too
+    assert answer.outcome.resolution.has_container
 
 
 def test_what_it_takes_to_change_something(la: House) -> None:
@@ -239,8 +239,8 @@ def wrong(**fields: Any) -> access_pb2.Grant:
         wrong(operation=0),
         wrong(permission=0),
         wrong(host="example.org"),
-        wrong(resource_kind=2),
-        wrong(resource_kind=9),
+        wrong(resource_type=2),
+        wrong(resource_type=9),
     ],
 )
 def test_A7_what_is_no_grant_is_refused_and_nothing_is_stored(
@@ -335,7 +335,7 @@ def test_open_access_lets_everybody_in_whom_nobody_denied(house: Make) -> None:
 
 
 def test_operators_calls_need_rights_on_the_cluster(la: House) -> None:
-    cluster = access_pb2.RESOURCE_KIND_CLUSTER
+    cluster = access_pb2.RESOURCE_TYPE_CLUSTER
     status = admin_pb2.GetStatusRequest()
     assert isinstance(la.refusal("bob", "GetStatus", status), PermissionDenied)
     la.grant("bob", "describe", "/la", kind=cluster)
@@ -350,7 +350,7 @@ def test_operators_calls_need_rights_on_the_cluster(la: House) -> None:
         with pytest.raises(PermissionDenied):
             first(la.ask("bob", method, request))
     la.grant("bob", "alter", "/la", kind=cluster)
-    assert la.ask("bob", "FinalizeFeatures", finalize).finalised_level >= 3
+    assert la.ask("bob", "FinalizeFeatures", finalize).finalized_level >= 3
 
 
 def test_a_child_is_linked_by_its_certificate_or_by_a_grant(la: House) -> None:
@@ -363,7 +363,7 @@ def test_a_child_is_linked_by_its_certificate_or_by_a_grant(la: House) -> None:
     assert link().reason == "PERMISSION_DENIED"
     assert link(cluster_ids=("kc-other",)).reason == "PERMISSION_DENIED"
     assert link(cluster_ids=("kc-child",)).reason == "UNKNOWN_CHILD"
-    kind = access_pb2.RESOURCE_KIND_CLUSTER
+    kind = access_pb2.RESOURCE_TYPE_CLUSTER
     la.grant("User:ANONYMOUS", "cluster-action", "/la", kind=kind)
     assert link().reason == "UNKNOWN_CHILD"
 
@@ -470,7 +470,7 @@ def test_A6_authorize_any(la: House) -> None:
         request = access_pb2.AuthorizeAnyRequest(
             principal=f"User:{who}",
             operation=number,  # type: ignore[arg-type]
-            resource_kind=kind,  # type: ignore[arg-type]
+            resource_type=kind,  # type: ignore[arg-type]
         )
         return bool(la.ask(ADMIN, "AuthorizeAny", request).allowed)
 
@@ -480,7 +480,7 @@ def test_A6_authorize_any(la: House) -> None:
     assert not may("bob", "IDEMPOTENT_WRITE", 4)
     la.grant("bob", "write", "/la/hidden/t")
     assert may("bob", "IDEMPOTENT_WRITE", 4)
-    la.grant("bob", "read", "/la", kind=access_pb2.RESOURCE_KIND_GROUP, name="app*")
+    la.grant("bob", "read", "/la", kind=access_pb2.RESOURCE_TYPE_GROUP, name="app*")
     assert may("bob", "READ", 2)
 
 
@@ -538,7 +538,7 @@ def test_N5_a_watch_ends_when_the_right_to_it_does(la: House) -> None:
 
 @pytest.fixture
 def child(house: Make) -> House:
-    return house(parent=["127.0.0.1:1"], limits={"grants_max_age": 60.0})
+    return house(parent=["127.0.0.1:1"], limits={"inherited_grants_max_age_seconds": 60.0})
 
 
 def inherit(house: House, arguments: dict[str, str], *, closed: bool = False) -> None:
@@ -571,7 +571,7 @@ def test_an_inherited_deny_beats_an_allow_below_and_lasts(child: House) -> None:
     inherit(child, {"bob": "-describe", "eve": "read"})
     assert child.outcome("bob", "/la/a") == "absent"
     assert child.outcome("eve", "/la/a") == "resolution"
-    # Nobody confirmed it for longer than grants_max_age.
+    # Nobody confirmed it for longer than inherited_grants_max_age_seconds.
     child.put(parent_state.parent_contact_write(unix_ms() - 120_000, linked=False))
     eventually(lambda: child.outcome("eve", "/la/a") == "absent")
     assert child.outcome("bob", "/la/a") == "absent"

@@ -51,17 +51,17 @@ def test_S21_nobody_is_let_in_and_a_super_user_sees_it_and_mends_it(
     health = health_of(la.cluster)
     assert (health.state, health.ready) == (State.AWAITING_PARENT, False)
     status = status_of(la, ADMIN)
-    assert "f/inherited" in status.parent.untold
-    assert status.quarantined_count == 1
-    assert status.quarantined[0].startswith("b'f/inherited': ")
+    assert "f/inherited" in status.parent.inherited_missing_reason
+    assert status.unreadable_value_count == 1
+    assert status.unreadable_values[0].startswith("b'f/inherited': ")
     keep = admin_pb2.DetachParentRequest(keep_inherited=True)
     assert isinstance(la.refusal(ADMIN, "DetachParent", keep), NotReady)
     assert la.cluster.replica.snapshot.fact(parent_state.DETACHED_KEY) is None
     detach(la, ADMIN)
     assert la.outcome("bob", "/la/a") == "resolution"
     assert health_of(la.cluster).state is State.SERVING
-    assert not status_of(la, ADMIN).quarantined_count
-    assert not status_of(la, ADMIN).parent.untold
+    assert not status_of(la, ADMIN).unreadable_value_count
+    assert not status_of(la, ADMIN).parent.inherited_missing_reason
 
 
 def test_what_can_be_read_does_not_go_with_the_parent(house: Make) -> None:
@@ -76,13 +76,13 @@ def test_what_can_be_read_does_not_go_with_the_parent(house: Make) -> None:
 
 def test_an_open_cluster_lets_nobody_in_by_what_it_cannot_read(house: Make) -> None:
     """Somebody may have been denied; and of those who may mend it there are none but all."""
-    la = house("open", auth={"anonymous": True})
+    la = house("open", auth={"allow_anonymous": True})
     la.mkdir("/la/a")
     la.put(Put(INHERITED, SPOILED[0]))
     listing = directory_pb2.ListEntriesRequest(path="/la")
     for method, request in (("Resolve", RESOLVE), ("ListEntries", listing)):
         assert isinstance(la.refusal("bob", method, request), NotReady)
-    assert status_of(la, "").parent.untold
+    assert status_of(la, "").parent.inherited_missing_reason
     detach(la, "bob")
     assert la.outcome("bob", "/la/a") == "resolution"
 

@@ -162,10 +162,10 @@ def test_what_other_bounds_allow_fits_into_the_bytes_of_a_request() -> None:
     """By the defaults, and whatever the settings are."""
     for limits in (Limits(), Limits(text_bytes=1 << 20), Limits(policies_bytes=1 << 22)):
         bounds = RequestBounds(
-            limits.list_items, limits.text_bytes, limits.policies_bytes, limits.message_bytes
+            limits.list_items, limits.text_bytes, limits.policies_bytes, limits.max_request_bytes
         )
         sizes = [bounds.most_bytes(size) for size in RequestSize]
-        assert sizes[0] >= min(3 * limits.text_bytes + 4096, limits.message_bytes)
-        assert sizes[1] >= min(3 * limits.policies_bytes, limits.message_bytes)
+        assert sizes[0] >= min(3 * limits.text_bytes + 4096, limits.max_request_bytes)
+        assert sizes[1] >= min(3 * limits.policies_bytes, limits.max_request_bytes)
         assert sizes == sorted(sizes)
-        assert sizes[2] == limits.message_bytes
+        assert sizes[2] == limits.max_request_bytes

@@ -54,7 +54,9 @@ def tree() -> Cluster:
 
 
 def served(mount: str = "/la", **bounds: int) -> ServedCluster:
-    limits = Limits(answer_seconds=60, absent_seconds=5, referral_seconds=60, **bounds)
+    limits = Limits(
+        answer_ttl_seconds=60, negative_ttl_seconds=5, referral_ttl_seconds=60, **bounds
+    )
     return cast(
         "ServedCluster",
         SimpleNamespace(

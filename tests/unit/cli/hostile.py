@@ -18,7 +18,7 @@ _CHECKED: Final = {
     "path": TOPIC,
     "new_path": TOPIC,
     "path_before": "/la/search",
-    "set_at": "/la",
+    "source_path": "/la",
     "mount": "/la",
     "parent_mount": "/",
     "nearest_directory": "/la",

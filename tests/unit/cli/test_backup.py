@@ -168,7 +168,12 @@ def test_a_terminal_gets_no_backup() -> None:
 def difference(where: str, found: str = "none") -> admin_pb2.VerifyResponse:
     return admin_pb2.VerifyResponse(
         difference=admin_pb2.Difference(
-            between="kafka", where=where, field="topic", wanted="t", found=found, advice="look"
+            compared="kafka",
+            path_or_key=where,
+            field="topic",
+            expected="t",
+            actual=found,
+            advice="look",
         )
     )
 

@@ -41,9 +41,12 @@ def test_what_is_well_is_said_to_be() -> None:
 @pytest.mark.parametrize(
     ("count", "output"),
     [
-        ("acl_waiting_count", "ACLs of 1 topic, group or id needing approval or quota"),
-        ("acl_refused_count", "ACLs of 1 topic, group or id rejected by Kafka"),
-        ("acl_lost_count", "1 ACL of kdir's removed externally"),
+        (
+            "acl_resources_needing_approval_count",
+            "ACLs of 1 topic, group or id needing approval or quota",
+        ),
+        ("acl_resources_rejected_count", "ACLs of 1 topic, group or id rejected by Kafka"),
+        ("acls_removed_externally_count", "1 ACL of kdir's removed externally"),
     ],
 )
 def test_acls_that_are_not_as_wished_are_named(count: str, output: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from kdir.v1 import admin_pb2
 
-from resolver.errors import LevelNotFinalised
+from resolver.errors import LevelNotFinalized
 from resolver.path import Path as KdirPath
 from resolver.testing import MemoryDirectory
 from tests.support.command_line import Ran, answering, run
@@ -43,21 +43,21 @@ class Kdir:
         assert owner is not None
         tree.transport.serve(AT, answering(self.answers, owner.answer, self.calls))
 
-    def shows(self, finalised: int, *members: admin_pb2.Member) -> None:
-        status = admin_pb2.GetStatusResponse(finalised_level=finalised, members=members)
+    def shows(self, finalized: int, *members: admin_pb2.Member) -> None:
+        status = admin_pb2.GetStatusResponse(finalized_level=finalized, members=members)
         status.authority.cluster.cluster = "la"
         self.answers["AdminService.GetStatus"] = status
 
-    def finalises(self, finalised: int, supported: int) -> None:
+    def finalizes(self, finalized: int, supported: int) -> None:
         """As a server does that is at one level and can go to another."""
 
         def answer(request: admin_pb2.FinalizeFeaturesRequest) -> Any:
             if request.validate_only:
                 return admin_pb2.FinalizeFeaturesResponse(
-                    finalised_level=finalised, supported_level=supported
+                    finalized_level=finalized, supported_level=supported
                 )
             return admin_pb2.FinalizeFeaturesResponse(
-                finalised_level=request.level or supported, supported_level=supported, token="t"
+                finalized_level=request.level or supported, supported_level=supported, token="t"
             )
 
         self.answers["AdminService.FinalizeFeatures"] = answer
@@ -89,20 +89,20 @@ def test_servers_are_shown_with_levels_and_roles(kdir: Kdir) -> None:
     assert "la: level 1 is finalized; level 2 needs an upgrade of la-2" in ran.err
     shown = kdir("show -o json").objects
     assert [one["server"] for one in shown[0]["members"]] == ["la-1", "la-2"]
-    assert (shown[0]["finalised_level"], shown[0]["supported_level"]) == (1, 1)
+    assert (shown[0]["finalized_level"], shown[0]["supported_level"]) == (1, 1)
 
 
 @pytest.mark.parametrize(
-    ("finalised", "output"),
+    ("finalized", "output"),
     [(1, "every server supports 2: kdir features finalize"), (2, "la: level 2 is finalized\n")],
 )
-def test_what_is_to_be_done_is_said(kdir: Kdir, finalised: int, output: str) -> None:
-    kdir.shows(finalised, MEMBERS[0])
+def test_what_is_to_be_done_is_said(kdir: Kdir, finalized: int, output: str) -> None:
+    kdir.shows(finalized, MEMBERS[0])
     assert output in kdir().err
 
 
 def test_a_plan_changes_nothing(kdir: Kdir) -> None:
-    kdir.finalises(1, 2)
+    kdir.finalizes(1, 2)
     ran = kdir("finalize --plan")
     assert ran.code == 0
     assert "would finalize level 2 (current level: 1)" in ran.err
@@ -110,7 +110,7 @@ def test_a_plan_changes_nothing(kdir: Kdir) -> None:
 
 
 def test_a_script_is_not_asked_and_a_person_is(kdir: Kdir) -> None:
-    kdir.finalises(1, 2)
+    kdir.finalizes(1, 2)
     assert "level 2 is finalized; older" in kdir("finalize").err
     assert kdir.changes == [0]
     assert "unchanged" in kdir("finalize", terminal=True, stdin="n\n").err
@@ -120,16 +120,16 @@ def test_a_script_is_not_asked_and_a_person_is(kdir: Kdir) -> None:
     assert kdir.changes == [0, 2, 2]
 
 
-def test_what_is_finalised_already_is_not_asked_for(kdir: Kdir) -> None:
-    kdir.finalises(2, 2)
+def test_what_is_finalized_already_is_not_asked_for(kdir: Kdir) -> None:
+    kdir.finalizes(2, 2)
     ran = kdir("finalize -o json")
     assert "level 2 is already finalized" in ran.err
-    assert ran.objects[0]["finalised_level"] == 2
+    assert ran.objects[0]["finalized_level"] == 2
     assert kdir.changes == []
 
 
 def test_a_refusal_is_a_conflict(kdir: Kdir) -> None:
-    kdir.answers["AdminService.FinalizeFeatures"] = LevelNotFinalised("server la-2 supports 1")
+    kdir.answers["AdminService.FinalizeFeatures"] = LevelNotFinalized("server la-2 supports 1")
     ran = kdir("finalize")
     assert ran.code == 5
     assert "server la-2 supports 1" in ran.err
@@ -146,7 +146,7 @@ def test_words_that_mean_nothing_are_refused(kdir: Kdir, line: str) -> None:
 
 def test_the_cluster_of_a_path_is_meant(kdir: Kdir) -> None:
     kdir.shows(2, MEMBERS[0])
-    kdir.finalises(2, 2)
+    kdir.finalizes(2, 2)
     kdir("show /la")
     kdir("finalize /la")
     ids = [one.cluster for one in kdir.calls]

@@ -16,22 +16,22 @@ READ, DESCRIBE, ALL = (
     access_pb2.OPERATION_DESCRIBE,
     access_pb2.OPERATION_ALL,
 )
-TOPIC = access_pb2.RESOURCE_KIND_TOPIC
+TOPIC = access_pb2.RESOURCE_TYPE_TOPIC
 PLAN = access_pb2.ChangePlan(
     entries=access_pb2.ChangedEntries(
         directories=2, topics=1204, links=1, entries_with_grants=1, kafka_deleted=1203
     ),
     access=[
-        access_pb2.AccessChange(principal="User:*", resource_kind=TOPIC, path="/a", lost=[ALL]),
+        access_pb2.AccessChange(principal="User:*", resource_type=TOPIC, path="/a", lost=[ALL]),
         access_pb2.AccessChange(
-            principal="User:bob", host="10.0.0.1", resource_kind=TOPIC, path="/a",
+            principal="User:bob", host="10.0.0.1", resource_type=TOPIC, path="/a",
             gained=[READ, DESCRIBE],
         ),
         access_pb2.AccessChange(
-            principal="User:bob", resource_kind=TOPIC, path="/a/t", kind=entry_pb2.ENTRY_KIND_TOPIC
+            principal="User:bob", resource_type=TOPIC, path="/a/t", kind=entry_pb2.ENTRY_KIND_TOPIC
         ),
         access_pb2.AccessChange(
-            principal="User:bob", resource_kind=access_pb2.RESOURCE_KIND_GROUP, path="/a",
+            principal="User:bob", resource_type=access_pb2.RESOURCE_TYPE_GROUP, path="/a",
             resource_name="g-*", gained=[READ],
         ),
     ],
@@ -53,10 +53,10 @@ PLAN = access_pb2.ChangePlan(
             acl=policies_pb2.AclBinding(),
         ),
     ],
-    quotas=[access_pb2.PassedQuota(path="/a", field="max_topics", limit=1000, used=1204)],
+    quotas=[access_pb2.ExceededQuota(path="/a", field="max_topics", limit=1000, used=1204)],
     retired_names=["a.t"],
     retired_names_omitted=1203,
-    at_least=True,
+    incomplete=True,
 )  # fmt: skip
 
 

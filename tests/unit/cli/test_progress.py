@@ -19,20 +19,22 @@ def delete(**fields: object) -> admin_pb2.Progress:
     ("progress", "seconds", "text"),
     [
         (
-            delete(done=412_000, left=588_000),
+            delete(done=412_000, remaining=588_000),
             126,
             "delete /la/x: 412,000 of 1,000,000 done, 2m left",
         ),
         # Nothing is known of how long it takes yet, or of how much there was.
-        (delete(done=0, left=10), 60, "delete /la/x: 0 of 10 done"),
-        (delete(done=5, left=5), 0.5, "delete /la/x: 5 of 10 done"),
-        (delete(left=588_000, started_at_ms=0), 60, "delete /la/x: 588,000 left"),
+        (delete(done=0, remaining=10), 60, "delete /la/x: 0 of 10 done"),
+        (delete(done=5, remaining=5), 0.5, "delete /la/x: 5 of 10 done"),
+        (delete(remaining=588_000, started_at_ms=0), 60, "delete /la/x: 588,000 left"),
         (delete(done=7), 60, "delete /la/x: 7 done"),
-        (delete(done=10, left=0), 60, "delete /la/x: 10 of 10 done"),
+        (delete(done=10, remaining=0), 60, "delete /la/x: 10 of 10 done"),
         # The server's clock is ahead of ours.
-        (delete(done=5, left=5), -60, "delete /la/x: 5 of 10 done"),
+        (delete(done=5, remaining=5), -60, "delete /la/x: 5 of 10 done"),
         (
-            delete(kind="adopt", done=0, left=2, principal="User:ana", message="Kafka is away"),
+            delete(
+                kind="adopt", done=0, remaining=2, principal="User:ana", message="Kafka is away"
+            ),
             1,
             "adopt /la/x: 0 of 2 done, requested by User:ana; blocked: Kafka is away",
         ),

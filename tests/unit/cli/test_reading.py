@@ -279,7 +279,7 @@ def test_resolve_json_has_the_stable_names(kdir: Kdir) -> None:
 def test_a_slash_behind_asks_for_the_directory_of_a_shared_name(kdir: Kdir) -> None:
     both = kdir("resolve -o json /la/tracking/orders /la/tracking/orders/").objects
     assert [one["kind"] for one in both] == ["topic", "directory"]
-    assert both[0]["container_too"] is True
+    assert both[0]["has_container"] is True
     assert (
         "a directory of this name: /la/tracking/orders/" in kdir("resolve /la/tracking/orders").out
     )
@@ -353,8 +353,8 @@ def test_mounts_shows_those_that_wait_too(kdir: Kdir) -> None:
             ),
             federation_pb2.MountRow(mount="/ny", cluster_id="kc-ny", age_seconds=400),
         ],
-        waiting=[
-            federation_pb2.WaitingChild(
+        pending_children=[
+            federation_pb2.PendingChild(
                 cluster_id="kc-eu", cluster="eu", mount="/eu", age_seconds=1, message="no mount"
             )
         ],

@@ -416,7 +416,7 @@ def test_etag_is_handed_on(kdir: Kdir) -> None:
 def test_an_adoption_that_goes_on_says_how_far_it_is(kdir: Kdir, tmp_path: Path) -> None:
     kdir.answers["AdminService.AdoptTopics"] = admin_pb2.AdoptTopicsResponse(
         adoptions=[admin_pb2.Adoption(physical_name="a", path="/a", rule=1, action="move")],
-        progress=admin_pb2.Progress(kind="adopt", path="/la", done=0, left=100_000),
+        progress=admin_pb2.Progress(kind="adopt", path="/la", done=0, remaining=100_000),
         omitted_count=99_999,
     )
     rules = tmp_path / "rules.toml"
@@ -448,7 +448,7 @@ def test_adopt_by_a_map_shows_what_each_rule_does(kdir: Kdir, tmp_path: Path) ->
         "ignore  c      -        2",
     ]
     assert ran.err == "dry run: would adopt 1, ignore 1\n"
-    assert kdir.asked.plan_only
+    assert kdir.asked.validate_only
     assert [(one.match, one.split_on, one.ignore) for one in kdir.asked.rules] == [
         ("a.*", ".", False),
         ("c", "", True),
@@ -483,7 +483,9 @@ def test_adopt_of_one_topic(kdir: Kdir) -> None:
 
 
 def test_ack_wants_the_reason_word_for_word_or_a_person(kdir: Kdir) -> None:
-    status = admin_pb2.GetStatusResponse(kafka=admin_pb2.KafkaStatus(stopped="7 topics vanished"))
+    status = admin_pb2.GetStatusResponse(
+        kafka=admin_pb2.KafkaStatus(stop_reason="7 topics vanished")
+    )
     status.authority.cluster.cluster = "la"
     kdir.answers["AdminService.GetStatus"] = status
     kdir.answers["AdminService.Acknowledge"] = admin_pb2.AcknowledgeResponse()
@@ -493,9 +495,9 @@ def test_ack_wants_the_reason_word_for_word_or_a_person(kdir: Kdir) -> None:
     assert kdir("ack", "/", terminal=True, stdin="n\n").err.endswith("la is still stopped\n")
     assert not [one for one in kdir.calls if isinstance(one, admin_pb2.AcknowledgeRequest)]
     kdir("ack", "/", terminal=True, stdin="y\n")
-    assert kdir.asked.stopped == "7 topics vanished"
+    assert kdir.asked.stop_reason == "7 topics vanished"
     kdir("ack", "/", "--stopped", "another reason")
-    assert kdir.asked.stopped == "another reason"
+    assert kdir.asked.stop_reason == "another reason"
 
 
 def test_ack_of_what_is_not_stopped_does_nothing(kdir: Kdir) -> None:

@@ -143,10 +143,10 @@ def large_row(number: int, epoch: int) -> federation_pb2.MountRow:
 def children_of(
     cluster: Cluster,
     writing: Writing,
-    heartbeat_seconds: float,
+    link_heartbeat_seconds: float,
     clock: Callable[[], float] = time.monotonic,
 ) -> ChildLinks:
-    member = replace(cluster.member(), heartbeat_seconds=heartbeat_seconds)
+    member = replace(cluster.member(), link_heartbeat_seconds=link_heartbeat_seconds)
     writer = cast("Writer", writing)
     return ChildLinks(cluster.federation, cluster.replica, writer, member, clock)
 
@@ -209,7 +209,7 @@ def test_what_came_over_an_ended_link_replaces_nothing_of_a_newer_one(cluster: C
     """The newer one may be held by another server of the cluster."""
     now = [0.0]
     first = children_of(cluster, Writing(cluster), 1_000.0, lambda: now[0])
-    member = replace(cluster.member(), heartbeat_seconds=1_000.0, server_id="server-b")
+    member = replace(cluster.member(), link_heartbeat_seconds=1_000.0, server_id="server-b")
     second = ChildLinks(cluster.federation, cluster.replica, cluster.writer, member, lambda: now[0])
     link = Link(first)
     link.report(row(1))

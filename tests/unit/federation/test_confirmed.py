@@ -65,7 +65,7 @@ def child_of(address: str, store: str) -> Cluster:
         store=store,
         listen="127.0.0.1:0",
         parent=(address,),
-        limits=Limits(heartbeat_seconds=5.0),
+        limits=Limits(link_heartbeat_seconds=5.0),
     )
     cluster = Cluster.open(config)
     cluster.start()

@@ -31,7 +31,7 @@ def word(levels: int = 4, name: str = "", revision: int = 7) -> federation_pb2.I
                 principal=f"User:CN={name}{level}-{number},OU={'x' * 120},O=Example,C=DE",
                 operation=access_pb2.OPERATION_READ,
                 permission=access_pb2.PERMISSION_ALLOW,
-                resource_kind=access_pb2.RESOURCE_KIND_TOPIC,
+                resource_type=access_pb2.RESOURCE_TYPE_TOPIC,
                 host="*",
             )
     return message

@@ -114,14 +114,15 @@ def test_what_this_cluster_inherits_counts(cluster: Cluster) -> None:
     refused(cluster, AddGrants(path=path("/a"), grants=many("one")))
 
 
-def test_of_what_is_too_much_already_some_may_go_and_none_may_come(cluster: Cluster) -> None:
+def test_of_what_is_too_much_already_some_may_go_and_none_may_come(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As after a restore of a tree that is larger."""
     do(cluster, mkdir("/a"), CreateMount(path=path("/a/m"), cluster_id="kc-m"))
-    unchecked = cluster.writer._check
-    cluster.writer._check = lambda *_: None  # type: ignore[misc]
-    do(cluster, AddGrants(path=path("/a"), grants=many("one")))
-    do(cluster, AddGrants(path=path("/"), grants=many("two")))
-    cluster.writer._check = unchecked  # type: ignore[misc]
+    with monkeypatch.context() as unchecked:
+        unchecked.setattr(cluster.writer, "_check", lambda *_: None)
+        do(cluster, AddGrants(path=path("/a"), grants=many("one")))
+        do(cluster, AddGrants(path=path("/"), grants=many("two")))
     assert inherited_bytes(cluster, "a", "m") > MOST_BYTES
     refused(cluster, UpdateEntry(path=path("/a"), changes={"policies.owner": "search"}))
     do(cluster, RemoveGrants(path=path("/a"), grants=many("one", 10)))

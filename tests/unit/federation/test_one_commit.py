@@ -83,7 +83,7 @@ class Child:
             store=store,
             listen="127.0.0.1:0",
             parent=(parent.address,),
-            limits=Limits(heartbeat_seconds=5.0),
+            limits=Limits(link_heartbeat_seconds=5.0),
         )
         self.cluster = Cluster.open(config)
         self.trees: list[tuple[str, str, int]] = []

@@ -97,7 +97,7 @@ def config_of(where: str, address: str) -> ServerConfig:
         store=where,
         listen="127.0.0.1:0",
         parent=(address,),
-        limits=Limits(heartbeat_seconds=0.3),
+        limits=Limits(link_heartbeat_seconds=0.3),
     )
 
 

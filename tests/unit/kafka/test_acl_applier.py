@@ -29,7 +29,7 @@ from directory.namespace.entry import ROOT_ID, Kind
 from directory.namespace.keys import entry_key, grants_key
 from directory.store.base import Put
 from directory.wire.grant_messages import grant_to_proto
-from resolver.errors import EtagMismatch, KafkaRefused, LimitExceeded, NotReady
+from resolver.errors import EtagMismatch, KafkaRejected, LimitExceeded, NotReady
 from tests.support.acls import FakeAcls, arm, disarm, grant, grant_of, on, plan, planned, revoke
 from tests.support.large_trees import FakeKafka
 from tests.support.reconciler import MOUNT, World, world
@@ -49,7 +49,7 @@ class Kafka(FakeAcls, FakeKafka):
 
     def acls(self) -> ObservedAcls:
         if self.refuses:
-            raise KafkaRefused(self.refuses)
+            raise KafkaRejected(self.refuses)
         return super().acls()
 
     def add_acls(
@@ -475,7 +475,7 @@ def test_what_was_closed_does_not_open_with_the_last_grant(here: World, kafka: K
 
 def test_more_acls_than_brokers_bear_are_refused(tmp_path: FilePath, kafka: Kafka) -> None:
     kafka.bindings |= on("topic x", "allow eve read")
-    with started(tmp_path, kafka, acl_limit=3) as here:
+    with started(tmp_path, kafka, max_acls=3) as here:
         grant(here, "search", "allow alice read", "allow bob read")
         with pytest.raises(LimitExceeded, match="would have 5 ACLs, it has 1 now, and 3"):
             plan(here, "search")
@@ -551,7 +551,7 @@ def test_what_somebody_removes_is_reported_and_an_arming_puts_it_back(
 def test_what_somebody_removes_is_mended_twice_and_then_left_to_him(
     tmp_path: FilePath, kafka: Kafka
 ) -> None:
-    with started(tmp_path, kafka, mend=True) as here:
+    with started(tmp_path, kafka, revert_external_changes=True) as here:
         grant(here, "search/clicks", "allow alice read")
         arm(here, "search")
         for mended in (True, True, False, False):
@@ -673,7 +673,7 @@ def test_an_allow_that_no_parent_confirms_ends_in_kafka_too(
 
 def test_what_a_restore_brings_back_is_not_mended(tmp_path: FilePath, kafka: Kafka) -> None:
     """An old backup says granted, and done, of what was revoked since."""
-    with started(tmp_path, kafka, mend=True) as here:
+    with started(tmp_path, kafka, revert_external_changes=True) as here:
         grant(here, "search/clicks", "allow alice read")
         arm(here, "search")
         kafka.bindings.clear()

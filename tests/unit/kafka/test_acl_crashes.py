@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from pathlib import Path as FilePath
 
-from directory.access.grant import Operation, ResourceKind
+from directory.access.grant import Operation, ResourceType
 from directory.kafka.admin_contract import AclBinding, Resource
 from directory.namespace.entry import Kind
 from tests.support.acls import arm, disarm, grant, kafka_allows, on, revoke
@@ -34,7 +34,7 @@ class Watched(Kafka):
 
     def check(self) -> None:
         for name in ("search.clicks", "search.views", "search.new"):
-            resource = Resource(ResourceKind.TOPIC, name)
+            resource = Resource(ResourceType.TOPIC, name)
             for who in ("alice", "bob", "carol", "eve", "other"):
                 for operation in (Operation.READ, Operation.WRITE, Operation.DESCRIBE):
                     now, then, soon = (

@@ -246,7 +246,12 @@ def test_what_may_delete_data(
 
 
 @pytest.mark.parametrize(
-    "rules", [ConfigDiffOptions(), ConfigDiffOptions(mend=True), ConfigDiffOptions(repeated=True)]
+    "rules",
+    [
+        ConfigDiffOptions(),
+        ConfigDiffOptions(revert_external_changes=True),
+        ConfigDiffOptions(repeated=True),
+    ],
 )
 def test_what_deletes_data_or_cannot_be_taken_back_waits_until_the_topic_is_released(
     rules: ConfigDiffOptions,

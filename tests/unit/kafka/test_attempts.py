@@ -56,7 +56,7 @@ def put_off_by_acls(here: World, path: str) -> None:
 def test_while_its_acls_wait_there_is_no_attempt_and_a_topic_that_comes_is_somebody_elses(
     kafka: Ledger, tmp_path: FilePath
 ) -> None:
-    here = started(tmp_path, kafka, acl_limit=1)
+    here = started(tmp_path, kafka, max_acls=1)
     try:
         put_off_by_acls(here, "search/clicks")
         assert topic(here, "search/clicks").provision_attempt == ""

@@ -265,7 +265,7 @@ def test_what_is_changed_back_before_kafka_shows_it_is_changed_back(
 
 def test_what_kafka_does_not_show_yet_is_no_drift_and_nobodys_doing(tmp_path: FilePath) -> None:
     kafka = SlowKafka("a")
-    with armed(tmp_path / "s.db", lambda: kafka, mend=True) as here:
+    with armed(tmp_path / "s.db", lambda: kafka, revert_external_changes=True) as here:
         retention(here, WEEK)
         here.settle()
         kafka.lags = True

@@ -18,7 +18,7 @@ from directory.namespace.command import (
     TopicObservation,
 )
 from directory.store.base import Guard, KeyEquals, Limits, Put, Write
-from resolver.errors import InvalidPath, LimitExceeded, LostRace, StoreUnavailable
+from resolver.errors import InvalidPath, LimitExceeded, StoreUnavailable, WriteConflict
 from tests.support.trees import path
 
 GUARD = KeyEquals(b"l/reconciler", b"me")
@@ -113,15 +113,15 @@ def test_nothing_is_committed_by_who_does_not_lead_any_more() -> None:
 def test_a_guard_that_does_not_hold_is_the_end_of_the_term() -> None:
     script, office = Script(), Office()
 
-    def lost(_: object) -> LostRace:
+    def lost(_: object) -> WriteConflict:
         office.release()
-        return LostRace("the guard does not hold")
+        return WriteConflict("the guard does not hold")
 
     script.refuse = lost
     with pytest.raises(LeadershipLost):
         commits(script, office).record(news(1))
-    script.refuse = lambda _: LostRace("others were quicker")
-    with pytest.raises(LostRace):
+    script.refuse = lambda _: WriteConflict("others were quicker")
+    with pytest.raises(WriteConflict):
         commits(script, Office()).record(news(1))
 
 

@@ -108,10 +108,10 @@ def test_a_topic_that_comes_while_a_plan_is_carried_out_is_not_one_that_it_names
     somebody_makes(here, kafka, "d.late")
     assert (value(kafka, "d.a"), value(kafka, "d.late")) == (DAY, MONTH)
     assert waits(here, "d/late")
-    assert here.reconciler.status().waiting_count == 1
+    assert here.reconciler.status().needs_approval_count == 1
     arm(here)
     assert value(kafka, "d.late") == DAY
-    assert here.reconciler.status().waiting_count == 0
+    assert here.reconciler.status().needs_approval_count == 0
 
 
 def test_a_plan_that_would_name_other_topics_by_now_is_another_one(
@@ -273,7 +273,7 @@ def test_a_kafka_that_is_acknowledged_was_not_what_a_plan_was_about_nor_when_it_
     retention(here, DAY)
     here.settle(1_000)
     assert {value(kafka, name) for name in ("d.a", "d.b")} == {MONTH}
-    assert here.reconciler.status().waiting_count == 2
+    assert here.reconciler.status().needs_approval_count == 2
     # An answer of before is no new arming.
     arming_service = here.reconciler.arming_service
     arm(here)
@@ -300,7 +300,7 @@ def test_what_a_plan_stood_on_may_change_until_kafka_is_asked(
     here.settle(1_000)
     assert looks[0] > 2
     assert {value(kafka, name) for name in ("d.a", "d.b")} == {MONTH}
-    assert here.reconciler.status().waiting_count == 2
+    assert here.reconciler.status().needs_approval_count == 2
 
 
 @pytest.mark.parametrize("restarted", [False, True], ids=["at once", "by another server"])
@@ -323,7 +323,7 @@ def test_a_cluster_that_manages_its_kafka_again_was_not_what_a_plan_was_about(
         arming_service.plan(MOUNT, "configs")
     here.settle(1_000)
     assert {value(kafka, name) for name in ("d.a", "d.b")} == {MONTH}
-    assert here.reconciler.status().waiting_count == 2
+    assert here.reconciler.status().needs_approval_count == 2
     arm(here)
     assert {value(kafka, name) for name in ("d.a", "d.b")} == {DAY}
 
@@ -356,7 +356,7 @@ def test_of_what_an_older_version_pushed_what_is_as_it_is_wished_is_released(
     here.settle(1_000)
     assert {value(kafka, name) for name in ("d.a", "d.b")} == {DAY if same else WEEK}
     assert value(kafka, "d.late") == MONTH
-    assert here.reconciler.status().waiting_count == (1 if same else 3)
+    assert here.reconciler.status().needs_approval_count == (1 if same else 3)
     # An older server that comes once more cannot make it happen again.
     here.writer.put_facts([Put(BASIS, basis.encode())])
     here.reconciler.resign()

@@ -79,13 +79,15 @@ def of_store(rows: Rows) -> list[Difference]:
     cluster.rows.revision = 1
     cluster.snapshot = cluster.loaded()
     found = compare(cluster, rows)
-    assert all(one.between is Between.STORE for one in found), found
+    assert all(one.compared is Between.STORE for one in found), found
     return found
 
 
 def brief(found: list[Difference]) -> list[tuple[str, str, str, str, str]]:
     assert all(one.advice for one in found)
-    return [(one.between.value, one.where, one.field, one.wanted, one.found) for one in found]
+    return [
+        (one.compared.value, one.path_or_key, one.field, one.expected, one.actual) for one in found
+    ]
 
 
 def place(cluster: Cluster, text: str, kind: Kind) -> bytes:
@@ -162,7 +164,7 @@ def test_facts_that_differ() -> None:
     rows = rows_of(cluster)
     rows[mounted_key("kc-child")] = b"0 0"
     assert ("store-replica", "f/mounted/kc-child", "value") in [
-        (one.between, one.where, one.field) for one in compare(cluster, rows)
+        (one.compared, one.path_or_key, one.field) for one in compare(cluster, rows)
     ]
 
 
@@ -212,8 +214,8 @@ def test_orphans_are_entries_whose_directory_does_not_exist() -> None:
     node = cluster.snapshot.find_directory(("a", "b"))
     del rows[place(cluster, "/la/a/b", Kind.DIRECTORY)]
     (orphans,) = of_store(rows)
-    assert (orphans.where, orphans.field) == (f"directory {node:x}", "parent")
-    assert (orphans.wanted, orphans.found) == ("a record of it", "none")
+    assert (orphans.path_or_key, orphans.field) == (f"directory {node:x}", "parent")
+    assert (orphans.expected, orphans.actual) == ("a record of it", "none")
     assert "1 topics" in orphans.advice
     assert "restore a backup" in orphans.advice
 
@@ -260,7 +262,9 @@ def test_values_that_cannot_be_read(plant: Callable[[Cluster, Rows], str]) -> No
     rows = rows_of(cluster)
     where = plant(cluster, rows)
     found = of_store(rows)
-    assert (where, "value", "readable") in [(one.where, one.field, one.wanted) for one in found]
+    assert (where, "value", "readable") in [
+        (one.path_or_key, one.field, one.expected) for one in found
+    ]
     # What follows from it (orphans, claims of what cannot be read) is named as such.
     assert {one.field for one in found} <= {"value", "parent", "claim"}
 
@@ -269,7 +273,7 @@ def test_values_that_cannot_be_read(plant: Callable[[Cluster, Rows], str]) -> No
 def test_a_retired_name_is_readable(awaited: bool) -> None:
     rows = rows_of(a_cluster())
     rows[retired_key("x")] = retired_value(1_700_000_000_000, awaited=awaited)
-    assert "readable" not in [one.wanted for one in of_store(rows)]
+    assert "readable" not in [one.expected for one in of_store(rows)]
 
 
 def test_a_floor_beyond_the_newest_revision() -> None:

@@ -139,7 +139,7 @@ def test_S21_where_nothing_can_lie_in_it_it_goes() -> None:
     assert old is not None
     put(cluster, (entry_key(old, Kind.DIRECTORY, "empty"), NONSENSE))
     cluster.do(DeleteEntry(path=path("/la/old"), recursive=True), ReapDeleted())
-    assert not cluster.snapshot.quarantined
+    assert not cluster.snapshot.unreadable_values
     assert list(cluster.rows.under(b"k/removal/")) == []
 
 
@@ -150,4 +150,4 @@ def test_S21_grants_of_no_place_are_named_by_their_own_key(key: bytes) -> None:
     cluster = holding((key, NONSENSE))
     rows = sorted((one, value) for one, (value, _) in cluster.rows.values.items())
     for snapshot in (cluster.snapshot, Snapshot.load(ProtoCodec(), "i", 1, [rows])):
-        assert dict(snapshot.quarantined) == {key: f"not a key of grants: {key!r}"}
+        assert dict(snapshot.unreadable_values) == {key: f"not a key of grants: {key!r}"}

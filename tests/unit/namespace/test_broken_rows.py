@@ -74,18 +74,18 @@ BAD_ROWS = [
 @pytest.mark.parametrize(("key", "value", "reason"), BAD_ROWS)
 def test_S21_one_bad_row_is_put_aside(key: bytes, value: bytes, reason: str) -> None:
     for snapshot in both(Put(key, value)):
-        assert list(snapshot.quarantined) == [key]
-        assert reason in snapshot.quarantined[key]
+        assert list(snapshot.unreadable_values) == [key]
+        assert reason in snapshot.unreadable_values[key]
         assert snapshot.topic_count == 1
         assert snapshot.directory_count == 0
         healed = snapshot.apply(2, [Delete(key)])
-        assert not healed.quarantined
+        assert not healed.unreadable_values
 
 
 def test_what_is_put_aside_is_not_absent() -> None:
     bad = entry_key(ROOT_ID, Kind.DIRECTORY, "bad")
     for snapshot in both(Put(bad, b"\xff")):
-        reason = snapshot.quarantined[bad]
+        reason = snapshot.unreadable_values[bad]
         assert lookup(snapshot, ("bad",)) == Unreadable(("bad",), reason)
         assert lookup(snapshot, ("bad", "below", "it")) == Unreadable(("bad",), reason)
         assert lookup(snapshot, ("other",)) == Missing(())
@@ -98,8 +98,8 @@ def test_what_lies_in_a_directory_without_a_record_waits_for_it() -> None:
         put(51, "u", Topic(entry_id=92, physical_name="u")),
     ]
     for snapshot in both(*lost):
-        (reason,) = snapshot.quarantined.values()
-        assert list(snapshot.quarantined) == [directory_range(50)]
+        (reason,) = snapshot.unreadable_values.values()
+        assert list(snapshot.unreadable_values) == [directory_range(50)]
         assert "1 topics and 1 other entries" in reason
         assert snapshot.topic_count == 1
         assert snapshot.path_of(51) is None
@@ -107,7 +107,7 @@ def test_what_lies_in_a_directory_without_a_record_waits_for_it() -> None:
         assert located is not None
         assert located.relative is None
         found = snapshot.apply(2, [put(ROOT_ID, "found", Directory(entry_id=50))])
-        assert not found.quarantined
+        assert not found.unreadable_values
         assert (found.topic_count, found.directory_count) == (3, 2)
         assert found.locate("u") == located._replace(relative=("found", "inner", "u"))
 
@@ -119,9 +119,9 @@ def test_a_directory_in_two_places_stands_in_one() -> None:
         put(50, "t", Topic(entry_id=91, physical_name="t")),
     ]
     for snapshot in both(*twice):
-        (key,) = snapshot.quarantined
+        (key,) = snapshot.unreadable_values
         assert key == entry_key(ROOT_ID, Kind.DIRECTORY, "b")
-        assert "stands elsewhere too" in snapshot.quarantined[key]
+        assert "stands elsewhere too" in snapshot.unreadable_values[key]
         assert (snapshot.topic_count, snapshot.directory_count) == (2, 1)
 
 
@@ -133,7 +133,7 @@ def test_a_circle_of_directories_ends() -> None:
         put(52, "self", Directory(entry_id=52)),
     ]
     for snapshot in both(*circle):
-        assert any("lie in itself" in reason for reason in snapshot.quarantined.values())
+        assert any("lie in itself" in reason for reason in snapshot.unreadable_values.values())
         assert (snapshot.topic_count, snapshot.directory_count) == (1, 0)
         for directory_id in (50, 51, 52):
             assert snapshot.path_of(directory_id) is None
@@ -151,14 +151,14 @@ def test_a_record_damaged_further_in_is_an_error_of_its_path_alone() -> None:
         record_to_proto(found.record, "/m/damaged")
     with pytest.raises(Internal, match="cannot be read"):
         snapshot.topic(ROOT_ID, "damaged")
-    assert not snapshot.quarantined
+    assert not snapshot.unreadable_values
     assert snapshot.locate("damaged") is None
     assert snapshot.locate("good") is not None
-    assert list(snapshot.quarantined) == [key]
+    assert list(snapshot.unreadable_values) == [key]
     healed = snapshot.apply(2, [Put(key, whole)])
-    assert not healed.quarantined
+    assert not healed.unreadable_values
     assert healed.locate("damaged") is not None
-    assert list(applied([damaged]).quarantined) == [key]
+    assert list(applied([damaged]).unreadable_values) == [key]
 
 
 def test_a_directory_whose_record_breaks_keeps_what_lies_in_it() -> None:
@@ -171,5 +171,5 @@ def test_a_directory_whose_record_breaks_keeps_what_lies_in_it() -> None:
         assert broken.topic_count == 1
         assert isinstance(lookup(broken, ("a", "t")), Unreadable)
         mended = broken.apply(3, [writes[0]])
-        assert (mended.topic_count, len(mended.quarantined)) == (2, 0)
+        assert (mended.topic_count, len(mended.unreadable_values)) == (2, 0)
         assert isinstance(lookup(mended, ("a",)), DirectoryAt)

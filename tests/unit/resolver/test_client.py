@@ -77,7 +77,7 @@ def test_a_directory_is_found_too_and_is_no_topic(directory: MemoryDirectory) ->
     resolver = directory.resolver()
     directory.topic("/la/tracking/search")
     assert resolver.resolve("/la/tracking/search").kind == "topic"
-    assert resolver.resolve("/la/tracking/search").container_too
+    assert resolver.resolve("/la/tracking/search").has_container
     found = resolver.resolve("/la/tracking/search", prefer="directory")
     assert (found.kind, found.topic) == ("directory", "")
     assert resolver.resolve("/la/tracking").kind == "directory"

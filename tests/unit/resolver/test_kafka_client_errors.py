@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from confluent_kafka import KafkaError
 
-from resolver.errors import KafkaRefused, KafkaUnavailable, PermissionDenied
+from resolver.errors import KafkaRejected, KafkaUnavailable, PermissionDenied
 from resolver.kafka.client_errors import client_error
 
 ALICE = {"sasl.username": "alice", "sasl.password": "hunter2"}
@@ -56,8 +56,8 @@ def test_what_passes_and_what_does_not() -> None:
     )
     assert isinstance(client_error(timed_out, "/a", ALICE, for_writes=True), KafkaUnavailable)
     refused = client_error(too_large, "/a", ALICE, for_writes=True)
-    assert isinstance(refused, KafkaRefused)
+    assert isinstance(refused, KafkaRejected)
     assert refused.message.startswith("/a: ")
     # Not about numbering messages: there is nothing to grant on a path.
     cluster = KafkaError(KafkaError.CLUSTER_AUTHORIZATION_FAILED)
-    assert isinstance(client_error(cluster, "/a", ALICE, for_writes=False), KafkaRefused)
+    assert isinstance(client_error(cluster, "/a", ALICE, for_writes=False), KafkaRejected)

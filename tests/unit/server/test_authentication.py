@@ -55,11 +55,11 @@ def jwt_key(tmp_path: Path) -> str:
 
 def tls(authority: Authority, client: str = "require") -> TlsConfig:
     own = authority.server()
-    return TlsConfig(**{part: str(file) for part, file in own.files.items()}, client=client)
+    return TlsConfig(**{part: str(file) for part, file in own.files.items()}, client_auth=client)
 
 
 def test_the_token_goes_before_the_certificate(authority: Authority, jwt_key: str) -> None:
-    identities = Authenticator(tls(authority), AuthConfig(jwt_key=jwt_key, anonymous=False))
+    identities = Authenticator(tls(authority), AuthConfig(jwt_key=jwt_key, allow_anonymous=False))
     bob, given = authority.issue("bob"), token(SIGNER, "ES256", sub="carol")
     assert identities.authenticate(Connection(bob), RESOLVE) == Identity("User:bob")
     assert identities.authenticate(Connection(bob, bearer(given)), RESOLVE) == Identity(
@@ -71,7 +71,7 @@ def test_the_token_goes_before_the_certificate(authority: Authority, jwt_key: st
 
 
 def test_a_cluster_may_link_and_nothing_else(authority: Authority, jwt_key: str) -> None:
-    identities = Authenticator(tls(authority), AuthConfig(jwt_key=jwt_key, anonymous=False))
+    identities = Authenticator(tls(authority), AuthConfig(jwt_key=jwt_key, allow_anonymous=False))
     server = authority.issue("la-1", uris=["kdir://cluster/kc-1"], dns=["la-1.example"])
     assert identities.authenticate(Connection(server), LINK) == Identity("Cluster:kc-1", ("kc-1",))
     with pytest.raises(Unauthenticated, match="carries no user's rights"):
@@ -80,7 +80,7 @@ def test_a_cluster_may_link_and_nothing_else(authority: Authority, jwt_key: str)
     given = token(SIGNER, "ES256")
     found = identities.authenticate(Connection(server, bearer(given)), RESOLVE)
     assert found == Identity("User:alice", ("kc-1",), given)
-    open_to_all = Authenticator(tls(authority), AuthConfig(anonymous=True))
+    open_to_all = Authenticator(tls(authority), AuthConfig(allow_anonymous=True))
     assert open_to_all.authenticate(Connection(server), RESOLVE) == Identity(
         "User:ANONYMOUS", ("kc-1",)
     )
@@ -92,9 +92,9 @@ def test_who_says_nothing_is_anonymous_or_refused(
 ) -> None:
     nobody = authority.issue()
     settings = tls(authority, client)
-    allowed = Authenticator(settings, AuthConfig(jwt_key=jwt_key, anonymous=True))
+    allowed = Authenticator(settings, AuthConfig(jwt_key=jwt_key, allow_anonymous=True))
     assert allowed.authenticate(Connection(nobody), RESOLVE) == Identity("User:ANONYMOUS")
-    refused = Authenticator(settings, AuthConfig(jwt_key=jwt_key, anonymous=False))
+    refused = Authenticator(settings, AuthConfig(jwt_key=jwt_key, allow_anonymous=False))
     for method in (RESOLVE, LINK):
         with pytest.raises(Unauthenticated, match="no token was sent"):
             refused.authenticate(Connection(nobody), method)
@@ -103,13 +103,15 @@ def test_who_says_nothing_is_anonymous_or_refused(
 def test_a_certificate_says_nothing_where_none_is_asked_for(
     authority: Authority, jwt_key: str
 ) -> None:
-    identities = Authenticator(tls(authority, "none"), AuthConfig(jwt_key=jwt_key, anonymous=True))
+    identities = Authenticator(
+        tls(authority, "none"), AuthConfig(jwt_key=jwt_key, allow_anonymous=True)
+    )
     found = identities.authenticate(Connection(authority.issue("bob")), RESOLVE)
     assert found == Identity("User:ANONYMOUS")
 
 
 def test_a_token_where_none_are_taken_is_refused_and_not_passed_over(authority: Authority) -> None:
-    identities = Authenticator(tls(authority), AuthConfig(anonymous=True))
+    identities = Authenticator(tls(authority), AuthConfig(allow_anonymous=True))
     with pytest.raises(Unauthenticated, match="takes no tokens"):
         identities.authenticate(Connection(authority.issue("bob"), bearer("x")), RESOLVE)
 

@@ -24,9 +24,9 @@ store = "sqlite:////var/lib/kdir/la-tracking.sqlite"
 bootstrap = "127.0.0.1:9092, 127.0.0.1:9093"
 ceiling = ["create", "delete"]
 split_on = "."
-sweep_seconds = 5
+sweep_interval_seconds = 5
 
-[[kafka.rules]]
+[[kafka.mapping_rules]]
 match = "search.*"
 split_on = "."
 
@@ -40,7 +40,7 @@ mechanism = "SCRAM-SHA-512"
 "/all" = { targets = ["/la/x", "/ny/x"], mode = "union" }
 
 [limits]
-workers = 4
+read_threads = 4
 max_stale_seconds = 60
 """
 
@@ -57,7 +57,7 @@ def test_a_full_config_is_read() -> None:
     assert config.kafka.ceiling == {"create", "delete"}
     assert config.kafka.listeners[0].sasl_mechanism == "SCRAM-SHA-512"
     assert [link.mode for link in config.links] == [LinkMode.FIRST, LinkMode.UNION]
-    assert config.limits.workers == 4
+    assert config.limits.read_threads == 4
     assert config.limits.max_stale_seconds == 60.0
 
 
@@ -65,10 +65,10 @@ def test_a_full_config_is_read() -> None:
     ("text", "arguments"),
     [
         ('clustr = "x"', ("unknown key 'clustr'", "'cluster'")),
-        ("[limits]\nworkrs = 3", ("unknown key 'limits.workrs'", "'workers'")),
-        ("[limits]\nworkers = 0", ("limits.workers", "0", "above 0")),
-        ("[limits]\nworkers = true", ("limits.workers", "True")),
-        ("[limits]\nworkers = 1.5", ("limits.workers", "1.5", "whole number")),
+        ("[limits]\nread_thread = 3", ("unknown key 'limits.read_thread'", "'read_threads'")),
+        ("[limits]\nread_threads = 0", ("limits.read_threads", "0", "above 0")),
+        ("[limits]\nread_threads = true", ("limits.read_threads", "True")),
+        ("[limits]\nread_threads = 1.5", ("limits.read_threads", "1.5", "whole number")),
         ('listen = "0.0.0.0:7420"', ("listen", "0.0.0.0:7420", "loopback", "127.0.0.1:7420")),
         ('listen = "kafka-1:7420"', ("listen", "loopback")),
         ('listen = "127.0.0.1"', ("listen", "host:port")),
@@ -86,7 +86,10 @@ def test_a_full_config_is_read() -> None:
         ("[dial]\nalow = []", ("dial.alow", "allow")),
         ("[kafka]", ("kafka.bootstrap", "missing")),
         ('[kafka]\nbootstrap = "h:1"\nceiling = ["creat"]', ("kafka.ceiling", "creat", "create")),
-        ('[kafka]\nbootstrap = "h:1"\nsweep_seconds = 0', ("kafka.sweep_seconds", "above 0")),
+        (
+            '[kafka]\nbootstrap = "h:1"\nsweep_interval_seconds = 0',
+            ("kafka.sweep_interval_seconds", "above 0"),
+        ),
         ('[kafka]\nbootstrap = "h:1"\n[kafka.listeners]\nx = 3', ("kafka.listeners.x", "table")),
         (
             '[kafka]\nbootstrap = "h:1"\n[kafka.listeners.x]\nprotocol = "TLS"',
@@ -101,13 +104,25 @@ def test_a_full_config_is_read() -> None:
         ),
         ('cluster = "a b"', ("cluster", "a b")),
         ('[tls]\ncert = "x"\nca = "y"', ("tls.key", "missing")),
-        ('[tls]\ncert = "x"\nkey = "y"\nca = "z"\nclient = "optional"', ("tls.client", "gRPC")),
-        ('[tls]\ncert = "x"\nkey = "y"\nca = "z"\nclint = "none"', ("tls.clint", "'client'")),
+        (
+            '[tls]\ncert = "x"\nkey = "y"\nca = "z"\nclient_auth = "optional"',
+            ("tls.client_auth", "gRPC"),
+        ),
+        (
+            '[tls]\ncert = "x"\nkey = "y"\nca = "z"\nclient_aut = "none"',
+            ("tls.client_aut", "'client_auth'"),
+        ),
         ('[auth]\njwt_key = "x"\njwks = "y"', ("jwt_key or jwks, not both",)),
-        ("[auth]\nanonymous = false", ("auth.anonymous", "no other way to authenticate")),
-        ('[auth]\nanonymous = true\naudience = "x"', ("jwt_key or jwks is missing",)),
-        ('[auth]\nanonymous = true\nsuper_users = ["al"]', ("auth.super_users", "User:al")),
-        ('[auth]\njwt_key = "x"\nanonymous = "no"', ("auth.anonymous", "true or false")),
+        (
+            "[auth]\nallow_anonymous = false",
+            ("auth.allow_anonymous", "no other way to authenticate"),
+        ),
+        ('[auth]\nallow_anonymous = true\naudience = "x"', ("jwt_key or jwks is missing",)),
+        ('[auth]\nallow_anonymous = true\nsuper_users = ["al"]', ("auth.super_users", "User:al")),
+        (
+            '[auth]\njwt_key = "x"\nallow_anonymous = "no"',
+            ("auth.allow_anonymous", "true or false"),
+        ),
         (
             'listen = "0.0.0.0:1"\n[tls]\ncert = "x"\nkey = "y"\nca = "z"',
             ("advertise", "every address"),

@@ -7,16 +7,16 @@ from directory.namespace.snapshot import Snapshot
 from directory.server.feature_levels import (
     FIRST_LEVEL,
     LEVELS,
-    finalised_level,
+    finalized_level,
     highest_supported,
     level_needed,
     read_level,
-    refuse_unfinalised,
+    refuse_unfinalized,
     refuse_unsupported,
 )
 from directory.store.base import Delete, Put
 from directory.wire.entry_codec import ProtoCodec
-from resolver.errors import LevelNotFinalised
+from resolver.errors import LevelNotFinalized
 from tests.support.feature_levels import INVENTED
 
 
@@ -49,15 +49,15 @@ def test_a_store_s_level_is_read_and_what_cannot_be_read_allows_nothing_new(
 
 
 def test_while_the_level_cannot_be_read_the_refusal_says_so() -> None:
-    with pytest.raises(LevelNotFinalised, match=r"cannot be read.*kdir features finalize"):
-        refuse_unfinalised(2, None, {"a": 3})
-    refuse_unfinalised(1, None, {"a": 3})
+    with pytest.raises(LevelNotFinalized, match=r"cannot be read.*kdir features finalize"):
+        refuse_unfinalized(2, None, {"a": 3})
+    refuse_unfinalized(1, None, {"a": 3})
 
 
-def test_the_finalised_level_is_a_fact_of_the_tree() -> None:
+def test_the_finalized_level_is_a_fact_of_the_tree() -> None:
     empty = Snapshot.empty(ProtoCodec())
-    assert finalised_level(empty) == FIRST_LEVEL
-    assert finalised_level(empty.apply(1, (Put(LEVEL, b"2"),))) == 2
+    assert finalized_level(empty) == FIRST_LEVEL
+    assert finalized_level(empty.apply(1, (Put(LEVEL, b"2"),))) == 2
 
 
 def test_a_row_needs_the_level_that_brought_it_and_its_removal_none() -> None:
@@ -74,20 +74,20 @@ def test_the_highest_supported_level_is_that_of_the_server_that_is_furthest_behi
 
 
 def test_a_refusal_names_who_lacks_the_level_and_nobody_else() -> None:
-    refuse_unfinalised(2, 2, {"old": 1})
-    with pytest.raises(LevelNotFinalised) as refused:
-        refuse_unfinalised(2, 1, {"la-2": 1, "la-1": 2, "la-3": 1})
+    refuse_unfinalized(2, 2, {"old": 1})
+    with pytest.raises(LevelNotFinalized) as refused:
+        refuse_unfinalized(2, 1, {"la-2": 1, "la-1": 2, "la-3": 1})
     assert "server la-2 supports 1, server la-3 supports 1" in refused.value.message
     assert "la-1" not in refused.value.message
-    assert refused.value.metadata == {"needed": "2", "finalised": "1", "lacking": "la-2 la-3"}
+    assert refused.value.metadata == {"needed": "2", "finalized": "1", "lacking": "la-2 la-3"}
 
 
 def test_where_all_support_it_the_refusal_says_what_to_say() -> None:
-    with pytest.raises(LevelNotFinalised, match="kdir features finalize"):
-        refuse_unfinalised(2, 1, {"la-1": 2})
+    with pytest.raises(LevelNotFinalized, match="kdir features finalize"):
+        refuse_unfinalized(2, 1, {"la-1": 2})
 
 
-def test_a_level_is_finalised_only_where_every_live_server_has_it() -> None:
+def test_a_level_is_finalized_only_where_every_live_server_has_it() -> None:
     refuse_unsupported(2, {"a": 2, "b": 3})
-    with pytest.raises(LevelNotFinalised, match=r"level 3 cannot.*: server a supports 2"):
+    with pytest.raises(LevelNotFinalized, match=r"level 3 cannot.*: server a supports 2"):
         refuse_unsupported(3, {"a": 2, "b": 3})

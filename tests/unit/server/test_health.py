@@ -87,7 +87,7 @@ STALE, LOADING = ReplicaState.STALE, ReplicaState.LOADING
         (cluster(parent=ABOVE, mode=AccessMode.ENFORCE), "awaiting-parent", False),
         (cluster(reported=NONSENSE, unmounted="nobody names it"), "unmounted", True),
         (cluster(draining=True), "draining", False),
-        (cluster(refused="level 2 was finalised"), "draining", False),
+        (cluster(refused="level 2 was finalized"), "draining", False),
     ],
 )
 def test_a_word_and_whether_callers_should_come(served: Cluster, word: str, ready: bool) -> None:

@@ -22,7 +22,7 @@ from directory.store.base import (
 )
 from directory.store.replica import Replica, ReplicaState
 from directory.store.sqlite.store import SqliteStore
-from resolver.errors import InvalidArgument, LevelNotFinalised, LostRace, StoreUnavailable
+from resolver.errors import InvalidArgument, LevelNotFinalized, StoreUnavailable, WriteConflict
 from tests.support.feature_levels import NEWEST, levels_up_to
 from tests.support.federation import eventually
 from tests.support.membership import One
@@ -169,7 +169,7 @@ def test_S21_a_server_whose_words_cannot_be_read_is_there_and_supports_nothing(
 
 def test_a_new_store_begins_at_the_level_of_the_server_that_makes_it(start: Start) -> None:
     assert level_in(start("one").store) == b"%d" % NEWEST
-    assert start("two").join().members.finalised == NEWEST
+    assert start("two").join().members.finalized == NEWEST
 
 
 def test_a_new_store_made_by_a_server_held_back_stays_back(start: Start) -> None:
@@ -180,13 +180,13 @@ def test_a_new_store_made_by_a_server_held_back_stays_back(start: Start) -> None
 def test_a_store_from_before_levels_is_of_the_first(old: Path, start: Start) -> None:
     one = start("one")
     assert level_in(one.store) is None
-    assert one.join().members.finalised == 1
+    assert one.join().members.finalized == 1
 
 
-def test_a_server_behind_the_finalised_level_does_not_use_the_store(start: Start) -> None:
+def test_a_server_behind_the_finalized_level_does_not_use_the_store(start: Start) -> None:
     start("one", 2)
     with pytest.raises(
-        ServerTooOld, match=r"level 2 is finalised .* this server supports 1: start a newer"
+        ServerTooOld, match=r"level 2 is finalized .* this server supports 1: start a newer"
     ):
         start("late", 1)
 
@@ -197,23 +197,23 @@ def test_a_change_is_refused_naming_the_server_until_it_left_and_somebody_said_s
     new, behind = start("new", 2).join(), start("behind", 1).join()
     new.see()
     record = (Put(large_change_key("c1"), b""),)
-    with pytest.raises(LevelNotFinalised, match="server behind supports 1") as refused:
+    with pytest.raises(LevelNotFinalized, match="server behind supports 1") as refused:
         new.writer.put_facts(record)
     assert refused.value.metadata["lacking"] == "behind"
-    with pytest.raises(LevelNotFinalised, match="cannot be finalised: server behind supports 1"):
-        new.members.finalise(2)
-    done = new.members.finalise()  # as high as all support: nothing to do
+    with pytest.raises(LevelNotFinalized, match="cannot be finalized: server behind supports 1"):
+        new.members.finalize(2)
+    done = new.members.finalize()  # as high as all support: nothing to do
     assert (done.level, done.supported, done.revision) == (1, 1, None)
 
     behind.members.stop()
     new.see()
-    with pytest.raises(LevelNotFinalised, match="kdir features finalize"):
+    with pytest.raises(LevelNotFinalized, match="kdir features finalize"):
         new.writer.put_facts(record)
-    reported = new.members.finalise(validate_only=True)
+    reported = new.members.finalize(validate_only=True)
     assert (reported.level, reported.supported, reported.revision) == (1, 2, None)
     assert level_in(new.store) is None
 
-    done = new.members.finalise()
+    done = new.members.finalize()
     assert (done.level, done.supported) == (2, 2)
     assert done.revision is not None
     assert [one.server for one in done.members] == ["new"]
@@ -221,16 +221,16 @@ def test_a_change_is_refused_naming_the_server_until_it_left_and_somebody_said_s
 
     # Who was there all the time notices, and does not come back.
     behind.see()
-    assert "level 2 is finalised" in behind.members.refused
+    assert "level 2 is finalized" in behind.members.refused
     with pytest.raises(ServerTooOld):
         behind.members.refresh()
-    assert new.members.finalise().revision is None  # twice is once
+    assert new.members.finalize().revision is None  # twice is once
 
 
 def test_a_dead_server_does_not_hold_the_level_up(old: Path, start: Start) -> None:
     new, dead = start("new", 2).join(), start("dead", 1).join()
     dead.die()
-    assert new.members.finalise().level == 2
+    assert new.members.finalize().level == 2
 
 
 @pytest.mark.parametrize(
@@ -239,7 +239,7 @@ def test_a_dead_server_does_not_hold_the_level_up(old: Path, start: Start) -> No
 def test_levels_that_cannot_be_are_refused(start: Start, level: int, why: str) -> None:
     one = start("one").join()
     with pytest.raises(InvalidArgument, match=why):
-        one.members.finalise(level)
+        one.members.finalize(level)
 
 
 def test_S21_while_the_level_cannot_be_read_nothing_new_is_allowed_until_it_is_said_again(
@@ -251,14 +251,14 @@ def test_S21_while_the_level_cannot_be_read_nothing_new_is_allowed_until_it_is_s
     one.store.commit(Transaction((), (Put(LEVEL, b"\xff\xfe"),)))
     one.see()
     assert one.members.stored_level is None
-    with pytest.raises(LevelNotFinalised, match="cannot be read"):
+    with pytest.raises(LevelNotFinalized, match="cannot be read"):
         one.writer.put_facts(change)
     check_level_at_startup(one.store, levels_up_to(NEWEST))  # it keeps nobody out
     assert [key for key, _ in unreadable(one.replica.snapshot)] == [LEVEL]
     with pytest.raises(InvalidArgument, match="not lower"):
-        one.members.finalise(1)
-    assert one.members.finalise(validate_only=True).level is None
-    assert one.members.finalise().level == NEWEST
+        one.members.finalize(1)
+    assert one.members.finalize(validate_only=True).level is None
+    assert one.members.finalize().level == NEWEST
     one.see()
     one.writer.put_facts(change)
     assert list(unreadable(one.replica.snapshot)) == []
@@ -270,7 +270,7 @@ def test_a_server_that_nobody_announced_is_not_there_for_long(start: Start, old:
     one.store.commit(Transaction((), (Put(member_key("odd"), b"\xff\xff"),)))
     one.see()
     assert [key for key, _ in unreadable(one.replica.snapshot)] == [member_key("odd")]
-    assert one.members.finalise().level == 2
+    assert one.members.finalize().level == 2
     assert one.names() == ["one"]
 
 
@@ -302,8 +302,8 @@ def test_a_server_that_registers_while_the_level_is_raised_prevents_it(
 ) -> None:
     new, late = start("new", 2).join(), start("late", 1)
     new.writer._store = Meddling(new.store, late.members.refresh)  # type: ignore[misc,assignment]
-    with pytest.raises(LevelNotFinalised, match="server late supports 1"):
-        new.members.finalise(2)
+    with pytest.raises(LevelNotFinalized, match="server late supports 1"):
+        new.members.finalize(2)
     assert level_in(new.store) is None
 
 
@@ -311,7 +311,7 @@ def test_a_level_that_is_raised_while_a_server_registers_keeps_it_out(
     old: Path, start: Start
 ) -> None:
     new, late = start("new", 2).join(), start("late", 1)
-    late.members._store = Meddling(late.store, new.members.finalise)  # type: ignore[misc,assignment]
+    late.members._store = Meddling(late.store, new.members.finalize)  # type: ignore[misc,assignment]
     with pytest.raises(ServerTooOld):
         late.members.refresh()
     assert new.names() == ["new"]
@@ -326,8 +326,8 @@ def test_who_never_gets_a_quiet_moment_is_told_so(old: Path, start: Start) -> No
         other.members.refresh()
 
     new.writer._store = Meddling(new.store, change)  # type: ignore[misc,assignment]
-    with pytest.raises(LostRace):
-        new.members.finalise()
+    with pytest.raises(WriteConflict):
+        new.members.finalize()
     assert level_in(new.store) is None
 
 
@@ -369,7 +369,7 @@ def test_S4_raising_the_level_is_refused_at_once_while_the_store_is_away(
     monkeypatch.setattr(Replica, "state", ReplicaState.STALE)
     monkeypatch.setattr(one.store, "remove_expired", pytest.fail)
     with pytest.raises(StoreUnavailable) as refused:
-        one.members.finalise()
+        one.members.finalize()
     assert refused.value.metadata["effect"] == "none"
 
 

@@ -63,8 +63,8 @@ class Watched:
     def __init__(self, pid: int = 1 << 30) -> None:
         self.clock = Clock()
         self.supervisor = Supervisor(
-            [], 1, {}, clusters=1, drain_seconds=1, out=io.StringIO(), hung_seconds=30,
-            clock=self.clock,
+            [], 1, {}, clusters=1, drain_seconds=1, out=io.StringIO(),
+            worker_hang_timeout_seconds=30, clock=self.clock,
         )  # fmt: skip
         self.process = Process(pid)
         (self.worker,) = self.supervisor._workers

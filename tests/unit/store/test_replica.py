@@ -362,16 +362,16 @@ def test_S21_a_value_that_cannot_be_read_is_put_aside_and_the_rest_is_served(
     with replica_of(store) as replica:
         snapshot = replica.wait_for(1, 30)
         assert names(snapshot) == {"good"}
-        assert bad in snapshot.quarantined
+        assert bad in snapshot.unreadable_values
         later = entry_key(ROOT_ID, Kind.TOPIC, "later")
         commit(store, Put(later, b"\x00garbage"), directory("more", 11))
         snapshot = replica.wait_for(2, 30)
         assert names(snapshot) == {"good", "more"}
-        assert later in snapshot.quarantined
+        assert later in snapshot.unreadable_values
         commit(store, directory("bad", 12))
         snapshot = replica.wait_for(3, 30)
         assert names(snapshot) == {"bad", "good", "more"}
-        assert bad not in snapshot.quarantined
+        assert bad not in snapshot.unreadable_values
 
 
 def test_readers_never_see_half_a_commit(store: ScriptedStore) -> None:

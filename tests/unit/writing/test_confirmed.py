@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from directory.access.grant import Grant, Operation, Permission, ResourceKind
+from directory.access.grant import Grant, Operation, Permission, ResourceType
 from directory.namespace.command import (
     AddGrants,
     Command,
@@ -24,16 +24,16 @@ from resolver.errors import (
     AlreadyExists,
     DeadlineExceeded,
     InvalidNamespace,
-    LostRace,
     PermissionDenied,
     RequestIdReused,
     StoreUnavailable,
+    WriteConflict,
 )
 from tests.unit.store.scripted_store import ScriptedStore
 from tests.unit.writing.bench import Bench, eventually, path
 from tests.unit.writing.lagging import LaggingStore
 
-READ = Grant("User:ana", "*", Operation.READ, Permission.ALLOW, ResourceKind.TOPIC, "")
+READ = Grant("User:ana", "*", Operation.READ, Permission.ALLOW, ResourceType.TOPIC, "")
 FACT = b"f/test"
 
 
@@ -245,11 +245,11 @@ def test_an_attempt_that_wrote_is_not_made_again(pair: Pair) -> None:
 
     def attempt() -> None:
         made.append(pair.behind.writer.put_facts((Put(FACT, b"1"),)))
-        raise LostRace("after all")
+        raise WriteConflict("after all")
 
     pair.fall_behind()
     pair.ahead.mkdir("/la/a")
-    with pytest.raises(LostRace, match="after all"):
+    with pytest.raises(WriteConflict, match="after all"):
         pair.behind.writer.decide(attempt, 30)
     assert len(made) == 1
 
@@ -285,7 +285,7 @@ def test_a_request_that_changed_nothing_is_not_made_again(pair: Pair) -> None:
 
 def test_a_deny_that_came_since_is_not_revoked_by_an_old_request(pair: Pair) -> None:
     pair.ahead.mkdir("/la/a")
-    deny = Grant("User:ana", "*", Operation.READ, Permission.DENY, ResourceKind.TOPIC, "")
+    deny = Grant("User:ana", "*", Operation.READ, Permission.DENY, ResourceType.TOPIC, "")
     revoke = RemoveGrants(path=path("/la/a"), grants=(deny,))
     pair.do(pair.ahead, revoke, request_id="1")
     pair.do(pair.ahead, AddGrants(path=path("/la/a"), grants=(deny,)), request_id="2")
@@ -322,7 +322,7 @@ def test_a_repeated_change_of_grants_is_answered_with_the_same_grants(
     pair: Pair, command: type[AddGrants | RemoveGrants], there: bool
 ) -> None:
     pair.ahead.mkdir("/la/a")
-    other = Grant("User:bo", "10.0.0.1", Operation.ALL, Permission.DENY, ResourceKind.GROUP, "g*")
+    other = Grant("User:bo", "10.0.0.1", Operation.ALL, Permission.DENY, ResourceType.GROUP, "g*")
     pair.do(pair.ahead, AddGrants(path=path("/la/a"), grants=(READ, other) if there else (other,)))
     change = command(path=path("/la/a"), grants=(READ,))
     first = pair.do(pair.ahead, change, request_id="1")

@@ -24,10 +24,10 @@ from resolver.errors import (
     InvalidNamespace,
     KdirError,
     LimitExceeded,
-    LostRace,
     NotReady,
     RequestIdReused,
     StoreUnavailable,
+    WriteConflict,
 )
 from tests.unit.store.scripted_store import ScriptedStore
 from tests.unit.writing.bench import Bench, eventually, path
@@ -315,7 +315,7 @@ def test_who_loses_every_race_is_told_so(store: ScriptedStore, bench: Bench) -> 
         store.before_commit = interfere
 
     store.before_commit = interfere
-    with pytest.raises(LostRace):
+    with pytest.raises(WriteConflict):
         bench.writer.commit_command(
             UpdateEntry(path=path("/la/a"), changes={"policies.contact": "me"})
         )
@@ -363,7 +363,7 @@ def test_extra_writes_come_with_the_plan_or_not_at_all(store: ScriptedStore, ben
     fence = KeyEquals(kafka_key("fence"), b"mine")
     extra = Put(kafka_key("pin"), b"x")
     command = CreateTopic(path=path("/la/t"))
-    with pytest.raises(LostRace):
+    with pytest.raises(WriteConflict):
         bench.writer.commit_command(command, extra_guards=[fence], extra_writes=[extra])
     assert bench.names() == set()
     bench.writer.put_facts([Put(fence.key, b"mine")])
@@ -377,7 +377,7 @@ def test_facts_are_seen_when_the_answer_comes_and_guarded(bench: Bench) -> None:
     revision = bench.writer.put_facts([Put(key, b"1")], guards=[KeyEquals(key, None)])
     assert bench.replica.snapshot.fact(key) == b"1"
     assert bench.replica.snapshot.revision >= revision
-    with pytest.raises(LostRace):
+    with pytest.raises(WriteConflict):
         bench.writer.put_facts([Put(key, b"2")], guards=[KeyEquals(key, None)])
     assert bench.replica.snapshot.fact(key) == b"1"
 

@@ -38,16 +38,16 @@ class RequestBounds:
     list_items: int
     text_bytes: int
     policies_bytes: int = DEFAULT_BOUNDS.policies_bytes
-    message_bytes: int = 4 << 20
+    max_request_bytes: int = 4 << 20
 
     def most_bytes(self, size: RequestSize) -> int:
         """Returns how many bytes a request may have."""
         if size is RequestSize.MESSAGE:
-            return self.message_bytes
+            return self.max_request_bytes
         most = 4 * self.text_bytes
         if size is RequestSize.ENTRY:
             most += 4 * self.policies_bytes
-        return min(most, self.message_bytes)
+        return min(most, self.max_request_bytes)
 
     def size_refusal(self, found: int, size: RequestSize) -> LimitExceeded | None:
         """Returns why a request of so many bytes is not parsed; None: it is."""
@@ -110,6 +110,6 @@ class RequestBounds:
 
 def _is_path(field: FieldDescriptor) -> bool:
     """True if the field holds paths, whose grammar bounds each; how many a batch has is
-    ``batch_paths``'.
+    ``max_batch_paths``'.
     """
     return field.type == FieldDescriptor.TYPE_STRING and "path" in field.name
