@@ -21,19 +21,21 @@ def named(level: int, number: int) -> str:
 
 
 def asked(server: Server, method: str, path: str, level: int, numbers: range) -> None:
-    request = getattr(access_pb2, f"{method}Request")(
-        path=path,
-        grants=[
-            access_pb2.Grant(
-                principal=named(level, number),
-                operation=access_pb2.OPERATION_READ,
-                permission=access_pb2.PERMISSION_DENY,
-                resource_kind=access_pb2.RESOURCE_KIND_TOPIC,
-            )
-            for number in numbers
-        ],
-    )
-    server.ask(access_pb2_grpc.AccessServiceStub, method, request, timeout=60)
+    """Asks in requests of 300 grants: one of all of them has too many bytes."""
+    for first in range(0, len(numbers), 300):
+        request = getattr(access_pb2, f"{method}Request")(
+            path=path,
+            grants=[
+                access_pb2.Grant(
+                    principal=named(level, number),
+                    operation=access_pb2.OPERATION_READ,
+                    permission=access_pb2.PERMISSION_DENY,
+                    resource_kind=access_pb2.RESOURCE_KIND_TOPIC,
+                )
+                for number in numbers[first : first + 300]
+            ],
+        )
+        server.ask(access_pb2_grpc.AccessServiceStub, method, request, timeout=60)
 
 
 def allowed(server: Server, level: int, number: int) -> bool:
