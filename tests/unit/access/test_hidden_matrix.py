@@ -294,6 +294,8 @@ MAKERS: Final = ("creator", "denied", "blind")
 
 _NEW_IDS: Final = re.compile(r'entry_id: \d+|etag: "[^"]*"')
 """Drawn at random for what would be made."""
+_RANDOM: Final = re.compile(r'(?:token|incarnation|cluster_id): "[^"]*"')
+"""Fields whose random letters now and then make a name."""
 
 
 def reported(la: House, who: str, method: str, request: Message, name: str) -> str:
@@ -399,7 +401,8 @@ def test_no_method_names_what_is_hidden_to_who_asks_for_what_is_beside_it(
                 if "validate_only" in names:
                     request.validate_only = True  # type: ignore[attr-defined]
                 found = reported(la, principal, method, request, "hid*")
-                assert "hid" not in found.replace("kc-hidden", ""), (method, request, found)
+                read = _RANDOM.sub("", found).replace("kc-hidden", "")
+                assert "hid" not in read, (method, request, found)
 
 
 @pytest.mark.parametrize("who", MAKERS)
