@@ -302,7 +302,7 @@ class World:
         # Workers ask about the rights of others; they themselves may do everything.
         settings["auth"] = {"super_users": ["User:ANONYMOUS", "User:admin"]}
         if self.user is None:
-            settings["auth"]["anonymous"] = True
+            settings["auth"]["allow_anonymous"] = True
         if plan.enforce:
             settings["access"] = "enforce"
         if plan.links:
