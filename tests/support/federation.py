@@ -53,6 +53,8 @@ class Server(DirectoryProcess):
         for long, since there are tests in which it cannot be.
         """
         super().start()
+        if str(self.settings["listen"]).endswith(":0"):
+            self.address = self.listens_at
         with suppress(AssertionError):
             eventually(lambda: not self._is_loading(), 20)
         return self
