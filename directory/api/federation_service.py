@@ -44,7 +44,7 @@ class FederationService(Service):
         _check_peer(hello, call, cluster.config.tls)
         cluster.check_mounted()
         self._router.access_control.require_link_right(cluster, hello.cluster_id, call)
-        return cluster.children.serve(hello, _readable(requests, bounds), call.cancel)
+        return cluster.children.serve(hello, _readable(requests, bounds))
 
     def list_mounts(
         self, request: federation_pb2.ListMountsRequest, call: Call

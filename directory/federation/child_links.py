@@ -146,7 +146,6 @@ class ChildLinks:
         self,
         hello: federation_pb2.Hello,
         requests: Iterator[federation_pb2.LinkRequest],
-        cancel: Callable[[], object],
     ) -> Iterator[federation_pb2.LinkResponse]:
         """Holds one child's link, after its hello, until either side ends it.
 
@@ -174,7 +173,6 @@ class ChildLinks:
             raise
         finally:
             self._end(session)
-            cancel()
 
     def _admit_child(self, hello: federation_pb2.Hello) -> federation_pb2.Welcome:
         view = self._federation.view()

@@ -126,7 +126,7 @@ def test_what_an_unmounted_child_told_is_forgotten(tmp_path: Path) -> None:
         path = Path_.parse("/la/x")
         cluster.writer.commit_command(CreateMount(path=path, cluster_id="kc-child"))
         hello = federation_pb2.Hello(cluster_id="kc-child", cluster="x", mount="/la/x")
-        link = cluster.children.serve(hello, iter(()), lambda: None)
+        link = cluster.children.serve(hello, iter(()))
         assert next(link).HasField("welcome")
         cluster.children.forget()
         assert cluster.federation.has_ever_linked("kc-child")

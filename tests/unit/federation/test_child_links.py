@@ -86,12 +86,12 @@ class Link:
         self._thread.start()
 
     def _receive(self) -> None:
-        ended = self._reported
         try:
-            served = self._children.serve(self._hello, self._requests(), lambda: ended.put(None))
-            self.responses.extend(served)
+            self.responses.extend(self._children.serve(self._hello, self._requests()))
         except StoreUnavailable as error:
             self.error = error
+        finally:
+            self._reported.put(None)  # gRPC ends the requests with the call
 
     def _requests(self) -> Iterator[federation_pb2.LinkRequest]:
         while (one := self._reported.get()) is not None:
