@@ -144,8 +144,8 @@ def test_operators_see_and_steer_it_over_the_wire(
     text = eventually(lambda: server.status().kafka.stop_reason)
     assert "10 of 11 topics vanished" in text
     with pytest.raises(InvalidArgument):
-        admin(server, "Acknowledge", stopped="fine")
-    admin(server, "Acknowledge", stopped=text)
+        admin(server, "Acknowledge", stop_reason="fine")
+    admin(server, "Acknowledge", stop_reason=text)
     eventually(lambda: server.status().kafka.missing_count == 10)
     assert server.status().kafka.stop_reason == ""
     drifts = admin(server, "ListDrift", path="/la/t/prod").drifts
