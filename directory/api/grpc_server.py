@@ -284,9 +284,11 @@ class DirectoryServer:
         self._writes = WritePool(
             limits.write_threads, limits.max_queued_writes, intake=self._intake
         )
-        self._streams = StreamPool(limits.max_streams + _SPARE_STREAMS, "stream", self._intake)
         self._slots = StreamSlots(
             limits.max_streams, limits.connection_streams, limits.principal_streams
+        )
+        self._streams = StreamPool(
+            limits.max_streams + _SPARE_STREAMS, "stream", self._intake, self._slots
         )
         self._unsent = UnsentAnswers(
             limits.unsent_bytes, limits.principal_unsent_bytes, limits.max_call_seconds
@@ -415,6 +417,7 @@ class DirectoryServer:
                 self._calls.unblock_stalled()
                 self._long.unblock_stalled()
                 self._intake.refuse_late()
+                self._intake.begin_delayed()
                 self._reflection.end_late()
                 self._unsent.end_late()
                 reported = self._publish_health(reported)
@@ -436,6 +439,7 @@ class DirectoryServer:
     def drain(self) -> None:
         """Takes no new calls, lets those under way end within the limit, then stops."""
         self._stopped.set()
+        self._intake.close()
         self._health.end()
         for cluster in self._router.clusters:
             cluster.drain()

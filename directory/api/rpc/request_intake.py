@@ -4,7 +4,9 @@ grpcio's synchronous server gives a call a thread as soon as its headers are the
 waits for the request. A caller that sends headers and nothing more would hold a thread until it
 goes away. Here the request is received first, on gRPC's own thread, and only then is the call given
 to a pool: an unfinished request costs memory, of which ``most`` and ``seconds`` bound the amount.
-Here, too, calls at a time are bounded: gRPC's own bound answers with no reason.
+Here, too, calls at a time are bounded: gRPC's own bound answers with no reason. A call without a
+request, or with one that exceeds a bound, waits a second until it is refused (``delay``): a client
+that asks again at once would otherwise keep the server busy with nothing but refusals.
 
 This is the only module that uses private parts of ``grpc._server``;
 ``tests/unit/api/test_request_intake.py`` says when it can be dropped.
@@ -15,8 +17,10 @@ from __future__ import annotations
 import inspect
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any, Final, TypeVar
 
@@ -24,10 +28,18 @@ import grpc
 from grpc import _common, _server
 from grpc._cython import cygrpc  # type: ignore[attr-defined]
 
+from directory.api.rpc.interceptors.malformed_request import MalformedRequest
 from resolver.error_status import to_status
 from resolver.errors import LimitExceeded
 
-__all__ = ["CallCompletion", "Received", "RequestIntake", "takes_request", "unsupported"]
+__all__ = [
+    "CallCompletion",
+    "Received",
+    "RequestIntake",
+    "begin_call",
+    "takes_request",
+    "unsupported",
+]
 
 Behaviour = TypeVar("Behaviour", bound=Callable[..., object])
 
@@ -44,6 +56,10 @@ _PARAMETERS: Final = (
 _FREED_AT_ONCE: Final = 8
 """One in so many unfinished requests is refused when there are too many: the oldest ones, several
 at a time, so that a flood copies the list of them once for many."""
+_DELAY_SECONDS: Final = 1.0
+"""From the arrival of a request that exceeds a bound until the call begins, and is refused."""
+_MOST_DELAYED: Final = 1_024
+"""Calls that wait to be refused; one more is refused at once."""
 
 
 class CallCompletion:
@@ -120,10 +136,13 @@ class RequestIntake:
         self._most_calls: Final = calls
         self._calls = 0
         self._lock: Final = threading.Lock()
-        """Held while ``_calls`` changes."""
+        """Held while ``_calls`` or ``_delayed`` changes."""
         self._seconds: Final = seconds
         self._clock: Final = clock
         self._unfinished: Final[dict[int, _Unfinished]] = {}
+        self._delayed: Final[deque[tuple[float, Callable[[], object]]]] = deque()
+        """When each was delayed, and what begins it; the oldest is first."""
+        self._is_closed = False
         self.refused = 0
         """Calls whose request did not arrive in time."""
 
@@ -166,16 +185,13 @@ class RequestIntake:
             self._unfinished.pop(key, None)
             with state.condition:
                 request, state.request = state.request, None
-                is_active = _server._is_rpc_state_active(state)  # noqa: SLF001
-            if not is_active:
-                call.ended.end()
-                return finished
             first = Received(request)
-            try:
-                begin(call.ended, answer, (run, event, state, behave, lambda: first, read, write))
-            except RuntimeError:  # the pool is shut down
-                event.call.cancel()
-                call.ended.end()
+            about = (run, event, state, behave, lambda: first, read, write)
+            start = partial(begin_call, begin, call.ended, answer, about)
+            if request is None or _is_excess(request):
+                self.delay(start)
+            else:
+                start()
             return finished
 
         self._unfinished[key] = call
@@ -195,6 +211,33 @@ class RequestIntake:
     def _give_call_back(self) -> None:
         with self._lock:
             self._calls -= 1
+
+    def delay(self, begin: Callable[[], object]) -> None:
+        """Begins a call that will be refused a second later; at once where many wait already."""
+        with self._lock:
+            is_room = not self._is_closed and len(self._delayed) < _MOST_DELAYED
+            if is_room:
+                self._delayed.append((self._clock(), begin))
+        if not is_room:
+            begin()
+
+    def begin_delayed(self) -> None:
+        """Begins calls whose delay is over, one in ten of those delayed: what came in one burst is
+        not refused in one. To be called every now and then.
+        """
+        before = self._clock() - _DELAY_SECONDS
+        due: list[Callable[[], object]] = []
+        with self._lock:
+            most = len(self._delayed) if self._is_closed else -(-len(self._delayed) // 10)
+            while len(due) < most and (self._is_closed or self._delayed[0][0] <= before):
+                due.append(self._delayed.popleft()[1])
+        for begin in due:
+            begin()
+
+    def close(self) -> None:
+        """Begins the delayed calls, and delays no others."""
+        self._is_closed = True
+        self.begin_delayed()
 
     def refuse_late(self) -> None:
         """Refuses the calls whose request is overdue. To be called every now and then."""
@@ -221,6 +264,27 @@ class RequestIntake:
             return  # its request arrived meanwhile
         self.refused += 1
         _abort(call.event, call.state, LimitExceeded(why))
+
+
+def begin_call(
+    begin: Begin, ended: CallCompletion, answer: Callable[..., object], about: tuple[Any, ...]
+) -> None:
+    """Gives a call to a pool. It only ends where its caller is gone or the pool is shut down."""
+    _, event, state, *_ = about
+    with state.condition:
+        is_active = _server._is_rpc_state_active(state)  # noqa: SLF001
+    if not is_active:
+        ended.end()
+        return
+    try:
+        begin(ended, answer, about)
+    except RuntimeError:  # the pool is shut down
+        event.call.cancel()
+        ended.end()
+
+
+def _is_excess(request: object) -> bool:
+    return isinstance(request, MalformedRequest) and isinstance(request.error, LimitExceeded)
 
 
 def _abort(event: Any, state: Any, error: LimitExceeded) -> None:

@@ -11,9 +11,10 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Final, NoReturn
 
-from directory.api.rpc.request_intake import CallCompletion, RequestIntake
+from directory.api.rpc.request_intake import CallCompletion, RequestIntake, begin_call
 from resolver.errors import LimitExceeded
 
 __all__ = ["StreamPool", "StreamSlots"]
@@ -24,17 +25,28 @@ _RESERVED: Final = 8
 
 
 class StreamPool(ThreadPoolExecutor):
-    """Threads of streams; a call of gRPC's takes one once its request is there."""
+    """Threads of streams; a call of gRPC's takes one once its request is there, or a second later
+    where its connection has no slot left.
+    """
 
-    def __init__(self, threads: int, name: str, intake: RequestIntake) -> None:
+    def __init__(
+        self, threads: int, name: str, intake: RequestIntake, slots: StreamSlots | None = None
+    ) -> None:
         super().__init__(threads, thread_name_prefix=name)
         self._intake: Final = intake
+        self._slots: Final = slots
 
     def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Runs a call on a thread."""
         return self._intake.submit(self._begin, fn, args, is_stream=True)
 
     def _begin(self, ended: CallCompletion, fn: Any, args: tuple[Any, ...]) -> None:
+        if self._slots is not None and self._slots.is_full(args[1].call.peer().decode()):
+            self._intake.delay(partial(begin_call, self._run, ended, fn, args))
+        else:
+            self._run(ended, fn, args)
+
+    def _run(self, ended: CallCompletion, fn: Any, args: tuple[Any, ...]) -> None:
         super().submit(fn, *args).add_done_callback(lambda _: ended.end())
 
 
@@ -58,6 +70,10 @@ class StreamSlots:
         """By connection and by principal; ``""`` counts all but links."""
         self.refused = 0
         """Streams over a bound."""
+
+    def is_full(self, peer: str) -> bool:
+        """True if a connection has as many streams as it may have, links not counted."""
+        return self._open[f"connection {peer}"] >= self._per_connection
 
     @contextmanager
     def hold(self, method: str, peer: str, principal: str) -> Iterator[None]:

@@ -1,12 +1,24 @@
 """What the intake of requests expects of grpcio; calls themselves are in tests/fault."""
 
 import inspect
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from grpc import _server
 
 from directory.api.rpc import request_intake
-from directory.api.rpc.request_intake import RequestIntake, takes_request, unsupported
+from directory.api.rpc.request_intake import (
+    CallCompletion,
+    RequestIntake,
+    begin_call,
+    takes_request,
+    unsupported,
+)
+from directory.api.rpc.stream_slots import StreamPool, StreamSlots
+from tests.support.waiting import eventually
+
+RPC_STATE: Any = _server._RPCState
 
 
 def test_this_grpcio_is_as_the_intake_expects_it() -> None:
@@ -38,3 +50,91 @@ def test_calls_that_take_their_messages_themselves_begin_at_once() -> None:
         ended = intake.submit(lambda *call: begun.append(call), print, about)
         assert begun[-1] == (ended, print, about)
     assert intake.unfinished == 0
+
+
+class Clock:
+    """Time that passes when the test says so."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_call_that_will_be_refused_begins_a_second_later() -> None:
+    clock, begun = Clock(), list[int]()
+    intake = RequestIntake(1, 1.0, 9, clock)
+    intake.delay(lambda: begun.append(1))
+    clock.now = 0.9
+    intake.delay(lambda: begun.append(2))
+    intake.begin_delayed()
+    assert begun == []
+    clock.now = 1.0
+    intake.begin_delayed()
+    assert begun == [1]
+
+
+def test_a_burst_of_them_begins_bit_by_bit_and_each_does() -> None:
+    clock, begun = Clock(), list[int]()
+    intake = RequestIntake(1, 1.0, 9, clock)
+    for number in range(100):
+        intake.delay(lambda number=number: begun.append(number))  # type: ignore[misc]
+    clock.now = 1.0
+    intake.begin_delayed()
+    assert begun == list(range(10))
+    for _ in range(99):
+        intake.begin_delayed()
+    assert begun == list(range(100))
+
+
+def test_where_many_wait_one_more_is_refused_at_once() -> None:
+    begun = list[int]()
+    intake = RequestIntake(1, 1.0, 9, Clock())
+    for number in range(10_000):
+        intake.delay(lambda number=number: begun.append(number))  # type: ignore[misc]
+    assert begun == list(range(1_024, 10_000))
+
+
+def test_a_server_that_stops_delays_none() -> None:
+    begun = list[int]()
+    intake = RequestIntake(1, 1.0, 9, Clock())
+    intake.delay(lambda: begun.append(1))
+    intake.close()
+    intake.delay(lambda: begun.append(2))
+    assert begun == [1, 2]
+
+
+def test_a_call_whose_caller_is_gone_does_not_begin() -> None:
+    begun, ended = list[object](), list[str]()
+    event, state = SimpleNamespace(call=None), RPC_STATE()
+    about = ("run", event, state)
+    for is_there, expected in ((True, []), (False, ["over"])):
+        state.client = _server._OPEN if is_there else _server._CANCELLED
+        completion = CallCompletion(lambda: ended.append("over"))
+        begin_call(lambda *call: begun.append(call[2]), completion, print, about)
+        assert begun == [about]
+        assert ended == expected
+
+
+@pytest.mark.parametrize("streams", [1, 2])
+def test_a_stream_beyond_those_of_its_connection_waits_before_it_takes_a_thread(
+    streams: int,
+) -> None:
+    clock, begun = Clock(), list[int]()
+    intake = RequestIntake(1, 1.0, 9, clock)
+    slots = StreamSlots(8, streams, 8)
+    pool = StreamPool(1, "stream", intake, slots)
+    event = SimpleNamespace(call=SimpleNamespace(peer=lambda: b"ipv4:127.0.0.1:9"))
+
+    def answer(*_: object) -> None:
+        begun.append(1)
+
+    with slots.hold("WatchService/Watch", "ipv4:127.0.0.1:9", ""):
+        pool._begin(CallCompletion(), answer, ("run", event, RPC_STATE()))
+        if streams == 1:
+            assert begun == []
+            clock.now = 1.0
+            intake.begin_delayed()
+        eventually(lambda: begun == [1])
+    pool.shutdown()
