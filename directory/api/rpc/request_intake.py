@@ -82,14 +82,19 @@ class CallCompletion:
                 return
         callback(self)
 
-    def end(self) -> None:
-        """Marks the call as ended."""
+    def release(self) -> None:
+        """Calls ``on_end`` now instead of at the end."""
         with self._lock:
-            on_end = None if self._has_ended else self._on_end
-            self._has_ended = True
-            callback = self._callback
+            on_end, self._on_end = self._on_end, None
         if on_end is not None:
             on_end()
+
+    def end(self) -> None:
+        """Marks the call as ended."""
+        self.release()
+        with self._lock:
+            self._has_ended = True
+            callback = self._callback
         if callback is not None:
             callback(self)
 
@@ -189,6 +194,7 @@ class RequestIntake:
             about = (run, event, state, behave, lambda: first, read, write)
             start = partial(begin_call, begin, call.ended, answer, about)
             if request is None or _is_excess(request):
+                call.ended.release()  # meanwhile it counts as delayed, and not as a call
                 self.delay(start)
             else:
                 start()
