@@ -26,7 +26,8 @@ from directory.namespace.keys import PARENT
 from directory.namespace.snapshot import Snapshot
 from directory.server.certificates import PeerCredentials
 from directory.server.logs import with_log_context
-from directory.store.base import KeyEquals, Leadership, Put, Store, StoreUnreachable, Write
+from directory.store.base import KeyEquals, Put, Store, StoreUnreachable, Write
+from directory.store.leader import Leader, LeadershipLost
 from directory.store.replica import Replica, ReplicaState
 from directory.store.writer import Writer
 from resolver.error_status import from_rpc_error
@@ -54,8 +55,8 @@ _FEW_WRITES = 8
 """Room in a transaction for its guards."""
 _CONTACT_SECONDS = 60
 """So often, while the link stands, it is kept that the parent was heard."""
-_SOON_SECONDS = 0.02
-"""From one look whether the replica has come to the election to the next."""
+_LOADING_SECONDS = 0.02
+"""From one look whether the tree is loaded to the next."""
 _Outbox = queue.SimpleQueue[federation_pb2.LinkRequest | None]
 
 
@@ -95,6 +96,7 @@ class ParentLink:
         self._replica = replica
         self._writer = writer
         self._member = member
+        self._leader = Leader(store, replica, _ROLE, member.server_id)
         self._heartbeat_seconds = member.link_heartbeat_seconds
         self._clock = clock
         self._stop = threading.Event()
@@ -168,54 +170,45 @@ class ParentLink:
     def _run(self) -> None:
         lock = -1
         while not self._stop.is_set():
-            leadership = self._take_role()
-            if leadership is None:
+            if not self._take_role():
                 # A tree is loaded in a moment; who holds the role has it for long.
                 loading = self._replica.state is ReplicaState.LOADING
-                self._stop.wait(_SOON_SECONDS if loading else self._heartbeat_seconds)
+                self._stop.wait(_LOADING_SECONDS if loading else self._heartbeat_seconds)
                 continue
             try:
-                while leadership.held() and not (self._unsure or self._stop.is_set()):
-                    if not self._has_reached_election(leadership):
+                while self._leader.leads and not (self._unsure or self._stop.is_set()):
+                    if not self._leader.wait_for_election(self._stop.wait, self._written):
                         self._message = "this server has not seen its own election yet"
-                        self._stop.wait(_SOON_SECONDS)
                         continue
                     if self._detached():
                         self._message = self._detached()
                     else:
                         lock += 1
-                        self._one_link(leadership, lock)
+                        self._one_link(lock)
                     self._stop.wait(min(1.0, self._heartbeat_seconds))
+            except LeadershipLost:
+                _log.warning("another server of this cluster holds the link by now")
             finally:
                 self._holder = False
-                leadership.release()
+                self._leader.resign()
 
-    def _has_reached_election(self, leadership: Leadership) -> bool:
-        """True if the tree is as new as the election, and as all that this holder wrote itself:
-        what is news is decided by the tree, and an older one may not know what others, or this
-        one, have kept since (as the reconciler; decision 0019).
-        """
-        guard, snapshot = leadership.guard, self._replica.snapshot
-        return snapshot.fact(guard.key) == guard.value and snapshot.revision >= self._written
-
-    def _take_role(self) -> Leadership | None:
+    def _take_role(self) -> bool:
         try:
             # What is loaded decides what hello says: not before it is.
             self._federation.view()
-            leadership = self._store.elect(_ROLE, self._member.server_id)
+            self._holder = self._leader.campaign() is not None
         except (KdirError, StoreUnreachable) as error:
             self._message, self._standby = str(error), False
-            return None
+            return False
         self._written, self._unsure = 0, False
-        self._holder = leadership is not None
-        self._standby = leadership is None
+        self._standby = not self._holder
         if self._standby:
             self._message = "another server of this cluster holds the link"
-        return leadership
+        return self._holder
 
     # -- one link --------------------------------------------------------------------------------
 
-    def _one_link(self, leadership: Leadership, lock: int) -> None:
+    def _one_link(self, lock: int) -> None:
         self._reported = set()
         self._welcome, self._awaits_inherited, self._has_inherited = None, False, False
         self._table, self._table_is_new = self._new_table(), False
@@ -239,11 +232,11 @@ class ParentLink:
                 for response in call:
                     received_at = self._received_at = self._clock()
                     self._is_receiving = True
-                    self._handle_message(response, leadership)
+                    self._handle_message(response)
                     if self._linked:
                         self._confirmed_at = received_at
-                    self._keep_table(leadership)
-                    self._store_last_contact(leadership)
+                    self._keep_table()
+                    self._store_last_contact()
                     self._end_link_if_corrupt()
                     self._waits_since = self._clock()
                     self._is_receiving = False
@@ -252,7 +245,9 @@ class ParentLink:
                 self._message = f"{endpoint} ended the link"
         except grpc.RpcError as error:
             failure = from_rpc_error(error, secure=self._dialling.is_secure)
-            self._refused(endpoint, failure, leadership)
+            self._refused(endpoint, failure)
+        except LeadershipLost:
+            self._message = "another server of this cluster holds the link"
         except (KdirError, StoreUnreachable) as error:
             self._message = str(error)
         except Exception:  # noqa: BLE001 - logged, and tried again
@@ -264,7 +259,7 @@ class ParentLink:
                 _log.warning("the link to the parent at %s is down: %s", endpoint, self._message)
             was_linked, self._linked = self._linked, False
             if was_linked:
-                self._store_last_contact(leadership)
+                self._store_last_contact()
             outbox.put(None)
             call_now, self._call = self._call, None
             if call_now is not None:
@@ -281,7 +276,7 @@ class ParentLink:
             names = ", ".join(sorted(key.decode() for key in spoiled))
             raise NotReady(f"unreadable rows {names}; requesting them from the parent again")
 
-    def _store_last_contact(self, leadership: Leadership) -> None:
+    def _store_last_contact(self) -> None:
         """Keeps when the parent last confirmed all: now and then, and when the link is lost."""
         now, kept = self._clock(), self._confirmed_kept_at
         if self._confirmed_at is None or self._awaits_inherited:
@@ -293,9 +288,7 @@ class ParentLink:
         self._confirmed_kept_at = now if self._linked else None
         at_ms = unix_ms() - int(1000 * (now - self._confirmed_at))
         try:
-            self._commit(
-                (parent_state.parent_contact_write(at_ms, linked=self._linked),), leadership
-            )
+            self._commit((parent_state.parent_contact_write(at_ms, linked=self._linked),))
         except (KdirError, StoreUnreachable) as error:
             _log.info("not kept when the parent was last heard: %s", error)
 
@@ -353,27 +346,25 @@ class ParentLink:
         """True if the paths of the mounts below are those that they have for the parent."""
         return welcome.mount == str(self._federation.mount)
 
-    def _handle_message(
-        self, response: federation_pb2.LinkResponse, leadership: Leadership
-    ) -> None:
-        if not self._has_reached_election(leadership):
+    def _handle_message(self, response: federation_pb2.LinkResponse) -> None:
+        if not self._leader.has_reached_election(self._written):
             raise NotReady("this server does not see yet what was kept of the link before")
         snapshot = self._replica.snapshot
         match response.WhichOneof("kind"):
             case "welcome":
-                self._on_welcome(response.welcome, leadership)
+                self._on_welcome(response.welcome)
             case "remounted":
-                self._on_welcome(response.remounted, leadership)
+                self._on_welcome(response.remounted)
             case "mount_table":
                 self._receive_table(response.mount_table)
             case "inherited":
-                self._inherit(response.inherited, snapshot, leadership)
+                self._inherit(response.inherited, snapshot)
             case "unmounted":
-                self._unmounted(response.unmounted.message, leadership)
+                self._unmounted(response.unmounted.message)
             case _:
                 pass
 
-    def _on_welcome(self, welcome: federation_pb2.Welcome, leadership: Leadership) -> None:
+    def _on_welcome(self, welcome: federation_pb2.Welcome) -> None:
         own_id = self._member.cluster_id
         mount, above = Path.parse(welcome.mount), Path.parse(welcome.parent_mount)
         if mount == above or not above.is_prefix_of(mount):
@@ -396,7 +387,7 @@ class ParentLink:
             writes += parent_state.parent_config_writes(
                 snapshot, self._federation.configured_parent
             )
-            self._commit(writes, leadership)
+            self._commit(writes)
             self._reported.add(PARENT)
             if self._has_inherited:
                 self._confirmed(welcome)
@@ -441,9 +432,7 @@ class ParentLink:
         self._linked = True
         self._news.set()
 
-    def _inherit(
-        self, inherited: federation_pb2.Inherited, snapshot: Snapshot, leadership: Leadership
-    ) -> None:
+    def _inherit(self, inherited: federation_pb2.Inherited, snapshot: Snapshot) -> None:
         """Keeps what is inherited, in one commit with the mount that it belongs to."""
         welcome = self._welcome
         if welcome is None:
@@ -463,7 +452,7 @@ class ParentLink:
             writes += parent_state.parent_config_writes(
                 snapshot, self._federation.configured_parent
             )
-        self._commit(writes, leadership)
+        self._commit(writes)
         self._reported.add(parent_state.INHERITED_KEY)
         self._awaits_inherited, self._has_inherited = False, True
         self._confirmed(welcome)
@@ -488,7 +477,7 @@ class ParentLink:
             why = table.why_left_out
             _log.warning("%d rows of the mount table are not kept: %s", table.left_out, why)
 
-    def _keep_table(self, leadership: Leadership) -> None:
+    def _keep_table(self) -> None:
         """Keeps some of the mount table, a step after the other, and goes on with the next message.
 
         It waits for the mount and what is inherited there, and holds up neither for long.
@@ -501,20 +490,20 @@ class ParentLink:
         writes = parent_state.table_writes(self._replica.snapshot, self._table.rows)
         try:
             for step in parent_state.table_steps(writes, most):
-                if not self._has_reached_election(leadership) or self._clock() > until:
+                if not self._leader.has_reached_election(self._written) or self._clock() > until:
                     return
-                self._commit(step, leadership)
+                self._commit(step)
         except LimitExceeded as error:
             _log.warning("not kept of the mount table: %s", error)
         self._table_is_new = False
 
-    def _unmounted(self, message: str, leadership: Leadership) -> None:
+    def _unmounted(self, message: str) -> None:
         _log.warning("unmounted: %s", message)
         writes: tuple[Write, ...] = (Put(parent_state.UNMOUNTED_KEY, message.encode()),)
-        self._commit(writes, leadership)
+        self._commit(writes)
         raise UnknownChild(message)
 
-    def _refused(self, endpoint: str, error: KdirError, leadership: Leadership) -> None:
+    def _refused(self, endpoint: str, error: KdirError) -> None:
         changed = self._message != str(error)
         self._message = str(error)
         if changed and not self._stop.is_set():
@@ -530,7 +519,7 @@ class ParentLink:
             # The very parent that confirmed the mount says there is none: unmounted while away.
             writes: tuple[Write, ...] = (Put(parent_state.UNMOUNTED_KEY, error.message.encode()),)
             try:
-                self._commit(writes, leadership)
+                self._commit(writes)
             except (KdirError, StoreUnreachable) as failure:
                 _log.warning("cannot record that this cluster is unmounted: %s", failure)
 
@@ -540,7 +529,7 @@ class ParentLink:
     def _attached_again(self) -> bool:
         return self._replica.snapshot.fact(parent_state.ATTACHED_KEY) != self._attached
 
-    def _commit(self, writes: tuple[Write, ...], leadership: Leadership) -> None:
+    def _commit(self, writes: tuple[Write, ...]) -> None:
         # What was on its way when the cluster was detached must not change what was kept, nor be
         # taken for the parent's first word where it was attached again before anybody here saw it.
         attached = (
@@ -550,7 +539,7 @@ class ParentLink:
         if not writes:
             return
         try:
-            self._written = self._writer.put_facts(writes, guards=(leadership.guard, *attached))
+            self._written = self._writer.put_facts(writes, guards=(self._leader.guard, *attached))
         except StoreUnavailable:
             # It may be there, and seen only later: what comes after the next election has seen it.
             self._unsure = True

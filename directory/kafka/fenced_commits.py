@@ -20,12 +20,13 @@ from directory.namespace.command import (
     TopicObservation,
 )
 from directory.namespace.keys import detached_key
-from directory.namespace.snapshot import Snapshot
 from directory.store.base import Guard, Leadership, Limits, Put, Write
+from directory.store.leader import LeadershipLost
+from directory.store.writer import Writer
 from resolver.errors import KdirError, LimitExceeded, Unavailable, WriteConflict
 from resolver.path import Path
 
-__all__ = ["CommandResult", "CommandWriter", "Commits", "LeadershipLost", "TopicCommits"]
+__all__ = ["Commits", "TopicCommits"]
 
 _log = logging.getLogger(__name__)
 
@@ -39,38 +40,6 @@ _TIMEOUT_SECONDS: Final = 30.0
 
 _T = TypeVar("_T")
 _Item_contra = TypeVar("_Item_contra", contravariant=True)
-
-
-class LeadershipLost(Exception):
-    """Another server is the reconciler by now: nothing more may be done here."""
-
-
-class CommandResult(Protocol):
-    """What a command came to."""
-
-    @property
-    def plan(self) -> Plan:
-        """What was committed."""
-
-
-class CommandWriter(Protocol):
-    """The writer, as far as it is needed here."""
-
-    def commit_command(
-        self,
-        command: Command,
-        *,
-        principal: str = "",
-        request_id: str = "",
-        timeout_seconds: float = 5.0,
-        extra_guards: Sequence[Guard] = (),
-        extra_writes: Sequence[Write] = (),
-        authorize: Callable[[Snapshot], Sequence[Guard]] = ...,
-    ) -> CommandResult:
-        """Plan, commit, and wait until the replica has it."""
-
-    def put_facts(self, writes: Sequence[Write], guards: Sequence[Guard] = ()) -> int:
-        """Writes facts; the revision."""
 
 
 class Commits(Protocol):
@@ -116,7 +85,7 @@ class TopicCommits:
 
     def __init__(
         self,
-        writer: CommandWriter,
+        writer: Writer,
         limits: Limits,
         leadership: Leadership | None,
         principal: str = "",

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from directory.kafka.admin_contract import KafkaAdmin
-from directory.kafka.fenced_commits import CommandWriter
 from directory.kafka.reconciler_settings import KafkaSettings
 from directory.namespace.snapshot import Snapshot
 from directory.store.base import Limits
+from directory.store.writer import Writer
 from resolver.path import Path
 
 __all__ = ["KafkaContext"]
@@ -25,7 +25,7 @@ class KafkaContext:
     limits: Limits
     """The store's."""
     latest: Callable[[], Snapshot]
-    writer: CommandWriter
+    writer: Writer
     mount_at: Callable[[Snapshot], Path]
     """Where the cluster hung at a snapshot."""
     settings: KafkaSettings

@@ -13,7 +13,6 @@ from directory.kafka.fenced_commits import TopicCommits
 from directory.kafka.provisioning import RecentTopicChanges
 from directory.kafka.retry_queue import Backoff, RetryQueue
 from directory.kafka.sweep import KafkaSweep
-from directory.store.base import Leadership
 
 __all__ = ["KafkaHealth", "LeaderTerm"]
 
@@ -36,7 +35,6 @@ class LeaderTerm:
 
     def __init__(
         self,
-        leadership: Leadership,
         commits: TopicCommits,
         sweeper: KafkaSweep,
         settling: RecentTopicChanges,
@@ -45,7 +43,6 @@ class LeaderTerm:
         chance: random.Random,
         clock: Callable[[], float],
     ) -> None:
-        self.leadership = leadership
         self.commits = commits
         self.sweeper = sweeper
         self.settling = settling
@@ -53,8 +50,6 @@ class LeaderTerm:
         self.acl_pusher = acl_pusher
         self.worklist = RetryQueue(clock, chance)
         self.retry = Backoff(chance)
-        self.seen = False
-        """Whether the replica has come to the election."""
         self.kafka_due = 0.0
         """Not before: it was away."""
         self.admin: KafkaAdmin | None = None
@@ -69,8 +64,3 @@ class LeaderTerm:
         admin, self.admin = self.admin, None
         if admin is not None:
             admin.close()
-
-    def end(self) -> None:
-        """Gives up the role."""
-        self.close_admin()
-        self.leadership.release()

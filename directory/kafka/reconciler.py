@@ -25,7 +25,7 @@ from directory.kafka.applying.config_applier import ConfigApplier
 from directory.kafka.applying.recent_changes import RecentConfigChanges
 from directory.kafka.arming import ArmingService
 from directory.kafka.drift import Drift, acl_drift, drift_of
-from directory.kafka.fenced_commits import CommandWriter, LeadershipLost, TopicCommits
+from directory.kafka.fenced_commits import TopicCommits
 from directory.kafka.guarded_admin import GuardedAdmin
 from directory.kafka.inherited_basis import why_inherited_missing
 from directory.kafka.kafka_context import KafkaContext
@@ -44,7 +44,9 @@ from directory.namespace.keys import LARGE_CHANGE
 from directory.namespace.snapshot import Snapshot
 from directory.server.logs import with_log_context
 from directory.store.base import Store, StoreUnreachable
+from directory.store.leader import Leader, LeadershipLost
 from directory.store.replica import AppliedCommit, Replica
+from directory.store.writer import Writer
 from resolver.errors import (
     KafkaRejected,
     KafkaUnavailable,
@@ -61,9 +63,6 @@ _log = logging.getLogger(__name__)
 _ROLE: Final = "reconciler"
 _ELECT_SECONDS: Final = 1.0
 """From one try to be elected to the next."""
-_SOON_SECONDS: Final = 0.02
-"""From one look whether the replica has come to the election to the next."""
-_LOOKS: Final = 50
 _STORE_SECONDS: Final = 1.0
 """After the store did not answer."""
 _STUMBLED_SECONDS: Final = 5.0
@@ -93,7 +92,7 @@ class Reconciler:
         cluster_name: str,
         store: Store,
         replica: Replica,
-        writer: CommandWriter,
+        writer: Writer,
         mount_at: Callable[[Snapshot], Path],
         settings: KafkaSettings,
         admin: Callable[[], KafkaAdmin],
@@ -134,7 +133,9 @@ class Reconciler:
         self._chance = chance or random.Random()
         self._unconfirmed = unconfirmed_seconds
         self._unmanaged = unmanaged
-        self._candidate = candidate or f"{cluster_name}-{secrets.token_hex(4)}"
+        self.leader = Leader(
+            store, replica, _ROLE, candidate or f"{cluster_name}-{secrets.token_hex(4)}"
+        )
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
         self._unsubscribe: Callable[[], None] = lambda: None
@@ -203,8 +204,8 @@ class Reconciler:
             term = self._term = self._current_term()
             if term is None:
                 return _ELECT_SECONDS * self._chance.uniform(0.5, 1.0)
-            if not self._sees_its_election(term):
-                return _SOON_SECONDS
+            if not self.leader.wait_for_election(self._sleep):
+                return 0.0
             self._note_manager(term)
             if self._clock() >= term.kafka_due:
                 self._run_operator_work(term)
@@ -225,11 +226,10 @@ class Reconciler:
         """Returns the running term, or a new one if this server is elected; None =
         another one is.
         """
-        if self._term is not None and self._term.leadership.held():
+        if self._term is not None and self.leader.leads:
             return self._term
         self._resign()
-        _ = self._replica.snapshot  # not before it is loaded
-        leadership = self._store.elect(_ROLE, self._candidate)
+        leadership = self.leader.campaign()
         if leadership is None:
             return None
         _log.info("%s: this server is the reconciler", self._cluster)
@@ -242,7 +242,6 @@ class Reconciler:
         )
         commits = TopicCommits(self._writer, self._store.limits, leadership)
         return LeaderTerm(
-            leadership,
             commits,
             KafkaSweep(cluster, settings, latest, mount_at, settling, altered, self._clock),
             settling,
@@ -253,23 +252,6 @@ class Reconciler:
             self._chance,
             self._clock,
         )
-
-    def _sees_its_election(self, term: LeaderTerm) -> bool:
-        """True if the tree is at least as new as the election, and so as all that was done in the
-        terms before: an older one may not know of a stop, a removal or an attempt.
-
-        Raises:
-            LeadershipLost: by the tree another server is elected.
-        """
-        guard = term.leadership.guard
-        for _ in range(_LOOKS):
-            if self._latest().fact(guard.key) == guard.value:
-                term.seen = True
-                return True
-            if term.seen:
-                raise LeadershipLost
-            self._sleep(_SOON_SECONDS)
-        return False
 
     def _note_manager(self, term: LeaderTerm) -> None:
         """Puts on record that another cluster manages this Kafka, and that none does any more: what
@@ -302,7 +284,8 @@ class Reconciler:
     def _resign(self) -> None:
         term, self._term = self._term, None
         if term is not None:
-            term.end()
+            term.close_admin()
+        self.leader.resign()
 
     def _latest(self) -> Snapshot:
         return self._replica.snapshot

@@ -11,11 +11,11 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import Final, Protocol
+from typing import Final
 
-from directory.namespace.command import Command, ForgetRetired, Plan, ReapDeleted
+from directory.namespace.command import Command, ForgetRetired, ReapDeleted
 from directory.namespace.entry import DELETED_ID
 from directory.namespace.keys import (
     RETIRED,
@@ -26,15 +26,17 @@ from directory.namespace.keys import (
 )
 from directory.namespace.plan_reap import why_held_up
 from directory.server.logs import with_log_context
-from directory.store.base import Guard, KeyEquals, Leadership, Put, Store, StoreUnreachable
+from directory.store.base import Put, Store, StoreUnreachable
+from directory.store.leader import Leader, LeadershipLost
 from directory.store.replica import AppliedCommit, Replica, ReplicaState
+from directory.store.writer import Writer
 from resolver.errors import KdirError, LimitExceeded, NotReady, WriteConflict
 
-__all__ = ["ROLE", "Reaper"]
+__all__ = ["Reaper"]
 
 _log = logging.getLogger(__name__)
 
-ROLE: Final = "reaper"
+_ROLE: Final = "reaper"
 _MOST: Final = 250
 """Entries of one step, whatever the store would take: others' writes are to come in between."""
 _REST: Final = 0.05
@@ -56,31 +58,6 @@ _NAMES_SECONDS: Final = 600.0
 _REMOVED: Final = directory_range(DELETED_ID)
 
 
-class StepResult(Protocol):
-    """What a command came to."""
-
-    @property
-    def plan(self) -> Plan:
-        """What was committed."""
-
-
-class StepWriter(Protocol):
-    """The writer, as far as it is needed here."""
-
-    @property
-    def under_way(self) -> int:
-        """How many commands are being committed."""
-
-    def commit_command(
-        self,
-        command: Command,
-        *,
-        timeout_seconds: float = 5.0,
-        extra_guards: Sequence[Guard] = (),
-    ) -> StepResult:
-        """Plan, commit, and wait until the replica has it."""
-
-
 class Reaper:
     """Of one directory server.
 
@@ -98,14 +75,14 @@ class Reaper:
         server: str,
         store: Store,
         replica: Replica,
-        writer: StepWriter,
+        writer: Writer,
         *,
         clock: Callable[[], float] = time.monotonic,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         sleep: Callable[[float], object] | None = None,
         slice_seconds: float = 0.2,
     ) -> None:
-        self._candidate: Final = server
+        self.leader: Final = Leader(store, replica, _ROLE, server)
         self._store: Final = store
         self._replica: Final = replica
         self._writer: Final = writer
@@ -117,8 +94,6 @@ class Reaper:
         self._wake: Final = threading.Event()
         self._thread: threading.Thread | None = None
         self._unsubscribe: Callable[[], None] = lambda: None
-        self.leadership: Leadership | None = None
-        self._seen = False  # whether the replica has come to the election
         self._most = _MOST
         self._names: list[str] = []
         self._names_due = 0.0
@@ -128,12 +103,6 @@ class Reaper:
     def trouble(self) -> str:
         """What holds it up, where this server is the one that reaps; empty = nothing."""
         return self._trouble
-
-    @property
-    def leads(self) -> bool:
-        """Whether this server is the one that reaps, as far as it knows."""
-        leadership = self.leadership
-        return leadership is not None and leadership.held()
 
     # -- life ------------------------------------------------------------------------------------
 
@@ -152,7 +121,7 @@ class Reaper:
         self._unsubscribe()
         if self._thread is not None:
             self._thread.join(timeout_seconds)
-        self._resign()
+        self.leader.resign()
 
     def _run(self) -> None:
         while not self._stopping.is_set():
@@ -161,7 +130,7 @@ class Reaper:
             except Exception as error:  # noqa: BLE001 - a bug must not end the thread in silence
                 _log.exception("the reaper stumbled")
                 self._trouble = f"{type(error).__name__}: {error}"
-                self._resign()
+                self.leader.resign()
                 delay = _STUMBLED_SECONDS
             self._wake.wait(delay)
             self._wake.clear()
@@ -181,24 +150,21 @@ class Reaper:
             return _AWAY_SECONDS
         try:
             if not self._due():
-                self._resign()
+                self.leader.resign()
                 return _IDLE_SECONDS
-            if (guard := self._lead()) is None:
+            if self.leader.campaign() is None:
                 return _ELECT_SECONDS * random.uniform(0.5, 1.0)
-            if self._replica.snapshot.fact(guard.key) != guard.value:
-                if self._seen:
-                    raise WriteConflict("the role is another server's")
-                return _SOON_SECONDS  # what the reaper before this one did may not be seen yet
-            self._seen = True
-            if self._lock(guard):
+            if not self.leader.wait_for_election(self._sleep):
+                return 0.0  # what the reaper before this one did may not be seen yet
+            if self._work():
                 self._trouble = ""
                 return 0.0
             self._hold_up(why_held_up(self._replica.snapshot))
             return _IDLE_SECONDS if self._trouble else _SOON_SECONDS
-        except WriteConflict:
+        except (LeadershipLost, WriteConflict):
             # The guard that does not hold is that of the role.
             _log.warning("another server is the reaper by now")
-            self._resign()
+            self.leader.resign()
             return _ELECT_SECONDS
         except NotReady:
             return _AWAY_SECONDS
@@ -238,33 +204,19 @@ class Reaper:
         )
         return islice(over, _NAMES_KEPT)
 
-    def _lead(self) -> KeyEquals | None:
-        """Returns the guard of the role; None while another server has it."""
-        if self.leadership is not None and not self.leadership.held():
-            self._resign()
-        if self.leadership is None:
-            self.leadership = self._store.elect(ROLE, self._candidate)
-            self._seen = False
-        return None if self.leadership is None else self.leadership.guard
-
-    def _resign(self) -> None:
-        leadership, self.leadership = self.leadership, None
-        if leadership is not None:
-            leadership.release()
-
     def _hold_up(self, why: str) -> None:
         """Nothing can be done, though something waits."""
         if why and why != self._trouble:
             _log.warning("removals are not finished: %s", why)
         self._trouble = why
 
-    def _lock(self, guard: KeyEquals) -> bool:
+    def _work(self) -> bool:
         """Works for a while; whether there was anything to do."""
         worked_at_all = False
         until = self._clock() + self._slice_seconds
         while not self._stopping.is_set():
             started = self._clock()
-            if not (self._reap(guard) or self._forget(guard)):
+            if not (self._reap() or self._forget()):
                 return worked_at_all
             worked_at_all = True
             if started >= until:
@@ -273,12 +225,12 @@ class Reaper:
             self._sleep(worked if self._writer.under_way else worked * _REST)
         return True
 
-    def _reap(self, guard: KeyEquals) -> bool:
+    def _reap(self) -> bool:
         """Returns one step; whether there was anything to do."""
         if not self._waiting():
             return False
         try:
-            made = self._execute(ReapDeleted(limit=self._most, limits=self._store.limits), guard)
+            made = self._execute(ReapDeleted(limit=self._most, limits=self._store.limits))
         except LimitExceeded:
             # Its size is an estimate: this one had larger entries than most.
             if self._most == 1:
@@ -288,14 +240,14 @@ class Reaper:
         self._most = min(_MOST, self._most + 1)
         return made
 
-    def _forget(self, guard: KeyEquals) -> bool:
+    def _forget(self) -> bool:
         names, self._names = self._names[:_NAMES_EACH], self._names[_NAMES_EACH:]
         if names:
-            self._execute(ForgetRetired(names=tuple(names)), guard)
+            self._execute(ForgetRetired(names=tuple(names)))
         return bool(names)
 
-    def _execute(self, command: Command, guard: KeyEquals) -> bool:
+    def _execute(self, command: Command) -> bool:
         written = self._writer.commit_command(
-            command, timeout_seconds=_TIMEOUT_SECONDS, extra_guards=(guard,)
+            command, timeout_seconds=_TIMEOUT_SECONDS, extra_guards=(self.leader.guard,)
         )
         return bool(written.plan.writes)

@@ -234,7 +234,7 @@ def _cluster(sheet: _MetricFamilies, cluster: Cluster) -> None:
         sheet.spread("kdir_store_commit_duration_seconds", commits, name, outcome)
     for outcome, count in cluster.store.reads().items():
         sheet.put("kdir_store_direct_reads_total", count, name, outcome)
-    sheet.put("kdir_leader", cluster.reaper.leads, name, "reaper")
+    sheet.put("kdir_leader", cluster.reaper.leader.leads, name, "reaper")
     sheet.put("kdir_live_servers", len(cluster.members.live()), name)
     sheet.put("kdir_feature_level", cluster.members.level, name)
     sheet.put("kdir_feature_level_finalized", cluster.members.finalized, name)

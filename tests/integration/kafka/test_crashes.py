@@ -255,19 +255,20 @@ def test_only_one_of_two_servers_reconciles_and_the_other_takes_over(
 def test_S19_a_reconciler_that_lost_its_role_commits_nothing_more(
     two: tuple[World, World], kafka: ConfluentAdmin
 ) -> None:
-    from directory.kafka.fenced_commits import LeadershipLost
+    from directory.store.leader import LeadershipLost
     from resolver.errors import WriteConflict
 
     one, other = two
     one.sweep()
     one.create("a")
-    old = one.reconciler.term
+    old, held = one.reconciler.term, one.reconciler.leader.leadership
     assert old is not None
+    assert held is not None
     # The lock goes without the process knowing, as after a long pause; another one is elected.
-    lose_lock(old.leadership)
+    lose_lock(held)
     other.sweep()
     assert other.reconciler.status().leader
-    assert old.leadership.held(), "it believes that it leads"
+    assert held.held(), "it believes that it leads"
     topic = one.topics()["a"]
     news = TopicObservation(
         path=MOUNT.child("a"), entry_id=topic.entry_id, provision_message="stale"
@@ -279,4 +280,4 @@ def test_S19_a_reconciler_that_lost_its_role_commits_nothing_more(
     other.settle()
     assert other.states() == {"a": "ACTIVE"}
     assert other.topics()["a"].provision_message == ""
-    forget_lock(old.leadership)
+    forget_lock(held)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from directory.kafka.fenced_commits import LeadershipLost, TopicCommits
+from directory.kafka.fenced_commits import TopicCommits
 from directory.namespace.command import (
     Command,
     FinishDelete,
@@ -18,6 +18,7 @@ from directory.namespace.command import (
     TopicObservation,
 )
 from directory.store.base import Guard, KeyEquals, Limits, Put, Write
+from directory.store.leader import LeadershipLost
 from resolver.errors import InvalidPath, LimitExceeded, StoreUnavailable, WriteConflict
 from tests.support.trees import path
 
@@ -66,7 +67,7 @@ class Script:
         return 1
 
 
-def commits(script: Script, office: Office | None, limits: Limits | None = None) -> TopicCommits:
+def commits(script: Any, office: Office | None, limits: Limits | None = None) -> TopicCommits:
     return TopicCommits(script, limits or Limits(800, 1 << 20), office)
 
 

@@ -1,0 +1,116 @@
+"""Roles that one server of a cluster holds at a time: election, when it may act, resignation.
+
+A role decides by the replica and commits under its guard. The guard keeps a server that lost the
+role from writing; it does not make the replica new, so a role acts only once the replica has
+reached its election (docs/decisions/0019-fencing-reaches-kafka.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from directory.store.base import KeyEquals, Leadership, Store
+from directory.store.replica import Replica
+
+__all__ = ["Leader", "LeadershipLost"]
+
+_LOOK_SECONDS: Final = 0.02
+"""From one look whether the replica has reached the election to the next."""
+_LOOKS: Final = 50
+
+
+class LeadershipLost(Exception):
+    """Another server holds the role by now: nothing more may be done under it here."""
+
+
+class Leader:
+    """A server's candidacy for one role, and the term in which it holds it.
+
+    For one thread, which campaigns, acts and resigns; ``leads`` may be read in any.
+
+    Args:
+        role: the last part of the role's key (``role_key``).
+        candidate: the server's id, so that others can say who holds the role.
+    """
+
+    def __init__(self, store: Store, replica: Replica, role: str, candidate: str) -> None:
+        self._store: Final = store
+        self._replica: Final = replica
+        self._role: Final = role
+        self._candidate: Final = candidate
+        self._leadership: Leadership | None = None
+        self._reached = False
+        """Whether the replica has reached the election of this term."""
+
+    @property
+    def leadership(self) -> Leadership | None:
+        """This term's; None while this server holds none."""
+        return self._leadership
+
+    @property
+    def leads(self) -> bool:
+        """Whether this server holds the role, as far as it knows."""
+        leadership = self._leadership
+        return leadership is not None and leadership.held()
+
+    @property
+    def guard(self) -> KeyEquals:
+        """To be put into every transaction that the role makes.
+
+        Raises:
+            LeadershipLost: this server resigned, or was never elected.
+        """
+        leadership = self._leadership
+        if leadership is None:
+            raise LeadershipLost(self._role)
+        return leadership.guard
+
+    def campaign(self) -> Leadership | None:
+        """Returns the leadership if this server holds it, after one try to be elected if it does
+        not; None while another server does. Another object than before is another term.
+
+        Raises:
+            NotReady: the replica has loaded nothing, and would have nothing to act by.
+            StoreUnreachable
+        """
+        if not self.leads:
+            self.resign()
+            _ = self._replica.snapshot
+            self._leadership = self._store.elect(self._role, self._candidate)
+        return self._leadership
+
+    def has_reached_election(self, written: int = 0) -> bool:
+        """True if the tree is at least as new as the election, and so as all that was done in the
+        terms before, and as revision ``written``, the last of this term: an older tree may not
+        have a stop, a removal or an attempt that others, or this server, committed since.
+
+        Raises:
+            LeadershipLost: this server resigned, or by the tree another server is elected.
+        """
+        guard, snapshot = self.guard, self._replica.snapshot
+        if snapshot.fact(guard.key) != guard.value:
+            if self._reached:
+                raise LeadershipLost(self._role)
+            return False
+        self._reached = True
+        return snapshot.revision >= written
+
+    def wait_for_election(self, sleep: Callable[[float], object], written: int = 0) -> bool:
+        """Returns what ``has_reached_election`` does, as soon as it is true, at the latest after a
+        second. ``sleep`` waits so many seconds, or shorter when the role is to end.
+
+        Raises:
+            LeadershipLost
+        """
+        for _ in range(_LOOKS):
+            if self.has_reached_election(written):
+                return True
+            sleep(_LOOK_SECONDS)
+        return False
+
+    def resign(self) -> None:
+        """Gives up the role, if this server holds it."""
+        leadership, self._leadership, self._reached = self._leadership, None, False
+        if leadership is not None:
+            leadership.release()
