@@ -41,7 +41,7 @@ _GRACE_SECONDS: Final = 1.0
 
 
 class WatchStreams:
-    """Finds who has the changes of a path, and opens their stream. Thread-safe."""
+    """Opener of watches of paths, and of follows of clusters, at the path's owner. Thread-safe."""
 
     def __init__(
         self,
@@ -205,7 +205,7 @@ class CacheRefresher:
                 self._threads.pop(cluster, None)
 
     def renew(self) -> None:
-        """After a fork: the threads are the parent's."""
+        """Resets the state after a fork: the threads belong to the parent process."""
         self._lock = threading.Lock()
         self._clusters = {}
         self._threads = {}
@@ -246,7 +246,9 @@ class FollowedCluster:
         self._clock = clock
 
     def taking(self, sender: Sender, grounds_until: float) -> FreshnessMark | None:
-        """For an answer; None when it is of another life of the store, or of another mount."""
+        """Returns the mark for an answer; None when it is of another incarnation of the store, or
+        of another mount.
+        """
         if sender.incarnation != self.followed.incarnation or sender.mount != self.mount:
             return None
         # Each walk brings the parent's word as old as it then is; the youngest counts.
@@ -254,7 +256,7 @@ class FollowedCluster:
         return self.followed
 
     def run(self) -> None:
-        """Until the stream ends for good."""
+        """Applies changes until the stream ends for good."""
         try:
             for changes in self.watching:
                 self._take(changes)

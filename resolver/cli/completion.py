@@ -119,7 +119,9 @@ def _join_equals(line: list[str]) -> list[str]:
 
 
 def candidates(line: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Words, with what they mean, for the last word of ``line`` (which begins after ``kdir``)."""
+    """Yields candidates for the last argument of ``line`` (which begins after ``kdir``), each with
+    its description.
+    """
     current = line[-1]
     try:
         before, name, rest = split_verb(line[:-1])
