@@ -98,7 +98,7 @@ def configs(kafka: ConfluentAdmin, *names: str) -> dict[str, dict[str, str]]:
 
 
 def tamper(kafka: ConfluentAdmin, name: str, **values: str | None) -> None:
-    """Changes configs as another tool would."""
+    """Alters configs as another tool would."""
     changes = {key.replace("_", "."): value for key, value in values.items()}
     assert kafka.alter_configs([ConfigChange(name, changes)]) == {name: Succeeded()}
 

@@ -242,7 +242,7 @@ class Live:
             self._news.notify_all()
 
     def end(self) -> None:
-        """All streams end; so nobody who closes has to wait for one."""
+        """Ends all streams, so that no caller that closes has to wait for one."""
         with self._news:
             self._ended = True
             self._news.notify_all()
