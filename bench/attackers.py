@@ -87,7 +87,9 @@ def _raw(address: str, window: int | None = None) -> Raw:
 
 
 def unfinished_requests(address: str) -> None:
-    """Headers without requests: 900 on each of some connections, then new connections."""
+    """Opens 900 requests by their headers alone on each of some connections, then new
+    connections.
+    """
 
     def work() -> None:
         with _raw(address) as raw:
@@ -99,7 +101,7 @@ def unfinished_requests(address: str) -> None:
 
 
 def idle_connections(address: str) -> None:
-    """A thousand connections, half of which say hello."""
+    """Opens a thousand connections, half of which send a preface."""
     kept: list[Any] = []
     for number in range(1_000):
         with suppress(OSError):
@@ -148,13 +150,13 @@ def forged_tokens(address: str) -> None:
 
 
 def large_batches(address: str) -> None:
-    """Batches of as many paths as a call takes, whose answers would be large."""
+    """Sends batches of as many paths as a call may have, whose answers would be large."""
     paths = [ground.path_of(number % 10_000, 100) for number in range(10_000)]
     _unary(address, BATCH, resolve_pb2.BatchResolveRequest(paths=paths), 8)
 
 
 def unread_answers(address: str) -> None:
-    """Batches whose answers are never read."""
+    """Sends batches whose answers are never read."""
     paths = [ground.path_of(number % 10_000, 100) for number in range(2_000)]
     message = resolve_pb2.BatchResolveRequest(paths=paths).SerializeToString()
 
@@ -169,7 +171,7 @@ def unread_answers(address: str) -> None:
 
 
 def replaying_watchers(address: str) -> None:
-    """Watchers that begin at the first change, and read nothing of what comes."""
+    """Opens watches that begin at the first change, and reads none of their answers."""
     cluster_id, place = _position(address)
     token = str(Token({cluster_id: Position(place.incarnation, 1)}))
     request = watch_pb2.WatchRequest(path=ground.MOUNT, after_token=token).SerializeToString()
@@ -181,7 +183,7 @@ def replaying_watchers(address: str) -> None:
 
 
 def large_requests(address: str) -> None:
-    """Requests of 4 MB in which a list has a million elements."""
+    """Sends requests of 4 MB in which a list has a million elements."""
     listing = directory_pb2.ListEntriesRequest(
         path=ground.MOUNT, kinds=["ENTRY_KIND_DIRECTORY"] * 3_900_000
     )
@@ -193,7 +195,7 @@ def large_requests(address: str) -> None:
 
 
 def large_masks(address: str) -> None:
-    """Questions of what a change of very many keys would do."""
+    """Asks what a change of very many keys would do."""
     request = policies_pb2.GetEffectivePoliciesRequest(path=ground.MOUNT)
     for number in range(40_000):
         request.what_if.tags[f"k{number}"].value = "v"
@@ -208,7 +210,7 @@ def large_metadata(address: str) -> None:
 
 
 def large_listings(address: str) -> None:
-    """Listings of all that there is, in the largest pages."""
+    """Lists all that there is, in the largest pages."""
     request = directory_pb2.ListEntriesRequest(
         path=ground.MOUNT, page_size=10_000, recursive=True, name_glob="**/*1*"
     )
@@ -222,7 +224,7 @@ def scans(address: str) -> None:
 
 
 def histories(address: str) -> None:
-    """The largest pages of what has changed."""
+    """Lists the largest pages of changes."""
     request = watch_pb2.ListChangesRequest(path=ground.MOUNT, page_size=10_000)
     _unary(address, "/kdir.v1.WatchService/ListChanges", request, 8)
 

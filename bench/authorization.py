@@ -41,7 +41,7 @@ _READ: Final = AccessQuestion.for_operation(Operation.READ)
 
 
 def run() -> list[Row]:
-    """By size, then memory and depth."""
+    """Measures by size, then memory and depth."""
     found = {size: _apart("any", size) for size in _SIZES}
     smallest, largest = found[_SIZES[0]], found[_SIZES[-1]]
     rows = [
@@ -269,7 +269,7 @@ def _median(do: Callable[[], object], times: int) -> float:
 
 
 def main(what: str, size: int) -> None:
-    """One measurement, as JSON on stdout."""
+    """Makes one measurement, and writes it as JSON on stdout."""
     match what:
         case "any":
             found = _any(size)

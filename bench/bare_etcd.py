@@ -66,7 +66,7 @@ _OPTIONS: Final = (
 
 
 def address_of(cluster: EtcdCluster) -> str:
-    """Of a store there."""
+    """Returns the address of a store in these members."""
     return f"etcd://{','.join(cluster.endpoints)}/bench"
 
 
@@ -85,7 +85,9 @@ class NewDirectories:
 
     @classmethod
     def record(cls, address: str) -> Self:
-        """By a writer of its own, as a server has one. Makes ``PARENT``."""
+        """Records the transactions by a writer of its own, as a server has one. Makes
+        ``PARENT``.
+        """
         store = open_store(address, ground.CLUSTER)
         if not isinstance(store, EtcdStore):
             raise TypeError(f"not a store in etcd: {address}")
@@ -152,7 +154,9 @@ def number_in(text: str) -> int | None:
 
 @contextmanager
 def transacting(endpoint: str) -> Iterator[Any]:
-    """``call(request, timeout=seconds)`` and ``call.future`` make transactions at one member."""
+    """Opens ``call(request, timeout=seconds)`` and ``call.future`` for transactions at one
+    member.
+    """
     with grpc.insecure_channel(endpoint, _OPTIONS) as channel:
         yield _Transacting(channel)
 
@@ -201,7 +205,7 @@ def read_pages(address: str, rows: int) -> int:
 
 
 def read_of_a_topic(address: str) -> bytes:
-    """A request that reads one topic's key, serializable."""
+    """Returns a request that reads one topic's key, serializable."""
     key, end = _layout(address).row_range(ENTRY)
     with grpc.insecure_channel(EtcdAddress.parse(address).endpoints[0], _OPTIONS) as channel:
         kv = etcdrpc.KVStub(channel)

@@ -61,7 +61,7 @@ class _Counting:
 
 
 def run() -> list[Row]:
-    """Warm resolves a second; cold ones by 64 threads against one by one."""
+    """Measures warm resolves a second, and cold ones by 64 threads against one by one."""
     ground.free_core()
     with (
         tempfile.TemporaryDirectory(prefix="kdir-bench-") as name,

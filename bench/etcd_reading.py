@@ -44,7 +44,7 @@ _BATCHES_AT_ONCE: Final = 4
 
 
 def measured(folder: Path, etcd: EtcdCluster) -> list[Row]:
-    """Of one new member, which is filled and moved to the first core."""
+    """Measures one new member, which is filled and moved to the first core."""
     rows = ground.rows_of(TOPICS, TOPICS // 100)
     # What a topic's name in Kafka is taken by is not loaded, and makes the fill twice as long.
     loaded = (row for row in rows if row.key.startswith(LOADED_PREFIXES))
@@ -216,7 +216,7 @@ def _against_etcd(folder: Path, etcd: EtcdCluster, used: Load, again: Load) -> l
 
 
 def main(what: str, address: str) -> None:
-    """One measurement, as JSON on stdout."""
+    """Makes one measurement, and writes it as JSON on stdout."""
     seconds = _load_once(address) if what == "load" else _read_once(address)
     sys.stdout.write(f"{json.dumps(seconds)}\n")
 

@@ -45,7 +45,9 @@ _PAUSE_SECONDS: Final = 0.1
 
 
 def measured(folder: Path, etcd: EtcdCluster) -> list[Row]:
-    """By one server; then what another one shows, and what a leader's death costs."""
+    """Measures writes of one server, their delay at another, and the time a leader's death
+    costs.
+    """
     bare = NewDirectories.record(address_of(etcd))
     with _server(folder / "here", etcd) as here:
         rows = _writes(etcd, bare, here)

@@ -139,8 +139,8 @@ def pinned_directory(
     settings: Mapping[str, Any] | None = None,
     metadata: Metadata = (),
 ) -> Iterator[DirectoryProcess]:
-    """A directory server on one core, with this store loaded and nothing left to do. ``settings``
-    are further keys of its config; who asks sends ``metadata``.
+    """Runs an idle directory server on one core, with this store loaded. ``settings`` are further
+    keys of its config; ``metadata`` goes with the requests of this function.
     """
     from kdir.v1 import resolve_pb2, resolve_pb2_grpc
 
@@ -180,7 +180,9 @@ def _answers(stub: Any, messages: Any, metadata: Metadata) -> bool:
 
 @contextmanager
 def pinned_echo(folder: Path, kind: str, size: int, core: int = 0) -> Iterator[tuple[str, int]]:
-    """A bare grpcio server of the same shape on the same core: its address and process id."""
+    """Runs a bare grpcio server of the same shape on the same core; yields address and process
+    id.
+    """
     process = LocalProcess(
         ["taskset", "-c", str(core), sys.executable, "-m", "bench.echo", kind, str(size)],
         folder / f"echo-{kind}.log",
@@ -194,7 +196,7 @@ def pinned_echo(folder: Path, kind: str, size: int, core: int = 0) -> Iterator[t
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system time that a process has had."""
+    """Returns the user and system time that a process has used."""
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -206,7 +208,7 @@ def free_core(core: int = 1) -> None:
 
 @contextmanager
 def on_core(core: int) -> Iterator[None]:
-    """What is started in here runs on one core, and stays there."""
+    """Runs what is started within the block on one core."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {core})
     try:

@@ -125,13 +125,13 @@ def _search(table: str) -> Row:
 
 @dataclass(frozen=True)
 class Part(InputPartition):
-    """So many rows of one task."""
+    """Partition of one task: a number of rows."""
 
     rows: int
 
 
 class WithoutServer(DataSource):
-    """What the index reads, with nobody to ask: one page, made once and read again and again."""
+    """Source of the index's rows without a server: one page, made once and read again and again."""
 
     @classmethod
     def name(cls) -> str:

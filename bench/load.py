@@ -125,7 +125,7 @@ class Load:
 
 
 def channel_to(address: str) -> Any:
-    """A channel of its own, for answers of any size."""
+    """Returns a channel of its own, for answers of any size."""
     return grpc.insecure_channel(address, options=(("grpc.max_receive_message_length", -1),))
 
 
@@ -146,7 +146,7 @@ def resolves(topics: int, count: int) -> list[bytes]:
 
 
 def batches(count: int, topics: Sequence[int]) -> list[bytes]:
-    """BatchResolve requests for topics of these numbers."""
+    """Returns BatchResolve requests for topics of these numbers."""
     choose = random.Random(8)
     return [
         resolve_pb2.BatchResolveRequest(

@@ -37,7 +37,7 @@ _LARGE: Final = 17
 
 
 def run() -> list[Row]:
-    """Memory, load time and first pages, a million topics each."""
+    """Measures memory, load time and first pages, a million topics each."""
     store = ground.filled(TOPICS, TOPICS // 100)
     loads = [_apart("load", store) for _ in range(_LOADS)]
     reads = [_apart("read", store) for _ in range(_LOADS)]
@@ -161,7 +161,7 @@ def _row(codec: ProtoCodec, directory: int, number: int) -> tuple[bytes, bytes]:
 
 
 def main(what: str, store: str) -> None:
-    """One measurement, as JSON on stdout."""
+    """Makes one measurement, and writes it as JSON on stdout."""
     match what:
         case "load":
             found = _load(store)

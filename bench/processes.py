@@ -31,7 +31,7 @@ _TOPICS: Final = 10_000
 
 
 def run() -> list[Row]:
-    """Unary calls, and batches of 1,000 paths."""
+    """Measures unary calls, and batches of 1,000 paths."""
     if h2load.missing("processes"):
         return []
     store = ground.filled(_TOPICS, 100)

@@ -26,7 +26,7 @@ _FEW: Final = 10_000
 
 
 def run() -> list[Row]:
-    """Few and many topics, unary and batch."""
+    """Measures few and many topics, unary and in batches."""
     ground.free_core()
     store = ground.filled(TOPICS, TOPICS // 100)
     with (

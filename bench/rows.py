@@ -30,7 +30,7 @@ class Row:
 def at_least(
     name: str, value: float, unit: str, baseline: str, baseline_value: float, goal: float
 ) -> Row:
-    """A claim that the value is ``goal`` times the baseline or more."""
+    """Returns a row that claims that the value is ``goal`` times the baseline or more."""
     ratio = value / baseline_value
     return Row(name, value, unit, baseline, baseline_value, ratio, f">= {goal:g}", ratio >= goal)
 
@@ -38,13 +38,13 @@ def at_least(
 def at_most(
     name: str, value: float, unit: str, baseline: str, baseline_value: float, goal: float
 ) -> Row:
-    """A claim that the value is ``goal`` times the baseline or less."""
+    """Returns a row that claims that the value is ``goal`` times the baseline or less."""
     ratio = value / baseline_value
     return Row(name, value, unit, baseline, baseline_value, ratio, f"<= {goal:g}", ratio <= goal)
 
 
 def reported(name: str, value: float, unit: str, baseline: str, baseline_value: float) -> Row:
-    """A figure beside another, of which nothing is claimed."""
+    """Returns a row with a figure beside another, of which nothing is claimed."""
     return Row(name, value, unit, baseline, baseline_value, value / baseline_value, NO_GOAL, True)
 
 

@@ -24,7 +24,9 @@ _LISTED: Final = f"{ground.MOUNT}/dir00000"
 
 
 def run() -> list[Row]:
-    """`kdir ls` of one page against `import grpc`; completion of a path listed before."""
+    """Measures `kdir ls` of one page against `import grpc`, and completion of a path listed
+    before.
+    """
     ground.free_core()
     with (
         tempfile.TemporaryDirectory(prefix="kdir-bench-") as name,

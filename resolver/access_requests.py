@@ -25,7 +25,7 @@ __all__ = [
 
 
 class Checked(NamedTuple):
-    """Whether something is allowed, and why. ``message`` is for people."""
+    """Answer of an access check: whether it is allowed, and why. ``message`` is for people."""
 
     allowed: bool
     message: str
@@ -75,7 +75,7 @@ def resource_of(part: str) -> int:
 
 
 def principal_of(text: str) -> str:
-    """``alice`` is ``User:alice``, and ``*`` everybody."""
+    """Returns the principal that a text names: ``alice`` is ``User:alice``, and ``*`` everybody."""
     return text if ":" in text else f"User:{text}"
 
 
@@ -114,7 +114,7 @@ def grants_of(
 
 
 def grant_text(grant: access_pb2.Grant) -> str:
-    """A grant for people, such as ``ALLOW User:alice READ TOPIC from *``."""
+    """Returns a grant as text for people, such as ``ALLOW User:alice READ TOPIC from *``."""
     from kdir.v1 import access_pb2
 
     parts = [

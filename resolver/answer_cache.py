@@ -23,7 +23,7 @@ DEFAULT_ENTRIES: Final = 100_000
 
 
 class FreshnessMark:
-    """That a cluster's changes are being followed; shared by all answers that rest on it."""
+    """Mark of a cluster whose changes are followed, shared by all answers that depend on it."""
 
     __slots__ = ("applied", "incarnation", "revision", "until")
 
@@ -101,7 +101,7 @@ class CachedReferral(NamedTuple):
 
 
 class Cache:
-    """Answers and referrals of one principal. Thread-safe.
+    """Cache of the answers and referrals of one principal. Thread-safe.
 
     ``answers`` is read without a lock by the hot path of ``Resolver.resolve``: a dict's ``get`` is
     one step under the interpreter's lock. The oldest are dropped beyond ``max_entries``; which
@@ -163,11 +163,11 @@ class Cache:
         return stale
 
     def renew_lock(self) -> None:
-        """After a fork: the parent's threads that held it are not here."""
+        """Replaces the lock after a fork: the parent's threads that held it do not exist here."""
         self._lock = threading.Lock()
 
     def forget(self, key: Hashable) -> None:
-        """This answer no longer holds."""
+        """Removes an answer that no longer holds."""
         with self._lock:
             self._remove(key)
 
@@ -211,7 +211,7 @@ class Cache:
     # -- referrals -------------------------------------------------------------------------
 
     def add_referral(self, referral: Referral, seconds: int, since: float) -> None:
-        """A referral whose target answered as it should; good for ``seconds`` from ``since``.
+        """Stores a referral whose target answered as it should, for ``seconds`` from ``since``.
 
         A mount that was not known before takes the paths below it from whoever answered for them
         until now: those answers are forgotten (R21).
@@ -236,19 +236,23 @@ class Cache:
             )
 
     def remove_referral(self, mount: Path) -> None:
-        """That referral led nowhere."""
+        """Removes the referral to a mount, because its target did not answer as the mount's
+        owner.
+        """
         with self._lock:
             self._referrals.pop(mount.segments, None)
 
     def unlearn_below(self, path: Path) -> None:
-        """What is mounted at or below a path was changed."""
+        """Removes the referrals to mounts at or below a path, because a mount there was changed."""
         with self._lock:
             below = [one for one in self._referrals if path.is_prefix_of(Path(one))]
             for segments in below:
                 del self._referrals[segments]
 
     def note_own_mount(self, mount: Path) -> None:
-        """A server that one begins with is mounted there: for its own paths it needs no hint."""
+        """Records that a start server is mounted there: paths below it need no referral from the
+        cache.
+        """
         if mount not in self._own_mounts:
             with self._lock:
                 if len(self._own_mounts) >= 64:

@@ -29,11 +29,11 @@ Row = tuple[bytes, bytes]
 
 
 class DamagedBackup(Exception):
-    """What was read is no whole backup. One sentence for people: what is wrong, and where."""
+    """Error of a backup that is not whole; its text is one sentence: what is wrong, and where."""
 
 
 class Checksum:
-    """Of a header and rows, as a trailer has it."""
+    """Running SHA-256 of a header and rows, as the trailer has it."""
 
     def __init__(self, header: admin_pb2.BackupHeader) -> None:
         self._sha256 = hashlib.sha256()
@@ -78,7 +78,7 @@ class Checksum:
 
 
 class BackupWriter:
-    """Writes the messages of a backup as they come, and checks them like a reader."""
+    """Writer of a backup's messages, each checked as a reader would check it."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._packed = gzip.GzipFile(fileobj=file, mode="wb", compresslevel=6, mtime=0, filename="")
@@ -94,7 +94,7 @@ class BackupWriter:
         return self._checksum.rows if self._checksum is not None else 0
 
     def write(self, message: admin_pb2.BackupResponse) -> None:
-        """One more.
+        """Writes one more message.
 
         Raises:
             DamagedBackup: it is not what may follow.
@@ -106,7 +106,7 @@ class BackupWriter:
         self._packed.write(raw)
 
     def close(self) -> None:
-        """The end.
+        """Finishes the file.
 
         Raises:
             DamagedBackup: the trailer is missing.
@@ -135,7 +135,7 @@ class BackupWriter:
 
 
 class BackupReader:
-    """Reads a backup from the beginning of a file. The header is read at once."""
+    """Reader of a backup from the beginning of a file. The header is read at once."""
 
     def __init__(self, file: IO[bytes]) -> None:
         """Reads the header.

@@ -43,13 +43,13 @@ _MOST_WRITTEN: Final = 32
 
 
 class Freshness(Protocol):
-    """Keeps answers fresh by their clusters' changes."""
+    """Source of freshness marks: it keeps answers fresh by following their clusters' changes."""
 
     def freshness_of(self, end: AnswerResult | AbsentResult, since: float) -> FreshnessMark | None:
         """Returns what keeps this answer fresh; None = nothing, for now."""
 
     def renew(self) -> None:
-        """After a fork: the threads are the parent's."""
+        """Resets the state after a fork: the threads belong to the parent process."""
 
 
 class _Flight:
@@ -74,7 +74,7 @@ class _Flights:
 
 
 class CachedLookup:
-    """Resolves over a walker and a cache. Thread-safe."""
+    """Lookup of paths in the cache, and by walks where the cache has no answer. Thread-safe."""
 
     def __init__(
         self,
@@ -180,7 +180,9 @@ class CachedLookup:
         token: str,
         deadline: float,
     ) -> ResolutionStateMachine:
-        """A walk that nobody else shares, with what this session wrote as its token."""
+        """Returns a walk of its own, shared with no other caller, that waits for this session's
+        writes.
+        """
         question = self.question(wanted, token)
         rules = rules.for_token(token)
         walk = self.walker.resolve(path, rules, question, deadline)
@@ -201,7 +203,7 @@ class CachedLookup:
     def find_many(
         self, paths: Sequence[Path], wanted: LookupOptions, token: str, deadline: float
     ) -> dict[Path, TopicLocation | KdirError]:
-        """Many paths at once; each has its own outcome."""
+        """Returns the outcome of each of many paths, the uncached ones asked for together."""
         now, written = self._clock(), self.session.text
         positions = _positions(token)
         found: dict[Path, TopicLocation | KdirError] = {}
@@ -223,7 +225,7 @@ class CachedLookup:
     def walk_many(
         self, paths: Sequence[Path], wanted: LookupOptions, token: str, deadline: float
     ) -> list[ResolutionStateMachine]:
-        """A walk for each path that nobody else shares; all have ended."""
+        """Returns a walk of its own for each path, each ended; other callers do not share them."""
         self.own_process()
         question = self.question(wanted, token)
         rules = self._rules(wanted).for_token(token)
@@ -346,7 +348,7 @@ class CachedLookup:
 
 
 class Session:
-    """What this client wrote and read, so that it reads its own writes. Thread-safe."""
+    """Token of what this client wrote, so that it reads its own writes. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -354,11 +356,11 @@ class Session:
         self.text = ""
 
     def renew_lock(self) -> None:
-        """After a fork."""
+        """Replaces the lock after a fork."""
         self._lock = threading.Lock()
 
     def wrote(self, text: str) -> None:
-        """A write gave this token."""
+        """Adds the token that a write returned."""
         if not text:
             return
         with self._lock:
@@ -409,7 +411,7 @@ def absent_error(path: Path, end: AbsentResult) -> errors.Absent:
 
 
 def lifetime_of(end: AnswerResult) -> int:
-    """For how many seconds an answer may be kept."""
+    """Returns for how many seconds an answer may be cached."""
     fallback = any(step.fallback for step in end.links)
     return min(end.lifetime_seconds, FALLBACK_SECONDS) if fallback else end.lifetime_seconds
 

@@ -1,39 +1,221 @@
 """Resolver: the public door for asking directories; refuses to hold rules of its own.
 
 ``resolve`` answers from memory while it may, and by a walk over the nearest directory servers else.
-Each verb lives in a module of its own, and ``client_options.py`` has the parts that they share.
+What a verb needs beside that is in a module of its own, imported at its first use. The file is
+long because the documentation of each verb and keyword is here, where callers read it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+import os
+import time
+from collections.abc import Callable, Iterable, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from resolver import errors
-from resolver.cached_lookup import Trace, trace_of
-from resolver.client_options import BaseResolver
+from resolver.answer_cache import DEFAULT_ENTRIES, Cache
+from resolver.cached_lookup import CachedLookup, Session, Trace, trace_of
+from resolver.endpoints import AllowList, ServerHealth
 from resolver.errors import KdirError
+from resolver.host_port import parse_servers
 from resolver.lookup_options import LookupOptions, as_path, kind_number
-from resolver.owner_calls import Owner
+from resolver.owner_calls import Owner, OwnerCalls
 from resolver.path import Path
+from resolver.resolution.state_machine import ResolutionOptions
+from resolver.resolution_driver import Positions, ResolutionDriver
 from resolver.topic_location import Listener, TopicLocation
+from resolver.transport import GrpcTransport, Transport
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
     from resolver.access_requests import Checked
+    from resolver.answer_cache_file import AnswerCacheFile
+    from resolver.credentials import UserCredentials
     from resolver.directory_listing import Listing
     from resolver.resolution.state_machine import ResolutionStateMachine
     from resolver.watch_stream import Watching
+    from resolver.watch_streams import CacheRefresher, WatchStreams
 
 __all__ = ["Listener", "Owner", "Resolver", "TopicLocation"]
 
+DEFAULT_TIMEOUT_SECONDS: Final = 2.0
+DEFAULT_STALE_SECONDS: Final = 86_400.0
 
-class Resolver(BaseResolver):
-    """Asks directories where topics are, and more; a context manager. Thread-safe.
 
-    ``Resolver("host:port", …)``: ``BaseResolver`` says what each keyword does.
+class Resolver:
+    """Client that asks directories where topics are, and more; a context manager. Thread-safe.
+
+    No server is asked when it is made.
+
+    Args:
+        servers: ``host:port`` of the directory servers to begin with, all alike; a list or one
+            text with commas. Any cluster's will do: the nearest are best.
+        timeout_seconds: of each verb, all its calls together, unless the call says otherwise.
+        max_entries: answers that are remembered; 0: none, only where mounts are.
+        max_stale_seconds: so old may be an answer that is given, marked stale, while the owner
+            cannot be asked; 0 = never.
+        recursive: let the servers walk on in one's name, to resolve. Whoever calls an owner, to
+            list, check or change, or resolves for a producer, is referred to it all the same.
+        ca: PEM file; whose certificates of servers are believed. With it TLS is spoken, to
+            every server, and each must have a certificate for the name or address it was
+            dialled by.
+        cert: PEM file: the certificate that says who one is; with ``key``.
+        key: PEM file: its private key, without a password.
+        token: a bearer token that says who one is. It is sent over TLS, or within this machine.
+        token_file: the same, read from a file, and again when that changes.
+        principal: whose memory this is: a file of another's is not read. By default it goes by
+            who one says one is.
+        cache_file: where to remember answers across restarts; one file for one set of servers
+            and one principal. Whatever is wrong with it, it is as if it were not there.
+        watch: follow the changes of the clusters that answer, so that what was resolved once is
+            given again without a call, and changes are seen as they happen. What a server
+            resolved in the client's name (``recursive``) by way of links, or found absent,
+            names no clusters on its way to follow: it is kept for its lifetime (by default 60
+            and 5 seconds), unless a call's token asks for what is newer.
+        transport: how to reach servers; given, it is the caller's to close.
+        health: how servers fared, for a caller who remembers it; by default nothing is known.
+        allow: which endpoints of referrals may be asked: CIDR networks and domains, such as
+            ``["10.0.0.0/8", "example.com"]``, or an ``AllowList``; by default all. Special
+            addresses never are, and this machine only when all of ``servers`` are on it.
+        clock: seconds that never go back.
+
+    Raises:
+        InvalidArgument: a server is no ``host:port``, ``allow`` has something else, or a file
+            cannot be used.
     """
+
+    def __init__(  # noqa: PLR0913 - each is a keyword with a default, documented above
+        self,
+        servers: str | Sequence[str],
+        *,
+        timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
+        max_entries: int = DEFAULT_ENTRIES,
+        max_stale_seconds: float = DEFAULT_STALE_SECONDS,
+        recursive: bool = False,
+        ca: str | os.PathLike[str] = "",
+        cert: str | os.PathLike[str] = "",
+        key: str | os.PathLike[str] = "",
+        token: str = "",
+        token_file: str | os.PathLike[str] = "",
+        principal: str = "",
+        cache_file: str | os.PathLike[str] | None = None,
+        watch: bool = False,
+        transport: Transport | None = None,
+        health: ServerHealth | None = None,
+        allow: AllowList | Sequence[str] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        start = parse_servers(servers)
+        self.servers = tuple(str(endpoint) for endpoint in start)
+        self._timeout_seconds = timeout_seconds
+        self._recursive = recursive
+        self._clock = clock
+        self._allow = allow if isinstance(allow, AllowList) else AllowList.of(allow, start)
+        self.health = health or ServerHealth(clock)
+        """How servers fared lately."""
+        login = (os.fspath(ca), os.fspath(cert), os.fspath(key), token, os.fspath(token_file))
+        if transport is not None and any(login):
+            raise errors.InvalidArgument("transport: with one, ca, cert, key and token are its own")
+        credentials = _credentials(login) if any(login) else None
+        self._owns_transport = transport is None
+        self.transport: Transport = (
+            transport if transport is not None else GrpcTransport(credentials, named=self.servers)
+        )
+        principal = principal or (credentials.fingerprint if credentials is not None else "")
+        self.cache = Cache(clock, max_entries=max_entries, principal=principal)
+        """What is remembered: a look at it asks nobody."""
+        self._assemble(max_stale_seconds)
+        self._kept = self.cache.answers.get  # bound once: a warm resolve is little else
+        self._disk = self._open_disk(cache_file) if cache_file is not None else None
+        if watch:
+            self._feeds().follow_all(automatic=True)
+
+    def _assemble(self, max_stale_seconds: float) -> None:
+        """Makes the parts that ask, of those that remember and reach."""
+        transport, health, cache, clock = self.transport, self.health, self.cache, self._clock
+        positions = Positions()
+        self._lookups = CachedLookup(
+            lambda: ResolutionDriver(transport, health, positions, clock),
+            cache,
+            self._rules,
+            clock,
+            max_stale_seconds,
+        )
+        self._owners = OwnerCalls(self._lookups, cache, transport, health, self._rules, clock)
+        self._watch_streams: WatchStreams | None = None
+
+    def _feeds(self) -> WatchStreams:
+        """Returns what watches and follows clusters, made at its first use."""
+        from resolver.watch_streams import WatchStreams
+
+        if self._watch_streams is None:
+            self._watch_streams = WatchStreams(
+                self._lookups,
+                self._owners,
+                self.cache,
+                self.transport,
+                self._rules,
+                self._clock,
+                self._timeout_seconds,
+            )
+        return self._watch_streams
+
+    def _open_disk(self, file: str | os.PathLike[str]) -> AnswerCacheFile:
+        from resolver.answer_cache_file import AnswerCacheFile
+
+        disk = AnswerCacheFile(file, self.cache, self.servers, self._clock)
+        disk.load()
+        return disk
+
+    @property
+    def session(self) -> Session:
+        """What this client wrote itself, which its reads wait for."""
+        return self._lookups.session
+
+    @property
+    def following(self) -> CacheRefresher | None:
+        """What follows the changes of clusters; None where none is followed."""
+        return None if self._watch_streams is None else self._watch_streams.following
+
+    def close(self) -> None:
+        """Gives back what was opened. The resolver cannot be used afterwards."""
+        self._lookups.own_process()  # what a parent process opened is the parent's to close
+        if self._watch_streams is not None:
+            self._watch_streams.close()
+        if self._disk is not None:
+            self._disk.save_if_possible()
+        if self._owns_transport:
+            self.transport.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _seconds(self, timeout_seconds: float | None) -> float:
+        return self._timeout_seconds if timeout_seconds is None else timeout_seconds
+
+    def _deadline(self, timeout_seconds: float | None) -> float:
+        return self._clock() + self._seconds(timeout_seconds)
+
+    def _rules(self, wanted: LookupOptions) -> ResolutionOptions:
+        return ResolutionOptions(
+            start=self.servers,
+            hint=self.cache.deepest_referral,
+            refusal=self._allow.why_not_allowed,
+            choose=self.health.order,
+            # Its request does not say that a writer stays with a link's first target.
+            recursive=self._recursive and not wanted.for_writes,
+            for_writes=wanted.for_writes,
+        )
 
     # -- resolving -------------------------------------------------------------------------
 
@@ -404,7 +586,7 @@ class Resolver(BaseResolver):
             KdirError: the owner cannot be found; as ``resolve``, but for Absent.
         """
         deadline = self._deadline(timeout_seconds)
-        return self._feeds.watch(as_path(path), after, checkpoint_seconds, deadline)
+        return self._feeds().watch(as_path(path), after, checkpoint_seconds, deadline)
 
     def follow(self, path: str | Path, *, timeout_seconds: float | None = None) -> None:
         """Follows the changes of the cluster that owns a path: its answers stay fresh from now on.
@@ -412,13 +594,20 @@ class Resolver(BaseResolver):
         Raises:
             KdirError: the owner cannot be found; as ``resolve``.
         """
-        self._feeds.follow(as_path(path), self._deadline(timeout_seconds))
+        self._feeds().follow(as_path(path), self._deadline(timeout_seconds))
 
     # -- housekeeping ----------------------------------------------------------------------
 
     def forget(self, path: str | Path = "/") -> None:
         """Forgets the answers at and below a path."""
         self.cache.evict_below(as_path(path))
+
+
+def _credentials(login: tuple[str, str, str, str, str]) -> UserCredentials:
+    from resolver.credentials import UserCredentials
+    from resolver.user_config import LoginSettings
+
+    return UserCredentials(LoginSettings(*login))
 
 
 def _path_or_error(path: str | Path) -> Path | KdirError:

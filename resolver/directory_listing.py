@@ -58,7 +58,7 @@ class NotListed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filter:
-    """Which entries are wanted."""
+    """Filter of the entries of a listing."""
 
     name_glob: str = ""
     kinds: tuple[int, ...] = ()
@@ -105,7 +105,7 @@ class Listing:
 
 
 class DirectoryListings:
-    """Makes listings. Thread-safe; each listing is one thread's."""
+    """Factory of listings. Thread-safe; each listing is used by one thread."""
 
     def __init__(
         self,
@@ -131,7 +131,7 @@ class DirectoryListings:
         token: str,
         timeout_seconds: float,
     ) -> Listing:
-        """A listing whose first page has come.
+        """Returns a listing whose first page was received.
 
         Raises:
             KdirError: nothing could be listed.
@@ -178,7 +178,7 @@ class DirectoryListings:
         return response
 
     def deadline(self, timeout_seconds: float) -> float:
-        """From now."""
+        """Returns the time on the clock ``timeout_seconds`` from now."""
         return self._clock() + timeout_seconds
 
     def token(self, token: str) -> str:

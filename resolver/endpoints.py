@@ -37,8 +37,7 @@ _MOST_REMEMBERED: Final = 1000
 
 
 class AllowList:
-    """Which endpoints that other servers named may be asked. Those that one named oneself always
-    may.
+    """Rule for which endpoints named by other servers may be asked. The start servers always may.
 
     With ``networks`` or ``names`` all others are refused; special addresses (link-local, multicast)
     are refused whatever is listed.
@@ -178,7 +177,7 @@ def per_server_timeout(
 
 
 class ServerHealth:
-    """How servers fared lately: the order in which those that are all alike are asked.
+    """Recent outcomes of each server: they order servers that are otherwise equal.
 
     Nobody is left out: when all look down, all are asked (the habit of CoreDNS' ``forward``).
     Thread-safe without a lock, which a fork could leave held: each change is one step of a dict.
@@ -195,7 +194,9 @@ class ServerHealth:
         self._good_until: dict[str, float] = {}
 
     def note_success(self, endpoint: str) -> None:
-        """It answered as it should; its connection stands, so it comes first for a while."""
+        """Records a correct answer: the connection is open, so the server is ordered first for a
+        while.
+        """
         if endpoint in self._good_until and not self._bad_until:
             return
         self._bad_until.pop(endpoint, None)
@@ -204,18 +205,18 @@ class ServerHealth:
         self._good_until.setdefault(endpoint, self._clock() + GOOD_SECONDS)
 
     def note_failure(self, endpoint: str, seconds: float = FAILED_SECONDS) -> None:
-        """It did not answer."""
+        """Records that a server did not answer."""
         self._good_until.pop(endpoint, None)
         if len(self._bad_until) >= _MOST_REMEMBERED:
             self._bad_until.clear()
         self._bad_until[endpoint] = self._clock() + seconds
 
     def note_slow(self, endpoint: str) -> None:
-        """It said nothing for as long as it was given."""
+        """Records that a server sent nothing within the time it was given."""
         self.note_failure(endpoint, SLOW_SECONDS)
 
     def note_lame(self, endpoint: str) -> None:
-        """It answered wrongly."""
+        """Records a wrong answer."""
         self.note_failure(endpoint, LAME_SECONDS)
 
     def is_bad(self, endpoint: str) -> bool:

@@ -95,7 +95,7 @@ class InvalidInput(KdirError, reason="INVALID_ARGUMENT", code="INVALID_ARGUMENT"
 
 
 class InvalidPath(InvalidInput, reason="INVALID_PATH"):
-    """Not a canonical path; names the segment and the rule."""
+    """Error of a path that is not canonical; names the segment and the rule."""
 
 
 class InvalidArgument(InvalidInput, reason="INVALID_ARGUMENT"):
@@ -111,11 +111,11 @@ class InvalidMove(InvalidInput, reason="INVALID_MOVE"):
 
 
 class InvalidToken(InvalidInput, reason="INVALID_TOKEN"):
-    """Not a token that a directory server gave."""
+    """Error of a text that is no token of a directory server."""
 
 
 class InvalidPageToken(InvalidInput, reason="INVALID_PAGE_TOKEN"):
-    """Not a page token that a directory server gave for this request."""
+    """Error of a text that is no page token which a directory server returned for this request."""
 
 
 class RequestIdReused(InvalidInput, reason="REQUEST_ID_REUSED"):
@@ -281,7 +281,7 @@ class KafkaUnavailable(Unavailable, reason="KAFKA_UNAVAILABLE"):
 
 
 class NoRoute(KdirError, reason="NO_ROUTE", code="FAILED_PRECONDITION"):
-    """Nothing leads there from the asked server."""
+    """Error of a path to which no route leads from the asked server."""
 
 
 class Unmounted(KdirError, reason="UNMOUNTED", code="FAILED_PRECONDITION"):
@@ -321,11 +321,11 @@ class PermissionDenied(Denied, reason="PERMISSION_DENIED"):
 
 
 class Unauthenticated(Denied, reason="UNAUTHENTICATED", code="UNAUTHENTICATED"):
-    """Who calls is not known."""
+    """Error of a caller whose identity is not known."""
 
 
 class Unimplemented(KdirError, reason="UNIMPLEMENTED", code="UNIMPLEMENTED"):
-    """This server does not do that."""
+    """Error of a method or option that this server does not implement."""
 
 
 class Internal(KdirError, reason="INTERNAL"):

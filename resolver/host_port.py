@@ -42,7 +42,7 @@ _LOCAL_NAMES: Final = frozenset({"localhost", "localhost.localdomain", "ip6-loca
 
 
 class Endpoint(NamedTuple):
-    """Where a directory server listens. ``host`` is a name or an address without brackets."""
+    """Address of a directory server. ``host`` is a name or an address without brackets."""
 
     host: str
     port: int

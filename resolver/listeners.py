@@ -30,7 +30,7 @@ _MOST_CHECKED: Final = 4_096
 
 
 class Listener(NamedTuple):
-    """How clients reach a cluster's brokers. Never a secret."""
+    """Listener of a cluster's brokers: its name and its bootstrap servers. Never a secret."""
 
     name: str
     bootstrap_servers: tuple[str, ...]

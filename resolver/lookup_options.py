@@ -14,14 +14,14 @@ _KINDS: Final = {"": 0, "directory": 1, "topic": 2, "link": 3, "mount": 4}
 
 
 class LookupOptions(NamedTuple):
-    """What is asked for besides the path."""
+    """Options of a lookup besides the path."""
 
     prefer: int = 0
     no_follow: bool = False
     for_writes: bool = False
 
     def key(self, path: str) -> Hashable:
-        """Under which the answer is kept: the bare path in the common case."""
+        """Returns the cache key of an answer: the bare path in the common case."""
         return path if self == _PLAIN else (path, self)
 
 
@@ -29,7 +29,7 @@ _PLAIN: Final = LookupOptions()
 
 
 def as_path(path: str | Path) -> Path:
-    """A path however it was given.
+    """Returns a path that was given as text or as ``Path``.
 
     Raises:
         InvalidPath: not canonical.

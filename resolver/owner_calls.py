@@ -39,7 +39,7 @@ _LEAST_SECONDS: Final = 0.1
 
 
 class Owner(NamedTuple):
-    """Who owns a path."""
+    """Owner of a path: its cluster and the endpoints of its servers."""
 
     path: Path
     """Canonical: behind the links. Where nothing stands there, where it would."""
@@ -72,7 +72,7 @@ class _Call:
 
 
 class OwnerCalls:
-    """Finds owners and calls them. Thread-safe."""
+    """Router of calls to the owners of paths. Thread-safe."""
 
     def __init__(
         self,
@@ -316,7 +316,7 @@ def can_try_next_server(error: KdirError) -> bool:
 
 
 def more_informative_error(known: KdirError | None, error: KdirError) -> KdirError:
-    """Of several failures the one that says most: a server that spoke, before silence."""
+    """Returns the more informative of two errors: a server's answer rather than a missing one."""
     if known is None or isinstance(error, errors.NotReady | errors.StoreUnavailable):
         return error
     return known

@@ -40,7 +40,7 @@ _ILLEGAL = re.compile(r"[^a-zA-Z0-9._-]", re.ASCII)
 
 
 class Relation(enum.Enum):
-    """How one path lies to another."""
+    """Relation of one path to another."""
 
     EQUAL = "equal"
     ANCESTOR = "ancestor"
@@ -113,7 +113,7 @@ class Path:
         return Path.from_segments((*self.segments, name))
 
     def join(self, relative: Iterable[str]) -> Path:
-        """This path with segments put after it.
+        """Returns this path with segments appended.
 
         Raises:
             InvalidPath: the whole becomes too long.
@@ -135,7 +135,7 @@ class Path:
         return self.segments[len(ancestor.segments) :]
 
     def rebase(self, source: Path, target: Path) -> Path:
-        """This path with the prefix ``source`` replaced by ``target``."""
+        """Returns this path with the prefix ``source`` replaced by ``target``."""
         return target.join(self.below(source))
 
     def relation(self, other: Path) -> Relation:

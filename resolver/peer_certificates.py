@@ -48,7 +48,7 @@ _MOST_CERTIFICATES: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class TlsMaterial:
-    """What connections are made with: PEM, and the files of the certificate; not in its repr."""
+    """Certificates and keys of connections: PEM, not in its repr, and the certificate's files."""
 
     ca: bytes = field(repr=False)
     """Whose certificates of servers are trusted."""
@@ -58,8 +58,8 @@ class TlsMaterial:
     cert_file: str = ""
 
     def channel_credentials(self, trusted: bytes = b"") -> grpc.ChannelCredentials:
-        """For connections to servers that show one of the certificates ``trusted``; by default to
-        those of the CA.
+        """Returns credentials for connections to servers that present one of the certificates
+        ``trusted``; by default one that the CA issued.
         """
         import grpc  # who reads a config needs the URI alone, before gRPC's log is set up
 

@@ -44,7 +44,7 @@ _MAX_FLYING: Final = 2
 
 
 class Server(NamedTuple):
-    """Whom to ask, and whose server a referral says that it is; empty: nobody's word."""
+    """Endpoint to ask, with the cluster that a referral names for it; empty: none is named."""
 
     endpoint: str
     cluster_id: str = ""
@@ -232,7 +232,7 @@ _Group = list[tuple[ResolutionStateMachine, Query]]
 
 
 class ResolveRequestOptions(NamedTuple):
-    """What is asked of every server on the way, besides the path."""
+    """Fields, besides the path, of the request that every server on the way receives."""
 
     prefer: int = 0
     """``kdir.v1.EntryKind`` where a topic and a container share the name; 0 = topic first."""
@@ -261,7 +261,7 @@ class Positions:
         self.current: Mapping[str, Position] = MappingProxyType({})
 
     def note(self, sender: Sender) -> None:
-        """This was seen."""
+        """Records the revision that a reply was answered from."""
         if not sender.incarnation:
             return
         known = self.current.get(sender.cluster_id)
@@ -277,7 +277,7 @@ class Positions:
 
 
 class ResolutionDriver:
-    """Walks over one transport. Thread-safe."""
+    """Driver of walks over one transport. Thread-safe."""
 
     def __init__(
         self,

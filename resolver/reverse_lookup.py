@@ -37,7 +37,7 @@ __all__ = ["ReverseLookup"]
 
 @dataclass(frozen=True, slots=True)
 class ReverseLookup:
-    """Finds the path of a physical topic. Thread-safe."""
+    """Lookup of the path of a physical topic. Thread-safe."""
 
     transport: Transport
     health: ServerHealth

@@ -61,17 +61,19 @@ def _whole(least: int, most: int, *besides: int) -> SettingType:
 
 
 def int_of(least: int = -(2**31), most: int = _INT_MAX, *besides: int) -> SettingType:
-    """A number of 32 bits, from ``least`` to ``most``, or one of ``besides``."""
+    """Returns the type of 32-bit whole numbers from ``least`` to ``most``, or one of
+    ``besides``.
+    """
     return _whole(least, most, *besides)
 
 
 def long_of(least: int = -(2**63), most: int = _LONG_MAX) -> SettingType:
-    """A number of 64 bits, from ``least`` to ``most``."""
+    """Returns the type of 64-bit whole numbers from ``least`` to ``most``."""
     return _whole(least, most)
 
 
 def ratio() -> SettingType:
-    """A decimal number from 0 to 1."""
+    """Returns the type of decimal numbers from 0 to 1."""
 
     def fits(text: str) -> bool:
         return bool(_DECIMAL.fullmatch(text.strip())) and 0.0 <= float(text) <= 1.0
@@ -80,7 +82,7 @@ def ratio() -> SettingType:
 
 
 def boolean() -> SettingType:
-    """``true`` or ``false``, in any case of letters."""
+    """Returns the type of ``true`` or ``false``, in any case of letters."""
     return SettingType(
         "true or false",
         lambda text: text.strip().lower() in {"true", "false"},

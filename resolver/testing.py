@@ -45,7 +45,7 @@ class MemoryTransport:
         self.calls: list[tuple[str, str]] = []
 
     def serve(self, endpoint: str, handler: Handler | None) -> None:
-        """From now on ``handler`` answers at ``endpoint``; None = nobody does."""
+        """Makes ``handler`` answer at ``endpoint`` from now on; None = no server answers there."""
         if handler is None:
             self._handlers.pop(endpoint, None)
         else:
@@ -141,7 +141,7 @@ class MemoryDirectory:
         return frozenset(map(str, self._clusters))
 
     def unmount(self, mount: str) -> None:
-        """The parent has no such mount any more; the server that was there answers on."""
+        """Removes a mount from its parent; the server that was mounted there still answers."""
         gone = self._clusters.pop(Path.parse(mount))
         self._owner(gone.mount).revision += 1
 
@@ -183,16 +183,18 @@ class MemoryDirectory:
         self._owner(parsed).remove(parsed)
 
     def stop(self, mount: str) -> None:
-        """The cluster's server no longer answers."""
+        """Stops the server of the cluster mounted there."""
         self.transport.serve(self._clusters[Path.parse(mount)].endpoint, None)
 
     def start(self, mount: str) -> None:
-        """It answers again."""
+        """Starts the server of the cluster mounted there again."""
         cluster = self._clusters[Path.parse(mount)]
         self.transport.serve(cluster.endpoint, cluster.answer)
 
     def resolver(self, mount: str = "", **options: Any) -> Resolver:
-        """A resolver that begins at the cluster mounted there; by default at the first one."""
+        """Returns a resolver that begins at the cluster mounted there; by default at the first
+        one.
+        """
         clusters = self._clusters
         if not clusters:
             raise ValueError("no cluster: make one first")

@@ -20,7 +20,7 @@ __all__ = ["Listener", "TopicLocation", "location_of"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicLocation:
-    """Where a path is. For what is no topic, ``topic`` is empty and ``kind`` says what it is."""
+    """Location of a path. For what is no topic, ``topic`` is empty and ``kind`` names its kind."""
 
     path: str
     """Canonical: behind the links."""

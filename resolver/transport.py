@@ -131,7 +131,7 @@ def method(name: str) -> Method:
 
 
 class Stream(Protocol):
-    """Answers as they come. Iterating raises ``KdirError`` when it breaks."""
+    """Stream of answers. Iterating raises ``KdirError`` when it breaks."""
 
     def __iter__(self) -> Iterator[Any]: ...
 
@@ -140,7 +140,7 @@ class Stream(Protocol):
 
 
 class Transport(Protocol):
-    """Asks one server. Thread-safe. Every failure is a ``KdirError``.
+    """Transport of calls, each to one server. Thread-safe. Every failure is a ``KdirError``.
 
     ``cluster_id``: whose server it is, by the referral that named it; empty where none did.
     """
@@ -174,7 +174,7 @@ Metadata = Sequence[tuple[str, str | bytes]]
 
 
 class Credentials(Protocol):
-    """Who one is to servers. Thread-safe; files behind it may change."""
+    """Credentials of the caller. Thread-safe; files behind it may change."""
 
     def tls(self) -> tuple[int, TlsMaterial | None]:
         """Returns what connections are made with, None: without TLS; and which one of all so far it
@@ -310,8 +310,8 @@ class GrpcTransport:
         more: Metadata = (),
         caller: str = "",
     ) -> Any:
-        """``more``: metadata besides, for a server that asks in a caller's name; ``caller``: which
-        one that is, for the slots.
+        """Calls one server. ``more`` is further metadata, for a server that asks in a caller's
+        name; ``caller`` names that caller, for the slots.
         """
         self._renew()
         metadata = self._with(endpoint, more)
@@ -361,7 +361,8 @@ class GrpcTransport:
     def open_channel(
         self, endpoint: str, cluster_id: str, options: Sequence[tuple[str, int]] = ()
     ) -> tuple[grpc.Channel, Metadata]:
-        """A channel of its own, for the caller to close, and what goes with each of its calls.
+        """Opens a channel of its own, for the caller to close, and returns it with the metadata of
+        its calls.
 
         Raises:
             KdirError: a token may not go there.

@@ -6,12 +6,12 @@ __all__ = ["age", "count", "duration_ms", "plural", "retention", "took"]
 
 
 def count(number: int) -> str:
-    """``1204`` as ``1,204``."""
+    """Returns ``1204`` as ``1,204``."""
     return f"{number:,}"
 
 
 def plural(number: int, one: str, many: str = "") -> str:
-    """``1 topic``, ``1,204 topics``."""
+    """Returns a count with its noun: ``1 topic``, ``1,204 topics``."""
     return f"{count(number)} {one if number == 1 else many or f'{one}s'}"
 
 
@@ -34,7 +34,7 @@ def took(seconds: float) -> str:
 
 
 def duration_ms(milliseconds: int) -> str:
-    """A duration as one exact number and unit: ``7d``, ``36h``, ``1500ms``."""
+    """Returns a duration as one exact number and unit: ``7d``, ``36h``, ``1500ms``."""
     if milliseconds == 0:
         return "0"
     for unit, size in _STEPS:
@@ -44,7 +44,9 @@ def duration_ms(milliseconds: int) -> str:
 
 
 def retention(text: str) -> str:
-    """A value of Kafka's ``retention.ms``: ``604800000`` as ``7d``, ``-1`` as ``forever``."""
+    """Returns a value of Kafka's ``retention.ms`` for people: ``604800000`` as ``7d``, ``-1`` as
+    ``forever``.
+    """
     if text == "-1":
         return "forever"
     return duration_ms(int(text)) if text.isascii() and text.isdigit() else text

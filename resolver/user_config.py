@@ -59,8 +59,8 @@ _KEYS = ("servers", "protected", *_FILES, "token", "allow")
 
 
 class LoginSettings(NamedTuple):
-    """Who the user is to servers, and which servers are believed; files are PEM, but for the token.
-    All empty: no TLS, and nobody in particular.
+    """Credentials of the user and certificates of trusted servers; files are PEM, but for the
+    token. All empty: no TLS, and an anonymous caller.
     """
 
     ca: str = ""

@@ -1,37 +1,47 @@
 """The changes of clusters: watched for a caller, or followed to keep what is remembered fresh.
 
-Refuses to read the changes: ``watch_stream.py`` keeps a stream of them alive, ``cache_refresh.py``
-takes them into the cache.
+An answer stays fresh while its cluster's changes are received and none touched it, and no longer
+than the parent's last statement that the cluster is mounted there: the parent is asked again in
+time, and what the child sends never extends it (R11). When the stream breaks, answers fall back to
+the lifetimes they came with. ``watch_stream.py`` keeps one stream alive.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from resolver import errors
-from resolver.answer_cache import Cache
+from resolver.answer_cache import Cache, FreshnessMark
 from resolver.cached_lookup import CachedLookup
+from resolver.errors import KdirError
 from resolver.lookup_options import LookupOptions, kind_number
 from resolver.owner_calls import Owner, OwnerCalls
 from resolver.path import Path
 from resolver.resolution.state_machine import ResolutionOptions
 from resolver.resolution.values import AbsentResult, AnswerResult, FailedResult, Sender
+from resolver.revision_token import Token
 from resolver.transport import Transport
+from resolver.watch_stream import CHECKPOINT_SECONDS, WatchedChanges, Watching
 
 if TYPE_CHECKING:
-    from resolver.cache_refresh import CacheRefresher
-    from resolver.watch_stream import Watching
+    from kdir.v1 import watch_pb2
 
-__all__ = ["WatchStreams"]
+__all__ = ["CacheRefresher", "FollowedCluster", "WatchStreams"]
 
-_CHECKPOINT_SECONDS: Final = 5
+MOST_CLUSTERS: Final = 64
+"""Each has a thread and a stream of its own."""
+_RENEW_SECONDS: Final = 15.0
+"""So long before the parent's word ends it is asked for anew."""
+_FRESH_SECONDS: Final = 15.0
+"""Three checkpoints: so long the silence of a stream is no news."""
 _GRACE_SECONDS: Final = 1.0
 """So much longer than for finding an owner the end of a thread is waited for."""
 
 
 class WatchStreams:
-    """Finds who has the changes of a path, and opens their stream. Thread-safe."""
+    """Opener of watches of paths, and of follows of clusters, at the path's owner. Thread-safe."""
 
     def __init__(
         self,
@@ -67,12 +77,10 @@ class WatchStreams:
 
     def follow_all(self, *, automatic: bool) -> CacheRefresher:
         """Returns what follows clusters; ``automatic``: each cluster that answers."""
-        from resolver.cache_refresh import CacheRefresher
-
         if self.following is None:
             self.following = CacheRefresher(
                 self._cache,
-                lambda path, token: self._watching(path, token, _CHECKPOINT_SECONDS),
+                lambda path, token: self._watching(path, token, CHECKPOINT_SECONDS),
                 lambda mount: self._prove(mount, self._soon()),
                 self._clock,
                 automatic=automatic,
@@ -86,8 +94,6 @@ class WatchStreams:
             self.following.close(self._timeout_seconds + _GRACE_SECONDS)
 
     def _watching(self, path: Path, after: str, checkpoint_seconds: int) -> Watching:
-        from resolver.watch_stream import Watching
-
         def find_owner(again: bool) -> Owner:  # noqa: FBT001 - one caller
             wanted = LookupOptions(kind_number("directory"))
             return self._owners.owner_of(path, wanted, self._soon(), fresh=again)
@@ -117,3 +123,199 @@ class WatchStreams:
 
     def _soon(self) -> float:
         return self._clock() + self._timeout_seconds
+
+
+class CacheRefresher:
+    """The clusters whose changes are followed for one cache. Thread-safe."""
+
+    def __init__(
+        self,
+        cache: Cache,
+        open_watch: Callable[[Path, str], Watching],
+        prove: Callable[[Path], tuple[Sender, int]],
+        clock: Callable[[], float],
+        *,
+        automatic: bool,
+    ) -> None:
+        """``prove`` walks to a mount from the top: who is mounted there, and for how many seconds
+        that may be believed.
+        """
+        self._cache = cache
+        self._open_watch = open_watch
+        self._prove = prove
+        self._clock = clock
+        self._automatic = automatic
+        self._lock = threading.Lock()
+        self._clusters: dict[str, FollowedCluster] = {}
+        self._threads: dict[FollowedCluster, threading.Thread] = {}
+        self._closed = False
+
+    def freshness_of(self, end: AnswerResult | AbsentResult, since: float) -> FreshnessMark | None:
+        """Returns what keeps this answer fresh; None = nothing, for now."""
+        sender = end.sender
+        cluster = self._clusters.get(sender.cluster_id)
+        if cluster is None:
+            if not self._automatic or not sender.incarnation:
+                return None
+            cluster = self.follow(sender, since + end.basis_ttl_seconds)
+        if cluster is None:
+            return None
+        return cluster.taking(sender, since + end.basis_ttl_seconds)
+
+    def follow(self, sender: Sender, grounds_until: float) -> FollowedCluster | None:
+        """Begins to follow the cluster that answered, from what it answered with."""
+        with self._lock:
+            known = self._clusters.get(sender.cluster_id)
+            if known is not None:
+                return known
+            if self._closed or len(self._clusters) >= MOST_CLUSTERS:
+                return None
+            token = str(Token.from_position(sender.cluster_id, sender.incarnation, sender.revision))
+            cluster = FollowedCluster(
+                sender,
+                grounds_until,
+                self._open_watch(sender.mount, token),
+                self._cache,
+                self._prove,
+                self._clock,
+            )
+            self._clusters[sender.cluster_id] = cluster
+            thread = self._threads[cluster] = threading.Thread(
+                target=self._run, args=(cluster,), name=f"follow-{sender.cluster}", daemon=True
+            )
+            thread.start()
+        return cluster
+
+    def followed(self, cluster_id: str) -> FollowedCluster | None:
+        """Returns the cluster, if it is followed."""
+        return self._clusters.get(cluster_id)
+
+    def is_following(self, cluster_id: str) -> bool:
+        """True if the cluster's changes are heard now."""
+        cluster = self.followed(cluster_id)
+        return cluster is not None and cluster.followed.until > self._clock()
+
+    def _run(self, cluster: FollowedCluster) -> None:
+        try:
+            cluster.run()
+        finally:
+            with self._lock:
+                if self._clusters.get(cluster.cluster_id) is cluster:
+                    del self._clusters[cluster.cluster_id]
+                self._threads.pop(cluster, None)
+
+    def renew(self) -> None:
+        """Resets the state after a fork: the threads belong to the parent process."""
+        self._lock = threading.Lock()
+        self._clusters = {}
+        self._threads = {}
+
+    def close(self, timeout_seconds: float) -> None:
+        """Ends all streams, and waits for their threads: what they ask over is closed afterwards.
+        One that is finding an owner ends with that.
+        """
+        with self._lock:
+            self._closed = True
+            threads = dict(self._threads)
+        for cluster in threads:
+            cluster.watching.close()
+        for thread in threads.values():
+            thread.join(timeout_seconds)
+
+
+class FollowedCluster:
+    """One cluster that is followed, and how far."""
+
+    def __init__(
+        self,
+        sender: Sender,
+        grounds_until: float,
+        watching: Watching,
+        cache: Cache,
+        prove: Callable[[Path], tuple[Sender, int]],
+        clock: Callable[[], float],
+    ) -> None:
+        self.cluster_id = sender.cluster_id
+        self.mount = sender.mount
+        self.watching = watching
+        self.followed = FreshnessMark(sender.incarnation, sender.revision)
+        self.grounds_until = grounds_until
+        """By the clock: until when the parent's word counts that it is mounted there."""
+        self._cache = cache
+        self._prove = prove
+        self._clock = clock
+
+    def taking(self, sender: Sender, grounds_until: float) -> FreshnessMark | None:
+        """Returns the mark for an answer; None when it is of another incarnation of the store, or
+        of another mount.
+        """
+        if sender.incarnation != self.followed.incarnation or sender.mount != self.mount:
+            return None
+        # Each walk brings the parent's word as old as it then is; the youngest counts.
+        self.grounds_until = max(self.grounds_until, grounds_until)
+        return self.followed
+
+    def run(self) -> None:
+        """Applies changes until the stream ends for good."""
+        try:
+            for changes in self.watching:
+                self._take(changes)
+                if not self._renew():
+                    return
+        except KdirError:
+            # Resync, or not to be watched at all: what is kept may have missed changes.
+            self._cache.drop_cluster(self.cluster_id)
+        finally:
+            self.followed.until = 0.0
+            self.watching.close()
+
+    def _take(self, changes: WatchedChanges) -> None:
+        followed = self.followed
+        place = Token.parse(changes.token).positions.get(self.cluster_id)
+        if place is None or place.incarnation != followed.incarnation:
+            raise errors.Resync(f"cluster {self.cluster_id}: its store has a new incarnation")
+        # First the revision, then the answers: one that is kept between the two is seen to be
+        # older, and one kept before is dropped (see Lookups._keep).
+        followed.revision = max(followed.revision, place.revision)
+        for event in changes.events:
+            self._apply(event)
+        followed.applied = followed.revision
+        now = self._clock()
+        followed.until = min(now + _FRESH_SECONDS, self.grounds_until)
+
+    def _apply(self, event: watch_pb2.ChangeEvent) -> None:
+        from kdir.v1 import entry_pb2, watch_pb2
+
+        if event.kind == entry_pb2.ENTRY_KIND_TOPIC:
+            self._cache.drop_at(event.path)
+            if event.path_before:
+                self._cache.drop_at(event.path_before)
+            return
+        is_new_directory = (
+            event.kind == entry_pb2.ENTRY_KIND_DIRECTORY
+            and event.action == watch_pb2.CHANGE_ACTION_INSERT
+        )
+        for text in (event.path, event.path_before):
+            if not text:
+                continue
+            if is_new_directory:
+                self._cache.drop_at(text)  # nothing can be known below it but absences
+            else:
+                self._cache.evict_below(Path.parse(text))
+
+    def _renew(self) -> bool:
+        """Asks for the parent's word anew before it ends; False = it is another's now."""
+        if self.grounds_until - self._clock() > _RENEW_SECONDS:
+            return True
+        since = self._clock()
+        try:
+            sender, seconds = self._prove(self.mount)
+        except (errors.Unavailable, errors.DeadlineExceeded, errors.NoRoute):
+            return True  # what is kept goes cold when the word has ended, and is then given stale
+        except KdirError:
+            sender, seconds = None, 0
+        if sender is None or (sender.cluster_id, sender.mount) != (self.cluster_id, self.mount):
+            self._cache.drop_cluster(self.cluster_id)
+            return False
+        self.grounds_until = max(self.grounds_until, since + seconds)
+        return True

@@ -39,7 +39,7 @@ Killable = TypeVar("Killable", KafkaBroker, EtcdCluster)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """``pytest --soak``: what runs for seconds in ``make test`` runs for minutes."""
+    """Adds ``pytest --soak``: tests that run for seconds in ``make test`` run for minutes."""
     parser.addoption("--soak", action="store_true", help="run long what is usually cut short")
 
 
@@ -164,6 +164,6 @@ def delta_jars() -> list[Path]:
 
 @pytest.fixture
 def short_directory() -> Iterator[Path]:
-    """A new folder with a short path: one of a Unix socket has at most 107 bytes."""
+    """Yields a new folder with a short path: one of a Unix socket has at most 107 bytes."""
     with tempfile.TemporaryDirectory(prefix="kdir-") as name:
         yield Path(name)

@@ -112,7 +112,7 @@ class Federation:
         _each(lambda name: self.directories[name].start(), names)
 
     def kill(self, *names: str) -> None:
-        """SIGKILL to directory servers: no goodbye to parents and children."""
+        """Sends SIGKILL to directory servers: their parents and children are not notified."""
         for name in names:
             self.directories[name].kill()
 

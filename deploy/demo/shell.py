@@ -58,7 +58,7 @@ class Shell:
         self.say(prose)
 
     def say(self, prose: str) -> None:
-        """A paragraph; the words of nobody but the narrator."""
+        """Prints a paragraph of the narration."""
         if prose:
             self._print("")
             self._print(
@@ -66,11 +66,11 @@ class Shell:
             )
 
     def words(self, text: str) -> None:
-        """Text as it is."""
+        """Prints text as it is."""
         self._print(text)
 
     def summary(self, heading: str, lines: Sequence[str]) -> None:
-        """What it came to, a line each."""
+        """Prints what was shown, a line each."""
         self._print(f"\n━━ {heading} ".ljust(100, "━"), style="1")
         for line in lines:
             self._print(f"  ✓ {line}")

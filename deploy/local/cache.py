@@ -17,7 +17,7 @@ class ServerUnavailable(RuntimeError):
 
 
 def cache_home() -> Path:
-    """kdir's folder below the user's cache folder (XDG Base Directory Specification)."""
+    """Returns kdir's folder below the user's cache folder (XDG Base Directory Specification)."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "kdir"
 

@@ -107,19 +107,19 @@ class DirectoryProcess:
         return found["at"]
 
     def stop(self) -> None:
-        """SIGTERM, and waits."""
+        """Sends SIGTERM, and waits for the end."""
         self.process.stop()
 
     def kill(self) -> None:
-        """SIGKILL: no goodbye."""
+        """Sends SIGKILL: the crash of a server."""
         self.process.kill()
 
     def pause(self) -> None:
-        """SIGSTOP: its sockets stay open, nothing answers."""
+        """Sends SIGSTOP: its sockets stay open, nothing answers."""
         self.process.pause()
 
     def resume(self) -> None:
-        """SIGCONT."""
+        """Sends SIGCONT."""
         self.process.resume()
 
     def restart(self) -> Self:

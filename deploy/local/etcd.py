@@ -83,7 +83,7 @@ class Certificates:
 
     @classmethod
     def make(cls, folder: Path, *names: str) -> Self:
-        """A new authority, with a certificate for each name.
+        """Creates a new authority, with a certificate for each name.
 
         Raises:
             ServerUnavailable: the program that makes them is not there yet.
@@ -199,15 +199,15 @@ class EtcdMember:
         self.process.stop()
 
     def kill(self) -> None:
-        """SIGKILL: the crash of a member."""
+        """Sends SIGKILL: the crash of a member."""
         self.process.kill()
 
     def pause(self) -> None:
-        """SIGSTOP: its connections stay open, nothing answers."""
+        """Sends SIGSTOP: its connections stay open, nothing answers."""
         self.process.pause()
 
     def resume(self) -> None:
-        """SIGCONT after `pause`."""
+        """Sends SIGCONT after `pause`."""
         self.process.resume()
 
 

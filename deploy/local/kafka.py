@@ -121,7 +121,8 @@ class KafkaBroker:
         return f"{self.host}:{self.port}"
 
     def client(self, user: str = "") -> dict[str, str]:
-        """librdkafka's properties of a client, one of ``users``; by default the first super user.
+        """Returns librdkafka's properties of a client, one of ``users``; by default the first super
+        user.
 
         Raises:
             KeyError: there is no such user.
@@ -174,19 +175,19 @@ class KafkaBroker:
                 return
 
     def stop(self) -> None:
-        """Shut it down in order."""
+        """Shuts it down in order."""
         self._process.stop()
 
     def kill(self) -> None:
-        """SIGKILL: the crash of a broker; `start` recovers from its data."""
+        """Sends SIGKILL: the crash of a broker; `start` recovers from its data."""
         self._process.kill()
 
     def pause(self) -> None:
-        """SIGSTOP: connections stay open, nothing answers."""
+        """Sends SIGSTOP: connections stay open, nothing answers."""
         self._process.pause()
 
     def resume(self) -> None:
-        """SIGCONT after `pause`."""
+        """Sends SIGCONT after `pause`."""
         self._process.resume()
 
     def restart(self) -> None:

@@ -20,7 +20,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
 
 
 class BrokerUsers(Protocol):
-    """What a broker is told of its users, and its clients of themselves."""
+    """Users of a broker: the properties of its authentication, and of their clients."""
 
     @property
     def protocol(self) -> str:
@@ -34,7 +34,7 @@ class BrokerUsers(Protocol):
         """Returns lines of server.properties, for listeners of these names."""
 
     def client(self, user: str) -> dict[str, str]:
-        """librdkafka's properties of a user, all but ``bootstrap.servers``."""
+        """Returns librdkafka's properties of a user, all but ``bootstrap.servers``."""
 
 
 class SaslUsers:

@@ -16,8 +16,8 @@ _OWN = 200
 
 
 def free_port() -> int:
-    """A port that nothing listens on now; no other process of this machine is given it by this
-    function, also while what listens there is restarted.
+    """Returns a port that nothing listens on now; this function gives it to no other process of
+    this machine, also while what listens there is restarted.
 
     Raises:
         RuntimeError: none of a hundred tried is free.

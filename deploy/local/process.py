@@ -132,7 +132,7 @@ class LocalProcess:
         self.kill()
 
     def kill(self) -> None:
-        """SIGKILL to the whole group: no goodbye, as in a crash."""
+        """Sends SIGKILL to the whole group: a crash."""
         if self._server is None:
             return
         self._signal(signal.SIGKILL)
@@ -145,12 +145,12 @@ class LocalProcess:
             self._leash = None
 
     def pause(self) -> None:
-        """SIGSTOP: sockets stay open, nothing answers."""
+        """Sends SIGSTOP: sockets stay open, nothing answers."""
         self._signal(signal.SIGSTOP)
         self._paused = True
 
     def resume(self) -> None:
-        """SIGCONT after `pause`."""
+        """Sends SIGCONT after `pause`."""
         if self._paused:
             self._signal(signal.SIGCONT)
             self._paused = False

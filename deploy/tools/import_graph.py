@@ -54,7 +54,9 @@ below. An import goes down or stays in its layer.
 
 @dataclass(frozen=True, slots=True)
 class ImportGraph:
-    """Which module imports which; an import counts wherever it stands, for types only, too."""
+    """Graph of imports between modules; an import counts wherever it is written, for types only,
+    too.
+    """
 
     imports: Mapping[str, AbstractSet[str]]
     package_files: AbstractSet[str]

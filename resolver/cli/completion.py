@@ -18,12 +18,41 @@ from resolver.cli.registry import GROUPS, load_verb
 if TYPE_CHECKING:
     from resolver.user_config import LoginSettings
 
-__all__ = ["candidates", "complete", "script"]
+__all__ = ["KEYS", "OPERATIONS", "TOPIC_CONFIGS", "candidates", "complete", "script"]
 
 ASK_SECONDS: Final = 1.0
 """A person waits at the prompt."""
 OLD_SECONDS: Final = 86_400.0
 """So old may be what is offered while nobody answers."""
+
+# What completion offers for operations and for keys of policies. Copies, so that a prompt waits
+# for no heavy import: a test compares them with the contract and with Kafka's definitions.
+OPERATIONS: Final = (
+    "all", "alter", "alter-configs", "cluster-action", "create", "create-tokens", "delete",
+    "describe", "describe-configs", "describe-tokens", "idempotent-write", "read",
+    "two-phase-commit", "write",
+)  # fmt: skip
+TOPIC_CONFIGS: Final = (
+    "cleanup.policy", "compression.gzip.level", "compression.lz4.level", "compression.type",
+    "compression.zstd.level", "delete.retention.ms", "file.delete.delay.ms", "flush.messages",
+    "flush.ms", "follower.replication.throttled.replicas", "index.interval.bytes",
+    "leader.replication.throttled.replicas", "local.retention.bytes", "local.retention.ms",
+    "max.compaction.lag.ms", "max.message.bytes", "message.downconversion.enable",
+    "message.format.version", "message.timestamp.after.max.ms", "message.timestamp.before.max.ms",
+    "message.timestamp.difference.max.ms", "message.timestamp.type", "min.cleanable.dirty.ratio",
+    "min.compaction.lag.ms", "min.insync.replicas", "preallocate", "remote.log.copy.disable",
+    "remote.log.delete.on.disable", "remote.storage.enable", "retention.bytes", "retention.ms",
+    "segment.bytes", "segment.index.bytes", "segment.jitter.ms", "segment.ms",
+    "unclean.leader.election.enable",
+)  # fmt: skip
+KEYS: Final = (
+    "owner", "contact", "description", "encryption_key_id", "read_only", "partitions",
+    "replication_factor", "max_topics", "max_partitions", "closed", "targets", "mode", "writes",
+    "fall_back_on_absent", "manage.create", "manage.configs", "manage.acls", "manage.delete",
+    "producer.", "consumer.", "tags.",
+    *(name if "." in name else f"config.{name}" for name in TOPIC_CONFIGS),
+)  # fmt: skip
+"""All that ``kdir set`` takes; what ends in a dot goes on."""
 
 _BASH: Final = r"""# bash completion of kdir
 _kdir() {
@@ -90,7 +119,9 @@ def _join_equals(line: list[str]) -> list[str]:
 
 
 def candidates(line: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Words, with what they mean, for the last word of ``line`` (which begins after ``kdir``)."""
+    """Yields candidates for the last argument of ``line`` (which begins after ``kdir``), each with
+    its description.
+    """
     current = line[-1]
     try:
         before, name, rest = split_verb(line[:-1])
@@ -194,8 +225,6 @@ def _values(
 
 
 def _message(what: str, current: str) -> Iterator[str]:
-    from resolver.cli.words import KEYS, OPERATIONS
-
     match what:
         case "operations":  # several, with commas between them
             before, comma, last = current.rpartition(",")

@@ -35,7 +35,7 @@ def cache_folder() -> str:
 
 
 class ListingCache:
-    """What was listed of directories by way of ``servers``. Names end in ``/`` for containers."""
+    """Cache on disk of names that ``servers`` listed. Names of containers end in ``/``."""
 
     def __init__(self, servers: Sequence[str], *, clock: Callable[[], float] = time.time) -> None:
         self._folder = os.path.join(cache_folder(), "names")

@@ -43,7 +43,7 @@ _STYLES: Final = {"directory": "container", "topic": "", "link": "link", "mount"
 
 
 def kind_of(entry: entry_pb2.Entry) -> str:
-    """``directory``, ``topic``, ``link`` or ``mount``; "" for a kind of a newer version."""
+    """Returns ``directory``, ``topic``, ``link`` or ``mount``; "" for a kind of a newer version."""
     return entry.WhichOneof("kind") or ""
 
 
@@ -192,8 +192,9 @@ def _location(entry: entry_pb2.Entry, cluster: str) -> str:
 
 
 def progress_text(one: admin_pb2.Progress, now: float | None = None) -> str:
-    """``delete /la/x: 412,000 of 1,000,000 done, 3m left``. How long it will take is only said
-    where it went on for long enough to tell.
+    """Returns the progress of an operation as text, such as ``delete /la/x: 412,000 of 1,000,000
+    done, 3m left``. The time left is shown only when the operation has run long enough to estimate
+    it.
 
     Args:
         now: Unix seconds.

@@ -7,20 +7,23 @@ modules cost as much start-up as a third of gRPC; for everything else the resolv
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from resolver.cli.entry_rows import COLUMNS, display_name, entry_row, kind_of
 from resolver.cli.output import Column, Output, Styled, Table
 from resolver.cli.parser import FORMATS, Argument, Arguments, Option, Verb
 from resolver.cli.session import PathArgument, parse_path_argument
-from resolver.errors import KdirError
+from resolver.errors import Absent, InvalidPath, KdirError
 
 if TYPE_CHECKING:
     from kdir.v1 import directory_pb2, entry_pb2, policies_pb2
 
     from resolver.cli.session import Session
+    from resolver.client import Resolver
     from resolver.directory_listing import ListedEntry, NotListed
+    from resolver.glob import Glob
+    from resolver.path import Path
 
 __all__ = ["VERBS"]
 
@@ -110,11 +113,9 @@ def _ls_resolved(session: Session, arguments: Arguments, where: PathArgument) ->
 
 
 def _ls_glob(session: Session, arguments: Arguments, part: str) -> None:
-    from resolver.cli.expand import expand_glob
-
     gaps: list[NotListed] = []
     kinds = _kinds(arguments)
-    found = expand_glob(session.resolver, part, gaps, include_system=arguments.flag("all"))
+    found = _expand_glob(session.resolver, part, gaps, include_system=arguments.flag("all"))
     wanted = (_item(one) for one in found if not kinds or kind_of(one.entry) in kinds)
     _print(session, arguments, wanted, named_by_path=True)
     _say_gaps(session, gaps)
@@ -254,6 +255,108 @@ def _list_one_page(
     if answer.next_page_token or not f"{path}/".startswith(f"{mount}/"):
         return None
     return answer
+
+
+# -- globs ---------------------------------------------------------------------------------------
+
+# Which names match is a rule of ``resolver/glob.py``. The servers apply it segment by segment, so
+# that only what can match is asked for; below ``**`` everything is a candidate and is matched here.
+
+_CONTAINERS: Final = ("directory", "link", "mount")
+
+
+def _expand_glob(
+    resolver: Resolver, text: str, gaps: list[NotListed], *, include_system: bool = False
+) -> Iterator[ListedEntry]:
+    """Yields the entries that a pattern matches, in path order; what could not be asked goes to
+    ``gaps``.
+
+    A pattern that ends in ``/`` matches only what one can go into. System entries match where
+    they are wanted, or a segment begins with ``__`` itself.
+
+    Raises:
+        InvalidArgument: not a pattern.
+        InvalidPath: does not begin with ``/``.
+        Absent: nothing matches, and everything could be asked.
+    """
+    from resolver.glob import Glob
+    from resolver.path import ROOT, is_system
+
+    if not text.startswith("/"):
+        raise InvalidPath(f"{text!r}: must begin with '/'", rule="absolute")
+    containers_only = text.endswith("/")
+    pattern = Glob.parse(text.rstrip("/"))
+    segments = text.strip("/").split("/")
+    include_system = include_system or any(map(is_system, segments))
+    found = False
+    for one in _Expansion(resolver, pattern, gaps, include_system=include_system).at(
+        ROOT, segments
+    ):
+        if containers_only and one.entry.WhichOneof("kind") == "topic":
+            continue
+        found = True
+        yield one
+    if not found and not gaps:
+        raise Absent(f"nothing matches {text}", path=text)
+
+
+class _Expansion:
+    """One pattern being expanded."""
+
+    def __init__(
+        self, resolver: Resolver, pattern: Glob, gaps: list[NotListed], *, include_system: bool
+    ) -> None:
+        self._resolver = resolver
+        self._pattern = pattern
+        self._gaps = gaps
+        self._include_system = include_system
+
+    def at(self, base: Path, segments: Sequence[str]) -> Iterator[ListedEntry]:
+        """Yields what matches ``segments`` below ``base``; what is not there is no match."""
+        from resolver.path import check_segment
+
+        while len(segments) > 1 and _is_plain(segments[0]):
+            check_segment(segments[0])
+            base, segments = base.child(segments[0]), segments[1:]
+        try:
+            if "**" in segments:
+                yield from self._below(base)
+            else:
+                yield from self._in(base, segments)
+        except Absent:
+            return
+        except KdirError as error:
+            from resolver.directory_listing import NotListed
+
+            self._gaps.append(NotListed(base, error))
+
+    def _below(self, base: Path) -> Iterator[ListedEntry]:
+        listing = self._resolver.list(base, recursive=True, include_system=self._include_system)
+        for one in listing:
+            if self._pattern.matches(one.path.segments):
+                yield one
+        self._gaps.extend(listing.not_listed)
+
+    def _in(self, base: Path, segments: Sequence[str]) -> Iterator[ListedEntry]:
+        last = len(segments) == 1
+        listing = self._resolver.list(
+            base,
+            name_glob=segments[0],
+            kinds=() if last else _CONTAINERS,
+            include_system=self._include_system,
+        )
+        for one in listing:
+            if one.path == base:
+                return  # a topic where a directory was wanted: it lists itself
+            if last:
+                yield one
+            else:
+                yield from self.at(one.path, segments[1:])
+        self._gaps.extend(listing.not_listed)
+
+
+def _is_plain(segment: str) -> bool:
+    return _GLOB_SIGNS.isdisjoint(segment)
 
 
 VERBS: Final = (

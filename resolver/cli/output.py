@@ -65,7 +65,7 @@ class Column(NamedTuple):
 
 
 class Output:
-    """Where a verb prints. ``human`` says whether people read it: then units are human ones.
+    """Output of a verb. ``human`` is true where people read it: then units are human ones.
 
     ``format`` is one of ``table``, ``json``, ``yaml``, ``name`` (and what else the verb has); ""
     was not asked for and means ``table``.
@@ -115,7 +115,7 @@ class Output:
         return _coloured(printable(text.text), text.style if self._colour else "")
 
     def record(self, thing: Message | Mapping[str, Any]) -> None:
-        """One object as JSON on one line, or as a YAML document."""
+        """Prints one object as JSON on one line, or as a YAML document."""
         value = thing if isinstance(thing, Mapping) else plain(thing)
         if self.format == "json":
             import json
@@ -132,7 +132,7 @@ class Output:
         self._stdout.flush()
 
     def note(self, text: str, style: str = "") -> None:
-        """One line on stderr: what is not data."""
+        """Prints one line that is not data, on stderr."""
         # Data first: on a terminal the two streams meet in one place.
         self._stdout.flush()
         text = _coloured(printable(text), style if self._colour_errors else "")
@@ -208,7 +208,7 @@ def _text(cell: str | Styled) -> str:
 
 
 def kafka_uuid(raw: bytes) -> str:
-    """Sixteen bytes as Kafka's own tools print them: URL-safe base64 without padding."""
+    """Returns sixteen bytes as Kafka's own tools print them: URL-safe base64 without padding."""
     import binascii
 
     text = binascii.b2a_base64(raw, newline=False).decode("ascii")
@@ -216,7 +216,7 @@ def kafka_uuid(raw: bytes) -> str:
 
 
 def plain(message: Message) -> dict[str, Any]:
-    """A message as JSON values, by the names of the contract.
+    """Returns a message as JSON values, by the names of the contract.
 
     As proto JSON with three choices, all of which proto JSON's readers accept: names in
     snake_case; counts and revisions as numbers, while ids (``fixed64``) are text, since they do not

@@ -32,7 +32,7 @@ class ParsedVerb(Protocol):
 
 
 class Arguments(NamedTuple):
-    """What was said: values by option key and by argument name, all as text."""
+    """Values of a command line by option key and by argument name, all as text."""
 
     verb: ParsedVerb
     values: Mapping[str, Sequence[str]]
@@ -51,7 +51,7 @@ class Arguments(NamedTuple):
         return tuple(self.values.get(key, ()))
 
     def whole(self, key: str, default: int = 0) -> int:
-        """A number of things.
+        """Returns an option's value as a whole number.
 
         Raises:
             UsageError: not a whole number, or below 0.
@@ -66,7 +66,7 @@ class Arguments(NamedTuple):
         return int(text)
 
     def seconds(self, key: str, default: float) -> float:
-        """A time in seconds, more than 0, at most a day.
+        """Returns an option's value as seconds, more than 0 and at most a day.
 
         Raises:
             UsageError: something else.

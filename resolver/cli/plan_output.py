@@ -33,8 +33,8 @@ _RIGHT: Final = frozenset({"TOPICS", "CLUSTERS", "LIMIT", "USED AFTER"})
 
 
 def print_change_plan(out: Output, plan: access_pb2.ChangePlan, *, recorded: bool = False) -> None:
-    """In the format that was asked for; ``recorded``: an object that holds it was printed already.
-    Where names were asked for, there is nothing more to print.
+    """Prints a plan in the output format; with ``recorded`` an object that contains it was printed
+    already. With ``-o name`` nothing is printed.
     """
     if out.structured and not recorded:
         out.record({"plan": plain(plan)})

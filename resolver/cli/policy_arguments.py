@@ -91,7 +91,7 @@ def field_of(key: str, verb: str) -> Field:
         raise UsageError(f"{key!r} has keys of its own: {key}.KEY was expected", verb=verb)
     import difflib
 
-    from resolver.cli.words import KEYS
+    from resolver.cli.completion import KEYS
 
     known = [f"{name}KEY" if name.endswith(".") else name for name in KEYS]
     near = difflib.get_close_matches(key, known, n=1)

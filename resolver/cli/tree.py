@@ -49,7 +49,7 @@ def _draw_tree(
     Raises:
         KdirError: the directory to begin with cannot be listed.
     """
-    from concurrent.futures import ThreadPoolExecutor  # heavy, as help reads this file, too
+    from concurrent.futures import ThreadPoolExecutor  # heavy, and --help imports this file
 
     pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="tree")
     try:

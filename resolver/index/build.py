@@ -59,7 +59,9 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class ShardResult:
-    """What a task read: one file, and the lowest and highest revision of its pages; or why not."""
+    """Result of a task: one file, with the lowest and highest revision of its pages, or an
+    error.
+    """
 
     cluster_id: str
     file: DataFile | None
@@ -147,7 +149,7 @@ _MOST_COMMITS = 20
 
 @dataclass(frozen=True, slots=True)
 class BuildReport:
-    """What a build did."""
+    """Report of a build."""
 
     table: str
     version: int

@@ -139,8 +139,8 @@ def discover_clusters(
 def channel_to(
     endpoint: str, cluster_id: str = "", named: Sequence[str] = ()
 ) -> Iterator[grpc.Channel]:
-    """A channel for the time of the block; made and ended in the process that uses it. Who it is
-    made for is said by the variables ``KDIR_CA``, ``KDIR_CERT``, …, which executors have, too.
+    """Opens a channel for the time of the block, in the process that uses it. The variables
+    ``KDIR_CA``, ``KDIR_CERT``, …, which executors have too, name the credentials.
 
     ``cluster_id``: whose server it is, by the word of others; ``named``: the servers that the
     caller named itself.

@@ -75,7 +75,7 @@ class DataFile:
 
 @dataclass(frozen=True, slots=True)
 class ClusterFiles:
-    """What the table holds of one cluster."""
+    """Files and state of one cluster in the table."""
 
     state: ClusterState
     files: tuple[DataFile, ...]

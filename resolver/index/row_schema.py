@@ -99,7 +99,7 @@ COLUMNS: Final = TOPIC_COLUMNS + CLUSTER_COLUMNS
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """How clients reach a cluster's brokers under one listener (``kdir.v1.Listener``)."""
+    """Bootstrap servers of a cluster under one listener (``kdir.v1.Listener``)."""
 
     name: str
     bootstrap_servers: tuple[str, ...]
@@ -109,7 +109,7 @@ class Listener:
 
 @dataclass(frozen=True, slots=True)
 class ClusterState:
-    """What the index knows of one cluster as a whole; times are UTC."""
+    """State of one cluster in the index; times are UTC."""
 
     cluster_id: str
     cluster: str = ""
@@ -141,7 +141,9 @@ class ClusterState:
         )
 
     def silent(self, since: datetime, reason: str) -> ClusterState:
-        """This state of a cluster that did not answer; the first such moment is kept."""
+        """Returns this state marked stale, for a cluster that did not answer; the first such time
+        is kept.
+        """
         first = self.stale_since if self.stale and self.stale_since is not None else since
         return replace(self, stale=True, stale_since=first, stale_reason=reason)
 

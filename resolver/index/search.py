@@ -82,7 +82,7 @@ class FoundTopic:
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """What a search found, and what it could not have found."""
+    """Rows that a search found, and the clusters whose rows may be missing or old."""
 
     rows: tuple[FoundTopic, ...]
     """By path, then cluster."""

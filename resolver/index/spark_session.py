@@ -32,7 +32,7 @@ _CONNECT_SECONDS: Final = 5.0
 
 
 def require(*packages: str) -> None:
-    """See that the packages are there, without the cost of importing them.
+    """Raises an error unless the packages are installed, without the cost of importing them.
 
     Raises:
         InvalidArgument: one is missing; says what to do.
@@ -44,7 +44,7 @@ def require(*packages: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class SparkSettings:
-    """Which Spark to use, and how."""
+    """Settings of the Spark session."""
 
     master: str = "local[*]"
     conf: Mapping[str, str] = field(default_factory=dict)
@@ -54,7 +54,8 @@ class SparkSettings:
 
     @contextmanager
     def open(self) -> Iterator[SparkSession]:
-        """A session for the time of the block; one that runs already is used, and left running.
+        """Opens a session for the time of the block; one that runs already is used, and left
+        running.
 
         Raises:
             InvalidArgument: pyspark or Java is missing.
@@ -140,7 +141,7 @@ def _require_master(master: str) -> None:
 
 
 def packages_zip(folder: Path) -> Path:
-    """A zip of kdir's own packages, which executors can import from."""
+    """Writes a zip of kdir's own packages, from which executors import them."""
     import kdir.v1
 
     import resolver

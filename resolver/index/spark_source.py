@@ -43,7 +43,7 @@ def register(spark: SparkSession) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the options of a read say."""
+    """Options of a read."""
 
     servers: tuple[str, ...]
     below: Path = ROOT
@@ -84,7 +84,7 @@ class Options:
 
 
 class KdirSource(DataSource):
-    """What ``spark.read.format("kdir")`` finds."""
+    """Spark data source of ``spark.read.format("kdir")``."""
 
     @classmethod
     def name(cls) -> str:
@@ -112,7 +112,7 @@ class UnreadPartition(InputPartition):
 
 
 class KdirReader(DataSourceReader):
-    """Plans a read in the driver, and reads its parts in the executors."""
+    """Reader that plans its parts in the driver, and reads them in the executors."""
 
     def __init__(self, options: Options) -> None:
         self.options = options

@@ -67,7 +67,7 @@ Finding: TypeAlias = RereadCluster | Unchanged | NoAnswer | RemovedCluster
 
 
 class Outcome(enum.Enum):
-    """What became of one cluster's rows."""
+    """Outcome of a build for one cluster's rows."""
 
     READ = "read"
     UNCHANGED = "unchanged"
@@ -94,7 +94,7 @@ class ClusterLine:
 
 @dataclass(slots=True)
 class TableCommit:
-    """What one commit adds and removes, and what it says of each cluster."""
+    """Files that one commit adds and removes, and its state of each cluster."""
 
     adds: list[FilePlacement] = field(default_factory=list)
     removes: list[FilePlacement] = field(default_factory=list)

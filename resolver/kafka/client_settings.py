@@ -44,7 +44,7 @@ _TRANSACTION: Final = "transactional.id"
 
 
 class Client(StrEnum):
-    """What the settings are for."""
+    """Kind of Kafka client that the settings are for."""
 
     PRODUCER = "producer"
     CONSUMER = "consumer"

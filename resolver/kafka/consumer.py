@@ -59,7 +59,7 @@ class ReceivedMessage:
         return self.path
 
     def error(self) -> KafkaError | None:
-        """None: this is a message."""
+        """Returns None: this is a message."""
         return self.message.error()
 
     def explained(self) -> KdirError | None:
@@ -72,11 +72,11 @@ class ReceivedMessage:
         return client_error(error, self.path or "PATH", self.settings, for_writes=False)
 
     def key(self) -> Any:
-        """As it was produced; None = none."""
+        """Returns the key as it was produced; None = none."""
         return self.message.key()
 
     def value(self) -> Any:
-        """As it was produced; None = a tombstone."""
+        """Returns the value as it was produced; None = a tombstone."""
         return self.message.value()
 
     def headers(self) -> Any:
@@ -88,7 +88,7 @@ class ReceivedMessage:
         return self.message.partition()
 
     def offset(self) -> int | None:
-        """Within the partition."""
+        """Returns the offset within the partition."""
         return self.message.offset()
 
     def timestamp(self) -> tuple[int, int]:
@@ -107,7 +107,7 @@ class _Source:
 
 
 class Consumer:
-    """Consumes paths.
+    """Kafka consumer that subscribes to paths.
 
     Args:
         resolver: finds the paths; stays open, and is not closed by this.
@@ -198,7 +198,9 @@ class Consumer:
                 return one
 
     def consume(self, num_messages: int = 1, timeout: float = 1.0) -> list[ReceivedMessage]:
-        """At most so many messages, as far as they come within so many seconds."""
+        """Returns at most ``num_messages`` messages, as far as they are received within ``timeout``
+        seconds.
+        """
         deadline = time.monotonic() + timeout
         found: list[ReceivedMessage] = []
         while len(found) < num_messages:

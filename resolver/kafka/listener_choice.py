@@ -38,7 +38,7 @@ def connection(found: TopicLocation, listener: str = "") -> dict[str, str]:
 
 
 def without_brokers(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """A program's settings.
+    """Returns a program's settings, checked to name no brokers.
 
     Raises:
         InvalidArgument: they say where the brokers are.

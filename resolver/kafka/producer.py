@@ -51,7 +51,7 @@ _Key = tuple[str, tuple[tuple[str, str], ...]]
 
 
 class Producer:
-    """Produces to paths.
+    """Kafka producer that produces to paths.
 
     Args:
         resolver: finds the paths; stays open, and is not closed by this.
@@ -161,7 +161,7 @@ class Producer:
         return sum(len(client) for client in self._clients.values())
 
     def close(self, timeout: float = 30.0) -> int:
-        """``flush``, and let go of the connections; how many messages were left."""
+        """Flushes, closes the connections, and returns how many messages were not delivered."""
         try:
             return self.flush(timeout)
         finally:
@@ -192,11 +192,11 @@ class Producer:
         self._in_transaction.send_offsets_to_transaction(positions, group_metadata, timeout)
 
     def commit_transaction(self, timeout: float = 30.0) -> None:
-        """All of it becomes visible, or the library's error says what to do."""
+        """Commits the transaction; on failure the library's error names what to do."""
         self._end(lambda client: client.commit_transaction(timeout))
 
     def abort_transaction(self, timeout: float = 30.0) -> None:
-        """None of it becomes visible."""
+        """Aborts the transaction: none of its messages becomes visible."""
         self._end(lambda client: client.abort_transaction(timeout))
 
     def _end(self, how: Callable[[KafkaProducer], object]) -> None:

@@ -158,7 +158,7 @@ class LinkTargets:
 
 
 def enclosing_links(fork: LinkTargets | None) -> Iterator[LinkTargets]:
-    """A link and those that led to it, the innermost first."""
+    """Yields a link and those that led to it, the innermost first."""
     while fork is not None:
         yield fork
         fork = fork.outer

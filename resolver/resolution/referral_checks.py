@@ -45,7 +45,9 @@ __all__ = [
 
 
 class ServerFailure(enum.IntEnum):
-    """Why a server of a hop was of no use; the highest one of a hop decides what the hop is."""
+    """Reason why a server of a hop gave no usable answer; the highest of a hop decides its
+    error.
+    """
 
     LAME = 1
     NO_ROUTE = 2
@@ -304,7 +306,9 @@ class Trail:
         self.hops += 1
 
     def remaining_seconds(self, hop: Hop) -> int | None:
-        """For how long the words on the way, and the one to ``hop``, are good; None = no end."""
+        """Returns the shortest lifetime of the referrals on the way and of the one to ``hop``; None
+        = no end.
+        """
         parts = [stop.hop.remaining_seconds for stop in self.stops]
         parts.append(hop.remaining_seconds)
         return min((part for part in parts if part is not None), default=None)

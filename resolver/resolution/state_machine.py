@@ -197,7 +197,7 @@ class ResolutionStateMachine:
         return AnswerStatus.FAILED
 
     def out_of_time(self) -> None:
-        """The deadline of the whole is over."""
+        """Ends the walk, because the deadline of the whole has passed."""
         if self._end is None:
             message = f"{self.path}: the time was over before {self._hop.label} could be asked"
             self._cut_short(errors.DeadlineExceeded(message, path=self.path))

@@ -44,7 +44,7 @@ __all__ = [
 
 
 class AskedBecause(enum.Enum):
-    """How a question came to be asked where it is asked."""
+    """Reason why a query goes to the servers to which it goes."""
 
     START = "start"
     CACHE = "cache"
@@ -63,7 +63,7 @@ class LinkMode(enum.Enum):
 
 
 class AnswerStatus(enum.Enum):
-    """What became of a reply; the driver remembers it of the server."""
+    """Verdict on a reply; the driver records it in the server's health."""
 
     ACCEPTED = "accepted"
     OLD = "old"
@@ -72,7 +72,7 @@ class AnswerStatus(enum.Enum):
 
 
 class Sender(NamedTuple):
-    """Who answered, from what, how fresh."""
+    """Sender of an answer: its cluster, mount and revision, and for how long its answer holds."""
 
     cluster_id: str
     mount: Path
@@ -106,7 +106,7 @@ class Sender(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """It is here. ``path`` is canonical."""
+    """Answer that the path exists here. ``path`` is canonical."""
 
     path: Path
     lifetime_seconds: int = 0
@@ -115,7 +115,9 @@ class Answer(NamedTuple):
 
 
 class Referral(NamedTuple):
-    """Not mine: ask that mount. Without a mount: the parent, wherever that is (only up)."""
+    """Answer that another mount owns the path. Without a mount: the parent, wherever that is (only
+    up).
+    """
 
     way: AskedBecause
     mount: Path | None
@@ -158,14 +160,14 @@ class Rewrite(NamedTuple):
 
 
 class Absent(NamedTuple):
-    """There is no such path."""
+    """Answer that there is no such path."""
 
     nearest_directory: Path | None = None
     lifetime_seconds: int = 0
 
 
 class ErrorAnswer(NamedTuple):
-    """It could not be said, and this is why."""
+    """Answer of a server that could not decide, with its error."""
 
     error: KdirError
 
@@ -258,7 +260,7 @@ class AbsentResult(NamedTuple):
 
 
 class United(NamedTuple):
-    """What the targets of a union link have at the path, where ``Rules.gathers_unions``."""
+    """Results of a union link's targets at the path, where ``ResolutionOptions.gathers_unions``."""
 
     parts: tuple[AnswerResult, ...]
     """In the order of the targets; at least one."""
@@ -269,7 +271,7 @@ class United(NamedTuple):
 
 
 class FailedResult(NamedTuple):
-    """It could not be said; the error carries every attempt."""
+    """Result of a walk that failed; the error carries every attempt."""
 
     error: KdirError
 
@@ -285,7 +287,7 @@ class Chooser(Protocol):
 
 
 class ResolutionOptions(NamedTuple):
-    """What a walk may do, and whom it may ask."""
+    """Options of a walk: what it may do, and which servers it may ask."""
 
     start: tuple[str, ...]
     """The servers to begin with, all alike to the walk."""

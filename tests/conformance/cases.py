@@ -25,7 +25,7 @@ Row = dict[str, Any]
 
 @dataclass
 class Tally:
-    """What became of one file's rows."""
+    """Tally of one file's rows that were run and that were excluded."""
 
     run: int = 0
     excluded: Counter[str] = field(default_factory=Counter)

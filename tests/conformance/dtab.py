@@ -48,12 +48,12 @@ _TOKEN = re.compile(r"\s*(?:#[^\n]*\n?\s*)*(/[^\s|&()=;]*|[~$!|&()]|[\d.]+\s*\*)
 
 
 def segments(text: str) -> tuple[str, ...]:
-    """``/a/b`` as ``("a", "b")``."""
+    """Returns ``/a/b`` as ``("a", "b")``."""
     return tuple(text.removeprefix("/").split("/")) if text != "/" else ()
 
 
 def rule(text: str) -> tuple[tuple[str, ...], Tree]:
-    """``prefix => tree``."""
+    """Returns the prefix and the tree of ``prefix => tree``."""
     prefix, _, destination = text.partition("=>")
     return segments(prefix.strip()), tree(destination)
 

@@ -17,7 +17,7 @@ _KEY = "conformance"
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """A worker of pytest-xdist hands over what it counted: the summary is printed elsewhere."""
+    """Sends the counts of a pytest-xdist worker to the main process, which prints the summary."""
     output = getattr(session.config, "workeroutput", None)
     if output is not None:
         output[_KEY] = {name: (one.run, dict(one.excluded)) for name, one in TALLIES.items()}
@@ -25,13 +25,13 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """Every worker collects every row, so the last one's word is as good as any."""
+    """Takes the counts of the last worker: every worker collects every row."""
     for name, (run, excluded) in getattr(node, "workeroutput", {}).get(_KEY, {}).items():
         TALLIES[name] = Tally(run, Counter(excluded))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """One line a driver and one a category; also that there was no folder."""
+    """Prints one line a driver and one a category, or that there was no folder."""
     if folder() is None:
         terminalreporter.write_line(f"conformance: no cases were run: {FOLDER} is not set")
         return

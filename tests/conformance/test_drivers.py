@@ -51,7 +51,7 @@ def kafka(check: str, name: str, expected: str, other: str = "") -> Row:
 
 
 def acl(text: str) -> list[str]:
-    """``TOPIC LITERAL t User:a READ ALLOW``."""
+    """Returns the columns of an ACL such as ``TOPIC LITERAL t User:a READ ALLOW``."""
     kind, pattern, name, principal, operation, permission = text.split()
     return [kind, pattern, name, principal, "*", operation, permission]
 

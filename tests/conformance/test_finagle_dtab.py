@@ -339,7 +339,9 @@ def _served(cluster: Cluster) -> ResolveAnswers:
 
 
 def legal(segment: str) -> str:
-    """A segment that kdir takes, for any that Finagle does; different ones stay different."""
+    """Returns a segment that is valid in kdir for one that is valid in Finagle; different ones stay
+    different.
+    """
     safe = "".join(
         c if c.isascii() and (c.isalnum() or c in ".-") else f"_{ord(c):x}_" for c in segment
     )

@@ -35,7 +35,9 @@ _OPS = {
 
 @dataclass(frozen=True)
 class Destination:
-    """What HDFS mounts: a path of a namespace; kdir always mounts the root of a cluster."""
+    """Target of a mount in HDFS: a path of a namespace; kdir always mounts the root of a
+    cluster.
+    """
 
     namespace: str
     path: Path

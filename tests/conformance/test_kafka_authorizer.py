@@ -304,7 +304,7 @@ def done(tree: GrantTree, step: list[Any], defined: dict[str, Binding]) -> Grant
 
 
 def short(where: list[str], text: str) -> Binding:
-    """``allowRead``, or ``User:alice WRITE ALLOW``."""
+    """Returns the binding that a short form means: ``allowRead``, or ``User:alice WRITE ALLOW``."""
     if found := _SHORT.fullmatch(text):
         return binding([*where, "User:alice", "*", found[2], found[1]])
     principal, operation, permission = text.split()

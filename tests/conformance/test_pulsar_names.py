@@ -79,7 +79,7 @@ def check(row: Row) -> None:
 
 
 def as_path(text: str) -> str:
-    """Pulsar's name as a kdir path would be written."""
+    """Returns Pulsar's name as a kdir path would be written."""
     return "/" + _DOMAIN.sub("", text) if _DOMAIN.match(text) else text
 
 
@@ -150,7 +150,7 @@ def check_name(row: Row) -> None:
 
 
 def check_is_whole(name: str) -> None:
-    """A name that looks like one partition's is a name like any other, or none at all."""
+    """Asserts that a name like one partition's is an ordinary name, or an invalid one."""
     if not is_path("/" + name):
         assert not physical_names.is_valid(name)
         return
@@ -199,12 +199,12 @@ def check_steps(steps: str, expected: str) -> None:
 
 
 def outcome(expected: str) -> str:
-    """OK or ERROR, as a row says it first."""
+    """Returns OK or ERROR, with which a row's expectation begins."""
     return "OK" if expected.startswith(("OK", "true")) else "ERROR"
 
 
 def does(cluster: Cluster, command: object, expected: str, *errors: type[KdirError]) -> None:
-    """The last step is done, or refused for one of these reasons."""
+    """Asserts that the last step is done, or refused for one of these reasons."""
     if outcome(expected) == "OK":
         cluster.do(command)  # type: ignore[arg-type]
         return
@@ -293,7 +293,9 @@ def quota_after_system(found: re.Match[str], expected: str) -> None:
 
 
 def system_topic(name: str) -> AdoptTopics:
-    """Kafka has a system's topic: kdir does not take it in, so that it cannot count."""
+    """Returns an adoption of a system's topic in Kafka, which kdir does not adopt and so does not
+    count.
+    """
     observed = ObservedTopic(physical_name=name, topic_id=b"s", partitions=6, replication_factor=1)
     return AdoptTopics(topics=((("tenant", "ns", name), observed),))
 

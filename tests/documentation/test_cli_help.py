@@ -13,8 +13,7 @@ import pytest
 import resolver.cli
 from directory.maintenance.offline_commands import PARSERS
 from directory.server.command_line import parser as server_parser
-from resolver.cli.help import overview, verb_help
-from resolver.cli.main import main
+from resolver.cli.main import main, overview, verb_help
 from resolver.cli.parser import Verb, parse, split_verb
 from resolver.cli.registry import FAMILIES, GROUPS, every_verb, load_verb
 

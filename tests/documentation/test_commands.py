@@ -39,7 +39,9 @@ def rows_of_the_command_line() -> list[str]:
 
 
 def commands_in(page: str) -> Iterator[str]:
-    """Command lines of kdir in a page, from blocks and from inline code, without comments."""
+    """Yields command lines of kdir in a page, from blocks and from inline code, without
+    comments.
+    """
     text = (ROOT / page).read_text()
     for block in _FENCE.finditer(text):
         for line in block["body"].splitlines():

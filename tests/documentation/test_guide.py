@@ -48,7 +48,7 @@ def broker(kafka_broker: SharedBroker) -> Iterator[tuple[SharedBroker, str]]:
 def environment(
     broker: tuple[SharedBroker, str], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, str]]:
-    """That of somebody at la's servers, as the demo sets it."""
+    """Yields the environment of a user at la's servers, as the demo sets it."""
     shared, prefix = broker
     folder = tmp_path_factory.mktemp("guide")
     rules = [

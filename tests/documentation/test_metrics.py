@@ -39,7 +39,7 @@ def expressions() -> Iterator[tuple[str, str]]:
 
 
 def rows() -> dict[str, tuple[str, str, str]]:
-    """Kind, labels and meaning by metric, from the table in docs/reference/metrics.md."""
+    """Returns kind, labels and meaning by metric, from the table in docs/reference/metrics.md."""
     text = (ROOT / "docs" / "reference" / "metrics.md").read_text()
     row = re.compile(r"^\| `(kdir_\w+)` \| (\w+) \| (.*?) \| (.+) \|$", re.MULTILINE)
     return {name: (kind, labels, text) for name, kind, labels, text in row.findall(text)}

@@ -28,7 +28,7 @@ _WATCHED = frozenset(
 
 
 def open_quick(address: str) -> Store:
-    """A store whose roles are free soon after their holder went silent."""
+    """Opens a store whose roles are free soon after their holder is silent."""
     if not address.startswith("etcd:"):
         return open_store(address, "la-t")
     from directory.store.etcd.etcd_address import EtcdAddress
@@ -38,7 +38,7 @@ def open_quick(address: str) -> Store:
 
 
 class Pausing:
-    """Passes calls on, and stops the process once, at a passage."""
+    """Proxy that forwards calls, and stops the process once, at a passage."""
 
     def __init__(self, real: Any, passage: str) -> None:
         self._real = real

@@ -54,7 +54,7 @@ def server(federation: Federation) -> Server:
 
 
 def is_healthy(address: str) -> bool:
-    """Over a connection of its own."""
+    """True if a health check over a connection of its own succeeds."""
     with grpc.insecure_channel(address, (("grpc.use_local_subchannel_pool", 1),)) as channel:
         stub: Any = health_pb2_grpc.HealthStub(channel)
         answer = stub.Check(health_pb2.HealthCheckRequest(), timeout=20)
@@ -362,7 +362,7 @@ def test_G9_streams_of_reflection_hold_no_thread_that_answers_calls(server: Serv
 
 
 def how_it_begins(stream: Any) -> str:
-    """Empty where a stream's first message came, else the reason of its error."""
+    """Returns "" where a stream's first message came, else the reason of its error."""
     try:
         next(stream)
     except grpc.RpcError as error:

@@ -248,7 +248,7 @@ def test_each_row_names_tests_that_exist(key: str) -> None:
 
 
 class Caller:
-    """Somebody with a connection, and where a name is given with a login."""
+    """Caller with a connection, and with a login where a name is given."""
 
     def __init__(self, address: str, login: str = "", options: Sequence[tuple[str, Any]] = ()):
         self.channel: Final = grpc.insecure_channel(address, (*OWN, *options))
@@ -273,11 +273,11 @@ class Caller:
             raise checked(error) from None
 
     def open(self, stub: Any, method: str, request: Any) -> Any:
-        """A stream."""
+        """Opens a stream."""
         return getattr(stub(self.channel), method)(request, timeout=SECONDS, metadata=self.metadata)
 
     def watch(self) -> Any:
-        """Changes of all that there is."""
+        """Watches everything."""
         return self.open(
             watch_pb2_grpc.WatchServiceStub, "Watch", watch_pb2.WatchRequest(path="/la")
         )
@@ -290,7 +290,7 @@ class Caller:
         return answer
 
     def reason(self, path: str = "/la", **asked: Any) -> str:
-        """Empty where it is answered."""
+        """Returns "" where the path is resolved, else the reason of the error."""
         try:
             self.resolve(path, **asked)
         except KdirError as error:
@@ -307,7 +307,7 @@ def checked(error: grpc.RpcError) -> KdirError:
 
 
 def first_of(stream: Any) -> KdirError | None:
-    """None where a stream's first message came, else its error."""
+    """Returns None where a stream's first message came, else its error."""
     try:
         next(stream)
     except grpc.RpcError as error:
@@ -317,7 +317,7 @@ def first_of(stream: Any) -> KdirError | None:
 
 @contextmanager
 def others_are_answered(server: Server) -> Iterator[None]:
-    """Another caller is answered all the time, during and after what is done here."""
+    """Asserts that another caller is answered all the time, during and after the block."""
     ends = threading.Event()
     answers: list[str] = []
 
@@ -368,7 +368,7 @@ HELD: Final = {
 
 @pytest.fixture(scope="module")
 def holds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server with small bounds of what a request holds, and a large directory."""
+    """Yields a server with small limits of what a request holds, and a large directory."""
     folder = tmp_path_factory.mktemp("holds")
     file = folder / "filled.sqlite"
     store = SqliteStore(file, "la")
@@ -396,7 +396,7 @@ def caller(holds: Server) -> Iterator[Caller]:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """How a bound is tried by one request."""
+    """Request that tries a limit, and the expected answer."""
 
     key: str
     """Of ``ROWS``."""
@@ -500,7 +500,7 @@ def hello(caller: Caller, **changed: Any) -> None:
 
 
 def long_path(above: str, size: int) -> str:
-    """A path of so many bytes."""
+    """Returns a path of so many bytes."""
     path = above
     while size - len(path) > 251:
         path += "/" + "x" * 240
@@ -743,7 +743,7 @@ FOR_ALL: Final = 14
 
 @pytest.fixture(scope="module")
 def takes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server with small bounds of calls and streams, where callers may log in."""
+    """Yields a server with small limits of calls and streams, where callers may log in."""
     folder = tmp_path_factory.mktemp("takes")
     key = folder / "login.pem"
     key.write_bytes(
@@ -777,7 +777,7 @@ def enter(takes: Server) -> Iterator[Callable[..., Caller]]:
 
 
 def measured(server: Server, name: str) -> float:
-    """A figure of its metrics, all labels together."""
+    """Returns the value of a metric of the server, summed over all labels."""
     with urlopen(f"http://{server.settings['metrics']}/metrics", timeout=60) as answer:
         lines = answer.read().decode().splitlines()
     return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"{name}{{"))
@@ -928,7 +928,7 @@ def test_reads_that_wait(takes: Server, enter: Enter) -> None:
 
 
 def token_of_the_future(server: Server) -> str:
-    """Of a revision that does not come."""
+    """Returns a token of a revision that does not come."""
     ((cluster, place),) = Token.parse(server.resolve("/la").authority.token).positions.items()
     return str(Token.from_position(cluster, place.incarnation, place.revision + 10**6))
 

@@ -180,7 +180,7 @@ def test_any_toml_is_taken_or_refused(text: str) -> None:
 
 @pytest.fixture(scope="module")
 def rows() -> list[tuple[bytes, bytes]]:
-    """Of a small tree."""
+    """Returns the rows of a small tree."""
     cluster = Cluster("/la")
     cluster.do(CreateDirectory(path=path("/la/a")))
     cluster.do(CreateTopic(path=path("/la/a/t")))

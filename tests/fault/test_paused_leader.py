@@ -82,7 +82,7 @@ class Paused:
         return stat.rpartition(")")[2].split()[0]
 
     def wake(self) -> str:
-        """It goes on; how it ends."""
+        """Resumes the process, and returns how it ended."""
         self.process.send_signal(signal.SIGCONT)
         self.expect("woken")
         return self.expect("done")
@@ -114,7 +114,7 @@ def topic_id(kafka: ConfluentAdmin, name: str) -> bytes:
 
 
 def prepare(address: str, broker: KafkaBroker, kafka: ConfluentAdmin) -> None:
-    """Topics to make and topics to delete; nobody leads yet."""
+    """Prepares topics to create and topics to delete; no server leads yet."""
     make(kafka, "old", "kept")
     with ExitStack() as end:
         here = server(address, broker, end)
@@ -124,7 +124,7 @@ def prepare(address: str, broker: KafkaBroker, kafka: ConfluentAdmin) -> None:
 
 
 def take_over(here: World) -> None:
-    """All that is left to do is done by this server."""
+    """Waits until this server has done all that is left to do."""
 
     def leads() -> bool:
         here.reconciler.run_once()

@@ -40,7 +40,7 @@ def etcd(etcd_clusters: Callable[..., EtcdCluster]) -> Iterator[EtcdCluster]:
 
 @pytest.fixture
 def server(etcd: EtcdCluster, tmp_path: Path) -> Iterator[Server]:
-    """A server that keeps one policy in etcd."""
+    """Yields a server that keeps one policy in etcd."""
     with Federation(tmp_path) as federation:
         address = f"etcd://{','.join(etcd.endpoints)}/{tmp_path.name}"
         server = federation.start("/la", store=address)
@@ -64,7 +64,7 @@ WHOLE = {"owner": OWNER, "topic_config[retention.ms]": "5"}
 
 
 class Counting(GrpcTransport):
-    """Counts the calls of a client."""
+    """Transport that counts the calls of a client."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -52,13 +52,13 @@ def server(federation: Federation) -> Server:
 
 @pytest.fixture(scope="module")
 def sturdy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """One server for what must leave it as it was."""
+    """Yields one server for the tests that must leave it as it was."""
     with Federation(tmp_path_factory.mktemp("sturdy")) as made:
         yield made.start("/la", limits={"read_threads": 4})
 
 
 def raw(server: Server, method: str, request: bytes, timeout: float | None = 10.0) -> bytes:
-    """A call whose bytes no client library would send."""
+    """Calls a method with bytes that no client library would send."""
     call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = server.channel.unary_unary(method)
     try:
         answer: bytes = call(request, timeout=timeout)
@@ -68,7 +68,7 @@ def raw(server: Server, method: str, request: bytes, timeout: float | None = 10.
 
 
 def field(number: int, value: bytes) -> bytes:
-    """A length-delimited field in protobuf's wire format."""
+    """Returns a length-delimited field in protobuf's wire format."""
     size, length = bytearray(), len(value)
     while length > 127:
         size.append(length & 127 | 128)

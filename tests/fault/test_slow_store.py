@@ -30,7 +30,7 @@ def own_etcd(etcd_clusters: Callable[..., EtcdCluster]) -> Iterator[EtcdCluster]
 
 @pytest.fixture(params=["sqlite", "etcd"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Hang]:
-    """A store's address, and what makes it hang."""
+    """Returns a store's address, and a context manager that makes it hang."""
     if request.param == "sqlite":
         file = tmp_path / "store.sqlite"
         return f"sqlite:///{file}", lambda: locked(file)
@@ -61,7 +61,7 @@ def locked(file: Path) -> Iterator[None]:
 
 @contextmanager
 def paused(etcd: EtcdCluster) -> Iterator[None]:
-    """Nothing of it answers, and every port is open."""
+    """Pauses every member for the time of the block: ports are open, nothing answers."""
     for member in etcd.members:
         member.pause()
     try:

@@ -46,7 +46,7 @@ CODEC = ProtoCodec()
 
 
 def sections(text: str) -> Iterator[tuple[str, list[str]]]:
-    """(heading, lines), comments and empty lines left out."""
+    """Yields (heading, lines), comments and empty lines left out."""
     heading, lines = "", list[str]()
     for line in text.splitlines():
         if not line.strip() or line.startswith("#"):
@@ -95,7 +95,7 @@ def shown(segments: tuple[str, ...]) -> str:
 
 
 def ask(snapshot: Snapshot, question: str) -> str:
-    """`/path` or `/path as KIND`."""
+    """Returns the answer to `/path` or `/path as KIND`."""
     path, _, kind = question.partition(" as ")
     prefer = Kind[kind.upper()] if kind else None
     found = lookup(snapshot, Path.parse(path).segments, prefer)
@@ -124,7 +124,7 @@ def left(rest: tuple[str, ...]) -> str:
 
 
 def listed(snapshot: Snapshot, question: str) -> list[str]:
-    """`list /path [all below] [only KIND] [names GLOB] [with system]`."""
+    """Returns the answer to `list /path [all below] [only KIND] [names GLOB] [with system]`."""
     arguments = re.fullmatch(
         r"list (?P<path>\S+)(?P<deep> all below)?(?: only (?P<kind>\w+))?"
         r"(?: names (?P<glob>\S+))?(?P<system> with system)?",

@@ -11,7 +11,7 @@ from resolver.index.spark_session import SparkSettings
 
 @pytest.fixture(scope="module")
 def spark(delta_jars: list[Path]) -> Iterator[SparkSession]:
-    """A local session that can also read Delta tables by Delta's own jars.
+    """Yields a local session that can also read Delta tables by Delta's own jars.
 
     The jars are not for our own code. A process has one Java, which takes its jars at its start, so
     that the first session of a test run decides for all.
@@ -30,8 +30,8 @@ def spark(delta_jars: list[Path]) -> Iterator[SparkSession]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The first test of a module waits for Java, its session and its workers: on a machine that
-    does much else, for longer than other tests may take. Cut off there, all after it would fail.
+    """Extends the timeout of the first test of a module, which waits for Java, its session and its
+    workers. Cut off there, all after it would fail.
     """
     here = Path(__file__).parent
     for item in items:

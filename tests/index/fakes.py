@@ -38,7 +38,7 @@ def topic(path: str, *, owner: str = "", **facts: object) -> tuple[entry_pb2.Ent
 
 
 def page(*topics: tuple[entry_pb2.Entry, str]) -> scan_pb2.ScanTopicsResponse:
-    """A page of a scan that holds these."""
+    """Returns a page of a scan with these topics."""
     return scan_pb2.ScanTopicsResponse(
         entries=[entry for entry, _ in topics], owners=[owner for _, owner in topics]
     )
@@ -218,7 +218,7 @@ def _shard(path: str, request: scan_pb2.ScanTopicsRequest) -> int:
 
 @contextmanager
 def federation(topics: Mapping[str, Sequence[str]]) -> Iterator[dict[str, FakeCluster]]:
-    """Running clusters, by mount point, of their topics' paths; linked as their mounts say."""
+    """Runs clusters, by mount point, with topics at these paths; linked as their mounts say."""
     clusters = {mount: FakeCluster(mount) for mount in sorted(topics)}
     with ExitStack() as running:
         for one in clusters.values():

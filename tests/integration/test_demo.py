@@ -82,7 +82,7 @@ def test_the_demo_tells_its_story_stays_up_and_goes_down(home: Path) -> None:
 
 
 def check_story(transcript: str) -> None:
-    """Each thing that a newcomer is promised was shown by a command line."""
+    """Asserts that a command line showed each thing that a newcomer is promised."""
     commands = re.findall(r"^\$ (.+?)(?:     # after \d+ s)?$", transcript, re.MULTILINE)
     places = r"kdir --at (\$\w+) resolve -o kcat /la/tracking/search/clicks"
     resolved = set(re.findall(places, "\n".join(commands)))
@@ -105,7 +105,7 @@ def check_story(transcript: str) -> None:
 
 
 def play(home: Path) -> None:
-    """What the demo tells its reader to do works in a shell that knows nothing."""
+    """Asserts that the commands which the demo suggests work in a new shell."""
     shown = subprocess.run(
         ["sh", "-c", '. "$0"/env; kdir resolve -o json /la/tracking/search/clicks', str(home)],
         capture_output=True,

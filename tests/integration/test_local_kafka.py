@@ -174,7 +174,9 @@ time.sleep(600)
 
 
 def start_elsewhere(directory: Path, mode: str) -> tuple[subprocess.Popen[str], int]:
-    """A process that started a broker and then sleeps, and the broker's process id."""
+    """Starts a process that started a broker and then sleeps; returns it and the broker's process
+    id.
+    """
     starter = subprocess.Popen(
         [sys.executable, "-c", STARTER, directory, mode], stdout=subprocess.PIPE, text=True
     )

@@ -19,7 +19,7 @@ BROKEN_MAVEN = "echo '[ERROR] no such artifact'; exit 1"
 
 
 def programs(folder: Path, **scripts: str) -> Path:
-    """A folder to be PATH, with nothing in it but these."""
+    """Makes a folder to be PATH, with only these programs in it."""
     folder.mkdir()
     for name, script in scripts.items():
         (folder / name).write_text(f"#!/bin/sh\n{script}\n")

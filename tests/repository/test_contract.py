@@ -129,7 +129,7 @@ enum ThingKind {
 
 @pytest.fixture
 def workspace(tmp_path: Path) -> Callable[[str, str], Path]:
-    """A good small contract under the project's own rules, with one piece of it replaced."""
+    """Returns a factory of a small valid contract with one part of it replaced."""
 
     def make(old: str, new: str) -> Path:
         assert old in THING

@@ -22,7 +22,7 @@ def tracked(root: Path) -> list[Path]:
 
 
 def naming_a_machine(paths: Iterable[Path]) -> list[str]:
-    """`file:line` of each line that names a path of one machine."""
+    """Returns `file:line` of each line that names a path of one machine."""
     return [
         f"{path.name}:{number}"
         for path in paths

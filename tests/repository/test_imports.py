@@ -16,7 +16,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """What the modules below `name` may not import, or the only things that they may."""
+    """Rule for the modules below `name`: what they may not import, or the only things that they
+    may.
+    """
 
     name: str
     forbidden: frozenset[str] = frozenset()

@@ -57,7 +57,7 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """What a read came to; ``position``: at which revision, where the answer says so."""
+    """Result of a read; ``position``: at which revision, where the answer names it."""
 
     value: object
     position: Position | None = None
@@ -407,12 +407,12 @@ class CliDoor:
         return done
 
     def change(self, op: Op) -> tuple[int, str]:
-        """Exit code and what was said on stderr."""
+        """Runs a change; returns its exit code and stderr."""
         done = self.run(_message(op))
         return done.returncode, done.stderr.strip()
 
     def read(self, read: Read, token: str, timeout_seconds: float, top: str) -> Answered:
-        """``list`` and ``check`` only."""
+        """Runs ``list`` and ``check``, no other read."""
         if read.what == "check":
             done = self.run(["check", read.principal, read.operation.lower(), f"{read.path}/"])
             if done.returncode in (0, 4):

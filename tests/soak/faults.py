@@ -19,7 +19,9 @@ _PAUSES: Final = (0.1, 0.5, 1.0, 3.0, 6.0)
 
 
 class Faults(threading.Thread):
-    """Does one fault after another until it is stopped; the last one is healed first."""
+    """Thread that makes one fault after another until it is stopped; the last one is healed
+    first.
+    """
 
     gaps: tuple[float, float] = (1, 9)
     """Seconds from the end of one to the next, at least and at most."""
@@ -32,7 +34,7 @@ class Faults(threading.Thread):
         self._ending = threading.Event()
 
     def stop(self) -> None:
-        """No further fault; the one under way is healed first."""
+        """Stops after the fault under way, which is healed first."""
         self._ending.set()
 
     def run(self) -> None:
@@ -55,7 +57,7 @@ class Faults(threading.Thread):
 
 
 class ServerFaults(Faults):
-    """Kills, pauses and moves the servers of one cluster."""
+    """Faults that kill, pause and move the servers of one cluster."""
 
     def __init__(self, world: World, cluster: Cluster, journal: Journal, seed: str) -> None:
         super().__init__(cluster.mount, journal, seed)
@@ -106,7 +108,7 @@ class ServerFaults(Faults):
 
 
 class EtcdFaults(Faults):
-    """Kills and pauses members of etcd; now and then so many that there is no quorum."""
+    """Faults that kill and pause members of etcd, sometimes so many that there is no quorum."""
 
     gaps = (4, 16)
 
@@ -142,7 +144,7 @@ def _calm_store(cluster: Cluster) -> None:
 
 
 class BrokerFaults(Faults):
-    """Kills and pauses the broker of a cluster."""
+    """Faults that kill and pause the broker of a cluster."""
 
     gaps = (6, 16)
 

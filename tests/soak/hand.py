@@ -272,7 +272,9 @@ class Hand(threading.Thread):
     # -- the last look ---------------------------------------------------------------------------
 
     def look_at_all(self) -> None:
-        """With all faults healed: Kafka is looked at, for as long as wrong pushes would take."""
+        """Compares Kafka with the model, with every fault healed, for as long as wrong pushes would
+        take.
+        """
         deadline = time.monotonic() + 15
         seen = 0
         while time.monotonic() < deadline or (seen < 3 and time.monotonic() < deadline + 100):

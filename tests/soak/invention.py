@@ -72,7 +72,7 @@ def _link(source: random.Random, path: str, others: Sequence[Plot]) -> Op:
 
 
 def invent_way(source: random.Random, plots: Sequence[Plot]) -> str:
-    """A path through one of the links, or empty where there is none."""
+    """Returns a path through one of the links, or "" where there is none."""
     links = sorted(
         (key[0], node.targets)
         for plot in plots

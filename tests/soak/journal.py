@@ -31,7 +31,7 @@ class Breach:
 
 @dataclass(slots=True)
 class Counts:
-    """How often things happened, by what they were."""
+    """Number of operations, faults and other events, by kind."""
 
     operations: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     """By verb, door and outcome."""

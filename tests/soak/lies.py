@@ -56,20 +56,22 @@ class Lies:
         return lie == self.lie and self.source.random() < share
 
     def bend_request(self, request: Any) -> None:
-        """Before a write is sent."""
+        """Changes a write before it is sent."""
         if self.reports("lost write"):
             request.validate_only = True
         if self.reports("second effect", 1.0):
             request.request_id = f"{self.source.getrandbits(96):x}"
 
     def bend_refusal(self, error: KdirError) -> KdirError:
-        """Before a refusal is looked at."""
+        """Returns a refusal, perhaps changed, before it is checked."""
         if self.reports("refusal") and not isinstance(error, Unavailable | Absent):
             return Absent("it is not there")
         return error
 
     def bend_answer(self, what: str, key: str, token: str, found: Any) -> Any:
-        """Before an answer to a question is looked at; ``found`` is a ``doors.Answered``."""
+        """Returns an answer, perhaps changed, before it is checked; ``found`` is a
+        ``doors.Answered``.
+        """
         if self.lie in ("old value", "old position"):
             old = self.kept.setdefault(key, found)
             if token and self.reports("old value", 1.0):
@@ -83,13 +85,13 @@ class Lies:
         return found
 
     def bend_watch(self, events: list[Any]) -> Iterator[list[Any]]:
-        """Before events are looked at."""
+        """Yields events, perhaps changed, before they are checked."""
         if events and self.reports("watch twice"):
             yield events
         yield [] if events and self.reports("watch gap") else events
 
     def bend_kafka(self, broker: KafkaBroker, names: list[str]) -> None:
-        """Something is done to Kafka that nobody asked for."""
+        """Changes something in Kafka that no operation asked for."""
         if not names:
             return
         admin = AdminClient({**broker.client(), "log_level": 0})

@@ -94,8 +94,8 @@ class Op:
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What an operation comes to: the tree afterwards, or every reason for which it may be refused
-    (one of them will be named); ``answer`` is what an answer must say besides.
+    """Result of an operation: the tree afterwards, or every reason for which it may be refused (one
+    of them must be named); ``answer`` is what an answer must contain besides.
     """
 
     tree: Tree
@@ -104,7 +104,7 @@ class Applied:
 
 
 def slot_of(kind: str) -> str:
-    """In which slot an entry of a kind stands."""
+    """Returns the slot of an entry of a kind."""
     return "topic" if kind == "topic" else "container"
 
 

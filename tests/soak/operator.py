@@ -28,7 +28,7 @@ _SECRET: Final = "User:shut-out"
 
 
 class Operator(threading.Thread):
-    """Does one act after another until it is stopped.
+    """Thread that does one act after another until it is stopped.
 
     Args:
         hop: a child cluster that nobody else uses: its mount moves.

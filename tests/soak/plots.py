@@ -43,7 +43,7 @@ class Plot:
         return self.versions[-1].tree
 
     def record(self, tree: Tree, position: Position, *, exact: bool = True) -> None:
-        """The tree became this, at a revision or (not ``exact``) at or before it."""
+        """Records that the tree became this, at a revision or (not ``exact``) at or before it."""
         if not self.incarnation:
             self.incarnation = position.incarnation
         if position.incarnation != self.incarnation:
@@ -56,7 +56,9 @@ class Plot:
             self.versions.append(Version(tree, after, position.revision))
 
     def begin_again(self, tree: Tree) -> None:
-        """The store began a new life with this tree: what revisions it had before says nothing."""
+        """Begins a new incarnation of the store with this tree: revisions of the one before do not
+        compare.
+        """
         self._first = self.newest
         self.versions = [Version(tree, -1, 0)]
 
@@ -66,7 +68,7 @@ class Plot:
         return self._first + len(self.versions) - 1
 
     def doubt(self, *candidates: Tree) -> None:
-        """It may be any of these, or become so later."""
+        """Records that the tree may be any of these, or become so later."""
         self.candidates = list(candidates)
         self.lingering = Lingering(self.cluster)
 

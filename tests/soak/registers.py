@@ -43,12 +43,12 @@ class Register:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def wrote(self, value: str, started: float, ended: float, position: Position | None) -> None:
-        """A write ended."""
+        """Records a write that has ended."""
         with self.lock:
             self.writes.append(_Write(value, started, ended, position))
 
     def read(self, value: str, started: float, ended: float, position: Position) -> None:
-        """A read ended."""
+        """Records a read that has ended."""
         with self.lock:
             self.reads.append(_Seen(value, started, ended, position))
 

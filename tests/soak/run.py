@@ -32,7 +32,7 @@ _REGISTERS = 2
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a run came to."""
+    """Report of a run."""
 
     seed: str
     seconds: float
@@ -207,7 +207,7 @@ def look_at_all(
     registers: dict[str, list[Register]],
     watchers: list[Watcher],
 ) -> None:
-    """With every fault healed, each server must have what the model has."""
+    """Checks, with every fault healed, that each server has what the model has."""
     journal.write("quiesce")
     world.await_healed()
     for worker in crew:
@@ -228,7 +228,7 @@ def look_at_all(
 
 
 def look_at_watch(watcher: Watcher, journal: Journal) -> None:
-    """Each watcher must have been given all that was acknowledged."""
+    """Checks that a watcher was given all that was acknowledged."""
     acknowledged: list[Acknowledged] = list(watcher.cluster.acknowledged)
     if acknowledged:
         incarnation = acknowledged[-1].position.incarnation
@@ -245,7 +245,7 @@ def look_at_watch(watcher: Watcher, journal: Journal) -> None:
 
 
 def verify(world: World, cluster: Cluster, journal: Journal) -> None:
-    """``kdir verify`` must find no difference."""
+    """Checks that ``kdir verify`` finds no difference."""
     arguments = ["verify", cluster.mount, "--at", cluster.servers[0].address]
     if cluster.broker is not None:
         arguments.append("--skip-kafka")  # strangers have been there

@@ -183,7 +183,7 @@ class Watcher(threading.Thread):
         )
 
     def verify(self, acknowledged: list[Acknowledged]) -> None:
-        """Every acknowledged change must have come once, at its revision."""
+        """Checks that every acknowledged change came once, at its revision."""
         for change in acknowledged:
             since = self._since.get(change.position.incarnation)
             if since is None or change.position.revision <= since:

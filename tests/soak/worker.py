@@ -116,7 +116,7 @@ class Worker(threading.Thread):
         self._doors.clear()
 
     def look_at_all(self, timeout_seconds: float = 180) -> None:
-        """With all faults healed: settles what is uncertain, and compares all plots at each server.
+        """Settles what is uncertain, with all faults healed, and compares all plots at each server.
         Not for the worker's own thread.
         """
         self._ending.clear()
@@ -622,12 +622,12 @@ def _entries(value: object) -> list[object]:
 
 
 def shown(value: object) -> object:
-    """A view for people."""
+    """Returns a value as text for people."""
     return sorted(map(str, value)) if isinstance(value, frozenset) else str(value)
 
 
 def shown_token(token: str) -> object:
-    """A token's positions for people."""
+    """Returns a token's positions as text for people."""
     return {
         cluster: f"{place.incarnation[:6]}@{place.revision}"
         for cluster, place in Token.parse(token).positions.items()

@@ -86,22 +86,22 @@ class SoakServer(Server):
     """Since when it has run without a pause; None while it stands still."""
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Sends SIGKILL."""
         super().kill()
         self.renewed_at = time.monotonic()
 
     def stop(self) -> None:
-        """SIGTERM, and waits."""
+        """Sends SIGTERM, and waits."""
         super().stop()
         self.renewed_at = time.monotonic()
 
     def pause(self) -> None:
-        """SIGSTOP."""
+        """Sends SIGSTOP."""
         self.steady_since = None
         super().pause()
 
     def resume(self) -> None:
-        """SIGCONT."""
+        """Sends SIGCONT."""
         super().resume()
         self.steady_since = time.monotonic()
 
@@ -176,7 +176,7 @@ class Cluster:
 
     @contextmanager
     def disturbed(self) -> Iterator[None]:
-        """A fault that touches it lasts as long as the block."""
+        """Records that a fault touches the cluster for the time of the block."""
         with self._lock:
             self._faults += 1
         try:
@@ -187,13 +187,13 @@ class Cluster:
                 self._calm_since = time.monotonic()
 
     def calm_seconds(self) -> float:
-        """For how long no fault has touched it."""
+        """Returns for how long no fault has touched it."""
         with self._lock:
             return 0.0 if self._faults else time.monotonic() - self._calm_since
 
     @contextmanager
     def using(self) -> Iterator[None]:
-        """Nobody puts back its store as long as the block lasts."""
+        """Prevents a restore of its store for the time of the block."""
         with self._lock:
             self._lock.wait_for(lambda: not self._closed)
             self._users += 1
@@ -206,7 +206,7 @@ class Cluster:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Nobody uses it as long as the block lasts."""
+        """Keeps every user of the cluster out for the time of the block."""
         with self._lock:
             self._lock.wait_for(lambda: not self._closed)
             self._closed = True
@@ -225,9 +225,9 @@ class Cluster:
 
 
 class Lingering:
-    """What may still come of a request whose answer was lost: a server that stood still does it
-    when it goes on, and etcd what it was asked. Over once each server of the cluster was ended, or
-    has run for longer than any call works.
+    """Possible late effect of a request whose answer was lost: a paused server executes it when it
+    resumes, and etcd what it received. It is over once each server of the cluster was ended, or has
+    run for longer than any call takes.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -237,7 +237,7 @@ class Lingering:
         self._store = cluster.store.startswith("etcd:")
 
     def is_over(self) -> bool:
-        """True from some moment on, if it is asked often enough."""
+        """True if no late effect is possible any more; it must be called often."""
         now = time.monotonic()
         for server in list(self._servers):
             steady = server.steady_since

@@ -47,7 +47,9 @@ _KINDS = {
 
 
 def grant_of(arguments: str) -> Grant:
-    """``allow alice read``, ``deny * all from 10.0.0.1``, ``allow alice read group search-*``."""
+    """Returns the grant that a text such as ``allow alice read group search-*`` describes: ``deny *
+    all from 10.0.0.1`` names a host.
+    """
     permission, who, operation, *rest = arguments.split()
     host = "*"
     if "from" in rest:
@@ -65,13 +67,13 @@ def grant_of(arguments: str) -> Grant:
 
 
 def grant(here: World, path: str, *arguments: str, kind: Kind | None = None) -> None:
-    """``kdir grant``."""
+    """Adds grants as ``kdir grant`` does."""
     where = MOUNT.join(path.split("/")) if path else MOUNT
     here.execute(AddGrants(path=where, grants=tuple(map(grant_of, arguments)), kind=kind))
 
 
 def revoke(here: World, path: str, *arguments: str, kind: Kind | None = None) -> None:
-    """``kdir revoke``."""
+    """Removes grants as ``kdir revoke`` does."""
     where = MOUNT.join(path.split("/")) if path else MOUNT
     here.execute(RemoveGrants(path=where, grants=tuple(map(grant_of, arguments)), kind=kind))
 
@@ -83,7 +85,7 @@ def acl(arguments: str) -> Acl:
 
 
 def on(resource: str, *arguments: str) -> set[AclBinding]:
-    """ACLs of a resource such as ``topic search.clicks`` or ``group search-*``."""
+    """Returns ACLs of a resource such as ``topic search.clicks`` or ``group search-*``."""
     kind, _, name = resource.partition(" ")
     pattern = PatternType.PREFIXED if name.endswith("*") and name != "*" else PatternType.LITERAL
     place = Resource(_KINDS[kind], name[:-1] if pattern is PatternType.PREFIXED else name, pattern)
@@ -91,7 +93,7 @@ def on(resource: str, *arguments: str) -> set[AclBinding]:
 
 
 def plan(here: World, path: str = "", *, takeover: bool = False) -> ArmingPlan:
-    """``kdir arm PATH --aspect acls``."""
+    """Plans an arming as ``kdir arm PATH --aspect acls`` does."""
     where = MOUNT.join(path.split("/")) if path else MOUNT
     return here.reconciler.arming_service.plan(where, "acls", takeover=takeover)
 
@@ -130,7 +132,7 @@ def arm(here: World, path: str = "", *, takeover: bool = False) -> ArmingResult:
 
 
 def disarm(here: World, path: str = "", kind: Kind = Kind.DIRECTORY) -> None:
-    """``kdir unset PATH manage.acls``."""
+    """Disarms as ``kdir unset PATH manage.acls`` does."""
     where = MOUNT.join(path.split("/")) if path else MOUNT
     here.execute(UpdateEntry(path=where, kind=kind, changes={"policies.manage.acls": None}))
 

@@ -24,7 +24,7 @@ class Terminal(io.StringIO):
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What a command line came to."""
+    """Exit code and output of a command line."""
 
     code: int
     out: str
@@ -68,7 +68,7 @@ def run(
 def answering(
     answers: Mapping[str, Any | Exception], otherwise: Callable[[str, Any], Any], calls: list[Any]
 ) -> Callable[[str, Any], Any]:
-    """A handler that gives canned answers to some methods, and records what they were asked."""
+    """Returns a handler that gives canned answers to some methods, and records their requests."""
 
     def handle(method: str, request: Any) -> Any:
         if method not in answers:

@@ -24,7 +24,9 @@ class Crash(BaseException):
 
 
 class Mortal:
-    """Passes calls on, and dies at the n-th passage: each call is one before and one after."""
+    """Proxy that forwards calls and ends the process at the n-th passage: a call is one before and
+    one after.
+    """
 
     def __init__(self, real: Any, passages: Passages, methods: frozenset[str]) -> None:
         self._real = real
@@ -46,7 +48,7 @@ class Mortal:
 
 
 class Passages:
-    """Counts, and ends the process at one."""
+    """Counter of passages that ends the process at one of them."""
 
     def __init__(self, last: int, end: Callable[[], None] | None = None) -> None:
         self.log: list[str] = []
@@ -63,7 +65,7 @@ class Passages:
 
 
 class DyingStore(TightSqlite):
-    """Ends its server before or after the n-th commit."""
+    """Store that ends its server before or after the n-th commit."""
 
     last = 0
     passed = 0

@@ -106,7 +106,7 @@ class Server(DirectoryProcess):
             return error.reason
 
     def entries(self, method: str, **fields: Any) -> Any:
-        """A call of DirectoryService, such as ``entries("GetEntry", path="/la")``."""
+        """Calls a method of DirectoryService, such as ``entries("GetEntry", path="/la")``."""
         request = getattr(directory_pb2, f"{method}Request")(**fields)
         return self.ask(directory_pb2_grpc.DirectoryServiceStub, method, request)
 
@@ -179,7 +179,7 @@ class Federation:
         return self.servers[mount]
 
     def start(self, mount: str, parent: str | None = None, **settings: Any) -> Server:
-        """A server that is not mounted by anyone yet."""
+        """Starts a server that no parent has mounted yet."""
         name = mount.strip("/").replace("/", "-") or "root"
         folder = self._directory / f"{name}-{len(self.servers)}"
         merged = {**FAST, **settings}
@@ -199,7 +199,7 @@ class Federation:
         self._stack.callback(server.close)
 
     def make(self, folder: Path, mount: str, settings: Mapping[str, Any]) -> Server:
-        """A server that has not started."""
+        """Returns a server that has not started."""
         return Server(folder, mount, settings)
 
     def join(self, mount: str, parent: str, **settings: Any) -> Server:

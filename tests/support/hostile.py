@@ -159,7 +159,7 @@ class Anything:
     # -- texts -----------------------------------------------------------------------------------
 
     def path(self) -> str:
-        """A path: mostly one that there may be, so few that a tree of them stays small."""
+        """Returns a path, mostly one that may exist: so few that a tree of them stays small."""
         choose = self._random
         strange: Callable[[], str] | None = {
             0: lambda: choose.choice(_STRANGE),
@@ -174,8 +174,8 @@ class Anything:
         return "/".join((self._message.mount, *choose.choices(_NAMES, k=depth)))
 
     def token(self) -> str:
-        """A token of the server's, as it is or changed in a bit, with or without a check sum that
-        fits; or anything.
+        """Returns a token of the server's, as it is or with a bit changed, with or without a valid
+        check sum; or any other text.
         """
         choose = self._random
         if not self._is_wild:
@@ -222,7 +222,7 @@ class Anything:
     # -- messages --------------------------------------------------------------------------------
 
     def message(self, kind: Any) -> Any:
-        """A message of a descriptor; most of its fields set."""
+        """Returns a message of a descriptor with most of its fields set."""
         message = GetMessageClass(kind)()
         self._is_wild = self._random.random() < 0.5
         self._fill(message, 0)
@@ -363,7 +363,7 @@ def problem_with(error: grpc.RpcError) -> str:
 
 
 class Fault(NamedTuple):
-    """What a server did wrong, and with which request it does so again."""
+    """Fault of a server, with the request that repeats it."""
 
     method: str
     request: bytes
@@ -371,7 +371,7 @@ class Fault(NamedTuple):
 
 
 class HostileClient:
-    """Sends requests that are anything to every method of a server."""
+    """Client that sends random requests to every method of a server."""
 
     def __init__(self, address: str, seed: int, arguments: Arguments) -> None:
         options = (("grpc.use_local_subchannel_pool", 1),)
@@ -519,7 +519,7 @@ class HostileTransport:
         )
 
     def close(self) -> None:
-        """Nothing was opened."""
+        """Does nothing: no connection was opened."""
 
 
 class _Answers:

@@ -108,11 +108,11 @@ class Raw:
         self.socket.sendall(frame(PING, 0, 0, b"kdir-png"))
 
     def begin(self, stream: int, method: str) -> None:
-        """A call whose request never comes."""
+        """Begins a call whose request never comes."""
         self.socket.sendall(begin_frame(stream, method))
 
     def request(self, stream: int, method: str, message: bytes) -> None:
-        """A whole call with one message."""
+        """Sends a whole call with one message."""
         self.begin(stream, method)
         data = b"\0" + struct.pack(">I", len(message)) + message
         for start in range(0, len(data), _MOST_DATA):

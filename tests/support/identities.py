@@ -36,8 +36,8 @@ class Issued:
             temporary.replace(file)
 
     def take(self, other: Issued) -> None:
-        """Rotation: the same files, another certificate. The key goes first, so that for a moment
-        it is not the certificate's.
+        """Rotates to another certificate in the same files. The key is written first, so that for a
+        moment it does not match the certificate.
         """
         self.cert, self.key, self.ca = other.cert, other.key, other.ca
         self.write()
@@ -47,7 +47,7 @@ class Issued:
         return {**{part: str(file) for part, file in self.files.items()}, **settings}
 
     def channel(self, address: str) -> grpc.Channel:
-        """A channel of whoever holds it."""
+        """Opens a channel with this certificate."""
         options = (("grpc.use_local_subchannel_pool", 1),)
         return grpc.secure_channel(address, self.credentials(), options)
 
@@ -91,7 +91,7 @@ class Authority:
         begins: dt.timedelta = -DAY,
         ends: dt.timedelta = DAY,
     ) -> Issued:
-        """A certificate of these names."""
+        """Issues a certificate of these names."""
         key = ec.generate_private_key(ec.SECP256R1())
         now = dt.datetime.now(dt.UTC)
         subject = [x509.NameAttribute(NameOID.COMMON_NAME, common_name)] if common_name else []
@@ -123,7 +123,9 @@ class Authority:
         )
 
     def server(self, cluster_id: str = "", **settings: Any) -> Issued:
-        """A certificate of a server on this machine's loopback, of a cluster where one is named."""
+        """Issues a certificate of a server on the loopback address, of a cluster where one is
+        named.
+        """
         uris = [f"kdir://cluster/{cluster_id}"] if cluster_id else []
         return self.issue("server", uris=uris, addresses=["127.0.0.1"], **settings)
 
@@ -131,7 +133,9 @@ class Authority:
 def token(
     key: Any, algorithm: str = "RS256", headers: Mapping[str, Any] | None = None, **claims: Any
 ) -> str:
-    """A JWT that is good for a minute, unless the claims say otherwise; None leaves one out."""
+    """Returns a JWT that is valid for a minute, unless the claims set another time; None leaves a
+    claim out.
+    """
     import jwt
 
     now = int(time.time())

@@ -58,7 +58,7 @@ class Guarded:
         self.admin = AdminClient({**broker.client(), "log_level": 0})
 
     def settings(self, user: str, more: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Of a user's client."""
+        """Returns the properties of a user's client."""
         return {**self.broker.client(user), "log_level": 0, **(more or {})}
 
     # -- what users try ------------------------------------------------------------------------
@@ -155,8 +155,8 @@ class Guarded:
         return {_line(one) for one in self._described() if not name or one.name == name}
 
     def put(self, *acls: AclBinding) -> None:
-        """Somebody makes ACLs with another tool. They are there for all to see when it returns,
-        which is a moment after Kafka took them.
+        """Creates ACLs as another tool would, and waits until they are visible, which is a moment
+        after Kafka accepted them.
         """
         for future in self.admin.create_acls(list(acls)).values():
             future.result(_SECONDS)
@@ -164,7 +164,7 @@ class Guarded:
         eventually(lambda: desired_config <= self.acls())
 
     def drop(self, *acls: AclBinding) -> None:
-        """And removes some; the same holds of it."""
+        """Deletes ACLs as another tool would, and waits until that is visible."""
         filters = [
             AclBindingFilter(
                 one.restype,
@@ -183,7 +183,7 @@ class Guarded:
         eventually(lambda: not gone & self.acls())
 
     def create(self, *topics: str) -> None:
-        """Topics that are there before kdir is."""
+        """Creates topics that exist before kdir starts."""
         desired_set = [NewTopic(name, 1, 1) for name in topics]
         for future in self.admin.create_topics(desired_set).values():
             future.result(_SECONDS)
@@ -194,7 +194,7 @@ class Guarded:
         return {name for name in names if not name.startswith("__")}
 
     def clear(self) -> None:
-        """No topic and no ACL any more."""
+        """Deletes all topics and ACLs."""
         found = self._described()
         if found:
             self.drop(*found)
@@ -264,7 +264,7 @@ class ByPath:
 
 
 def credentials(broker: KafkaBroker, user: str, file: Path) -> Path:
-    """A file by which a directory server comes in as this user."""
+    """Writes a file with which a directory server logs in as this user."""
     properties = broker.client(user)
     del properties["bootstrap.servers"]
     file.touch(mode=0o600)
@@ -273,7 +273,7 @@ def credentials(broker: KafkaBroker, user: str, file: Path) -> Path:
 
 
 def certified(folder: Path, *names: str, super_users: Sequence[str] = ("admin",)) -> TlsUsers:
-    """Users by certificates that are made on the spot."""
+    """Creates users with certificates of a new authority."""
     authority = Authority(folder)
     pairs = {}
     for name in names:
@@ -297,7 +297,7 @@ def secured(broker: KafkaBroker, folder: Path, user: str = "kdir", **more: Any) 
 
 
 def kdir(server: Server, *arguments: str, code: int = 0) -> Ran:
-    """A command at a directory server, which ends as is said."""
+    """Runs a command at a directory server, and asserts its exit code."""
     ran = run([*arguments, "--at", server.address])
     assert ran.code == code, f"{arguments}: {ran.code}: {ran.out}{ran.err}"
     return ran

@@ -102,11 +102,11 @@ class Server:
         return self.writer.commit_command(command, **options)
 
     def turn(self) -> None:
-        """One turn of the reaper, once it is elected."""
+        """Runs one round of the reaper, once it is elected."""
         eventually(lambda: self.reaper.step() == 0.0, 60)
 
     def reap(self) -> int:
-        """Removals are taken apart to the end; how many turns it took."""
+        """Runs the reaper until every removal is finished; returns how many rounds it took."""
         for turns in itertools.count():
             if self.reaper.step() > 0.5:
                 return turns
@@ -124,7 +124,7 @@ class Server:
 
 @contextmanager
 def server(store: Store, name: str = "one", **reaper: Any) -> Iterator[Server]:
-    """A server that ends with the test."""
+    """Runs a server that ends with the test."""
     made = Server(store, name, **reaper)
     try:
         yield made
@@ -142,7 +142,7 @@ class FakeKafka:
         self.add(*names)
 
     def add(self, *names: str) -> None:
-        """Somebody makes topics."""
+        """Adds topics, as if another tool created them."""
         for name in names:
             number = len(self.made) + len(self.topics) + 1
             self.topics[name] = KafkaTopic(name, number.to_bytes(16, "big"), 1, 1)
@@ -265,7 +265,8 @@ def rows_under(store: Store, prefix: bytes) -> Iterator[Row]:
 
 
 def check_no_orphans(store: Store) -> dict[str, int]:
-    """Every row of the store has what it belongs to; what there is, by kind of row.
+    """Asserts that every row of the store has what it belongs to; returns the counts by kind of
+    row.
 
     Looked at without a snapshot: this is to find what a snapshot would not show.
     """

@@ -21,7 +21,7 @@ def _as_it_is(response: federation_pb2.LinkResponse) -> federation_pb2.LinkRespo
 
 
 class LinkProxy(federation_pb2_grpc.FederationServiceServicer):
-    """Of the parent at an address. Its child knows no other address of the parent."""
+    """Proxy of the parent at an address. Its child has no other address of the parent."""
 
     def __init__(self, parent: str) -> None:
         self._parent = parent

@@ -66,7 +66,7 @@ class One:
         return [one.server for one in self.members.live()]
 
     def die(self) -> None:
-        """As the kernel ends a process: its locks are free, nothing is said."""
+        """Ends as the kernel ends a process: its locks are free, and nothing is announced."""
         held = self.members.announcement
         assert isinstance(held, SqliteAnnouncement)
         lose_lock(held)

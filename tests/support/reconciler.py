@@ -58,7 +58,7 @@ def in_kafka(kafka: ConfluentAdmin) -> set[str]:
 
 
 def make(kafka: ConfluentAdmin, *desired_set: str | TopicToCreate) -> None:
-    """Somebody makes topics with another tool, and they are there."""
+    """Creates topics as another tool would."""
     topics = [
         desired if isinstance(desired, TopicToCreate) else TopicToCreate(desired)
         for desired in desired_set
@@ -74,7 +74,7 @@ def make(kafka: ConfluentAdmin, *desired_set: str | TopicToCreate) -> None:
 
 
 def drop(kafka: ConfluentAdmin, *names: str) -> None:
-    """Somebody deletes topics with another tool, and they are gone."""
+    """Deletes topics as another tool would, and waits until they are gone."""
     assert set(kafka.delete(names).values()) <= {Succeeded()}
     eventually(lambda: not kafka.describe(names))
 
@@ -137,7 +137,7 @@ class World:
         return self.reconciler.run_once()
 
     def reap(self) -> None:
-        """Removals are taken apart to the end, as far as no other server does so."""
+        """Runs the reaper until every removal that no other server works on is finished."""
         while self.reaper.step() < 0.5:
             pass
 
@@ -187,7 +187,7 @@ class World:
         return stop.text if stop else ""
 
     def topics(self) -> dict[str, Topic]:
-        """By path below the mount."""
+        """Returns the recorded topics by path below the mount."""
         return {
             "/".join(one.path.below(MOUNT)): one.topic
             for one in recorded_topics.recorded_topics(self.replica.snapshot, MOUNT)
@@ -207,7 +207,7 @@ class World:
 
 @contextmanager
 def world(file: FilePath, admin: Callable[[], KafkaAdmin], **settings: Any) -> Iterator[World]:
-    """A server that ends with the test."""
+    """Runs a server that ends with the test."""
     made = World(file, admin, **settings)
     try:
         yield made

@@ -27,7 +27,7 @@ WARM_UP: Final = 40
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """How large the process is after some looks."""
+    """Size of the process after a number of looks."""
 
     looks: int
     topics: int

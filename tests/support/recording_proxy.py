@@ -13,7 +13,7 @@ __all__ = ["RecordingProxy"]
 
 
 class RecordingProxy(TcpServer):
-    """To one port. ``sent_away`` holds each GOAWAY that names an error, of either side."""
+    """Proxy to one port. ``sent_away`` holds each GOAWAY that names an error, of either side."""
 
     def __init__(self, port: int) -> None:
         self._forward_to = port

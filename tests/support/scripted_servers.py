@@ -67,7 +67,7 @@ class FakeServer:
         self.stop()
 
     def stop(self) -> None:
-        """Nobody answers any more."""
+        """Stops the server: nothing answers any more."""
         if self.hold is not None:
             self.hold.set()
         self._server.stop(0)
@@ -126,7 +126,7 @@ class FakeServer:
 
 
 class Trickle(TcpServer):
-    """Takes connections and sends one byte a second, or nothing at all."""
+    """Server that accepts connections and sends one byte a second, or nothing at all."""
 
     def __init__(self, byte: bytes = b"") -> None:
         self._byte = byte
@@ -139,7 +139,7 @@ class Trickle(TcpServer):
 
 
 def here(path: str, lifetime: int = 60) -> resolve_pb2.Outcome:
-    """A topic stands there."""
+    """Returns the outcome that a topic exists at the path."""
     topic = entry_pb2.Topic(physical_name=path.strip("/").replace("/", "."))
     entry = entry_pb2.Entry(path=path, topic=topic)
     return resolve_pb2.Outcome(
@@ -148,7 +148,7 @@ def here(path: str, lifetime: int = 60) -> resolve_pb2.Outcome:
 
 
 def absent(lifetime: int = 5) -> resolve_pb2.Outcome:
-    """Nothing stands there."""
+    """Returns the outcome that nothing exists at the path."""
     return resolve_pb2.Outcome(absent=resolve_pb2.Absent(lifetime_seconds=lifetime))
 
 
@@ -168,24 +168,24 @@ def _referral(kind: int, mount: str, servers: tuple[Any, ...], fields: dict[str,
 
 
 def down(mount: str, *servers: Any, **fields: Any) -> resolve_pb2.Outcome:
-    """A child is mounted there."""
+    """Returns a referral to a child that is mounted there."""
     outcome: resolve_pb2.Outcome = _referral(1, mount, servers, fields)
     return outcome
 
 
 def up(mount: str, *servers: Any, **fields: Any) -> resolve_pb2.Outcome:
-    """The parent knows."""
+    """Returns a referral to the parent."""
     outcome: resolve_pb2.Outcome = _referral(2, mount, servers, fields)
     return outcome
 
 
 def direct(mount: str, *servers: Any, **fields: Any) -> resolve_pb2.Outcome:
-    """The mount table has a hint."""
+    """Returns a referral from a hint of the mount table."""
     outcome: resolve_pb2.Outcome = _referral(3, mount, servers, fields)
     return outcome
 
 
 def link(where: str, *paths: str, **fields: Any) -> resolve_pb2.Outcome:
-    """A link stands there."""
+    """Returns a rewrite by a link there."""
     fields.setdefault("lifetime_seconds", 60)
     return resolve_pb2.Outcome(rewrite=resolve_pb2.Rewrite(link=where, paths=paths, **fields))

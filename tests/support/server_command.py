@@ -9,7 +9,7 @@ __all__ = ["serve"]
 
 
 def serve(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """``python -m directory WORD…``; it must end by itself."""
+    """Runs ``python -m directory ARGUMENT…``, which must end by itself."""
     return subprocess.run(
         [sys.executable, "-m", "directory", *arguments],
         capture_output=True,

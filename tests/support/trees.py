@@ -34,7 +34,7 @@ _SHORT = {Kind.DIRECTORY: "dir", Kind.TOPIC: "topic", Kind.LINK: "link", Kind.MO
 
 
 def path(text: str) -> Path:
-    """A path as tests write it."""
+    """Returns the path that a test writes as text."""
     return Path.parse(text)
 
 
@@ -173,7 +173,7 @@ def _lines(snapshot: Snapshot, node: Node, depth: int) -> Iterator[str]:
 
 
 def reported(changes: Iterable[EntryChange]) -> list[str]:
-    """Changes as text: what, which kind, where, and from where."""
+    """Returns changes as text: what, which kind, where, and from where."""
     lines = []
     for change in changes:
         sign = "+" if change.before is None else "-" if change.after is None else "~"

@@ -26,5 +26,5 @@ def restorable_place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator
 
 @pytest.fixture
 def store(place: Place) -> Store:
-    """A new store of cluster ``la``."""
+    """Returns a new store of cluster ``la``."""
     return place.open()

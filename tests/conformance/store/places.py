@@ -36,7 +36,7 @@ class Place(Protocol):
         """Returns an empty one. ``alone``: on servers of its own, which can be restored."""
 
     def open(self, cluster: str = "la", cluster_id: str | None = None) -> Store:
-        """A store there; closed by the fixture at the latest."""
+        """Opens a store there; the fixture closes it at the latest."""
 
     def forget_history(self) -> None:
         """Makes the store keep nothing of what led to its newest revision."""

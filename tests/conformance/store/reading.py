@@ -48,7 +48,7 @@ def everything(store: Store, prefixes: Sequence[bytes] = (b"",)) -> dict[bytes, 
 
 @contextmanager
 def following(store: Store, after: int = 0, commit_id: str = "") -> Iterator[Watch]:
-    """A watch that is closed at the end."""
+    """Opens a watch for the time of the block."""
     watch = store.watch(after, commit_id)
     try:
         yield watch

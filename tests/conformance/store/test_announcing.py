@@ -45,7 +45,7 @@ def eventually_gone(store: Store, key: bytes, seconds: float = 3 * LIMIT_SECONDS
 
 @contextmanager
 def announcing(place: Place, key: bytes = KEY) -> Iterator[subprocess.Popen[str]]:
-    """A process that has announced a key."""
+    """Runs a process that has announced a key."""
     worker = start_worker(place, "announce", key.decode(), "far")
     try:
         assert output_of(worker).readline() == "announced\n"

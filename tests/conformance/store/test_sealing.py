@@ -44,7 +44,7 @@ def change(number: int) -> EntryChange:
 
 
 def directory(name: str, entry_id: int) -> tuple[bytes, bytes]:
-    """A row of the tree."""
+    """Returns a row of the tree."""
     return entry_key(1, Kind.DIRECTORY, name), CODEC.encode(Directory(entry_id=entry_id))
 
 

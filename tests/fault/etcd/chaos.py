@@ -46,7 +46,7 @@ _CATCH_UP_SECONDS = 45.0
 
 @dataclass
 class Outcome:
-    """What a run came to."""
+    """Outcome of a run."""
 
     violations: list[str]
     acknowledged: int
@@ -321,7 +321,7 @@ def _transaction(chance: random.Random, store: Store) -> Transaction:
 
 
 def main() -> int:
-    """Exit code 1 when a guarantee was breached."""
+    """Runs the workload; returns exit code 1 when a guarantee was breached."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--operations", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))

@@ -67,7 +67,7 @@ class FakeEtcd:
         self.stop()
 
     def stop(self) -> None:
-        """Dies: its connections break."""
+        """Ends the member: its connections break."""
         with self._changed:
             self._ended = True
             self._changed.notify_all()
@@ -75,7 +75,7 @@ class FakeEtcd:
         self._server.stop(0).wait(10)
 
     def report(self) -> None:
-        """The history grew."""
+        """Notifies the watches that the history grew."""
         with self._changed:
             self._changed.notify_all()
 
@@ -212,7 +212,7 @@ def _message(response: Response) -> Any:
 
 
 class FakeMembers:
-    """What a watch needs to know of members, for fakes (or for proxies before them)."""
+    """Endpoints of members as a watch uses them, for fakes (or for proxies before them)."""
 
     def __init__(self, *endpoints: str) -> None:
         self.endpoints: Sequence[str] = endpoints

@@ -36,11 +36,11 @@ class Link:
         self._links.run(self._cut())
 
     def blackhole(self) -> None:
-        """Connections stay, and new ones are taken, but nothing passes until ``heal``."""
+        """Blocks all bytes until ``heal``; connections stay, and new ones are accepted."""
         self._links.run(self._blackhole())
 
     def swallow_answers(self) -> None:
-        """What is sent arrives, but nothing comes back until ``heal``."""
+        """Blocks the answers until ``heal``; what is sent arrives."""
         self._links.run(self._swallow_answers())
 
     def heal(self) -> None:
@@ -105,7 +105,7 @@ class Link:
 
 
 class Links:
-    """Links to several servers, all served by one thread."""
+    """Proxies to several servers, all run by one thread."""
 
     def __init__(self, *targets: str) -> None:
         self._loop = asyncio.new_event_loop()

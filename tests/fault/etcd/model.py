@@ -67,7 +67,7 @@ class History:
         return revision
 
     def foreign(self) -> None:
-        """Another cluster writes."""
+        """Adds a write of another cluster."""
         self.add(())
 
     def commit(self, *writes: Write, identity: bytes | None = None) -> Revision:

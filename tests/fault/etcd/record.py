@@ -30,7 +30,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """Everything was read, as of a revision."""
+    """Record that everything was read, as of a revision."""
 
     revision: int
 
@@ -67,7 +67,7 @@ class Record:
     entries: list[Entry] = field(default_factory=list)
 
     def applied(self, applied: AppliedCommit) -> None:
-        """To be subscribed to the replica."""
+        """Records a commit that the replica applied; to be subscribed to it."""
         if applied.reloaded:
             self.entries.append(Loaded(applied.revision))
         else:

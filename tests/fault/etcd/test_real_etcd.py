@@ -115,7 +115,7 @@ def others(cluster: EtcdCluster, member: EtcdMember) -> list[EtcdMember]:
 
 @contextmanager
 def writing(store: Store, names: str, tally: list[int]) -> Iterator[None]:
-    """A writer in the background, which notes what was acknowledged."""
+    """Runs a writer in the background, which records the acknowledged writes."""
     stop = threading.Event()
 
     def write() -> None:

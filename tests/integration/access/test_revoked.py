@@ -195,7 +195,7 @@ def test_N1_bob_asks_a_server_that_lags_for_what_was_made_after_he_was_removed(
 
 
 def ask(who: str, server: Server, name: str, request: Any) -> Any:
-    """A call in somebody's name; a failure is raised as the error that it says."""
+    """Calls a method as a user; a failure is raised as the error in its status."""
     stub: Any = {
         "CreateEntry": directory_pb2_grpc.DirectoryServiceStub,
         "Resolve": resolve_pb2_grpc.ResolveServiceStub,

@@ -24,7 +24,9 @@ KDIR = str(Path(sys.executable).with_name("kdir"))
 
 
 class Kdir:
-    """Runs ``kdir`` at one of the federation's servers; ``#`` in a line is the tracking mount."""
+    """Runner of ``kdir`` at one of the federation's servers; ``#`` in a line is the tracking
+    mount.
+    """
 
     def __init__(self, federation: Federation, home: Path, mount: str) -> None:
         self.federation = federation
@@ -103,7 +105,7 @@ class Kdir:
 def federation(
     tmp_path_factory: pytest.TempPathFactory, kafka_broker: SharedBroker
 ) -> Iterator[Federation]:
-    """Five clusters, one with a Kafka, and one that nobody has mounted yet."""
+    """Yields five clusters, one with a Kafka, and one that no parent has mounted yet."""
     with Federation(tmp_path_factory.mktemp("federation")) as federation:
         federation.start("/")
         federation.join("/la", "/")

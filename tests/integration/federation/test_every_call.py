@@ -25,7 +25,7 @@ Outcome = str | type[KdirError]
 
 
 class Expected(NamedTuple):
-    """What a path is, wherever it is asked for."""
+    """Expected outcome of a path, wherever it is asked for."""
 
     path: str
     is_: Outcome

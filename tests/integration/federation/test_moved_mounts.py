@@ -26,8 +26,8 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def federation(tmp_path: Path) -> Iterator[Federation]:
-    """A root in which nobody may describe what is at or below ``/shut``, but its own operator, who
-    moves mounts there. To the clusters below everybody is a stranger.
+    """Yields a root in which only its operator, who moves mounts there, may describe what is at or
+    below ``/shut``. In the clusters below no caller has a grant.
     """
     with Federation(tmp_path) as made:
         root = made.start("/", auth={"super_users": ["User:ANONYMOUS"], "allow_anonymous": True})
@@ -85,7 +85,7 @@ def asked_all_the_time(server: Server, path: str) -> Iterator[set[str]]:
 
 
 def through(federation: Federation, proxy: LinkProxy, mount: str) -> Server:
-    """A child of the root that is linked through a proxy, with a directory ``x``."""
+    """Returns a child of the root that is linked through a proxy, with a directory ``x``."""
     child = federation.start(mount, parent=None)
     child.process.stop()
     child.settings["parent"] = [proxy.address]

@@ -20,7 +20,7 @@ STARTS = ["/", "/la", "/ny", "/la/tracking", "/ny/tracking"]
 
 @pytest.fixture(scope="module")
 def standing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
-    """A federation that no test of the module stops a server of."""
+    """Yields a federation of which no test of the module stops a server."""
     with Federation(tmp_path_factory.mktemp("federation")) as made:
         build(made)
         yield made

@@ -30,7 +30,9 @@ class SecureFederation(Federation):
         return server
 
     def start(self, mount: str, parent: str | None = None, **settings: Any) -> Server:
-        """As an operator does it: the cluster's id is known once its server has started."""
+        """Starts a server and issues its certificate: the cluster's id is known once the server has
+        started.
+        """
         server = super().start(mount, parent, **settings)
         self.issued[mount].take(self.authority.server(server.cluster_id))
         return server

@@ -35,7 +35,7 @@ class Recorder(grpc.GenericRpcHandler):
         self._server.start()
 
     def service(self, details: grpc.HandlerCallDetails) -> None:
-        """Every method is unimplemented here."""
+        """Records the tokens of a call; every method is unimplemented here."""
         self.tokens += [str(value) for key, value in details.invocation_metadata or ()
                         if key == "authorization"]  # fmt: skip
 

@@ -20,7 +20,7 @@ def own_broker(kafka_brokers: Callable[..., KafkaBroker]) -> Iterator[KafkaBroke
 
 @pytest.fixture
 def broker(own_broker: KafkaBroker) -> KafkaBroker:
-    """It, with no topic on it."""
+    """Returns the broker, with no topic on it."""
     admin = ConfluentAdmin([own_broker.bootstrap])
     names = in_kafka(admin)
     if names:

@@ -60,7 +60,9 @@ def federation(tmp_path: Path) -> Iterator[Federation]:
 
 @pytest.fixture
 def server(kafka: Guarded, federation: Federation, tmp_path: Path) -> Server:
-    """A directory of it, /la, with /la/search/clicks, /la/search/views and /la/other/raw."""
+    """Returns a directory of the broker, /la, with /la/search/clicks, /la/search/views and
+    /la/other/raw.
+    """
     kafka.create("search.clicks", "search.views", "other.raw")
     made = federation.start("/la", kafka=secured(kafka.broker, tmp_path))
     eventually(lambda: made.status().topic_count == 3)

@@ -54,7 +54,7 @@ def federation(tmp_path: Path) -> Iterator[Federation]:
 
 @pytest.fixture
 def server(kafka: Guarded, federation: Federation, tmp_path: Path) -> Server:
-    """/la, with /la/search/clicks, which everybody may use."""
+    """Returns a server of /la, with /la/search/clicks, which everybody may use."""
     kafka.create("search.clicks")
     made = federation.start("/la", kafka=secured(kafka.broker, tmp_path))
     eventually(lambda: made.status().topic_count == 1)

@@ -51,7 +51,7 @@ def here(broker: KafkaBroker, tmp_path: FilePath) -> Iterator[World]:
 
 
 def expect(kafka: ConfluentAdmin, bindings: set[AclBinding]) -> None:
-    """A broker that is busy shows what was changed a little later."""
+    """Waits until Kafka has these bindings: a busy broker shows a change a little later."""
     eventually(lambda: shown(kafka) == bindings)
 
 

@@ -28,7 +28,7 @@ def made(server: Server, path: str) -> bool:
 def tree(
     kafka_brokers: Callable[..., KafkaBroker], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Server]:
-    """A root with two clusters below it; the topics /one/t, /one/u and /two/t."""
+    """Yields a root with two clusters below it, and the topics /one/t, /one/u and /two/t."""
     with ExitStack() as stack:
         brokers = [stack.enter_context(kafka_brokers()) for _ in range(2)]
         federation = stack.enter_context(Federation(tmp_path_factory.mktemp("by-path")))

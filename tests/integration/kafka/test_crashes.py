@@ -48,7 +48,9 @@ def kafka(broker: KafkaBroker) -> ConfluentAdmin:
 
 
 def prepare(file: FilePath, broker: KafkaBroker, kafka: ConfluentAdmin) -> None:
-    """Two topics to make, one that Kafka will refuse, one that is somebody's, two to delete."""
+    """Prepares two topics to create, one that Kafka will refuse, one of another owner, two to
+    delete.
+    """
     make(kafka, "old", "older", "kept")
     with world(file, admin_of(broker.bootstrap)) as here:
         here.sweep()

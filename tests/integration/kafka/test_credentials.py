@@ -34,7 +34,7 @@ def federation(tmp_path: Path) -> Iterator[Federation]:
 
 
 def put(file: Path, properties: Mapping[str, str]) -> Path:
-    """A file of secrets, as an operator leaves it."""
+    """Writes a file of secrets, as an operator leaves it."""
     lines = (f"{key}={value}\n" for key, value in properties.items() if key != "bootstrap.servers")
     file.touch(mode=0o600)
     file.write_text("".join(lines))

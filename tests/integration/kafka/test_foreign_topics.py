@@ -71,7 +71,7 @@ def test_a_topic_made_while_its_acls_wait_is_neither_taken_nor_deleted(
 
 
 def produce(broker: KafkaBroker, topic: str, count: int) -> None:
-    """Somebody's messages."""
+    """Produces messages to a topic."""
     from confluent_kafka import Producer
 
     producer = Producer({"bootstrap.servers": broker.bootstrap, "acks": "all"})
@@ -93,7 +93,7 @@ def message_count(broker: KafkaBroker, topic: str) -> int:
 
 
 class LosesRequests(ConfluentAdmin):
-    """What it is asked to make does not arrive, and nobody can say so."""
+    """Admin client whose requests to create topics do not arrive, and which does not learn that."""
 
     def create(self, desired_set: Any, still: Still = always) -> dict[str, Outcome]:
         still()

@@ -56,7 +56,7 @@ def armed(**settings: Any) -> dict[str, Any]:
 
 
 def put(here: World, path: str, kind: Kind = Kind.DIRECTORY, **changes: object) -> None:
-    """``kdir set``; a key ``retention_ms`` stands for the topic config."""
+    """Sets policies as ``kdir set`` does; a key ``retention_ms`` means the topic config."""
     fields = {_field(key): value for key, value in changes.items()}
     where = MOUNT.join(path.split("/")) if path else MOUNT
     here.execute(UpdateEntry(path=where, kind=kind, changes=fields))
@@ -98,13 +98,13 @@ def configs(kafka: ConfluentAdmin, *names: str) -> dict[str, dict[str, str]]:
 
 
 def tamper(kafka: ConfluentAdmin, name: str, **values: str | None) -> None:
-    """Somebody changes configs with another tool."""
+    """Alters configs as another tool would."""
     changes = {key.replace("_", "."): value for key, value in values.items()}
     assert kafka.alter_configs([ConfigChange(name, changes)]) == {name: Succeeded()}
 
 
 def inherit(here: World, incarnation: str = "one", **changes: str) -> None:
-    """The parent says what holds above the mount."""
+    """Sets the policies that the parent hands down to the mount."""
     values = {key.replace("_", "."): value for key, value in changes.items()}
     level = federation_pb2.InheritedLevel(
         path="/la", policies=policies_to_proto(Policies(topic_config=values))

@@ -37,7 +37,7 @@ from tests.support.reconciler import (
 
 @pytest.fixture
 def kafka(broker: KafkaBroker) -> ConfluentAdmin:
-    """Somebody else's tool."""
+    """Returns the admin client of another tool."""
     return ConfluentAdmin([broker.bootstrap])
 
 

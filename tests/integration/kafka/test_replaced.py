@@ -26,7 +26,7 @@ def kafka(broker: KafkaBroker) -> ConfluentAdmin:
 
 @pytest.fixture
 def server(broker: KafkaBroker, kafka: ConfluentAdmin, tmp_path: FilePath) -> Iterator[Server]:
-    """/la, whose topics `clicks` and `views` were replaced, and whose `gone` was deleted."""
+    """Yields /la, whose topics `clicks` and `views` were replaced, and whose `gone` was deleted."""
     make(kafka, "clicks", "views", "gone", "kept")
     with Federation(tmp_path / "servers") as federation:
         settings = {

@@ -113,7 +113,7 @@ def test_a_sweep_killed_at_any_commit_is_finished_by_the_next_server(tmp_path: F
 
 
 def adopted_flat(file: FilePath, kafka: FakeKafka, opened: Callable[[], Store]) -> World:
-    """A server whose Kafka's topics are in the tree under their own names."""
+    """Returns a server whose Kafka's topics are in the tree under their own names."""
     here = World(file, kafka, open_store=opened)
     here.sweep()
     here.settle(1_000)

@@ -362,7 +362,7 @@ def test_servers_that_run_share_the_work_of_many_removals(opening: Opening) -> N
 
 
 def forest_of(top: str) -> Iterator[tuple[bytes, bytes]]:
-    """300 topics below a directory, with ids of their own."""
+    """Yields 300 topics below a directory, with ids of their own."""
     return forest(300, top=top, first_id=1_000 * ord(top))
 
 

@@ -27,7 +27,7 @@ def addresses_of(kind: str, request: pytest.FixtureRequest, folder: Path) -> Add
 
 @pytest.fixture(params=["sqlite", "etcd"])
 def kind(request: pytest.FixtureRequest) -> str:
-    """Of the store that a test is about."""
+    """Returns the kind of the store that a test is about."""
     return str(request.param)
 
 
@@ -39,13 +39,13 @@ def new_address(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> Ad
 
 @pytest.fixture
 def federation(tmp_path: Path) -> Iterator[Federation]:
-    """Real servers; none yet."""
+    """Yields a federation of real servers; none has started yet."""
     with Federation(tmp_path) as servers:
         yield servers
 
 
 class Kdir:
-    """Runs ``kdir`` in a folder of its own."""
+    """Runner of ``kdir`` in a folder of its own."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(exist_ok=True)
@@ -73,7 +73,7 @@ class Kdir:
         return done
 
     def start(self, *arguments: str) -> subprocess.Popen[bytes]:
-        """In the background, to be killed."""
+        """Starts a command in the background, to be killed."""
         return subprocess.Popen(
             [KDIR, *arguments],
             cwd=self.folder,

@@ -82,7 +82,7 @@ def held(address: str) -> dict[bytes, bytes]:
 
 
 def fill(address: str, rows: Iterable[Row]) -> None:
-    """A store of cluster ``la`` that holds these rows."""
+    """Fills a store of cluster ``la`` with these rows."""
     with closing(open_store(address, "la")) as store:
         store.seal(f"{FILLED_FROM}a test")
         store.fill(rows)

@@ -35,7 +35,7 @@ ROWS = [(LEVEL, b"1"), *some_rows(400)]
 
 @pytest.fixture(params=WAYS, ids="-to-".join)
 def way(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, str]:
-    """A store's address, and one at which nothing is yet."""
+    """Returns a store's address, and one at which nothing exists yet."""
     source, target = request.param
     folders = [tmp_path / name for name in ("source", "target")]
     for folder in folders:

@@ -25,7 +25,7 @@ from tests.support.federation import Federation, eventually
 
 
 def snapshot(address: str, file: Path) -> Path:
-    """As ``etcdctl snapshot save`` makes it."""
+    """Writes a snapshot as ``etcdctl snapshot save`` does."""
     with (
         closing(EtcdStore.open(address, "la")) as store,
         store.connection.dial(0) as channel,

@@ -37,7 +37,7 @@ def referred(server: Server, path: str) -> list[str]:
 
 
 def joined(start: Start, root: list[Server], count: int) -> list[Server]:
-    """So many servers of /la, mounted at root and linked, all known there."""
+    """Starts so many servers of /la, mounted at root and linked, all in its mount table."""
     parent = [one.address for one in root]
     servers = [start("/la", f"la-{n}", parent=parent) for n in range(count)]
     root[0].mount_child("/la", servers[0].cluster_id)

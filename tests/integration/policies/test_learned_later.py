@@ -42,7 +42,7 @@ class Data:
         self._bootstrap = broker.bootstrap
 
     def fill(self, name: str, retention: str = MONTH) -> None:
-        """Somebody makes a topic, with old messages in it."""
+        """Creates a topic as another tool would, with old messages in it."""
         make(self.kafka, TopicToCreate(name, partitions=1, config={"retention.ms": retention}))
         self.produce(name)
 
@@ -71,8 +71,8 @@ class Data:
         return self.config(name, "retention.ms")
 
     def let_it_delete(self) -> None:
-        """The broker has deleted what it may: a topic of now that may not keep its messages has
-        none left.
+        """Waits until the broker has deleted what it may: a topic of now that may not keep its
+        messages has none left.
         """
         name = f"__control-{next(CONTROLS)}"
         self.fill(name)
@@ -121,7 +121,7 @@ def arm(server: Server) -> None:
 
 
 def begin(server: Server, data: Data) -> None:
-    """A day is wished, and armed with a plan that names one topic."""
+    """Sets a retention of a day, and arms it with a plan that names one topic."""
     eventually(lambda: server.status().topic_count == 1)
     kdir(server, "set", "/la", f"retention.ms={DAY}")
     arm(server)
@@ -130,7 +130,9 @@ def begin(server: Server, data: Data) -> None:
 
 
 def check_waits(server: Server, data: Data, *names: str) -> None:
-    """They wait, and doctor counts them; nothing is lost until a plan that names them is armed."""
+    """Asserts that the topics wait and doctor counts them; nothing is lost until a plan that names
+    them is armed.
+    """
     eventually(lambda: server.status().kafka.needs_approval_count == len(names), 60)
     data.let_it_delete()
     assert {name: data.count(name) for name in names} == dict.fromkeys(names, MESSAGES)

@@ -56,7 +56,7 @@ class One:
             self._gate.wait(60)
 
     def lag(self) -> None:
-        """The next change of the tree still comes, then nothing."""
+        """Blocks the changes of the tree after the next one."""
         self._gate.clear()
 
     def catch_up(self) -> None:

@@ -43,7 +43,7 @@ def reported_at(server: Server) -> list[str]:
 
 
 def ask(address: str, path: str, accept: str = "") -> tuple[int, str, str]:
-    """Status, content type and body."""
+    """Returns status, content type and body."""
     connection = HTTPConnection(address, timeout=10)
     try:
         connection.request("GET", path, headers={"Accept": accept} if accept else {})
@@ -54,7 +54,7 @@ def ask(address: str, path: str, accept: str = "") -> tuple[int, str, str]:
 
 
 class Scrape:
-    """What one process told, by sample."""
+    """Metrics of one process, by sample."""
 
     def __init__(self, server: Server | str) -> None:
         address = server if isinstance(server, str) else reported_at(server)[0]

@@ -35,7 +35,7 @@ Start = Callable[..., Server]
 
 @contextmanager
 def connection(address: str) -> Iterator[grpc.Channel]:
-    """A connection of its own: the kernel gives it to one of the processes."""
+    """Opens a connection of its own: the kernel gives it to one of the processes."""
     with grpc.insecure_channel(address, (("grpc.use_local_subchannel_pool", 1),)) as channel:
         yield channel
 

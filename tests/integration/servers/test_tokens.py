@@ -24,7 +24,7 @@ def two(tmp_path: Path) -> Iterator[tuple[One, One]]:
 
 
 def make_it_lag(writer: One, reader: One) -> str:
-    """The reader does not see what the writer just wrote; the token of that."""
+    """Makes a write that the reader does not receive, and returns its token."""
     reader.lag()
     writer.mkdir("/la/seen")
     eventually(lambda: reader.outcome("/la/seen") == "resolution")

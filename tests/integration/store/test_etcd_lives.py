@@ -38,7 +38,7 @@ CODEC = ProtoCodec()
 
 @pytest.fixture
 def etcd(etcd_clusters: Callable[..., EtcdCluster]) -> Iterator[EtcdCluster]:
-    """One member will do: what is restored is the same on all."""
+    """Yields one member, which is enough: a restore is the same on all."""
     with etcd_clusters(members=1) as cluster:
         yield cluster
 

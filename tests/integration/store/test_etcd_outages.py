@@ -50,7 +50,7 @@ def address_in(cluster: EtcdCluster) -> str:
 
 
 def begin_with(store: EtcdStore, number: int) -> None:
-    """The next call goes to this member first."""
+    """Makes the next call begin at this member."""
     for _ in store.connection.endpoints:
         preferred = store.connection.preferred
         if preferred == number:

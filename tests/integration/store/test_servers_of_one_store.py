@@ -68,7 +68,7 @@ def servers(tmp_path: FilePath) -> Iterator[Servers]:
 
 @pytest.fixture(params=["sqlite", "etcd"])
 def any_servers(request: pytest.FixtureRequest, tmp_path: FilePath) -> Iterator[Servers]:
-    """Of each kind of store."""
+    """Yields servers of each kind of store."""
     with ExitStack() as cleanup:
         if request.param == "etcd":
             address = request.getfixturevalue("etcd_cluster").address()

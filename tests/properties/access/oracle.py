@@ -41,7 +41,7 @@ KINDS = (*(ResourceType.TOPIC,) * 5, *ResourceType)
 
 @dataclass(frozen=True)
 class Arguments:
-    """What a world's grants are made of: few words, so that they meet often."""
+    """Arguments of a world's grants: few, so that grants often concern the same."""
 
     principals: Sequence[str] = PRINCIPALS
     hosts: Sequence[str] = HOSTS
@@ -93,7 +93,9 @@ class World:
     # -- the plain rules -----------------------------------------------------------------------
 
     def levels(self, place: EntryPlace) -> Iterator[tuple[list[Grant], bool, bool]]:
-        """Of each level from the outermost: its grants, whether it is closed, is inherited."""
+        """Yields of each level from the outermost: its grants, whether it is closed, is
+        inherited.
+        """
         for grants, closed in self.inherited:
             yield grants, closed, True
         for depth in range(len(place.relative) + 1):

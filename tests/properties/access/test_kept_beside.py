@@ -47,7 +47,7 @@ Kept = dict[EntryPlace, tuple[tuple[Grant, ...], bool]]
 
 
 def directories_of(rows: Mapping[bytes, bytes]) -> dict[int, tuple[int, str, bool]]:
-    """Parent, name, and whether it is closed."""
+    """Returns the parent, the name, and whether it is closed, by directory id."""
     directories: dict[int, tuple[int, str, bool]] = {ROOT_ID: (0, "", False)}
     for key, record in rows.items():
         if key.startswith(b"e/") and key[10:11] == b"c":

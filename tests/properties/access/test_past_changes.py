@@ -59,7 +59,7 @@ def grant(principal: str, permission: Permission = Permission.ALLOW) -> Grant:
 
 @dataclass(frozen=True)
 class Inherit:
-    """What a parent hands down becomes this."""
+    """Step that replaces what a parent hands down."""
 
     grants: tuple[Grant, ...]
 
@@ -147,7 +147,7 @@ class Tree:
         return ChangeView(view, self.history, watched)
 
     def check_contents(self, who: Caller, now: int, event: Event) -> None:
-        """Nothing shows how an entry was while it was hidden from the caller."""
+        """Asserts that an event does not show an entry as it was while hidden from the caller."""
         is_topic = event.kind == entry_pb2.ENTRY_KIND_TOPIC
         path, old = Path.parse(event.path), Path.parse(event.path_before or event.path)
         revision = event.revision
@@ -165,7 +165,7 @@ class MustList(Exception):
 
 
 def apply(held: Shown, event: Event, watched: Path) -> None:
-    """As a watcher keeps what it was shown."""
+    """Applies an event as a watcher does."""
     path, is_topic = Path.parse(event.path), event.kind == entry_pb2.ENTRY_KIND_TOPIC
 
     def below(at: Path) -> list[Key]:
@@ -204,7 +204,7 @@ def some_path(chance: random.Random) -> Path:
 
 
 def some_step(chance: random.Random, tree: Tree, *, closing: bool) -> Command | Inherit:
-    """A step on something that is there, as a rule."""
+    """Returns a step, as a rule on an entry that exists."""
     snapshot = tree.cluster.snapshot
     there = [(path, entry.kind) for path, entry in entries(snapshot, snapshot.root, MOUNT)]
     path, kind = chance.choice(there)

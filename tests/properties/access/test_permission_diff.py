@@ -31,7 +31,7 @@ OPERATIONS = [one for one in Operation if one is not Operation.ALL]
 
 
 def moved(world: World, old: EntryPlace, new: EntryPlace) -> World:
-    """With the entry at a place, and all below it, elsewhere."""
+    """Returns the world with an entry, and all below it, at another place."""
     grants, closed = {}, set()
     for place, some in world.grants.items():
         grants[_moved(place, old, new)] = some
@@ -101,8 +101,8 @@ def read(
 
 
 def changed(world: World, chance: random.Random) -> tuple[World, EntryPlace, EntryPlace]:
-    """A world after some change, and where the entry was and is; the grants of the change's own
-    entry, whether it is closed, or where it stands.
+    """Returns a world after some change, and the entry's place before and after: its grants,
+    whether it is closed, or its place changes.
     """
     place = some_place(chance)
     if chance.random() < 0.5:

@@ -38,7 +38,7 @@ def levels_of(world: World, place: EntryPlace) -> list[PathLevel]:
 
 
 def shut(world: World, place: EntryPlace, chance: random.Random) -> None:
-    """A directory on the way is closed, and some may pass it, and some of these may not."""
+    """Closes a directory on the way; some principals may pass it, and some of these are denied."""
     relative = place.relative[: chance.randint(0, len(place.relative))]
     world.closed.add(relative)
     operations = (Operation.DESCRIBE, Operation.READ, Operation.ALL)

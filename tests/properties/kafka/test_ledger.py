@@ -73,7 +73,9 @@ class History:
             self.desired_gone.add(topic.physical_name)
 
     def somebody_makes(self) -> None:
-        """Most often just what kdir is about to make, or to delete."""
+        """Creates a topic as another tool would, most often one that kdir is about to create or
+        delete.
+        """
         waiting = [one.physical_name for one in self.here.removed()]
         waiting += [
             one.physical_name
@@ -103,7 +105,7 @@ class History:
         self.kafka.away = True
 
     def requests_are_lost(self) -> None:
-        """So an attempt is on record, of a topic that is not there."""
+        """Makes requests get lost: an attempt is on record for a topic that does not exist."""
         self.kafka.loses_requests = True
         if self.chance.random() < 0.5:
             self.create()
@@ -163,7 +165,7 @@ class History:
         return NAMES[self.first + (self.chance.random() < 0.2)]
 
     def recover(self) -> None:
-        """What is in the way does not stay so for long, or else nothing is ever made."""
+        """Ends the faults with some probability: else no topic would ever be created."""
         kafka = self.kafka
         if self.chance.random() < 0.3:
             kafka.away = kafka.loses_requests = kafka.loses_answers = False

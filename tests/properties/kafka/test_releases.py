@@ -51,7 +51,7 @@ NAMES = tuple(f"t{number}" for number in range(5))
 
 @dataclass
 class Allowed:
-    """What the model knows to be allowed."""
+    """Change that the model allows."""
 
     topic_id: bytes
     era: int
@@ -141,7 +141,9 @@ class History:
     # -- what happens --------------------------------------------------------------------------
 
     def somebody_makes(self) -> None:
-        """A topic that is new, or has the name of one before: adopted by itself, or taken over."""
+        """Creates a topic in Kafka, new or with an earlier one's name: adopted by itself, or taken
+        over.
+        """
         name = self.chance.choice(NAMES)
         known = self.known(name)
         topic_id = self.make_in_kafka(name)
@@ -188,7 +190,7 @@ class History:
         return tuple(found)
 
     def arm(self) -> None:
-        """By a plan, which names what is not released yet; some never come to be armed."""
+        """Arms with a plan, which names what is not released yet; some plans are never armed."""
         where = self.directory()
         entry_id = self.entry_id(where)
         mount, basis = self.cluster.mount, inherited_basis(self.snapshot, self.cluster.mount)
@@ -233,7 +235,9 @@ class History:
             self.cluster.do(MoveEntry(path=path, new_path=target, kind=Kind.TOPIC))
 
     def move_directory(self) -> None:
-        """The inmost one, with what is in it: to and fro, or aside and back in an instant."""
+        """Moves the innermost directory with its contents: to and fro, or aside and back at
+        once.
+        """
         here = next(
             one
             for one in (Path.parse("/la/a/c"), Path.parse("/la/b/c"))
@@ -243,7 +247,7 @@ class History:
         self.cluster.do(MoveEntry(path=here, new_path=there, kind=Kind.DIRECTORY))
 
     def managed_by_another(self) -> None:
-        """Another cluster on the same Kafka begins to manage it, or ends."""
+        """Sets or clears the note that another cluster on the same Kafka manages it."""
         known = pin_and_stop.PinAndStop.load(self.snapshot).unmanaged
         writes, _ = pin_and_stop.note_manager(self.snapshot, unmanaged=not known)
         self.put(*writes)
@@ -257,7 +261,7 @@ class History:
         self.era += 1
 
     def moved_mount(self) -> None:
-        """The parent, or where it says that this is, is another; perhaps as it was before."""
+        """Sets another parent, or another mount in its welcome; perhaps as it was before."""
         welcome = federation_pb2.Welcome(
             parent_cluster_id=self.chance.choice(["kc-1", "kc-2"]), mount="/la", parent_mount="/"
         )

@@ -22,7 +22,7 @@ STEPS = st.one_of(
 
 
 class Model:
-    """What should be so: who lives, who is registered, which level is finalized."""
+    """Model of the servers: which live, which are registered, which level is finalized."""
 
     def __init__(self) -> None:
         self.living: dict[str, int] = {}

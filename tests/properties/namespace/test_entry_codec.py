@@ -47,7 +47,7 @@ def frozen(values: Mapping[str, V]) -> Mapping[str, V]:
 
 
 def bare(policies: Policies) -> Policies:
-    """Without who set what."""
+    """Returns the policies without their stamps."""
     return replace(policies, stamps=MappingProxyType({}))
 
 
@@ -181,7 +181,7 @@ NEWER_FIELD = b"\xfa\x07\x03new"  # field 127, a string
 
 @st.composite
 def newer_records(draw: st.DrawFn) -> bytes:
-    """A record with fields that this version does not know, at any of its levels."""
+    """Draws a record with fields that this version does not have, at any of its levels."""
     message = entry_pb2.Entry.FromString(CODEC.encode(draw(ENTRIES)))
     levels = [message, message.policies, getattr(message, message.WhichOneof("kind") or "topic")]
     levels += list(message.policies.topic_config.values())

@@ -20,7 +20,7 @@ NAME = st.text("ab._-", min_size=1, max_size=4)
 
 @dataclass
 class Used:
-    """Names in use, retired and left alone, as plain sets."""
+    """Plain sets of names in use, retired and left alone."""
 
     used: frozenset[str]
     retired: frozenset[str] = frozenset()

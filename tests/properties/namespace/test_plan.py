@@ -115,7 +115,7 @@ class Watcher:
 
 
 def entries_of(snapshot: Snapshot, node: Node) -> Iterator[tuple[int, str, Entry]]:
-    """(parent id, name, entry) of all below a directory."""
+    """Yields (parent id, name, entry) of all below a directory."""
     for name in node.topics:
         topic = snapshot.topic(node.entry_id, name)
         assert topic is not None
@@ -130,7 +130,7 @@ def entries_of(snapshot: Snapshot, node: Node) -> Iterator[tuple[int, str, Entry
 
 
 def check_invariants(cluster: Cluster) -> None:
-    """What holds of every store that only plans have written to."""
+    """Asserts the invariants of a store that only plans have written to."""
     snapshot, fresh = cluster.snapshot, cluster.loaded()
     removed = snapshot.node(DELETED_ID)
     assert removed is not None
@@ -293,7 +293,7 @@ class Tried(Cluster):
 
 
 def after(start: tuple[Command, ...], *then: Command) -> Tried:
-    """A cluster after these commands, one by one; those that are refused do nothing."""
+    """Returns a cluster after these commands, one by one; refused ones change nothing."""
     cluster = Tried(MOUNT)
     for place, command in enumerate((*start, *then)):
         made = tried(cluster, command)

@@ -126,7 +126,7 @@ def over(cluster: Cluster, snapshot: Snapshot) -> dict[tuple[int, str], int]:
 
 
 def plant(cluster: Cluster) -> None:
-    """Something to move and to count: directories, topics, as Kafka has them."""
+    """Creates entries to move and to count: directories, topics, as Kafka has them."""
     cluster.do(
         CreateDirectory(path=Path(("m", "c", "d")), make_parents=True),
         AdoptTopics(

@@ -311,7 +311,7 @@ def test_moving_topics_in_bulk_is_as_moving_them_one_by_one(
 
 
 def names_of(cluster: Cluster) -> dict[str, str]:
-    """Physical names by path."""
+    """Returns physical names by path."""
     found = {}
     stack = [cluster.snapshot.root]
     while stack:

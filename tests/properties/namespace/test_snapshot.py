@@ -44,7 +44,7 @@ FACTS = st.sampled_from(
 
 
 class Machine(RuleBasedStateMachine):
-    """Commits of one to four writes, in any order of theirs."""
+    """State machine of commits of one to four writes, in any order."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -47,7 +47,7 @@ class Model:
         return Snapshot.load(CODEC, "i", 1, pages)
 
     def entries(self, parent_id: int) -> Iterator[tuple[str, bool, Entry]]:
-        """(name, whether a container, entry) in listing order."""
+        """Yields (name, whether a container, entry) in listing order."""
         found = []
         for key, value in self.rows.items():
             if key.startswith(b"e/") and key != ROOT_KEY:
@@ -81,7 +81,7 @@ class Model:
         return found
 
     def physical(self) -> dict[str, list[Segments | None]]:
-        """Physical names to the paths of their topics."""
+        """Returns the paths of topics by physical name."""
         found: dict[str, list[Segments | None]] = {}
         for start in (ROOT_ID, DELETED_ID):
             for path, entry in self.walk(start):

@@ -9,7 +9,7 @@ import pytest
 
 @pytest.fixture
 def no_settings_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither the contexts and caches of who runs the tests, nor colours."""
+    """Keeps the contexts, caches and colours of the user who runs the tests away."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("KDIR_AT", raising=False)

@@ -188,8 +188,8 @@ def test_the_words_that_are_offered_are_those_that_are_taken() -> None:
 
     from directory.namespace.topic_configs import NAMES
     from resolver.access_requests import operation_of
+    from resolver.cli.completion import KEYS, OPERATIONS, TOPIC_CONFIGS
     from resolver.cli.policy_arguments import field_of
-    from resolver.cli.words import KEYS, OPERATIONS, TOPIC_CONFIGS
 
     assert sorted(map(operation_of, OPERATIONS)) == sorted(access_pb2.Operation.values())[1:]
     assert frozenset(TOPIC_CONFIGS) == NAMES

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("no_settings_of_ones_own")
 
 
 def doctor(**kafka: Any) -> Ran:
-    """At a server whose Kafka is so."""
+    """Runs ``kdir doctor`` at a server with this status of Kafka."""
     status = admin_pb2.GetStatusResponse(
         replica_state=admin_pb2.REPLICA_STATE_SERVING,
         kafka=admin_pb2.KafkaStatus(reachable=True, leader=True, **kafka),

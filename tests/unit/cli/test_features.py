@@ -49,7 +49,7 @@ class Kdir:
         self.answers["AdminService.GetStatus"] = status
 
     def finalizes(self, finalized: int, supported: int) -> None:
-        """As a server does that is at one level and can go to another."""
+        """Answers as a server that is at one level and can go to another."""
 
         def answer(request: admin_pb2.FinalizeFeaturesRequest) -> Any:
             if request.validate_only:

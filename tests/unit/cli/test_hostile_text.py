@@ -49,7 +49,7 @@ def texts() -> st.SearchStrategy[str]:
 
 
 def acts_on_a_terminal(character: str) -> bool:
-    """C0, DEL, C1, separators of lines, and what turns the direction of text."""
+    """True if a character is C0, DEL, C1, a line separator, or changes the direction of text."""
     return character != "\n" and (unicodedata.category(character) in {"Cc", "Cf", "Zl", "Zp", "Cs"})
 
 

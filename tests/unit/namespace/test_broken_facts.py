@@ -35,7 +35,7 @@ NONSENSE = b"\xff\xfe\0nonsense"
 
 
 def holding(*facts: tuple[bytes, bytes]) -> Cluster:
-    """A cluster of one topic and of these facts."""
+    """Returns a cluster of one topic and of these facts."""
     cluster = Cluster()
     cluster.do(
         CreateDirectory(path=path("/la/old")),
@@ -98,8 +98,8 @@ def test_S21_what_was_decided_of_a_removal_and_cannot_be_read_leaves_kafka_alone
 
 
 def unreadable_below() -> tuple[Cluster, bytes, bytes]:
-    """A removed directory with one in it, of a topic, whose record was spoiled; its key and what it
-    was.
+    """Returns a removed directory that contains one, with a topic, whose record was spoiled; its
+    key and its record before.
     """
     cluster = holding()
     cluster.do(

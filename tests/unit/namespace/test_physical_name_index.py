@@ -16,7 +16,7 @@ from directory.wire.entry_codec import ProtoCodec
 
 
 class CountingCodec(ProtoCodec):
-    """Counts the records whose physical names were read."""
+    """Codec that counts the records whose physical names were read."""
 
     def __init__(self) -> None:
         self.read = 0

@@ -32,7 +32,7 @@ def observed(name: str, topic_id: bytes = b"i" * 16, partitions: int = 3) -> Obs
 
 
 def adopt(*topics: tuple[str, str]) -> AdoptTopics:
-    """(place below the mount, physical name) each."""
+    """Returns an adoption of topics, each as (place below the mount, physical name)."""
     return AdoptTopics(
         topics=tuple(
             (tuple(place.split("/")) if place else (), observed(name)) for place, name in topics

@@ -76,7 +76,7 @@ def refused(cluster: Cluster, command: object, error: type[KdirError], arguments
 
 
 def reap_all(cluster: Cluster, limit: int = 100, most: int = 1000) -> int:
-    """Steps until there is nothing to do; how many it took."""
+    """Runs the reaper's steps until none has anything to do; returns how many it took."""
     for steps in range(most):
         if not cluster.do(ReapDeleted(limit=limit)).writes:
             return steps

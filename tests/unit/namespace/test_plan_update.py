@@ -50,7 +50,7 @@ def update(text: str, changes: dict[str, object], **fields: object) -> UpdateEnt
 
 
 def bare(policies: Policies) -> Policies:
-    """Without who set what."""
+    """Returns the policies without their stamps."""
     return replace(policies, stamps=MappingProxyType({}))
 
 

@@ -51,12 +51,12 @@ def at(*segments: str) -> Path:
 
 
 def deep(first: str, *last: str) -> Path:
-    """As deep as a path can be, below a directory of its own."""
+    """Returns a path as deep as one can be, below a directory of its own."""
     return at(first, *DEEP[len(last) :], *last)
 
 
 def tiers(cluster: Cluster, first: str) -> None:
-    """Directories all the way down."""
+    """Creates directories down to the greatest depth."""
     cluster.do(CreateDirectory(path=deep(first).parent, make_parents=True))
 
 

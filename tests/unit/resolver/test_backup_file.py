@@ -43,7 +43,7 @@ def written(parts: list[admin_pb2.BackupResponse]) -> bytes:
 
 
 def forged(parts: list[admin_pb2.BackupResponse]) -> bytes:
-    """As somebody would write it who does not check."""
+    """Returns a backup as a writer without checks would write it."""
     plain = gzip.decompress(written(messages()))
     first = plain[: plain.index(b"\n") + 1]
     body = b""

@@ -281,7 +281,7 @@ def test_many_paths_travel_in_few_calls(directory: MemoryDirectory) -> None:
 
 
 class Gate(MemoryTransport):
-    """Holds calls back until the test lets them go."""
+    """Transport that holds calls back until the test releases them."""
 
     def __init__(self, inner: MemoryTransport) -> None:
         super().__init__()

@@ -174,7 +174,7 @@ def test_any_value_of_properties(text: str) -> None:
 
 
 def loaded(value: str) -> str:
-    """As ``java.util.Properties#load`` reads a value, by its documentation."""
+    """Returns a value as ``java.util.Properties#load`` reads it, by its documentation."""
     units = bytearray()
     at = 0
     value = value.lstrip(" \t\f")

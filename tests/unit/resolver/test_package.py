@@ -44,10 +44,10 @@ def test_the_client_opens_only_what_every_verb_needs() -> None:
         "pyspark",
         "random",
         "resolver.answer_cache_file",
-        "resolver.cache_refresh",
         "resolver.directory_listing",
         "resolver.reverse_lookup",
         "resolver.watch_stream",
+        "resolver.watch_streams",
         "rich",
         "uuid",
     } - modules_after("import grpc, google.protobuf.message")

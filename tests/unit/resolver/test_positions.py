@@ -52,12 +52,12 @@ class World:
         self.directory = directory
 
     def token(self, mount: str = "/") -> str:
-        """Of what the cluster has by now."""
+        """Returns a token of the cluster's current revision."""
         cluster = self.directory.at(mount)
         return str(Token.from_position(cluster.cluster_id, "memory", cluster.revision))
 
     def umount(self, mount: str) -> None:
-        """The parent has no such mount any more; the child's server has not been told."""
+        """Removes the mount from its parent; the child's server is not notified."""
         self.directory.unmount(mount)
 
 

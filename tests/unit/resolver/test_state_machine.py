@@ -61,7 +61,7 @@ class World:
         cluster_id: str = "",
         revision: int = 1,
     ) -> None:
-        """The next time it is asked; the last of several is said for ever."""
+        """Sets the answer to the next query; the last of several is given for ever."""
         reply: Reply | KdirError = (
             outcome
             if isinstance(outcome, KdirError)

@@ -9,13 +9,13 @@ from kdir.v1 import entry_pb2, resolve_pb2, watch_pb2
 
 from resolver import Resolver, errors
 from resolver.answer_cache import FreshnessMark
-from resolver.cache_refresh import FollowedCluster
 from resolver.errors import KdirError
 from resolver.owner_calls import Owner
 from resolver.path import Path
 from resolver.revision_token import Position, Token
 from resolver.testing import MemoryDirectory, MemoryTransport
 from resolver.watch_stream import Watching
+from resolver.watch_streams import FollowedCluster
 from tests.support.federation import eventually
 
 ID = "kc-root"
@@ -242,7 +242,7 @@ class Live:
             self._news.notify_all()
 
     def end(self) -> None:
-        """All streams end; so nobody who closes has to wait for one."""
+        """Ends all streams, so that no caller that closes has to wait for one."""
         with self._news:
             self._ended = True
             self._news.notify_all()

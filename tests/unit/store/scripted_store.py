@@ -84,7 +84,7 @@ class ScriptedStore:
     # -- scripts -----------------------------------------------------------------------------
 
     def in_one_breath(self) -> threading.Condition:
-        """``with`` this no watch sees what is between."""
+        """Returns a condition: within ``with``, no watch receives what is written between."""
         return self.changed
 
     def forget_history(self) -> None:
@@ -112,7 +112,7 @@ class ScriptedStore:
             self.changed.notify_all()
 
     def return_soon(self) -> None:
-        """The store answers again."""
+        """Makes the store answer again."""
         with self.changed:
             self.away = False
             self.changed.notify_all()

@@ -94,7 +94,7 @@ def test_S19_who_slept_through_his_lease_knows_it_at_once() -> None:
 
 
 class Granting(etcdrpc.LeaseServicer):  # type: ignore[misc]
-    """Grants any lease, and answers renewals as it is told."""
+    """Lease service that grants any lease, and answers renewals as the test sets."""
 
     def __init__(self) -> None:
         self.renewals = 0

@@ -23,7 +23,7 @@ def path(text: str) -> Path:
 
 
 class Bench:
-    """What the tests work at."""
+    """Replica, history and writer of one server for a test."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Bench:
         )
 
     def names(self, text: str = "/la") -> set[str]:
-        """Of topics and directories right below."""
+        """Returns the names of topics and directories right below."""
         snapshot = self.replica.snapshot
         directory_id = snapshot.find_directory(path(text).segments[len(MOUNT.segments) :])
         assert directory_id is not None

@@ -15,6 +15,6 @@ def store() -> ScriptedStore:
 
 @pytest.fixture
 def bench(store: ScriptedStore) -> Iterator[Bench]:
-    """Replica, history and writer of one server, started."""
+    """Yields replica, history and writer of one server, started."""
     with Bench(store) as bench:
         yield bench

@@ -10,8 +10,8 @@ __all__ = ["LaggingStore"]
 
 
 class LaggingStore:
-    """Passes calls on. ``hold`` lets its replica fall behind; whatever the store answers to its
-    writer lets the watch go on, as if that took as long as it does between two servers.
+    """Store that forwards calls. After ``hold`` its replica falls behind; an answer to its writer
+    lets the watch go on, as if it took as long as between two servers.
     """
 
     def __init__(self, store: Store) -> None:
@@ -26,13 +26,13 @@ class LaggingStore:
         return getattr(self.store, name)
 
     def hold(self) -> None:
-        """The watch gives nothing from now on."""
+        """Holds the watch: it gives nothing from now on."""
         self.flowing.clear()
         with self.asking:
             pass  # what was being asked for is given
 
     def let_go(self) -> None:
-        """The watch goes on."""
+        """Releases the watch."""
         self.flowing.set()
 
     def _asked(self) -> None:

@@ -47,7 +47,7 @@ class Pair:
         self._lag = lag
 
     def fall_behind(self, *, for_good: bool = False) -> None:
-        """From now on ``behind`` sees nothing until the store answers it; or until ``let_go``."""
+        """Makes ``behind`` receive nothing until the store answers it; or until ``let_go``."""
         newest = self.store.newest_revision()
         eventually(lambda: self.behind.replica.reported_revision == newest)
         self._lag.holds_on = for_good
@@ -60,7 +60,7 @@ class Pair:
         return bench.writer.commit_command(command, timeout_seconds=30, **keywords)  # type: ignore[arg-type]
 
     def owner(self, text: str) -> str | None:
-        """As the server that does not lag has it."""
+        """Returns the owner in the tree of the server that does not lag."""
         snapshot = self.ahead.replica.snapshot
         directory_id = snapshot.find_directory(path(text).segments[1:])
         assert directory_id is not None
