@@ -1,8 +1,8 @@
 """What the intake of requests expects of grpcio; calls themselves are in tests/fault."""
 
 import inspect
+import threading
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from grpc import _server
@@ -18,7 +18,10 @@ from directory.api.rpc.request_intake import (
 from directory.api.rpc.stream_slots import StreamPool, StreamSlots
 from tests.support.waiting import eventually
 
-RPC_STATE: Any = _server._RPCState
+
+def state(*, is_there: bool = True) -> SimpleNamespace:
+    """Returns what gRPC knows of a call: whether it has told the caller its status."""
+    return SimpleNamespace(condition=threading.Condition(), client="", statused=not is_there)
 
 
 def test_this_grpcio_is_as_the_intake_expects_it() -> None:
@@ -107,13 +110,11 @@ def test_a_server_that_stops_delays_none() -> None:
 
 def test_a_call_whose_caller_is_gone_does_not_begin() -> None:
     begun, ended = list[object](), list[str]()
-    event, state = SimpleNamespace(call=None), RPC_STATE()
-    about = ("run", event, state)
     for is_there, expected in ((True, []), (False, ["over"])):
-        state.client = _server._OPEN if is_there else _server._CANCELLED
+        about = ("run", SimpleNamespace(call=None), state(is_there=is_there))
         completion = CallCompletion(lambda: ended.append("over"))
         begin_call(lambda *call: begun.append(call[2]), completion, print, about)
-        assert begun == [about]
+        assert len(begun) == 1
         assert ended == expected
 
 
@@ -131,7 +132,7 @@ def test_a_stream_beyond_those_of_its_connection_waits_before_it_takes_a_thread(
         begun.append(1)
 
     with slots.hold("WatchService/Watch", "ipv4:127.0.0.1:9", ""):
-        pool._begin(CallCompletion(), answer, ("run", event, RPC_STATE()))
+        pool.submit(answer, "run", event, state())
         if streams == 1:
             assert begun == []
             clock.now = 1.0
