@@ -11,10 +11,9 @@ from kdir.v1 import admin_pb2
 
 from directory.api.admin_operations import BackupAndVerifyCalls, ParentLinkCalls
 from directory.api.cluster_router import ClusterRouter
+from directory.api.redaction import STOPPED
 from directory.api.rpc.call_context import Call
 from directory.api.rpc.handlers import Handler, Service
-from directory.api.visibility import STOPPED
-from directory.api.visible_counts import count_visible_below
 from directory.federation import parent_state
 from directory.federation.link_records import BELOW, is_path
 from directory.namespace.entry import Kind
@@ -29,7 +28,7 @@ from resolver.errors import InvalidArgument
 from resolver.path import Path
 
 if TYPE_CHECKING:
-    from directory.api.caller_view import CallerView
+    from directory.api.visible_tree import OpenTree
     from directory.kafka.operator_requests import AdoptionResult
     from directory.kafka.reconciler import Reconciler
 
@@ -89,7 +88,7 @@ class AdminService(Service):
         if view is not None:
             snapshot = view.snapshot
             response.authority.CopyFrom(cluster.authority(snapshot))
-            seen = count_visible_below(view, (), snapshot.root)
+            seen = view.count_below((), snapshot.root)
             response.topic_count, response.directory_count = seen.topics, seen.containers
             response.progress.extend(
                 one
@@ -246,7 +245,7 @@ class AdminService(Service):
         return response
 
 
-def _is_shown(cluster: Cluster, view: CallerView, key: bytes) -> bool:
+def _is_shown(cluster: Cluster, tree: OpenTree, key: bytes) -> bool:
     """True if a record of the link is of no mount, or of one that the caller may know of."""
     mounts: list[Path] = []
     if key.startswith(MOUNT_ROW):
@@ -258,7 +257,7 @@ def _is_shown(cluster: Cluster, view: CallerView, key: bytes) -> bool:
         mounts = [mount for mount, one in own.items() if one.row.cluster_id == cluster_id]
     else:
         return True
-    return bool(mounts) and all(map(view.can_refer_to, mounts))
+    return bool(mounts) and all(map(tree.can_refer_to, mounts))
 
 
 def _store(cluster: Cluster, out: admin_pb2.StoreStatus) -> None:

@@ -9,15 +9,14 @@ from typing import Final, TypeVar
 from kdir.v1 import federation_pb2, resolve_pb2
 
 from directory.api.access_control import AccessControl, check_owned
-from directory.api.caller_view import CallerView
 from directory.api.read_consistency import choose_snapshot
+from directory.api.redaction import as_shown
 from directory.api.resolve_answers import kind_from_number
 from directory.api.response_cache import ResponseCache, encode_error, with_authority_index
 from directory.api.rpc.call_context import CURRENT, Call
 from directory.api.rpc.caller_slots import CallerSlots
-from directory.api.visibility import as_shown
+from directory.api.visible_tree import OpenTree
 from directory.namespace.command import Command, Plan
-from directory.namespace.entry import Kind
 from directory.namespace.snapshot import Snapshot
 from directory.server.cluster import Cluster
 from directory.server.config import Limits
@@ -136,9 +135,10 @@ class ClusterRouter:
         holder: bool = False,
         or_above: bool = False,
         streams: bool = False,
-    ) -> tuple[Cluster, Snapshot]:
-        """Returns the cluster that has the word about a path, and the snapshot that a call reads
-        there.
+        past: bool = False,
+    ) -> tuple[Cluster, OpenTree]:
+        """Returns the cluster that has the word about a path, and the tree that a call reads there,
+        as its caller may see it; ``past``: see ``AccessControl.tree``.
 
         The mount may move between the choice and the snapshot: the snapshot's own counts. What is
         inherited below one mount never decides about a path below another.
@@ -149,7 +149,7 @@ class ClusterRouter:
         cluster = self.require_owner(path, holder=holder, or_above=or_above)
         snapshot = self.read_snapshot(cluster, token, call, streams=streams)
         check_owned(cluster, cluster.mount_at(snapshot), path, or_above=or_above)
-        return cluster, snapshot
+        return cluster, self.tree(cluster, snapshot, call, past=past)
 
     def read_snapshot(
         self, cluster: Cluster, token: str, call: Call, *, streams: bool = False
@@ -190,22 +190,22 @@ class ClusterRouter:
             self.read_snapshot(cluster, token, call, streams=True)
         return cluster.writer.decide(attempt, call.seconds_left(), ask_first=ask_first)
 
-    def view(
+    def tree(
         self, cluster: Cluster, snapshot: Snapshot, call: Call, *, past: bool = False
-    ) -> CallerView:
-        """Returns what the caller may see and do; see ``access_control``.
+    ) -> OpenTree:
+        """Returns what the caller may see; see ``AccessControl.tree``.
 
         Raises:
             NotReady
         """
-        return self.access_control.caller_view(cluster, snapshot, call, past=past)
+        return self.access_control.tree(cluster, snapshot, call, past=past)
 
     def as_shown(
         self, cluster: Cluster, command: Command, call: Call
     ) -> Callable[[Plan, Snapshot], Plan]:
         """Returns what the writer asks of each plan: the plan as the caller is shown it."""
         return lambda planned, snapshot: as_shown(
-            self.view(cluster, snapshot, call), command, planned
+            self.tree(cluster, snapshot, call), command, planned
         )
 
     def resolve(self, request: resolve_pb2.ResolveRequest, call: Call) -> bytes:
@@ -218,9 +218,9 @@ class ClusterRouter:
         except KdirError as error:
             raise _error_of(text) or error from None
         ready = self._ready(cluster, snapshot)
-        view = self.view(cluster, snapshot, call)
+        tree = self.tree(cluster, snapshot, call)
         prefer = kind_from_number(request.prefer)
-        outcome = view.encode_outcome(ready, text, prefer, no_follow=request.no_follow)
+        outcome = ready.outcome_for(tree, text, prefer, no_follow=request.no_follow)
         return ready.authority(cluster.authority(snapshot)) + outcome
 
     def batch(self, request: resolve_pb2.BatchResolveRequest, call: Call) -> bytes:
@@ -282,16 +282,13 @@ class ClusterRouter:
         ready = self._ready(cluster, snapshot)
         authority = ready.authority(cluster.authority(snapshot))
         prefer = kind_from_number(request.prefer)
-        view = self.view(cluster, snapshot, call)
+        tree = self.tree(cluster, snapshot, call)
         no_follow = request.no_follow
         outcomes: list[bytes] = []
         for start in range(0, len(paths), _LOOK):
             call.check()
             texts = paths[start : start + _LOOK]
-            if view.is_unrestricted:
-                parts = ready.outcomes(texts, prefer, no_follow=no_follow)
-            else:
-                parts = [_seen(view, ready, text, prefer, no_follow) for text in texts]
+            parts = ready.outcomes(tree, texts, prefer, no_follow=no_follow)
             most_bytes -= sum(map(len, parts))
             outcomes += parts
             if most_bytes < 0:
@@ -320,21 +317,9 @@ class ClusterRouter:
         view = cluster.federation.view()
         ready = self._kept.get(cluster)
         if ready is None or not ready.is_current(snapshot, view):
-            ready = self._kept[cluster] = ResponseCache(cluster, snapshot, view)
+            tree = self.access_control.open_tree(cluster, snapshot)
+            ready = self._kept[cluster] = ResponseCache(cluster, tree, view)
         return ready
-
-
-def _seen(
-    view: CallerView,
-    ready: ResponseCache,
-    text: str,
-    prefer: Kind | None,
-    no_follow: bool,  # noqa: FBT001 - one caller
-) -> bytes:
-    try:
-        return view.encode_outcome(ready, text, prefer, no_follow=no_follow)
-    except KdirError as error:
-        return encode_error(error)
 
 
 def answers_full(most_bytes: int) -> LimitExceeded:

@@ -8,14 +8,14 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeVar, cast
 
-from kdir.v1 import directory_pb2, entry_pb2, resolve_pb2
+from kdir.v1 import directory_pb2, entry_pb2
 
 from directory.api import list_entries as listing
-from directory.api.caller_view import fill_visible_counts
 from directory.api.cluster_router import ClusterRouter
 from directory.api.dry_run import fill_change_plan
 from directory.api.entry_details import fill_entry_details
-from directory.api.resolve_answers import ResolveAnswers, kind_from_number
+from directory.api.redaction import redacting_errors
+from directory.api.resolve_answers import directory_to_proto, kind_from_number
 from directory.api.rpc.call_context import Call
 from directory.api.rpc.handlers import Handler, Service
 from directory.api.write_checks import (
@@ -23,7 +23,6 @@ from directory.api.write_checks import (
     check_kafka_removal_allowed,
     is_kafka_change_allowed,
     nearest_manage_false,
-    redacting_errors,
     refuse_lock_out,
     with_inferred_kind,
 )
@@ -37,19 +36,18 @@ from directory.namespace.command import (
     UpdateEntry,
 )
 from directory.namespace.entry import Kind, Provision, Topic
+from directory.namespace.lookup import DirectoryAt, LinkAt, MountAt, TopicAt
 from directory.namespace.snapshot import Snapshot
 from directory.server.cluster import Cluster
 from directory.store.base import Guard
 from directory.store.writer import CommitResult
-from directory.wire.entry_codec import entry_to_proto
+from directory.wire.entry_codec import entry_to_proto, record_to_proto
 from directory.wire.request_commands import create_command, update_command
-from resolver.error_status import from_outcome
 from resolver.errors import (
     AboveCeiling,
     Absent,
     InvalidArgument,
     KafkaRejected,
-    NotAuthoritative,
     TokenFromFuture,
 )
 from resolver.path import Path
@@ -97,38 +95,22 @@ class DirectoryService(Service):
         """Returns one entry itself; links and mounts are shown, not followed."""
         path = Path.parse(request.path)
         of_mount = request.kind == entry_pb2.ENTRY_KIND_MOUNT
-        cluster, snapshot = self._router.read_owned(path, request.token, call, holder=of_mount)
         kind = kind_from_number(request.kind)
-        view = self._router.view(cluster, snapshot, call)
-        shown = view.resolve_kind(path, kind, no_follow=True)
-        outcome = resolve_pb2.Outcome()
-        ResolveAnswers(cluster, snapshot).resolve(path, outcome, shown, no_follow=True)
-        match outcome.WhichOneof("kind"):
-            case "resolution":
-                entry = outcome.resolution.entry
-            case "absent":
-                raise Absent(
-                    f"{path} does not exist",
-                    path=path,
-                    nearest=outcome.absent.nearest_directory,
-                )
-            case "error":
-                raise from_outcome(outcome.error)
-            case _:
-                raise NotAuthoritative(
-                    f"{path} lies beyond a mount or link of cluster {cluster.config.cluster}; "
-                    f"resolve it first",
-                    path=path,
-                )
-        if kind is not None and entry.WhichOneof("kind") != kind.name.lower():
-            raise Absent(f"{path} is no {kind.name.lower()}", path=path)
-        if entry.HasField("mount"):
-            _mount_state(cluster, path, entry.mount)
-        fill_visible_counts(view, path.below(view.access.mount), entry)
-        response = directory_pb2.GetEntryResponse(
-            authority=cluster.authority(snapshot), entry=entry
-        )
-        fill_entry_details(response, cluster, snapshot, path, call, view)
+        cluster, tree = self._router.read_owned(path, request.token, call, holder=of_mount)
+        found = tree.require_entry(path, kind, no_follow=True)
+        response = directory_pb2.GetEntryResponse(authority=cluster.authority(tree.snapshot))
+        entry = response.entry
+        match found:
+            case TopicAt(record=record):
+                record_to_proto(record, str(path), entry)
+            case DirectoryAt(relative=relative, node=node):
+                directory_to_proto(tree, relative, node, entry)
+            case LinkAt(link=link):
+                entry_to_proto(link, str(path), into=entry)
+            case MountAt(mount=mount):
+                entry_to_proto(mount, str(path), into=entry)
+                _mount_state(cluster, path, entry.mount)
+        fill_entry_details(response, cluster, tree, found, call)
         return response
 
     def list_entries(
@@ -136,9 +118,8 @@ class DirectoryService(Service):
     ) -> directory_pb2.ListEntriesResponse:
         """A page of a directory's children, or with ``recursive`` of all below it."""
         path = Path.parse(request.path)
-        cluster, snapshot = self._router.read_owned(path, request.token, call)
-        view = self._router.view(cluster, snapshot, call)
-        response = listing.list_entries(cluster, snapshot, path, request, call, view)
+        cluster, tree = self._router.read_owned(path, request.token, call)
+        response = listing.list_entries(cluster, tree, path, request, call)
         for entry in response.entries:
             if entry.HasField("mount"):
                 _mount_state(cluster, Path.parse(entry.path), entry.mount)

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from kdir.v1 import directory_pb2, policies_pb2
 
-from directory.api.caller_view import CallerView
 from directory.api.rpc.call_context import Call
-from directory.api.visible_counts import seen_use
+from directory.api.visible_tree import EntryAt, OpenTree
 from directory.federation import parent_state
 from directory.kafka.drift import count_issues_below, topic_issues
 from directory.namespace.effective_policies import PolicyLevel
-from directory.namespace.entry import Topic
+from directory.namespace.lookup import DirectoryAt, TopicAt
 from directory.namespace.quotas import quotas_at
 from directory.namespace.snapshot import Node, Snapshot
 from directory.namespace.time_budget import TimeBudget
-from directory.namespace.traversal import traverse
 from directory.server.cluster import Cluster
 from resolver.errors import NotReady
-from resolver.path import Path
 
 __all__ = ["fill_entry_details", "policies_above_mount"]
 
@@ -36,50 +33,38 @@ def policies_above_mount(snapshot: Snapshot) -> list[PolicyLevel]:
 def fill_entry_details(
     response: directory_pb2.GetEntryResponse,
     cluster: Cluster,
-    snapshot: Snapshot,
-    path: Path,
+    tree: OpenTree,
+    found: EntryAt,
     call: Call,
-    view: CallerView,
 ) -> None:
     """Adds to the answer of one entry; nothing to that of links and mounts, and no numbers of what
     is hidden from the caller.
     """
-    mount = view.access.mount
-    relative = path.below(mount)
-    if response.entry.HasField("topic"):
-        way = traverse(snapshot, relative[:-1])
-        topic = snapshot.topic(way.node.entry_id, relative[-1])
-        if topic is None or way.depth < len(relative) - 1:
-            return
-        _quotas(response, view, way.node)
-        _of_topic(response, mount, snapshot, (way.node.entry_id, relative[-1]), topic)
-    elif response.entry.HasField("directory"):
-        node = traverse(snapshot, relative).node
-        _quotas(response, view, node)
-        if cluster.reconciler is not None and view.can_describe_all_below(relative):
-            least = call.seconds_left() * (1 - _SHARE)
-            budget = TimeBudget(lambda: call.seconds_left() > least)
-            for state, topics in count_issues_below(snapshot, node, budget).items():
-                response.topic_issues.add(state=state, topics=topics)
+    snapshot = tree.snapshot
+    match found:
+        case TopicAt(relative=relative, parent_id=parent_id):
+            topic = snapshot.topic(parent_id, relative[-1])
+            if topic is None:
+                return
+            _quotas(response, tree, snapshot.nodes[parent_id])
+            issues = topic_issues(snapshot, tree.mount, (parent_id, relative[-1]), topic)
+            for field, state in sorted(issues.items()):
+                response.topic_issues.add(state=state, field=field)
+        case DirectoryAt(relative=relative, node=node):
+            _quotas(response, tree, node)
+            if cluster.reconciler is not None and tree.can_describe_all_below(relative):
+                least = call.seconds_left() * (1 - _SHARE)
+                budget = TimeBudget(lambda: call.seconds_left() > least)
+                for state, topics in count_issues_below(snapshot, node, budget).items():
+                    response.topic_issues.add(state=state, topics=topics)
+        case _:
+            pass
 
 
-def _quotas(response: directory_pb2.GetEntryResponse, view: CallerView, node: Node) -> None:
-    snapshot = view.snapshot
+def _quotas(response: directory_pb2.GetEntryResponse, tree: OpenTree, node: Node) -> None:
     response.quotas.extend(
         policies_pb2.QuotaUse(
-            field=one.field, source_path=one.path, limit=one.limit, used=seen_use(view, one)
+            field=one.field, source_path=one.path, limit=one.limit, used=tree.quota_use(one)
         )
-        for one in quotas_at(snapshot, view.access.mount, policies_above_mount(snapshot), node)
+        for one in quotas_at(tree.snapshot, tree.mount, policies_above_mount(tree.snapshot), node)
     )
-
-
-def _of_topic(
-    response: directory_pb2.GetEntryResponse,
-    mount: Path,
-    snapshot: Snapshot,
-    place: tuple[int, str],
-    topic: Topic,
-) -> None:
-    found = topic_issues(snapshot, mount, place, topic)
-    for field, state in sorted(found.items()):
-        response.topic_issues.add(state=state, field=field)

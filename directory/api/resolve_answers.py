@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, assert_never, cast
 
 from kdir.v1 import policies_pb2, resolve_pb2
 
+from directory.api.visible_tree import OpenTree
 from directory.federation import parent_state
 from directory.federation.federation_state import unix_ms
 from directory.federation.referral import Direction, NoReferral, Referral
 from directory.namespace.effective_policies import effective, levels_of
-from directory.namespace.entry import NO_POLICIES, ROOT_ID, Entry, Kind, Link
+from directory.namespace.entry import NO_POLICIES, ROOT_ID, Entry, Kind, Link, Policies
 from directory.namespace.lookup import (
     DirectoryAt,
     LinkAt,
@@ -22,7 +23,6 @@ from directory.namespace.lookup import (
     MountAt,
     TopicAt,
     Unreadable,
-    lookup,
 )
 from directory.namespace.snapshot import Node, Snapshot
 from directory.server.cluster import Cluster
@@ -35,7 +35,7 @@ from resolver.path import ROOT, Path
 if TYPE_CHECKING:
     from kdir.v1 import entry_pb2
 
-__all__ = ["ResolveAnswers", "kind_from_number"]
+__all__ = ["ResolveAnswers", "directory_to_proto", "kind_from_number", "refer_to_cluster"]
 
 
 def kind_from_number(number: int) -> Kind | None:
@@ -51,18 +51,30 @@ def kind_from_number(number: int) -> Kind | None:
         raise InvalidArgument(f"kind: found {number}; known are {known}", field="kind") from None
 
 
-class ResolveAnswers:
-    """Answers from one snapshot of one cluster; remembers what paths share. Thread-safe."""
+def directory_to_proto(
+    tree: OpenTree, relative: tuple[str, ...], node: Node, out: entry_pb2.Entry
+) -> None:
+    """Fills in a directory with how much stands in it, as far as the caller sees."""
+    entry_to_proto(node.directory, str(tree.mount.join(relative)), node, out)
+    seen = tree.count(relative, node)
+    out.directory.topic_count, out.directory.container_count = seen.topics, seen.containers
 
-    def __init__(self, cluster: Cluster, snapshot: Snapshot) -> None:
+
+class ResolveAnswers:
+    """Answers from one tree of one cluster; remembers what paths share. Thread-safe."""
+
+    def __init__(self, cluster: Cluster, tree: OpenTree) -> None:
         self._cluster = cluster
-        self._snapshot = snapshot
-        self._mount = cluster.mount_at(snapshot)
+        self._tree = tree
+        self._snapshot = tree.snapshot
+        self._mount = tree.mount
         limits = cluster.config.limits
         self._answer_seconds = limits.answer_ttl_seconds
         self._absent_seconds = limits.negative_ttl_seconds
         self._referral_seconds = limits.referral_ttl_seconds
         self._left_bytes = limits.remembered_bytes
+        self._above: list[Policies] | None = None
+        """What is inherited from above the mount; None = not read yet."""
         self._holders: dict[int, int] = {}
         """By directory the nearest, itself or above, that sets policies: it shares what holds."""
         self._effective: dict[int, policies_pb2.Policies | None] = {}
@@ -74,19 +86,21 @@ class ResolveAnswers:
         prefer: Kind | None = None,
         *,
         no_follow: bool = False,
+        tree: OpenTree | None = None,
     ) -> None:
-        """Fills in the outcome for one path."""
+        """Fills in the outcome for one path. ``tree``: as one caller sees the same snapshot."""
+        tree = tree or self._tree
         if not self._mount.is_prefix_of(path):
             self._outside(path, outcome)
             return
-        found = lookup(self._snapshot, path.segments[len(self._mount) :], prefer)
+        found = tree.lookup(path, prefer, no_follow=no_follow)
         match found:
             case TopicAt(parent_id=parent_id, record=record, has_container=has_container):
                 self.topic(
                     str(path), record, parent_id, outcome.resolution, has_container=has_container
                 )
-            case DirectoryAt(node=node):
-                entry_to_proto(node.directory, str(path), node, outcome.resolution.entry)
+            case DirectoryAt(relative=relative, node=node):
+                directory_to_proto(tree, relative, node, outcome.resolution.entry)
                 self._hold(outcome.resolution, node.entry_id)
             case LinkAt(relative=relative, link=link, rest=rest):
                 if no_follow and not rest:
@@ -98,7 +112,11 @@ class ResolveAnswers:
                 if no_follow and not rest:
                     self._own_entry(path, mount, outcome)
                 else:
-                    self._refer(self._cluster.federation.down(where, mount), outcome.referral)
+                    _refer(
+                        self._cluster,
+                        self._cluster.federation.down(where, mount),
+                        outcome.referral,
+                    )
             case Missing(nearest=nearest):
                 outcome.absent.nearest_directory = str(self._mount.join(nearest))
                 outcome.absent.lifetime_seconds = self._absent_seconds
@@ -160,8 +178,9 @@ class ResolveAnswers:
             )
         if holder in self._effective:
             return self._effective[holder]
-        levels = parent_state.inherited_policies(self._snapshot)
-        levels += levels_of(self._snapshot, holder)
+        if self._above is None:
+            self._above = parent_state.inherited_policies(self._snapshot)
+        levels = [*self._above, *levels_of(self._snapshot, holder)]
         message = policies_to_proto(effective(levels)) if levels else None
         # Large policies are few, as long as nobody makes many: then they are made each time.
         size = 0 if message is None else message.ByteSize()
@@ -189,7 +208,7 @@ class ResolveAnswers:
         answer = self._cluster.federation.outside(path)
         match answer:
             case Referral():
-                self._refer(answer, outcome.referral)
+                _refer(self._cluster, answer, outcome.referral)
             case NoReferral(message=message):
                 outcome.error.CopyFrom(to_outcome(NoRoute(message, mount=self._mount)))
             case _:
@@ -199,39 +218,43 @@ class ResolveAnswers:
         matching = [one for one in self._cluster.config.links if one.path.is_prefix_of(path)]
         return max(matching, key=lambda one: len(one.path), default=None)
 
-    def refer_to_cluster(self, cluster: str, outcome: resolve_pb2.Outcome) -> None:
-        """The referral to a cluster by id or name; *no route* where none is known here."""
-        federation = self._cluster.federation
-        rows = [
-            row
-            for row in federation.rows_everywhere()
-            if cluster in (row.row.cluster_id, row.row.cluster)
-        ]
-        by_id = [row for row in rows if row.row.cluster_id == cluster]
-        chosen = by_id or rows
-        if len(chosen) > 1:
-            ids = ", ".join(row.row.cluster_id for row in chosen)
-            message = f"several clusters are called {cluster!r}: {ids}; give the cluster id"
-            outcome.error.CopyFrom(to_outcome(InvalidArgument(message, field="cluster")))
-        elif chosen:
-            self._refer(federation.towards(chosen[0]), outcome.referral)
-        else:
-            up = federation.outside(ROOT) if not self._mount.is_root else None
-            if isinstance(up, Referral) and up.direction is Direction.UP:
-                self._refer(up, outcome.referral)
-                return
-            message = f"no cluster {cluster!r} is known to {self._cluster.config.cluster}"
-            outcome.error.CopyFrom(to_outcome(NoRoute(message, cluster=cluster)))
 
-    def _refer(self, answer: Referral, out: resolve_pb2.Referral) -> None:
-        out.kind = cast("resolve_pb2.ReferralKind", answer.direction.value)
-        out.mount = str(answer.mount)
-        out.cluster_id = answer.cluster_id
-        out.cluster = answer.cluster
-        out.epoch = answer.epoch
-        out.endpoints.extend(answer.endpoints[:20])
-        out.lifetime_seconds = self._referral_seconds
-        out.age_seconds = max(0, unix_ms() - answer.owner_time_ms) // 1000
+def refer_to_cluster(owner: Cluster, cluster: str, outcome: resolve_pb2.Outcome) -> None:
+    """Fills in the referral to a cluster by id or name, as one server's cluster gives it; *no
+    route* where none is known here.
+    """
+    federation = owner.federation
+    rows = [
+        row
+        for row in federation.rows_everywhere()
+        if cluster in (row.row.cluster_id, row.row.cluster)
+    ]
+    by_id = [row for row in rows if row.row.cluster_id == cluster]
+    chosen = by_id or rows
+    if len(chosen) > 1:
+        ids = ", ".join(row.row.cluster_id for row in chosen)
+        message = f"several clusters are called {cluster!r}: {ids}; give the cluster id"
+        outcome.error.CopyFrom(to_outcome(InvalidArgument(message, field="cluster")))
+    elif chosen:
+        _refer(owner, federation.towards(chosen[0]), outcome.referral)
+    else:
+        up = federation.outside(ROOT) if not owner.mount.is_root else None
+        if isinstance(up, Referral) and up.direction is Direction.UP:
+            _refer(owner, up, outcome.referral)
+            return
+        message = f"no cluster {cluster!r} is known to {owner.config.cluster}"
+        outcome.error.CopyFrom(to_outcome(NoRoute(message, cluster=cluster)))
+
+
+def _refer(owner: Cluster, answer: Referral, out: resolve_pb2.Referral) -> None:
+    out.kind = cast("resolve_pb2.ReferralKind", answer.direction.value)
+    out.mount = str(answer.mount)
+    out.cluster_id = answer.cluster_id
+    out.cluster = answer.cluster
+    out.epoch = answer.epoch
+    out.endpoints.extend(answer.endpoints[:20])
+    out.lifetime_seconds = owner.config.limits.referral_ttl_seconds
+    out.age_seconds = max(0, unix_ms() - answer.owner_time_ms) // 1000
 
 
 def _nearest_with_policies(snapshot: Snapshot, directory_id: int) -> int:

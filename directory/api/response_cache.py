@@ -18,6 +18,7 @@ from typing import Final
 from kdir.v1 import resolve_pb2
 
 from directory.api.resolve_answers import ResolveAnswers
+from directory.api.visible_tree import OpenTree
 from directory.federation.federation_state import FederationView
 from directory.namespace.entry import Kind
 from directory.namespace.snapshot import Node, Snapshot
@@ -74,10 +75,11 @@ class ResponseCache:
         "_view",
     )
 
-    def __init__(self, cluster: Cluster, snapshot: Snapshot, view: FederationView) -> None:
-        self._snapshot = snapshot
+    def __init__(self, cluster: Cluster, tree: OpenTree, view: FederationView) -> None:
+        """``tree``: whole; ``outcome_for`` is given what one caller sees of it."""
+        self._snapshot = tree.snapshot
         self._view = view
-        self._answers = ResolveAnswers(cluster, snapshot)
+        self._answers = ResolveAnswers(cluster, tree)
         self._authority: tuple[resolve_pb2.Authority | None, bytes] = (None, b"")
         self._outcomes: dict[str, bytes] = {}
         self._directories: dict[str, Node] = {}
@@ -98,6 +100,18 @@ class ResponseCache:
             self._authority = (authority, part)
         return part
 
+    def outcome_for(
+        self, tree: OpenTree, text: str, prefer: Kind | None = None, *, no_follow: bool = False
+    ) -> bytes:
+        """Returns the part of an answer for a path, as one caller may know it.
+
+        Raises:
+            as ``outcome_bytes``.
+        """
+        if tree.is_open or tree.shows_any_at(text):
+            return self.outcome_bytes(text, prefer, no_follow=no_follow)
+        return self._decide(text, prefer, no_follow=no_follow, tree=tree)[0]
+
     def outcome_bytes(
         self, text: str, prefer: Kind | None = None, *, no_follow: bool = False
     ) -> bytes:
@@ -117,19 +131,24 @@ class ResponseCache:
         )
 
     def outcomes(
-        self, texts: Iterable[str], prefer: Kind | None = None, *, no_follow: bool = False
+        self,
+        tree: OpenTree,
+        texts: Iterable[str],
+        prefer: Kind | None = None,
+        *,
+        no_follow: bool = False,
     ) -> list[bytes]:
-        """Returns the parts for many paths, errors among them."""
-        if prefer is not None or no_follow:
-            return [self._outcome_or_error(text, prefer, no_follow=no_follow) for text in texts]
+        """Returns the parts for many paths, errors among them, as one caller may know them."""
+        if prefer is not None or no_follow or not tree.is_open:
+            return [self._part(tree, text, prefer, no_follow=no_follow) for text in texts]
         known, splice = self._outcomes.get, self._splice
-        return [known(text) or splice(text) or self._outcome_or_error(text) for text in texts]
+        return [known(text) or splice(text) or self._part(tree, text) for text in texts]
 
-    def _outcome_or_error(
-        self, text: str, prefer: Kind | None = None, *, no_follow: bool = False
+    def _part(
+        self, tree: OpenTree, text: str, prefer: Kind | None = None, *, no_follow: bool = False
     ) -> bytes:
         try:
-            return self.outcome_bytes(text, prefer, no_follow=no_follow)
+            return self.outcome_for(tree, text, prefer, no_follow=no_follow)
         except KdirError as error:
             return encode_error(error)
 
@@ -182,11 +201,16 @@ class ResponseCache:
         return part
 
     def _decide(
-        self, text: str, prefer: Kind | None = None, *, no_follow: bool = False
+        self,
+        text: str,
+        prefer: Kind | None = None,
+        *,
+        no_follow: bool = False,
+        tree: OpenTree | None = None,
     ) -> tuple[bytes, str]:
         response = resolve_pb2.ResolveResponse()
         outcome = response.outcome
-        self._answers.resolve(Path.parse(text), outcome, prefer, no_follow=no_follow)
+        self._answers.resolve(Path.parse(text), outcome, prefer, no_follow=no_follow, tree=tree)
         kind = str(outcome.WhichOneof("kind"))
         if kind == "error":
             raise from_outcome(outcome.error)

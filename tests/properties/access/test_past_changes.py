@@ -19,8 +19,8 @@ from directory.access.decision import AccessMode
 from directory.access.grant import Grant, Operation, Permission
 from directory.access.grant_tree import EntryPlace
 from directory.access.principals import Caller
-from directory.api.caller_view import CallerView
 from directory.api.change_view import ChangeView
+from directory.api.visible_tree import VisibleTree
 from directory.namespace.command import (
     AddGrants,
     Command,
@@ -143,7 +143,7 @@ class Tree:
         }
 
     def view(self, who: Caller, now: int, watched: Path) -> ChangeView:
-        view = CallerView(cast("Any", None), self.snapshots[now], self.accesses[now], who)
+        view = VisibleTree(self.snapshots[now], self.accesses[now], who, "m")
         return ChangeView(view, self.history, watched)
 
     def check_contents(self, who: Caller, now: int, event: Event) -> None:
