@@ -55,13 +55,17 @@ class CallerRights(VisibleTree):
         decision = self.decide(question, place)
         write_audit_line(self.caller, question, path, decision)
         if decision.allowed and (
-            operation is Operation.ALTER or self._is_granted_at(question, place)
+            operation is Operation.ALTER or self.access.has_own_grant(self.caller, question, place)
         ):
             return
         if resource is ResourceType.TOPIC and not self.can_describe(
             relative, is_topic=place.is_topic
         ):
-            if not any(self._is_granted_at(one, place) for one in _ANY_OPERATION):
+            if not any(
+                self.access.has_own_grant(self.caller, one, place)
+                and self.decide(one, place).allowed
+                for one in _ANY_OPERATION
+            ):
                 raise self.absent_error(path)
             if decision.allowed:
                 raise self.permission_denied_error(
@@ -69,9 +73,6 @@ class CallerRights(VisibleTree):
                 )
         if not decision.allowed:
             raise self.permission_denied_error(operation, path, decision, resource)
-
-    def _is_granted_at(self, question: AccessQuestion, place: EntryPlace) -> bool:
-        return self.access.is_granted_at(self.caller, question, place, age_seconds=self.age_seconds)
 
     def require_cluster(self, operation: Operation, purpose: str = "") -> None:
         """That the caller may do something with the cluster as such; ``purpose`` is what for, as

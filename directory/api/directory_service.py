@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import TypeVar, cast
 
 from kdir.v1 import directory_pb2, entry_pb2
@@ -132,22 +132,26 @@ class DirectoryService(Service):
     ) -> directory_pb2.CreateEntryResponse:
         """Makes a directory, topic, link or mount."""
         path = Path.parse(request.path)
-        asked = create_command(request, path, self._router.limits.bounds)
+        command = create_command(request, path, self._router.limits.bounds)
+        if isinstance(command, CreateTopic) and request.adopt_existing:
+            command = _unseen(command)
         _check_request_id(request)
 
         def attempt(cluster: Cluster) -> CommitResult:
-            command = asked
-            with redacting_errors(self._router.access_control, cluster, command, call):
+            # Once an attempt: planned anew, it may hold a lock that others wait for.
+            look_up = cache(partial(_look_up, cluster))
+
+            def complete(snapshot: Snapshot) -> Command:
                 match command:
                     case CreateMount():
-                        self._authorize(cluster, command, call)
-                        command = self._mounting(cluster, command)
+                        return _mounting(cluster, command)
                     case CreateTopic():
-                        self._authorize(cluster, _as_asked(command, request), call)
-                        command = self._topic(cluster, command, request)
+                        return _topic(cluster, snapshot, command, look_up)
                     case _:
-                        pass
-                return self._write(cluster, command, request, call)
+                        return command
+
+            with redacting_errors(self._router.access_control, cluster, command, call):
+                return self._write(cluster, command, request, call, complete=complete)
 
         cluster, written = self._decide(path, request, call, attempt)
         entry = written.plan.entry
@@ -162,56 +166,6 @@ class DirectoryService(Service):
         if entry is not None:
             entry_to_proto(entry, str(written.plan.path or path), into=response.entry)
         return response
-
-    def _authorize(self, cluster: Cluster, command: Command, call: Call) -> None:
-        """Before anything is looked up for the caller that it might not be told."""
-        authorize_command(self._router.access_control, cluster, command, call)(
-            cluster.replica.snapshot
-        )
-
-    @staticmethod
-    def _mounting(cluster: Cluster, command: CreateMount) -> CreateMount:
-        cluster_id, name, endpoints = cluster.children.identify(command.cluster_id)
-        cluster.children.check_mount(command.path, cluster_id)
-        return replace(
-            command,
-            cluster_id=cluster_id,
-            cluster=command.cluster or name,
-            endpoints=command.endpoints or endpoints,
-        )
-
-    @staticmethod
-    def _topic(
-        cluster: Cluster, command: CreateTopic, request: directory_pb2.CreateEntryRequest
-    ) -> CreateTopic:
-        kafka = cluster.config.kafka
-        if kafka is None or cluster.reconciler is None:
-            _check_path_syntax_first(cluster, command)
-            raise AboveCeiling(
-                f"cluster {cluster.config.cluster} has no Kafka behind it; topics live in clusters "
-                f"that have one",
-                cluster=cluster.config.cluster,
-            )
-        if request.adopt_existing:
-            observed = cluster.reconciler.look_up(command.physical_name or command.path.name)
-            return replace(command, adopt_existing=observed, physical_name=observed.physical_name)
-        if "create" not in kafka.ceiling:
-            _check_path_syntax_first(cluster, command)
-            raise AboveCeiling(
-                f"the config of cluster {cluster.config.cluster} does not allow kdir to create "
-                f'topics in Kafka; [kafka] ceiling = ["create"] would',
-                ceiling=" ".join(sorted(kafka.ceiling)) or "observe",
-            )
-        snapshot = cluster.replica.snapshot
-        mount = cluster.mount_at(snapshot)
-        where = nearest_manage_false(snapshot, mount, command.path, "create", Kind.TOPIC)
-        if where:
-            _check_path_syntax_first(cluster, command)
-            raise AboveCeiling(
-                f"{where} says manage.create=false: kdir creates no topics in Kafka below it",
-                path=where,
-            )
-        return command
 
     def _await_active(
         self, cluster: Cluster, path: Path, made: Topic, revision: int, call: Call
@@ -395,9 +349,11 @@ class DirectoryService(Service):
         request: _WriteRequest,
         call: Call,
         check: Callable[[Snapshot], None] = lambda _: None,
+        complete: Callable[[Snapshot], Command] | None = None,
     ) -> CommitResult:
-        """Carries out a command, or plans it; ``check`` is asked once the caller may."""
-        path, kind = Path.parse(request.path), getattr(command, "kind", None)
+        """Carries out a command, or plans it; ``check`` is asked once the caller may, and then
+        ``complete`` for the command with what is looked up for it.
+        """
         rights = authorize_command(self._router.access_control, cluster, command, call)
 
         def authorize(snapshot: Snapshot) -> Sequence[Guard]:
@@ -412,27 +368,80 @@ class DirectoryService(Service):
             principal=call.principal,
             request_id=request.request_id,
             timeout_seconds=call.seconds_left(),
-            deletes_in_kafka=lambda snapshot: is_kafka_change_allowed(
-                cluster, snapshot, "delete", path, kind
+            deletes_in_kafka=lambda snapshot: (
+                isinstance(command, DeleteEntry)
+                and is_kafka_change_allowed(cluster, snapshot, "delete", command.path, command.kind)
             ),
-            creates_in_kafka=lambda snapshot: is_kafka_change_allowed(
-                cluster, snapshot, "create", path, Kind.TOPIC
-            ),
+            creates_in_kafka=lambda _: True,  # else it is refused before it is planned
             validate_only=request.validate_only,
             authorize=authorize,
+            complete=complete,
             as_shown=self._router.as_shown(cluster, command, call),
         )
 
 
-def _as_asked(command: CreateTopic, request: directory_pb2.CreateEntryRequest) -> CreateTopic:
-    """Returns the command before Kafka was asked for the topic to adopt, which not
-    everybody may.
-    """
-    if not request.adopt_existing:
-        return command
+def _unseen(command: CreateTopic) -> CreateTopic:
+    """Returns the command before Kafka is asked for the topic to adopt, which not everybody may."""
     name = command.physical_name or command.path.name
     unseen = ObservedTopic(physical_name=name, topic_id=b"", partitions=0, replication_factor=0)
     return replace(command, adopt_existing=unseen)
+
+
+def _mounting(cluster: Cluster, command: CreateMount) -> CreateMount:
+    cluster_id, name, endpoints = cluster.children.identify(command.cluster_id)
+    cluster.children.check_mount(command.path, cluster_id)
+    return replace(
+        command,
+        cluster_id=cluster_id,
+        cluster=command.cluster or name,
+        endpoints=command.endpoints or endpoints,
+    )
+
+
+def _look_up(cluster: Cluster, physical_name: str) -> ObservedTopic:
+    assert cluster.reconciler is not None  # noqa: S101 - it has a Kafka
+    return cluster.reconciler.look_up(physical_name)
+
+
+def _topic(
+    cluster: Cluster,
+    snapshot: Snapshot,
+    command: CreateTopic,
+    look_up: Callable[[str], ObservedTopic],
+) -> CreateTopic:
+    """Returns the command with the topic to adopt as Kafka has it.
+
+    Raises:
+        AboveCeiling: kdir may create no topics there.
+        KdirError: what is wrong with the path, before that.
+    """
+    kafka = cluster.config.kafka
+    if kafka is None or cluster.reconciler is None:
+        _check_path_syntax_first(cluster, command)
+        raise AboveCeiling(
+            f"cluster {cluster.config.cluster} has no Kafka behind it; topics live in clusters "
+            f"that have one",
+            cluster=cluster.config.cluster,
+        )
+    if command.adopt_existing is not None:
+        observed = look_up(command.adopt_existing.physical_name)
+        return replace(command, adopt_existing=observed, physical_name=observed.physical_name)
+    if "create" not in kafka.ceiling:
+        _check_path_syntax_first(cluster, command)
+        raise AboveCeiling(
+            f"the config of cluster {cluster.config.cluster} does not allow kdir to create "
+            f'topics in Kafka; [kafka] ceiling = ["create"] would',
+            ceiling=" ".join(sorted(kafka.ceiling)) or "observe",
+        )
+    mount = cluster.mount_at(snapshot)
+    where = nearest_manage_false(snapshot, mount, command.path, "create", Kind.TOPIC)
+    if where:
+        _check_path_syntax_first(cluster, command)
+        raise AboveCeiling(
+            f"{where} says manage.create=false: kdir creates no topics in Kafka below it",
+            path=where,
+        )
+    return command
 
 
 def _check_request_id(request: _WriteRequest) -> None:
@@ -454,9 +463,9 @@ def _may_lock_out(request: _WriteRequest) -> bool:
             return True
 
 
-def _check_path_syntax_first(cluster: Cluster, command: Command) -> None:
-    """What is wrong with the path itself is said before what the config does not allow."""
-    cluster.writer.commit_command(command, validate_only=True)
+def _check_path_syntax_first(cluster: Cluster, command: CreateTopic) -> None:
+    """Raises for what is wrong with the path itself, before what the config does not allow."""
+    cluster.writer.commit_command(replace(command, adopt_existing=None), validate_only=True)
 
 
 def _mount_state(cluster: Cluster, path: Path, out: entry_pb2.Mount) -> None:
