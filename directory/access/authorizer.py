@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from directory.access.authorize_any import NamedResourceSearch, is_allowed_below
-from directory.access.compiled_grants import AccessQuestion, CompiledGrants
 from directory.access.decision import (
     SUPER_USER,
     AccessMode,
+    AccessQuestion,
+    CompiledGrants,
     Decision,
     DecisionReason,
     GrantEvaluator,

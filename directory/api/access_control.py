@@ -11,8 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from directory.access.authorizer import Authorizer
-from directory.access.compiled_grants import CompiledGrants
-from directory.access.decision import AccessMode
+from directory.access.decision import AccessMode, CompiledGrants
 from directory.access.grant_tree import GrantTree
 from directory.access.principals import ANONYMOUS, EVERYBODY, Caller
 from directory.api.caller_rights import CallerRights

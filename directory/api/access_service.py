@@ -9,8 +9,7 @@ from typing import Final, cast
 from kdir.v1 import access_pb2
 
 from directory.access.authorizer import Authorizer
-from directory.access.compiled_grants import AccessQuestion
-from directory.access.decision import Decision, DecisionReason
+from directory.access.decision import AccessQuestion, Decision, DecisionReason
 from directory.access.explain import Effect, Explanation, explain
 from directory.access.grant import Operation, ResourceType
 from directory.access.grant_tree import EntryPlace

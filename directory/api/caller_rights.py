@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from directory.access.compiled_grants import AccessQuestion
-from directory.access.decision import Decision, DecisionReason
+from directory.access.decision import AccessQuestion, Decision, DecisionReason
 from directory.access.grant import Operation, ResourceType
 from directory.access.grant_tree import EntryPlace
 from directory.api.visible_tree import VisibleTree, write_audit_line

@@ -1,4 +1,9 @@
-"""Which of the clusters that a process hosts a call is about; has them answer it."""
+"""Which of the clusters that a process hosts a call is about, and which snapshot of it the call
+reads; has them answer it.
+
+*Not ready*, *stale within the limit* and *too stale* are told apart in ``choose_snapshot`` and
+nowhere else.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +14,13 @@ from typing import Final, TypeVar
 from kdir.v1 import federation_pb2, resolve_pb2
 
 from directory.api.access_control import AccessControl, check_owned
-from directory.api.read_consistency import choose_snapshot
 from directory.api.redaction import as_shown
-from directory.api.resolve_answers import kind_from_number
-from directory.api.response_cache import ResponseCache, encode_error, with_authority_index
+from directory.api.resolve_answers import (
+    ResponseCache,
+    encode_error,
+    kind_from_number,
+    with_authority_index,
+)
 from directory.api.rpc.call_context import CURRENT, Call
 from directory.api.rpc.caller_slots import CallerSlots
 from directory.api.visible_tree import OpenTree
@@ -20,16 +28,20 @@ from directory.namespace.command import Command, Plan
 from directory.namespace.snapshot import Snapshot
 from directory.server.cluster import Cluster
 from directory.server.config import Limits
-from directory.store.replica import ReplicaState
+from directory.store.replica import Replica, ReplicaState
 from resolver.errors import (
     InvalidArgument,
     InvalidPath,
     KdirError,
     LimitExceeded,
+    NotReady,
+    TokenExpired,
+    Unreachable,
 )
 from resolver.path import Path
+from resolver.revision_token import Position, Token
 
-__all__ = ["ClusterRouter", "answers_full"]
+__all__ = ["LONGEST_WAIT_SECONDS", "ClusterRouter", "answers_full", "choose_snapshot"]
 
 _LOOK: Final = 64
 """So many paths of a batch are answered between two looks at the deadline and the bytes."""
@@ -347,3 +359,68 @@ def _error_of(text: str) -> KdirError | None:
     except InvalidPath as error:
         return error
     return None
+
+
+LONGEST_WAIT_SECONDS: Final = 5.0
+"""A token from the future (or a forged one) does not hold a thread for longer."""
+
+
+def choose_snapshot(
+    replica: Replica,
+    cluster_id: str,
+    max_stale_seconds: float,
+    token: str,
+    call: Call,
+    places: CallerSlots | None = None,
+    waiting: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> Snapshot:
+    """Returns the snapshot to answer from, at least as new as the token's position of this cluster.
+    Positions of other clusters are ignored. ``places``: for those that wait at a time, in all and
+    of one caller; None: as many as come; ``waiting`` is put around the wait of each of them.
+
+    Raises:
+        NotReady: nothing is loaded yet, or too many wait already.
+        Unreachable: the store has been away for longer than the limit.
+        InvalidToken: not one of ours.
+        TokenExpired: of another life of the store.
+        TokenFromFuture: that revision did not come in time.
+        DeadlineExceeded
+    """
+    snapshot = replica.snapshot
+    if replica.state is ReplicaState.STALE and replica.age_seconds > max_stale_seconds:
+        raise Unreachable(
+            f"the store has been away for {replica.age_seconds:.0f} s; "
+            f"answers are given for {max_stale_seconds:.0f} s at most",
+            age_seconds=f"{replica.age_seconds:.1f}",
+        )
+    if not token:
+        return snapshot
+    position = Token.parse(token).positions.get(cluster_id)
+    if position is None:
+        return snapshot
+    _refuse_expired(position, snapshot)
+    # The tree alone is not enough: the mount table that outside paths are answered from follows it.
+    if position.revision <= snapshot.revision and replica.is_known(position.revision):
+        return snapshot
+    seconds = call.seconds_left(LONGEST_WAIT_SECONDS)
+    if places is None:
+        waited = replica.wait_for(position.revision, seconds)
+    else:
+        refusal = NotReady(
+            f"revision {position.revision} is not known here yet, and too many calls wait for "
+            f"theirs already (limits.max_blocked_reads, limits.principal_blocked_reads)",
+            revision=position.revision,
+        )
+        with places.hold(call, refusal), waiting():
+            waited = replica.wait_for(position.revision, seconds)
+    _refuse_expired(position, waited)  # a restore in the meantime satisfies any revision
+    return waited
+
+
+def _refuse_expired(position: Position, snapshot: Snapshot) -> None:
+    if position.incarnation != snapshot.incarnation:
+        raise TokenExpired(
+            "token: from an earlier incarnation of the store, which was restored, migrated or "
+            "created again since; read again without it",
+            incarnation=snapshot.incarnation,
+        )

@@ -10,12 +10,11 @@ from typing import TypeVar, cast
 
 from kdir.v1 import directory_pb2, entry_pb2
 
-from directory.api import list_entries as listing
+from directory.api import entry_reads
 from directory.api.cluster_router import ClusterRouter
 from directory.api.dry_run import fill_change_plan
-from directory.api.entry_details import fill_entry_details
 from directory.api.redaction import redacting_errors
-from directory.api.resolve_answers import directory_to_proto, kind_from_number
+from directory.api.resolve_answers import kind_from_number
 from directory.api.rpc.call_context import Call
 from directory.api.rpc.handlers import Handler, Service
 from directory.api.write_checks import (
@@ -36,12 +35,11 @@ from directory.namespace.command import (
     UpdateEntry,
 )
 from directory.namespace.entry import Kind, Provision, Topic
-from directory.namespace.lookup import DirectoryAt, LinkAt, MountAt, TopicAt
 from directory.namespace.snapshot import Snapshot
 from directory.server.cluster import Cluster
 from directory.store.base import Guard
 from directory.store.writer import CommitResult
-from directory.wire.entry_codec import entry_to_proto, record_to_proto
+from directory.wire.entry_codec import entry_to_proto
 from directory.wire.request_commands import create_command, update_command
 from resolver.errors import (
     AboveCeiling,
@@ -93,25 +91,11 @@ class DirectoryService(Service):
         self, request: directory_pb2.GetEntryRequest, call: Call
     ) -> directory_pb2.GetEntryResponse:
         """Returns one entry itself; links and mounts are shown, not followed."""
-        path = Path.parse(request.path)
-        of_mount = request.kind == entry_pb2.ENTRY_KIND_MOUNT
-        kind = kind_from_number(request.kind)
-        cluster, tree = self._router.read_owned(path, request.token, call, holder=of_mount)
-        found = tree.require_entry(path, kind, no_follow=True)
-        response = directory_pb2.GetEntryResponse(authority=cluster.authority(tree.snapshot))
-        entry = response.entry
-        match found:
-            case TopicAt(record=record):
-                record_to_proto(record, str(path), entry)
-            case DirectoryAt(relative=relative, node=node):
-                directory_to_proto(tree, relative, node, entry)
-            case LinkAt(link=link):
-                entry_to_proto(link, str(path), into=entry)
-            case MountAt(mount=mount):
-                entry_to_proto(mount, str(path), into=entry)
-                _mount_state(cluster, path, entry.mount)
-        fill_entry_details(response, cluster, tree, found, call)
-        return response
+        path, kind = Path.parse(request.path), kind_from_number(request.kind)
+        cluster, tree = self._router.read_owned(
+            path, request.token, call, holder=kind is Kind.MOUNT
+        )
+        return entry_reads.get_entry(cluster, tree, path, kind, call)
 
     def list_entries(
         self, request: directory_pb2.ListEntriesRequest, call: Call
@@ -119,11 +103,7 @@ class DirectoryService(Service):
         """A page of a directory's children, or with ``recursive`` of all below it."""
         path = Path.parse(request.path)
         cluster, tree = self._router.read_owned(path, request.token, call)
-        response = listing.list_entries(cluster, tree, path, request, call)
-        for entry in response.entries:
-            if entry.HasField("mount"):
-                _mount_state(cluster, Path.parse(entry.path), entry.mount)
-        return response
+        return entry_reads.list_entries(cluster, tree, path, request, call)
 
     # -- writes ----------------------------------------------------------------------------------
 
@@ -466,19 +446,3 @@ def _may_lock_out(request: _WriteRequest) -> bool:
 def _check_path_syntax_first(cluster: Cluster, command: CreateTopic) -> None:
     """Raises for what is wrong with the path itself, before what the config does not allow."""
     cluster.writer.commit_command(replace(command, adopt_existing=None), validate_only=True)
-
-
-def _mount_state(cluster: Cluster, path: Path, out: entry_pb2.Mount) -> None:
-    """Adds how the child of a mount is doing, as far as this server heard."""
-    row = cluster.federation.view().own.get(path)
-    if row is not None:
-        out.cluster = row.row.cluster
-        out.endpoints[:] = row.row.endpoints
-    live = cluster.federation.child_liveness(out.cluster_id)
-    if live is None:
-        met = cluster.federation.has_ever_linked(out.cluster_id)
-        out.state = entry_pb2.MOUNT_STATE_DISCONNECTED if met else entry_pb2.MOUNT_STATE_PENDING
-        return
-    out.state = entry_pb2.MOUNT_STATE_LINKED if live.linked else entry_pb2.MOUNT_STATE_DISCONNECTED
-    out.last_contact_age_seconds = cluster.federation.seconds_since_contact(live)
-    out.topic_count = live.topic_count

@@ -14,8 +14,7 @@ from collections.abc import Collection
 from typing import ClassVar, Final, NamedTuple
 
 from directory.access.authorizer import MOUNT_ROOT, Authorizer, DirectoryAuthorization
-from directory.access.compiled_grants import AccessQuestion
-from directory.access.decision import Decision
+from directory.access.decision import AccessQuestion, Decision
 from directory.access.explain import AuditLevel, audit_line
 from directory.access.grant import Operation, ResourceType
 from directory.access.grant_tree import EntryPlace
@@ -96,41 +95,34 @@ class OpenTree:
 
     def can_describe(self, relative: Segments, *, is_topic: bool) -> bool:
         """True if an entry at a path below the mount may be described."""
-        del relative, is_topic
         return True
 
     def shows(self, relative: Segments, kind: Kind) -> bool:
         """True if an entry may be shown to the caller: it may describe it, or ALTER it, and so
         remove what hides it.
         """
-        del relative, kind
         return True
 
     def can_describe_all_below(self, relative: Segments) -> bool:
         """True if all at any depth in a directory may be described."""
-        del relative
         return True
 
     def can_describe_path(self, path: Path, kind: Kind | None) -> bool:
         """True if an entry of this kind, or of any, at an absolute path may be described."""
-        del path, kind
         return True
 
     def has_describable_below(self, path: Path) -> bool:
         """True if there can be something at or below a path that may be described."""
-        del path
         return True
 
     def can_refer_to(self, mount: Path) -> bool:
         """True if a mount may be named: its own cluster decides who may do what there, but a deny
         above holds there, too.
         """
-        del mount
         return True
 
     def can_do_on_cluster(self, operation: Operation, resource: ResourceType) -> bool:
         """True if the caller may do something with the cluster's own root directory."""
-        del operation, resource
         return True
 
     def shows_all(self) -> bool:
@@ -141,7 +133,6 @@ class OpenTree:
 
     def shows_any_at(self, text: str) -> bool:
         """True if whatever stands at an absolute path may be seen."""
-        del text
         return True
 
     def is_visible(self, path: Path) -> bool:
@@ -173,7 +164,6 @@ class OpenTree:
         """Returns what stands at a path at or below the mount. ``no_follow``: a link or mount there
         is asked for itself.
         """
-        del no_follow
         return lookup(self.snapshot, path.segments[len(self.mount) :], prefer)
 
     def require_entry(
@@ -228,7 +218,6 @@ class OpenTree:
         resolving does, but the container where that stands beside a topic that is hidden from the
         caller. None: whatever stands there, for nothing is beside it.
         """
-        del path
         return kind
 
     def absent_error(self, path: Path) -> Absent:
@@ -265,12 +254,10 @@ class OpenTree:
 
     def count(self, relative: Segments, node: Node) -> Seen:
         """Returns how much stands right in a directory."""
-        del relative
         return Seen(len(node.topics), len(node.containers))
 
     def count_below(self, relative: Segments, node: Node) -> Seen:
         """Returns how many topics and directories are below a directory, at any depth."""
-        del relative
         counts = self.snapshot.counts(node.entry_id)
         return Seen(counts.topics, counts.directories, self.snapshot.partitions(node.entry_id))
 
@@ -280,7 +267,6 @@ class OpenTree:
 
     def shown_topics(self, relative: Segments) -> Shown | None:
         """Returns which topics below a directory may be shown; None = all."""
-        del relative
         return None
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Final, TypeVar
 
 from directory.access.authorizer import Authorizer
-from directory.access.compiled_grants import AccessQuestion
+from directory.access.decision import AccessQuestion
 from directory.access.grant import Grant, Operation, ResourceType
 from directory.access.grant_tree import EntryPlace
 from directory.access.principals import ANONYMOUS

@@ -8,9 +8,9 @@ from typing import cast
 import pytest
 from kdir.v1 import resolve_pb2
 
-from directory.api import response_cache as ready_answers
-from directory.api.resolve_answers import ResolveAnswers
-from directory.api.response_cache import (
+from directory.api import resolve_answers as ready_answers
+from directory.api.resolve_answers import (
+    ResolveAnswers,
     ResponseCache,
     encode_authority,
     encode_error,

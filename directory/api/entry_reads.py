@@ -1,36 +1,69 @@
-"""ListEntries: a page of a directory as the contract says it; what a page holds is decided below.
+"""GetEntry and ListEntries: what one entry, or a page of a directory, is answered with; of an entry
+also the quotas that bind there, and what is to be known of its Kafka side.
 
-Refuses to list beyond the cluster's own tree: links and mounts are shown, not entered.
+Links and mounts are shown, not entered.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from kdir.v1 import directory_pb2
+from kdir.v1 import directory_pb2, entry_pb2, policies_pb2
 
 from directory.api.page_tokens import PageToken, page_size
 from directory.api.resolve_answers import ResolveAnswers, directory_to_proto, kind_from_number
 from directory.api.rpc.call_context import Call
-from directory.api.visible_tree import OpenTree, Wanted
+from directory.api.visible_tree import EntryAt, OpenTree, Wanted
+from directory.federation import parent_state
+from directory.kafka.drift import count_issues_below, topic_issues
+from directory.namespace.effective_policies import PolicyLevel
 from directory.namespace.entry import Directory, Kind
 from directory.namespace.listing import Cursor, ListedTopic
-from directory.namespace.lookup import DirectoryAt
+from directory.namespace.lookup import DirectoryAt, LinkAt, MountAt, TopicAt
+from directory.namespace.quotas import quotas_at
+from directory.namespace.snapshot import Node, Snapshot
+from directory.namespace.time_budget import TimeBudget
 from directory.server.cluster import Cluster
 from directory.wire.entry_codec import entry_to_proto, record_to_proto
 from resolver.errors import (
     Absent,
     InvalidPageToken,
+    NotReady,
     RevisionGone,
 )
 from resolver.glob import Glob
 from resolver.path import Path
 
-__all__ = ["list_entries"]
+__all__ = ["get_entry", "list_entries"]
 
 _CHUNK: Final = 500
 """So many entries are listed between two looks whether the caller still waits."""
 _TOPIC, _CONTAINER = "t", "c"
+
+
+def get_entry(
+    cluster: Cluster, tree: OpenTree, path: Path, kind: Kind | None, call: Call
+) -> directory_pb2.GetEntryResponse:
+    """Returns the answer for the entry at a path itself.
+
+    Raises:
+        Absent, NotAuthoritative, Internal: as ``OpenTree.require_entry``.
+    """
+    found = tree.require_entry(path, kind, no_follow=True)
+    response = directory_pb2.GetEntryResponse(authority=cluster.authority(tree.snapshot))
+    entry = response.entry
+    match found:
+        case TopicAt(record=record):
+            record_to_proto(record, str(path), entry)
+        case DirectoryAt(relative=relative, node=node):
+            directory_to_proto(tree, relative, node, entry)
+        case LinkAt(link=link):
+            entry_to_proto(link, str(path), into=entry)
+        case MountAt(mount=mount):
+            entry_to_proto(mount, str(path), into=entry)
+            _mount_state(cluster, path, entry.mount)
+    _fill_details(response, cluster, tree, found, call)
+    return response
 
 
 def list_entries(
@@ -68,6 +101,9 @@ def list_entries(
         response.inherited.CopyFrom(inherited)
     most_bytes = cluster.config.limits.answer_bytes
     last = _fill(response, tree, directory, request, size, most_bytes, after, call)
+    for entry in response.entries:
+        if entry.HasField("mount"):
+            _mount_state(cluster, Path.parse(entry.path), entry.mount)
     if last is not None:
         place = _CONTAINER if last.container else _TOPIC
         response.next_page_token = str(
@@ -153,3 +189,71 @@ def _fill(
         if after is None:
             return None
         call.check()
+
+
+_SHARE: float = 0.25
+"""Of the caller's time, for what is only said beside the answer."""
+
+
+def _policies_above_mount(snapshot: Snapshot) -> list[PolicyLevel]:
+    """Returns what is set above the mount, as far as it can be read."""
+    try:
+        return parent_state.inherited_origins(snapshot)
+    except NotReady:
+        return []
+
+
+def _fill_details(
+    response: directory_pb2.GetEntryResponse,
+    cluster: Cluster,
+    tree: OpenTree,
+    found: EntryAt,
+    call: Call,
+) -> None:
+    """Adds to the answer of one entry; nothing to that of links and mounts, and no numbers of what
+    is hidden from the caller.
+    """
+    snapshot = tree.snapshot
+    match found:
+        case TopicAt(relative=relative, parent_id=parent_id):
+            topic = snapshot.topic(parent_id, relative[-1])
+            if topic is None:
+                return
+            _quotas(response, tree, snapshot.nodes[parent_id])
+            issues = topic_issues(snapshot, tree.mount, (parent_id, relative[-1]), topic)
+            for field, state in sorted(issues.items()):
+                response.topic_issues.add(state=state, field=field)
+        case DirectoryAt(relative=relative, node=node):
+            _quotas(response, tree, node)
+            if cluster.reconciler is not None and tree.can_describe_all_below(relative):
+                least = call.seconds_left() * (1 - _SHARE)
+                budget = TimeBudget(lambda: call.seconds_left() > least)
+                for state, topics in count_issues_below(snapshot, node, budget).items():
+                    response.topic_issues.add(state=state, topics=topics)
+        case _:
+            pass
+
+
+def _quotas(response: directory_pb2.GetEntryResponse, tree: OpenTree, node: Node) -> None:
+    response.quotas.extend(
+        policies_pb2.QuotaUse(
+            field=one.field, source_path=one.path, limit=one.limit, used=tree.quota_use(one)
+        )
+        for one in quotas_at(tree.snapshot, tree.mount, _policies_above_mount(tree.snapshot), node)
+    )
+
+
+def _mount_state(cluster: Cluster, path: Path, out: entry_pb2.Mount) -> None:
+    """Adds how the child of a mount is doing, as far as this server heard."""
+    row = cluster.federation.view().own.get(path)
+    if row is not None:
+        out.cluster = row.row.cluster
+        out.endpoints[:] = row.row.endpoints
+    live = cluster.federation.child_liveness(out.cluster_id)
+    if live is None:
+        met = cluster.federation.has_ever_linked(out.cluster_id)
+        out.state = entry_pb2.MOUNT_STATE_DISCONNECTED if met else entry_pb2.MOUNT_STATE_PENDING
+        return
+    out.state = entry_pb2.MOUNT_STATE_LINKED if live.linked else entry_pb2.MOUNT_STATE_DISCONNECTED
+    out.last_contact_age_seconds = cluster.federation.seconds_since_contact(live)
+    out.topic_count = live.topic_count
