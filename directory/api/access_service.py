@@ -16,34 +16,28 @@ from directory.access.grant_tree import EntryPlace
 from directory.access.principals import ANONYMOUS, Caller
 from directory.api.cluster_router import ClusterRouter
 from directory.api.dry_run import fill_change_plan
-from directory.api.redaction import redacting_errors
+from directory.api.entry_writes import commit_change
 from directory.api.resolve_answers import kind_from_number
 from directory.api.rpc.call_context import Call
 from directory.api.rpc.handlers import Handler, Service
 from directory.api.visible_tree import OpenTree
-from directory.api.write_checks import (
-    authorize_command,
-    with_inferred_kind,
-)
 from directory.namespace.command import AddGrants, RemoveGrants
 from directory.namespace.entry import Kind, Topic
 from directory.namespace.lookup import TopicAt
 from directory.namespace.traversal import traverse
 from directory.server.cluster import Cluster
-from directory.store.writer import CommitResult
 from directory.wire.grant_messages import (
     grant_to_proto,
     grants_from_proto,
     operation_from_proto,
     resource_kind_from_proto,
 )
-from resolver.errors import Absent, InvalidArgument, KdirError, NotAuthoritative
+from resolver.errors import Absent, KdirError, NotAuthoritative
 from resolver.path import Path
 
 __all__ = ["AccessService"]
 
 _DESCRIBE: Final = AccessQuestion.for_operation(Operation.DESCRIBE)
-_REQUEST_ID_LENGTH = 128
 
 
 class AccessService(Service):
@@ -92,36 +86,14 @@ class AccessService(Service):
         """Changes the grants of an entry and fills in the answer, but for those that came or went,
         which are returned.
         """
-        if len(request.request_id) > _REQUEST_ID_LENGTH:
-            raise InvalidArgument(
-                f"request_id: {len(request.request_id)} characters; expected at most "
-                f"{_REQUEST_ID_LENGTH}"
-            )
         asked = desired(
             path=Path.parse(request.path),
             grants=grants_from_proto(request.grants),
             kind=kind_from_number(request.kind),
         )
-        router, access_control = self._router, self._router.access_control
-        path, holder = asked.path, asked.kind is Kind.MOUNT
-
-        def attempt() -> tuple[Cluster, AddGrants | RemoveGrants, CommitResult]:
-            cluster = router.require_owner(path, holder=holder)
-            command = with_inferred_kind(access_control, cluster, asked, call)
-            with redacting_errors(access_control, cluster, command, call):
-                written = cluster.writer.commit_command(
-                    command,
-                    principal=call.principal,
-                    request_id=request.request_id,
-                    timeout_seconds=call.seconds_left(),
-                    validate_only=request.validate_only,
-                    authorize=authorize_command(access_control, cluster, command, call),
-                    as_shown=router.as_shown(cluster, command, call),
-                )
-            return cluster, command, written
-
-        picked = router.cluster_holding_entry(path) if holder else router.cluster_for_path(path)
-        cluster, command, written = router.decide(picked, request.token, call, attempt)
+        cluster, command, written = commit_change(
+            self._router, asked, request, call, holder=asked.kind is Kind.MOUNT
+        )
         response.token = cluster.token_at(written.revision)
         response.grants.extend(map(grant_to_proto, written.plan.grants))
         response.topic_count = written.plan.topic_count

@@ -14,7 +14,6 @@ from typing import Final, TypeVar
 from kdir.v1 import federation_pb2, resolve_pb2
 
 from directory.api.access_control import AccessControl, check_owned
-from directory.api.redaction import as_shown
 from directory.api.resolve_answers import (
     ResponseCache,
     encode_error,
@@ -24,7 +23,6 @@ from directory.api.resolve_answers import (
 from directory.api.rpc.call_context import CURRENT, Call
 from directory.api.rpc.caller_slots import CallerSlots
 from directory.api.visible_tree import OpenTree
-from directory.namespace.command import Command, Plan
 from directory.namespace.snapshot import Snapshot
 from directory.server.cluster import Cluster
 from directory.server.config import Limits
@@ -211,14 +209,6 @@ class ClusterRouter:
             NotReady
         """
         return self.access_control.tree(cluster, snapshot, call, past=past)
-
-    def as_shown(
-        self, cluster: Cluster, command: Command, call: Call
-    ) -> Callable[[Plan, Snapshot], Plan]:
-        """Returns what the writer asks of each plan: the plan as the caller is shown it."""
-        return lambda planned, snapshot: as_shown(
-            self.tree(cluster, snapshot, call), command, planned
-        )
 
     def resolve(self, request: resolve_pb2.ResolveRequest, call: Call) -> bytes:
         """Returns one path: the bytes of the ResolveResponse."""

@@ -3,64 +3,43 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import cache, partial
-from typing import TypeVar, cast
+from functools import cache
+from typing import cast
 
 from kdir.v1 import directory_pb2, entry_pb2
 
 from directory.api import entry_reads
 from directory.api.cluster_router import ClusterRouter
 from directory.api.dry_run import fill_change_plan
-from directory.api.redaction import redacting_errors
+from directory.api.entry_writes import commit_change
 from directory.api.resolve_answers import kind_from_number
 from directory.api.rpc.call_context import Call
 from directory.api.rpc.handlers import Handler, Service
-from directory.api.write_checks import (
-    authorize_command,
-    check_kafka_removal_allowed,
-    is_kafka_change_allowed,
-    nearest_manage_false,
-    refuse_lock_out,
-    with_inferred_kind,
-)
+from directory.api.write_checks import check_kafka_removal_allowed, nearest_manage_false
 from directory.namespace.command import (
-    Command,
     CreateMount,
     CreateTopic,
+    Creation,
     DeleteEntry,
     MoveEntry,
     ObservedTopic,
-    UpdateEntry,
 )
 from directory.namespace.entry import Kind, Provision, Topic
 from directory.namespace.snapshot import Snapshot
 from directory.server.cluster import Cluster
-from directory.store.base import Guard
-from directory.store.writer import CommitResult
 from directory.wire.entry_codec import entry_to_proto
 from directory.wire.request_commands import create_command, update_command
 from resolver.errors import (
     AboveCeiling,
     Absent,
-    InvalidArgument,
     KafkaRejected,
     TokenFromFuture,
 )
 from resolver.path import Path
 
 __all__ = ["DirectoryService"]
-
-T = TypeVar("T")
-C = TypeVar("C", UpdateEntry, DeleteEntry, MoveEntry)
-_REQUEST_ID_LENGTH = 128
-_WriteRequest = (
-    directory_pb2.CreateEntryRequest
-    | directory_pb2.UpdateEntryRequest
-    | directory_pb2.DeleteEntryRequest
-    | directory_pb2.MoveEntryRequest
-)
 
 
 class DirectoryService(Service):
@@ -115,25 +94,19 @@ class DirectoryService(Service):
         command = create_command(request, path, self._router.limits.bounds)
         if isinstance(command, CreateTopic) and request.adopt_existing:
             command = _unseen(command)
-        _check_request_id(request)
+        # Once a request: planned anew, it may hold a lock that others wait for.
+        look_up = cache(_look_up)
 
-        def attempt(cluster: Cluster) -> CommitResult:
-            # Once an attempt: planned anew, it may hold a lock that others wait for.
-            look_up = cache(partial(_look_up, cluster))
+        def complete(cluster: Cluster, snapshot: Snapshot, command: Creation) -> Creation:
+            match command:
+                case CreateMount():
+                    return _mounting(cluster, command)
+                case CreateTopic():
+                    return _topic(cluster, snapshot, command, look_up)
+                case _:
+                    return command
 
-            def complete(snapshot: Snapshot) -> Command:
-                match command:
-                    case CreateMount():
-                        return _mounting(cluster, command)
-                    case CreateTopic():
-                        return _topic(cluster, snapshot, command, look_up)
-                    case _:
-                        return command
-
-            with redacting_errors(self._router.access_control, cluster, command, call):
-                return self._write(cluster, command, request, call, complete=complete)
-
-        cluster, written = self._decide(path, request, call, attempt)
+        cluster, _, written = commit_change(self._router, command, request, call, complete)
         entry = written.plan.entry
         waits = request.wait_until_active and not request.validate_only
         if isinstance(entry, Topic) and waits and self._awaiting.acquire(blocking=False):
@@ -197,10 +170,9 @@ class DirectoryService(Service):
             call.check,
             kind=kind_from_number(request.kind),
         )
-        _check_request_id(request)
-
-        of_mount = request.kind == entry_pb2.ENTRY_KIND_MOUNT
-        cluster, command, written = self._change(path, asked, request, call, holder=of_mount)
+        cluster, command, written = commit_change(
+            self._router, asked, request, call, holder=asked.kind is Kind.MOUNT
+        )
         response = directory_pb2.UpdateEntryResponse(token=cluster.token_at(written.revision))
         response.authority.CopyFrom(cluster.authority(cluster.replica.snapshot))
         if written.plan.entry is not None:
@@ -220,15 +192,15 @@ class DirectoryService(Service):
             recursive=request.recursive,
             etag=request.etag,
         )
-        _check_request_id(request)
 
-        def check(cluster: Cluster, command: DeleteEntry, snapshot: Snapshot) -> None:
+        def complete(cluster: Cluster, snapshot: Snapshot, command: DeleteEntry) -> DeleteEntry:
             check_kafka_removal_allowed(
                 cluster, snapshot, path, command.kind, recursive=request.recursive
             )
+            return command
 
-        cluster, command, written = self._change(
-            path, asked, request, call, check, ask_first=request.recursive
+        cluster, command, written = commit_change(
+            self._router, asked, request, call, complete, ask_first=request.recursive
         )
         if cluster.reconciler is not None:
             cluster.reconciler.wake()
@@ -258,9 +230,7 @@ class DirectoryService(Service):
             leave_link=request.leave_link,
             etag=request.etag,
         )
-        _check_request_id(request)
-
-        cluster, command, written = self._change(path, asked, request, call)
+        cluster, command, written = commit_change(self._router, asked, request, call)
         response = directory_pb2.MoveEntryResponse(token=cluster.token_at(written.revision))
         response.authority.CopyFrom(cluster.authority(cluster.replica.snapshot))
         if written.plan.entry is not None:
@@ -268,96 +238,6 @@ class DirectoryService(Service):
         if request.validate_only:
             fill_change_plan(self._router, cluster, command, written, call, response.plan)
         return response
-
-    def _change(
-        self,
-        path: Path,
-        asked: C,
-        request: _WriteRequest,
-        call: Call,
-        check: Callable[[Cluster, C, Snapshot], None] = lambda _cluster, _command, _snapshot: None,
-        *,
-        holder: bool = True,
-        ask_first: bool = False,
-    ) -> tuple[Cluster, C, CommitResult]:
-        """Changes an entry that is there: returns its cluster, the command with the kind that is
-        meant, and what was committed. ``check`` is asked once the caller may.
-        """
-
-        def attempt(cluster: Cluster) -> tuple[C, CommitResult]:
-            command = with_inferred_kind(self._router.access_control, cluster, asked, call)
-            with redacting_errors(self._router.access_control, cluster, command, call):
-                checked = partial(check, cluster, command)
-                return command, self._write(cluster, command, request, call, checked)
-
-        cluster, (command, written) = self._decide(
-            path, request, call, attempt, holder=holder, ask_first=ask_first
-        )
-        return cluster, command, written
-
-    def _decide(
-        self,
-        path: Path,
-        request: _WriteRequest,
-        call: Call,
-        attempt: Callable[[Cluster], T],
-        *,
-        holder: bool = True,
-        ask_first: bool = False,
-    ) -> tuple[Cluster, T]:
-        """Returns the cluster whose tree holds the path, and what the attempt came to there.
-
-        ``ask_first``: for a removal with all below it. Its guards hold neither how much that is,
-        which is part of the answer, nor all that forbids Kafka's topics to go along.
-        """
-        picked = (
-            self._router.cluster_holding_entry(path)
-            if holder
-            else self._router.cluster_for_path(path)
-        )
-
-        def owned() -> tuple[Cluster, T]:
-            cluster = self._router.require_owner(path, holder=holder)
-            return cluster, attempt(cluster)
-
-        return self._router.decide(picked, request.token, call, owned, ask_first=ask_first)
-
-    def _write(
-        self,
-        cluster: Cluster,
-        command: Command,
-        request: _WriteRequest,
-        call: Call,
-        check: Callable[[Snapshot], None] = lambda _: None,
-        complete: Callable[[Snapshot], Command] | None = None,
-    ) -> CommitResult:
-        """Carries out a command, or plans it; ``check`` is asked once the caller may, and then
-        ``complete`` for the command with what is looked up for it.
-        """
-        rights = authorize_command(self._router.access_control, cluster, command, call)
-
-        def authorize(snapshot: Snapshot) -> Sequence[Guard]:
-            guards = rights(snapshot)
-            check(snapshot)
-            if not _may_lock_out(request):
-                refuse_lock_out(self._router.access_control, cluster, snapshot, command, call)
-            return guards
-
-        return cluster.writer.commit_command(
-            command,
-            principal=call.principal,
-            request_id=request.request_id,
-            timeout_seconds=call.seconds_left(),
-            deletes_in_kafka=lambda snapshot: (
-                isinstance(command, DeleteEntry)
-                and is_kafka_change_allowed(cluster, snapshot, "delete", command.path, command.kind)
-            ),
-            creates_in_kafka=lambda _: True,  # else it is refused before it is planned
-            validate_only=request.validate_only,
-            authorize=authorize,
-            complete=complete,
-            as_shown=self._router.as_shown(cluster, command, call),
-        )
 
 
 def _unseen(command: CreateTopic) -> CreateTopic:
@@ -387,7 +267,7 @@ def _topic(
     cluster: Cluster,
     snapshot: Snapshot,
     command: CreateTopic,
-    look_up: Callable[[str], ObservedTopic],
+    look_up: Callable[[Cluster, str], ObservedTopic],
 ) -> CreateTopic:
     """Returns the command with the topic to adopt as Kafka has it.
 
@@ -404,7 +284,7 @@ def _topic(
             cluster=cluster.config.cluster,
         )
     if command.adopt_existing is not None:
-        observed = look_up(command.adopt_existing.physical_name)
+        observed = look_up(cluster, command.adopt_existing.physical_name)
         return replace(command, adopt_existing=observed, physical_name=observed.physical_name)
     if "create" not in kafka.ceiling:
         _check_path_syntax_first(cluster, command)
@@ -422,25 +302,6 @@ def _topic(
             path=where,
         )
     return command
-
-
-def _check_request_id(request: _WriteRequest) -> None:
-    if len(request.request_id) > _REQUEST_ID_LENGTH:
-        raise InvalidArgument(
-            f"request_id: found {len(request.request_id)} characters; expected at most "
-            f"{_REQUEST_ID_LENGTH}"
-        )
-
-
-def _may_lock_out(request: _WriteRequest) -> bool:
-    """True if the request allows it, or if the plan that it asks for is what names it."""
-    match request:
-        case directory_pb2.UpdateEntryRequest():
-            return request.allow_lock_out or request.validate_only
-        case directory_pb2.CreateEntryRequest():
-            return request.allow_lock_out
-        case _:
-            return True
 
 
 def _check_path_syntax_first(cluster: Cluster, command: CreateTopic) -> None:
