@@ -11,7 +11,7 @@ SOURCES := resolver directory deploy bench tests
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup servers etcd proto proto-baseline docs check fix test soak hostile demo demo-down bench clean
+.PHONY: help setup servers etcd proto proto-baseline docs check fix test soak hostile demo demo-down bench rooms clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -85,6 +85,9 @@ bench: setup servers ## measure; NAME=x for one benchmark, TOPICS=20000 for a qu
 	@if command -v go >/dev/null; then $(MAKE) --no-print-directory etcd; \
 	  else echo "no Go here: what needs the local etcd is left out" >&2; fi
 	@$(BIN)/python -m bench $(if $(TOPICS),--topics $(TOPICS)) $(NAME)
+
+rooms: setup ## print which files of the server a Resolve and a CreateEntry pass
+	@$(BIN)/python -m deploy.tools.rooms
 
 clean: ## remove what was made in this checkout (not the cache of servers)
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis bench/out

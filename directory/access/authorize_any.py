@@ -13,8 +13,12 @@ covers, one is free unless a single deny, at the same entry or above, covers the
 
 from __future__ import annotations
 
-from directory.access.compiled_grants import AccessQuestion, CompiledGrants
-from directory.access.decision import TraverseRight, traverse_right_after
+from directory.access.decision import (
+    AccessQuestion,
+    CompiledGrants,
+    TraverseRight,
+    traverse_right_after,
+)
 from directory.access.grant import Grant, Permission
 from directory.access.grant_tree import GrantChildren, GrantNode
 

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from directory.access.authorize_any import NamedResourceSearch, is_allowed_below
-from directory.access.compiled_grants import AccessQuestion, CompiledGrants
 from directory.access.decision import (
     SUPER_USER,
     AccessMode,
+    AccessQuestion,
+    CompiledGrants,
     Decision,
     DecisionReason,
     GrantEvaluator,
@@ -97,13 +98,15 @@ class Authorizer:
         """True if the caller may do it on the entry at a place, and a grant of the entry itself
         allows it, whatever grants further up allow as well.
         """
+        return (
+            self.has_own_grant(caller, question, place)
+            and self.authorize(caller, question, place, age_seconds=age_seconds).allowed
+        )
+
+    def has_own_grant(self, caller: Caller, question: AccessQuestion, place: EntryPlace) -> bool:
+        """True if a grant of the entry at a place itself allows it; another may deny it."""
         branch = self.own_grants().node_at(place)
-        if (
-            branch is None
-            or not self.authorize(caller, question, place, age_seconds=age_seconds).allowed
-        ):
-            return False
-        own = (branch.rules.by_key.get(key) for key in caller.keys)
+        own = () if branch is None else (branch.rules.by_key.get(key) for key in caller.keys)
         return any(
             one is not None and one.deciding_grant(Permission.ALLOW, question) for one in own
         )

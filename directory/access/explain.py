@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from directory.access.authorizer import MOUNT_ROOT, Authorizer, InheritedGrantLevel
-from directory.access.compiled_grants import AccessQuestion
-from directory.access.decision import Decision, DecisionReason, GrantEvaluator
+from directory.access.decision import AccessQuestion, Decision, DecisionReason, GrantEvaluator
 from directory.access.grant import Grant, Permission
 from directory.access.grant_tree import EntryPlace, GrantNode
 from directory.access.principals import ANY_HOST, EVERYBODY, Caller

@@ -17,8 +17,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from directory.access.authorizer import Authorizer, InheritedGrantLevel
-from directory.access.compiled_grants import AccessQuestion
-from directory.access.decision import GrantEvaluator
+from directory.access.decision import AccessQuestion, GrantEvaluator
 from directory.access.grant import Operation, ResourceType
 from directory.access.grant_tree import NO_BRANCH, EntryPlace, GrantNode
 from directory.access.principals import ANY_HOST, EVERYBODY, Caller, key_of

@@ -1,8 +1,8 @@
 """Who may do what, asked by every handler in one line; refuses to decide it itself.
 
-``authorization`` decides, from the grants of one snapshot and what is inherited from above the
-mount; ``caller_view.py`` says what that comes to for one caller, ``write_checks.py`` what a
-change needs.
+``directory.access`` decides, from the grants of one snapshot and what is inherited from above the
+mount; ``visible_tree.py`` has what one caller sees by that, ``caller_rights.py`` what it may do,
+``write_checks.py`` what a change needs.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from directory.access.authorizer import Authorizer
-from directory.access.compiled_grants import CompiledGrants
-from directory.access.decision import AccessMode
+from directory.access.decision import AccessMode, CompiledGrants
 from directory.access.grant_tree import GrantTree
 from directory.access.principals import ANONYMOUS, EVERYBODY, Caller
-from directory.api.caller_view import CallerView
+from directory.api.caller_rights import CallerRights
 from directory.api.rpc.call_context import Call
 from directory.api.rpc.rights import cluster_check
+from directory.api.visible_tree import OpenTree, VisibleTree
 from directory.namespace.snapshot import Snapshot
 from directory.server.cluster import Cluster
 from directory.store.replica import ReplicaState
@@ -26,7 +26,7 @@ from resolver.path import Path
 
 __all__ = ["AccessControl", "check_owned"]
 
-_MAX_VIEWS: Final = 256
+_MAX_TREES: Final = 256
 """Callers whose view of a snapshot is remembered."""
 
 
@@ -40,10 +40,10 @@ class _SnapshotAccess:
     """The principals of whom a grant for one host only speaks: of others nobody asks from where
     they call, which costs as much as half of an answer.
     """
-    unrestricted_view: CallerView
-    """Of whom nothing is hidden."""
+    open_tree: OpenTree
+    """What callers are shown from whom nothing is hidden."""
     has_no_grants: bool
-    views: dict[tuple[str, str, bool], CallerView] = field(default_factory=dict)
+    trees: dict[tuple[str, str, bool], VisibleTree] = field(default_factory=dict)
 
 
 class AccessControl:
@@ -56,11 +56,11 @@ class AccessControl:
         """Returns who may do what, at a snapshot."""
         return self._of(cluster, snapshot).access
 
-    def caller_view(
+    def tree(
         self, cluster: Cluster, snapshot: Snapshot, call: Call, *, past: bool = False
-    ) -> CallerView:
-        """Returns what the caller may see and do in a cluster, at a snapshot; ``past``: also of
-        what was before, when more may have been hidden than is now.
+    ) -> OpenTree:
+        """Returns the tree of a cluster as the caller may see it at a snapshot; ``past``: it is
+        asked also about what was before, when more may have been hidden than is now.
 
         Raises:
             NotReady: what a parent has to hand down never came; not for super users (A3).
@@ -69,7 +69,7 @@ class AccessControl:
         principal = call.principal or ANONYMOUS
         says_nothing = known.has_no_grants and (not past or cluster.access_history.is_constant)
         if says_nothing or principal in known.access.super_users:
-            return known.unrestricted_view
+            return known.open_tree
         hosts_matter = (
             principal in known.host_specific_principals
             or EVERYBODY in known.host_specific_principals
@@ -77,27 +77,28 @@ class AccessControl:
         host = call.host if hosts_matter or past else ""  # then it may have mattered
         expired = _has_expired(cluster, known.access)
         key = (principal, host, expired)
-        view = known.views.get(key)
-        if view is None:
+        tree = known.trees.get(key)
+        if tree is None:
             known.access.inherited_grants()
-            if len(known.views) >= _MAX_VIEWS:
-                known.views.clear()
-            view = CallerView(
-                cluster, snapshot, known.access, Caller(principal, host), expired=expired
-            )
-            known.views[key] = view
-        return view
+            if len(known.trees) >= _MAX_TREES:
+                known.trees.clear()
+            who = Caller(principal, host)
+            tree = VisibleTree(snapshot, known.access, who, cluster.config.cluster, expired=expired)
+            known.trees[key] = tree
+        return tree
 
-    def view_for_decision(self, cluster: Cluster, snapshot: Snapshot, call: Call) -> CallerView:
-        """Returns the same, for what is decided one by one and told to the audit: also of super
-        users, and where nothing is hidden.
-        """
+    def open_tree(self, cluster: Cluster, snapshot: Snapshot) -> OpenTree:
+        """Returns the whole tree, for what is remembered for all callers."""
+        return self._of(cluster, snapshot).open_tree
+
+    def rights(self, cluster: Cluster, snapshot: Snapshot, call: Call) -> CallerRights:
+        """Returns what the caller may do in a cluster at a snapshot, each decision audited."""
         access = self._of(cluster, snapshot).access
         caller = Caller(call.principal or ANONYMOUS, call.host)
         expired = _has_expired(cluster, access)
-        return CallerView(cluster, snapshot, access, caller, expired=expired)
+        return CallerRights(snapshot, access, caller, cluster.config.cluster, expired=expired)
 
-    def require_admin(self, cluster: Cluster, method: str, call: Call) -> CallerView | None:
+    def require_admin(self, cluster: Cluster, method: str, call: Call) -> CallerRights | None:
         """That a caller may do with a cluster what a method such as ``AdminService/Backup`` takes,
         by its row of ``rights.py``. Only one that tells how a server is doing passes before
         anything is loaded: what denies it may be among what is not loaded yet. Returns what the
@@ -110,23 +111,19 @@ class AccessControl:
         operation, check = cluster_check(method)
         is_loading = cluster.replica.state is ReplicaState.LOADING
         if (call.principal or ANONYMOUS) in cluster.config.auth.super_users:
-            return (
-                None
-                if is_loading
-                else self.view_for_decision(cluster, cluster.replica.snapshot, call)
-            )
+            return None if is_loading else self.rights(cluster, cluster.replica.snapshot, call)
         is_open = cluster.config.access is AccessMode.OPEN
         if is_loading:
             if is_open and check.while_loading:
                 return None
             raise NotReady(f"cluster {cluster.config.cluster} is not loaded yet: ask again")
-        view = self.view_for_decision(cluster, cluster.replica.snapshot, call)
+        view = self.rights(cluster, cluster.replica.snapshot, call)
         access = view.access
         if is_open and access.inherited is None and not access.super_users:
             # What was inherited cannot be read, and nobody stands above it: somebody must be able
             # to see that, and to mend it.
             own = replace(access, inherited=())
-            view = CallerView(cluster, view.snapshot, own, view.caller)
+            view = CallerRights(view.snapshot, own, view.caller, cluster.config.cluster)
         view.require_cluster(operation)
         return view
 
@@ -145,7 +142,7 @@ class AccessControl:
                     child=child_id,
                 )
             return
-        view = self.view_for_decision(cluster, cluster.replica.snapshot, call)
+        view = self.rights(cluster, cluster.replica.snapshot, call)
         view.require_cluster(cluster_check("FederationService/Link")[0])
 
     def _of(self, cluster: Cluster, snapshot: Snapshot) -> _SnapshotAccess:
@@ -172,7 +169,7 @@ def _known(cluster: Cluster, snapshot: Snapshot, before: _SnapshotAccess | None)
         before.host_specific_principals
         if before is not None and same and before.access.inherited == inherited
         else _of_hosts(snapshot.grants, [level.rules for level in levels]),
-        CallerView(cluster, snapshot, access, None),
+        OpenTree(snapshot, access.mount, cluster.config.cluster),
         says_nothing,
     )
 

@@ -2,46 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Final, cast
 
 from kdir.v1 import access_pb2
 
-from directory.access.compiled_grants import AccessQuestion
-from directory.access.decision import Decision, DecisionReason
+from directory.access.authorizer import Authorizer
+from directory.access.decision import AccessQuestion, Decision, DecisionReason
 from directory.access.explain import Effect, Explanation, explain
 from directory.access.grant import Operation, ResourceType
 from directory.access.grant_tree import EntryPlace
 from directory.access.principals import ANONYMOUS, Caller
 from directory.api.cluster_router import ClusterRouter
 from directory.api.dry_run import fill_change_plan
+from directory.api.entry_writes import commit_change
 from directory.api.resolve_answers import kind_from_number
 from directory.api.rpc.call_context import Call
 from directory.api.rpc.handlers import Handler, Service
-from directory.api.visibility import as_if_absent, can_query_access, kind_asked
-from directory.api.write_checks import (
-    authorize_command,
-    redacting_errors,
-    with_inferred_kind,
-)
+from directory.api.visible_tree import OpenTree
 from directory.namespace.command import AddGrants, RemoveGrants
-from directory.namespace.entry import Kind
-from directory.namespace.traversal import locate_entry
+from directory.namespace.entry import Kind, Topic
+from directory.namespace.lookup import TopicAt
+from directory.namespace.traversal import traverse
 from directory.server.cluster import Cluster
-from directory.store.writer import CommitResult
 from directory.wire.grant_messages import (
     grant_to_proto,
     grants_from_proto,
     operation_from_proto,
     resource_kind_from_proto,
 )
-from resolver.errors import InvalidArgument
+from resolver.errors import Absent, KdirError, NotAuthoritative
 from resolver.path import Path
 
 __all__ = ["AccessService"]
 
 _DESCRIBE: Final = AccessQuestion.for_operation(Operation.DESCRIBE)
-_REQUEST_ID_LENGTH = 128
 
 
 class AccessService(Service):
@@ -90,36 +86,14 @@ class AccessService(Service):
         """Changes the grants of an entry and fills in the answer, but for those that came or went,
         which are returned.
         """
-        if len(request.request_id) > _REQUEST_ID_LENGTH:
-            raise InvalidArgument(
-                f"request_id: {len(request.request_id)} characters; expected at most "
-                f"{_REQUEST_ID_LENGTH}"
-            )
         asked = desired(
             path=Path.parse(request.path),
             grants=grants_from_proto(request.grants),
             kind=kind_from_number(request.kind),
         )
-        router, access_control = self._router, self._router.access_control
-        path, holder = asked.path, asked.kind is Kind.MOUNT
-
-        def attempt() -> tuple[Cluster, AddGrants | RemoveGrants, CommitResult]:
-            cluster = router.require_owner(path, holder=holder)
-            command = with_inferred_kind(access_control, cluster, asked, call)
-            with redacting_errors(access_control, cluster, command, call):
-                written = cluster.writer.commit_command(
-                    command,
-                    principal=call.principal,
-                    request_id=request.request_id,
-                    timeout_seconds=call.seconds_left(),
-                    validate_only=request.validate_only,
-                    authorize=authorize_command(access_control, cluster, command, call),
-                    as_shown=router.as_shown(cluster, command, call),
-                )
-            return cluster, command, written
-
-        picked = router.cluster_holding_entry(path) if holder else router.cluster_for_path(path)
-        cluster, command, written = router.decide(picked, request.token, call, attempt)
+        cluster, command, written = commit_change(
+            self._router, asked, request, call, holder=asked.kind is Kind.MOUNT
+        )
         response.token = cluster.token_at(written.revision)
         response.grants.extend(map(grant_to_proto, written.plan.grants))
         response.topic_count = written.plan.topic_count
@@ -133,16 +107,14 @@ class AccessService(Service):
         """Returns the grants set on an entry itself."""
         path = Path.parse(request.path)
         kind = kind_from_number(request.kind)
-        cluster, snapshot = self._router.read_owned(
+        cluster, tree = self._router.read_owned(
             path, request.token, call, holder=kind is Kind.MOUNT
         )
-        view = self._router.view(cluster, snapshot, call)
-        shown = view.resolve_kind(path, kind, no_follow=True)
-        found = locate_entry(snapshot, view.access.mount, path, shown)
-        place = EntryPlace(path.below(view.access.mount), found.entry.kind is Kind.TOPIC)
+        found = tree.require_entry(path, kind, no_follow=True)
+        place = EntryPlace(path.below(tree.mount), isinstance(found, TopicAt))
         return access_pb2.ListGrantsResponse(
-            grants=map(grant_to_proto, snapshot.grants.grants_at(place)),
-            token=cluster.token_of(snapshot),
+            grants=map(grant_to_proto, tree.snapshot.grants.grants_at(place)),
+            token=cluster.token_of(tree.snapshot),
         )
 
     # -- questions -------------------------------------------------------------------------------
@@ -160,30 +132,29 @@ class AccessService(Service):
         resource = resource_kind_from_proto(request.resource_type)
         operation = operation_from_proto(request.operation)
         question = AccessQuestion.for_operation(operation, resource, request.resource_name)
-        cluster, snapshot = self._router.read_owned(path, request.token, call)
-        view = self._router.view(cluster, snapshot, call)
+        cluster, tree = self._router.read_owned(path, request.token, call)
         age = _age(cluster)
         of_others = caller.principal != (call.principal or ANONYMOUS)
-        if of_others and not can_query_access(view, path, kind_from_number(request.kind)):
-            raise view.absent_error(path)
-        access = self._router.access_control.access(cluster, snapshot)
+        if of_others and not can_query_access(tree, path, kind_from_number(request.kind)):
+            raise tree.absent_error(path)
+        access = self._router.access_control.access(cluster, tree.snapshot)
 
         def is_granted_at(place: EntryPlace) -> bool:
             of_itself = not of_others
             return of_itself and access.is_granted_at(caller, question, place, age_seconds=age)
 
-        kind = kind_asked(view, path, kind_from_number(request.kind), is_granted_at)
-        relative = path.below(view.access.mount)
+        kind = _kind_asked(tree, path, kind_from_number(request.kind), is_granted_at)
+        relative = path.below(tree.mount)
         is_topic = kind is Kind.TOPIC and bool(relative) and resource is ResourceType.TOPIC
         place = EntryPlace(relative, is_topic)
         shown = True
-        if not of_others and not view.is_unrestricted:
-            access = as_if_absent(view, access, place, is_granted_at)
-            shown = access.authorize(view.caller, _DESCRIBE, place, age_seconds=age).allowed
+        if not of_others and not tree.is_open:
+            access = _as_if_absent(tree, access, place, is_granted_at)
+            shown = access.authorize(tree.caller, _DESCRIBE, place, age_seconds=age).allowed
         explained = explain(access, caller, question, place, age_seconds=age)
         decision = explained.decision
         response = access_pb2.CheckAccessResponse(
-            allowed=decision.allowed, token=cluster.token_of(snapshot)
+            allowed=decision.allowed, token=cluster.token_of(tree.snapshot)
         )
         if not shown:
             response.message = "denied" if not decision.allowed else "allowed"
@@ -205,7 +176,8 @@ class AccessService(Service):
         resource = resource_kind_from_proto(request.resource_type)
         if request.path:
             path = Path.parse(request.path)
-            cluster, snapshot = self._router.read_owned(path, request.token, call)
+            cluster, tree = self._router.read_owned(path, request.token, call)
+            snapshot = tree.snapshot
         else:
             cluster = self._router.clusters[0]
             cluster.check_mounted()
@@ -219,6 +191,79 @@ class AccessService(Service):
         else:
             allowed = access.authorize_any(caller, operation, resource, age_seconds=age)
         return access_pb2.AuthorizeAnyResponse(allowed=allowed, token=cluster.token_of(snapshot))
+
+
+def can_query_access(tree: OpenTree, path: Path, kind: Kind | None) -> bool:
+    """True if the caller may ask what others may do at a path: of what it sees, and of what could
+    be made there, where nothing is hidden from it.
+    """
+    mount = tree.mount
+    if tree.is_open or not mount.is_prefix_of(path):
+        return True
+    try:
+        found = tree.locate_entry(path, kind)
+    except Absent:
+        relative = path.below(mount)
+        return tree.can_describe_all_below(relative[: traverse(tree.snapshot, relative[:-1]).depth])
+    except KdirError:
+        return tree.is_visible(path)
+    return tree.can_describe(path.below(mount), is_topic=isinstance(found.entry, Topic))
+
+
+def _as_if_absent(
+    tree: OpenTree,
+    access: Authorizer,
+    place: EntryPlace,
+    is_granted_at: Callable[[EntryPlace], bool],
+) -> Authorizer:
+    """Returns who may do what at a place as far as the caller may know, who asks for itself: up to
+    the deepest entry that it knows of, all grants and closed directories count; those of hidden
+    entries further down do not, as what does not exist has none.
+
+    It knows of what it may describe, and of what has a grant of its own that allows what it asks
+    about (``is_granted_at``).
+    """
+    hidden: EntryPlace | None = None
+    for length in range(len(place.relative), 0, -1):
+        here = EntryPlace(place.relative[:length], place.is_topic and length == len(place.relative))
+        if tree.can_describe(here.relative, is_topic=here.is_topic) or is_granted_at(here):
+            break
+        hidden = here
+    if hidden is None:
+        return access
+    return replace(access, tree=access.own_grants().detach_subtree(hidden)[0])
+
+
+def _kind_asked(
+    tree: OpenTree,
+    path: Path,
+    kind: Kind | None,
+    is_granted_at: Callable[[EntryPlace], bool] = lambda _: False,
+) -> Kind:
+    """Returns which kind a question about rights is of; where nothing is that the caller may know
+    of, a topic would be. ``is_granted_at``: whether the entry at a place has a grant that allows
+    it.
+
+    Raises:
+        NotAuthoritative: what lies beyond a mount is another cluster's to say.
+    """
+    if kind is not None:
+        return kind
+    meant = tree.meant_kind(path, None)
+    if meant is not None:
+        return meant
+    if not tree.is_visible(path):
+        relative = path.below(tree.mount)
+        is_topic = bool(relative) and is_granted_at(EntryPlace(relative, is_topic=True))
+        return (
+            Kind.DIRECTORY if not is_topic and is_granted_at(EntryPlace(relative)) else Kind.TOPIC
+        )
+    try:
+        return tree.locate_entry(path, None).entry.kind
+    except NotAuthoritative:
+        raise
+    except KdirError:
+        return Kind.TOPIC
 
 
 def _age(cluster: Cluster) -> float:

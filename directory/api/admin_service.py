@@ -1,39 +1,56 @@
-"""AdminService: what a server is and how it is doing; adoption, drift, acknowledgement."""
+"""AdminService: what a server is and how it is doing; adoption, drift, acknowledgement; backup and
+verification as streams; detaching from and attaching to a parent.
+"""
 
 from __future__ import annotations
 
 import itertools
+import logging
+import secrets
+import threading
 import time
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from functools import partial
+from itertools import chain
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from kdir.v1 import admin_pb2
 
-from directory.api.admin_operations import BackupAndVerifyCalls, ParentLinkCalls
 from directory.api.cluster_router import ClusterRouter
+from directory.api.redaction import STOPPED
 from directory.api.rpc.call_context import Call
 from directory.api.rpc.handlers import Handler, Service
-from directory.api.visibility import STOPPED
-from directory.api.visible_counts import count_visible_below
 from directory.federation import parent_state
+from directory.federation.federation_state import unix_ms
 from directory.federation.link_records import BELOW, is_path
-from directory.namespace.entry import Kind
+from directory.kafka.applying.desired_configs import DesiredConfigs
+from directory.kafka.assembly import drift_to_proto
+from directory.kafka.drift import NOT_ARMED, Drift, drift_of, topic_issues
+from directory.kafka.recorded_topics import recorded_at
+from directory.maintenance.backup import backup_of
+from directory.maintenance.verify import Summary, compare_kafka, compare_rows
+from directory.namespace.entry import Kind, Provision
 from directory.namespace.keys import CHILD, MOUNT_ROW
+from directory.namespace.snapshot import Snapshot
+from directory.namespace.traversal import traverse
 from directory.server import logs
 from directory.server.cluster import Cluster
 from directory.server.health import has_inherited_policy
 from directory.server.membership import VERSION, FinalizeResult, unreadable
+from directory.store.base import Delete, KeyEquals, Put, StoreUnreachable, Write
 from directory.store.large_changes import progress_of, rules_from_proto
 from directory.store.replica import ReplicaState
-from resolver.errors import InvalidArgument
+from resolver.errors import InvalidArgument, NotReady, StoreUnavailable
 from resolver.path import Path
 
 if TYPE_CHECKING:
-    from directory.api.caller_view import CallerView
+    from directory.api.visible_tree import OpenTree
     from directory.kafka.operator_requests import AdoptionResult
     from directory.kafka.reconciler import Reconciler
 
-__all__ = ["AdminService"]
+__all__ = ["AdminService", "end_with_call"]
 
 _SHOWN: Final = 100
 """So many of the values that were set aside are named; a store full of them is one message."""
@@ -50,8 +67,8 @@ class AdminService(Service):
 
     def __init__(self, router: ClusterRouter) -> None:
         self._router = router
-        self._retention = BackupAndVerifyCalls(router)
-        self._parenting = ParentLinkCalls(router)
+        self._retention = _BackupAndVerifyCalls(router)
+        self._parenting = _ParentLinkCalls(router)
 
     def method_handlers(self) -> Mapping[str, Handler]:
         return {
@@ -89,7 +106,7 @@ class AdminService(Service):
         if view is not None:
             snapshot = view.snapshot
             response.authority.CopyFrom(cluster.authority(snapshot))
-            seen = count_visible_below(view, (), snapshot.root)
+            seen = view.count_below((), snapshot.root)
             response.topic_count, response.directory_count = seen.topics, seen.containers
             response.progress.extend(
                 one
@@ -191,7 +208,7 @@ class AdminService(Service):
         self, request: admin_pb2.ListDriftRequest, call: Call
     ) -> admin_pb2.ListDriftResponse:
         """Returns where Kafka differs from what is wished or recorded."""
-        from directory.api.drift_messages import drifts_to_proto, unarmed_at
+        from directory.api.admin_service import _drifts_to_proto, _unarmed_at
 
         call.check()
         asked = Path.parse(request.path) if request.path else None
@@ -202,12 +219,12 @@ class AdminService(Service):
         mount = cluster.mount_at(snapshot)
         path = asked or mount
         drifts = reconciler.drift(path)
-        unarmed = unarmed_at(snapshot, mount, path) if request.unarmed else []
+        unarmed = _unarmed_at(snapshot, mount, path) if request.unarmed else []
         shown = [
             [one for one in rows if view is None or view.can_describe_path(one.path, one.kind)]
             for rows in (drifts, unarmed)
         ]
-        return drifts_to_proto(snapshot, mount, *shown)
+        return _drifts_to_proto(snapshot, mount, *shown)
 
     def acknowledge(
         self, request: admin_pb2.AcknowledgeRequest, call: Call
@@ -246,7 +263,7 @@ class AdminService(Service):
         return response
 
 
-def _is_shown(cluster: Cluster, view: CallerView, key: bytes) -> bool:
+def _is_shown(cluster: Cluster, tree: OpenTree, key: bytes) -> bool:
     """True if a record of the link is of no mount, or of one that the caller may know of."""
     mounts: list[Path] = []
     if key.startswith(MOUNT_ROW):
@@ -258,7 +275,7 @@ def _is_shown(cluster: Cluster, view: CallerView, key: bytes) -> bool:
         mounts = [mount for mount, one in own.items() if one.row.cluster_id == cluster_id]
     else:
         return True
-    return bool(mounts) and all(map(view.can_refer_to, mounts))
+    return bool(mounts) and all(map(tree.can_refer_to, mounts))
 
 
 def _store(cluster: Cluster, out: admin_pb2.StoreStatus) -> None:
@@ -295,3 +312,236 @@ _REPLICA_STATES: Final = {
     ReplicaState.SERVING: admin_pb2.REPLICA_STATE_SERVING,
     ReplicaState.STALE: admin_pb2.REPLICA_STATE_STALE,
 }
+
+
+_ANSWER_BYTES: Final = 3 * 1024 * 1024
+"""Any client takes so much."""
+
+
+def _unarmed_at(snapshot: Snapshot, mount: Path, path: Path) -> list[Drift]:
+    """Returns what is inherited by the topics at and below a path, is not in Kafka as it was seen
+    last, and will not be: nobody armed it there.
+    """
+    armed, everywhere = DesiredConfigs(snapshot), DesiredConfigs(snapshot, everywhere=True)
+    found = []
+    for one in recorded_at(snapshot, mount, path):
+        if one.desired_config is not None or one.topic.provision is not Provision.ACTIVE:
+            continue
+        parent_id = traverse(snapshot, one.path.below(mount)[:-1]).node.entry_id
+        desired_config = everywhere.for_topic(parent_id, one.topic)
+        if desired_config is None or armed.for_topic(parent_id, one.topic) is not None:
+            continue
+        own = drift_of(one)
+        found += [
+            row for row in drift_of(replace(one, desired_config=desired_config)) if row not in own
+        ]
+    return found
+
+
+def _drifts_to_proto(
+    snapshot: Snapshot, mount: Path, drifts: Sequence[Drift], unarmed: Collection[Drift] = ()
+) -> admin_pb2.ListDriftResponse:
+    """Returns the rows of an answer, as many as one message holds."""
+    response = admin_pb2.ListDriftResponse()
+    unarmed = frozenset(unarmed)
+    rows = sorted({*drifts, *unarmed}, key=lambda row: (row.path, row.field))
+    room, path = _ANSWER_BYTES, Path(())
+    known: Mapping[str, str] = {}
+    for row in rows:
+        if row.path != path and not row.state:
+            path, known = row.path, _known(snapshot, mount, row.path)
+        one = drift_to_proto(row)
+        key = row.field.removeprefix("config[").removesuffix("]")
+        one.kafka_state = row.state or known.get(key, "")
+        if row in unarmed:
+            one.kafka_state = NOT_ARMED
+        room -= one.ByteSize() + 8
+        if room < 0:
+            break
+        response.drifts.append(one)
+    response.omitted_count = len(rows) - len(response.drifts)
+    return response
+
+
+def _known(snapshot: Snapshot, mount: Path, path: Path) -> Mapping[str, str]:
+    relative = path.below(mount)
+    node = traverse(snapshot, relative[:-1]).node
+    place = node.entry_id, relative[-1]
+    topic = snapshot.topic(*place)
+    return {} if topic is None else topic_issues(snapshot, mount, place, topic)
+
+
+_M = TypeVar("_M")
+_log = logging.getLogger(__name__)
+
+STALLED_SECONDS: Final = 300.0
+"""A reader that takes nothing for so long is cut off: the store keeps a revision for it."""
+
+
+class _BackupAndVerifyCalls:
+    """The calls of AdminService that read all of a store."""
+
+    def __init__(self, router: ClusterRouter) -> None:
+        self._router = router
+
+    def backup(
+        self, request: admin_pb2.BackupRequest, call: Call
+    ) -> Iterator[admin_pb2.BackupResponse]:
+        """Yields all of the store at one revision."""
+        cluster = self._router.require_cluster_by_name(request.cluster)
+        self._router.access_control.require_admin(cluster, "AdminService/Backup", call)
+        yield from end_with_call(backup_of(cluster.store), call)
+
+    def verify(
+        self, request: admin_pb2.VerifyRequest, call: Call
+    ) -> Iterator[admin_pb2.VerifyResponse]:
+        """Yields where store, replica and Kafka differ; at last the summary."""
+        cluster = self._router.require_cluster_by_name(request.cluster)
+        self._router.access_control.require_admin(cluster, "AdminService/Verify", call)
+        yield from end_with_call(_verified(cluster, call, skip_kafka=request.skip_kafka), call)
+
+
+def _verified(
+    cluster: Cluster, call: Call, *, skip_kafka: bool
+) -> Iterator[admin_pb2.VerifyResponse]:
+    summary = Summary()
+    found = compare_rows(cluster.store, cluster.replica, cluster.mount, call.check, summary)
+    kafka = cluster.config.kafka
+    if kafka is not None and not skip_kafka:
+        latest = partial(getattr, cluster.replica, "snapshot")
+        more = compare_kafka(kafka, latest, cluster.mount, call.check, summary)
+        found = chain(found, more)
+    count = 0
+    for one in found:
+        count += 1
+        yield admin_pb2.VerifyResponse(difference=admin_pb2.Difference(**asdict(one)))
+    yield admin_pb2.VerifyResponse(
+        summary=admin_pb2.VerifySummary(
+            revision=summary.revision,
+            rows=summary.rows,
+            kafka_topics=summary.kafka_topics,
+            differences=count,
+            message="; ".join(summary.troubles),
+        )
+    )
+
+
+def end_with_call(messages: Iterator[_M], call: Call) -> Iterator[_M]:
+    """Yields the messages, as long as somebody takes them.
+
+    Raises:
+        StoreUnavailable
+    """
+    try:
+        for message in messages:
+            call.check()
+            stalled = threading.Timer(STALLED_SECONDS, call.cancel)
+            stalled.daemon = True
+            stalled.start()
+            try:
+                yield message
+            finally:
+                stalled.cancel()
+    except StoreUnreachable as reason:
+        _log.warning("the store is away: %s", reason)
+        raise StoreUnavailable("the store is away: what was sent is not whole") from reason
+
+
+class _ParentLinkCalls:
+    """DetachParent and AttachParent."""
+
+    def __init__(self, router: ClusterRouter) -> None:
+        self._router = router
+
+    def detach(
+        self, request: admin_pb2.DetachParentRequest, call: Call
+    ) -> admin_pb2.DetachParentResponse:
+        """Keeps what is inherited as the cluster's own; the link is tried no more. What cannot be
+        read cannot be kept: said so, nothing is inherited from then on.
+        """
+        call.check()
+        cluster = self._router.require_cluster_by_name(request.cluster)
+
+        def attempt() -> list[str]:
+            self._router.access_control.require_admin(cluster, "AdminService/DetachParent", call)
+            return self._detach(cluster, request, call)
+
+        kept = self._router.decide(cluster, request.token, call, attempt)
+        return admin_pb2.DetachParentResponse(
+            token=cluster.token_of(cluster.replica.snapshot), kept=kept
+        )
+
+    @staticmethod
+    def _detach(cluster: Cluster, request: admin_pb2.DetachParentRequest, call: Call) -> list[str]:
+        """Records it, unless it is on record; the directories whose words are kept."""
+        snapshot = cluster.replica.snapshot
+        spoiled = parent_state.is_inherited_corrupt(snapshot)
+        if not request.keep_inherited and not spoiled:
+            raise InvalidArgument(
+                "keep_inherited: false; expected true: what is inherited, and can be read, "
+                "does not go because a link does",
+                field="keep_inherited",
+            )
+        if cluster.parent_link is None and not parent_state.is_inherited_received(snapshot):
+            raise InvalidArgument(
+                f"cluster {cluster.config.cluster} has no parent: its config names none",
+                field="cluster",
+            )
+        if not parent_state.is_inherited_received(snapshot):
+            raise NotReady("no parent has told what is inherited: there is nothing to keep yet")
+        if request.keep_inherited:
+            # Before anything is written: what cannot be read cannot be kept.
+            kept = [level.path for level in parent_state.inherited_levels(snapshot)]
+        else:
+            kept = []
+        known = snapshot.fact(parent_state.DETACHED_KEY)
+        if known is None or spoiled:
+            when = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+            message = f"detached by {call.principal or 'somebody'} at {when}"
+            writes: tuple[Write, ...] = (Put(parent_state.DETACHED_KEY, message.encode()),)
+            guards: tuple[KeyEquals, ...] = (KeyEquals(parent_state.DETACHED_KEY, known),)
+            if spoiled:
+                guards += (
+                    KeyEquals(
+                        parent_state.INHERITED_KEY, snapshot.fact(parent_state.INHERITED_KEY)
+                    ),
+                )
+                writes += (
+                    parent_state.nothing_inherited(snapshot, unix_ms()),
+                    parent_state.rights_mark(),
+                )
+            cluster.writer.put_facts(writes, guards)
+            _log.warning(
+                "audit: %s detached cluster %s from its parent, request %s; what it inherits is %s",
+                call.principal or "somebody",
+                cluster.config.cluster,
+                call.request_id,
+                "nothing from now on: it could not be read" if spoiled else "kept",
+            )
+        return kept
+
+    def attach(
+        self, request: admin_pb2.AttachParentRequest, call: Call
+    ) -> admin_pb2.AttachParentResponse:
+        """Tries the link again; what the parent says counts again."""
+        call.check()
+        cluster = self._router.require_cluster_by_name(request.cluster)
+
+        def attempt() -> None:
+            self._router.access_control.require_admin(cluster, "AdminService/AttachParent", call)
+            detached = cluster.replica.snapshot.fact(parent_state.DETACHED_KEY)
+            if detached is None:
+                return
+            # What it says next is not what it said before, and may be long ago.
+            again = Put(parent_state.ATTACHED_KEY, secrets.token_hex(8).encode())
+            guards = (KeyEquals(parent_state.DETACHED_KEY, detached),)
+            cluster.writer.put_facts((Delete(parent_state.DETACHED_KEY), again), guards)
+            _log.warning(
+                "audit: %s attached cluster %s to its parent again, request %s",
+                call.principal or "somebody",
+                cluster.config.cluster,
+                call.request_id,
+            )
+
+        self._router.decide(cluster, request.token, call, attempt)
+        return admin_pb2.AttachParentResponse(token=cluster.token_of(cluster.replica.snapshot))

@@ -14,11 +14,9 @@ from typing import Final
 from kdir.v1 import watch_pb2
 
 from directory.access.authorizer import Authorizer
-from directory.api.caller_view import CallerView
-from directory.api.visibility import is_visible
+from directory.api.visible_tree import OpenTree, VisibleTree
 from directory.namespace.entry import Kind, etag_of
 from directory.namespace.removal_records import DELETED
-from directory.namespace.traversal import locate_entry
 from directory.server.access_history import AccessHistory
 from resolver.errors import KdirError, NotReady, Resync
 from resolver.path import Path
@@ -29,15 +27,16 @@ Event = watch_pb2.ChangeEvent
 
 
 class ChangeView:
-    """The changes at and below a path, as the caller of a sight is shown them. The sight is of now:
+    """The changes at and below a path, as the caller of a tree is shown them. The tree is of now:
     what it hides now is not shown of the past, either.
     """
 
-    def __init__(self, view: CallerView, history: AccessHistory, path: Path) -> None:
-        self._now: Final = view
+    def __init__(self, tree: OpenTree, history: AccessHistory, path: Path) -> None:
+        self._now: Final = tree if isinstance(tree, VisibleTree) else None
+        """None: nothing is or was hidden from the caller."""
         self._history: Final = history
         self._path: Final = path
-        self._known: tuple[Authorizer, CallerView] | None = None
+        self._known: tuple[Authorizer, VisibleTree] | None = None
         """The view by the rights that were asked for last."""
 
     # -- the log ---------------------------------------------------------------------------------
@@ -48,7 +47,7 @@ class ChangeView:
         Raises:
             StoreUnavailable: that is in the store only, which is away.
         """
-        return 0 if self._now.is_unrestricted else self._history.known_since()
+        return 0 if self._now is None else self._history.known_since()
 
     def logged(self, events: Iterable[Event]) -> list[Event]:
         """Returns what a list of past changes shows of some. Of those that are older than what is
@@ -57,42 +56,31 @@ class ChangeView:
         Raises:
             StoreUnavailable: whose rights those were is in the store only, which is away.
         """
-        shown = (one if self._now.is_unrestricted else self._logged(one) for one in events)
+        now = self._now
+        shown = (one if now is None else self._logged(now, one) for one in events)
         return [one for one in shown if one is not None and _concerns(one, self._path)]
 
-    def _logged(self, event: Event) -> Event | None:
+    def _logged(self, now: VisibleTree, event: Event) -> Event | None:
         if _is_reaped(event):
             return None
         step = _Step(event)
-        saw = step.has_before and self._sees(step.old, step.kind, event.revision - 1)
-        sees = step.has_after and self._sees(step.new, step.kind, event.revision)
+        saw = step.has_before and self._sees(now, step.old, step.kind, event.revision - 1)
+        sees = step.has_after and self._sees(now, step.new, step.kind, event.revision)
         if saw and not sees and step.is_in_place:
             return None  # it was hidden, not removed; who reads what is past keeps no copy
-        if not (saw or sees) and step.has_after and self._is_unchanged(event, step):
+        if not (saw or sees) and step.has_after and _is_unchanged(now, event, step):
             return _as_insert(event, is_hidden=True)
         return step.as_seen(saw=saw, sees=sees)
 
-    def _sees(self, path: Path, kind: Kind | None, revision: int) -> bool:
+    def _sees(self, now: VisibleTree, path: Path, kind: Kind | None, revision: int) -> bool:
         """True if the caller might see what stood at a path at a revision, and may now."""
-        if not self._now.can_describe_path(path, kind):
+        if not now.can_describe_path(path, kind):
             return False
-        then = self._at(revision)
+        then = self._at(now, revision)
         try:
             return then is not None and then.can_describe_path(path, kind)
         except NotReady:
             return False  # what was inherited then could not be read
-
-    def _is_unchanged(self, event: Event, step: _Step) -> bool:
-        """True if the entry, which may be seen now, still is where and as the change left it."""
-        is_of_entry = event.scope == watch_pb2.CHANGE_SCOPE_UNSPECIFIED
-        if not is_of_entry or not self._now.can_describe_path(step.new, step.kind):
-            return False
-        try:
-            mount = self._now.access.mount
-            entry = locate_entry(self._now.snapshot, mount, step.new, step.kind).entry
-        except KdirError:
-            return False
-        return entry.entry_id == event.entry_id and etag_of(entry) == event.after.etag
 
     # -- a watch ---------------------------------------------------------------------------------
 
@@ -102,8 +90,8 @@ class ChangeView:
         Raises:
             Resync, StoreUnavailable
         """
-        if not self._now.is_unrestricted:
-            self._required(revision)
+        if self._now is not None:
+            self._required(self._now, revision)
 
     def streamed(self, reached: int, revision: int, events: Sequence[Event]) -> list[Event]:
         """Returns what a watch that has reached a revision shows of a later one: with it, what the
@@ -113,59 +101,65 @@ class ChangeView:
             Resync: no changes say how the caller's view became another.
             StoreUnavailable
         """
-        changed = self._history.changed(reached, revision)
-        for at in changed:
+        now = self._now
+        for at in self._history.changed(reached, revision):
             self._refuse_moved(at)
-            if at != revision:
-                self._refuse_other_view(at)
-        if self._now.is_unrestricted:
+            if at != revision and now is not None:
+                self._refuse_other_view(now, at)
+        if now is None:
             return [one for one in events if _concerns(one, self._path)]
-        before, after = self._required(revision - 1), self._required(revision)
+        before, after = self._required(now, revision - 1), self._required(now, revision)
         same_tree = before.access.tree is after.access.tree
         if before.access.inherited != after.access.inherited or not (same_tree or events):
-            self._refuse_other_view(revision)
+            self._refuse_other_view(now, revision)
         shown = []
         for event in events:
             if _is_reaped(event):
                 continue
             step = _Step(event)
             try:
-                one = self._streamed(step, before, after, same_rights=same_tree)
+                one = self._streamed(now, step, before, after, same_rights=same_tree)
             except NotReady:
                 raise self._resync(revision) from None
             if one is not None and _concerns(one, self._path):
                 shown.append(one)
         return shown
 
-    def refuse_other_age(self, before: CallerView) -> None:
-        """Refuses to go on where what is inherited expired, or counts again, since the sight of
+    def refuse_other_age(self, before: OpenTree) -> None:
+        """Refuses to go on where what is inherited expired, or counts again, since the tree of
         before, and the caller sees something else by that.
 
         Raises:
             Resync
         """
-        if before.is_expired != self._now.is_expired and not (
-            before.is_unrestricted or self._now.is_unrestricted
-        ):
-            other = self._now.aged(expired=before.is_expired)
-            at = self._watched_at(self._now.access.mount)
-            if not self._have_same_view(other, self._now, at):
-                raise self._resync(self._now.snapshot.revision)
+        now = self._now
+        if now is None or not isinstance(before, VisibleTree):
+            return
+        if before.is_expired != now.is_expired:
+            other = now.aged(expired=before.is_expired)
+            if not self._have_same_view(other, now, self._watched_at(now, now.mount)):
+                raise self._resync(now.snapshot.revision)
 
     def _streamed(
-        self, step: _Step, before: CallerView, after: CallerView, *, same_rights: bool
+        self,
+        now: VisibleTree,
+        step: _Step,
+        before: VisibleTree,
+        after: VisibleTree,
+        *,
+        same_rights: bool,
     ) -> Event | None:
         saw = step.has_before and before.can_describe_path(step.old, step.kind)
         sees = step.has_after and after.can_describe_path(step.new, step.kind)
         revision = step.event.revision
         in_place = step.is_in_place
         if step.kind is Kind.DIRECTORY and step.has_before and not (in_place and same_rights):
-            self._refuse_other_below(step, before, after, saw=saw, sees=sees)
+            self._refuse_other_below(now, step, before, after, saw=saw, sees=sees)
         shown = step.as_seen(saw=saw, sees=sees)
         if shown is None or not _concerns(shown, self._path):
             return None
-        hidden_before = saw and not self._now.can_describe_path(step.old, step.kind)
-        hidden_after = sees and not self._now.can_describe_path(step.new, step.kind)
+        hidden_before = saw and not now.can_describe_path(step.old, step.kind)
+        hidden_after = sees and not now.can_describe_path(step.new, step.kind)
         if in_place and hidden_before and not sees:
             # It is hidden from here on: the watcher is to forget it, and learns nothing else of it.
             shown.ClearField("before")
@@ -176,13 +170,20 @@ class ChangeView:
         return shown
 
     def _refuse_other_below(
-        self, step: _Step, before: CallerView, after: CallerView, *, saw: bool, sees: bool
+        self,
+        now: VisibleTree,
+        step: _Step,
+        before: VisibleTree,
+        after: VisibleTree,
+        *,
+        saw: bool,
+        sees: bool,
     ) -> None:
         """Refuses to go on where what is seen in a directory becomes another with its change: the
         change is told of the directory alone, and takes along all that the watcher keeps in it.
         """
-        old = self._watched_at(step.old)
-        new = self._watched_at(step.new) if step.has_after else None
+        old = self._watched_at(now, step.old)
+        new = self._watched_at(now, step.new) if step.has_after else None
         revision = step.event.revision
         if step.is_in_place:
             if old is None:
@@ -202,7 +203,7 @@ class ChangeView:
         if not fits:
             raise self._resync(revision)
 
-    def _watched_at(self, path: Path) -> Path | None:
+    def _watched_at(self, now: VisibleTree, path: Path) -> Path | None:
         """Returns the part of a directory that is watched: all of it, or the watched path in it.
         Where nothing is seen there now, all, too: else what is hidden there would differ from
         nothing.
@@ -211,7 +212,7 @@ class ChangeView:
             return path
         if not path.is_prefix_of(self._path):
             return None
-        return self._path if is_visible(self._now, self._path) else path
+        return self._path if now.is_visible(self._path) else path
 
     def _refuse_moved(self, revision: int) -> None:
         before, after = self._history.at(revision - 1), self._history.at(revision)
@@ -222,28 +223,27 @@ class ChangeView:
                 mount=str(after.mount),
             )
 
-    def _refuse_other_view(self, revision: int) -> None:
+    def _refuse_other_view(self, now: VisibleTree, revision: int) -> None:
         """Refuses to go on over a change of rights of which no event tells what it is about."""
-        if self._now.is_unrestricted:
-            return
-        before, after = self._required(revision - 1), self._required(revision)
-        if not self._have_same_view(before, after, self._watched_at(after.access.mount)):
+        before, after = self._required(now, revision - 1), self._required(now, revision)
+        if not self._have_same_view(before, after, self._watched_at(now, after.mount)):
             raise self._resync(revision)
 
-    def _have_same_view(self, before: CallerView, after: CallerView, path: Path | None) -> bool:
+    @staticmethod
+    def _have_same_view(before: VisibleTree, after: VisibleTree, path: Path | None) -> bool:
         """True if the caller sees the same at and below a path by both; below the mount without."""
-        at = after.access.mount if path is None else path
+        at = after.mount if path is None else path
         try:
             return (
-                at == after.access.mount
+                at == after.mount
                 or before.can_describe_path(at, Kind.TOPIC)
                 == after.can_describe_path(at, Kind.TOPIC)
             ) and before.sees_same_below(at, after, at)
         except NotReady:
             return False
 
-    def _required(self, revision: int) -> CallerView:
-        found = self._at(revision)
+    def _required(self, now: VisibleTree, revision: int) -> VisibleTree:
+        found = self._at(now, revision)
         if found is None:
             raise Resync(
                 f"who might see what at revision {revision} is not known here any more: list "
@@ -251,13 +251,13 @@ class ChangeView:
             )
         return found
 
-    def _at(self, revision: int) -> CallerView | None:
-        """Returns the caller's view by the rights of a revision; None where they are not known."""
+    def _at(self, now: VisibleTree, revision: int) -> VisibleTree | None:
+        """Returns the caller's tree by the rights of a revision; None where they are not known."""
         access = self._history.at(revision)
         if access is None:
             return None
         if self._known is None or self._known[0] is not access:
-            self._known = (access, self._now.by_rights(access))
+            self._known = (access, now.by_rights(access))
         return self._known[1]
 
     def _resync(self, revision: int) -> Resync:
@@ -319,6 +319,18 @@ def _as_removal(event: Event) -> Event:
         part.ClearField("parent_id")
     part.action = watch_pb2.CHANGE_ACTION_DELETE
     return part
+
+
+def _is_unchanged(now: VisibleTree, event: Event, step: _Step) -> bool:
+    """True if the entry, which may be seen now, still is where and as the change left it."""
+    is_of_entry = event.scope == watch_pb2.CHANGE_SCOPE_UNSPECIFIED
+    if not is_of_entry or not now.can_describe_path(step.new, step.kind):
+        return False
+    try:
+        entry = now.locate_entry(step.new, step.kind).entry
+    except KdirError:
+        return False
+    return entry.entry_id == event.entry_id and etag_of(entry) == event.after.etag
 
 
 def _is_reaped(event: Event) -> bool:

@@ -1,4 +1,9 @@
-"""Which of the clusters that a process hosts a call is about; has them answer it."""
+"""Which of the clusters that a process hosts a call is about, and which snapshot of it the call
+reads; has them answer it.
+
+*Not ready*, *stale within the limit* and *too stale* are told apart in ``choose_snapshot`` and
+nowhere else.
+"""
 
 from __future__ import annotations
 
@@ -9,28 +14,32 @@ from typing import Final, TypeVar
 from kdir.v1 import federation_pb2, resolve_pb2
 
 from directory.api.access_control import AccessControl, check_owned
-from directory.api.caller_view import CallerView
-from directory.api.read_consistency import choose_snapshot
-from directory.api.resolve_answers import kind_from_number
-from directory.api.response_cache import ResponseCache, encode_error, with_authority_index
+from directory.api.resolve_answers import (
+    ResponseCache,
+    encode_error,
+    kind_from_number,
+    with_authority_index,
+)
 from directory.api.rpc.call_context import CURRENT, Call
 from directory.api.rpc.caller_slots import CallerSlots
-from directory.api.visibility import as_shown
-from directory.namespace.command import Command, Plan
-from directory.namespace.entry import Kind
+from directory.api.visible_tree import OpenTree
 from directory.namespace.snapshot import Snapshot
 from directory.server.cluster import Cluster
 from directory.server.config import Limits
-from directory.store.replica import ReplicaState
+from directory.store.replica import Replica, ReplicaState
 from resolver.errors import (
     InvalidArgument,
     InvalidPath,
     KdirError,
     LimitExceeded,
+    NotReady,
+    TokenExpired,
+    Unreachable,
 )
 from resolver.path import Path
+from resolver.revision_token import Position, Token
 
-__all__ = ["ClusterRouter", "answers_full"]
+__all__ = ["LONGEST_WAIT_SECONDS", "ClusterRouter", "answers_full", "choose_snapshot"]
 
 _LOOK: Final = 64
 """So many paths of a batch are answered between two looks at the deadline and the bytes."""
@@ -136,9 +145,10 @@ class ClusterRouter:
         holder: bool = False,
         or_above: bool = False,
         streams: bool = False,
-    ) -> tuple[Cluster, Snapshot]:
-        """Returns the cluster that has the word about a path, and the snapshot that a call reads
-        there.
+        past: bool = False,
+    ) -> tuple[Cluster, OpenTree]:
+        """Returns the cluster that has the word about a path, and the tree that a call reads there,
+        as its caller may see it; ``past``: see ``AccessControl.tree``.
 
         The mount may move between the choice and the snapshot: the snapshot's own counts. What is
         inherited below one mount never decides about a path below another.
@@ -149,7 +159,7 @@ class ClusterRouter:
         cluster = self.require_owner(path, holder=holder, or_above=or_above)
         snapshot = self.read_snapshot(cluster, token, call, streams=streams)
         check_owned(cluster, cluster.mount_at(snapshot), path, or_above=or_above)
-        return cluster, snapshot
+        return cluster, self.tree(cluster, snapshot, call, past=past)
 
     def read_snapshot(
         self, cluster: Cluster, token: str, call: Call, *, streams: bool = False
@@ -190,23 +200,15 @@ class ClusterRouter:
             self.read_snapshot(cluster, token, call, streams=True)
         return cluster.writer.decide(attempt, call.seconds_left(), ask_first=ask_first)
 
-    def view(
+    def tree(
         self, cluster: Cluster, snapshot: Snapshot, call: Call, *, past: bool = False
-    ) -> CallerView:
-        """Returns what the caller may see and do; see ``access_control``.
+    ) -> OpenTree:
+        """Returns what the caller may see; see ``AccessControl.tree``.
 
         Raises:
             NotReady
         """
-        return self.access_control.caller_view(cluster, snapshot, call, past=past)
-
-    def as_shown(
-        self, cluster: Cluster, command: Command, call: Call
-    ) -> Callable[[Plan, Snapshot], Plan]:
-        """Returns what the writer asks of each plan: the plan as the caller is shown it."""
-        return lambda planned, snapshot: as_shown(
-            self.view(cluster, snapshot, call), command, planned
-        )
+        return self.access_control.tree(cluster, snapshot, call, past=past)
 
     def resolve(self, request: resolve_pb2.ResolveRequest, call: Call) -> bytes:
         """Returns one path: the bytes of the ResolveResponse."""
@@ -218,9 +220,9 @@ class ClusterRouter:
         except KdirError as error:
             raise _error_of(text) or error from None
         ready = self._ready(cluster, snapshot)
-        view = self.view(cluster, snapshot, call)
+        tree = self.tree(cluster, snapshot, call)
         prefer = kind_from_number(request.prefer)
-        outcome = view.encode_outcome(ready, text, prefer, no_follow=request.no_follow)
+        outcome = ready.outcome_for(tree, text, prefer, no_follow=request.no_follow)
         return ready.authority(cluster.authority(snapshot)) + outcome
 
     def batch(self, request: resolve_pb2.BatchResolveRequest, call: Call) -> bytes:
@@ -282,16 +284,13 @@ class ClusterRouter:
         ready = self._ready(cluster, snapshot)
         authority = ready.authority(cluster.authority(snapshot))
         prefer = kind_from_number(request.prefer)
-        view = self.view(cluster, snapshot, call)
+        tree = self.tree(cluster, snapshot, call)
         no_follow = request.no_follow
         outcomes: list[bytes] = []
         for start in range(0, len(paths), _LOOK):
             call.check()
             texts = paths[start : start + _LOOK]
-            if view.is_unrestricted:
-                parts = ready.outcomes(texts, prefer, no_follow=no_follow)
-            else:
-                parts = [_seen(view, ready, text, prefer, no_follow) for text in texts]
+            parts = ready.outcomes(tree, texts, prefer, no_follow=no_follow)
             most_bytes -= sum(map(len, parts))
             outcomes += parts
             if most_bytes < 0:
@@ -320,21 +319,9 @@ class ClusterRouter:
         view = cluster.federation.view()
         ready = self._kept.get(cluster)
         if ready is None or not ready.is_current(snapshot, view):
-            ready = self._kept[cluster] = ResponseCache(cluster, snapshot, view)
+            tree = self.access_control.open_tree(cluster, snapshot)
+            ready = self._kept[cluster] = ResponseCache(cluster, tree, view)
         return ready
-
-
-def _seen(
-    view: CallerView,
-    ready: ResponseCache,
-    text: str,
-    prefer: Kind | None,
-    no_follow: bool,  # noqa: FBT001 - one caller
-) -> bytes:
-    try:
-        return view.encode_outcome(ready, text, prefer, no_follow=no_follow)
-    except KdirError as error:
-        return encode_error(error)
 
 
 def answers_full(most_bytes: int) -> LimitExceeded:
@@ -362,3 +349,68 @@ def _error_of(text: str) -> KdirError | None:
     except InvalidPath as error:
         return error
     return None
+
+
+LONGEST_WAIT_SECONDS: Final = 5.0
+"""A token from the future (or a forged one) does not hold a thread for longer."""
+
+
+def choose_snapshot(
+    replica: Replica,
+    cluster_id: str,
+    max_stale_seconds: float,
+    token: str,
+    call: Call,
+    places: CallerSlots | None = None,
+    waiting: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> Snapshot:
+    """Returns the snapshot to answer from, at least as new as the token's position of this cluster.
+    Positions of other clusters are ignored. ``places``: for those that wait at a time, in all and
+    of one caller; None: as many as come; ``waiting`` is put around the wait of each of them.
+
+    Raises:
+        NotReady: nothing is loaded yet, or too many wait already.
+        Unreachable: the store has been away for longer than the limit.
+        InvalidToken: not one of ours.
+        TokenExpired: of another life of the store.
+        TokenFromFuture: that revision did not come in time.
+        DeadlineExceeded
+    """
+    snapshot = replica.snapshot
+    if replica.state is ReplicaState.STALE and replica.age_seconds > max_stale_seconds:
+        raise Unreachable(
+            f"the store has been away for {replica.age_seconds:.0f} s; "
+            f"answers are given for {max_stale_seconds:.0f} s at most",
+            age_seconds=f"{replica.age_seconds:.1f}",
+        )
+    if not token:
+        return snapshot
+    position = Token.parse(token).positions.get(cluster_id)
+    if position is None:
+        return snapshot
+    _refuse_expired(position, snapshot)
+    # The tree alone is not enough: the mount table that outside paths are answered from follows it.
+    if position.revision <= snapshot.revision and replica.is_known(position.revision):
+        return snapshot
+    seconds = call.seconds_left(LONGEST_WAIT_SECONDS)
+    if places is None:
+        waited = replica.wait_for(position.revision, seconds)
+    else:
+        refusal = NotReady(
+            f"revision {position.revision} is not known here yet, and too many calls wait for "
+            f"theirs already (limits.max_blocked_reads, limits.principal_blocked_reads)",
+            revision=position.revision,
+        )
+        with places.hold(call, refusal), waiting():
+            waited = replica.wait_for(position.revision, seconds)
+    _refuse_expired(position, waited)  # a restore in the meantime satisfies any revision
+    return waited
+
+
+def _refuse_expired(position: Position, snapshot: Snapshot) -> None:
+    if position.incarnation != snapshot.incarnation:
+        raise TokenExpired(
+            "token: from an earlier incarnation of the store, which was restored, migrated or "
+            "created again since; read again without it",
+            incarnation=snapshot.incarnation,
+        )

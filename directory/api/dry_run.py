@@ -19,7 +19,6 @@ from directory.access.grant import Operation
 from directory.access.grant_tree import EntryPlace
 from directory.access.permission_diff import AccessChange, DiffSide, diff_permissions
 from directory.api.plan_messages import call_to_proto
-from directory.api.visible_counts import count_visible_below, visible_topics
 from directory.api.write_checks import is_kafka_change_allowed, locks_out
 from directory.federation import parent_state
 from directory.kafka.applying import dry_run_calls
@@ -101,7 +100,7 @@ class _ChangePlanBuilder:
         self._was = locate_entry(before, self._mount, command.path, command.kind)
         self._now = self._standing_after()
         self._budget = TimeBudget(_until(call))
-        self._view = router.view(cluster, before, call)
+        self._tree = router.tree(cluster, before, call)
         self._here = self._was.path.below(self._mount)
         self._above = parent_state.inherited_origins(before)
 
@@ -114,7 +113,7 @@ class _ChangePlanBuilder:
 
     def fill(self, out: access_pb2.ChangePlan) -> None:
         """Tells it; of what goes only what goes with it."""
-        if not self._view.shows(self._here, self._was.entry.kind):
+        if not self._tree.shows(self._here, self._was.entry.kind):
             return
         self._entries(out)
         if self._now is None:
@@ -138,7 +137,7 @@ class _ChangePlanBuilder:
         out.entries.directories, out.entries.topics = size.directories, size.topics
         node = self._before.node(self._was.entry.entry_id)
         if isinstance(self._was.entry, Directory) and not self._sees_all and node is not None:
-            seen = count_visible_below(self._view, self._here, node)
+            seen = self._tree.count_below(self._here, node)
             out.entries.directories, out.entries.topics = seen.containers + 1, seen.topics
             return  # of the others how many are hidden is not known
         out.entries.links, out.entries.mounts = size.links, size.mounts
@@ -147,14 +146,14 @@ class _ChangePlanBuilder:
     @property
     def _sees_all(self) -> bool:
         """Whether nothing below the entry is hidden from the caller."""
-        return isinstance(self._was.entry, Topic) or self._view.can_describe_all_below(self._here)
+        return isinstance(self._was.entry, Topic) or self._tree.can_describe_all_below(self._here)
 
     @property
     def _shown(self) -> Shown | None:
         """Which topics may be told of."""
         if not isinstance(self._was.entry, Directory):
             return None
-        return visible_topics(self._view, self._here)
+        return self._tree.shown_topics(self._here)
 
     def _kafka_topics(self, out: access_pb2.ChangePlan) -> None:
         path, kind = self._command.path, self._was.entry.kind
@@ -196,7 +195,7 @@ class _ChangePlanBuilder:
     def _sees_all_of(self, quota: Quota) -> bool:
         """True if nothing that a quota counts is hidden from the caller."""
         relative = self._before.path_of(quota.directory_id)
-        return relative is not None and self._view.can_describe_all_below(relative)
+        return relative is not None and self._tree.can_describe_all_below(relative)
 
     # -- who may do what -----------------------------------------------------------------------
 
@@ -216,7 +215,7 @@ class _ChangePlanBuilder:
     def _is_shown(self, row: AccessChange, place: EntryPlace) -> bool:
         """True if the caller may know of the entry, where it is now."""
         inside = row.place.relative[len(place.relative) :]
-        return self._view.can_describe((*self._here, *inside), is_topic=row.place.is_topic)
+        return self._tree.can_describe((*self._here, *inside), is_topic=row.place.is_topic)
 
     def _row(self, row: AccessChange) -> access_pb2.AccessChange:
         return access_pb2.AccessChange(
@@ -262,7 +261,7 @@ class _ChangePlanBuilder:
             self._mount,
             self._budget,
             expired=access.has_expired(self._cluster.unconfirmed_seconds() or 0.0),
-            shown=lambda path: self._view.can_describe_path(path, None),
+            shown=lambda path: self._tree.can_describe_path(path, None),
         )
 
 

@@ -56,14 +56,14 @@ class FederationService(Service):
         now = unix_ms()
         seen: set[str] = set()
         for cluster in self._router.clusters:
-            view = self._router.view(cluster, cluster.replica.snapshot, call)
+            tree = self._router.tree(cluster, cluster.replica.snapshot, call)
             for row in cluster.federation.rows_everywhere():
-                if not view.can_refer_to(row.mount):
+                if not tree.can_refer_to(row.mount):
                     continue
                 if row.row.mount not in seen:
                     seen.add(row.row.mount)
                     response.rows.append(row.aged(now))
-            if view.can_do_on_cluster(Operation.DESCRIBE, ResourceType.CLUSTER):
+            if tree.can_do_on_cluster(Operation.DESCRIBE, ResourceType.CLUSTER):
                 response.pending_children.extend(cluster.children.waiting())
         response.rows.sort(key=lambda row: row.mount)
         return response

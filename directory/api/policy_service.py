@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, assert_never
+from typing import TYPE_CHECKING, Final
 
 from kdir.v1 import policies_pb2
 
 from directory.access.grant import Operation
-from directory.api.caller_view import CallerView
 from directory.api.cluster_router import ClusterRouter
 from directory.api.plan_messages import planned_to_proto
+from directory.api.redaction import redacting_stop
 from directory.api.rpc.call_context import Call
 from directory.api.rpc.handlers import Handler, Service
-from directory.api.visible_counts import seen_use, visible_topics
-from directory.api.write_checks import authorizing_on, entry_meant, redacting_stop
+from directory.api.visible_tree import EntryAt, OpenTree
+from directory.api.write_checks import authorizing_on, entry_meant
 from directory.federation import parent_state
 from directory.federation.federation_state import unix_ms
 from directory.kafka.applying.desired_configs import DesiredConfigs
@@ -31,15 +31,7 @@ from directory.namespace.effective_policies import (
     set_fields,
 )
 from directory.namespace.entry import Directory, Kind, Policies, Stamp, Topic
-from directory.namespace.lookup import (
-    DirectoryAt,
-    LinkAt,
-    Missing,
-    MountAt,
-    TopicAt,
-    Unreadable,
-    lookup,
-)
+from directory.namespace.lookup import DirectoryAt, TopicAt
 from directory.namespace.quotas import QUOTAS, Quota, topic_amount
 from directory.namespace.snapshot import Node, Snapshot
 from directory.namespace.time_budget import TimeBudget
@@ -49,14 +41,7 @@ from directory.namespace.updatable_fields import apply_changes
 from directory.server.cluster import Cluster
 from directory.store.base import Guard
 from directory.wire.request_commands import policy_changes
-from resolver.errors import (
-    AboveCeiling,
-    Absent,
-    Internal,
-    InvalidArgument,
-    NotAuthoritative,
-    NotReady,
-)
+from resolver.errors import AboveCeiling, InvalidArgument, NotReady
 from resolver.path import Path
 
 if TYPE_CHECKING:
@@ -162,12 +147,11 @@ class PolicyService(Service):
         overrides.
         """
         path = Path.parse(request.path)
-        cluster, snapshot = self._router.read_owned(path, request.token, call)
+        cluster, tree = self._router.read_owned(path, request.token, call)
+        snapshot = tree.snapshot
         _refuse_unloaded(cluster, snapshot)
-        prefer = Kind.DIRECTORY if request.directory else None
-        view = self._router.view(cluster, snapshot, call)
-        prefer = view.resolve_kind(path, prefer)
-        node, entry = _require_entry(cluster, snapshot, path, prefer)
+        found = tree.require_entry(path, Kind.DIRECTORY if request.directory else None)
+        node, entry = _node_and_entry(snapshot, found)
         response = policies_pb2.GetEffectivePoliciesResponse(token=cluster.token_of(snapshot))
         own, desired_config, asked = entry.policies, entry, frozenset[str]()
         if request.what_if_mask.paths:
@@ -176,12 +160,12 @@ class PolicyService(Service):
             changed = apply_changes(entry, changes, bounds, call.check)
             assert isinstance(changed, Directory | Topic)  # noqa: S101 - the kind stays
             response.topics_changed = _topics_changed(
-                view, node, entry, changed.policies, call, path.below(view.access.mount)
+                tree, node, entry, changed.policies, call, path.below(tree.mount)
             )
             own = replace(changed.policies, stamps=_kept(changed.policies, entry.policies))
             desired_config, asked = changed, _changed(entry.policies, own)
         levels = parent_state.inherited_origins(snapshot)
-        levels += path_levels(snapshot, view.access.mount, node.entry_id)
+        levels += path_levels(snapshot, tree.mount, node.entry_id)
         if isinstance(entry, Directory):
             levels = [level for level in levels if level.path != str(path)]
         levels.append(PolicyLevel(str(path), own))
@@ -190,7 +174,7 @@ class PolicyService(Service):
         if isinstance(entry, Topic):
             observed = _observed(entry)
             place = node.entry_id, path.name
-            noted = topic_issues(snapshot, view.access.mount, place, entry)
+            noted = topic_issues(snapshot, tree.mount, place, entry)
         armed = isinstance(desired_config, Directory) or DesiredConfigs(snapshot).for_topic(
             node.entry_id, desired_config
         )
@@ -203,40 +187,19 @@ class PolicyService(Service):
                 elif is_new:
                     value.kafka_state = _NOT_SET
             response.values.append(value)
-        _fill_used(response, view, entry, path)
+        _fill_used(response, tree, entry, path)
         response.ancestors.extend(parent_state.ancestors(snapshot, unix_ms()))
         return response
 
 
-def _require_entry(
-    cluster: Cluster, snapshot: Snapshot, path: Path, prefer: Kind | None
-) -> tuple[Node, Directory | Topic]:
-    """Returns the directory at the path, or the one that holds the topic; and the entry itself."""
-    found = lookup(snapshot, path.segments[len(cluster.mount_at(snapshot)) :], prefer)
-    match found:
-        case TopicAt(parent_id=parent_id):
-            node, topic = snapshot.node(parent_id), snapshot.topic(parent_id, path.segments[-1])
-            assert node is not None  # noqa: S101 - it holds the topic
-            assert topic is not None  # noqa: S101 - it was found
-            return node, topic
-        case DirectoryAt(node=node):
-            return node, node.directory
-        case Missing(nearest=nearest):
-            raise Absent(
-                f"{path} does not exist",
-                path=path,
-                nearest=cluster.mount_at(snapshot).join(nearest),
-            )
-        case Unreadable(reason=reason):
-            raise Internal(f"the record of {path} cannot be read: {reason}; see kdir doctor")
-        case LinkAt() | MountAt():
-            raise NotAuthoritative(
-                f"{path} lies beyond a mount or link of cluster {cluster.config.cluster}; resolve "
-                f"it first",
-                path=path,
-            )
-        case _:
-            assert_never(found)
+def _node_and_entry(snapshot: Snapshot, found: EntryAt) -> tuple[Node, Directory | Topic]:
+    """Returns the directory that was found, or that holds the topic; and the entry itself."""
+    if isinstance(found, TopicAt):
+        topic = snapshot.topic(found.parent_id, found.relative[-1])
+        assert topic is not None  # noqa: S101 - it was found
+        return snapshot.nodes[found.parent_id], topic
+    assert isinstance(found, DirectoryAt)  # noqa: S101 - links and mounts are followed
+    return found.node, found.node.directory
 
 
 def _kept(after: Policies, before: Policies) -> Mapping[str, Stamp]:
@@ -260,7 +223,7 @@ def _changed(before: Policies, after: Policies) -> frozenset[str]:
 
 
 def _topics_changed(
-    view: CallerView,
+    tree: OpenTree,
     node: Node,
     entry: Directory | Topic,
     after: Policies,
@@ -278,8 +241,8 @@ def _topics_changed(
         call.check()
         return True
 
-    shown = visible_topics(view, relative)
-    return count_inheritors(view.snapshot, node.entry_id, names, TimeBudget(go_on), shown).topics
+    shown = tree.shown_topics(relative)
+    return count_inheritors(tree.snapshot, node.entry_id, names, TimeBudget(go_on), shown).topics
 
 
 def _observed(topic: Topic) -> Mapping[str, str]:
@@ -347,14 +310,14 @@ def _value(
 
 def _fill_used(
     response: policies_pb2.GetEffectivePoliciesResponse,
-    view: CallerView,
+    tree: OpenTree,
     entry: Directory | Topic,
     path: Path,
 ) -> None:
     """How much is used of each quota, whether it is the nearest or one that binds beside it, as far
     as the caller sees.
     """
-    snapshot = view.snapshot
+    snapshot = tree.snapshot
     above = parent_state.inherited_origins(snapshot)
 
     def used(field: str, source_path: str) -> int:
@@ -363,8 +326,8 @@ def _fill_used(
             return counted.topics if field == "max_topics" else counted.partitions
         here = snapshot.root
         if all(level.path != source_path for level in above):
-            here = traverse(snapshot, Path.parse(source_path).below(view.access.mount)).node
-        return seen_use(view, Quota(field, source_path, here.entry_id, 0))
+            here = traverse(snapshot, Path.parse(source_path).below(tree.mount)).node
+        return tree.quota_use(Quota(field, source_path, here.entry_id, 0))
 
     for value in response.values:
         if value.field in QUOTAS:

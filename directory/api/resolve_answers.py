@@ -1,20 +1,29 @@
-"""From a snapshot's findings to the outcomes of the contract; the heart of Resolve.
+"""From what stands at a path to the outcome of the contract; the heart of Resolve.
 
-Order of an answer: below our mount the tree decides, and only we say *absent*;
-elsewhere a site link, then the mount table, then the parent; else *no route*.
+Order of an answer: below our mount the tree decides, and only we return *absent*; elsewhere a site
+link, then the mount table, then the parent; else *no route*.
+
+``ResponseCache`` keeps answers as the bytes that go out while nothing changes. Only what a tree at
+one revision says for sure is remembered: topics and directories. A referral tells its age, an
+absence may be asked by anybody of anything; both are made anew each time. ResolveResponse and
+BatchResolveResponse have authorities in field 1 and outcomes in field 2, and protobuf merges
+messages whose bytes follow each other: so the same parts make up either answer. A test holds the
+contract to that.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, assert_never, cast
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final, assert_never, cast
 
 from kdir.v1 import policies_pb2, resolve_pb2
 
+from directory.api.visible_tree import OpenTree
 from directory.federation import parent_state
-from directory.federation.federation_state import unix_ms
+from directory.federation.federation_state import FederationView, unix_ms
 from directory.federation.referral import Direction, NoReferral, Referral
 from directory.namespace.effective_policies import effective, levels_of
-from directory.namespace.entry import NO_POLICIES, ROOT_ID, Entry, Kind, Link
+from directory.namespace.entry import NO_POLICIES, ROOT_ID, Entry, Kind, Link, Policies
 from directory.namespace.lookup import (
     DirectoryAt,
     LinkAt,
@@ -22,20 +31,29 @@ from directory.namespace.lookup import (
     MountAt,
     TopicAt,
     Unreadable,
-    lookup,
 )
 from directory.namespace.snapshot import Node, Snapshot
 from directory.server.cluster import Cluster
 from directory.server.config import SiteLink
 from directory.wire.entry_codec import entry_to_proto, policies_to_proto, record_to_proto
-from resolver.error_status import to_outcome
-from resolver.errors import Internal, InvalidArgument, NoRoute
-from resolver.path import ROOT, Path
+from directory.wire.topic_splicer import TopicSplicer
+from resolver.error_status import from_outcome, to_outcome
+from resolver.errors import Internal, InvalidArgument, InvalidPath, KdirError, NoRoute
+from resolver.path import MAX_PATH_BYTES, ROOT, Path
 
 if TYPE_CHECKING:
     from kdir.v1 import entry_pb2
 
-__all__ = ["ResolveAnswers", "kind_from_number"]
+__all__ = [
+    "ResolveAnswers",
+    "ResponseCache",
+    "directory_to_proto",
+    "encode_authority",
+    "encode_error",
+    "kind_from_number",
+    "refer_to_cluster",
+    "with_authority_index",
+]
 
 
 def kind_from_number(number: int) -> Kind | None:
@@ -51,18 +69,30 @@ def kind_from_number(number: int) -> Kind | None:
         raise InvalidArgument(f"kind: found {number}; known are {known}", field="kind") from None
 
 
-class ResolveAnswers:
-    """Answers from one snapshot of one cluster; remembers what paths share. Thread-safe."""
+def directory_to_proto(
+    tree: OpenTree, relative: tuple[str, ...], node: Node, out: entry_pb2.Entry
+) -> None:
+    """Fills in a directory with how much stands in it, as far as the caller sees."""
+    entry_to_proto(node.directory, str(tree.mount.join(relative)), node, out)
+    seen = tree.count(relative, node)
+    out.directory.topic_count, out.directory.container_count = seen.topics, seen.containers
 
-    def __init__(self, cluster: Cluster, snapshot: Snapshot) -> None:
+
+class ResolveAnswers:
+    """Answers from one tree of one cluster; remembers what paths share. Thread-safe."""
+
+    def __init__(self, cluster: Cluster, tree: OpenTree) -> None:
         self._cluster = cluster
-        self._snapshot = snapshot
-        self._mount = cluster.mount_at(snapshot)
+        self._tree = tree
+        self._snapshot = tree.snapshot
+        self._mount = tree.mount
         limits = cluster.config.limits
         self._answer_seconds = limits.answer_ttl_seconds
         self._absent_seconds = limits.negative_ttl_seconds
         self._referral_seconds = limits.referral_ttl_seconds
         self._left_bytes = limits.remembered_bytes
+        self._above: list[Policies] | None = None
+        """What is inherited from above the mount; None = not read yet."""
         self._holders: dict[int, int] = {}
         """By directory the nearest, itself or above, that sets policies: it shares what holds."""
         self._effective: dict[int, policies_pb2.Policies | None] = {}
@@ -74,19 +104,21 @@ class ResolveAnswers:
         prefer: Kind | None = None,
         *,
         no_follow: bool = False,
+        tree: OpenTree | None = None,
     ) -> None:
-        """Fills in the outcome for one path."""
+        """Fills in the outcome for one path. ``tree``: as one caller sees the same snapshot."""
+        tree = tree or self._tree
         if not self._mount.is_prefix_of(path):
             self._outside(path, outcome)
             return
-        found = lookup(self._snapshot, path.segments[len(self._mount) :], prefer)
+        found = tree.lookup(path, prefer, no_follow=no_follow)
         match found:
             case TopicAt(parent_id=parent_id, record=record, has_container=has_container):
                 self.topic(
                     str(path), record, parent_id, outcome.resolution, has_container=has_container
                 )
-            case DirectoryAt(node=node):
-                entry_to_proto(node.directory, str(path), node, outcome.resolution.entry)
+            case DirectoryAt(relative=relative, node=node):
+                directory_to_proto(tree, relative, node, outcome.resolution.entry)
                 self._hold(outcome.resolution, node.entry_id)
             case LinkAt(relative=relative, link=link, rest=rest):
                 if no_follow and not rest:
@@ -98,7 +130,11 @@ class ResolveAnswers:
                 if no_follow and not rest:
                     self._own_entry(path, mount, outcome)
                 else:
-                    self._refer(self._cluster.federation.down(where, mount), outcome.referral)
+                    _refer(
+                        self._cluster,
+                        self._cluster.federation.down(where, mount),
+                        outcome.referral,
+                    )
             case Missing(nearest=nearest):
                 outcome.absent.nearest_directory = str(self._mount.join(nearest))
                 outcome.absent.lifetime_seconds = self._absent_seconds
@@ -160,8 +196,9 @@ class ResolveAnswers:
             )
         if holder in self._effective:
             return self._effective[holder]
-        levels = parent_state.inherited_policies(self._snapshot)
-        levels += levels_of(self._snapshot, holder)
+        if self._above is None:
+            self._above = parent_state.inherited_policies(self._snapshot)
+        levels = [*self._above, *levels_of(self._snapshot, holder)]
         message = policies_to_proto(effective(levels)) if levels else None
         # Large policies are few, as long as nobody makes many: then they are made each time.
         size = 0 if message is None else message.ByteSize()
@@ -189,7 +226,7 @@ class ResolveAnswers:
         answer = self._cluster.federation.outside(path)
         match answer:
             case Referral():
-                self._refer(answer, outcome.referral)
+                _refer(self._cluster, answer, outcome.referral)
             case NoReferral(message=message):
                 outcome.error.CopyFrom(to_outcome(NoRoute(message, mount=self._mount)))
             case _:
@@ -199,39 +236,43 @@ class ResolveAnswers:
         matching = [one for one in self._cluster.config.links if one.path.is_prefix_of(path)]
         return max(matching, key=lambda one: len(one.path), default=None)
 
-    def refer_to_cluster(self, cluster: str, outcome: resolve_pb2.Outcome) -> None:
-        """The referral to a cluster by id or name; *no route* where none is known here."""
-        federation = self._cluster.federation
-        rows = [
-            row
-            for row in federation.rows_everywhere()
-            if cluster in (row.row.cluster_id, row.row.cluster)
-        ]
-        by_id = [row for row in rows if row.row.cluster_id == cluster]
-        chosen = by_id or rows
-        if len(chosen) > 1:
-            ids = ", ".join(row.row.cluster_id for row in chosen)
-            message = f"several clusters are called {cluster!r}: {ids}; give the cluster id"
-            outcome.error.CopyFrom(to_outcome(InvalidArgument(message, field="cluster")))
-        elif chosen:
-            self._refer(federation.towards(chosen[0]), outcome.referral)
-        else:
-            up = federation.outside(ROOT) if not self._mount.is_root else None
-            if isinstance(up, Referral) and up.direction is Direction.UP:
-                self._refer(up, outcome.referral)
-                return
-            message = f"no cluster {cluster!r} is known to {self._cluster.config.cluster}"
-            outcome.error.CopyFrom(to_outcome(NoRoute(message, cluster=cluster)))
 
-    def _refer(self, answer: Referral, out: resolve_pb2.Referral) -> None:
-        out.kind = cast("resolve_pb2.ReferralKind", answer.direction.value)
-        out.mount = str(answer.mount)
-        out.cluster_id = answer.cluster_id
-        out.cluster = answer.cluster
-        out.epoch = answer.epoch
-        out.endpoints.extend(answer.endpoints[:20])
-        out.lifetime_seconds = self._referral_seconds
-        out.age_seconds = max(0, unix_ms() - answer.owner_time_ms) // 1000
+def refer_to_cluster(owner: Cluster, cluster: str, outcome: resolve_pb2.Outcome) -> None:
+    """Fills in the referral to a cluster by id or name, as one server's cluster gives it; *no
+    route* where none is known here.
+    """
+    federation = owner.federation
+    rows = [
+        row
+        for row in federation.rows_everywhere()
+        if cluster in (row.row.cluster_id, row.row.cluster)
+    ]
+    by_id = [row for row in rows if row.row.cluster_id == cluster]
+    chosen = by_id or rows
+    if len(chosen) > 1:
+        ids = ", ".join(row.row.cluster_id for row in chosen)
+        message = f"several clusters are called {cluster!r}: {ids}; give the cluster id"
+        outcome.error.CopyFrom(to_outcome(InvalidArgument(message, field="cluster")))
+    elif chosen:
+        _refer(owner, federation.towards(chosen[0]), outcome.referral)
+    else:
+        up = federation.outside(ROOT) if not owner.mount.is_root else None
+        if isinstance(up, Referral) and up.direction is Direction.UP:
+            _refer(owner, up, outcome.referral)
+            return
+        message = f"no cluster {cluster!r} is known to {owner.config.cluster}"
+        outcome.error.CopyFrom(to_outcome(NoRoute(message, cluster=cluster)))
+
+
+def _refer(owner: Cluster, answer: Referral, out: resolve_pb2.Referral) -> None:
+    out.kind = cast("resolve_pb2.ReferralKind", answer.direction.value)
+    out.mount = str(answer.mount)
+    out.cluster_id = answer.cluster_id
+    out.cluster = answer.cluster
+    out.epoch = answer.epoch
+    out.endpoints.extend(answer.endpoints[:20])
+    out.lifetime_seconds = owner.config.limits.referral_ttl_seconds
+    out.age_seconds = max(0, unix_ms() - answer.owner_time_ms) // 1000
 
 
 def _nearest_with_policies(snapshot: Snapshot, directory_id: int) -> int:
@@ -241,3 +282,222 @@ def _nearest_with_policies(snapshot: Snapshot, directory_id: int) -> int:
             return node.entry_id
         node = snapshot.node(node.parent_id) if node.parent_id else None
     return ROOT_ID
+
+
+_MOST_OUTCOMES: Final = 1 << 16
+"""With their paths some 25 MB; with large policies ``remembered_bytes`` comes first."""
+_REST: Final = 3 * _MOST_OUTCOMES
+_MOST_DIRECTORIES: Final = 1 << 14
+
+
+def encode_authority(authority: resolve_pb2.Authority) -> bytes:
+    """Returns the part of an answer that says who gives it."""
+    return resolve_pb2.ResolveResponse(authority=authority).SerializeToString()
+
+
+def encode_error(error: KdirError) -> bytes:
+    """Returns the part of a batch's answer for a path that cannot be answered."""
+    outcome = resolve_pb2.Outcome(error=to_outcome(error))
+    return resolve_pb2.ResolveResponse(outcome=outcome).SerializeToString()
+
+
+def with_authority_index(part: bytes, index: int) -> bytes:
+    """Returns the same outcome, said by another authority of a batch than the first."""
+    response = resolve_pb2.ResolveResponse.FromString(part)
+    if response.outcome.HasField("resolution"):
+        response.outcome.resolution.authority_index = index
+    return response.SerializeToString()
+
+
+class ResponseCache:
+    """The answers of one cluster, as it is in one snapshot and one view of the federation.
+
+    Thread-safe: what two threads make of the same question is the same.
+    """
+
+    __slots__ = (
+        "_answers",
+        "_authority",
+        "_directories",
+        "_left_bytes",
+        "_lifetime_seconds",
+        "_most_bytes",
+        "_outcomes",
+        "_snapshot",
+        "_splicers",
+        "_unremembered",
+        "_view",
+    )
+
+    def __init__(self, cluster: Cluster, tree: OpenTree, view: FederationView) -> None:
+        """``tree``: whole; ``outcome_for`` is given what one caller sees of it."""
+        self._snapshot = tree.snapshot
+        self._view = view
+        self._answers = ResolveAnswers(cluster, tree)
+        self._authority: tuple[resolve_pb2.Authority | None, bytes] = (None, b"")
+        self._outcomes: dict[str, bytes] = {}
+        self._directories: dict[str, Node] = {}
+        self._splicers: dict[str, TopicSplicer] = {}
+        self._unremembered = 0
+        self._lifetime_seconds = cluster.config.limits.answer_ttl_seconds
+        self._most_bytes = self._left_bytes = cluster.config.limits.remembered_bytes
+
+    def is_current(self, snapshot: Snapshot, view: FederationView) -> bool:
+        """True if it still holds."""
+        return snapshot is self._snapshot and view is self._view
+
+    def authority(self, authority: resolve_pb2.Authority) -> bytes:
+        """``encode_authority``, made once as long as it is given the same message."""
+        known, part = self._authority
+        if known is not authority:
+            part = encode_authority(authority)
+            self._authority = (authority, part)
+        return part
+
+    def outcome_for(
+        self, tree: OpenTree, text: str, prefer: Kind | None = None, *, no_follow: bool = False
+    ) -> bytes:
+        """Returns the part of an answer for a path, as one caller may know it.
+
+        Raises:
+            as ``outcome_bytes``.
+        """
+        if tree.is_open or tree.shows_any_at(text):
+            return self.outcome_bytes(text, prefer, no_follow=no_follow)
+        return self._decide(text, prefer, no_follow=no_follow, tree=tree)[0]
+
+    def outcome_bytes(
+        self, text: str, prefer: Kind | None = None, *, no_follow: bool = False
+    ) -> bytes:
+        """Returns the part of an answer for a path.
+
+        Raises:
+            InvalidPath
+            KdirError: nothing leads there, or what is there cannot be read.
+        """
+        if prefer is not None or no_follow:
+            return self._decide(text, prefer, no_follow=no_follow)[0]
+        return (
+            self._outcomes.get(text)
+            or self._splice(text)
+            or self._topic(text)
+            or self._remembered(text)
+        )
+
+    def outcomes(
+        self,
+        tree: OpenTree,
+        texts: Iterable[str],
+        prefer: Kind | None = None,
+        *,
+        no_follow: bool = False,
+    ) -> list[bytes]:
+        """Returns the parts for many paths, errors among them, as one caller may know them."""
+        if prefer is not None or no_follow or not tree.is_open:
+            return [self._part(tree, text, prefer, no_follow=no_follow) for text in texts]
+        known, splice = self._outcomes.get, self._splice
+        return [known(text) or splice(text) or self._part(tree, text) for text in texts]
+
+    def _part(
+        self, tree: OpenTree, text: str, prefer: Kind | None = None, *, no_follow: bool = False
+    ) -> bytes:
+        try:
+            return self.outcome_for(tree, text, prefer, no_follow=no_follow)
+        except KdirError as error:
+            return encode_error(error)
+
+    def _splice(self, text: str) -> bytes | None:
+        """As ``_topic``, at half the cost, for most topics. Only where nothing is left that could
+        turn out unreadable: the bytes go out as they are.
+        """
+        above, _, name = text.rpartition("/")
+        splicer = self._splicers.get(above)
+        if splicer is None:
+            node = self._see_directory(above) if self._snapshot.all_read else None
+            if node is None:
+                return None
+            inherited = self._answers.inherited(node.entry_id)
+            splicer = TopicSplicer(node, self._lifetime_seconds, inherited)
+            self._left_bytes -= splicer.size
+            if len(self._splicers) >= _MOST_DIRECTORIES or self._left_bytes < 0:
+                self._forget()
+            self._splicers[above] = splicer
+        part = splicer.resolve_response_bytes(text, name)
+        return None if part is None else self._remember(text, part)
+
+    def _topic(self, text: str) -> bytes | None:
+        """Returns the part for a topic that no link or mount leads to; None where there is none.
+
+        What follows the path of a directory and names a topic in it needs no other check: such
+        names are legal.
+        """
+        above, _, name = text.rpartition("/")
+        node = self._directories.get(above) or self._see_directory(above)
+        if node is None or len(text) > MAX_PATH_BYTES:
+            return None
+        record = node.topics.get(name)
+        if record is None:
+            return None
+        response = resolve_pb2.ResolveResponse()
+        self._answers.topic(
+            text,
+            record,
+            node.entry_id,
+            response.outcome.resolution,
+            has_container=name in node.containers,
+        )
+        return self._remember(text, response.SerializeToString())
+
+    def _remembered(self, text: str) -> bytes:
+        part, kind = self._decide(text)
+        if kind == "resolution":
+            self._remember(text, part)
+        return part
+
+    def _decide(
+        self,
+        text: str,
+        prefer: Kind | None = None,
+        *,
+        no_follow: bool = False,
+        tree: OpenTree | None = None,
+    ) -> tuple[bytes, str]:
+        response = resolve_pb2.ResolveResponse()
+        outcome = response.outcome
+        self._answers.resolve(Path.parse(text), outcome, prefer, no_follow=no_follow, tree=tree)
+        kind = str(outcome.WhichOneof("kind"))
+        if kind == "error":
+            raise from_outcome(outcome.error)
+        return response.SerializeToString(), kind
+
+    def _remember(self, text: str, part: bytes) -> bytes:
+        left = self._left_bytes - len(part)
+        if len(self._outcomes) < _MOST_OUTCOMES and left >= 0:
+            self._left_bytes = left
+            self._outcomes[text] = part
+            return part
+        # Full. Where paths are asked from all over a big tree, remembering is half of the cost and
+        # of no use: so it rests for a while before it begins anew.
+        self._unremembered += 1
+        if self._unremembered >= _REST:
+            self._forget()
+        return part
+
+    def _forget(self) -> None:
+        """Begins anew. What another thread adds meanwhile is counted a little wrong, no more."""
+        self._outcomes.clear()
+        self._splicers.clear()
+        self._unremembered = 0
+        self._left_bytes = self._most_bytes
+
+    def _see_directory(self, text: str) -> Node | None:
+        try:
+            node = self._answers.directory(Path.parse(text or "/"))
+        except InvalidPath:
+            return None  # what is wrong is said of the whole path
+        if node is None:
+            return None
+        if len(self._directories) >= _MOST_DIRECTORIES:
+            self._directories.clear()
+        self._directories[text] = node
+        return node

@@ -8,7 +8,7 @@ from kdir.v1 import resolve_pb2
 
 from directory.api.cluster_router import ClusterRouter
 from directory.api.recursive_resolve import RecursiveResolver
-from directory.api.resolve_answers import ResolveAnswers
+from directory.api.resolve_answers import ResolveAnswers, refer_to_cluster
 from directory.api.rpc.call_context import Call
 from directory.api.rpc.handlers import Handler, Service
 from directory.namespace.entry import Kind
@@ -86,25 +86,17 @@ class ResolveService(Service):
         cluster = self._router.cluster_by_name(request.cluster)
         snapshot = self._router.read_snapshot(cluster, request.token, call)
         response = resolve_pb2.LocateResponse(authority=cluster.authority(snapshot))
-        answers = ResolveAnswers(cluster, snapshot)
         if request.cluster not in {"", cluster.cluster_id, cluster.config.cluster}:
-            answers.refer_to_cluster(request.cluster, response.outcome)
+            refer_to_cluster(cluster, request.cluster, response.outcome)
             return response
         cluster.check_mounted()
-        found = snapshot.locate(request.physical_name)
-        view = self._router.view(cluster, snapshot, call)
-        if (
-            found is None
-            or found.relative is None
-            or not view.can_describe(found.relative, is_topic=True)
-        ):
+        tree = self._router.tree(cluster, snapshot, call)
+        path = tree.locate(request.physical_name)
+        if path is None:
             raise Absent(
                 f"cluster {cluster.config.cluster} has no topic with the physical name "
                 f"{request.physical_name!r}",
                 cluster_id=cluster.cluster_id,
             )
-        answers.resolve(view.access.mount.join(found.relative), response.outcome, Kind.TOPIC)
-        resolution = response.outcome.resolution
-        if resolution.has_container and not view.can_describe(found.relative, is_topic=False):
-            resolution.has_container = False
+        ResolveAnswers(cluster, tree).resolve(path, response.outcome, Kind.TOPIC)
         return response

@@ -20,12 +20,12 @@ from typing import Final
 
 from kdir.v1 import scan_pb2
 
-from directory.api.caller_view import CallerView
 from directory.api.cluster_router import ClusterRouter
 from directory.api.page_tokens import PageToken, page_size
 from directory.api.resolve_answers import ResolveAnswers
 from directory.api.rpc.call_context import Call
 from directory.api.rpc.handlers import Handler, Service
+from directory.api.visible_tree import OpenTree
 from directory.namespace.snapshot import Snapshot
 from directory.server.cluster import Cluster
 from directory.wire.entry_codec import record_to_proto
@@ -51,12 +51,12 @@ held for one caller.
 
 @dataclass(frozen=True, slots=True)
 class _ScanSnapshot:
-    """What a scan reads: a snapshot, and its directories below the start in path order."""
+    """What a scan reads: a tree as its caller saw it, and its directories below the start in path
+    order.
+    """
 
-    snapshot: Snapshot
+    tree: OpenTree
     places: tuple[tuple[_DirectorySegments, int], ...]
-    view: CallerView
-    """What the caller saw in it."""
     used_at: float
 
 
@@ -87,16 +87,15 @@ class ScanService(Service):
             )
         query = f"{path} {request.shard}/{shards}"
         token = PageToken.parse(request.page_token, "scan", query) if request.page_token else None
-        view = self._router.view(cluster, newest, call)
         scan = None
-        if view.has_describable_below(path):
-            scan = self._held_scan(path, token, view, call) if token is not None else None
-            scan = scan or self._begun(cluster, path, newest, view, call)
+        if newest.has_describable_below(path):
+            scan = self._held_scan(path, token, newest, call) if token is not None else None
+            scan = scan or self._begun(path, newest, call)
         if scan is None:
-            raise view.absent_error(path)
-        snapshot = scan.snapshot
+            raise newest.absent_error(path)
+        snapshot = scan.tree.snapshot
         response = scan_pb2.ScanTopicsResponse(authority=cluster.authority(snapshot))
-        last = _fill(response, request, cluster, scan, token, call, view)
+        last = _fill(response, request, cluster, scan, token, call, newest)
         if last:
             response.next_page_token = str(
                 PageToken("scan", query, snapshot.incarnation, snapshot.revision, last)
@@ -105,7 +104,7 @@ class ScanService(Service):
 
     def _where(
         self, request: scan_pb2.ScanTopicsRequest, call: Call
-    ) -> tuple[Cluster, Snapshot, Path]:
+    ) -> tuple[Cluster, OpenTree, Path]:
         """Returns the cluster and its newest tree, and the path that is meant; empty =
         the mount.
         """
@@ -113,17 +112,18 @@ class ScanService(Service):
             cluster = self._router.clusters[0]
             cluster.check_mounted()
             snapshot = self._router.read_snapshot(cluster, "", call)
-            return cluster, snapshot, cluster.mount_at(snapshot)
+            tree = self._router.tree(cluster, snapshot, call)
+            return cluster, tree, tree.mount
         path = Path.parse(request.path)
         return *self._router.read_owned(path, "", call), path
 
     def _held_scan(
-        self, path: Path, token: PageToken, view: CallerView, call: Call
+        self, path: Path, token: PageToken, newest: OpenTree, call: Call
     ) -> _ScanSnapshot | None:
         """Returns what the caller's scan reads that a token is of; None where it is not held any
         more.
         """
-        key = (call.principal, view.caller.host, str(path), token.incarnation, token.revision)
+        key = (call.principal, newest.caller.host, str(path), token.incarnation, token.revision)
         now = time.monotonic()
         with self._lock:
             while self._held and now - next(iter(self._held.values())).used_at >= _HELD_SECONDS:
@@ -134,17 +134,16 @@ class ScanService(Service):
                 self._held.move_to_end(key)
         return scan
 
-    def _begun(
-        self, cluster: Cluster, path: Path, snapshot: Snapshot, view: CallerView, call: Call
-    ) -> _ScanSnapshot | None:
+    def _begun(self, path: Path, newest: OpenTree, call: Call) -> _ScanSnapshot | None:
         """A scan of the newest tree, held from now on; None where there is no directory."""
-        start = path.below(cluster.mount_at(snapshot))
+        snapshot = newest.snapshot
+        start = path.below(newest.mount)
         directory_id = snapshot.find_directory(start)
         if directory_id is None:
             return None
         key = (
             call.principal,
-            view.caller.host,
+            newest.caller.host,
             str(path),
             snapshot.incarnation,
             snapshot.revision,
@@ -153,7 +152,7 @@ class ScanService(Service):
             scan = self._held.get(key)
         if scan is None:
             places = tuple(_directories(snapshot, start, directory_id, call))
-            scan = _ScanSnapshot(snapshot, places, view, time.monotonic())
+            scan = _ScanSnapshot(newest, places, time.monotonic())
         with self._lock:
             self._held[key] = replace(scan, used_at=time.monotonic())
             self._held.move_to_end(key)
@@ -192,13 +191,13 @@ def _fill(
     scan: _ScanSnapshot,
     token: PageToken | None,
     call: Call,
-    view: CallerView,
+    newest: OpenTree,
 ) -> str:
     """Adds the topics after the token's; returns where the page ended, or nothing at the end."""
     size = page_size(request.page_size, _PAGE)
     shard, shards = request.shard, request.shard_count or 1
-    answers = ResolveAnswers(cluster, scan.snapshot)
-    mount = cluster.mount_at(scan.snapshot).segments
+    answers = ResolveAnswers(cluster, scan.tree)
+    mount = scan.tree.mount.segments
     place, after = _parse_scan_position(token)
     begin = bisect.bisect_left(scan.places, (place,)) if token is not None else 0
     entries, owners = response.entries, response.owners
@@ -206,10 +205,10 @@ def _fill(
     used = passed = 0
     last = ""
     for directory, directory_id in scan.places[begin:]:
-        node = scan.snapshot.node(directory_id)
+        node = scan.tree.snapshot.node(directory_id)
         if node is None:
             continue
-        views = [one for one in (view, scan.view) if not one.can_describe_all_below(directory)]
+        trees = [one for one in (newest, scan.tree) if not one.can_describe_all_below(directory)]
         inherited = answers.inherited(directory_id)
         owner = inherited.owner if inherited is not None else ""
         base = "".join(f"/{segment}" for segment in (*mount, *directory))
@@ -219,7 +218,7 @@ def _fill(
             passed += 1
             if passed % _LOOK == 0:
                 call.check()
-            if not all(one.can_describe((*directory, name), is_topic=True) for one in views):
+            if not all(one.can_describe((*directory, name), is_topic=True) for one in trees):
                 continue
             if shards > 1 and zlib.crc32(name.encode()) % shards != shard:
                 continue

@@ -7,15 +7,12 @@ from collections.abc import Iterator, Mapping
 
 from kdir.v1 import watch_pb2
 
-from directory.api.caller_view import CallerView
 from directory.api.change_view import ChangeView
 from directory.api.cluster_router import ClusterRouter
 from directory.api.page_tokens import PageToken, page_size
 from directory.api.rpc.call_context import Call
 from directory.api.rpc.handlers import Handler, Service
-from directory.api.visibility import would_be_visible
-from directory.namespace.snapshot import Snapshot
-from directory.server.cluster import Cluster
+from directory.api.visible_tree import OpenTree
 from resolver.errors import Resync, TokenExpired, Unmounted, Unreachable
 from resolver.path import Path
 from resolver.revision_token import Token
@@ -45,14 +42,15 @@ class WatchService(Service):
         that no changes express.
         """
         path = Path.parse(request.path)
-        cluster, snapshot = self._router.read_owned(
-            path, request.after_token, call_with_wait(call), or_above=True, streams=True
+        cluster, tree = self._router.read_owned(
+            path, request.after_token, call, or_above=True, streams=True, past=True
         )
+        _require_visible(tree, path)
+        snapshot = tree.snapshot
         position = Token.parse(request.after_token).positions.get(cluster.cluster_id)
         after = position.revision if position is not None else snapshot.revision
         idle_seconds = float(request.checkpoint_seconds or 10)
-        sight = self._can_see_event(cluster, snapshot, path, call)
-        ChangeView(sight, cluster.access_history, path).refuse_unknown(after)
+        ChangeView(tree, cluster.access_history, path).refuse_unknown(after)
         subscription = cluster.history.follow(after)
         call.on_end(subscription.close)
         try:
@@ -69,9 +67,10 @@ class WatchService(Service):
                 told = cluster.replica.wait_for(0, _FIRST_SECONDS).revision
                 batch = subscription.next(min(idle_seconds, _LOOK_SECONDS))
                 # Not the snapshot that it began with: a right that is gone ends the stream (N5).
-                before = sight
-                sight = self._can_see_event(cluster, cluster.replica.snapshot, path, call)
-                view = ChangeView(sight, cluster.access_history, path)
+                before = tree
+                tree = self._router.tree(cluster, cluster.replica.snapshot, call, past=True)
+                _require_visible(tree, path)
+                view = ChangeView(tree, cluster.access_history, path)
                 view.refuse_other_age(before)
                 if not batch and told > reached:
                     view.streamed(reached, told, ())
@@ -96,20 +95,6 @@ class WatchService(Service):
         finally:
             subscription.close()
 
-    def _can_see_event(
-        self, cluster: Cluster, snapshot: Snapshot, path: Path, call: Call
-    ) -> CallerView:
-        """Returns what the caller may hear.
-
-        Raises:
-            Absent: nothing at or below the path is, or is any more, the caller's to see. Where it
-                might hear of a new entry it hears nothing of one that is hidden.
-        """
-        view = self._router.view(cluster, snapshot, call, past=True)
-        if not (view.has_describable_below(path) or would_be_visible(view, path)):
-            raise view.absent_error(path)
-        return view
-
     @staticmethod
     def _token(cluster_id: str, incarnation: str, revision: int) -> str:
         return str(Token.from_position(cluster_id, incarnation, revision))
@@ -119,9 +104,10 @@ class WatchService(Service):
     ) -> watch_pb2.ListChangesResponse:
         """Past changes, newest first."""
         path = Path.parse(request.path)
-        cluster, snapshot = self._router.read_owned(path, "", call, or_above=True)
-        sight = self._can_see_event(cluster, snapshot, path, call)
-        view = ChangeView(sight, cluster.access_history, path)
+        cluster, tree = self._router.read_owned(path, "", call, or_above=True, past=True)
+        _require_visible(tree, path)
+        snapshot = tree.snapshot
+        view = ChangeView(tree, cluster.access_history, path)
         size = page_size(request.page_size)
         before = snapshot.revision + 1
         if request.page_token:
@@ -159,6 +145,11 @@ _LOOK_SECONDS = 5.0
 _FIRST_SECONDS = 5.0
 
 
-def call_with_wait(call: Call) -> Call:
-    """A stream has no deadline; waiting for its first position has."""
-    return Call(time.monotonic() + _FIRST_SECONDS, is_active=call.is_active)
+def _require_visible(tree: OpenTree, path: Path) -> None:
+    """Checks that something at or below a path is, or may come to be, the caller's to see.
+
+    Raises:
+        Absent: nothing is, or is any more.
+    """
+    if not (tree.has_describable_below(path) or tree.would_show(path)):
+        raise tree.absent_error(path)

@@ -4,27 +4,19 @@ caller, the ceiling and `manage`, and children that cannot enforce grants.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Final, TypeVar
 
 from directory.access.authorizer import Authorizer
-from directory.access.compiled_grants import AccessQuestion
+from directory.access.decision import AccessQuestion
 from directory.access.grant import Grant, Operation, ResourceType
 from directory.access.grant_tree import EntryPlace
 from directory.access.principals import ANONYMOUS
 from directory.api.access_control import AccessControl, check_owned
-from directory.api.caller_view import CallerView
+from directory.api.caller_rights import CallerRights
 from directory.api.rpc.call_context import Call
-from directory.api.visibility import (
-    STOPPED,
-    infer_command_kind,
-    meant_kind,
-    redact_error,
-    require_visible_directory,
-    require_visible_kind,
-)
+from directory.api.visible_tree import OpenTree
 from directory.federation.parent_state import inherited_origins
 from directory.kafka.inherited_basis import why_inherited_missing
 from directory.kafka.pin_and_stop import PinAndStop
@@ -48,20 +40,17 @@ from directory.namespace.entry import Kind
 from directory.namespace.keys import INHERITED
 from directory.namespace.policy_checks import directories_below
 from directory.namespace.snapshot import Snapshot
-from directory.namespace.traversal import locate_entry, traverse
+from directory.namespace.traversal import traverse
 from directory.server.cluster import Cluster
 from directory.store.base import Guard, KeyEquals, UnchangedSince
 from resolver.errors import (
     AboveCeiling,
     Absent,
     AlreadyExists,
-    Conflict,
-    InvalidArgument,
-    InvalidPath,
-    KafkaReplaced,
+    InvalidNamespace,
+    KdirError,
     LocksOut,
     NotReady,
-    VanishGuard,
 )
 from resolver.path import Path
 
@@ -73,8 +62,6 @@ __all__ = [
     "is_kafka_change_allowed",
     "locks_out",
     "nearest_manage_false",
-    "redacting_errors",
-    "redacting_stop",
     "refuse_lock_out",
     "with_inferred_kind",
 ]
@@ -156,6 +143,7 @@ def nearest_manage_false(
 
 
 C = TypeVar("C", bound=Command)
+_OfEntry = UpdateEntry | DeleteEntry | MoveEntry | AddGrants | RemoveGrants
 
 
 def with_inferred_kind(
@@ -167,34 +155,11 @@ def with_inferred_kind(
     Raises:
         NotReady
     """
-    view = access_control.caller_view(cluster, cluster.replica.snapshot, call)
-    return infer_command_kind(view, command)
-
-
-@contextmanager
-def redacting_errors(
-    access_control: AccessControl, cluster: Cluster, command: Command, call: Call
-) -> Iterator[None]:
-    """Around a change: what goes wrong is told without what the caller may not describe."""
-    try:
-        yield
-    except (Conflict, InvalidPath, InvalidArgument) as error:
-        view = access_control.caller_view(cluster, cluster.replica.snapshot, call)
-        reported = error if view.is_unrestricted else redact_error(view, error, command)
-        if reported is error:
-            raise
-        raise reported from None
-
-
-@contextmanager
-def redacting_stop(access_control: AccessControl, cluster: Cluster, call: Call) -> Iterator[None]:
-    """Around what waits for Kafka: why it is stopped names topics."""
-    try:
-        yield
-    except (VanishGuard, KafkaReplaced) as error:
-        if access_control.caller_view(cluster, cluster.replica.snapshot, call).shows_all():
-            raise
-        raise type(error)(STOPPED) from None
+    if not isinstance(command, _OfEntry) or command.kind is not None:
+        return command
+    tree = access_control.tree(cluster, cluster.replica.snapshot, call)
+    kind = tree.meant_kind(command.path, None)
+    return command if kind is None else replace(command, kind=kind)
 
 
 def authorize_command(
@@ -205,13 +170,13 @@ def authorize_command(
     """
 
     def authorize(snapshot: Snapshot) -> tuple[Guard, ...]:
-        acting = access_control.view_for_decision(cluster, snapshot, call)
+        acting = access_control.rights(cluster, snapshot, call)
         try:
             _check(cluster, acting, command)
         except Absent:
             # Planning says so, too; what is gone is hidden from nobody who is shown everything, and
             # a request that is asked again is answered to them as before.
-            if not access_control.caller_view(cluster, snapshot, call).is_unrestricted:
+            if not access_control.tree(cluster, snapshot, call).is_open:
                 raise
         return _inherited_guards(cluster, snapshot)
 
@@ -229,10 +194,10 @@ def locks_out(
     see, while the same directory is not closed to it now.
     """
     path = _closed_by(command)
-    view = access_control.view_for_decision(cluster, snapshot, call)
-    if path is None or not view.access.mount.is_prefix_of(path):
+    view = access_control.rights(cluster, snapshot, call)
+    if path is None or not view.mount.is_prefix_of(path):
         return False  # planning says why not
-    place = EntryPlace(path.below(view.access.mount))
+    place = EntryPlace(path.below(view.mount))
     now = view.access
     then = replace(now, tree=now.own_grants().with_closed(place.relative, closed=True))
     age_seconds = cluster.unconfirmed_seconds() or 0.0
@@ -296,9 +261,9 @@ def authorizing_on(
     """
 
     def authorize(snapshot: Snapshot) -> tuple[Guard, ...]:
-        view = access_control.view_for_decision(cluster, snapshot, call)
-        check_owned(cluster, view.access.mount, path)
-        kind_found = require_visible_kind(view, path, kind)
+        view = access_control.rights(cluster, snapshot, call)
+        check_owned(cluster, view.mount, path)
+        kind_found = _require_visible_kind(view, path, kind)
         _require_whole(view, operation, path, kind_found)
         view.require_view(path, kind_found)
         return _inherited_guards(cluster, snapshot)
@@ -317,10 +282,10 @@ def entry_meant(
         InvalidNamespace, NotAuthoritative: the path leads elsewhere.
         NotReady
     """
-    view = access_control.caller_view(cluster, cluster.replica.snapshot, call)
-    found = require_visible_kind(view, path, meant_kind(view, path, kind))
+    tree = access_control.tree(cluster, cluster.replica.snapshot, call)
+    found = _require_visible_kind(tree, path, tree.meant_kind(path, kind))
     if found is None:  # through a link or a mount: says so
-        found = locate_entry(view.snapshot, view.access.mount, path, kind).entry.kind
+        found = tree.locate_entry(path, kind).entry.kind
     return found
 
 
@@ -332,26 +297,26 @@ def _inherited_guards(cluster: Cluster, snapshot: Snapshot) -> tuple[Guard, ...]
     return (UnchangedSince(INHERITED, snapshot.revision),)
 
 
-def _check(cluster: Cluster, view: CallerView, command: Command) -> None:
+def _check(cluster: Cluster, view: CallerRights, command: Command) -> None:
     path = getattr(command, "path", None)
     if path is not None:
-        check_owned(cluster, view.access.mount, path)
+        check_owned(cluster, view.mount, path)
     match command:
         case CreateDirectory() | CreateTopic() | CreateLink() | CreateMount():
             _check_creation(cluster, view, command)
         case UpdateEntry(path=path, changes=changes):
-            kind = require_visible_kind(view, path, command.kind)
+            kind = _require_visible_kind(view, path, command.kind)
             for operation in operations_for_fields(tuple(changes)):
                 view.require_operation(operation, path, kind=kind)
             if any(one.startswith("mount.") for one in changes):
                 view.require_cluster(Operation.ALTER, "changing a mount")
         case AddGrants(path=path) | RemoveGrants(path=path):
             view.require_operation(
-                Operation.ALTER, path, kind=require_visible_kind(view, path, command.kind)
+                Operation.ALTER, path, kind=_require_visible_kind(view, path, command.kind)
             )
             _may_name_resources(view, command.grants)
         case DeleteEntry(path=path):
-            kind = require_visible_kind(view, path, command.kind)
+            kind = _require_visible_kind(view, path, command.kind)
             _require_whole(view, Operation.DELETE, path, kind)
             if kind is Kind.MOUNT:
                 view.require_cluster(Operation.ALTER, "unmounting a cluster")
@@ -361,7 +326,7 @@ def _check(cluster: Cluster, view: CallerView, command: Command) -> None:
             raise TypeError(f"no caller's command: {command}")
 
 
-def _require_whole(view: CallerView, operation: Operation, path: Path, kind: Kind | None) -> None:
+def _require_whole(view: CallerRights, operation: Operation, path: Path, kind: Kind | None) -> None:
     """That the caller may do something on an entry, and, of a directory, on all below it that has
     grants of its own.
 
@@ -375,7 +340,7 @@ def _require_whole(view: CallerView, operation: Operation, path: Path, kind: Kin
 
 def _check_creation(
     cluster: Cluster,
-    view: CallerView,
+    view: CallerRights,
     command: CreateDirectory | CreateTopic | CreateLink | CreateMount,
 ) -> None:
     if isinstance(command, CreateDirectory) and command.make_parents:
@@ -387,36 +352,36 @@ def _check_creation(
     _may_reach_outside(cluster, view, command)
 
 
-def _check_move(view: CallerView, command: MoveEntry) -> None:
-    path, new_path, mount = command.path, command.new_path, view.access.mount
-    kind = require_visible_kind(view, path, command.kind)
+def _check_move(view: CallerRights, command: MoveEntry) -> None:
+    path, new_path, mount = command.path, command.new_path, view.mount
+    kind = _require_visible_kind(view, path, command.kind)
     _require_whole(view, Operation.ALTER, path, kind)
     if command.leave_link and path.segments and mount.is_prefix_of(path.parent):
-        require_visible_directory(view, path.parent, (Operation.CREATE,))
+        _require_visible_directory(view, path.parent, (Operation.CREATE,))
     if new_path.segments and mount.is_prefix_of(new_path.parent):
-        require_visible_directory(view, new_path.parent, (Operation.ALTER, Operation.CREATE))
+        _require_visible_directory(view, new_path.parent, (Operation.ALTER, Operation.CREATE))
     if kind is Kind.MOUNT or _holds_mounts(view, path, kind):
         view.require_cluster(Operation.ALTER, "moving a mount")
 
 
-def _may_be_answered(view: CallerView, path: Path) -> None:
+def _may_be_answered(view: CallerRights, path: Path) -> None:
     """What is there already is answered by mkdir -p, as far as the caller may describe it.
 
     Raises:
         AlreadyExists: as planning says of what is hidden and in the way.
     """
-    mount = view.access.mount
+    mount = view.mount
     relative = path.below(mount) if mount.is_prefix_of(path) else ()
     is_there = bool(relative) and view.snapshot.find_directory(relative) is not None
     if is_there and not view.can_describe(relative, is_topic=False):
         raise AlreadyExists(f"{path} is taken", path=path)
 
 
-def _may_take_over(view: CallerView, command: Command) -> None:
+def _may_take_over(view: CallerRights, command: Command) -> None:
     """Adopting by path changes the topic entry that stands there, if one does."""
     if not isinstance(command, CreateTopic) or command.adopt_existing is None:
         return
-    mount = view.access.mount
+    mount = view.mount
     if not mount.is_prefix_of(command.path) or command.path == mount:
         return  # planning says why not
     relative = command.path.below(mount)
@@ -425,7 +390,7 @@ def _may_take_over(view: CallerView, command: Command) -> None:
         view.require_operation(Operation.ALTER, command.path, kind=Kind.TOPIC)
 
 
-def _may_reach_outside(cluster: Cluster, view: CallerView, command: Command) -> None:
+def _may_reach_outside(cluster: Cluster, view: CallerRights, command: Command) -> None:
     """What acts outside the directory that it is made in is the cluster's to allow: a topic that
     Kafka has already, a physical name that no operator gave to that directory, a child cluster.
     """
@@ -442,11 +407,11 @@ def _may_reach_outside(cluster: Cluster, view: CallerView, command: Command) -> 
             pass
 
 
-def _is_given(cluster: Cluster, view: CallerView, path: Path, physical_name: str) -> bool:
+def _is_given(cluster: Cluster, view: CallerRights, path: Path, physical_name: str) -> bool:
     """True if a new topic's physical name is one that an operator gave to its directory: the path
     below the mount joined with ``.``, whole, or what a mapping rule puts into this very directory.
     """
-    mount, kafka = view.access.mount, cluster.config.kafka
+    mount, kafka = view.mount, cluster.config.kafka
     if kafka is None or not mount.is_prefix_of(path) or path == mount:
         return True  # planning says why not
     relative = path.below(mount)
@@ -460,17 +425,17 @@ def _is_given(cluster: Cluster, view: CallerView, path: Path, physical_name: str
     return placed.rule > 0 and not placed.reason and placed.segments[:-1] == relative[:-1]
 
 
-def _may_name_resources(view: CallerView, grants: Iterable[Grant]) -> None:
+def _may_name_resources(view: CallerRights, grants: Iterable[Grant]) -> None:
     """Groups and transactional ids are the whole Kafka's, and the cluster is nobody's entry."""
     kinds = sorted({one.kind.name for one in grants if one.kind is not ResourceType.TOPIC})
     if kinds:
         view.require_cluster(Operation.ALTER, f"changing grants of {' and '.join(kinds)}")
 
 
-def _holds_mounts(view: CallerView, path: Path, kind: Kind | None) -> bool:
+def _holds_mounts(view: CallerRights, path: Path, kind: Kind | None) -> bool:
     if kind is not Kind.DIRECTORY:
         return False
-    directory_id = view.snapshot.find_directory(path.below(view.access.mount))
+    directory_id = view.snapshot.find_directory(path.below(view.mount))
     return directory_id is not None and view.snapshot.has_mounts_below(directory_id)
 
 
@@ -484,12 +449,66 @@ def operations_for_fields(fields: Collection[str]) -> tuple[Operation, ...]:
     return (Operation.ALTER, Operation.ALTER_CONFIGS) if configs else (Operation.ALTER,)
 
 
-def _may_create(view: CallerView, path: Path, tiers: int) -> None:
+def _may_create(view: CallerRights, path: Path, tiers: int) -> None:
     """In the directory right above; with more tiers, in the deepest one that is there."""
-    mount = view.access.mount
+    mount = view.mount
     if not mount.is_prefix_of(path) or path == mount:
         return  # planning says why not
     above = path.below(mount)[:-1]
     if tiers > 1:
         above = above[: traverse(view.snapshot, above).depth]
-    require_visible_directory(view, mount.join(above), (Operation.CREATE,))
+    _require_visible_directory(view, mount.join(above), (Operation.CREATE,))
+
+
+def _require_visible_kind(tree: OpenTree, path: Path, kind: Kind | None) -> Kind | None:
+    """Returns which kind of entry a command is about; the caller's rights to it are not looked at.
+
+    Raises:
+        Absent: there is none, or none that the caller may describe.
+    """
+    if not tree.mount.is_prefix_of(path):
+        return kind  # planning says so
+    try:
+        return tree.locate_entry(path, kind).entry.kind
+    except KdirError as error:
+        if not tree.is_visible(path):
+            raise tree.absent_error(path) from None
+        if isinstance(error, Absent):
+            raise  # it is of another kind
+        return kind  # through a link or a mount: planning says so
+
+
+def _require_visible_directory(
+    view: CallerRights, path: Path, operations: Sequence[Operation]
+) -> None:
+    """That a directory is there in which the caller may do these; where nothing is hidden from it,
+    planning says that there is none.
+
+    Raises:
+        InvalidNamespace: there is none that it may describe; names the nearest that is.
+        PermissionDenied
+    """
+    mount = view.mount
+    relative = path.below(mount)
+    way = traverse(view.snapshot, relative)
+    if way.depth == len(relative):
+        try:
+            for operation in operations:
+                view.require_operation(operation, path, kind=Kind.DIRECTORY)
+        except Absent as absent:
+            raise _no_directory(path, Path.parse(absent.metadata["nearest"])) from None
+        return
+    if way.stopped_by is not None and view.is_visible(mount.join(relative[: way.depth + 1])):
+        return
+    if way.stopped_by is None and view.can_describe_all_below(relative[: way.depth]):
+        return
+    raise _no_directory(path, view.nearest(path))
+
+
+def _no_directory(path: Path, nearest: Path) -> InvalidNamespace:
+    missing = Path(path.segments[: len(nearest) + 1])
+    return InvalidNamespace(
+        f"{missing} does not exist; the nearest directory that does is {nearest}",
+        missing=missing,
+        nearest=nearest,
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kdir.v1 import federation_pb2
 
-from directory.access.compiled_grants import NO_RULES
+from directory.access.decision import NO_RULES
 from directory.access.grant_tree import EntryPlace
 from directory.federation import parent_state
 from directory.federation.inherited_records import MOST_BYTES, inherited_size, oversized_error

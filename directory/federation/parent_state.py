@@ -20,7 +20,7 @@ from typing import Final
 from kdir.v1 import federation_pb2, policies_pb2
 
 from directory.access.authorizer import InheritedGrantLevel as EvaluatedLevel
-from directory.access.compiled_grants import NO_RULES, CompiledGrants
+from directory.access.decision import NO_RULES, CompiledGrants
 from directory.federation.inherited_records import (
     InheritedRecord,
     inherited_record_write,
@@ -410,10 +410,10 @@ def inherited_levels(snapshot: Snapshot) -> list[federation_pb2.InheritedLevel]:
 
 
 def _known_record(snapshot: Snapshot) -> InheritedRecord | None:
-    record = read_inherited(snapshot)
-    if record is None and is_inherited_received(snapshot):
-        raise NotReady(why_inherited_unknown(snapshot))
-    return record
+    try:
+        return whole_inherited(snapshot)
+    except ValueError:
+        raise NotReady(why_inherited_unknown(snapshot)) from None
 
 
 def inherited_policies(snapshot: Snapshot) -> list[Policies]:

@@ -40,6 +40,7 @@ __all__ = [
     "CreateLink",
     "CreateMount",
     "CreateTopic",
+    "Creation",
     "DeleteEntry",
     "EntryChange",
     "FinishDelete",
@@ -289,11 +290,9 @@ class RemoveGrants:
     kind: Kind | None = None
 
 
+Creation = CreateDirectory | CreateTopic | CreateLink | CreateMount
 Command = (
-    CreateDirectory
-    | CreateTopic
-    | CreateLink
-    | CreateMount
+    Creation
     | UpdateEntry
     | DeleteEntry
     | MoveEntry

@@ -265,17 +265,15 @@ class Cluster:
     def access_at(self, snapshot: Snapshot) -> Authorizer:
         """Returns who may do what at a snapshot."""
         config = self.config
-        inherited = (
-            None
-            if parent_state.is_inherited_corrupt(snapshot)
-            else parent_state.inherited_access(snapshot)
-        )
-        if not parent_state.is_inherited_received(snapshot) and (
-            not config.parent or config.access is AccessMode.OPEN
-        ):
-            # A cluster that begins to enforce asks for the word of its parent; one that is open
-            # lets everybody in whom nobody has denied yet.
-            inherited = ()
+        try:
+            inherited = parent_state.inherited_access(snapshot)
+        except NotReady:
+            inherited = None
+        else:
+            if inherited is None and (not config.parent or config.access is AccessMode.OPEN):
+                # A cluster that begins to enforce asks for the word of its parent; one that is open
+                # lets everybody in whom nobody has denied yet.
+                inherited = ()
         most_age = config.limits.inherited_grants_max_age_seconds
         return Authorizer(
             self.mount_at(snapshot),

@@ -119,6 +119,7 @@ class _Request:
     deletes_in_kafka: Callable[[Snapshot], bool] = field(kw_only=True)
     creates_in_kafka: Callable[[Snapshot], bool] = field(kw_only=True)
     as_shown: Callable[[Plan, Snapshot], Plan] = field(kw_only=True)
+    complete: Callable[[Snapshot], Command] = field(kw_only=True)
 
     @property
     def key(self) -> bytes:
@@ -216,6 +217,7 @@ class Writer:
         extra_writes: Sequence[Write] = (),
         validate_only: bool = False,
         authorize: Callable[[Snapshot], Sequence[Guard]] = lambda _: (),
+        complete: Callable[[Snapshot], Command] | None = None,
         as_shown: Callable[[Plan, Snapshot], Plan] = lambda planned, _: planned,
     ) -> CommitResult:
         """Carries out a command, or only says what it would do (``validate_only``).
@@ -225,8 +227,11 @@ class Writer:
         since planning anew would not help. ``authorize`` is asked before each try, on the snapshot
         that it is planned on; it raises, or answers the guards under which the right holds still.
         So are ``deletes_in_kafka`` and ``creates_in_kafka``: whether the topic would go or come in
-        Kafka too. ``as_shown`` returns the plan with the entry and the numbers that the caller is
-        shown; they are kept with the request id, so that a repeated request gets the same.
+        Kafka too. ``complete`` is called once the caller may: it returns the command with what is
+        looked up for it, such as Kafka's topic, or raises; a repeated request is known by the
+        command as it was before. ``as_shown`` returns the plan with the entry and the numbers that
+        the caller is shown; they are kept with the request id, so that a repeated request gets the
+        same.
 
         Raises:
             KdirError: whatever planning says of the command.
@@ -252,6 +257,7 @@ class Writer:
             deletes_in_kafka=deletes_in_kafka,
             creates_in_kafka=creates_in_kafka,
             as_shown=as_shown,
+            complete=complete or (lambda _: command),
         )
         final = (*_NOT_OF_THE_TREE, WriteConflict)
         return self._decide(lambda: self._until_done(request), request.deadline, final)
@@ -383,8 +389,9 @@ class Writer:
         try:
             rights = tuple(request.authorize(snapshot))
             may = True
+            command = request.complete(snapshot)
             mount = self._mount(snapshot)
-            planned = plan(snapshot, mount, request.command, context)
+            planned = plan(snapshot, mount, command, context)
             self._check(snapshot, mount, planned)
             planned = request.as_shown(planned, snapshot)
         except KdirError as error:

@@ -11,11 +11,11 @@ from kdir.v1 import directory_pb2, entry_pb2, policies_pb2
 from directory.namespace.bounds import DEFAULT_BOUNDS, Bounds, check_count, check_mask
 from directory.namespace.command import (
     CLEARED,
-    Command,
     CreateDirectory,
     CreateLink,
     CreateMount,
     CreateTopic,
+    Creation,
     UpdateEntry,
 )
 from directory.namespace.entry import Directory, Link, LinkMode, LinkWrites, Mount, Policies, Topic
@@ -34,7 +34,7 @@ _MAPS: Final = ("topic_config", "producer_defaults", "consumer_defaults", "tags"
 
 def create_command(
     request: directory_pb2.CreateEntryRequest, path: Path, bounds: Bounds = DEFAULT_BOUNDS
-) -> Command:
+) -> Creation:
     """Returns the command that a create request means.
 
     Raises:

@@ -23,6 +23,7 @@ import pytest
 from kdir.v1 import resolve_pb2
 
 from directory.api.resolve_answers import ResolveAnswers
+from directory.api.visible_tree import OpenTree
 from directory.federation.referral import Direction, Referral
 from directory.namespace.command import CreateDirectory, CreateLink, CreateMount
 from directory.namespace.entry import Link, LinkMode, Mount
@@ -335,7 +336,7 @@ def _served(cluster: Cluster) -> ResolveAnswers:
         config=SimpleNamespace(limits=limits, links=()),
         federation=SimpleNamespace(down=down),
     )
-    return ResolveAnswers(cast("ServedCluster", served), cluster.snapshot)
+    return ResolveAnswers(cast("ServedCluster", served), OpenTree(cluster.snapshot, ROOT, "root"))
 
 
 def legal(segment: str) -> str:

@@ -20,8 +20,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from directory.access.authorizer import MOUNT_ROOT, Authorizer
-from directory.access.compiled_grants import AccessQuestion
-from directory.access.decision import AccessMode, Decision, DecisionReason
+from directory.access.decision import AccessMode, AccessQuestion, Decision, DecisionReason
 from directory.access.explain import audit_line
 from directory.access.grant import (
     Grant,

@@ -208,3 +208,19 @@ def test_a_good_import_is_not(tmp_path: Path, file: str, code: str) -> None:
     path.parent.mkdir(parents=True)
     path.write_text(code)
     assert violations(tmp_path) == []
+
+
+def test_only_the_tree_of_a_caller_searches_the_tree() -> None:
+    """Other readers ask ``visible_tree.py``, which leaves out what is hidden from the caller."""
+    searching = {"lookup", "list_page", "locate_entry"}
+    # A dry run compares the tree before a change with the one after it, both of them whole.
+    allowed = {"visible_tree.py", "dry_run.py"}
+    found = {
+        (path.name, alias.name)
+        for path in (ROOT / "directory" / "api").glob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and path.name not in allowed
+        for alias in node.names
+        if alias.name in searching and str(node.module).startswith("directory.namespace")
+    }
+    assert found == set()

@@ -9,6 +9,7 @@ pool of their own: a watch must not hold a thread that answers calls (G3).
 
 from __future__ import annotations
 
+import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
@@ -22,7 +23,6 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from directory.api.rpc.call_context import CURRENT, Call
-from directory.api.rpc.interceptors import call_log
 from directory.api.rpc.interceptors.errors import abort_with
 from directory.api.rpc.interceptors.malformed_request import (
     MalformedRequest,
@@ -38,7 +38,7 @@ from directory.api.rpc.thread_pools import WritePool
 from directory.api.rpc.unsent_answers import LARGE_BYTES, UnsentAnswers
 from directory.server.authentication import Authenticator, Identity
 from directory.server.metrics.instrumentation import CallMetrics
-from resolver.errors import StoreUnavailable
+from resolver.errors import KdirError, StoreUnavailable
 
 __all__ = ["CallBounds", "Pools", "Service", "bind_service"]
 
@@ -202,7 +202,7 @@ def _unary(
 ) -> Callable[[Any, grpc.ServicerContext], Any]:
     # This is the way of every call, a million of them a minute: what can be looked up once is.
     clock, observe = time.monotonic, calls.unary(method, "OK").observe
-    current, is_wanted = CURRENT, call_log.is_success_logged
+    current, is_wanted = CURRENT, _is_success_logged
 
     def behave(first: Received, context: grpc.ServicerContext) -> Any:
         request = first.request
@@ -229,12 +229,12 @@ def _unary(
             seconds = clock() - started
             observe(seconds)
             if is_wanted():
-                call_log.log_success(method, request, "OK", seconds)
+                _log_success(method, request, "OK", seconds)
             return answer
         except Exception as error:  # noqa: BLE001 - whatever it is becomes a status
             seconds = clock() - started
-            calls.unary(method, call_log.code_of(error)).observe(seconds)
-            call_log.log_failure(method, request, error, seconds)
+            calls.unary(method, _code_of(error)).observe(seconds)
+            _log_failure(method, request, error, seconds)
             abort_with(error, context, call.request_id)
         finally:
             current.call = None
@@ -278,15 +278,68 @@ def _stream(
             code = "OK" if context.is_active() else "CANCELLED"
         except Exception as error:  # noqa: BLE001 - whatever it is becomes a status
             if context.is_active():
-                code = call_log.code_of(error)
-                call_log.log_failure(method, request, error, time.monotonic() - started)
+                code = _code_of(error)
+                _log_failure(method, request, error, time.monotonic() - started)
                 abort_with(error, context, call.request_id)
         finally:
             calls.stream_ended(method, code)
-            if code in {"OK", "CANCELLED"} and call_log.is_success_logged():
-                call_log.log_success(method, request, code, time.monotonic() - started)
+            if code in {"OK", "CANCELLED"} and _is_success_logged():
+                _log_success(method, request, code, time.monotonic() - started)
             # Who drops a stream before its end may do so in another thread, at another call.
             if CURRENT.call is call:
                 CURRENT.call = None
 
     return behave
+
+
+_calls_log = logging.getLogger("directory.calls")
+_LONGEST: Final = 500
+"""Characters of an error's message: it may quote a megabyte of path."""
+
+
+def _is_success_logged() -> bool:
+    """True if calls that went well are to be told at all."""
+    return _calls_log.isEnabledFor(logging.DEBUG)
+
+
+def _log_success(method: str, request: Any, code: str, seconds: float) -> None:
+    """It went well, or its caller ended it."""
+    _calls_log.debug(
+        "%s %s in %.3f ms",
+        method,
+        code,
+        seconds * 1000,
+        extra={"facts": _facts(method, request, code, seconds)},
+    )
+
+
+def _log_failure(method: str, request: Any, error: BaseException, seconds: float) -> None:
+    """It ended with this error."""
+    code = _code_of(error)
+    reason = error.reason if isinstance(error, KdirError) else "INTERNAL"
+    # What else an error says is its own line's, with its stack.
+    message = error.message if isinstance(error, KdirError) else "by a bug"
+    _calls_log.info(
+        "%s %s %s in %.3f ms: %s",
+        method,
+        code,
+        reason,
+        seconds * 1000,
+        message if len(message) <= _LONGEST else f"{message[:_LONGEST]}…",
+        extra={"facts": {**_facts(method, request, code, seconds), "reason": reason}},
+    )
+
+
+def _code_of(error: BaseException) -> str:
+    """Returns the name of the gRPC code that an error becomes."""
+    return error.code if isinstance(error, KdirError) else "INTERNAL"
+
+
+def _facts(method: str, request: Any, code: str, seconds: float) -> dict[str, str | float]:
+    facts: dict[str, str | float] = {
+        "method": method, "code": code, "seconds": round(seconds, 6),
+    }  # fmt: skip
+    path = getattr(request, "path", "")
+    if isinstance(path, str) and path:
+        facts["path"] = path if len(path) <= _LONGEST else f"{path[:_LONGEST]}…"
+    return facts

@@ -63,7 +63,7 @@ class Check:
 
 _ADMIN: Final = "access_control:AccessControl.require_admin"
 _COMMAND: Final = "write_checks:authorize_command"
-_SEES: Final = "caller_view:CallerView.resolve_kind"
+_SEES: Final = "visible_tree:VisibleTree.lookup"
 _ARMING: Final = "write_checks:authorizing_on"
 
 
@@ -102,15 +102,15 @@ _GRANTS: Final = _command(
 CHECKS: Final[Mapping[str, Check]] = MappingProxyType(
     {
         "ResolveService/Resolve": Check(
-            takes="DESCRIBE on the entry", by="caller_view:CallerView.encode_outcome"
+            takes="DESCRIBE on the entry", by="visible_tree:VisibleTree.lookup"
         ),
         "ResolveService/BatchResolve": Check(
             takes="DESCRIBE on each entry",
-            by="caller_view:CallerView.encode_outcome",
+            by="visible_tree:VisibleTree.lookup",
             request=RequestSize.MESSAGE,
         ),
         "ResolveService/Locate": Check(
-            takes="DESCRIBE on the topic", by="caller_view:CallerView.can_describe"
+            takes="DESCRIBE on the topic", by="visible_tree:VisibleTree.can_describe"
         ),
         "DirectoryService/GetEntry": Check(takes="DESCRIBE on the entry", by=_SEES),
         "DirectoryService/ListEntries": Check(
@@ -152,12 +152,12 @@ CHECKS: Final[Mapping[str, Check]] = MappingProxyType(
         "FederationService/ListMounts": Check(
             takes="that DESCRIBE on the mount is not denied; of those that wait: DESCRIBE on the "
             "cluster",
-            by="caller_view:CallerView.can_refer_to",
+            by="visible_tree:VisibleTree.can_refer_to",
         ),
         "ScanService/ScanTopics": Check(
             takes="DESCRIBE on something in the directory, and on each topic, in the tree that is "
             "read and now",
-            by="caller_view:CallerView.can_describe",
+            by="visible_tree:VisibleTree.can_describe",
         ),
         "PolicyService/GetEffectivePolicies": Check(
             takes="DESCRIBE on the entry", by=_SEES, request=RequestSize.ENTRY
@@ -170,7 +170,7 @@ CHECKS: Final[Mapping[str, Check]] = MappingProxyType(
         "AccessService/CheckAccess": Check(
             takes="of oneself nothing, of what is hidden as of what is not there; of others "
             "DESCRIBE on the entry",
-            by="visibility:can_query_access",
+            by="access_service:can_query_access",
         ),
         "AccessService/AuthorizeAny": Check(
             takes="of oneself nothing; of others DESCRIBE on the cluster",

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from directory.access.compiled_grants import CompiledGrants
+from directory.access.decision import CompiledGrants
 from directory.access.grant import IMPLIED_BY, Grant, Operation, Permission, ResourceType
 from directory.access.principals import ANY_HOST, EVERYBODY
 from directory.kafka.admin_contract import (

@@ -14,7 +14,7 @@ import grpc
 import pytest
 
 from deploy.local.etcd import EtcdCluster, EtcdMember
-from directory.api.read_consistency import choose_snapshot
+from directory.api.cluster_router import choose_snapshot
 from directory.api.rpc.call_context import Call
 from directory.namespace.entry import ROOT_ID, Kind
 from directory.namespace.keys import KAFKA, entry_key, kafka_key

@@ -14,13 +14,12 @@ from typing import Any, cast
 from kdir.v1 import entry_pb2, watch_pb2
 
 from directory.access.authorizer import Authorizer, InheritedGrantLevel
-from directory.access.compiled_grants import AccessQuestion, CompiledGrants
-from directory.access.decision import AccessMode
+from directory.access.decision import AccessMode, AccessQuestion, CompiledGrants
 from directory.access.grant import Grant, Operation, Permission
 from directory.access.grant_tree import EntryPlace
 from directory.access.principals import Caller
-from directory.api.caller_view import CallerView
 from directory.api.change_view import ChangeView
+from directory.api.visible_tree import VisibleTree
 from directory.namespace.command import (
     AddGrants,
     Command,
@@ -143,7 +142,7 @@ class Tree:
         }
 
     def view(self, who: Caller, now: int, watched: Path) -> ChangeView:
-        view = CallerView(cast("Any", None), self.snapshots[now], self.accesses[now], who)
+        view = VisibleTree(self.snapshots[now], self.accesses[now], who, "m")
         return ChangeView(view, self.history, watched)
 
     def check_contents(self, who: Caller, now: int, event: Event) -> None:

@@ -8,8 +8,7 @@ import random
 
 import pytest
 
-from directory.access.compiled_grants import AccessQuestion, CompiledGrants
-from directory.access.decision import AccessMode
+from directory.access.decision import AccessMode, AccessQuestion, CompiledGrants
 from directory.access.grant import Operation, Permission, ResourceType
 from directory.access.grant_tree import EntryPlace
 from directory.access.principals import Caller

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from directory.access.authorizer import Authorizer, InheritedGrantLevel
-from directory.access.compiled_grants import AccessQuestion, CompiledGrants
-from directory.access.decision import AccessMode
+from directory.access.decision import AccessMode, AccessQuestion, CompiledGrants
 from directory.access.grant import Grant, Operation, Permission, ResourceType
 from directory.access.grant_tree import EntryPlace, GrantedEntry, GrantTree
 from resolver.path import Path

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from directory.access.authorizer import Authorizer
-from directory.access.compiled_grants import AccessQuestion, CompiledGrants
-from directory.access.decision import AccessMode
+from directory.access.decision import AccessMode, AccessQuestion, CompiledGrants
 from directory.access.grant import Operation, ResourceType
 from directory.access.grant_tree import EntryPlace, GrantedEntry, GrantTree
 from directory.access.principals import Caller

@@ -8,8 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from directory.access.authorizer import MOUNT_ROOT, Authorizer
-from directory.access.compiled_grants import AccessQuestion
-from directory.access.decision import AccessMode, DecisionReason
+from directory.access.decision import AccessMode, AccessQuestion, DecisionReason
 from directory.access.grant import Operation, ResourceType
 from directory.access.grant_tree import EntryPlace
 from directory.access.principals import Caller

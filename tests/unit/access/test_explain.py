@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from directory.access.compiled_grants import AccessQuestion
-from directory.access.decision import DecisionReason
+from directory.access.decision import AccessQuestion, DecisionReason
 from directory.access.explain import Effect, explain
 from directory.access.grant import Operation, ResourceType
 from directory.access.principals import Caller

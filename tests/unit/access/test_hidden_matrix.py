@@ -21,7 +21,7 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 from kdir.v1 import access_pb2, directory_pb2, entry_pb2, federation_pb2, policies_pb2, watch_pb2
 
-from directory.api.list_entries import _query
+from directory.api.entry_reads import _query
 from directory.api.page_tokens import PageToken
 from directory.federation import parent_state
 from directory.federation.federation_state import unix_ms

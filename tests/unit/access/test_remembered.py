@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from directory.access.compiled_grants import AccessQuestion
+from directory.access.decision import AccessQuestion
 from directory.access.grant import Operation
 from directory.access.grant_tree import EntryPlace
 from directory.access.principals import Caller

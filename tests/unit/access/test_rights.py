@@ -9,14 +9,17 @@ from typing import Any
 import pytest
 from kdir.v1 import access_pb2, admin_pb2, directory_pb2, entry_pb2, policies_pb2
 
+from directory.api import write_checks
+from directory.api.caller_rights import CallerRights
 from directory.api.rpc.call_context import Call
 from directory.api.write_checks import authorize_command
-from directory.namespace.command import DeleteEntry
+from directory.namespace.command import Command, DeleteEntry
 from directory.namespace.physical_names import is_protected
 from directory.namespace.snapshot import Snapshot
+from directory.server.cluster import Cluster
 from directory.store.base import Guard
 from directory.store.replica import ReplicaState
-from resolver.errors import AlreadyExists, NotReady, PermissionDenied, ReadOnly
+from resolver.errors import AlreadyExists, KafkaUnavailable, NotReady, PermissionDenied, ReadOnly
 from resolver.path import Path
 from tests.unit.access.conftest import ADMIN, House, grants, topic
 
@@ -213,3 +216,36 @@ def test_names_in_kafka_follow_the_path_or_a_rule_of_an_operator(house: Make) ->
     for number, request in enumerate(outside):
         request.path += str(number)
         la.ask("bob", "CreateEntry", request)
+
+
+def test_a_write_asks_for_its_rights_once(house: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    la = house(kafka={"bootstrap": ["127.0.0.1:1"], "ceiling": ["create"]})
+    la.mkdir("/la/work")
+    asked: list[Command] = []
+    check = write_checks._check
+
+    def counted(cluster: Cluster, view: CallerRights, command: Command) -> None:
+        asked.append(command)
+        check(cluster, view, command)
+
+    monkeypatch.setattr(write_checks, "_check", counted)
+    mount = entry_pb2.Mount(cluster_id=f"kc-{uuid.uuid4()}", cluster="x", endpoints=["10.0.0.1:1"])
+    for request in (
+        creating("/la/work/t", topic=entry_pb2.Topic()),
+        creating("/la/work/d", directory=entry_pb2.Directory()),
+        creating("/la/work/m", mount=mount),
+    ):
+        la.ask(ADMIN, "CreateEntry", request)
+        assert [one.path for one in asked] == [Path.parse(request.path)]  # type: ignore[union-attr]
+        asked.clear()
+
+
+def test_a_topic_to_adopt_is_looked_up_for_those_only_who_may(house: Make) -> None:
+    la = house(kafka={"bootstrap": ["127.0.0.1:1"], "ceiling": ["create"]})
+    la.mkdir("/la/work")
+    la.grant("bob", "all", "/la/work")
+    request = creating("/la/work/t", topic=entry_pb2.Topic())
+    request.adopt_existing = True
+    refused = la.refusal("bob", "CreateEntry", request)
+    assert isinstance(refused, PermissionDenied)
+    assert isinstance(la.refusal(ADMIN, "CreateEntry", request), KafkaUnavailable)

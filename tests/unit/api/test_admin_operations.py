@@ -4,17 +4,17 @@ import threading
 
 import pytest
 
-from directory.api import admin_operations
+from directory.api import admin_service
 from directory.api.rpc.call_context import Call
 from directory.store.base import StoreUnreachable
 from resolver.errors import Cancelled, StoreUnavailable
 
 
 def test_a_reader_that_takes_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admin_operations, "STALLED_SECONDS", 0.05)
+    monkeypatch.setattr(admin_service, "STALLED_SECONDS", 0.05)
     cancelled = threading.Event()
     call = Call(deadline=float("inf"), is_active=lambda: True, cancel=cancelled.set)
-    stream = admin_operations.end_with_call(iter(["one", "two"]), call)
+    stream = admin_service.end_with_call(iter(["one", "two"]), call)
     assert next(stream) == "one"
     assert cancelled.wait(30)
 
@@ -22,7 +22,7 @@ def test_a_reader_that_takes_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch)
 def test_a_reader_that_takes_all_is_not() -> None:
     ended: list[str] = []
     call = Call(deadline=float("inf"), is_active=lambda: True, cancel=lambda: ended.append("x"))
-    assert list(admin_operations.end_with_call(iter(["one", "two"]), call)) == ["one", "two"]
+    assert list(admin_service.end_with_call(iter(["one", "two"]), call)) == ["one", "two"]
     assert ended == []
 
 
@@ -32,7 +32,7 @@ def test_a_store_that_goes_away_in_the_middle_is_said_so() -> None:
         raise StoreUnreachable("etcd://secret-place: gone")
 
     call = Call(deadline=float("inf"), is_active=lambda: True)
-    stream = admin_operations.end_with_call(away(), call)  # type: ignore[no-untyped-call]
+    stream = admin_service.end_with_call(away(), call)  # type: ignore[no-untyped-call]
     assert next(stream) == "one"
     with pytest.raises(StoreUnavailable, match="what was sent is not whole") as raised:
         next(stream)
@@ -42,4 +42,4 @@ def test_a_store_that_goes_away_in_the_middle_is_said_so() -> None:
 def test_a_caller_that_went_away_ends_it() -> None:
     call = Call(deadline=float("inf"), is_active=lambda: False)
     with pytest.raises(Cancelled):
-        next(admin_operations.end_with_call(iter(["one"]), call))
+        next(admin_service.end_with_call(iter(["one"]), call))

@@ -8,14 +8,15 @@ from typing import cast
 import pytest
 from kdir.v1 import resolve_pb2
 
-from directory.api import response_cache as ready_answers
-from directory.api.resolve_answers import ResolveAnswers
-from directory.api.response_cache import (
+from directory.api import resolve_answers as ready_answers
+from directory.api.resolve_answers import (
+    ResolveAnswers,
     ResponseCache,
     encode_authority,
     encode_error,
     with_authority_index,
 )
+from directory.api.visible_tree import OpenTree
 from directory.federation.federation_state import FederationView
 from directory.federation.referral import NoReferral
 from directory.namespace.command import CreateDirectory, CreateTopic
@@ -28,6 +29,8 @@ from resolver.path import Path
 from tests.support.trees import Cluster, path
 
 VIEW = cast("FederationView", object())
+OPEN = cast("OpenTree", SimpleNamespace(is_open=True))
+"""Of which the cache asks no more."""
 ASKED = (
     "/la",
     "/la/search",
@@ -70,9 +73,13 @@ def served(mount: str = "/la", **bounds: int) -> ServedCluster:
     )
 
 
+def shown_whole(snapshot: Snapshot) -> OpenTree:
+    return OpenTree(snapshot, path("/la"), "la")
+
+
 def fresh(snapshot: Snapshot, text: str, **how: object) -> resolve_pb2.Outcome:
     outcome = resolve_pb2.Outcome()
-    ResolveAnswers(served(), snapshot).resolve(Path.parse(text), outcome, **how)  # type: ignore[arg-type]
+    ResolveAnswers(served(), shown_whole(snapshot)).resolve(Path.parse(text), outcome, **how)  # type: ignore[arg-type]
     return outcome
 
 
@@ -81,27 +88,27 @@ def read(part: bytes) -> resolve_pb2.Outcome:
 
 
 def test_an_answer_is_the_same_whatever_was_asked_before(tree: Cluster) -> None:
-    ready = ResponseCache(served(), tree.snapshot, VIEW)
+    ready = ResponseCache(served(), shown_whole(tree.snapshot), VIEW)
     for _ in range(3):
         for text in ASKED:
             assert read(ready.outcome_bytes(text)) == fresh(tree.snapshot, text), text
-        for text, part in zip(ASKED, ready.outcomes(ASKED), strict=True):
+        for text, part in zip(ASKED, ready.outcomes(OPEN, ASKED), strict=True):
             assert read(part) == fresh(tree.snapshot, text), text
 
 
 def test_an_answer_is_the_same_once_every_record_was_read(tree: Cluster) -> None:
     tree.snapshot.index_physical_names()
     assert tree.snapshot.all_read
-    ready = ResponseCache(served(), tree.snapshot, VIEW)
+    ready = ResponseCache(served(), shown_whole(tree.snapshot), VIEW)
     for text in ASKED:
         assert read(ready.outcome_bytes(text)) == fresh(tree.snapshot, text), text
-    again = ResponseCache(served(), tree.snapshot, VIEW)
-    for text, part in zip(ASKED, again.outcomes(ASKED), strict=True):
+    again = ResponseCache(served(), shown_whole(tree.snapshot), VIEW)
+    for text, part in zip(ASKED, again.outcomes(OPEN, ASKED), strict=True):
         assert read(part) == fresh(tree.snapshot, text), text
 
 
 def test_what_is_asked_in_another_way_is_not_taken_for_it(tree: Cluster) -> None:
-    ready = ResponseCache(served(), tree.snapshot, VIEW)
+    ready = ResponseCache(served(), shown_whole(tree.snapshot), VIEW)
     topic = read(ready.outcome_bytes("/la/both"))
     directory = read(ready.outcome_bytes("/la/both", Kind.DIRECTORY))
     assert topic.resolution.entry.HasField("topic")
@@ -111,7 +118,7 @@ def test_what_is_asked_in_another_way_is_not_taken_for_it(tree: Cluster) -> None
 
 
 def test_it_holds_for_one_snapshot_and_one_view(tree: Cluster) -> None:
-    ready = ResponseCache(served(), tree.snapshot, VIEW)
+    ready = ResponseCache(served(), shown_whole(tree.snapshot), VIEW)
     assert ready.is_current(tree.snapshot, VIEW)
     assert not ready.is_current(tree.snapshot, cast("FederationView", object()))
     before = tree.snapshot
@@ -124,25 +131,25 @@ def test_it_holds_for_one_snapshot_and_one_view(tree: Cluster) -> None:
     "text", ["", "la", "/la/", "/la/search/", "/la//search", "/la/search/..", "/la/search/a\0b"]
 )
 def test_a_bad_path_is_bad_also_beside_known_ones(tree: Cluster, text: str) -> None:
-    ready = ResponseCache(served(), tree.snapshot, VIEW)
+    ready = ResponseCache(served(), shown_whole(tree.snapshot), VIEW)
     for known in ASKED:
         ready.outcome_bytes(known)
     with pytest.raises(InvalidPath):
         ready.outcome_bytes(text)
-    first, second = map(read, ready.outcomes([text, "/la/search/clicks"]))
+    first, second = map(read, ready.outcomes(OPEN, [text, "/la/search/clicks"]))
     assert first.error.reason
     assert second == fresh(tree.snapshot, "/la/search/clicks")
 
 
 def test_a_path_that_nothing_leads_to_is_an_error(tree: Cluster) -> None:
     with pytest.raises(NoRoute):
-        ResponseCache(served(), tree.snapshot, VIEW).outcome_bytes("/ny/orders")
+        ResponseCache(served(), shown_whole(tree.snapshot), VIEW).outcome_bytes("/ny/orders")
 
 
 def test_the_parts_make_up_either_answer(tree: Cluster) -> None:
-    ready = ResponseCache(served(), tree.snapshot, VIEW)
+    ready = ResponseCache(served(), shown_whole(tree.snapshot), VIEW)
     authority = resolve_pb2.Authority(server="one", revision=7)
-    clicks, absent = ready.outcomes(["/la/search/clicks", "/la/nothing"])
+    clicks, absent = ready.outcomes(OPEN, ["/la/search/clicks", "/la/nothing"])
 
     one = resolve_pb2.ResolveResponse.FromString(ready.authority(authority) + clicks)
     assert one.authority == authority
@@ -167,7 +174,7 @@ def test_an_error_part_keeps_what_the_error_says() -> None:
 
 
 def test_the_authority_is_made_anew_for_another_message(tree: Cluster) -> None:
-    ready = ResponseCache(served(), tree.snapshot, VIEW)
+    ready = ResponseCache(served(), shown_whole(tree.snapshot), VIEW)
     for name in ("one", "two", "one"):
         authority = resolve_pb2.Authority(server=name)
         part = ready.authority(authority)
@@ -180,11 +187,13 @@ def test_what_is_remembered_is_bounded_in_bytes(tree: Cluster, times: int) -> No
     tree.do(CreateDirectory(path=path("/la/wide"), policies=Policies(description=text)))
     for number in range(20):
         tree.do(CreateTopic(path=path(f"/la/wide/t{number}")))
-    ready = ResponseCache(served(remembered_bytes=20_000 // times), tree.snapshot, VIEW)
+    ready = ResponseCache(
+        served(remembered_bytes=20_000 // times), shown_whole(tree.snapshot), VIEW
+    )
     every = [f"/la/wide/t{number}" for number in range(20)]
-    whole = ResponseCache(served(), tree.snapshot, VIEW)
+    whole = ResponseCache(served(), shown_whole(tree.snapshot), VIEW)
     for _ in range(3):
-        assert ready.outcomes(every) == whole.outcomes(every)
+        assert ready.outcomes(OPEN, every) == whole.outcomes(OPEN, every)
         assert sum(map(len, ready._outcomes.values())) <= 20_000 // times
 
 
@@ -197,9 +206,9 @@ def test_what_is_remembered_is_bounded_in_number(
     tree.do(CreateDirectory(path=path("/la/wide")))
     for one in every:
         tree.do(CreateDirectory(path=path(one)))
-    ready, whole = (ResponseCache(served(), tree.snapshot, VIEW) for _ in range(2))
+    ready, whole = (ResponseCache(served(), shown_whole(tree.snapshot), VIEW) for _ in range(2))
     for _ in range(3):
-        assert ready.outcomes(every) == whole.outcomes(every)
+        assert ready.outcomes(OPEN, every) == whole.outcomes(OPEN, every)
         assert len(ready._outcomes) == 20
 
 
@@ -209,7 +218,7 @@ def test_directories_that_set_nothing_share_what_they_inherit(tree: Cluster) -> 
     found = []
     for number in range(5):
         tree.do(CreateDirectory(path=path(f"/la/wide/d{number}")))
-    answers = ResolveAnswers(served(), tree.snapshot)
+    answers = ResolveAnswers(served(), shown_whole(tree.snapshot))
     for number in range(5):
         node = answers.directory(path(f"/la/wide/d{number}"))
         assert node is not None

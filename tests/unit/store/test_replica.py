@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from directory.api.read_consistency import choose_snapshot
+from directory.api.cluster_router import choose_snapshot
 from directory.api.rpc.call_context import Call
 from directory.namespace.entry import ROOT_ID, Directory, Kind
 from directory.namespace.keys import entry_key

@@ -1,0 +1,152 @@
+"""What one caller may do in one cluster at one snapshot.
+
+What it may not describe is absent for it, whatever it asks to do there; what it may describe and
+not do is PERMISSION_DENIED. Each decision is written to the audit log.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from directory.access.decision import AccessQuestion, Decision, DecisionReason
+from directory.access.grant import Operation, ResourceType
+from directory.access.grant_tree import EntryPlace
+from directory.api.visible_tree import VisibleTree, write_audit_line
+from directory.namespace.entry import Kind
+from resolver.errors import PermissionDenied
+from resolver.path import Path
+
+__all__ = ["CallerRights"]
+
+_DESCRIBE: Final = AccessQuestion.for_operation(Operation.DESCRIBE)
+_ANY_OPERATION: Final = tuple(
+    AccessQuestion.for_operation(one) for one in Operation if one is not Operation.ALL
+)
+
+
+class CallerRights(VisibleTree):
+    """What one caller may do, beside what it may see; of super users, too, and where nothing is
+    hidden.
+    """
+
+    __slots__ = ()
+
+    def require_operation(
+        self,
+        operation: Operation,
+        path: Path,
+        *,
+        kind: Kind | None = None,
+        resource: ResourceType = ResourceType.TOPIC,
+    ) -> None:
+        """That the caller may do something on an entry, which is there. What it may not describe is
+        not there for it, whatever else it may do there; but whom an entry's own grant allows it
+        knows of the entry, and who may ALTER it could remove what hides it.
+
+        Raises:
+            PermissionDenied: it may not, though it knows of the entry; or it may by a grant further
+                up only, and lacks DESCRIBE.
+            Absent: it does not even know of the entry.
+        """
+        relative = path.below(self.mount)
+        place = EntryPlace(relative, kind is Kind.TOPIC and bool(relative))
+        question = AccessQuestion.for_operation(operation, resource)
+        decision = self.decide(question, place)
+        write_audit_line(self.caller, question, path, decision)
+        if decision.allowed and (
+            operation is Operation.ALTER or self.access.has_own_grant(self.caller, question, place)
+        ):
+            return
+        if resource is ResourceType.TOPIC and not self.can_describe(
+            relative, is_topic=place.is_topic
+        ):
+            if not any(
+                self.access.has_own_grant(self.caller, one, place)
+                and self.decide(one, place).allowed
+                for one in _ANY_OPERATION
+            ):
+                raise self.absent_error(path)
+            if decision.allowed:
+                raise self.permission_denied_error(
+                    Operation.DESCRIBE, path, self.decide(_DESCRIBE, place)
+                )
+        if not decision.allowed:
+            raise self.permission_denied_error(operation, path, decision, resource)
+
+    def require_cluster(self, operation: Operation, purpose: str = "") -> None:
+        """That the caller may do something with the cluster as such; ``purpose`` is what for, as
+        the subject of a sentence, where the request itself is about an entry.
+
+        Raises:
+            PermissionDenied
+        """
+        try:
+            self.require_operation(operation, self.mount, resource=ResourceType.CLUSTER)
+        except PermissionDenied as refused:
+            if not purpose:
+                raise
+            raise PermissionDenied(
+                f"{purpose} needs {operation.name} on cluster {self.cluster}: {refused.message}",
+                metadata=refused.metadata,
+            ) from None
+
+    def permission_denied_error(
+        self,
+        operation: Operation,
+        path: Path,
+        decision: Decision,
+        resource: ResourceType = ResourceType.TOPIC,
+    ) -> PermissionDenied:
+        """That it may not, and why as far as it may know."""
+        why = (
+            decision.reason.value
+            if decision.reason is not DecisionReason.GRANT
+            else "a grant denies it"
+        )
+        kind = " --cluster" if resource is ResourceType.CLUSTER else ""
+        return PermissionDenied(
+            f"{self.caller.principal} may not {operation.name} {path}: {why}; "
+            f"kdir check {self.caller.principal} {operation.name.lower()} {path}{kind} --explain",
+            path=path,
+            operation=operation.name,
+            principal=self.caller.principal,
+        )
+
+    def require_view(self, path: Path, kind: Kind | None) -> None:
+        """That the caller may describe an entry that it knows of, and all that a directory holds.
+
+        Raises:
+            PermissionDenied
+        """
+        relative = path.below(self.mount)
+        place = EntryPlace(relative, kind is Kind.TOPIC and bool(relative))
+        decision = self.decide(_DESCRIBE, place)
+        if not decision.allowed:
+            raise self.permission_denied_error(Operation.DESCRIBE, path, decision)
+        if kind is Kind.DIRECTORY:
+            self.require_on_descendants(Operation.DESCRIBE, path)
+
+    def require_on_descendants(self, operation: Operation, path: Path) -> None:
+        """That the caller may do something on all that a directory holds.
+
+        Raises:
+            PermissionDenied: names what stands in the way, as far as it may be seen.
+        """
+        question = AccessQuestion.for_operation(operation)
+        refusals = self.access.denied_below(
+            self.caller,
+            question,
+            EntryPlace(path.below(self.mount)),
+            age_seconds=self.age_seconds,
+        )
+        for place, decision in refusals:
+            at = self.mount.join(place.relative)
+            write_audit_line(self.caller, question, at, decision)
+            if self.can_describe(place.relative, is_topic=place.is_topic):
+                raise self.permission_denied_error(operation, at, decision)
+            raise PermissionDenied(
+                f"{self.caller.principal} may not {operation.name} all that lies below {path}",
+                path=path,
+                operation=operation.name,
+                principal=self.caller.principal,
+            )

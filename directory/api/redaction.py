@@ -1,0 +1,199 @@
+"""Plans and errors of changes, as their caller may be shown them: a change is planned on the whole
+tree, and what comes of it passes here before it is answered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Final
+
+from directory.api.access_control import AccessControl
+from directory.api.rpc.call_context import Call
+from directory.api.visible_tree import OpenTree
+from directory.namespace.command import Command, Plan, UpdateEntry
+from directory.namespace.entry import Directory
+from directory.server.cluster import Cluster
+from resolver.errors import (
+    AboveCeiling,
+    AlreadyExists,
+    Conflict,
+    HasMounts,
+    InvalidArgument,
+    InvalidPath,
+    KafkaReplaced,
+    KdirError,
+    MountShadows,
+    NotEmpty,
+    PhysicalNameCollides,
+    PhysicalNameTaken,
+    QuotaExceeded,
+    ReadOnly,
+    VanishGuard,
+)
+from resolver.path import Path
+
+__all__ = ["STOPPED", "as_shown", "redact", "redacting_errors", "redacting_stop"]
+
+STOPPED: Final = (
+    "topics vanished from Kafka, or another Kafka answers; nothing is done until an operator with "
+    "ALTER on the cluster acknowledges it"
+)
+"""Why kdir changes nothing in Kafka, without the topics that may be hidden from the caller."""
+
+
+@contextmanager
+def redacting_errors(
+    access_control: AccessControl, cluster: Cluster, command: Command, call: Call
+) -> Iterator[None]:
+    """Around a change: what goes wrong is told without what the caller may not describe."""
+    try:
+        yield
+    except (Conflict, InvalidPath, InvalidArgument) as error:
+        tree = access_control.tree(cluster, cluster.replica.snapshot, call)
+        reported = error if tree.is_open else redact(tree, error, command)
+        if reported is error:
+            raise
+        raise reported from None
+
+
+@contextmanager
+def redacting_stop(access_control: AccessControl, cluster: Cluster, call: Call) -> Iterator[None]:
+    """Around what waits for Kafka: why it is stopped names topics."""
+    try:
+        yield
+    except (VanishGuard, KafkaReplaced) as error:
+        if access_control.tree(cluster, cluster.replica.snapshot, call).shows_all():
+            raise
+        raise type(error)(STOPPED) from None
+
+
+def as_shown(tree: OpenTree, command: Command, planned: Plan) -> Plan:
+    """A plan as the caller is shown it: with the numbers of what it sees, and of an update without
+    the entry that it may not describe.
+    """
+    entry, path = planned.entry, planned.path
+    if entry is None or path is None:
+        return planned
+    relative = path.segments[len(tree.mount) :]
+    if isinstance(command, UpdateEntry) and not tree.shows(relative, entry.kind):
+        planned = replace(planned, entry=None)
+    node = tree.snapshot.node(entry.entry_id) if isinstance(entry, Directory) else None
+    is_counted = planned.topic_count or planned.directory_count
+    if node is None or not is_counted or tree.can_describe_all_below(relative):
+        return planned
+    seen = tree.count_below(relative, node)
+    return replace(
+        planned,
+        topic_count=seen.topics,
+        directory_count=seen.containers + 1 if planned.directory_count else 0,
+        kafka_topics_deleted=planned.kafka_topics_deleted and seen.topics > 0,
+    )
+
+
+def redact(tree: OpenTree, error: KdirError, command: Command) -> KdirError:
+    """Returns an error of planning without what it says of entries that the caller may not
+    describe. That there are directories above what it asks for, it knows.
+    """
+    facts = error.metadata
+    if isinstance(error, (QuotaExceeded, InvalidArgument)):
+        is_shown = "used" not in facts or _sees_all_below(tree, facts.get("path", ""))
+        return error if is_shown else _without_use(error)
+    if facts.get("path") in _above(command):
+        return error
+    match error:
+        case PhysicalNameTaken() if _is_hidden(tree, facts.get("owner", "")):
+            name, free = facts.get("physical_name", ""), facts.get("free", "")
+            hint = f"; '{free}' is free" if free else ""
+            rest = {"free": free} if free else {}
+            message = f"'{name}' is taken by another topic{hint}"
+            return PhysicalNameTaken(message, metadata=rest, physical_name=name)
+        case PhysicalNameCollides() if _is_hidden_topic(tree, facts.get("collides_with", "")):
+            name, free = facts.get("physical_name", ""), facts.get("free", "")
+            return PhysicalNameCollides(
+                f"'{name}' collides with another: Kafka takes '.' and '_' for the same; '{free}' "
+                f"is free",
+                physical_name=name,
+                free=free,
+            )
+        case AlreadyExists() | MountShadows() if _is_hidden(tree, facts.get("path", "")):
+            return AlreadyExists(f"{facts['path']} is taken", path=facts["path"])
+        case NotEmpty() if not _sees_all_in(tree, facts.get("path", "")):
+            path = facts.get("path", "")
+            return NotEmpty(
+                f"{path} is not empty; remove what it holds first, or remove it with all below it",
+                path=path,
+            )
+        case ReadOnly() | AboveCeiling() if _is_hidden(tree, facts.get("path", "")):
+            return type(error)("something below it may not be changed")
+        case InvalidPath() if _is_hidden(tree, facts.get("path", "")):
+            return InvalidPath("what lies below would get too long a path", rule="length")
+        case HasMounts() if not all(
+            tree.can_refer_to(Path.parse(one)) for one in facts.get("mounts", "").split(", ") if one
+        ):
+            return HasMounts("clusters are mounted below it; unmount them first")
+        case _:
+            return error
+
+
+def _above(command: Command) -> set[str]:
+    asked = [getattr(command, "path", None), getattr(command, "new_path", None)]
+    return {
+        str(Path(path.segments[:length]))
+        for path in asked
+        if isinstance(path, Path)
+        for length in range(len(path))
+    }
+
+
+def _is_hidden(tree: OpenTree, text: str) -> bool:
+    """True if there is something at a path, and the caller may not know of it."""
+    path = _rows_below(tree, text)
+    if path is None or tree.is_visible(path):
+        return False
+    try:
+        tree.locate_entry(path, None)
+    except KdirError:
+        return False
+    return True
+
+
+def _is_hidden_topic(tree: OpenTree, physical_name: str) -> bool:
+    located = tree.snapshot.locate(physical_name)
+    if located is None or located.relative is None:
+        return False
+    return not tree.can_describe(located.relative, is_topic=True)
+
+
+def _sees_all_in(tree: OpenTree, text: str) -> bool:
+    path = _rows_below(tree, text)
+    return path is None or tree.can_describe_all_below(path.below(tree.mount))
+
+
+def _sees_all_below(tree: OpenTree, text: str) -> bool:
+    """True if nothing is hidden of what a quota counts; one above the mount counts all of it."""
+    path = _rows_below(tree, text)
+    return tree.can_describe_all_below(() if path is None else path.below(tree.mount))
+
+
+def _without_use(error: QuotaExceeded | InvalidArgument) -> KdirError:
+    """A refusal for a quota, without how much of it is used."""
+    facts = {key: error.metadata[key] for key in ("field", "limit", "path")}
+    field, limit, path = facts["field"], facts["limit"], facts["path"]
+    if isinstance(error, QuotaExceeded):
+        return QuotaExceeded(f"quota exceeded: {path} allows {limit} ({field})", metadata=facts)
+    return InvalidArgument(
+        f"{field}: not given, and {path} allows {limit} below it: how many the broker would make "
+        f"by default is not known here; say how many (--partitions), or set partitions on a "
+        f"directory",
+        metadata=facts,
+    )
+
+
+def _rows_below(tree: OpenTree, text: str) -> Path | None:
+    try:
+        path = Path.parse(text)
+    except InvalidPath:
+        return None
+    return path if tree.mount.is_prefix_of(path) else None

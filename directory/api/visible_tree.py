@@ -1,0 +1,600 @@
+"""The tree of one cluster at one revision, as one caller may see it.
+
+``OpenTree`` is all of it; ``VisibleTree`` leaves out what its caller may not DESCRIBE. Readers are
+given one or the other and ask both in the same way, so that an entry that is hidden is looked for
+in the same code, and missed in the same words, as one that does not exist (A12). Longer than most
+files: whatever reads the tree for a caller reads it here.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Collection
+from typing import ClassVar, Final, NamedTuple
+
+from directory.access.authorizer import MOUNT_ROOT, Authorizer, DirectoryAuthorization
+from directory.access.decision import AccessQuestion, Decision
+from directory.access.explain import AuditLevel, audit_line
+from directory.access.grant import Operation, ResourceType
+from directory.access.grant_tree import EntryPlace
+from directory.access.principals import ANONYMOUS, Caller
+from directory.api.rpc.call_context import CURRENT
+from directory.namespace.effective_policies import Shown
+from directory.namespace.entry import Directory, Kind, Mount, Topic
+from directory.namespace.listing import Cursor, ListedTopic, Page, list_page
+from directory.namespace.lookup import (
+    DirectoryAt,
+    Found,
+    LinkAt,
+    Missing,
+    MountAt,
+    TopicAt,
+    Unreadable,
+    lookup,
+)
+from directory.namespace.quotas import Amount, Quota, system_directories, topic_amount
+from directory.namespace.snapshot import Node, Snapshot
+from directory.namespace.traversal import LocatedEntry, locate_entry, traverse
+from resolver.errors import Absent, Internal, KdirError, NotAuthoritative
+from resolver.glob import Glob
+from resolver.path import Path
+
+__all__ = ["EntryAt", "OpenTree", "Seen", "VisibleTree", "Wanted", "write_audit_line"]
+
+_audit = logging.getLogger("kdir.audit")
+_DESCRIBE: Final = AccessQuestion.for_operation(Operation.DESCRIBE)
+_ALTER: Final = AccessQuestion.for_operation(Operation.ALTER)
+_MOST_DIRECTORIES: Final = 1 << 12
+"""So many directories are remembered for each caller: 100 MB, should all ask everywhere."""
+_MOST_PLAIN: Final = 1 << 14
+"""Of those of which nothing but a yes is remembered: at 40 bytes, their names being shared."""
+
+Segments = tuple[str, ...]
+EntryAt = TopicAt | DirectoryAt | LinkAt | MountAt
+
+
+class Seen(NamedTuple):
+    """How many entries the caller may describe."""
+
+    topics: int = 0
+    containers: int = 0
+    """Of all that lies below: directories only."""
+    partitions: int = 0
+    """Of the topics, as quotas count them; only of all that lies below."""
+
+
+class Wanted(NamedTuple):
+    """Which entries a listing is to have."""
+
+    glob: Glob | None = None
+    kinds: Collection[Kind] = ()
+    """Empty = all."""
+    include_system: bool = False
+    recursive: bool = False
+
+
+class OpenTree:
+    """The whole tree of a cluster at one snapshot, for callers who may see all of it."""
+
+    __slots__ = ("cluster", "mount", "snapshot")
+
+    is_open: ClassVar = True
+    """Nothing is hidden from the caller."""
+    caller: Caller = Caller(ANONYMOUS)
+    """Whom the tree is shown to; of a tree that is shown whole it does not matter."""
+
+    def __init__(self, snapshot: Snapshot, mount: Path, cluster: str) -> None:
+        self.snapshot: Final = snapshot
+        """All of it: for tokens and the authority, and for what was looked up here before."""
+        self.mount: Final = mount
+        self.cluster: Final = cluster
+        """The name of the cluster, for messages."""
+
+    # -- what may be seen ------------------------------------------------------------------------
+
+    def can_describe(self, relative: Segments, *, is_topic: bool) -> bool:
+        """True if an entry at a path below the mount may be described."""
+        return True
+
+    def shows(self, relative: Segments, kind: Kind) -> bool:
+        """True if an entry may be shown to the caller: it may describe it, or ALTER it, and so
+        remove what hides it.
+        """
+        return True
+
+    def can_describe_all_below(self, relative: Segments) -> bool:
+        """True if all at any depth in a directory may be described."""
+        return True
+
+    def can_describe_path(self, path: Path, kind: Kind | None) -> bool:
+        """True if an entry of this kind, or of any, at an absolute path may be described."""
+        return True
+
+    def has_describable_below(self, path: Path) -> bool:
+        """True if there can be something at or below a path that may be described."""
+        return True
+
+    def can_refer_to(self, mount: Path) -> bool:
+        """True if a mount may be named: its own cluster decides who may do what there, but a deny
+        above holds there, too.
+        """
+        return True
+
+    def can_do_on_cluster(self, operation: Operation, resource: ResourceType) -> bool:
+        """True if the caller may do something with the cluster's own root directory."""
+        return True
+
+    def shows_all(self) -> bool:
+        """True if numbers and names of all entries may be shown: to whom nothing is hidden from,
+        and to whom may back up the cluster.
+        """
+        return True
+
+    def shows_any_at(self, text: str) -> bool:
+        """True if whatever stands at an absolute path may be seen."""
+        return True
+
+    def is_visible(self, path: Path) -> bool:
+        """True if the caller may see something at a path, or a link or mount on the way to it."""
+        if not self.mount.is_prefix_of(path):
+            return False
+        relative = path.below(self.mount)
+        if not relative:
+            return self.can_describe((), is_topic=False)
+        way = traverse(self.snapshot, relative[:-1])
+        if way.depth < len(relative) - 1:
+            stop, at = way.stopped_by, relative[: way.depth + 1]
+            if isinstance(stop, Mount):
+                return self.can_refer_to(self.mount.join(at))
+            return stop is not None and self.can_describe(at, is_topic=False)
+        if relative[-1] in way.node.topics and self.can_describe(relative, is_topic=True):
+            return True
+        return relative[-1] in way.node.containers and self.can_describe(relative, is_topic=False)
+
+    def would_show(self, path: Path) -> bool:
+        """True if the caller would see an entry that is made at a path where it sees none now."""
+        return self.mount.is_prefix_of(path) and self.can_describe(
+            self.nearest(path).below(self.mount), is_topic=False
+        )
+
+    # -- looking up ------------------------------------------------------------------------------
+
+    def lookup(self, path: Path, prefer: Kind | None = None, *, no_follow: bool = False) -> Found:
+        """Returns what stands at a path at or below the mount. ``no_follow``: a link or mount there
+        is asked for itself.
+        """
+        return lookup(self.snapshot, path.segments[len(self.mount) :], prefer)
+
+    def require_entry(
+        self, path: Path, prefer: Kind | None = None, *, no_follow: bool = False
+    ) -> EntryAt:
+        """Returns the entry at a path at or below the mount, of the kind preferred if there is one;
+        with ``no_follow`` of that kind only.
+
+        Raises:
+            Absent: there is none.
+            NotAuthoritative: the path leads through a link or a mount; or, without ``no_follow``,
+                to one.
+            Internal: its record cannot be read.
+        """
+        found = self.lookup(path, prefer, no_follow=no_follow)
+        match found:
+            case Missing():
+                raise self.absent_error(path)
+            case Unreadable(relative=relative, reason=reason):
+                where = self.mount.join(relative)
+                raise Internal(f"the record of {where} cannot be read: {reason}; see kdir doctor")
+            case LinkAt(rest=rest) | MountAt(rest=rest) if rest or not no_follow:
+                raise NotAuthoritative(
+                    f"{path} lies beyond a mount or link of cluster {self.cluster}; resolve it "
+                    f"first",
+                    path=path,
+                )
+            case _ if no_follow and prefer not in {None, kind_of(found)}:
+                raise Absent(f"{path} is no {prefer.name.lower()}", path=path)
+            case _:
+                return found
+
+    def locate_entry(self, path: Path, kind: Kind | None) -> LocatedEntry:
+        """Returns the entry at a path with the directory that holds it, as commands have it; the
+        path and what hides it are not looked at.
+
+        Raises:
+            as ``directory.namespace.traversal.locate_entry``.
+        """
+        return locate_entry(self.snapshot, self.mount, path, kind)
+
+    def locate(self, physical_name: str) -> Path | None:
+        """Returns the path of the topic that Kafka knows by this name; None where there is none."""
+        found = self.snapshot.locate(physical_name)
+        if found is None or found.relative is None:
+            return None
+        shown = self.can_describe(found.relative, is_topic=True)
+        return self.mount.join(found.relative) if shown else None
+
+    def meant_kind(self, path: Path, kind: Kind | None) -> Kind | None:
+        """Returns which kind a request means that names this one, or none: then the topic first, as
+        resolving does, but the container where that stands beside a topic that is hidden from the
+        caller. None: whatever stands there, for nothing is beside it.
+        """
+        return kind
+
+    def absent_error(self, path: Path) -> Absent:
+        """Returns the error for what is not there, and for what may not be seen."""
+        return Absent(f"{path} does not exist", path=path, nearest=self.nearest(path))
+
+    def nearest(self, path: Path) -> Path:
+        """Returns the deepest directory above a path that exists and may be described."""
+        relative = path.below(self.mount)
+        way = traverse(self.snapshot, relative[:-1])
+        for length in range(way.depth, 0, -1):
+            if self.can_describe(relative[:length], is_topic=False):
+                return self.mount.join(relative[:length])
+        return self.mount
+
+    # -- listing and counting --------------------------------------------------------------------
+
+    def children(
+        self, directory: DirectoryAt, wanted: Wanted, after: Cursor | None, limit: int
+    ) -> Page:
+        """Returns a page of what stands in a directory; a page may be short, or empty, and not the
+        last one.
+        """
+        return list_page(
+            self.snapshot,
+            directory.node.entry_id,
+            after,
+            limit,
+            wanted.glob,
+            wanted.kinds,
+            include_system=wanted.include_system,
+            recursive=wanted.recursive,
+        )
+
+    def count(self, relative: Segments, node: Node) -> Seen:
+        """Returns how much stands right in a directory."""
+        return Seen(len(node.topics), len(node.containers))
+
+    def count_below(self, relative: Segments, node: Node) -> Seen:
+        """Returns how many topics and directories are below a directory, at any depth."""
+        counts = self.snapshot.counts(node.entry_id)
+        return Seen(counts.topics, counts.directories, self.snapshot.partitions(node.entry_id))
+
+    def quota_use(self, quota: Quota) -> int:
+        """Returns how much of a quota is used by what the caller sees."""
+        return quota.used(self.snapshot)
+
+    def shown_topics(self, relative: Segments) -> Shown | None:
+        """Returns which topics below a directory may be shown; None = all."""
+        return None
+
+
+class VisibleTree(OpenTree):
+    """What one caller may see of a cluster at one snapshot.
+
+    Numbers come from what a snapshot keeps, and are put right where grants say otherwise: they cost
+    by the grants that are about the caller, not by what there is.
+    """
+
+    __slots__ = ("_above", "_plain", "_withins", "access", "age_seconds", "caller")
+
+    is_open: ClassVar = False
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        access: Authorizer,
+        caller: Caller,
+        cluster: str,
+        *,
+        expired: bool = False,
+    ) -> None:
+        super().__init__(snapshot, access.mount, cluster)
+        self.access: Final = access
+        self.caller = caller
+        self.age_seconds: Final = float("inf") if expired else 0.0
+        self._withins: dict[Segments, DirectoryAuthorization] = {}
+        self._above: dict[str, DirectoryAuthorization] = {}
+        self._plain: set[str] = set()
+
+    # -- what may be seen ------------------------------------------------------------------------
+
+    def decide(self, question: AccessQuestion, place: EntryPlace) -> Decision:
+        """Returns whether the caller may do something on the entry at a place."""
+        return self.access.authorize(self.caller, question, place, age_seconds=self.age_seconds)
+
+    def can_describe(self, relative: Segments, *, is_topic: bool) -> bool:
+        if not relative:
+            return self.decide(_DESCRIBE, MOUNT_ROOT).allowed
+        return (
+            self.directory_view(relative[:-1])
+            .entry_decision(relative[-1], is_topic=is_topic)
+            .allowed
+        )
+
+    def shows(self, relative: Segments, kind: Kind) -> bool:
+        is_topic = kind is Kind.TOPIC and bool(relative)
+        return (
+            self.can_describe(relative, is_topic=is_topic)
+            or self.decide(_ALTER, EntryPlace(relative, is_topic)).allowed
+        )
+
+    def can_describe_all_below(self, relative: Segments) -> bool:
+        within = self.directory_view(relative)
+        return within.is_uniform and within.decision.allowed
+
+    def can_describe_path(self, path: Path, kind: Kind | None) -> bool:
+        if not self.mount.is_prefix_of(path):
+            return False
+        relative = path.below(self.mount)
+        kinds = (True, False) if kind is None else (kind is Kind.TOPIC,)
+        return any(self.can_describe(relative, is_topic=is_topic) for is_topic in kinds)
+
+    def has_describable_below(self, path: Path) -> bool:
+        place = EntryPlace(path.below(self.mount) if self.mount.is_prefix_of(path) else ())
+        return self.access.authorize_any(
+            self.caller, Operation.DESCRIBE, place=place, age_seconds=self.age_seconds
+        )
+
+    def can_refer_to(self, mount: Path) -> bool:
+        if not self.mount.is_prefix_of(mount):
+            return True
+        decision = self.decide(_DESCRIBE, EntryPlace(mount.below(self.mount)))
+        return decision.allowed or decision.grant is None
+
+    def can_do_on_cluster(self, operation: Operation, resource: ResourceType) -> bool:
+        return self.decide(AccessQuestion.for_operation(operation, resource), MOUNT_ROOT).allowed
+
+    def shows_all(self) -> bool:
+        return self.can_describe_all_below(()) or self.can_do_on_cluster(
+            Operation.ALTER, ResourceType.CLUSTER
+        )
+
+    def shows_any_at(self, text: str) -> bool:
+        # On the way of every Resolve: of a directory in which nothing has grants of its own, a yes.
+        above, slash, name = text.rpartition("/")
+        if above in self._plain:
+            return bool(name)
+        within = self._above.get(above)
+        if within is None:
+            segments = tuple(above.split("/")[1:])
+            depth = len(self.mount)
+            if not slash or segments[:depth] != self.mount.segments:
+                return False
+            within = self.access.for_directory(
+                self.caller, _DESCRIBE, segments[depth:], age_seconds=self.age_seconds
+            )
+            if within.decision.allowed and within.has_no_grants_below:
+                if len(self._plain) >= _MOST_PLAIN:
+                    self._plain.clear()
+                self._plain.add(sys.intern(above))
+                return bool(name)
+            if len(self._above) >= _MOST_DIRECTORIES:
+                self._above.clear()
+            self._above[above] = within
+        if not within.decision.allowed or not name:
+            return False
+        return not within.has_own_answer(name) or (
+            within.entry_decision(name, is_topic=True).allowed
+            and within.entry_decision(name, is_topic=False).allowed
+            and within.is_uniform_in(name)
+        )
+
+    def directory_view(self, relative: Segments) -> DirectoryAuthorization:
+        """Returns whether a directory may be described, and what stands in it."""
+        within = self._withins.get(relative)
+        if within is None:
+            if len(self._withins) >= _MOST_DIRECTORIES:
+                self._withins.clear()
+            within = self.access.for_directory(
+                self.caller, _DESCRIBE, relative, age_seconds=self.age_seconds
+            )
+            self._withins[relative] = within
+        return within
+
+    # -- looking up ------------------------------------------------------------------------------
+
+    def lookup(self, path: Path, prefer: Kind | None = None, *, no_follow: bool = False) -> Found:
+        relative = path.segments[len(self.mount) :]
+        found = lookup(self.snapshot, relative, prefer)
+        beside = found.has_container if isinstance(found, TopicAt) else False
+        if self._shows_found(found, no_follow=no_follow):
+            if isinstance(found, TopicAt) and beside:
+                return found._replace(has_container=self.can_describe(relative, is_topic=False))
+            return found
+        if beside and prefer is None:
+            found = lookup(self.snapshot, relative, Kind.DIRECTORY)
+            if self._shows_found(found, no_follow=no_follow):
+                return found
+        decision = self.decide(_DESCRIBE, EntryPlace(relative))
+        write_audit_line(self.caller, _DESCRIBE, path, decision, explicit=False)
+        return Missing(self.nearest(path).segments[len(self.mount) :])
+
+    def _shows_found(self, found: Found, *, no_follow: bool) -> bool:
+        match found:
+            case TopicAt(relative=at):
+                return self.can_describe(at, is_topic=True)
+            case DirectoryAt(relative=at) | LinkAt(relative=at):
+                return self.can_describe(at, is_topic=False)
+            case MountAt(relative=at, rest=rest):
+                # The child decides who may do what below; but a deny holds there, too.
+                if no_follow and not rest:
+                    return self.can_describe(at, is_topic=False)
+                return self.can_refer_to(self.mount.join(at))
+            case Unreadable(relative=at):
+                return self.can_describe(at, is_topic=True) and self.can_describe(
+                    at, is_topic=False
+                )
+            case Missing():
+                return False  # answered as what is hidden is, with the same nearest directory
+
+    def meant_kind(self, path: Path, kind: Kind | None) -> Kind | None:
+        if kind is not None or not self.mount.is_prefix_of(path) or path == self.mount:
+            return kind
+        relative = path.below(self.mount)
+        try:
+            found = self.locate_entry(path, None)
+        except KdirError:
+            return None
+        beside = found.parent.containers.get(found.name) if found.parent is not None else None
+        if (
+            not isinstance(found.entry, Topic)
+            or beside is None
+            or self.can_describe(relative, is_topic=True)
+            or not self.can_describe(relative, is_topic=False)
+        ):
+            return None
+        return beside.kind
+
+    # -- listing and counting --------------------------------------------------------------------
+
+    def children(
+        self, directory: DirectoryAt, wanted: Wanted, after: Cursor | None, limit: int
+    ) -> Page:
+        page = super().children(directory, wanted, after, limit)
+        if self.can_describe_all_below(directory.relative):
+            return page
+        entries = tuple(
+            one
+            for one in page.entries
+            if self.can_describe(
+                (*directory.relative, *one.relative), is_topic=isinstance(one, ListedTopic)
+            )
+        )
+        return Page(entries, page.after)
+
+    def count(self, relative: Segments, node: Node) -> Seen:
+        topics, containers, _ = super().count(relative, node)
+        if self.can_describe_all_below(relative):
+            return Seen(topics, containers)
+        within = self.directory_view(relative)
+        usual = within.decision.allowed
+        if not usual:
+            topics = containers = 0
+        for name, is_topic, allowed in within.entries_with_grants():
+            if allowed != usual and is_topic:
+                topics += (name in node.topics) * (1 if allowed else -1)
+            elif allowed != usual:
+                containers += (name in node.containers) * (1 if allowed else -1)
+        return Seen(topics, containers)
+
+    def count_below(self, relative: Segments, node: Node) -> Seen:
+        snapshot, every = self.snapshot, super().count_below
+        if self.can_describe_all_below(relative):
+            return every(relative, node)
+        within = self.directory_view(relative)
+        usual = within.decision.allowed
+        topics, directories, partitions = every(relative, node) if usual else Seen()
+        for name, is_topic, allowed in within.entries_with_grants():
+            if is_topic:
+                topic = snapshot.topic(node.entry_id, name) if allowed != usual else None
+                if topic is not None:
+                    counted = topic_amount(topic)
+                    topics += counted.topics if allowed else -counted.topics
+                    partitions += counted.partitions if allowed else -counted.partitions
+                continue
+            container = node.containers.get(name)
+            below = snapshot.node(container.entry_id) if container is not None else None
+            if not isinstance(container, Directory) or below is None:
+                continue
+            at = (*relative, name)
+            whole = every(at, below) if usual else Seen()
+            part = self.count_below(at, below)
+            topics += part.topics - whole.topics
+            partitions += part.partitions - whole.partitions
+            directories += part.containers + allowed - whole.containers - usual
+        return Seen(topics, directories, partitions)
+
+    def quota_use(self, quota: Quota) -> int:
+        snapshot = self.snapshot
+        node = snapshot.node(quota.directory_id)
+        relative = snapshot.path_of(quota.directory_id)
+        if node is None or relative is None or self.can_describe_all_below(relative):
+            return quota.used(snapshot)
+        seen = self.count_below(relative, node)
+        used = Amount(seen.topics, seen.partitions)
+        for name, system in system_directories(node):
+            part = self.count_below((*relative, name), snapshot.nodes[system.entry_id])
+            used = used.plus(Amount(-part.topics, -part.partitions))
+        return quota.amount_counted(used)
+
+    def shown_topics(self, relative: Segments) -> Shown | None:
+        if self.can_describe_all_below(relative):
+            return None
+        paths: dict[int, Segments | None] = {}
+
+        def shown(directory_id: int, name: str) -> bool:
+            if directory_id not in paths:
+                paths[directory_id] = self.snapshot.path_of(directory_id)
+            above = paths[directory_id]
+            return above is not None and self.can_describe((*above, name), is_topic=True)
+
+        return shown
+
+    # -- the same caller, by other rights --------------------------------------------------------
+
+    @property
+    def is_expired(self) -> bool:
+        """True if what is inherited was confirmed too long ago to allow anything."""
+        return self.age_seconds > 0.0
+
+    def aged(self, *, expired: bool) -> VisibleTree:
+        """Returns the same caller's tree, had what is inherited expired, or not."""
+        return VisibleTree(self.snapshot, self.access, self.caller, self.cluster, expired=expired)
+
+    def by_rights(self, access: Authorizer) -> VisibleTree:
+        """Returns the same caller's tree by the rights of another revision."""
+        mine = self.access
+        if (access.tree, access.mount) == (mine.tree, mine.mount) and (
+            access.inherited == mine.inherited
+        ):
+            return self
+        return VisibleTree(
+            self.snapshot, access, self.caller, self.cluster, expired=self.is_expired
+        )
+
+    def sees_same_below(self, path: Path, other: VisibleTree, other_path: Path) -> bool:
+        """True if the caller sees a directory, and all in it, just as another one by other rights:
+        of the same names the same ones.
+        """
+        return self.directory_view(path.below(self.mount)).is_same_as(
+            other.directory_view(other_path.below(other.mount))
+        )
+
+
+def kind_of(found: EntryAt) -> Kind:
+    """Returns the kind of an entry that was looked up."""
+    match found:
+        case TopicAt():
+            return Kind.TOPIC
+        case DirectoryAt():
+            return Kind.DIRECTORY
+        case LinkAt(link=link):
+            return link.kind
+        case MountAt(mount=mount):
+            return mount.kind
+
+
+def write_audit_line(
+    caller: Caller,
+    question: AccessQuestion,
+    path: Path,
+    decision: Decision,
+    *,
+    explicit: bool = True,
+) -> None:
+    """Writes the audit line, if anybody reads such (A11)."""
+    reported = AuditLevel.DEBUG if decision.allowed else AuditLevel.INFO
+    if not _audit.isEnabledFor(reported if explicit else AuditLevel.TRACE):
+        return
+    call = CURRENT.call
+    line = audit_line(
+        caller,
+        question,
+        path,
+        decision,
+        request=call.request_id if call is not None else "",
+        explicit=explicit,
+    )
+    _audit.log(line.level, "%s", line)
