@@ -2,7 +2,7 @@
 
 Crash-safe: what is asked of Kafka is on record before it is asked, and what came of it is found out
 anew by whoever comes next, so every step may be the last one of a process (docs/architecture.md).
-Takes a topic for its own only by an attempt that counts (``attempt.py``), and deletes
+Takes a topic for its own only by an attempt that counts (``Attempt``), and deletes
 one only by its topic id.
 """
 
@@ -11,24 +11,23 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Final, assert_never
+from dataclasses import dataclass, field
+from typing import Final, Self, assert_never
 
 from directory.federation.parent_state import inherited_policies
 from directory.kafka import recorded_topics
 from directory.kafka.admin_contract import (
     AlreadyDone,
     KafkaAdmin,
-    KafkaMetadata,
     KafkaTopic,
     OutcomeUnknown,
     Rejected,
     Succeeded,
     TopicToCreate,
 )
-from directory.kafka.attempt import Attempt
-from directory.kafka.fenced_commits import Commits
+from directory.kafka.fenced_commits import StaleObservation, TopicCommits
 from directory.kafka.metadata_diff import RecordedTopic, show_id
+from directory.kafka.recent_changes import RecentChanges
 from directory.kafka.reconciler_settings import CREATE, DELETE
 from directory.kafka.recorded_topics import PendingDeletion
 from directory.namespace.command import TopicObservation
@@ -39,7 +38,81 @@ from directory.namespace.plan_delete import DELETED
 from directory.namespace.snapshot import Snapshot
 from resolver.path import Path
 
-__all__ = ["Provisioner", "RecentTopicChanges", "new_topic_of"]
+__all__ = ["Attempt", "Provisioner", "new_topic_of"]
+
+
+_FORM = "2"
+"""The first word of the stored form. Before it was a random number alone, which names no life."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One request to make one topic, as it is on record before it is sent.
+
+    It counts in the life of the store and for the Kafka cluster that it names, and for no other: a
+    restored backup, a migrated store and another Kafka at the address show topics that it did not
+    make.
+    """
+
+    number: str
+    """Random: no two attempts are equal."""
+    incarnation: str
+    """The life of the store in which it was recorded."""
+    kafka_id: str
+    """Kafka's own id of the cluster that was to be asked."""
+    partitions: int = 0
+    """As asked for; 0 = the broker's default."""
+    replication_factor: int = 0
+
+    @classmethod
+    def of_desired(
+        cls, number: str, incarnation: str, kafka_id: str, desired: TopicToCreate
+    ) -> Self:
+        """Returns the attempt at what is wished."""
+        return cls(number, incarnation, kafka_id, desired.partitions, desired.replication_factor)
+
+    def to_text(self) -> str:
+        """Returns the stored form: words, none of which holds a space."""
+        numbers = f"{self.partitions} {self.replication_factor}"
+        return f"{_FORM} {self.number} {self.incarnation or '-'} {self.kafka_id or '-'} {numbers}"
+
+    @classmethod
+    def from_text(cls, text: str) -> Self | None:
+        """Returns what ``to_text`` stored; None for any other text, such as an older kdir's."""
+        form, *message = text.split(" ")
+        if form != _FORM or len(message) != 5 or not (message[3] + message[4]).isdigit():
+            return None
+        number, incarnation, kafka_id, partitions, replicas = message
+        return cls(
+            number,
+            "" if incarnation == "-" else incarnation,
+            "" if kafka_id == "-" else kafka_id,
+            int(partitions),
+            int(replicas),
+        )
+
+    @classmethod
+    def counting(cls, topic: Topic, incarnation: str, kafka_id: str) -> Self | None:
+        """Returns the attempt on record of a topic; None where there is none, or where it is of
+        another life of the store or of another Kafka.
+        """
+        found = cls.from_text(topic.provision_attempt)
+        if found is None or (found.incarnation, found.kafka_id) != (incarnation, kafka_id):
+            return None
+        return found
+
+    def accounts_for(self, seen: KafkaTopic) -> bool:
+        """True if a topic is as it was asked for; one that is otherwise was made by somebody else.
+
+        A topic of which Kafka cannot say yet how many partitions it has may still become it.
+        """
+        if not seen.partitions:
+            return True
+        return self.partitions in {0, seen.partitions} and self.replication_factor in {
+            0,
+            seen.replication_factor,
+        }
+
 
 _log = logging.getLogger(__name__)
 
@@ -49,53 +122,6 @@ _LOOK_SECONDS: Final = 2.0
 """Kafka deletes by name: no longer after its id was compared may a topic be asked to be deleted.
 Who was paused for longer looks again, for somebody may have made another one of that name. And no
 longer after Kafka showed no such topic is an attempt recorded."""
-_SETTLING_SECONDS: Final = 60.0
-"""For so long another broker may still show what was before a change of ours."""
-
-
-class RecentTopicChanges:
-    """What this process changed in Kafka a short while ago, for brokers that do not know it yet.
-
-    Without it a sweep that asks such a broker would report a new topic as missing, and adopt a
-    deleted one again.
-    """
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._made: dict[str, float] = {}
-        self._deleted: dict[bytes, float] = {}
-        self._asked: dict[str, float] = {}
-
-    def made(self, name: str) -> None:
-        """Notes that a topic was made."""
-        self._made[name] = self._clock() + _SETTLING_SECONDS
-
-    def deleted(self, topic_id: bytes) -> None:
-        """Notes that a topic was deleted."""
-        self._deleted[topic_id] = self._clock() + _SETTLING_SECONDS
-
-    def asked(self, attempts: Iterable[str]) -> None:
-        """Notes that a request is sent for these attempts."""
-        self._asked |= dict.fromkeys(attempts, self._clock() + _SETTLING_SECONDS)
-
-    def has_asked(self, attempt: str) -> bool:
-        """True if this process sent the request of an attempt a short while ago."""
-        return self._asked.get(attempt, 0.0) > self._clock()
-
-    def correct(self, survey: KafkaMetadata) -> KafkaMetadata:
-        """Returns the survey without the topics that were deleted; what was made and is not shown
-        is neither there nor gone as far as anybody can say.
-        """
-        now = self._clock()
-        self._made = {name: until for name, until in self._made.items() if until > now}
-        self._deleted = {key: until for key, until in self._deleted.items() if until > now}
-        self._asked = {key: until for key, until in self._asked.items() if until > now}
-        if not self._made and not self._deleted:
-            return survey
-        topics = {
-            name: seen for name, seen in survey.topics.items() if seen.topic_id not in self._deleted
-        }
-        return replace(survey, topics=topics, unsettled=self._made.keys() - topics.keys())
 
 
 def new_topic_of(topic: Topic, above: Sequence[Policies] = ()) -> TopicToCreate:
@@ -117,12 +143,12 @@ class Provisioner:
     """Creates and deletes, for one leader, in its thread."""
 
     admin: KafkaAdmin
-    commits: Commits
+    commits: TopicCommits
     ceiling: frozenset[str]
     latest: Callable[[], Snapshot]
     """The newest snapshot: it holds what was committed before."""
     mount: Path
-    settling: RecentTopicChanges
+    recent: RecentChanges
     kafka_id: str
     """The pinned one, which was compared with that of the Kafka that answers."""
     new_attempt: Callable[[], str]
@@ -179,7 +205,7 @@ class Provisioner:
             LeadershipLost, StoreUnavailable
         """
         for one in desired_config:
-            self._wait_reported(one, message)
+            self._report_wait(one.path, one.topic, message)
         return list(desired_config)
 
     def _is_ours(self, topic: Topic, seen: KafkaTopic) -> bool:
@@ -202,7 +228,7 @@ class Provisioner:
             LeadershipLost, StoreUnavailable
         """
         for one in removed:
-            self._record_wait_reason(one, message)
+            self._report_wait(self._removed_path(one.name), one.topic, message)
         return self.postpone(desired_config, message), list(removed)
 
     def _make(
@@ -213,7 +239,7 @@ class Provisioner:
         waits = self.prepare(absent) if absent else {}
         unclear = [one for one in absent if one.topic.physical_name in waits]
         for one in unclear:
-            self._wait_reported(one, waits[one.topic.physical_name])
+            self._report_wait(one.path, one.topic, waits[one.topic.physical_name])
         self._forget_attempts(unclear)
         ready = [one for one in absent if one.topic.physical_name not in waits]
         if ready and self.clock() - looked_at > _LOOK_SECONDS:
@@ -229,7 +255,7 @@ class Provisioner:
         refused: list[tuple[RecordedTopic, str]] = []
         if not attempted:
             return made, refused, unclear
-        self.settling.asked(one.topic.provision_attempt for one in attempted)
+        self.recent.note_asked(one.topic.provision_attempt for one in attempted)
         outcomes = self.admin.create([self._desired(one) for one in attempted], self.commits.check)
         for one in attempted:
             match outcomes.get(one.topic.physical_name, OutcomeUnknown("no outcome")):
@@ -249,19 +275,20 @@ class Provisioner:
                     _log.warning(
                         "create %s: %s; it is tried again", one.topic.physical_name, message
                     )
-                    self._wait_reported(one, message)
+                    self._report_wait(one.path, one.topic, message)
                     unclear.append(one)
                 case other:
                     assert_never(other)
         return made, refused, unclear
 
-    def _wait_reported(self, one: RecordedTopic, message: str) -> None:
+    def _report_wait(self, path: Path, topic: Topic, message: str) -> None:
         """Records why a topic still waits, once, for who looks at its entry."""
-        if one.topic.provision_message != message:
-            news = TopicObservation(
-                path=one.path, entry_id=one.topic.entry_id, provision_message=message
-            )
+        if topic.provision_message != message:
+            news = TopicObservation(path=path, entry_id=topic.entry_id, provision_message=message)
             self.commits.record([news])
+
+    def _removed_path(self, name: str) -> Path:
+        return Path((*self.mount.segments, DELETED, name))
 
     def _attempt(
         self, absent: Sequence[RecordedTopic]
@@ -304,7 +331,7 @@ class Provisioner:
             if located is None or located.topic.entry_id != one.topic.entry_id:
                 continue
             path = (
-                Path((*self.mount.segments, DELETED, located.name))
+                self._removed_path(located.name)
                 if located.relative is None
                 else Path((*self.mount.segments, *located.relative))
             )
@@ -345,7 +372,7 @@ class Provisioner:
         news = []
         created: list[tuple[RecordedTopic, bytes]] = []
         for one, seen in shown:
-            self.settling.made(seen.name)
+            self.recent.note_made(seen.name)
             if one.topic.entry_id in self.created:
                 created.append((one, seen.topic_id))
             news.append(
@@ -401,10 +428,14 @@ class Provisioner:
                 case None:
                     gone.append((one.name, one.topic.entry_id))
                 case Rejected(message):
-                    self._record_wait_reason(one, message)
+                    self._report_wait(self._removed_path(one.name), one.topic, message)
                     waits.append(one)
                 case KafkaTopic() if self._shows_no_id_yet(one, seen):
-                    self._record_wait_reason(one, "Kafka shows the topic without its topic id")
+                    self._report_wait(
+                        self._removed_path(one.name),
+                        one.topic,
+                        "Kafka shows the topic without its topic id",
+                    )
                     waits.append(one)
                 case KafkaTopic() if seen.internal or is_protected(seen.name):
                     # Adopted by an older version: the entry goes, and Kafka's topic never does.
@@ -421,9 +452,7 @@ class Provisioner:
         """True if the topic id that tells whether it may be deleted is still to come."""
         may_delete = DELETE in self.ceiling and not seen.topic_id
         topic = one.topic
-        return may_delete and bool(
-            topic.topic_id or self.settling.has_asked(topic.provision_attempt)
-        )
+        return may_delete and bool(topic.topic_id or self.recent.has_asked(topic.provision_attempt))
 
     def _is_same_topic(self, one: PendingDeletion, seen: KafkaTopic) -> bool:
         """True if this very topic may be deleted; where not, its entry is finished without, or
@@ -459,7 +488,7 @@ class Provisioner:
         """True if it was removed while this process's own request to make it was under way. By the
         record alone nobody can say so: who recorded an attempt may have died before asking.
         """
-        return self.settling.has_asked(topic.provision_attempt) and self._is_ours(topic, seen)
+        return self.recent.has_asked(topic.provision_attempt) and self._is_ours(topic, seen)
 
     def _remove(
         self, goes: Sequence[PendingDeletion], shown: Mapping[str, KafkaTopic | Rejected]
@@ -468,13 +497,7 @@ class Provisioner:
             return []
         # Committing what needed no request may have taken long: look again, right before it.
         now = self.admin.describe([one.topic.physical_name for one in goes])
-        looked_at = self.clock()
-
-        def still() -> None:
-            self.commits.check()
-            if self.clock() - looked_at > _LOOK_SECONDS:
-                raise _StaleObservation
-
+        still = self.commits.check_fresh(self.clock, _LOOK_SECONDS)
         waits: list[PendingDeletion] = []
         same: list[PendingDeletion] = []
         for one in goes:
@@ -483,7 +506,7 @@ class Provisioner:
             (same if as_before else waits).append(one)
         try:
             outcomes = self.admin.delete([one.topic.physical_name for one in same], still)
-        except _StaleObservation:
+        except StaleObservation:
             _log.warning("%d topics are looked at again before they are deleted", len(same))
             return list(goes)
         gone: dict[str, PendingDeletion] = {}
@@ -493,7 +516,7 @@ class Provisioner:
                 case Succeeded() | AlreadyDone():
                     gone[name] = one
                 case Rejected(message):
-                    self._record_wait_reason(one, message)
+                    self._report_wait(self._removed_path(one.name), one.topic, message)
                     waits.append(one)
                 case OutcomeUnknown(message):
                     _log.warning("delete %s: %s; it is tried again", name, message)
@@ -515,23 +538,10 @@ class Provisioner:
                 one = gone.pop(name)
                 before = shown.get(name)
                 if isinstance(before, KafkaTopic) and before.topic_id:
-                    self.settling.deleted(before.topic_id)
+                    self.recent.note_deleted(before.topic_id)
                 finished.append((one.name, one.topic.entry_id))
             self.commits.finish(finished)
         return list(gone.values())
-
-    def _record_wait_reason(self, one: PendingDeletion, message: str) -> None:
-        """Records why a removed topic still waits."""
-        if one.topic.provision_message != message:
-            path = Path((*self.mount.segments, DELETED, one.name))
-            news = TopicObservation(
-                path=path, entry_id=one.topic.entry_id, provision_message=message
-            )
-            self.commits.record([news])
-
-
-class _StaleObservation(Exception):
-    """The ids that were compared may not be those of now."""
 
 
 def _exists(one: RecordedTopic) -> str:

@@ -1,44 +1,64 @@
-"""Pushes to Kafka the grants that hold below armed entries, for one elected reconciler's thread.
+"""ACLs below armed entries: rounds over all that is desired, on record and in Kafka.
 
-Each round looks at all that is wished, on record and in Kafka, and does a part of what follows, at
-a rate that is a setting; so every step may be the last one of a process. Refuses to decide what is
-asked (``acl_diff.py``), to ask it (``acl_batch.py``), and to act while what is inherited is not
-known.
+Each round does a part of what follows, at a rate that is a setting; so every step may be the last
+one of a process. What is asked is on record before it is asked (as in ``config_batch.py``). At no
+moment does Kafka allow somebody something that is allowed neither before nor after (A4): denies are
+added first and removed last, and what has ACLs before and after has some all the time. Refuses to
+decide what is asked (``acl_diff.py``).
 """
 
 from __future__ import annotations
 
 import logging
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from types import MappingProxyType
+from typing import Final, assert_never
 
-from directory.access.grant import ResourceType
-from directory.kafka.admin_contract import Acl, KafkaAdmin, Resource
-from directory.kafka.applying.acl_batch import AclBatch, AclBatchResult, RecentAclChanges
+from directory.access.grant import Permission, ResourceType
+from directory.kafka.admin_contract import (
+    Acl,
+    AclBinding,
+    AlreadyDone,
+    KafkaAdmin,
+    Outcome,
+    OutcomeUnknown,
+    Rejected,
+    Resource,
+    Succeeded,
+)
 from directory.kafka.applying.acl_diff import (
+    CALL_ORDER,
     TAKEOVER,
     AclDiff,
     AclDiffOptions,
     AclDiffs,
     FoundAcls,
+    acl_calls_hash,
     arming_scope,
 )
+from directory.kafka.applying.applier import (
+    AGAIN_SECONDS,
+    Applier,
+    BatchResult,
+    DirtyBatch,
+    first_of,
+)
 from directory.kafka.applying.desired_acls import start_of
-from directory.kafka.applying.last_applied_acls import ACL_BASIS
-from directory.kafka.applying.last_applied_configs import (
+from directory.kafka.applying.last_applied import (
+    ACL_BASIS,
     ARMED,
     ArmedRecord,
+    acls_to_write,
     armed_anywhere,
     armed_records,
 )
-from directory.kafka.fenced_commits import TopicCommits
-from directory.kafka.inherited_basis import INHERITED_KEYS, inherited_basis, why_inherited_missing
+from directory.kafka.applying.releases import INHERITED_KEYS, inherited_basis
+from directory.kafka.fenced_commits import StaleObservation, TopicCommits
 from directory.kafka.metadata_diff import RecordedTopic
-from directory.kafka.pin_and_stop import PinAndStop
-from directory.kafka.reconciler_settings import ACLS, KafkaSettings
+from directory.kafka.recent_changes import RecentChanges
+from directory.kafka.reconciler_settings import ACLS, KafkaContext
 from directory.namespace.entry import Directory, Topic
 from directory.namespace.keys import ENTRY, GRANTS, parse_entry_key
 from directory.namespace.snapshot import Container, Snapshot
@@ -48,18 +68,15 @@ from directory.store.replica import AppliedCommit
 from resolver.errors import Internal, KafkaRejected, NotReady
 from resolver.path import Path
 
-__all__ = ["AclApplier"]
+__all__ = ["AclApplier", "AclBatch"]
+
 
 _log = logging.getLogger(__name__)
 
-_BATCH: Final = 250
-"""Resources of Kafka that one step changes."""
 _CALLS: Final = 1_000
 """ACLs that it adds or removes."""
 _FRESH_SECONDS: Final = 3.0
 """So long steps go on by one look."""
-_AGAIN_SECONDS: Final = 2.0
-"""Until what could not be finished is tried again."""
 _REFUSED_SECONDS: Final = 15.0
 """Until a Kafka that keeps no ACLs, or does not let us change them, is asked again."""
 _SHARE: Final = 2
@@ -93,7 +110,11 @@ class _AclRound:
     """To be recorded once all is done; empty = it is on record."""
     taken: int = 0
     """So many verdicts had their turn."""
-    tally: AclBatchResult = field(default_factory=AclBatchResult)
+    tally: BatchResult[Resource] = field(default_factory=BatchResult)
+
+    def is_old(self, now: float) -> bool:
+        """True if Kafka has to be looked at anew."""
+        return now - self.looked_at > _FRESH_SECONDS
 
     def next_changes(self, most: int) -> Sequence[AclDiff]:
         """Returns the next ones: so many resources, and not much more calls."""
@@ -108,115 +129,63 @@ class _AclRound:
         return self.verdicts[start : self.taken]
 
 
-class AclApplier:
-    """For one leader. ``hint`` and ``next_due`` may be called from any thread, the rest by one.
+class AclApplier(Applier):
+    """``Applier`` of ACLs. Each round looks at all that is desired, on record and in Kafka."""
 
-    Args:
-        latest: the newest snapshot, which holds what was committed before.
-        unconfirmed_seconds: for how long no parent has confirmed what is inherited.
-        clock: monotonic seconds.
-    """
+    aspect = ACLS
 
-    def __init__(
-        self,
-        cluster: str,
-        settings: KafkaSettings,
-        commits: TopicCommits,
-        latest: Callable[[], Snapshot],
-        mount_at: Callable[[Snapshot], Path],
-        unconfirmed_seconds: Callable[[], float] = lambda: 0.0,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._cluster = cluster
-        self._settings = settings
-        self._commits = commits
-        self._latest = latest
-        self._mount_at = mount_at
-        self._unconfirmed = unconfirmed_seconds
-        self._clock = clock
-        self._lately = RecentAclChanges(clock)
-        self._batch = AclBatch(cluster, commits, self._lately, clock)
-        # Who comes new into office looks at everything.
-        self._dirty = True
-        self._not_before = 0.0
+    def __init__(self, context: KafkaContext, commits: TopicCommits, recent: RecentChanges) -> None:
+        super().__init__(context, commits, recent)
+        self._batch = AclBatch(self._cluster, commits, recent, self._clock)
         self._look_at = math.inf
+        self._is_through = True
+        """All that was noted is done; else it goes on, or is tried again, from ``_due`` on."""
         self._releases: dict[bytes, _Release] = {}
         self._round: _AclRound | None = None
         self.foreign: Mapping[Resource, frozenset[Acl]] = {}
         """What Kafka had at the last look that is neither wished nor ours, of what is armed."""
-        self.note = ""
-        """Why nothing is pushed; empty = nothing is in the way."""
 
     # -- what may want pushing -----------------------------------------------------------------
 
-    def hint(self, applied: AppliedCommit) -> bool:
-        """Notes what a commit changed; whether that may want pushing."""
-        if ACLS not in self._settings.ceiling:
+    def _note_commit(self, applied: AppliedCommit) -> bool:
+        if not any(matters(applied, write) for write in applied.writes):
             return False
-        if not applied.reloaded:
-            if not armed_anywhere(applied.after, ACLS):
-                return False
-            if not any(matters(applied, write) for write in applied.writes):
-                return False
-        self._dirty = True
+        self._noted.note_all()
         return True
 
-    def next_due(self) -> float | None:
-        """When there is something to do, by the clock; None = nothing waits."""
-        if ACLS not in self._settings.ceiling:
-            return None
-        if self._dirty or self._round is not None:
-            return self._not_before
-        return None if math.isinf(self._look_at) else self._look_at
+    def _next_look(self) -> float | None:
+        look_at = self._look_at if self._is_through else self._due
+        return None if math.isinf(look_at) else look_at
 
-    # -- one step ------------------------------------------------------------------------------
+    def _drop_work(self) -> None:
+        self._look_at, self._is_through, self._round = math.inf, True, None
 
-    def apply_due(self, admin: KafkaAdmin) -> None:
-        """Does a part of what is due: at most so much as the rate allows.
+    def _plan(self, noted: DirtyBatch, snapshot: Snapshot) -> None:
+        if noted.directories or (self._round is not None and self._round.is_old(self._clock())):
+            self._round = None
+        self._is_through = False
 
-        Raises:
-            KafkaUnavailable, LeadershipLost, StoreUnavailable
-        """
-        is_fresh = not self._dirty
-        self._dirty = False  # before the snapshot is taken: what comes later is noted again
-        snapshot = self._latest()
-        if not armed_anywhere(snapshot, ACLS):
-            self._look_at, self._round = math.inf, None
-            return
-        self.note = why_inherited_missing(snapshot, has_parent=self._settings.has_parent)
-        if self.note:
-            self._again(_AGAIN_SECONDS)
-            return
+    def _is_ready(self) -> bool:
+        return True
+
+    # -- one part ------------------------------------------------------------------------------
+
+    def _do_part(self, admin: KafkaAdmin) -> None:
         going_on, self._round = self._round, None
         try:
-            if going_on is None or not is_fresh or self._is_old(going_on):
-                going_on = self._plan_round(snapshot, admin)
-            if going_on is not None:
-                self._carry_on(going_on, admin)
+            self._carry_on(going_on or self._plan_round(self._latest(), admin), admin)
         except (KafkaRejected, NotReady) as reason:
             if self.note != reason.message:
                 _log.warning("%s: no ACLs are pushed: %s", self._cluster, reason.message)
             self.note = reason.message
             self._record_wait_reason(reason.message)
-            self._again(_REFUSED_SECONDS)
-        except BaseException:
-            self._dirty = True
-            raise
-
-    def _is_old(self, one: _AclRound) -> bool:
-        return self._clock() - one.looked_at > _FRESH_SECONDS
+            self._due = self._clock() + _REFUSED_SECONDS
 
     def _record_wait_reason(self, message: str) -> None:
         """Whoever waits for an arming is to know why it is not carried out yet."""
-        reported = [replace(one.mark, message=message) for one in self._releases.values()]
-        self._commits.put_all([new.to_put() for new in reported if not self._has_reported(new)])
-
-    def _has_reported(self, mark: ArmedRecord) -> bool:
-        return self._latest().fact(mark.key) == mark.to_put().value
-
-    def _again(self, seconds: float) -> None:
-        self._dirty = True
-        self._not_before = self._clock() + seconds
+        writes = [replace(one.mark, message=message).to_put() for one in self._releases.values()]
+        known = self._latest()
+        self._commits.put_all([one for one in writes if known.fact(one.key) != one.value])
 
     def prepare(self, topics: Sequence[RecordedTopic], admin: KafkaAdmin) -> Mapping[str, str]:
         """Makes the ACLs of topics that are about to be made; why some of them have to wait, by
@@ -258,7 +227,7 @@ class AclApplier:
             revert_external_changes=self._settings.revert_external_changes,
             open_to_all=view.open_to_all,
         )
-        found = FoundAcls(self._lately.correct(view.bindings))
+        found = FoundAcls(self._recent.correct_acls(view.bindings))
         verdicts = survey.verdicts(found, lambda _: rules, named & desired_config.keys())
         verdicts = _within_limit(verdicts, self._settings.max_acls - view.count)
         tally = self._batch.carry_out(verdicts, admin, looked_at)
@@ -278,8 +247,8 @@ class AclApplier:
         most = self._settings.grants_max_age_seconds
         return most is not None and self._unconfirmed() > most
 
-    def _plan_round(self, snapshot: Snapshot, admin: KafkaAdmin) -> _AclRound | None:
-        """Returns what is to be done now; None where that cannot be said."""
+    def _plan_round(self, snapshot: Snapshot, admin: KafkaAdmin) -> _AclRound:
+        """Returns what is to be done now."""
         started, mount = self._clock(), self._mount_at(snapshot)
         survey = self._survey(snapshot)
         for resource in survey.unreadable:
@@ -291,10 +260,6 @@ class AclApplier:
         guarded = (snapshot.fact(ACL_BASIS) or b"").decode(errors="replace") != basis
         if survey.is_empty:
             return _AclRound((), started, self._clock() - started, basis if guarded else "")
-        # The last sweep is up to half a minute old, and now something may be changed.
-        if admin.cluster_id() != PinAndStop.load(snapshot).pinned:
-            self._again(_AGAIN_SECONDS)
-            return None
         looked_at, view = self._clock(), admin.acls()
 
         def rules_of(resource: Resource) -> AclDiffOptions:
@@ -307,7 +272,7 @@ class AclApplier:
                 open_to_all=view.open_to_all,
             )
 
-        found = FoundAcls(self._lately.correct(view.bindings))
+        found = FoundAcls(self._recent.correct_acls(view.bindings))
         verdicts = survey.verdicts(found, rules_of)
         self.foreign = {one.resource: one.foreign for one in verdicts if one.foreign}
         verdicts = _within_limit(verdicts, self._settings.max_acls - view.count)
@@ -317,27 +282,28 @@ class AclApplier:
 
     def _carry_on(self, one: _AclRound, admin: KafkaAdmin) -> None:
         """A part of a round, as large as the rate allows."""
-        batch = one.next_changes(max(1, min(_BATCH, int(self._settings.changes_per_second))))
+        batch = one.next_changes(self._most)
         tally = self._batch.carry_out(batch, admin, one.looked_at)
         one.tally.add(tally)
         for release in self._releases.values():
             release.made += sum(tally.made.get(each, 0) for each in release.resources)
         now = self._clock()
-        self._not_before = now + len(tally.made) / self._settings.changes_per_second
+        self._due = now + len(tally.made) / self._settings.changes_per_second
         if one.taken < len(one.verdicts):
             self._round = one
             return
         rest = min(one.cost * _SHARE, _MOST_REST_SECONDS)
-        self._not_before = max(self._not_before, now + rest)
+        self._due = max(self._due, now + rest)
         self._look_at = now + max(self._settings.sweep_interval_seconds, rest)
         most = self._settings.grants_max_age_seconds
         if most is not None:
             left = most - self._unconfirmed()
             self._look_at = min(self._look_at, now + max(left, _CONTACT_SECONDS))
         if one.tally.unsure:
-            self._again(_AGAIN_SECONDS)
+            self._due = now + AGAIN_SECONDS
         else:
             self._finish(one)
+            self._is_through = True
 
     def _take_releases(self, snapshot: Snapshot, mount: Path, basis: str) -> None:
         pending = {mark.key: mark for mark in armed_records(snapshot, ACLS) if mark.pending}
@@ -366,9 +332,7 @@ class AclApplier:
                 # That it would not take anything over, the plan has said itself.
                 and (why := undone.get(each.resource) or each.asked.waits) not in {"", TAKEOVER}
             ]
-            more = f", and {len(words) - 1} more" if len(words) > 1 else ""
-            message = words[0] + more if words else ""
-            done = replace(release.mark, pending=False, made=release.made, message=message)
+            done = replace(release.mark, pending=False, made=release.made, message=first_of(words))
             writes.append(done.to_put())
         self._releases = {}
         if writes:
@@ -423,3 +387,146 @@ def _of_topic(topic: Topic | None) -> object:
         return None
     attempted = bool(topic.provision_attempt)
     return topic.entry_id, topic.provision, attempted, topic.policies.manage.get(ACLS)
+
+
+_LOOK_SECONDS: Final = 5.0
+"""No longer after Kafka was looked at may ACLs be changed: a leader that was paused looks again."""
+_LATELY_SECONDS: Final = 30.0
+"""For so long some broker may show what was before a change of ours."""
+
+
+class AclBatch:
+    """For one leader, in its thread.
+
+    Args:
+        recent: notes each change.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        cluster: str,
+        commits: TopicCommits,
+        recent: RecentChanges,
+        clock: Callable[[], float],
+    ) -> None:
+        self._cluster = cluster
+        self._commits = commits
+        self._recent = recent
+        self._clock = clock
+
+    def carry_out(
+        self, verdicts: Sequence[AclDiff], admin: KafkaAdmin, looked_at: float
+    ) -> BatchResult[Resource]:
+        """Asks for what follows, and records what came of it; ``looked_at`` by the clock.
+
+        Raises:
+            KafkaUnavailable, KafkaRejected, LeadershipLost, StoreUnavailable
+        """
+        tally: BatchResult[Resource] = BatchResult()
+        self._commits.put_all(
+            [acls_to_write(one.resource, one.asked) for one in verdicts if one.asked != one.before]
+        )
+        asks = [one for one in verdicts if one.calls]
+        if not asks:
+            return tally
+
+        most = looked_at + _LOOK_SECONDS - self._clock()
+        still = self._commits.check_fresh(self._clock, most)
+        outcomes: dict[AclBinding, Outcome] = {}
+        try:
+            for (adding, permission), is_ready in zip(CALL_ORDER, _READY, strict=True):
+                chosen = [
+                    AclBinding(one.resource, acl)
+                    for one in asks
+                    if is_ready(one, outcomes)
+                    for acl in (one.add if adding else one.remove)
+                    if acl.permission is permission
+                ]
+                ask = admin.add_acls if adding else admin.remove_acls
+                outcomes.update(ask(chosen, still) if chosen else {})
+        except StaleObservation:
+            _log.warning("%s: %d ACL resources are looked at again", self._cluster, len(asks))
+        finally:
+            self._record(asks, outcomes, tally)
+        return tally
+
+    def _record(
+        self,
+        asks: Sequence[AclDiff],
+        outcomes: dict[AclBinding, Outcome],
+        tally: BatchResult[Resource],
+    ) -> None:
+        writes = []
+        for verdict in asks:
+            ours = dict(verdict.asked.settings)
+            message, left = "", set[Acl]()
+            for acl in (*verdict.add, *verdict.remove):
+                binding, adding = AclBinding(verdict.resource, acl), acl in verdict.add
+                match outcomes.get(binding, OutcomeUnknown("not asked yet")):
+                    case Succeeded() | AlreadyDone():
+                        if adding:
+                            ours[acl] = replace(ours[acl], done=True)
+                        else:
+                            ours.pop(acl, None)
+                        self._recent.note_acl(binding, added=adding)
+                        tally.made[verdict.resource] = tally.made.get(verdict.resource, 0) + 1
+                        _log.info("%s: ACL %s %s", self._cluster, "+" if adding else "-", binding)
+                    case Rejected(why):
+                        message = why
+                        left.add(acl)
+                        if adding:
+                            ours.pop(acl, None)
+                        _log.warning("%s: ACL %s refused: %s", self._cluster, binding, why)
+                    case OutcomeUnknown(why):
+                        tally.unsure[verdict.resource] = None
+                        left.add(acl)
+                        tally.undone[verdict.resource] = why
+                    case other:
+                        assert_never(other)
+            after = replace(verdict.asked, settings=MappingProxyType(ours))
+            if message:
+                refused = acl_calls_hash(left & set(verdict.add), left & set(verdict.remove))
+                after = replace(after, path=verdict.path, refused=message, refused_calls=refused)
+                tally.undone[verdict.resource] = message
+            if after != verdict.asked:
+                writes.append(acls_to_write(verdict.resource, after))
+        self._commits.put_all(writes)
+
+
+# -- whether a resource is ready for each of the calls, in their order -----------------------------
+
+
+_Outcomes = dict[AclBinding, Outcome]
+
+
+def _always(_: AclDiff, __: _Outcomes) -> bool:
+    return True
+
+
+def _has_denies(verdict: AclDiff, outcomes: _Outcomes) -> bool:
+    return _all_done(verdict, outcomes, verdict.add, Permission.DENY)
+
+
+def _has_something_left(verdict: AclDiff, outcomes: _Outcomes) -> bool:
+    # A resource that would lose its last ACL may be open to all then.
+    added = any(_done(verdict, acl, outcomes) for acl in verdict.add)
+    return added or not (verdict.may_empty and verdict.add)
+
+
+def _has_lost_allows(verdict: AclDiff, outcomes: _Outcomes) -> bool:
+    removed = _all_done(verdict, outcomes, verdict.remove, Permission.ALLOW)
+    return removed and _has_denies(verdict, outcomes)
+
+
+_READY: Final = (_always, _has_denies, _has_something_left, _has_lost_allows)
+
+
+def _done(verdict: AclDiff, acl: Acl, outcomes: _Outcomes) -> bool:
+    return isinstance(outcomes.get(AclBinding(verdict.resource, acl)), Succeeded | AlreadyDone)
+
+
+def _all_done(
+    verdict: AclDiff, outcomes: _Outcomes, acls: Sequence[Acl], permission: Permission
+) -> bool:
+    return all(_done(verdict, acl, outcomes) for acl in acls if acl.permission is permission)

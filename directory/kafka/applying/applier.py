@@ -1,0 +1,275 @@
+"""The loop by which every kind of resource below armed entries goes to Kafka.
+
+Desired, observed, diff, recorded, calls, outcome: a kind says what its part of each is
+(``config_applier.py``, ``acl_applier.py``); when it has its turn, and what stops all kinds, is
+here. Refuses to act while what is inherited is not known, and on another Kafka than the pinned one.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import ClassVar, Final, Generic, NamedTuple, TypeVar
+
+from directory.kafka.admin_contract import KafkaAdmin
+from directory.kafka.applying.last_applied import ARMED, armed_anywhere
+from directory.kafka.applying.releases import INHERITED_KEYS, why_inherited_missing
+from directory.kafka.fenced_commits import TopicCommits
+from directory.kafka.pin_and_stop import PinAndStop
+from directory.kafka.recent_changes import RecentChanges
+from directory.kafka.reconciler_settings import KafkaContext
+from directory.namespace.entry import DELETED_ID, ROOT_ID, Directory
+from directory.namespace.keys import ENTRY, parse_entry_key
+from directory.namespace.snapshot import Snapshot
+from directory.namespace.tree_nodes import ROOT_KEY
+from directory.store.base import Put, Write
+from directory.store.replica import AppliedCommit
+
+__all__ = ["AGAIN_SECONDS", "BATCH", "Applier", "BatchResult", "DirtyBatch", "DirtySet", "first_of"]
+
+
+class DirtyBatch(NamedTuple):
+    """What is to be looked at."""
+
+    directories: Sequence[int]
+    """All below each of these ids."""
+    topics: Sequence[tuple[int, str]]
+    """Parent ids and names."""
+    gone: set[int]
+    """Entry ids of topics that are no more."""
+    marks: bool
+    """Something was armed."""
+
+
+class DirtySet:
+    """Changes by commits that may want pushing, until a leader takes them; for any thread. A new
+    one holds that everything has to be looked at.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        # Who comes new into office looks at everything: what the one before left undone is there.
+        self._directories: dict[int, None] = {ROOT_ID: None}
+        self._topics: dict[tuple[int, str], None] = {}
+        self._gone: set[int] = set()
+        self._marks = True
+
+    def __bool__(self) -> bool:
+        with self._lock:
+            return bool(self._directories or self._topics or self._gone or self._marks)
+
+    def note_all(self) -> None:
+        """What was changed is not known."""
+        with self._lock:
+            self._directories, self._marks = {ROOT_ID: None}, True
+
+    def note(self, applied: AppliedCommit) -> bool:
+        """Returns what a commit changed; whether that may want pushing."""
+        removed: set[int] = set()
+        kept: set[int] = set()
+        with self._lock:
+            before = self._counts()
+            for write in applied.writes:
+                if write.key == ROOT_KEY:
+                    self._directories[ROOT_ID] = None
+                elif write.key.startswith(ENTRY):
+                    self._note_entry(applied, write, removed, kept)
+                elif write.key in INHERITED_KEYS:
+                    self._directories[ROOT_ID] = None
+                elif write.key.startswith(ARMED):
+                    self._marks = True
+            self._gone |= removed - kept
+            return self._marks or self._counts() != before
+
+    @contextmanager
+    def take_all(self) -> Iterator[DirtyBatch]:
+        """Yields all that was noted. It is forgotten here, unless its taker fails.
+
+        A tree that is read after it was taken has what was noted; one that was read before may not.
+        """
+        with self._lock:
+            found = DirtyBatch(list(self._directories), list(self._topics), self._gone, self._marks)
+            self._directories, self._topics, self._gone, self._marks = {}, {}, set(), False
+        try:
+            yield found
+        except BaseException:
+            with self._lock:
+                self._directories |= dict.fromkeys(found.directories)
+                self._topics |= dict.fromkeys(found.topics)
+                self._gone |= found.gone
+                self._marks |= found.marks
+            raise
+
+    def _counts(self) -> tuple[int, int, int]:
+        return len(self._directories), len(self._topics), len(self._gone)
+
+    def _note_entry(
+        self, applied: AppliedCommit, write: Write, removed: set[int], kept: set[int]
+    ) -> None:
+        parent_id, is_topic, name = parse_entry_key(write.key)
+        if not is_topic:
+            if isinstance(write, Put):
+                self._note_directory(applied, parent_id, name)
+        elif isinstance(write, Put):
+            topic = applied.after.topic(parent_id, name)
+            if topic is not None:
+                kept.add(topic.entry_id)
+                if parent_id != DELETED_ID:
+                    self._topics[parent_id, name] = None
+        else:
+            topic = applied.before.topic(parent_id, name)
+            if topic is not None:
+                removed.add(topic.entry_id)
+
+    def _note_directory(self, applied: AppliedCommit, parent_id: int, name: str) -> None:
+        found = applied.after.container(parent_id, name)
+        if not isinstance(found, Directory) or parent_id == DELETED_ID:
+            return
+        known = applied.before.node(found.entry_id)
+        same = known is not None and known.parent_id == parent_id
+        if not same or (known is not None and known.directory.policies != found.policies):
+            self._directories[found.entry_id] = None
+
+
+BATCH: Final = 250
+"""Resources of Kafka that one step changes."""
+AGAIN_SECONDS: Final = 2.0
+"""Until what could not be finished is tried again."""
+
+_K = TypeVar("_K")
+
+
+@dataclass(slots=True)
+class BatchResult(Generic[_K]):
+    """What came of calls, by resource."""
+
+    made: dict[_K, int] = field(default_factory=dict)
+    """Calls made."""
+    undone: dict[_K, str] = field(default_factory=dict)
+    """Where not all was done, and why."""
+    unsure: dict[_K, None] = field(default_factory=dict)
+    """Those of which nothing could be said: they have to be looked at again."""
+
+    def add(self, more: BatchResult[_K]) -> None:
+        """Adds what came of others."""
+        self.made |= more.made
+        self.undone |= more.undone
+        self.unsure |= more.unsure
+
+
+def first_of(words: Sequence[str]) -> str:
+    """Returns the first of some sentences, and how many more there are."""
+    more = f", and {len(words) - 1} more" if len(words) > 1 else ""
+    return words[0] + more if words else ""
+
+
+class Applier(ABC):
+    """One kind of resource, for one leader. ``hint`` and ``next_due`` may be called from any
+    thread, the rest by one.
+
+    Args:
+        context: of the reconciler; its clock is that of tests, too.
+        recent: what was changed in Kafka a short while ago; others have to know it too.
+    """
+
+    aspect: ClassVar[str]
+    """What arms it."""
+
+    def __init__(self, context: KafkaContext, commits: TopicCommits, recent: RecentChanges) -> None:
+        self._cluster = context.cluster
+        self._settings = context.settings
+        self._latest = context.latest
+        self._mount_at = context.mount_at
+        self._unconfirmed = context.unconfirmed_seconds
+        self._clock = context.clock
+        self._commits = commits
+        self._recent = recent
+        self._noted = DirtySet()
+        self._due = 0.0
+        """Not before, by the clock."""
+        self.note = ""
+        """Why nothing is pushed; empty = nothing is in the way."""
+
+    def hint(self, applied: AppliedCommit) -> bool:
+        """Notes what a commit changed; whether that may want pushing."""
+        if self.aspect not in self._settings.ceiling:
+            return False
+        if applied.reloaded:
+            self._noted.note_all()
+            return True
+        return armed_anywhere(applied.after, self.aspect) and self._note_commit(applied)
+
+    def next_due(self) -> float | None:
+        """When there is something to do, by the clock; None = nothing waits, or all of it does."""
+        if self.aspect not in self._settings.ceiling:
+            return None
+        if self._noted:
+            return self._due
+        later = self._next_look()
+        return None if later is None else max(self._due, later)
+
+    def apply_due(self, admin: KafkaAdmin) -> None:
+        """Does a part of what is due: at most so much as the rate allows.
+
+        Raises:
+            KafkaUnavailable, KafkaRejected, LeadershipLost, StoreUnavailable
+        """
+        with self._noted.take_all() as noted:
+            # Not before: a tree that is older than what was noted would say that nothing is due.
+            snapshot = self._latest()
+            self._forget(noted, snapshot)
+            if not armed_anywhere(snapshot, self.aspect):
+                self._drop_work()
+                return
+            self.note = why_inherited_missing(snapshot, has_parent=self._settings.has_parent)
+            if self.note:
+                # Woken when it is known. All is looked at then.
+                self._drop_work()
+                self._noted.note_all()
+                self._due = self._clock() + AGAIN_SECONDS
+                return
+            self._plan(noted, snapshot)
+        if not self._is_ready():
+            return
+        # The last sweep is up to half a minute old, and now something may be changed.
+        if admin.cluster_id() != PinAndStop.load(snapshot).pinned:
+            self._due = self._clock() + AGAIN_SECONDS
+            return
+        self._do_part(admin)
+
+    @property
+    def _most(self) -> int:
+        """So many resources at most does one part change."""
+        return max(1, min(BATCH, int(self._settings.changes_per_second)))
+
+    # -- what each kind says -----------------------------------------------------------------------
+
+    @abstractmethod
+    def _note_commit(self, applied: AppliedCommit) -> bool:
+        """Notes what of a commit concerns this kind; whether any of it does."""
+
+    @abstractmethod
+    def _next_look(self) -> float | None:
+        """When what is planned already goes on, by the clock; None = nothing is."""
+
+    def _forget(self, noted: DirtyBatch, snapshot: Snapshot) -> None:  # noqa: B027 - ACLs keep none
+        """Removes the records of what is no more."""
+
+    @abstractmethod
+    def _drop_work(self) -> None:
+        """Forgets what was planned."""
+
+    @abstractmethod
+    def _plan(self, noted: DirtyBatch, snapshot: Snapshot) -> None:
+        """Adds what was noted to what is to be done."""
+
+    @abstractmethod
+    def _is_ready(self) -> bool:
+        """True if some of what is planned may be done now."""
+
+    @abstractmethod
+    def _do_part(self, admin: KafkaAdmin) -> None:
+        """Looks, records what is asked, asks, and records what came of it, for one part."""
