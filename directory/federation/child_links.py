@@ -397,7 +397,7 @@ class ChildLinks:
             session.is_kept = False
         if session.below.left_out and session.below.left_out != left_out:
             _log.warning(
-                "child %s told of %d mounts that are not kept: %s",
+                "child %s reported %d mounts that are not kept: %s",
                 session.hello.cluster,
                 session.below.left_out,
                 session.below.why_left_out,

@@ -79,7 +79,7 @@ def check_plausible(message: Message) -> None:
             paths = [message.mount]
         case federation_pb2.Inherited():
             if not message.incarnation:
-                raise ValueError("it does not say of which life of the parent's store it is")
+                raise ValueError("incarnation of the parent's store: missing")
             paths = [level.path for level in message.levels]
         case federation_pb2.Hello() if not message.cluster_id:
             raise ValueError("it does not say of which cluster it is")

@@ -290,7 +290,7 @@ class ParentLink:
         try:
             self._commit((parent_state.parent_contact_write(at_ms, linked=self._linked),))
         except (KdirError, StoreUnreachable) as error:
-            _log.info("not kept when the parent was last heard: %s", error)
+            _log.info("the time of the parent's last contact was not stored: %s", error)
 
     def _hello(self) -> federation_pb2.Hello:
         position = self._federation.view().position

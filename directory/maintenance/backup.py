@@ -212,7 +212,7 @@ def _refuse_unsound(identity: Identity) -> None:
     if identity.partial:
         raise StoreSealed("the store of this cluster is being filled: what it holds is not whole")
     if identity.moved:
-        raise StoreSealed("this cluster lives in another store by now: back that one up")
+        raise StoreSealed("this cluster is in another store by now: back that one up")
 
 
 def _parts(page: Sequence[Row]) -> Iterator[Sequence[Row]]:

@@ -347,4 +347,4 @@ def _lagged(found: str, setting: str) -> str:
     return f"{found} were not read in time (limits.{setting}): list again, then watch"
 
 
-_RELOADED: Final = "the tree was loaded anew: list again, then watch"
+_RELOADED: Final = "the tree was loaded again: list again, then watch"

@@ -42,7 +42,7 @@ class Stage(enum.Enum):
     NEW = "nothing is done yet"
     BEGUN = "the source takes no changes, the target is not whole"
     FILLED = "the target is filled, and does not take changes yet"
-    DONE = "the cluster lives in the target"
+    DONE = "the cluster is in the target"
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ __all__ = [
 ]
 
 _REASON: Final = f"{FILLED_FROM}a backup"
-_NEW_INCARNATION: Final = "beginning a new life, as one that was put back by other means"
+_NEW_INCARNATION: Final = "beginning a new incarnation, as after a restore by other means"
 
 
 class RestoreRefused(Exception):

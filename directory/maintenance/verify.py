@@ -197,7 +197,7 @@ _REPLACED: Final = (
     "remove the entry, which leaves that topic alone: kdir rm {path}"
 )
 _UNKNOWN: Final = "it is adopted at the next look at Kafka; kdir doctor says whether that works"
-_DESIRED: Final = "change it in Kafka, or wish for what Kafka has: kdir set"
+_DESIRED: Final = "change it in Kafka, or record what Kafka has: kdir set"
 _OTHER_KAFKA: Final = "point the server at the Kafka that it belongs to, or take this one: kdir ack"
 
 

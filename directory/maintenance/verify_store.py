@@ -58,7 +58,7 @@ from resolver.printable import printable
 __all__ = ["StoreComparison"]
 
 _RESTART: Final = (
-    "restart this server: it loads the store anew; if it differs again later, changes get lost on "
+    "restart this server: it loads the store again; if it differs again later, changes get lost on "
     "the way to it"
 )
 _UNREADABLE: Final = (
@@ -170,7 +170,7 @@ class StoreComparison:
                 "floor",
                 f"at most {self._snapshot.revision}",
                 value.decode(),
-                "watchers are told to list again until that revision comes: restore a backup",
+                "watchers must list again until that revision comes: restore a backup",
             )
 
     def _claim(self, key: bytes, value: bytes) -> Iterator[Difference]:

@@ -125,7 +125,7 @@ class PlacementSet:
 
     def _unreadable(self, node: Node, relative: tuple[str, ...], kind: Kind) -> str | None:
         if entry_key(node.entry_id, kind, relative[-1]) in self.snapshot.unreadable_values:
-            return f"something stands at {self._path_text(relative)} that cannot be read"
+            return f"something exists at {self._path_text(relative)} that cannot be read"
         return None
 
     def _bad_path(self, relative: tuple[str, ...]) -> str | None:

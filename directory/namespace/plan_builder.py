@@ -221,7 +221,7 @@ class PlanBuilder:
         key = entry_key(parent_id, kind, name)
         if key in self.snapshot.unreadable_values:
             raise AlreadyExists(
-                f"something stands at {path} that cannot be read: "
+                f"something exists at {path} that cannot be read: "
                 f"{self.snapshot.unreadable_values[key]}",
                 path=path,
             )

@@ -157,7 +157,7 @@ class Certificates:
         if generation == self._given:
             return None
         self._given = generation
-        _log.info("the server's certificate was read anew; it ends %s", material.expires)
+        _log.info("the server's certificate was read again; it ends %s", material.expires)
         return _configuration(material)
 
     def for_calling(self) -> TlsMaterial:

@@ -349,8 +349,8 @@ def check_listen(listen: str, tls: TlsConfig | None, advertise: tuple[str, ...])
         check_loopback(listen)
     if host in {"0.0.0.0", "::"} and not advertise:  # noqa: S104 - a name to look for
         raise ConfigError(
-            f"advertise: missing; {listen} is every address of the machine, and others must be "
-            f"told one, as the certificate names it"
+            f"advertise: missing; {listen} is every address of the machine; others need one "
+            f"address, as the certificate names it"
         )
 
 

@@ -97,7 +97,7 @@ class PrincipalRule:
         for number in re.findall(r"\$(\d*)", principal):
             if not number or not 1 <= int(number) <= stars:
                 raise ConfigError(
-                    f"auth.principal_mapping_rules: {text!r}: ${number} stands for no *; "
+                    f"auth.principal_mapping_rules: {text!r}: ${number} refers to no *; "
                     f"there are {stars}"
                 )
         try:

@@ -406,7 +406,7 @@ class Supervisor:
             worker.silent_seconds = silent + passed
             if worker.silent_seconds > self._hung_seconds and not _is_traced(process.pid):
                 _log.error(
-                    "server process %d (pid %d) gave no sign of life for %g s: it is killed",
+                    "server process %d (pid %d) sent no heartbeat for %g s: it is killed",
                     worker.number,
                     process.pid,
                     self._hung_seconds,

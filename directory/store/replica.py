@@ -273,14 +273,14 @@ class Replica:
                 self._notice_seal()
                 retry_seconds = _FIRST_RETRY_SECONDS
             except HistoryCompacted as reason:
-                _log.warning("loading anew: %s", reason)
+                _log.warning("loading the tree again: %s", reason)
                 self._drop_watch()
                 retry_seconds = self._pause(retry_seconds, began)
             except (StoreUnreachable, IncompatibleStore) as reason:
                 self._lost(str(reason))
                 retry_seconds = self._pause(retry_seconds, began)
             except Exception as error:  # noqa: BLE001 - a bug must not end it in silence
-                _log.exception("the replica stumbled; loading anew")
+                _log.exception("the replica failed; loading the tree again")
                 self._lost(f"{type(error).__name__}: {error}")
                 self._drop_watch()
                 self._stop.wait(_LAST_RETRY_SECONDS)

@@ -381,7 +381,7 @@ class EtcdConnection:
                     return answer
                 self.leave(number, message)
                 if self._clock() >= deadline:
-                    raise StoreUnreachable(f"{self}: no member answered; the last said: {message}")
+                    raise StoreUnreachable(f"{self}: no member answered; the last error: {message}")
             self._sleep(min(_ROUND_SECONDS, max(0.0, deadline - self._clock())))
 
     def _metadata(self, number: int, deadline: float) -> Metadata:

@@ -59,7 +59,7 @@ class EtcdAddress:
         authority, slash, path = rest.partition("/")
         if "@" in path or "@" in query:
             raise IncompatibleStore(
-                "store etcd://…: an @ stands after the first / or ?; in a user or password these"
+                "store etcd://…: an @ is after the first / or ?; in a user or password these"
                 " are written %2F and %3F, and an @ in a file's name %40"
             )
         login, _, hosts = authority.rpartition("@")

@@ -167,7 +167,9 @@ class Keyspace:
                     self.note_commit(incarnation, head.commit_revision, head.commit_id)
                     return incarnation
                 self._refuse_two_clusters(incarnation, head)
-                _log.error("%s: %s: it was restored; a new life begins", self.connection, why)
+                _log.error(
+                    "%s: %s: it was restored; a new incarnation begins", self.connection, why
+                )
                 new = incarnation.next(
                     head.etcd_cluster, head.revision, before.revision, unseal=False
                 )

@@ -210,7 +210,7 @@ class Follower:
         except ValueError as error:
             return ReloadRequired(f"the store's identity cannot be read: {error}", alarm=True)
         if found.incarnation != self.identity.incarnation:
-            return ReloadRequired(f"a new life of the store began, {found.incarnation}")
+            return ReloadRequired(f"a new incarnation of the store began, {found.incarnation}")
         if found.partial:
             return ReloadRequired(f"the store is {found.sealed}")
         # An answer that was under way may be older than what the stream has sent meanwhile.

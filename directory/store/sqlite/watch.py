@@ -125,7 +125,7 @@ class SqliteWatch:
         with self._file.writing():
             self._stamp = self._file.stamp()
         if self._stamp.inode != self._inode:
-            raise HistoryCompacted(f"{self._file.path}: another file stands there now")
+            raise HistoryCompacted(f"{self._file.path}: another file is there now")
 
     def _verify(self) -> None:
         """The commit that this watch is at must still be known; a new life keeps none."""
