@@ -39,12 +39,12 @@ configures confirms connects consumes converts copies counts creates cuts deals 
 deletes delivers describes detaches dials disarms does downloads draws drops dumps elects empties
 encodes ends enters evaluates expands expects explains exports extends fails fetches fills
 finalizes finds finishes flushes follows forgets formats forwards frees gathers generates gives
-goes grants grows guards handles hands has hides holds imports increments inserts installs
-interrupts invalidates issues iterates joins judges keeps kills leaves lets limits links lists
-loads locates locks logs looks maintains makes maps marks matches measures merges migrates mounts
-moves names notes notifies observes opens orders parses passes patches pauses pins places plans
-polls postpones prepares prevents prints probes produces provisions publishes puts queries raises
-re-reads reads rebuilds receives reconnects records redacts reduces refers refreshes refuses
+goes grants grows guards handles hands has hides holds implements imports increments inserts
+installs interrupts invalidates issues iterates joins judges keeps kills leaves lets limits links
+lists loads locates locks logs looks maintains makes maps marks matches measures merges migrates
+mounts moves names notes notifies observes opens orders parses passes patches pauses pins places
+plans polls postpones prepares prevents prints probes produces provisions publishes puts queries
+raises re-reads reads rebuilds receives reconnects records redacts reduces refers refreshes refuses
 registers rejects releases reloads remembers removes renames renders renews repeats replaces
 replays replies reports requires reserves resets resigns resolves restarts restores resumes retires
 retries returns reverts revokes rewrites rotates rounds runs samples saves scans schedules seals

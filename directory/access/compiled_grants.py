@@ -61,7 +61,7 @@ PASSING: Final = _bit(ResourceType.TOPIC, Operation.DESCRIBE)
 
 
 class AccessQuestion(NamedTuple):
-    """What is asked of each level of a path; ``bit`` says the same as operation and kind."""
+    """Question that each level of a path is evaluated for; ``bit`` encodes operation and kind."""
 
     operation: Operation
     kind: ResourceType
@@ -72,7 +72,9 @@ class AccessQuestion(NamedTuple):
     def for_operation(
         cls, operation: Operation, kind: ResourceType = ResourceType.TOPIC, name: str = ""
     ) -> AccessQuestion:
-        """The name is that of a group or transactional id; empty = none that a grant names."""
+        """Returns a question. The name is that of a group or transactional id; empty = none that a
+        grant names.
+        """
         return cls(operation, kind, name, _BIT[kind, operation])
 
     def matches_grant(self, grant: Grant) -> bool:
@@ -85,7 +87,7 @@ class AccessQuestion(NamedTuple):
 
 
 class PrincipalGrants(NamedTuple):
-    """What one entry's grants say about one principal from one host."""
+    """Result of one entry's grants for one principal from one host."""
 
     allow: int
     """What is allowed; of a kind with names, for at least one name."""
@@ -123,7 +125,7 @@ class CompiledGrants:
 
     @classmethod
     def compile(cls, grants: Iterable[Grant]) -> CompiledGrants:
-        """Of an entry's grants, in any order."""
+        """Compiles an entry's grants, in any order."""
         ordered = in_order(grants)
         if not ordered:
             return NO_RULES

@@ -25,8 +25,8 @@ __all__ = [
 
 
 class AccessMode(enum.Enum):
-    """What holds where no grant matches (``access`` in the config). Denies and closed
-    directories hold in every mode.
+    """Default where no grant matches (``access`` in the config). Denies and closed directories hold
+    in every mode.
     """
 
     ENFORCE = "enforce"
@@ -40,7 +40,7 @@ class AccessMode(enum.Enum):
 
 
 class DecisionReason(enum.Enum):
-    """Why a decision is as it is; the value is for people."""
+    """Reason of a decision; the value is for people."""
 
     GRANT = "a matching grant"
     SUPER_USER = "a super user"
@@ -52,7 +52,7 @@ class DecisionReason(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Whether something is allowed, and why."""
+    """Decision whether something is allowed, with its reason."""
 
     allowed: bool
     reason: DecisionReason
@@ -77,7 +77,7 @@ SUPER_USER: Final = Decision(allowed=True, reason=DecisionReason.SUPER_USER)
 
 
 class TraverseRight(enum.Enum):
-    """Whether a closed directory here could be passed."""
+    """Right to pass a closed directory here."""
 
     UNDECIDED = "no matching grant so far"
     ALLOWED = "DESCRIBE is allowed"
@@ -85,14 +85,14 @@ class TraverseRight(enum.Enum):
 
 
 def traverse_right_after(passing: TraverseRight, allow: int, deny: int) -> TraverseRight:
-    """After a level with these allows and denies."""
+    """Returns the right after a level with these allows and denies."""
     if deny & PASSING or passing is TraverseRight.DENIED:
         return TraverseRight.DENIED
     return TraverseRight.ALLOWED if allow & PASSING else passing
 
 
 class GrantEvaluator:
-    """On its way along one path. What was found, it was found at ``…_at``: the number of the level,
+    """Evaluation along one path. A result ``…_at`` is the number of the level where it was found,
     as the caller of ``add_level`` counts them.
     """
 
@@ -160,7 +160,7 @@ class GrantEvaluator:
         )
 
     def copy(self) -> GrantEvaluator:
-        """A walk that has come as far, and goes on alone."""
+        """Returns an evaluation at the same level, which continues on its own."""
         other = GrantEvaluator(self.caller, self.question)
         for name in _FOUND:
             setattr(other, name, getattr(self, name))

@@ -59,7 +59,7 @@ _LAST_RETRY_SECONDS: Final = 2.0
 
 
 class ReplicaState(enum.Enum):
-    """Whether, and how well, the replica can answer."""
+    """State of the replica: whether, and how well, it can answer."""
 
     LOADING = "loading"
     """Nothing was ever loaded: not ready."""
@@ -72,7 +72,7 @@ class ReplicaState(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class AppliedCommit:
-    """What one step did to the tree. Given to subscribers in order, each revision once.
+    """Effect of one step on the tree. Given to subscribers in order, each revision once.
 
     ``reloaded``: the steps between ``before`` and ``after`` are not known, and ``writes`` and
     ``events`` are empty; so it is the first time, when ``before`` is an empty tree.
@@ -87,7 +87,7 @@ class AppliedCommit:
 
 
 class Replica:
-    """Follows one store. ``start`` it; all else may be called from any thread."""
+    """Replica that follows one store. ``start`` it; all else may be called from any thread."""
 
     def __init__(
         self,
