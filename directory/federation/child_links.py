@@ -522,7 +522,7 @@ class ChildLinks:
         return find_waiting_child(child, [*self._candidates.hellos(), *linked])
 
     def check_mount(self, path: Path, cluster_id: str) -> None:
-        """What must hold before a child is mounted: no loop, and the child does not disagree.
+        """Checks that a child may be mounted: there is no loop, and the child does not disagree.
 
         Raises:
             MountLoop: it is this cluster, one above it, or mounted elsewhere.

@@ -62,7 +62,7 @@ _Outbox = queue.SimpleQueue[federation_pb2.LinkRequest | None]
 
 @dataclass(frozen=True, slots=True)
 class LinkStatus:
-    """How the link is doing. Seconds are by the monotonic clock."""
+    """Status of the link. Seconds are by the monotonic clock."""
 
     configured: bool
     holder: bool = False
@@ -78,7 +78,7 @@ class LinkStatus:
 
 
 class ParentLink:
-    """Keeps the link to the parent up, for ever, on a thread of its own."""
+    """Link to the parent, kept open by a thread of its own."""
 
     def __init__(
         self,

@@ -169,7 +169,7 @@ _BYTES: Final = 512 * 1024
 def backup_of(
     store: Store, *, now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
 ) -> Iterator[admin_pb2.BackupResponse]:
-    """Header, rows, trailer.
+    """Yields header, rows and trailer of a backup.
 
     Raises:
         StoreUnreachable: also in the middle; begin again.

@@ -44,7 +44,7 @@ _TRIES: Final = 3
 
 @dataclass(slots=True)
 class Summary:
-    """What was compared, and what could not be; filled while differences are yielded."""
+    """Summary of what was compared, and what could not be; filled while differences are yielded."""
 
     revision: int = 0
     rows: int = 0

@@ -83,7 +83,7 @@ _MOUNT: Final = "unmount the child and mount it again: kdir umount, kdir mount"
 
 
 class StoreComparison:
-    """Of a store's rows with a snapshot of the same revision. Used once, in one thread.
+    """Comparison of a store's rows with a snapshot of the same revision. Used once, in one thread.
 
     Args:
         snapshot: what the replica holds.

@@ -60,7 +60,7 @@ class ServerCounters(Protocol):
 
 
 class Heartbeat:
-    """Heartbeat of one process.
+    """Of one process.
 
     Args:
         servers: that answer here; may grow.
@@ -94,7 +94,7 @@ class Heartbeat:
             time.sleep(_BEAT_SECONDS)
 
     def send_heartbeat(self) -> None:
-        """Sends a heartbeat, unless a server is stuck."""
+        """Says so, if it is so."""
         stuck = [server for server in list(self._servers) if self._is_stuck(server)]
         if not stuck:
             self._report()
@@ -226,7 +226,7 @@ _Event = _WorkerOutput | _Ended | _Stop
 
 
 class Supervisor:
-    """Supervisor that starts processes, restarts those that end, and ends them all.
+    """Starts processes, restarts those that end, and ends them all.
 
     Args:
         arguments: of the command line, as they were given.
@@ -266,10 +266,9 @@ class Supervisor:
         self._reported = False
 
     def run(self) -> int:
-        """Runs until SIGTERM or SIGINT: 0. Else the exit code of the first process that ended
-        before it served: it has logged why, and the others would end likewise. 2 also once all
-        report that they cannot be used, such as when the cluster has gone on to a newer feature
-        level.
+        """Until SIGTERM or SIGINT: 0. Else what the first process ended with before it served:
+        it has said why, and the others would say the same. 2 also once all say that they cannot be
+        used, such as when the cluster has gone on to a newer feature level.
         """
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: self._events.put(_Stop()))
@@ -407,7 +406,7 @@ class Supervisor:
             worker.silent_seconds = silent + passed
             if worker.silent_seconds > self._hung_seconds and not _is_traced(process.pid):
                 _log.error(
-                    "server process %d (pid %d) sent no heartbeat for %g s: it is killed",
+                    "server process %d (pid %d) gave no sign of life for %g s: it is killed",
                     worker.number,
                     process.pid,
                     self._hung_seconds,

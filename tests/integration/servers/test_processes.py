@@ -126,7 +126,7 @@ def test_a_process_that_hangs_is_killed_and_started_again(start: Start) -> None:
     for _ in range(10):
         assert resolve(server.address, "/la/x", token).outcome.HasField("resolution")
     log = server.process.log.read_text()
-    assert f"(pid {before[0]}) sent no heartbeat for 6 s: it is killed" in log
+    assert f"(pid {before[0]}) gave no sign of life for 6 s: it is killed" in log
     assert re.search(rf"server process \d \(pid {before[0]}\) ended by SIGKILL", log)
     assert "alive" not in log
     assert before[1] in workers(server)
