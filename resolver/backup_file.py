@@ -207,7 +207,7 @@ class BackupReader:
                 length = _MOST_BYTES + 1
                 break
         if length > _MOST_BYTES:
-            raise self._broken(begin, "no length of a message stands there")
+            raise self._broken(begin, "expected the length of a message")
         raw = self._read(length, "a message")
         try:
             return admin_pb2.BackupResponse.FromString(raw)

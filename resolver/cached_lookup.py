@@ -404,7 +404,7 @@ def absent_error(path: Path, end: AbsentResult) -> errors.Absent:
         # Somebody may have made it at a server that this one is cut off from.
         facts["age_seconds"] = f"{end.sender.age_seconds:.1f}"
         message += (
-            f" (said from a copy {end.sender.age_seconds:.0f} s old: the store of "
+            f" (answered from a copy {end.sender.age_seconds:.0f} s old: the store of "
             f"{end.sender.cluster or end.sender.cluster_id} is away)"
         )
     return errors.Absent(message, metadata=facts)

@@ -87,7 +87,9 @@ _WHAT: Final = ("ca", "cert", "key")
 
 def _header(token: str, where: str) -> str:
     if not token or not token.isascii() or not token.isprintable() or " " in token:
-        raise InvalidArgument(f"{where}: holds no token: expected one word", field="token")
+        raise InvalidArgument(
+            f"{where}: holds no token: expected one text without blanks", field="token"
+        )
     return f"Bearer {token}"
 
 

@@ -134,7 +134,7 @@ _HANDSHAKES: Final[Mapping[str, str]] = {
     "certificate is not yet valid": "its certificate is not valid yet",
     "certificate signature failure": "its certificate is of no CA that is trusted here",
     "CERTIFICATE_VERIFY_FAILED": "its certificate is of no CA that is trusted here",
-    "WRONG_VERSION_NUMBER": "it does not speak TLS",
+    "WRONG_VERSION_NUMBER": "it does not use TLS",
     "ALERT_CERTIFICATE_EXPIRED": "it says that the certificate of this side has expired",
     "ALERT_UNKNOWN_CA": "it does not know the CA of this side's certificate",
     "CERTIFICATE_REQUIRED": "it wants a client certificate",

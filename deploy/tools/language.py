@@ -1,4 +1,4 @@
-"""Finds names and docstrings that are not yet in the terms of ``docs/glossary.md``.
+"""Finds names, docstrings, messages and pages that are not yet in the terms of the glossary.
 
 ``python -m deploy.tools.language`` writes what it finds to ``tests/repository/language.txt``. The
 file may only shrink: ``tests/repository/test_language.py`` compares it with the tree.
@@ -15,28 +15,38 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-__all__ = ["BASELINE", "findings", "glossary_words", "main", "misnamed", "undescribed"]
+__all__ = [
+    "BASELINE",
+    "findings",
+    "glossary_words",
+    "main",
+    "messages",
+    "misnamed",
+    "prose",
+    "undescribed",
+]
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 BASELINE: Final = "tests/repository/language.txt"
 PACKAGES: Final = ("resolver", "directory", "deploy", "bench", "tests")
 
 _VERBS: Final = """
-aborts accepts acknowledges acts adds adopts advances allows alters announces answers appends
-applies arms asks asserts assigns attaches authenticates authorizes begins binds blocks breaks
-brings builds calls cancels carries changes checks chooses claims clears closes collects combines
-comes commits compares compiles completes computes configures confirms connects consumes converts
-copies counts creates cuts deals decides decodes deletes delivers describes detaches disarms does
-downloads draws drops dumps empties encodes ends enters evaluates expands expects explains exports
-extends fails fetches fills finalizes finds finishes flushes follows forgets formats forwards frees
-gathers generates gives goes grants grows guards handles hands has hides holds imports increments
-inserts installs interrupts invalidates issues iterates joins judges keeps kills leaves lets limits
-links lists loads locates locks logs looks maintains makes maps marks matches measures merges
-migrates mounts moves names notes notifies observes opens orders parses passes patches pauses pins
-places plans polls postpones prepares prevents prints probes produces provisions publishes puts
-queries raises re-reads reads rebuilds receives reconnects records redacts reduces refers refreshes
-refuses registers rejects releases reloads remembers removes renames renders renews repeats
-replaces replays replies reports requires reserves resets resolves restarts restores resumes
+aborts accepts accounts acknowledges acts adds adopts advances allows alters announces answers
+appends applies arms asks asserts assigns attaches attempts authenticates authorizes begins binds
+blocks breaks brings builds bumps calls campaigns cancels carries changes checks chooses claims
+clamps clears closes collects combines comes commits compares compiles completes computes
+configures confirms connects consumes converts copies counts creates cuts deals decides decodes
+deletes delivers describes detaches dials disarms does downloads draws drops dumps elects empties
+encodes ends enters evaluates expands expects explains exports extends fails fetches fills
+finalizes finds finishes flushes follows forgets formats forwards frees gathers generates gives
+goes grants grows guards handles hands has hides holds implements imports increments inserts
+installs interrupts invalidates issues iterates joins judges keeps kills leaves lets limits links
+lists loads locates locks logs looks maintains makes maps marks matches measures merges migrates
+mounts moves names notes notifies observes opens orders parses passes patches pauses pins places
+plans polls postpones prepares prevents prints probes produces provisions publishes puts queries
+raises re-reads reads rebuilds receives reconnects records redacts reduces refers refreshes refuses
+registers rejects releases reloads remembers removes renames renders renews repeats replaces
+replays replies reports requires reserves resets resigns resolves restarts restores resumes retires
 retries returns reverts revokes rewrites rotates rounds runs samples saves scans schedules seals
 searches selects sends serves sets settles shows shuts signals skips sleeps sorts spends splits
 starts stays stops stores streams strips submits subscribes sums suspends swaps sweeps takes tests
@@ -53,6 +63,14 @@ true everything nothing something somebody nobody it this that these those there
 _NO_NOUNS: Final = frozenset(_OTHERS.split())
 """What a class's docstring may not begin with, beside a verb."""
 
+_SPEAKING: Final = ("resolver", "directory")
+"""The packages whose string constants people read: output, errors, help, log lines."""
+_PAGES: Final = ("docs/", "README.md", "CONTRIBUTING.md", "SECURITY.md")
+_RECORDS: Final = ("docs/decisions/", "docs/glossary.md")
+"""A decision keeps the wording of its day; the glossary has the retired words themselves."""
+
+_CODE: Final = re.compile(r"^```.*?^```|`[^`]*`|\]\([^)]*\)", re.MULTILINE | re.DOTALL)
+_OPTION: Final = re.compile(r"--[a-z-]+")
 _PARTS: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _ROW: Final = re.compile(r"^\|((?: `\w+`,?)+) \|")
 
@@ -66,6 +84,37 @@ def glossary_words(text: str) -> frozenset[str]:
         if (row := _ROW.match(line)) is not None
         for word in re.findall(r"`(\w+)`", row[1])
     )
+
+
+def messages(tree: ast.Module) -> list[str]:
+    """Returns the string constants that may be read by people: those with a blank in them.
+
+    Docstrings, names of options and scripts for a shell are left out.
+    """
+    docstrings = {
+        id(one.value)
+        for node in ast.walk(tree)
+        for one in (node.body if isinstance(getattr(node, "body", None), list) else ())  # type: ignore[attr-defined]
+        if isinstance(one, ast.Expr)
+    }
+    return [
+        _OPTION.sub("", node.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and " " in node.value
+        and not node.value.startswith("#")
+        and id(node) not in docstrings
+    ]
+
+
+def prose(page: str) -> str:
+    """Returns a page without code and targets of links."""
+    return _CODE.sub("", page)
+
+
+def _count_words(texts: Iterable[str], words: frozenset[str]) -> int:
+    return sum(part.lower() in words for text in texts for part in re.findall(r"[A-Za-z]+", text))
 
 
 def _identifiers(tree: ast.Module) -> Iterator[str]:
@@ -144,32 +193,36 @@ def undescribed(tree: ast.Module) -> list[str]:
     return found
 
 
-def _tracked() -> list[str]:
+def _tracked() -> Iterator[str]:
     done = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
-    return [
-        path
-        for path in sorted(set(done.stdout.split("\0")))
-        if path.endswith(".py") and "_pb2" not in path and path.split("/")[0] in PACKAGES
-    ]
+    for path in sorted(set(done.stdout.split("\0"))):
+        is_module = path.endswith(".py") and path.split("/")[0] in PACKAGES
+        is_page = path.endswith(".md") and path.startswith(_PAGES)
+        if (is_module and "_pb2" not in path) or (is_page and not path.startswith(_RECORDS)):
+            yield path
 
 
-def findings(paths: Iterable[str] | None = None) -> Counter[str]:
-    """Returns what is not yet mended: identifiers, and docstrings by file, with their counts."""
+def findings(paths: Iterable[str] | None = None, root: Path = ROOT) -> Counter[str]:
+    """Returns what is not yet mended with counts: identifiers, docstrings and texts by file."""
     words = glossary_words((ROOT / "docs" / "glossary.md").read_text())
     found: Counter[str] = Counter()
     for path in _tracked() if paths is None else paths:
-        if not (ROOT / path).is_file():
+        if not (root / path).is_file():
             continue
-        tree = ast.parse((ROOT / path).read_text())
+        text = (root / path).read_text()
+        if path.endswith(".md"):
+            found[f"texts {path}"] = _count_words([prose(text)], words)
+            continue
+        tree = ast.parse(text)
         for name in misnamed(tree, words):
             found[f"identifier {name}"] += 1
-        count = len(undescribed(tree))
-        if count:
-            found[f"docstrings {path}"] = count
-    return found
+        found[f"docstrings {path}"] = len(undescribed(tree))
+        if path.split("/")[0] in _SPEAKING:
+            found[f"texts {path}"] = _count_words(messages(tree), words)
+    return +found
 
 
 def main() -> int:

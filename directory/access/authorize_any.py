@@ -85,7 +85,7 @@ def _keys_with_live_grants(fan: GrantChildren, keys: Keys, bit: int) -> Keys:
 
 
 class NamedResourceSearch:
-    """Looks for an allow on a group or transactional id of which no deny covers all names.
+    """Search for an allow on a group or transactional id of which no deny covers all names.
 
     What it costs depends on the caller's own grants of that kind (and everybody's), not on those of
     others.

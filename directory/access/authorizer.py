@@ -38,7 +38,7 @@ _IDEMPOTENT_WRITE: Final = AccessQuestion.for_operation(
 
 @dataclass(frozen=True, slots=True)
 class InheritedGrantLevel:
-    """What an entry above the mount sets."""
+    """Level of an entry above the mount, with its grants."""
 
     path: Path
     rules: CompiledGrants
@@ -47,7 +47,7 @@ class InheritedGrantLevel:
 
 @dataclass(frozen=True, slots=True)
 class Authorizer:
-    """Who may do what in the cluster that is mounted at ``mount``.
+    """Rules of who may do what in the cluster that is mounted at ``mount``.
 
     Of every method: ``age_seconds`` is how long ago a parent last confirmed what is inherited; it
     does not matter where nothing is.
@@ -397,7 +397,7 @@ class DirectoryAuthorization:
         return _are_same(mine, yours)
 
     def entry_decision(self, name: str, *, is_topic: bool) -> Decision:
-        """For one entry in the directory."""
+        """Returns the decision for one entry in the directory."""
         walk, branch = self._walk, self._branch
         if walk is None or branch is None:
             return self.decision

@@ -77,7 +77,7 @@ PASSING: Final = _bit(ResourceType.TOPIC, Operation.DESCRIBE)
 
 
 class AccessQuestion(NamedTuple):
-    """What is asked of each level of a path; ``bit`` says the same as operation and kind."""
+    """Question that each level of a path is evaluated for; ``bit`` encodes operation and kind."""
 
     operation: Operation
     kind: ResourceType
@@ -88,7 +88,9 @@ class AccessQuestion(NamedTuple):
     def for_operation(
         cls, operation: Operation, kind: ResourceType = ResourceType.TOPIC, name: str = ""
     ) -> AccessQuestion:
-        """The name is that of a group or transactional id; empty = none that a grant names."""
+        """Returns a question. The name is that of a group or transactional id; empty = none that a
+        grant names.
+        """
         return cls(operation, kind, name, _BIT[kind, operation])
 
     def matches_grant(self, grant: Grant) -> bool:
@@ -101,7 +103,7 @@ class AccessQuestion(NamedTuple):
 
 
 class PrincipalGrants(NamedTuple):
-    """What one entry's grants say about one principal from one host."""
+    """Result of one entry's grants for one principal from one host."""
 
     allow: int
     """What is allowed; of a kind with names, for at least one name."""
@@ -139,7 +141,7 @@ class CompiledGrants:
 
     @classmethod
     def compile(cls, grants: Iterable[Grant]) -> CompiledGrants:
-        """Of an entry's grants, in any order."""
+        """Compiles an entry's grants, in any order."""
         ordered = in_order(grants)
         if not ordered:
             return NO_RULES
@@ -188,8 +190,8 @@ NO_RULES: Final = CompiledGrants((), {}, immutables.Map())
 
 
 class AccessMode(enum.Enum):
-    """What holds where no grant matches (``access`` in the config). Denies and closed
-    directories hold in every mode.
+    """Default where no grant matches (``access`` in the config). Denies and closed directories hold
+    in every mode.
     """
 
     ENFORCE = "enforce"
@@ -203,7 +205,7 @@ class AccessMode(enum.Enum):
 
 
 class DecisionReason(enum.Enum):
-    """Why a decision is as it is; the value is for people."""
+    """Reason of a decision; the value is for people."""
 
     GRANT = "a matching grant"
     SUPER_USER = "a super user"
@@ -215,7 +217,7 @@ class DecisionReason(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Whether something is allowed, and why."""
+    """Decision whether something is allowed, with its reason."""
 
     allowed: bool
     reason: DecisionReason
@@ -240,7 +242,7 @@ SUPER_USER: Final = Decision(allowed=True, reason=DecisionReason.SUPER_USER)
 
 
 class TraverseRight(enum.Enum):
-    """Whether a closed directory here could be passed."""
+    """Right to pass a closed directory here."""
 
     UNDECIDED = "no matching grant so far"
     ALLOWED = "DESCRIBE is allowed"
@@ -248,14 +250,14 @@ class TraverseRight(enum.Enum):
 
 
 def traverse_right_after(passing: TraverseRight, allow: int, deny: int) -> TraverseRight:
-    """After a level with these allows and denies."""
+    """Returns the right after a level with these allows and denies."""
     if deny & PASSING or passing is TraverseRight.DENIED:
         return TraverseRight.DENIED
     return TraverseRight.ALLOWED if allow & PASSING else passing
 
 
 class GrantEvaluator:
-    """On its way along one path. What was found, it was found at ``…_at``: the number of the level,
+    """Evaluation along one path. A result ``…_at`` is the number of the level where it was found,
     as the caller of ``add_level`` counts them.
     """
 
@@ -323,7 +325,7 @@ class GrantEvaluator:
         )
 
     def copy(self) -> GrantEvaluator:
-        """A walk that has come as far, and goes on alone."""
+        """Returns an evaluation at the same level, which continues on its own."""
         other = GrantEvaluator(self.caller, self.question)
         for name in _FOUND:
             setattr(other, name, getattr(self, name))

@@ -30,7 +30,7 @@ __all__ = [
 
 
 class Effect(enum.Enum):
-    """What a grant on the path came to; the value is for people."""
+    """Effect of a grant on the path; the value is for people."""
 
     DECIDES = "decides"
     AGREES = "says the same"
@@ -69,7 +69,7 @@ class Explanation:
     levels: tuple[EvaluatedLevel, ...]
 
     def lines(self) -> Iterator[str]:
-        """For people, the decision first."""
+        """Yields the explanation for people, the decision first."""
         yield str(self.decision)
         for level in self.levels:
             closed = " (closed)" if level.closed else ""
@@ -87,7 +87,8 @@ def explain(
     *,
     age_seconds: float = 0.0,
 ) -> Explanation:
-    """As ``Authorizer.authorize``, which is asked, with every level that could have had a say.
+    """Explains the decision of ``Authorizer.authorize``, with every level that could have affected
+    it.
 
     Raises:
         NotReady: as ``Authorizer.authorize``.
@@ -146,8 +147,8 @@ def _effect(grant: Grant, path: Path, decision: Decision, does_not_count: Effect
 
 
 class AuditLevel(enum.IntEnum):
-    """How important a decision is; the numbers are those of Python's logging, without a
-    TRACE of its own.
+    """Importance of a decision; the numbers are those of Python's logging, without a TRACE of its
+    own.
     """
 
     TRACE = 5

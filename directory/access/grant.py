@@ -34,7 +34,7 @@ _MOST_NAME: Final = 1024
 
 
 class Operation(enum.IntEnum):
-    """What may be done, or not."""
+    """Operation that a grant allows or denies."""
 
     ALL = 1
     READ = 2
@@ -53,7 +53,7 @@ class Operation(enum.IntEnum):
 
     @classmethod
     def parse(cls, text: str) -> Operation:
-        """From a word such as ``read`` or ``describe-configs``.
+        """Parses a name such as ``read`` or ``describe-configs``.
 
         Raises:
             InvalidArgument: not an operation; names the nearest.
@@ -69,7 +69,7 @@ class Permission(enum.IntEnum):
 
     @classmethod
     def parse(cls, text: str) -> Permission:
-        """From a word.
+        """Parses a name.
 
         Raises:
             InvalidArgument: neither.
@@ -78,7 +78,7 @@ class Permission(enum.IntEnum):
 
 
 class ResourceType(enum.IntEnum):
-    """What a grant is about."""
+    """Type of resource of a grant."""
 
     TOPIC = 1
     """The entry that it is set on, and all below: topics, and the directories that hold them."""
@@ -96,7 +96,7 @@ class ResourceType(enum.IntEnum):
 
     @classmethod
     def parse(cls, text: str) -> ResourceType:
-        """From a word such as ``topic`` or ``transactional-id``.
+        """Parses a name such as ``topic`` or ``transactional-id``.
 
         Raises:
             InvalidArgument: not a kind; names the nearest.
@@ -138,7 +138,7 @@ class Grant:
         kind: ResourceType = ResourceType.TOPIC,
         name: str = "",
     ) -> Grant:
-        """From what came from outside, checked.
+        """Returns a grant of fields from outside, checked.
 
         Raises:
             InvalidArgument: naming the field, what was found and what would be right.

@@ -115,7 +115,7 @@ class GrantNode:
 
     @classmethod
     def build(cls, rules: CompiledGrants, fan: GrantChildren, *, closed: bool) -> GrantNode:
-        """Of what is set on the entry, and what is below it."""
+        """Builds a node of what is set on the entry, and of what is below it."""
         if not fan.size:
             live = rules.live
         elif not rules:
@@ -165,8 +165,8 @@ def update_node(
     change: Callable[[GrantNode], GrantNode],
     keys: Iterable[str],
 ) -> GrantNode:
-    """A branch with the one that the steps lead to changed; ``keys`` are those of the grants that
-    it had before and has afterwards, and for which alone anything can be different.
+    """Returns a node with the one that the steps lead to changed; ``keys`` are those of the grants
+    that it had before and has afterwards: only they can differ.
     """
     if not steps:
         return change(branch)
@@ -215,7 +215,7 @@ def _rebuild_children(
 
 
 class EntryPlace(NamedTuple):
-    """Where an entry is: its segments below the mount, and whether it is the topic or the container
+    """Place of an entry: its segments below the mount, and whether it is the topic or the container
     of that name. The root directory has no segments.
     """
 
@@ -251,8 +251,9 @@ class GrantTree:
 
     @classmethod
     def build(cls, granted: Iterable[GrantedEntry]) -> GrantTree:
-        """Of all entries that have grants or are closed, each once, in any order. Entries with the
-        same grants do well to have the same rules: the tree keeps what it is given.
+        """Builds a tree of all entries that have grants or are closed, each once, in any order.
+        Entries with equal grants should share one ``CompiledGrants``: the tree keeps what it is
+        given.
         """
         seeds = _NodeBuilder()
         for place, rules, closed in granted:
@@ -310,7 +311,9 @@ class GrantTree:
     # The next version.
 
     def with_grants(self, place: EntryPlace, grants: Iterable[Grant]) -> GrantTree:
-        """With these as the grants of an entry; all others that it had are gone."""
+        """Returns the tree with these as the grants of an entry; all others that it had are
+        gone.
+        """
         return self.with_compiled(place, CompiledGrants.compile(grants))
 
     def with_compiled(self, place: EntryPlace, rules: CompiledGrants) -> GrantTree:
@@ -322,14 +325,14 @@ class GrantTree:
         )
 
     def with_closed(self, relative: tuple[str, ...], *, closed: bool) -> GrantTree:
-        """With a directory closed, or open again."""
+        """Returns the tree with a directory closed, or open again."""
         return self._with(
             EntryPlace(relative), lambda old: GrantNode.build(old.rules, old.fan, closed=closed), ()
         )
 
     def detach_subtree(self, place: EntryPlace) -> tuple[GrantTree, GrantNode]:
-        """Without an entry and all below it; and what that was, for ``attach_subtree``. Costs by
-        the keys that occur in it, not by its size.
+        """Returns the tree without an entry and all below it; and that subtree, for
+        ``attach_subtree``. Costs by the keys that occur in it, not by its size.
         """
         before = self.node_at(place)
         if before is None:
@@ -337,7 +340,7 @@ class GrantTree:
         return self._with(place, lambda _: NO_BRANCH, tuple(before.live)), before
 
     def attach_subtree(self, place: EntryPlace, branch: GrantNode) -> GrantTree:
-        """With a branch that was cut elsewhere; there must be nothing at the place."""
+        """Returns the tree with a detached subtree at a place, which must be free."""
         return self._with(place, lambda _: branch, tuple(branch.live))
 
     def _with(

@@ -40,7 +40,7 @@ class DiffSide:
 
 @dataclass(frozen=True, slots=True)
 class AccessChange:
-    """What changes for one caller on one entry and below it."""
+    """Change of one caller's rights on one entry and below it."""
 
     caller: Caller
     """``EVERYBODY``: whoever has no rows. Without a host: from wherever there are no rows for."""

@@ -40,7 +40,7 @@ _TYPE: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks, and from where; made once a call.
+    """Principal and host of a call; made once a call.
 
     ``host`` is an address as ``parse_host`` writes it. Without one (a socket that has none; "from
     anywhere", when a person asks) only grants for every host are about the caller.
@@ -59,7 +59,7 @@ class Caller:
 
     @classmethod
     def parse(cls, principal: str, host: str = "") -> Caller:
-        """From what came from outside; an empty host is none.
+        """Returns a checked caller; an empty host is none.
 
         Raises:
             InvalidArgument: no principal, or no address.
@@ -68,7 +68,7 @@ class Caller:
 
 
 def key_of(principal: str, host: str) -> str:
-    """Under what the grants for a principal and a host are kept."""
+    """Returns the key of the grants for a principal and a host."""
     return principal if host == ANY_HOST else f"{principal}\0{host}"
 
 

@@ -488,7 +488,9 @@ class _ParentLinkCalls:
                 field="cluster",
             )
         if not parent_state.is_inherited_received(snapshot):
-            raise NotReady("no parent has told what is inherited: there is nothing to keep yet")
+            raise NotReady(
+                "no parent has sent the inherited policies and grants: there is nothing to keep yet"
+            )
         if request.keep_inherited:
             # Before anything is written: what cannot be read cannot be kept.
             kept = [level.path for level in parent_state.inherited_levels(snapshot)]

@@ -143,7 +143,7 @@ class DirectoryService(Service):
             if topic.provision is Provision.FAILED:
                 raise KafkaRejected(
                     f"{path}: {topic.provision_message}; the entry stays, as failed: "
-                    f"kdir rm it, then create it anew",
+                    f"kdir rm it, then create it again",
                     path=path,
                     physical_name=topic.physical_name,
                 )

@@ -397,7 +397,7 @@ class ChildLinks:
             session.is_kept = False
         if session.below.left_out and session.below.left_out != left_out:
             _log.warning(
-                "child %s told of %d mounts that are not kept: %s",
+                "child %s reported %d mounts that are not kept: %s",
                 session.hello.cluster,
                 session.below.left_out,
                 session.below.why_left_out,
@@ -522,7 +522,7 @@ class ChildLinks:
         return find_waiting_child(child, [*self._candidates.hellos(), *linked])
 
     def check_mount(self, path: Path, cluster_id: str) -> None:
-        """What must hold before a child is mounted: no loop, and the child does not disagree.
+        """Checks that a child may be mounted: there is no loop, and the child does not disagree.
 
         Raises:
             MountLoop: it is this cluster, one above it, or mounted elsewhere.

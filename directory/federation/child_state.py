@@ -137,7 +137,7 @@ class _Candidate:
 
 
 class WaitingChildren:
-    """Those of one cluster, as this server was asked. Thread-safe."""
+    """Candidates for mounts of one cluster that asked this server. Thread-safe."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock: Final = clock
@@ -145,14 +145,14 @@ class WaitingChildren:
         self._waiting: Final[dict[str, _Candidate]] = {}
 
     def remember(self, hello: federation_pb2.Hello, error: KdirError) -> None:
-        """It was refused."""
+        """Records that a child was refused."""
         with self._lock:
             self._waiting[hello.cluster_id] = _Candidate(hello, error.message, self._clock())
             while len(self._waiting) > _MOST:
                 del self._waiting[next(iter(self._waiting))]
 
     def forget(self, cluster_id: str) -> None:
-        """It is linked by now."""
+        """Removes a child that is linked by now."""
         with self._lock:
             self._waiting.pop(cluster_id, None)
 

@@ -59,14 +59,14 @@ _log = logging.getLogger(__name__)
 
 
 def unix_ms() -> int:
-    """Unix time, milliseconds."""
+    """Returns Unix time, milliseconds."""
     return time.time_ns() // 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class FederationView:
-    """What one snapshot says of federation. ``own`` are the mounts of this cluster, ``below`` those
-    that children told of, ``above`` what the parent handed down about the rest of the tree.
+    """View of one snapshot's mounts: ``own`` are the mounts of this cluster, ``below`` those that
+    children reported, ``above`` what the parent sent about the rest of the tree.
     """
 
     snapshot: Snapshot
@@ -109,7 +109,7 @@ class FederationView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalServer:
-    """Who speaks for a cluster on its links: one of its servers."""
+    """Server that is an end of its cluster's links."""
 
     cluster_id: str
     cluster: str
@@ -236,7 +236,7 @@ class FederationState:
             self.changed()
 
     def changed(self) -> None:
-        """Tells the listeners that something that they hand on is new."""
+        """Notifies the listeners that something which they send on has changed."""
         for listener in self._listeners:
             listener()
 
@@ -383,17 +383,21 @@ class FederationState:
         return [self._enlivened(rows[path], view) for path in sorted(rows)]
 
     def receive_mount_table(self, rows: list[TableRow]) -> None:
-        """The table as the parent told it now, with counts and ages that are not worth a commit."""
+        """Stores the table as the parent sent it now, with counts and ages that are not worth a
+        commit.
+        """
         self._received_table = {row.mount: row for row in rows}
 
     def receive_mounts_below(self, cluster_id: str, rows: list[TableRow]) -> None:
-        """The mounts below a child as it told them now, with counts and ages that are not worth a
-        commit.
+        """Stores the mounts below a child as it sent them now, with counts and ages that are not
+        worth a commit.
         """
         self._received_below[cluster_id] = {row.mount: row for row in rows}
 
     def note_child_contact(self, cluster_id: str, topic_count: int, *, linked: bool) -> None:
-        """A child was heard of, or went away: then nobody knows how those below it are doing."""
+        """Records a contact with a child, or its end: then the state of those below it is
+        unknown.
+        """
         self._live[cluster_id] = ChildLiveness(topic_count, linked, self._clock_ms())
         if not linked:
             below = self._received_below.get(cluster_id, {})
@@ -427,7 +431,7 @@ class FederationState:
         return child_state.child_hello(self._replica.snapshot, cluster_id) is not None
 
     def seconds_since_contact(self, live: ChildLiveness) -> float:
-        """For how long nothing was heard of a child."""
+        """Returns the time since the last contact with a child."""
         return max(0, self._clock_ms() - live.contact_ms) / 1000
 
     def _enlivened(self, one: TableRow, view: FederationView) -> TableRow:
@@ -462,7 +466,7 @@ def endpoint_of_turn(configured: Sequence[str], reported: Sequence[str], lock: i
 
 @dataclass(frozen=True, slots=True)
 class ChildLiveness:
-    """How a child is doing."""
+    """Liveness of a child."""
 
     topic_count: int
     linked: bool

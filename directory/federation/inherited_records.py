@@ -44,7 +44,7 @@ _KEPT: Final = 8
 
 @dataclass(frozen=True, slots=True, eq=False)
 class InheritedRecord:
-    """What a parent sent, and when (unix ms). The message is shared: not to be changed."""
+    """Record that a parent sent, and when (unix ms). The message is shared: not to be changed."""
 
     message: federation_pb2.Inherited
     at_ms: int

@@ -32,12 +32,12 @@ _Reported = TypeVar("_Reported", bound=Message)
 
 
 def encode_record(at_ms: int, body: bytes) -> bytes:
-    """As it is kept."""
+    """Returns a record as it is stored."""
     return max(0, at_ms).to_bytes(_TIME_BYTES, "big") + body
 
 
 def split_record(value: bytes) -> tuple[int, bytes]:
-    """Time and body; whether the body is one is not looked at."""
+    """Returns time and body; the body is not checked."""
     return int.from_bytes(value[:_TIME_BYTES], "big"), value[_TIME_BYTES:]
 
 
@@ -69,7 +69,7 @@ def try_decode_record(kind: type[_Reported], value: bytes | None) -> tuple[_Repo
 
 
 def check_plausible(message: Message) -> None:
-    """That somebody may have said this: nonsense that happens to be a message has no such fields.
+    """Checks that a message may be genuine: nonsense that happens to parse lacks its fields.
 
     Raises:
         ValueError
@@ -79,7 +79,7 @@ def check_plausible(message: Message) -> None:
             paths = [message.mount]
         case federation_pb2.Inherited():
             if not message.incarnation:
-                raise ValueError("it does not say of which life of the parent's store it is")
+                raise ValueError("incarnation of the parent's store: missing")
             paths = [level.path for level in message.levels]
         case federation_pb2.Hello() if not message.cluster_id:
             raise ValueError("it does not say of which cluster it is")

@@ -48,7 +48,7 @@ class MountTable(Generic[T]):
 
     @classmethod
     def from_rows(cls, mounts: Iterable[tuple[Path, T]] = ()) -> MountTable[T]:
-        """A table of these, made in one go; of two at the same path the later one counts."""
+        """Returns a table of these; of two at the same path the later one counts."""
         root: _Growing[T] = _Growing()
         for path, value in mounts:
             here = root

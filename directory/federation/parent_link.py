@@ -62,7 +62,7 @@ _Outbox = queue.SimpleQueue[federation_pb2.LinkRequest | None]
 
 @dataclass(frozen=True, slots=True)
 class LinkStatus:
-    """How the link is doing. Seconds are by the monotonic clock."""
+    """Status of the link. Seconds are by the monotonic clock."""
 
     configured: bool
     holder: bool = False
@@ -78,7 +78,7 @@ class LinkStatus:
 
 
 class ParentLink:
-    """Keeps the link to the parent up, for ever, on a thread of its own."""
+    """Link to the parent, kept open by a thread of its own."""
 
     def __init__(
         self,
@@ -290,7 +290,7 @@ class ParentLink:
         try:
             self._commit((parent_state.parent_contact_write(at_ms, linked=self._linked),))
         except (KdirError, StoreUnreachable) as error:
-            _log.info("not kept when the parent was last heard: %s", error)
+            _log.info("the time of the parent's last contact was not stored: %s", error)
 
     def _hello(self) -> federation_pb2.Hello:
         position = self._federation.view().position

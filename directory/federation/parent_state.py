@@ -109,7 +109,7 @@ _REMEMBERED: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where a cluster hangs, as its own store says."""
+    """Mount of a cluster, as its own store has it."""
 
     mount: Path
     epoch: int = 0
@@ -122,8 +122,8 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class ParentContact:
-    """When the cluster's parent last confirmed the mount and what is inherited there, as the holder
-    of the link kept it now and then.
+    """Time when the cluster's parent last confirmed the mount and what is inherited there, as the
+    holder of the link stored it now and then.
     """
 
     at_ms: int
@@ -159,8 +159,8 @@ class TableRow:
 
     @classmethod
     def received(cls, row: federation_pb2.MountRow, now_ms: int) -> TableRow:
-        """A row as it came in: its age counts from the owner's word, not from now; of its endpoints
-        those that are none, and those that are too many, are dropped.
+        """Returns a received row: its age counts from the owner's message, not from now; invalid
+        and excess endpoints are dropped.
         """
         plain = plain_endpoints(row.endpoints)
         if len(plain) < len(row.endpoints):
@@ -247,7 +247,7 @@ def is_of_parent_config(snapshot: Snapshot, configured: Iterable[str]) -> bool:
 
 
 def parent_contact(snapshot: Snapshot) -> ParentContact | None:
-    """When the parent last confirmed all; None: no link ever stood."""
+    """Returns when the parent last confirmed all; None: no link was ever open."""
     value = snapshot.fact(CONTACT_KEY)
     if value is None:
         return None
@@ -307,7 +307,9 @@ def table_steps(writes: Sequence[Write], most_writes: int) -> Iterator[tuple[Wri
 
 
 def without_volatile_fields(row: federation_pb2.MountRow) -> bytes:
-    """A row without what changes all the time: what makes it news."""
+    """Returns a row without the fields that change all the time: a difference in the rest is a
+    change.
+    """
     copy = federation_pb2.MountRow()
     copy.CopyFrom(row)
     copy.age_seconds = 0
@@ -332,8 +334,8 @@ def first_receipt_writes(snapshot: Snapshot) -> tuple[Write, ...]:
 
 
 def attachment_basis(snapshot: Snapshot) -> str:
-    """After which detaches, attaches, first words since and moves, of this cluster and of those
-    above it, what it inherits is what it is; empty where nothing was ever said from above.
+    """Returns which detaches, attaches, first messages since and moves, of this cluster and of
+    those above it, determine what it inherits; "" where nothing was ever received from above.
     """
     reported = read_inherited(snapshot)
     above = "" if reported is None else reported.message.basis

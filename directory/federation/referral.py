@@ -16,7 +16,7 @@ __all__ = ["Direction", "NoReferral", "Referral", "refer_outside_mount", "referr
 
 
 class Direction(enum.IntEnum):
-    """Which way a referral leads; the numbers are those of ``kdir.v1.ReferralKind``."""
+    """Direction of a referral; the numbers are those of ``kdir.v1.ReferralKind``."""
 
     DOWN = 1
     UP = 2
@@ -25,7 +25,7 @@ class Direction(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Referral:
-    """Not mine: ask that mount."""
+    """Answer that another mount owns the path."""
 
     direction: Direction
     mount: Path
@@ -39,7 +39,7 @@ class Referral:
 
 @dataclass(frozen=True, slots=True)
 class NoReferral:
-    """Nothing leads there from here."""
+    """Answer that no route leads there from here."""
 
     message: str
 

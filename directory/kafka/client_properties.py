@@ -78,7 +78,7 @@ class ClientProperties:
         if self.file:
             for key, value in self._filed().items():
                 if key in found:
-                    raise ConfigError(f"kafka.properties: {key} stands in {self.file}, too")
+                    raise ConfigError(f"kafka.properties: {key} is in {self.file}, too")
                 _check_own(f"kafka.properties_file: {self.file}", key)
                 found[key] = value
         if found:

@@ -169,7 +169,7 @@ _BYTES: Final = 512 * 1024
 def backup_of(
     store: Store, *, now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
 ) -> Iterator[admin_pb2.BackupResponse]:
-    """Header, rows, trailer.
+    """Yields header, rows and trailer of a backup.
 
     Raises:
         StoreUnreachable: also in the middle; begin again.
@@ -212,7 +212,7 @@ def _refuse_unsound(identity: Identity) -> None:
     if identity.partial:
         raise StoreSealed("the store of this cluster is being filled: what it holds is not whole")
     if identity.moved:
-        raise StoreSealed("this cluster lives in another store by now: back that one up")
+        raise StoreSealed("this cluster is in another store by now: back that one up")
 
 
 def _parts(page: Sequence[Row]) -> Iterator[Sequence[Row]]:

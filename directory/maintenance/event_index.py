@@ -68,8 +68,8 @@ class EventIndex:
                 self._compact()
 
     def oldest(self, keep_events: int, keep_bytes: int, limit: int) -> Sequence[tuple[int, bytes]]:
-        """At most ``limit`` of the oldest rows that are in excess of the newest ``keep_events``
-        events or ``keep_bytes`` bytes, oldest first, as (revision, key).
+        """Returns at most ``limit`` of the oldest rows that are in excess of the newest
+        ``keep_events`` events or ``keep_bytes`` bytes, oldest first, as (revision, key).
 
         Raises:
             StoreUnreachable
@@ -90,12 +90,12 @@ class EventIndex:
             return rows
 
     def forget(self, keys: Iterable[bytes]) -> None:
-        """These rows are removed, though the replica need not know it yet."""
+        """Removes these rows, though the replica may not have received that yet."""
         with self._lock:
             self._removed.update(keys)
 
     def floor(self) -> int:
-        """Events up to this revision are no longer kept.
+        """Returns the revision up to which events are no longer kept.
 
         Raises:
             StoreUnreachable
@@ -128,7 +128,7 @@ class EventIndex:
         return self._fetch(wanted), reached
 
     def read_back(self, before: int, limit: int) -> list[tuple[int, Events]]:
-        """About ``limit`` events of the newest revisions before one, newest first.
+        """Returns about ``limit`` events of the newest revisions before one, newest first.
 
         Raises:
             StoreUnreachable

@@ -14,7 +14,7 @@ _LONGEST: Final = 120
 
 
 class Between(StrEnum):
-    """Which two disagree (``kdir.v1.Difference.compared``)."""
+    """Pair of sources that disagree (``kdir.v1.Difference.compared``)."""
 
     STORE_REPLICA = "store-replica"
     STORE = "store"
@@ -37,7 +37,9 @@ class Difference:
 
 
 def field_differences(wanted: Entry, found: Entry) -> tuple[str, str]:
-    """In what two entries differ, for people: ``partitions=24`` and ``partitions=12``."""
+    """Returns the differing fields of two entries, for people: ``partitions=24`` and
+    ``partitions=12``.
+    """
     if type(wanted) is not type(found):
         return wanted.kind.name.lower(), found.kind.name.lower()
     pairs = [
@@ -52,5 +54,5 @@ def field_differences(wanted: Entry, found: Entry) -> tuple[str, str]:
 
 
 def shortened(text: str) -> str:
-    """At most so much that a line can hold it."""
+    """Returns a text cut to the length of a line."""
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"

@@ -33,7 +33,7 @@ _WAIT_SECONDS: Final = 5.0
 
 
 class ChangeHistory:
-    """Remembers and hands on what one replica sees. Make it before the replica is started."""
+    """History of the changes of one replica, for watches. Make it before the replica is started."""
 
     def __init__(
         self,
@@ -149,7 +149,7 @@ class ChangeHistory:
         return found
 
     def oldest_revision(self) -> int:
-        """Events up to this revision are no longer kept.
+        """Returns the revision up to which events are no longer kept.
 
         Raises:
             StoreUnavailable
@@ -160,7 +160,7 @@ class ChangeHistory:
             raise StoreUnavailable(f"the store is away: {reason}") from reason
 
     def lags(self) -> list[int]:
-        """For each subscription, how many events wait in its queue."""
+        """Returns for each subscription how many events wait in its queue."""
         with self._lock:
             subscriptions = list(self._subscriptions)
         return [one.waiting for one in subscriptions]
@@ -333,7 +333,7 @@ class Subscription:
             self._changed.notify_all()
 
     def drop(self, why: str) -> None:
-        """There is a gap: it cannot go on."""
+        """Ends the subscription, because of a gap in it."""
         with self._changed:
             self._give_up(why)
 
@@ -347,4 +347,4 @@ def _lagged(found: str, setting: str) -> str:
     return f"{found} were not read in time (limits.{setting}): list again, then watch"
 
 
-_RELOADED: Final = "the tree was loaded anew: list again, then watch"
+_RELOADED: Final = "the tree was loaded again: list again, then watch"

@@ -37,12 +37,12 @@ _MIGRATED_TO: Final = "being migrated to "
 
 
 class Stage(enum.Enum):
-    """How far a migration is, as the two stores show."""
+    """Stage of a migration, as the two stores show."""
 
     NEW = "nothing is done yet"
     BEGUN = "the source takes no changes, the target is not whole"
     FILLED = "the target is filled, and does not take changes yet"
-    DONE = "the cluster lives in the target"
+    DONE = "the cluster is in the target"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Migration:
         return open_store(self.target, self.identity.cluster, self.identity.cluster_id)
 
     def describe(self) -> str:
-        """For people."""
+        """Describes the migration for people."""
         whose = f"cluster {self.identity.cluster} ({self.identity.cluster_id})"
         where = f"{describe_address(self.source)} → {describe_address(self.target)}"
         return f"{whose}: {where}: {self.stage.value}"

@@ -59,7 +59,7 @@ def _restore_parser() -> argparse.ArgumentParser:
 
 def _migrate_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="kdir migrate", description="Move a cluster's store.")
-    parser.add_argument("FROM", help="the store that it lives in")
+    parser.add_argument("FROM", help="the store that it is in")
     parser.add_argument("TO", help="the store that it shall live in")
     parser.add_argument("--abort", action="store_true", help="undo what was begun")
     parser.add_argument("--plan", action="store_true", help="only say what would be done")
@@ -138,7 +138,7 @@ def _begin_new_incarnation(options: argparse.Namespace) -> int:
     address = options.store or _only_store_of(options.config)
     where = describe_address(address)
     if options.plan:
-        _print(f"{where}: a new life would begin, with all that it holds")
+        _print(f"{where}: a new incarnation would begin, with all that it holds")
         return 0
     identity = begin_new_incarnation(address)
     _print(f"{where} starts a new incarnation: {identity.incarnation}")
@@ -191,7 +191,7 @@ def _migrate(options: argparse.Namespace) -> int:
             return 0
         identity = abort(found, _print_progress)
         _print(
-            f"cluster {identity.cluster} ({identity.cluster_id}) lives in "
+            f"cluster {identity.cluster} ({identity.cluster_id}) is in "
             f"{describe_address(source)}, incarnation {identity.incarnation}"
         )
         return 0
@@ -202,7 +202,7 @@ def _migrate(options: argparse.Namespace) -> int:
         return 0
     identity = migrate(found, _print_progress)
     _print(
-        f"cluster {identity.cluster} ({identity.cluster_id}) lives in {describe_address(target)}, "
+        f"cluster {identity.cluster} ({identity.cluster_id}) is in {describe_address(target)}, "
         f"incarnation {identity.incarnation}; start its servers with it"
     )
     return 0

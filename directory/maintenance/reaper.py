@@ -59,7 +59,7 @@ _REMOVED: Final = directory_range(DELETED_ID)
 
 
 class Reaper:
-    """Of one directory server.
+    """Reaper of one directory server.
 
     Args:
         server: its id, under which it stands for election.

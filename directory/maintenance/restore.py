@@ -41,11 +41,11 @@ __all__ = [
 ]
 
 _REASON: Final = f"{FILLED_FROM}a backup"
-_NEW_INCARNATION: Final = "beginning a new life, as one that was put back by other means"
+_NEW_INCARNATION: Final = "beginning a new incarnation, as after a restore by other means"
 
 
 class RestoreRefused(Exception):
-    """What was asked is not done, since something would be lost or broken: why, for people."""
+    """Refusal of a restore, since something would be lost or broken: why, for people."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class Backup:
         return cls(file, header, topic_counts, digest_of(counted()))
 
     def rows(self) -> Iterator[Row]:
-        """Once more."""
+        """Reads the rows once more."""
         self.file.seek(0)
         return BackupReader(self.file).rows()
 
@@ -100,7 +100,7 @@ class Backup:
         return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(at))
 
     def describe(self) -> str:
-        """For people."""
+        """Describes the backup for people."""
         header = self.header
         return (
             f"backup of cluster {header.cluster} ({header.cluster_id}), revision "
@@ -110,7 +110,7 @@ class Backup:
 
 @dataclass(frozen=True, slots=True)
 class RestorePlan:
-    """What restoring would do, as far as can be seen without doing it."""
+    """Effect of a restore, as far as it can be seen without doing it."""
 
     backup: Backup
     address: str
@@ -123,7 +123,7 @@ class RestorePlan:
     replaces: bool = False
 
     def lines(self) -> Iterator[str]:
-        """For people."""
+        """Yields the plan for people."""
         yield self.backup.describe()
         yield f"store {describe_address(self.address)}: {self.found}"
         if self.done:
@@ -243,9 +243,9 @@ def restore(plan: RestorePlan, report: Callable[[str], None] = lambda _: None) -
 
 
 def begin_new_incarnation(address: str) -> Identity:
-    """Of a store that was put back by other means, where nothing shows it: its tokens and watches
-    of before are expired from then on. Its servers may run; they load anew. What it holds stays.
-    Cut off, the same again finishes it.
+    """Begins a new incarnation of a store that was restored by other means, where nothing shows it:
+    its tokens and watches of before are expired from then on. Its servers may run; they load again.
+    What it holds stays. If it is interrupted, the same call finishes it.
 
     Raises:
         Refused: the store is sealed.

@@ -38,7 +38,7 @@ _BATCHES: Final = 10  # of each kind in one step
 
 @dataclass(frozen=True, slots=True)
 class RetentionLimits:
-    """For how long things are kept."""
+    """Time and size limits of what is kept."""
 
     requests_ms: int = 24 * 3600 * 1000
     """An answered request is known for so long."""
@@ -49,7 +49,7 @@ class RetentionLimits:
 
 
 class RetentionTrimmer:
-    """Of one store; one thread."""
+    """Trimmer of one store; used by one thread."""
 
     def __init__(
         self,

@@ -30,13 +30,13 @@ _NAMED: Final = 20
 
 @dataclass(slots=True)
 class EntryCounts:
-    """How much there is, by what it is."""
+    """Number of rows and entries, by kind."""
 
     counts: dict[str, int] = field(default_factory=dict)
     rows: int = 0
 
     def add(self, key: bytes, value: bytes) -> None:
-        """One more row."""
+        """Counts one more row."""
         self.rows += 1
         kind = _kind(key, value)
         self.counts[kind] = self.counts.get(kind, 0) + 1
@@ -88,7 +88,7 @@ def _place_of_grants(key: bytes) -> EntryKey | None:
 
 
 class DirectoryPaths:
-    """Where directories are, as learnt from their rows: paths below the mount, for people."""
+    """Directory paths by id, as found in their rows: below the mount, for people."""
 
     def __init__(self) -> None:
         self._above: dict[int, tuple[int, str]] = {}
@@ -121,7 +121,7 @@ class DirectoryPaths:
 
 @dataclass(slots=True)
 class Losses:
-    """What is in one store and, as it is there, not in what shall take its place."""
+    """Entries of a store that are absent, or different, in what shall take its place."""
 
     gone: int = 0
     """Entries, and grants of entries, that are not there."""

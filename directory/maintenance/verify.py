@@ -44,7 +44,7 @@ _TRIES: Final = 3
 
 @dataclass(slots=True)
 class Summary:
-    """What was compared, and what could not be; filled while differences are yielded."""
+    """Summary of what was compared, and what could not be; filled while differences are yielded."""
 
     revision: int = 0
     rows: int = 0
@@ -197,7 +197,7 @@ _REPLACED: Final = (
     "remove the entry, which leaves that topic alone: kdir rm {path}"
 )
 _UNKNOWN: Final = "it is adopted at the next look at Kafka; kdir doctor says whether that works"
-_DESIRED: Final = "change it in Kafka, or wish for what Kafka has: kdir set"
+_DESIRED: Final = "change it in Kafka, or record what Kafka has: kdir set"
 _OTHER_KAFKA: Final = "point the server at the Kafka that it belongs to, or take this one: kdir ack"
 
 

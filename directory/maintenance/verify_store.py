@@ -58,7 +58,7 @@ from resolver.printable import printable
 __all__ = ["StoreComparison"]
 
 _RESTART: Final = (
-    "restart this server: it loads the store anew; if it differs again later, changes get lost on "
+    "restart this server: it loads the store again; if it differs again later, changes get lost on "
     "the way to it"
 )
 _UNREADABLE: Final = (
@@ -83,7 +83,7 @@ _MOUNT: Final = "unmount the child and mount it again: kdir umount, kdir mount"
 
 
 class StoreComparison:
-    """Of a store's rows with a snapshot of the same revision. Used once, in one thread.
+    """Comparison of a store's rows with a snapshot of the same revision. Used once, in one thread.
 
     Args:
         snapshot: what the replica holds.
@@ -170,7 +170,7 @@ class StoreComparison:
                 "floor",
                 f"at most {self._snapshot.revision}",
                 value.decode(),
-                "watchers are told to list again until that revision comes: restore a backup",
+                "watchers must list again until that revision comes: restore a backup",
             )
 
     def _claim(self, key: bytes, value: bytes) -> Iterator[Difference]:

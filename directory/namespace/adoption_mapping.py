@@ -57,7 +57,7 @@ def is_detached(snapshot: Snapshot, observed: ObservedTopic) -> bool:
 
 
 class PlacementSet:
-    """Where topics can be put: what a snapshot holds, and what was put there since."""
+    """Set of occupied places: those of a snapshot, and those of topics placed since."""
 
     def __init__(self, snapshot: Snapshot, mount: Path) -> None:
         self.snapshot = snapshot
@@ -89,7 +89,7 @@ class PlacementSet:
         return (), reason
 
     def mark_occupied(self, relative: tuple[str, ...], physical_name: str = "") -> None:
-        """A topic stands there from now on."""
+        """Records that a topic is at this place from now on."""
         self._taken[relative] = physical_name
 
     def why_blocked(self, relative: tuple[str, ...]) -> str | None:
@@ -125,7 +125,7 @@ class PlacementSet:
 
     def _unreadable(self, node: Node, relative: tuple[str, ...], kind: Kind) -> str | None:
         if entry_key(node.entry_id, kind, relative[-1]) in self.snapshot.unreadable_values:
-            return f"something stands at {self._path_text(relative)} that cannot be read"
+            return f"something exists at {self._path_text(relative)} that cannot be read"
         return None
 
     def _bad_path(self, relative: tuple[str, ...]) -> str | None:
@@ -143,7 +143,7 @@ class PlacementSet:
 
 
 class AdoptionAction(enum.Enum):
-    """What adoption does with a topic (``kdir.v1.Adoption.action``)."""
+    """Action of adoption on a topic (``kdir.v1.Adoption.action``)."""
 
     ADOPT = "adopt"
     KEEP = "keep"
@@ -179,7 +179,7 @@ class MappingRule:
         strip_prefix: str = "",
         ignore: bool = False,
     ) -> MappingRule:
-        """A rule as people write it; ``into`` is a relative path such as ``search/logs``.
+        """Returns the rule that a user wrote; ``into`` is a relative path such as ``search/logs``.
 
         Raises:
             InvalidArgument: naming the field and what would be right.
@@ -221,7 +221,7 @@ def split_on(separator: str) -> tuple[MappingRule, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where the rules put one name."""
+    """Place that the rules give one name."""
 
     segments: tuple[str, ...]
     """Below the mount; empty where it is left out."""
@@ -233,7 +233,7 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class Adoption:
-    """What adoption does, or would do, with one topic."""
+    """Planned or finished adoption of one topic."""
 
     observed: ObservedTopic
     action: AdoptionAction

@@ -50,7 +50,7 @@ _CONFIG: Final = "topic_config["
 
 @dataclass(slots=True)
 class SubtreeSize:
-    """How much an entry is: itself, and all below it in this cluster."""
+    """Size of an entry: itself, and all below it in this cluster."""
 
     directories: int = 0
     topics: int = 0
@@ -61,7 +61,7 @@ class SubtreeSize:
 
 @dataclass(slots=True)
 class RemovalImpact:
-    """What becomes of Kafka's topics when entries go."""
+    """Number of Kafka's topics that are deleted or kept when entries are removed."""
 
     deleted: int = 0
     """They go with their data."""

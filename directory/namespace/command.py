@@ -74,7 +74,7 @@ CLEARED: Final = Cleared.CLEARED
 
 @dataclass(frozen=True, slots=True)
 class PlanContext:
-    """What planning needs of the world."""
+    """Clock and id source of planning."""
 
     now_ms: int
     """Unix time, milliseconds."""
@@ -204,8 +204,8 @@ class AdoptTopics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicObservation:
-    """What the reconciler learnt of one topic entry. ``None`` = not changed. Nothing is written
-    where nothing differs, or where the entry is gone or has another physical name by now.
+    """State of one topic entry that the reconciler observed. ``None`` = not changed. Nothing is
+    written where nothing differs, or where the entry is gone or has another physical name by now.
     """
 
     path: Path
@@ -265,7 +265,9 @@ class FinishDelete:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForgetRetired:
-    """These physical names were retired for long enough; those that were not are passed over."""
+    """Command that ends the retirement of physical names; those that must stay retired are
+    skipped.
+    """
 
     names: tuple[str, ...]
 
@@ -335,7 +337,9 @@ class EntryChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What to commit: all of it or nothing. Empty ``writes``: there is nothing to do."""
+    """Transaction of guards and writes, committed as a whole. Empty ``writes``: there is nothing to
+    do.
+    """
 
     guards: tuple[Guard, ...]
     writes: tuple[Write, ...]

@@ -80,8 +80,8 @@ def set_fields(policies: Policies) -> dict[str, object]:
 
 
 def stamp_changed_fields(after: Policies, before: Policies, stamp: Stamp) -> Policies:
-    """With who set each field: ``stamp`` for those that differ from before, and for the others what
-    was known, if it was.
+    """Returns policies with a stamp for each field: ``stamp`` for those that differ from before,
+    and for the others the stamp that they had, if any.
     """
     if after == NO_POLICIES:
         return after
@@ -116,7 +116,7 @@ def effective(levels: Iterable[Policies]) -> Policies:
 
 
 def without_cleared_keys(policies: Policies) -> Policies:
-    """Without the keys that are cleared: what an answer shows."""
+    """Returns policies without the keys that are cleared, as answers show them."""
     changed: dict[str, Mapping[str, Any]] = {}
     for name in _MAPS:
         values = getattr(policies, name)
@@ -128,7 +128,7 @@ def without_cleared_keys(policies: Policies) -> Policies:
 
 
 class PolicyLevel(NamedTuple):
-    """What one entry sets; ``path`` is where it is, canonical."""
+    """Policies of one entry; ``path`` is where it is, canonical."""
 
     path: str
     policies: Policies
@@ -213,7 +213,7 @@ Shown = Callable[[int, str], bool]
 
 @dataclass(slots=True)
 class InheritorCounts:
-    """How many inherit; fields are named as in ``set_fields``."""
+    """Number of inheritors; fields are named as in ``set_fields``."""
 
     topics: int = 0
     """Those that take at least one of the fields."""
@@ -230,8 +230,9 @@ def count_inheritors(
     budget: TimeBudget | None = None,
     shown: Shown | None = None,
 ) -> InheritorCounts:
-    """Of what lies below a directory, within the cluster. Costs by the topics there: when the
-    budget is over, it is the least that there are. ``shown``: only topics of which it says so.
+    """Counts the inheritors below a directory, within the cluster. Costs by the topics there: when
+    the budget is over, the count is a lower bound. Only topics for which ``shown`` is true are
+    counted.
     """
     budget = budget or TimeBudget()
     found = InheritorCounts()

@@ -44,7 +44,7 @@ DELETED_ID: Final = 2
 
 
 class Kind(enum.IntEnum):
-    """What an entry is."""
+    """Kind of an entry."""
 
     DIRECTORY = 1
     TOPIC = 2
@@ -61,7 +61,7 @@ CONTAINER_KINDS: Final = (Kind.DIRECTORY, Kind.LINK, Kind.MOUNT)
 
 
 class Provision(enum.IntEnum):
-    """Where the Kafka side of a topic stands (``kdir.v1.Provision``)."""
+    """State of a topic in Kafka (``kdir.v1.Provision``)."""
 
     ACTIVE = 1
     PENDING = 2
@@ -80,7 +80,7 @@ class LinkMode(enum.IntEnum):
 
 
 class LinkWrites(enum.IntEnum):
-    """What producers do when the first target is unreachable."""
+    """Rule for producers when the first target is unreachable."""
 
     STAY = 1
     FOLLOW = 2
@@ -92,7 +92,7 @@ def _frozen(mapping: Mapping[str, str | None] | None = None) -> Mapping[str, str
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """Who set something, and when (Unix milliseconds)."""
+    """Principal that set something, and the time (Unix milliseconds)."""
 
     by: str
     at_ms: int
@@ -169,7 +169,7 @@ class Topic(_AnyEntry):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link(_AnyEntry):
-    """Rewrites its prefix to one of several target paths, tried in order."""
+    """Entry that rewrites its prefix to one of several target paths, tried in order."""
 
     kind: ClassVar[Kind] = Kind.LINK
 
@@ -181,7 +181,7 @@ class Link(_AnyEntry):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mount(_AnyEntry):
-    """Where a child cluster's tree is attached; ``epoch`` rises with each change of it."""
+    """Entry at which a child cluster's tree is attached; ``epoch`` rises with each change of it."""
 
     kind: ClassVar[Kind] = Kind.MOUNT
 
@@ -206,15 +206,15 @@ class EntryGrants:
 
 
 class Codec(Protocol):
-    """How entries become the bytes that the store keeps. Pure: equal entries give equal bytes, and
-    ``encode(decode(record))`` is ``record``, so that a guard can compare what is stored.
+    """Encoding of entries as the bytes that the store keeps. Pure: equal entries give equal bytes,
+    and ``encode(decode(record))`` is ``record``, so that a guard can compare what is stored.
     """
 
     def encode(self, entry: Entry) -> bytes:
         """Returns the stored form; without path, parent or name, which are in the key."""
 
     def decode(self, record: bytes) -> Entry:
-        """Back from the stored form.
+        """Decodes the stored form.
 
         Raises:
             ValueError: the bytes are not a record of ours.
@@ -247,7 +247,7 @@ class Codec(Protocol):
         """Returns the stored form of an entry's grants."""
 
     def decode_grants(self, record: bytes) -> EntryGrants:
-        """Back from the stored form.
+        """Decodes the stored form.
 
         Raises:
             ValueError: the bytes are not grants, or say more than this version understands: then
@@ -256,5 +256,5 @@ class Codec(Protocol):
 
 
 def etag_of(entry: Entry) -> str:
-    """Opaque to callers; changes whenever the entry does (AIP-154)."""
+    """Returns the etag, opaque to callers; it changes whenever the entry does (AIP-154)."""
     return f"{entry.entry_id:x}-{entry.change_count}"

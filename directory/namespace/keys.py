@@ -174,7 +174,7 @@ def entry_key(parent_id: int, kind: Kind, name: str) -> bytes:
 
 
 def parse_entry_key(key: bytes) -> EntryKey:
-    """Back from ``entry_key``.
+    """Parses a key of ``entry_key``.
 
     Raises:
         ValueError: not an entry's key.
@@ -190,7 +190,7 @@ def grants_key(parent_id: int, kind: Kind, name: str) -> bytes:
 
 
 def parse_grants_key(key: bytes) -> EntryKey:
-    """Back from ``grants_key``. The root directory is in none (0), and has no name.
+    """Parses a key of ``grants_key``. The root directory is in none (0), and has no name.
 
     Raises:
         ValueError: not the key of grants.
@@ -244,7 +244,7 @@ def event_key(change_id: str) -> bytes:
 
 
 def mount_row_key(mount: str) -> bytes:
-    """A row of the mount table that the parent handed down."""
+    """Returns the key of a row of the mount table that the parent sent."""
     return MOUNT_ROW + mount.encode()
 
 
@@ -284,7 +284,7 @@ def retired_value(until_ms: int, *, awaited: bool = False) -> bytes:
 
 
 def retired_until_ms(value: bytes) -> int | None:
-    """Until when (Unix milliseconds) a name is retired; None: it cannot be read."""
+    """Returns until when (Unix milliseconds) a name is retired; None: it cannot be read."""
     text = value.removesuffix(_AWAITED)
     return int(text) if text.isdigit() else None
 
@@ -300,7 +300,7 @@ def removal_key(entry_id: int) -> bytes:
 
 
 def kafka_key(name: str) -> bytes:
-    """A setting of the Kafka side."""
+    """Returns the key of a setting of the Kafka side."""
     return KAFKA + name.encode()
 
 
@@ -310,10 +310,10 @@ def role_key(role: str) -> bytes:
 
 
 def large_change_key(change_id: str) -> bytes:
-    """A large change on its way."""
+    """Returns the key of a large change in progress."""
     return LARGE_CHANGE + change_id.encode()
 
 
 def member_key(server_id: str) -> bytes:
-    """A live server of the cluster."""
+    """Returns the key of a live server of the cluster."""
     return MEMBER + server_id.encode()

@@ -69,14 +69,14 @@ class MountAt(NamedTuple):
 
 
 class Missing(NamedTuple):
-    """Nothing stands there."""
+    """Result that nothing exists at the path."""
 
     nearest: Segments
     """The deepest directory on the way."""
 
 
 class Unreadable(NamedTuple):
-    """Something stands there, or on the way, whose record cannot be read: it is not absent."""
+    """Result that a record at the path, or on the way, cannot be read: it is not absent."""
 
     relative: Segments
     reason: str

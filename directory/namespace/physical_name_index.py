@@ -36,7 +36,7 @@ _LOOSE: Final = 4096
 
 
 class TopicKey(NamedTuple):
-    """Where a topic stands."""
+    """Key of a topic: its directory's id and its name."""
 
     parent_id: int
     name: str

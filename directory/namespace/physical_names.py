@@ -52,7 +52,7 @@ _SHOWN: Final = 60
 
 
 class NameRegistry(Protocol):
-    """What is known of the physical names of one cluster."""
+    """Registry of the physical names of one cluster."""
 
     def owner(self, physical_name: str) -> str | None:
         """Returns where the entry with this very name is, as people say it; None = no
@@ -65,7 +65,7 @@ class NameRegistry(Protocol):
         """
 
     def retired_for_ms(self, physical_name: str) -> int:
-        """For how many more milliseconds the name stays retired; 0 = it is not."""
+        """Returns for how many more milliseconds the name stays retired; 0 = it is not."""
 
     def detached(self, physical_name: str) -> str | None:
         """Returns the Kafka topic of this or a colliding name that was left alone when its entry

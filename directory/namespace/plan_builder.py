@@ -59,7 +59,7 @@ _REMOVED: Final = "a topic that is being removed"
 
 
 class PlanBuilder:
-    """What one plan is made in. Lives for one planning, in one thread."""
+    """Draft of one plan, used for one planning by one thread."""
 
     def __init__(self, snapshot: Snapshot, mount: Path, context: PlanContext) -> None:
         self.snapshot = snapshot
@@ -126,7 +126,7 @@ class PlanBuilder:
     def carry_grants(
         self, parent_id: int, name: str, entry: Entry, to_parent_id: int, to_name: str
     ) -> None:
-        """An entry that was taken away keeps its grants at its new place."""
+        """Moves the grants of a removed entry to its new place."""
         record = self.snapshot.fact(grants_key(parent_id, entry.kind, name))
         if record is not None:
             self.write_fact(grants_key(to_parent_id, entry.kind, to_name), record)
@@ -149,11 +149,11 @@ class PlanBuilder:
             self.delete_fact(key)
 
     def bump_grants_version(self) -> None:
-        """Somebody's rights change: who authorised on what was before loses the race."""
+        """Records that rights change: a plan that was authorized on older grants loses the race."""
         self.write_fact(GRANTS_MARK, b"%016x" % self.context.new_id())
 
     def expect_grants(self) -> None:
-        """Guard: nobody's grants have changed since."""
+        """Adds the guard that no grant has changed since."""
         self.require_value(GRANTS_MARK, self.snapshot.fact(GRANTS_MARK))
 
     def _mark_read_only(self, entry: Directory | Topic, value: bytes) -> None:
@@ -171,8 +171,8 @@ class PlanBuilder:
             self.delete_fact(key)
 
     def bump_quota_version(self, directory_id: int, *, guarded: bool) -> None:
-        """Something comes that counts for a quota: who counted what was before loses the race.
-        ``guarded``: so does this draft, where somebody else was first.
+        """Records that something is added that counts for a quota: a plan that counted before loses
+        the race. With ``guarded`` this draft loses it too, if another plan was first.
         """
         key = quota_key(directory_id)
         if guarded:
@@ -190,7 +190,7 @@ class PlanBuilder:
             self.delete_fact(key)
 
     def expect_entry(self, parent_id: int, name: str, entry: Entry) -> None:
-        """Guard: the entry is still what was seen."""
+        """Adds the guard that the entry is unchanged."""
         if entry.entry_id == ROOT_ID:
             self._expect_root()
             return
@@ -213,7 +213,7 @@ class PlanBuilder:
         return found
 
     def require_free(self, parent_id: int, kind: Kind, name: str, path: Path) -> None:
-        """Guard: nothing of that kind stands there.
+        """Adds the guard that no entry of that kind exists there.
 
         Raises:
             AlreadyExists: something does that this version cannot read.
@@ -221,14 +221,15 @@ class PlanBuilder:
         key = entry_key(parent_id, kind, name)
         if key in self.snapshot.unreadable_values:
             raise AlreadyExists(
-                f"something stands at {path} that cannot be read: "
+                f"something exists at {path} that cannot be read: "
                 f"{self.snapshot.unreadable_values[key]}",
                 path=path,
             )
         self.require_value(key, None)
 
     def require_sibling_unchanged(self, parent_id: int, name: str, path: Path) -> None:
-        """Guard: beside a topic of this name stands what stood there; no mount comes in its way.
+        """Adds the guard that the container beside a topic of this name is unchanged: no mount is
+        added.
 
         Raises:
             AlreadyExists: something stands there that this version cannot read.
@@ -240,7 +241,9 @@ class PlanBuilder:
             self.expect_entry(parent_id, name, container)
 
     def require_ancestors(self, node: Node) -> None:
-        """Guard: this directory and those above it are what and where they were seen."""
+        """Adds the guards that this directory and those above it are unchanged and were not
+        moved.
+        """
         here: Node | None = node
         while here is not None and here.entry_id != ROOT_ID:
             self.expect_entry(here.parent_id, here.name, here.directory)
@@ -299,7 +302,7 @@ class PlanBuilder:
     def insert_entry(
         self, parent_id: int, name: str, entry: Entry, path: Path, *, parent_is_new: bool = False
     ) -> None:
-        """A new entry, where nothing may stand; in a directory of this very plan nothing can."""
+        """Adds an entry at a free place; in a directory of this very plan each place is free."""
         if not parent_is_new:
             self.require_free(parent_id, entry.kind, name, path)
             # Should any have been left behind, they were another entry's (P6).
@@ -308,13 +311,13 @@ class PlanBuilder:
         self.record_new_state(entry, parent_id, path)
 
     def update(self, parent_id: int, name: str, before: Entry, after: Entry, path: Path) -> None:
-        """An entry's new state, at the same place."""
+        """Replaces an entry at the same place."""
         self.expect_entry(parent_id, name, before)
         self.write_record(parent_id, name, after)
         self.record_new_state(after, parent_id, path, before=before)
 
     def delete(self, parent_id: int, name: str, entry: Entry, path: Path) -> None:
-        """An entry goes for good."""
+        """Deletes an entry for good."""
         self.delete_record(parent_id, name, entry)
         self.record_removal(parent_id, name, entry, path)
 
@@ -343,22 +346,23 @@ class PlanBuilder:
     # -- physical names --------------------------------------------------------------------------
 
     def claim_name(self, physical_name: str) -> None:
-        """The name is in use from now on."""
+        """Records that the name is in use from now on."""
         self._claimants(physical_name).add(physical_name)
 
     def release_name(self, physical_name: str) -> None:
-        """The name is no longer in use."""
+        """Records that the name is no longer in use."""
         self._claimants(physical_name).discard(physical_name)
 
     def retire_name(self, physical_name: str, *, awaited: bool = False) -> None:
-        """The name is not given to new topics for a day. ``awaited``: nor is a topic adopted that
-        comes under it meanwhile, since kdir asked Kafka for it, and its entry was removed.
+        """Retires the name: new topics do not get it for a day. With ``awaited`` a topic that
+        appears under it meanwhile is not adopted either, since kdir asked Kafka for it, and its
+        entry was removed.
         """
         until_ms = self.context.now_ms + RETIRED_FOR_MS
         self.write_fact(retired_key(physical_name), retired_value(until_ms, awaited=awaited))
 
     def reinstate_name(self, physical_name: str) -> None:
-        """What kept the name from being used no longer does: it is used."""
+        """Deletes the records that keep the name from being used."""
         for key in (retired_key(physical_name), detached_key(physical_name)):
             if self.snapshot.fact(key) is not None:
                 self.delete_fact(key)
@@ -382,11 +386,11 @@ class PlanBuilder:
     # -- facts and guards ------------------------------------------------------------------------
 
     def require_value(self, key: bytes, value: bytes | None) -> None:
-        """Guard: the key has exactly this value; None = it does not exist."""
+        """Adds the guard that the key has exactly this value; None = it does not exist."""
         self._guards[KeyEquals(key, value)] = None
 
     def expect_nothing_newer(self, prefix: bytes) -> None:
-        """Guard: nothing was written below the prefix since the snapshot."""
+        """Adds the guard that nothing was written below the prefix since the snapshot."""
         self._guards[UnchangedSince(prefix, self.snapshot.revision)] = None
 
     def write_fact(self, key: bytes, value: bytes) -> None:

@@ -75,7 +75,7 @@ _WAITS = "waits: this server's ceiling does not let kdir create topics in Kafka"
 
 
 def create_directory(draft: PlanBuilder, command: CreateDirectory) -> Plan:
-    """mkdir, and mkdir -p."""
+    """Plans mkdir, and mkdir -p."""
     relative = relative_to_mount(draft.mount, command.path)
     way = traverse(draft.snapshot, relative)
     if way.depth == len(relative):
@@ -109,7 +109,7 @@ def create_directory(draft: PlanBuilder, command: CreateDirectory) -> Plan:
 
 
 def create_topic(draft: PlanBuilder, command: CreateTopic) -> Plan:
-    """A topic: its entry and its wish; Kafka follows."""
+    """Plans a topic: its entry with the desired state; Kafka's topic is created later."""
     relative, parent = _place(draft, command.path)
     name = relative[-1]
     standing = draft.snapshot.topic(parent.entry_id, name)
@@ -245,7 +245,7 @@ def _adopted_topic(draft: PlanBuilder, command: CreateTopic) -> Topic:
 
 
 def create_link(draft: PlanBuilder, command: CreateLink) -> Plan:
-    """A link; its targets need not exist, nor be ours."""
+    """Plans a link; its targets need not exist, nor be in this cluster."""
     relative, parent = _place(draft, command.path)
     check_name_free(draft, parent, relative[-1], Kind.LINK, command.path)
     check_targets(command.path, command.targets, draft.context.bounds)
@@ -265,7 +265,7 @@ def create_link(draft: PlanBuilder, command: CreateLink) -> Plan:
 
 
 def create_mount(draft: PlanBuilder, command: CreateMount) -> Plan:
-    """A mount: of a child that this cluster has not mounted, where nothing stands."""
+    """Plans a mount of a child that this cluster has not mounted, at a free place."""
     if not command.cluster_id:
         raise InvalidArgument(
             "mount.cluster_id is empty; expected the child's cluster id",
@@ -367,8 +367,8 @@ def check_names(path: Path, relative: Sequence[str]) -> None:
 
 
 def check_name_free(draft: PlanBuilder, parent: Node, name: str, kind: Kind, path: Path) -> None:
-    """A new entry of this kind may stand there: a topic beside a directory or link of its name, or
-    the other way round, and nothing else. Adds the guards that keep it so.
+    """Checks that a new entry of this kind may exist there: a topic beside a directory or link of
+    its name, or the other way round, and nothing else. Adds the guards that keep it so.
 
     Raises:
         AlreadyExists: names what stands there.

@@ -57,7 +57,7 @@ _IN_KAFKA: Final = frozenset({Provision.ACTIVE, Provision.MISSING})
 
 
 class KafkaFate(enum.Enum):
-    """What becomes of Kafka's topic, and of its name, when the entry goes."""
+    """Fate of Kafka's topic, and of its name, when the entry is removed."""
 
     DELETED = "it goes, with its data; its name is retired"
     DETACHED = "it stays; its name is not free for as long as it does"
@@ -204,7 +204,9 @@ def remove_topic(
     goes_in_kafka: bool,
     record: bytes | None = None,
 ) -> None:
-    """A topic leaves the tree: for good, or to wait as DELETING until Kafka's topic is gone."""
+    """Removes a topic from the tree: for good, or to wait as DELETING until Kafka's topic is
+    gone.
+    """
     draft.delete_record(parent_id, name, topic, record)
     fate = kafka_fate_of(topic, goes_in_kafka=goes_in_kafka)
     if fate is KafkaFate.DELETED:

@@ -268,7 +268,7 @@ def _drop_unreadable(draft: PlanBuilder, directory_id: int) -> None:
 
 
 def forget_retired(draft: PlanBuilder, command: ForgetRetired) -> Plan:
-    """Physical names may be used again."""
+    """Plans the end of the retirement of physical names."""
     for name in command.names:
         key = retired_key(name)
         value = draft.snapshot.fact(key)
@@ -280,7 +280,8 @@ def forget_retired(draft: PlanBuilder, command: ForgetRetired) -> Plan:
 
 
 def finish_delete(draft: PlanBuilder, command: FinishDelete) -> Plan:
-    """Kafka's topics are gone: so are the entries, and the names are retired for a day.
+    """Plans the removal of entries whose topics are gone from Kafka; their names are retired for a
+    day.
 
     One that kdir asked for and never saw may yet come: Kafka may answer a request long after it
     was sent.

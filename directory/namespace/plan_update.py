@@ -126,7 +126,7 @@ def own_policies(entry: Entry) -> Policies | None:
 
 
 def check_etag(found: LocatedEntry, etag: str) -> None:
-    """The entry is the one that the caller saw, if the caller says which that was.
+    """Checks that the entry has the etag that the caller gave, if any.
 
     Raises:
         EtagMismatch: with both.

@@ -38,8 +38,9 @@ def inherited_levels(draft: PlanBuilder, node: Node) -> Policies:
 
 
 def check_not_read_only(draft: PlanBuilder, node: Node, own: Policies | None = None) -> None:
-    """Nothing below a read-only directory may be created, changed or removed; the nearest level
-    that says something counts. ``own`` is what an entry in ``node`` says of itself.
+    """Checks that an entry is not below a read-only directory, where nothing may be created,
+    changed or removed; the nearest level that sets it counts. ``own`` is what an entry in ``node``
+    sets itself.
 
     Raises:
         ReadOnly: names the directory that says so.

@@ -44,7 +44,7 @@ __all__ = [
 
 
 class Amount(NamedTuple):
-    """Of what quotas count."""
+    """Amount of what quotas count."""
 
     topics: int = 0
     partitions: int = 0
@@ -138,7 +138,7 @@ def outermost_quota_directory(
 
 
 def system_directories(node: Node) -> Iterator[tuple[str, Directory]]:
-    """A system's directories right below one, which do not count for its quota; by name."""
+    """Yields the system directories right below one, which do not count for its quota; by name."""
     for name, container in node.containers.items("__"):
         if not is_system(name):
             break
@@ -216,7 +216,7 @@ def check_quota(
 
 
 def check_topic_own_quota(path: Path, policies: Policies, partitions: int) -> None:
-    """A topic's own word on its partitions binds, too.
+    """Checks a topic's own limit of its partitions, which binds too.
 
     Raises:
         QuotaExceeded
@@ -233,8 +233,8 @@ def check_topic_own_quota(path: Path, policies: Policies, partitions: int) -> No
 
 
 def require_subtree_unchanged(draft: PlanBuilder, node: Node) -> None:
-    """Guard: nothing came below this directory since it was counted. Where it is large, nothing
-    came anywhere: such a move has to wait for a quiet moment.
+    """Adds the guard that nothing was added below this directory since it was counted. Where it is
+    large, nothing may be added anywhere: such a move has to wait for a quiet moment.
     """
     ranges = []
     for here in directories_below(draft.snapshot, node):
@@ -247,7 +247,9 @@ def require_subtree_unchanged(draft: PlanBuilder, node: Node) -> None:
 
 
 class QuotaAdditions:
-    """What comes in one plan whatever the quotas say, for Kafka has it; tells what is over."""
+    """Additions of one plan that no quota prevents, because Kafka has the topics; and the exceeded
+    quotas.
+    """
 
     def __init__(self, draft: PlanBuilder) -> None:
         self._draft = draft
@@ -255,7 +257,9 @@ class QuotaAdditions:
         self._nodes: dict[int, Node] = {}
 
     def add(self, node: Node, amount: Amount, unless: frozenset[int] = frozenset()) -> None:
-        """So much comes below a directory that is there already, and was not below ``unless``."""
+        """Adds an amount below a directory that exists already, where it was not below ``unless``
+        before.
+        """
         self._nodes[node.entry_id] = node
         for here in upwards(self._draft.snapshot.nodes, node):
             if here.entry_id in unless:
@@ -268,12 +272,12 @@ class QuotaAdditions:
         return self._came
 
     def mark(self) -> None:
-        """Who counts meanwhile is to notice."""
+        """Bumps the quota versions, so that plans which count meanwhile lose the race."""
         for node in self._nodes.values():
             _mark(self._draft, node, guarded=False)
 
     def notes(self) -> Iterable[str]:
-        """A sentence for each quota that is exceeded now."""
+        """Yields a sentence for each quota that is exceeded now."""
         draft = self._draft
         over: dict[Quota, str] = {}
         for node in self._nodes.values():

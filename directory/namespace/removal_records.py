@@ -30,7 +30,7 @@ _TEXTS: Final = {True: "kafka", False: "keep"}
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """What was decided when a directory was removed; the reaper goes by it, whenever it comes."""
+    """Decision made when a directory was removed; the reaper executes it later."""
 
     goes_in_kafka: bool
     path: Path
@@ -49,7 +49,7 @@ class Removal:
 
     @classmethod
     def from_bytes(cls, value: bytes) -> Self:
-        """Back from ``to_bytes``.
+        """Parses the form of ``to_bytes``.
 
         Raises:
             ValueError, InvalidPath: no such value.
@@ -65,8 +65,8 @@ class Removal:
 
     @classmethod
     def load(cls, snapshot: Snapshot, entry_id: int) -> Self | None:
-        """Of a directory below ``DELETED_ID``; None where nothing was kept that can be read: then
-        Kafka's topics are left alone.
+        """Loads the record of a directory below ``DELETED_ID``; None where no readable one exists:
+        then Kafka's topics are left alone.
         """
         value = snapshot.fact(removal_key(entry_id))
         try:

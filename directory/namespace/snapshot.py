@@ -22,7 +22,7 @@ __all__ = ["Container", "Counts", "LocatedTopic", "Node", "Snapshot"]
 
 
 class LocatedTopic(NamedTuple):
-    """Where a physical topic is in the tree."""
+    """Place of a physical topic in the tree."""
 
     parent_id: int
     name: str
@@ -52,7 +52,7 @@ class Snapshot:
 
     @classmethod
     def empty(cls, codec: Codec, incarnation: str = "") -> Snapshot:
-        """A cluster to which nothing was ever committed: the root directory and nothing in it."""
+        """Returns a cluster without commits: the root directory with nothing in it."""
         return cls.load(codec, incarnation, 0, ())
 
     @classmethod
@@ -125,7 +125,7 @@ class Snapshot:
     # Entries.
 
     def node(self, directory_id: int) -> Node | None:
-        """A directory and what stands in it; ``ROOT_ID`` and ``DELETED_ID`` always exist."""
+        """Returns a directory with its contents; ``ROOT_ID`` and ``DELETED_ID`` always exist."""
         return self.tree.nodes.get(directory_id)
 
     @property
@@ -145,7 +145,7 @@ class Snapshot:
                 yield directory_id, Contents(found.topics, found.containers)
 
     def topic(self, parent_id: int, name: str) -> Topic | None:
-        """A topic, decoded.
+        """Returns a topic, decoded.
 
         Raises:
             Internal: there is a record, and it turns out that it cannot be read.
@@ -160,7 +160,7 @@ class Snapshot:
             raise Internal(f"the record of topic {name} cannot be read: {error}") from None
 
     def container(self, parent_id: int, name: str) -> Container | None:
-        """A directory, link or mount."""
+        """Returns a directory, link or mount."""
         node = self.tree.nodes.get(parent_id)
         return None if node is None else node.containers.get(name)
 
@@ -250,7 +250,7 @@ class Snapshot:
         return self.tree.facts.get(key)
 
     def facts(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """(key, value) of all such keys with a prefix, in key order."""
+        """Yields (key, value) of all such keys with a prefix, in key order."""
         for key, value in self.tree.facts.items(prefix):
             if not key.startswith(prefix):
                 return

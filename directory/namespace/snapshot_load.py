@@ -224,7 +224,7 @@ def _directories(rows: _Rows) -> dict[int, _DirectoryPlace]:
             elif container.entry_id in {ROOT_ID, DELETED_ID}:
                 put_aside(parent_id, name, f"entry id {container.entry_id} is reserved")
             else:
-                put_aside(parent_id, name, f"entry id {container.entry_id} stands elsewhere too")
+                put_aside(parent_id, name, f"entry id {container.entry_id} exists elsewhere too")
     sound = {ROOT_ID, DELETED_ID}
     for directory_id in list(standing):
         trail: list[int] = []

@@ -274,7 +274,7 @@ class _Change:
         node = self._nodes.get(directory_id)
         if node is not None:
             if (node.parent_id, node.name) != place:
-                return f"entry id {directory_id} stands elsewhere too"
+                return f"entry id {directory_id} exists elsewhere too"
             self._nodes[directory_id] = replace(node, directory=directory)
             return ""
         above: Node | None = self._nodes.get(place.parent_id)

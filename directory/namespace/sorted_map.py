@@ -120,7 +120,8 @@ class SortedMap(Generic[K, V]):
             yield from values
 
     def items(self, start: K | None = None, *, inclusive: bool = True) -> Iterator[tuple[K, V]]:
-        """(key, value) in key order, from ``start`` on, or (not ``inclusive``) from right after it.
+        """Yields (key, value) in key order, from ``start`` on, or (not ``inclusive``) from right
+        after it.
 
         The first one costs as much as ``get``, however large the map is.
         """

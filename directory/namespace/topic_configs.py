@@ -99,7 +99,9 @@ def problem_with(name: str, value: str) -> str:
 
 
 def unknown(name: str) -> str:
-    """That Kafka has no such config, with the nearest that it has; empty = it has, or may have."""
+    """Returns a sentence that Kafka has no such config, with the nearest name; "" = it has, or may
+    have.
+    """
     if name in _DEFINITIONS or name.startswith(_VENDORS):
         return ""
     near = nearest(name, _DEFINITIONS)

@@ -33,7 +33,7 @@ _SEARCHED = 1000
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """How far directories lead along a path."""
+    """Part of a path along which directories exist."""
 
     node: Node
     """The deepest directory on it."""
@@ -89,7 +89,7 @@ def relative_to_mount(mount: Path, path: Path) -> tuple[str, ...]:
 
 
 def traverse(snapshot: Snapshot, relative: Sequence[str]) -> Route:
-    """As far along as directories lead."""
+    """Follows a path as far as directories exist."""
     node = snapshot.root
     for depth, name in enumerate(relative):
         container = node.containers.get(name)

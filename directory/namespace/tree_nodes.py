@@ -131,7 +131,7 @@ def is_fact(key: bytes) -> bool:
 
 
 class Contents(NamedTuple):
-    """What stands directly in a directory."""
+    """Entries directly in a directory."""
 
     topics: Topics
     containers: Containers
@@ -157,7 +157,7 @@ class Node:
 
 
 class Counts(NamedTuple):
-    """How many there are below a directory, at any depth, itself not counted."""
+    """Number of entries below a directory, at any depth, itself not counted."""
 
     topics: int = 0
     directories: int = 0
@@ -174,7 +174,7 @@ class Counts(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """Everything of one cluster that is kept in memory, at one revision."""
+    """Entries and facts of one cluster that are kept in memory, at one revision."""
 
     nodes: immutables.Map[int, Node]
     """Every directory that has a record, the root and the place of removed entries, by id."""

@@ -363,7 +363,8 @@ def _unknown(field: str, kind: Kind | None) -> InvalidArgument:
 def check_targets(
     path: Path, targets: Sequence[Path], bounds: Bounds, before: Sequence[Path] = ()
 ) -> None:
-    """A link needs a target, none twice, and none at or below itself: that would never end.
+    """Checks that a link has a target, none twice, and none at or below itself: that would never
+    end.
 
     Raises:
         InvalidArgument: naming the target and the rule.

@@ -26,7 +26,7 @@ _CLUSTERS_MAY: Final = frozenset({"FederationService/Link"})
 
 
 class Connection(Protocol):
-    """What is looked at: gRPC's context of a call."""
+    """Part of gRPC's context of a call that authentication reads."""
 
     def auth_context(self) -> Mapping[str, Any]: ...
 
@@ -34,7 +34,7 @@ class Connection(Protocol):
 
 
 class Identity(NamedTuple):
-    """Who calls. Its repr holds no token."""
+    """Identity of a caller. Its repr holds no token."""
 
     principal: str
     """``User:alice``; ``User:ANONYMOUS`` where it was not said and need not be."""
@@ -51,7 +51,7 @@ _ANYBODY: Final = Identity(ANONYMOUS)
 
 
 class Authenticator:
-    """Finds out who calls a server of this config. Thread-safe.
+    """Authentication of the callers of a server of this config. Thread-safe.
 
     Raises:
         ConfigError: a file of keys or certificates cannot be used.

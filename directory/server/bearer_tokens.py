@@ -56,7 +56,7 @@ class _Verified:
 
 
 class Tokens:
-    """Verifies tokens by the keys of a file. Thread-safe.
+    """Verifier of tokens by the keys of a file. Thread-safe.
 
     Raises:
         ConfigError: the file cannot be used.

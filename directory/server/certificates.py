@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class KeyMaterial:
-    """What TLS needs, PEM. Its repr holds no key."""
+    """Certificate, key and CA for TLS, PEM. Its repr holds no key."""
 
     cert: bytes
     key: bytes
@@ -142,7 +142,7 @@ class Certificates:
         return self._files.generation
 
     def server_credentials(self) -> grpc.ServerCredentials:
-        """For listening; asks for new files at each handshake (G8)."""
+        """Returns credentials for listening, which read new files at each handshake (G8)."""
         first = self._files.value()
         self._given = self._files.generation
         return grpc.dynamic_ssl_server_credentials(
@@ -157,11 +157,11 @@ class Certificates:
         if generation == self._given:
             return None
         self._given = generation
-        _log.info("the server's certificate was read anew; it ends %s", material.expires)
+        _log.info("the server's certificate was read again; it ends %s", material.expires)
         return _configuration(material)
 
     def for_calling(self) -> TlsMaterial:
-        """For calling another server with this server's certificate."""
+        """Returns what is needed to call another server with this server's certificate."""
         material, tls = self._files.value(), self._tls
         return TlsMaterial(material.ca, material.key, material.cert, tls.key, tls.cert)
 
@@ -256,7 +256,7 @@ class PeerCredentials:
         return ()
 
     def channel(self, endpoint: str) -> grpc.Channel:
-        """A connection to ``host:port``, which the other's certificate must name."""
+        """Opens a connection to ``host:port``, which the other's certificate must name."""
         material = self.tls()[1]
         options = (("grpc.max_receive_message_length", _MOST_BYTES),)
         target = parse_endpoint(endpoint).target

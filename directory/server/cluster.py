@@ -291,7 +291,7 @@ class Cluster:
         return self.federation.position_at(snapshot).mount
 
     def check_mounted(self) -> None:
-        """Told that it is unmounted, a cluster stops to answer.
+        """Checks that the cluster is mounted: an unmounted one stops to answer.
 
         Raises:
             Unmounted, NotReady
@@ -336,9 +336,9 @@ class Cluster:
         return self.parent_link.status()
 
     def unconfirmed_seconds(self) -> float | None:
-        """For how long no parent has confirmed the mount; None while one does, and without a
-        parent. It counts from the last message of a parent that had sent the mount and what is
-        inherited there, on that link, to whichever server of the cluster.
+        """Returns for how long no parent has confirmed the mount; None while one does, and without
+        a parent. It counts from the last message of a parent that had sent the mount and what is
+        inherited there, on that link, to any server of the cluster.
         """
         if self.parent_link is None or self.replica.state is ReplicaState.LOADING:
             return None
@@ -382,11 +382,13 @@ class Cluster:
         return message
 
     def token_of(self, snapshot: Snapshot) -> str:
-        """For readers that are to see what this snapshot has, or newer."""
+        """Returns a token for readers that need what this snapshot has, or newer."""
         return str(Token.from_position(self.cluster_id, snapshot.incarnation, snapshot.revision))
 
     def token_at(self, revision: int) -> str:
-        """For readers that are to see what was just written at a revision of this life."""
+        """Returns a token for readers that need what was just written at a revision of this
+        incarnation.
+        """
         incarnation = self.replica.snapshot.incarnation
         return str(Token.from_position(self.cluster_id, incarnation, revision))
 

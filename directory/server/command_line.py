@@ -224,7 +224,7 @@ def _who(config: ServerConfig) -> list[str]:
 
 
 def check_processes(count: int) -> None:
-    """How many processes there may be.
+    """Checks the number of processes.
 
     Raises:
         ConfigError

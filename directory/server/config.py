@@ -218,7 +218,7 @@ class ServerConfig:
 
 
 def default_cluster(mount: Path) -> str:
-    """``/la/tracking`` is called ``la-tracking``, and ``/`` is called ``root``."""
+    """Returns ``la-tracking`` for ``/la/tracking``, and ``root`` for ``/``."""
     return "-".join(mount.segments) or "root"
 
 
@@ -335,8 +335,8 @@ def _name(key: str, value: str) -> str:
 
 
 def check_listen(listen: str, tls: TlsConfig | None, advertise: tuple[str, ...]) -> None:
-    """Without TLS a server listens on loopback only. One that listens everywhere must
-    say where others find it: no certificate is of ``0.0.0.0``, and nobody gets there.
+    """Checks that a server without TLS listens on loopback only, and that one which listens on
+    every address advertises one: no certificate names ``0.0.0.0``, and no client reaches it.
 
     Raises:
         ConfigError
@@ -349,13 +349,13 @@ def check_listen(listen: str, tls: TlsConfig | None, advertise: tuple[str, ...])
         check_loopback(listen)
     if host in {"0.0.0.0", "::"} and not advertise:  # noqa: S104 - a name to look for
         raise ConfigError(
-            f"advertise: missing; {listen} is every address of the machine, and others must be "
-            f"told one, as the certificate names it"
+            f"advertise: missing; {listen} is every address of the machine; others need one "
+            f"address, as the certificate names it"
         )
 
 
 def check_loopback(listen: str, key: str = "listen") -> None:
-    """What nobody has to prove an identity to is on loopback only.
+    """Checks that an address which needs no identity is on loopback.
 
     Raises:
         ConfigError: not ``host:port``, or not a loopback address.

@@ -36,7 +36,7 @@ class TlsConfig:
 
 @dataclass(frozen=True, slots=True)
 class AuthConfig:
-    """How callers authenticate."""
+    """Settings of how callers authenticate."""
 
     principal_mapping_rules: tuple[PrincipalRule, ...] = (DEFAULT,)
     jwt_key: str = ""
@@ -115,7 +115,7 @@ def auth_of(table: Table | None, tls: TlsConfig | None, base: pathlib.Path | Non
 
 
 def check_means(tls: TlsConfig | None, auth: AuthConfig) -> None:
-    """What the two tables must come to together.
+    """Checks the two tables together.
 
     Raises:
         ConfigError

@@ -21,7 +21,7 @@ __all__ = ["ClusterHealth", "State", "has_inherited_policy", "health_of", "healt
 
 
 class State(enum.StrEnum):
-    """How a cluster is served here. What is named first goes first where two hold."""
+    """State in which a cluster is served here. Of two that hold, the first named counts."""
 
     DRAINING = "draining"
     """The process ends: go on at another server."""
@@ -45,7 +45,7 @@ class State(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ClusterHealth:
-    """How one cluster is served here."""
+    """Health of one cluster here."""
 
     cluster: str
     state: State
@@ -102,7 +102,9 @@ def has_inherited_policy(cluster: Cluster) -> bool:
 
 
 def healths_of(names: Iterable[str], clusters: Iterable[Cluster]) -> list[ClusterHealth]:
-    """Of every cluster that a process is to serve; one that is not open yet is loading."""
+    """Returns the health of every cluster that a process is to serve; one that is not open yet is
+    loading.
+    """
     opened = {cluster.config.cluster: health_of(cluster) for cluster in list(clusters)}
     return [opened.get(name) or ClusterHealth(name, State.LOADING, ready=False) for name in names]
 

@@ -40,8 +40,8 @@ _CLUSTER: Final = contextvars.ContextVar("cluster", default="")
 
 @contextmanager
 def cluster_log_context(cluster: str) -> Iterator[None]:
-    """What is logged meanwhile, and by the threads whose work was ``with_log_context`` from here,
-    is about this cluster.
+    """Marks the log lines of the block, and of threads whose work was ``with_log_context`` from
+    here, with this cluster.
     """
     token = _CLUSTER.set(cluster)
     try:
@@ -61,7 +61,7 @@ def with_log_context(work: Callable[[], None]) -> Callable[[], None]:
 
 
 class LogFormatter(logging.Formatter):
-    """What the two forms share: what a line is about."""
+    """Base of the two forms: the subject of a line."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -100,8 +100,8 @@ class LogFormatter(logging.Formatter):
 
 
 class TextFormatter(LogFormatter):
-    """For people: ``2026-11-21T06:14:00.123Z INFO directory.calls [id]: message``. Every line that
-    does not begin with a time belongs to the one before.
+    """Format for people: ``2026-11-21T06:14:00.123Z INFO directory.calls [id]: message``. Every
+    line that does not begin with a time belongs to the one before.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -117,7 +117,7 @@ class TextFormatter(LogFormatter):
 
 
 class JsonFormatter(LogFormatter):
-    """For machines: one object a line, in ASCII."""
+    """Format for machines: one object a line, in ASCII."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = {
@@ -144,8 +144,8 @@ def set_up(form: str, level: str, stream: TextIO | None = None) -> LogFormatter:
 
 
 def redacted(text: str) -> str:
-    """Without the passwords of addresses such as ``etcd://user:password@host``, and without the
-    tokens of ``Authorization`` headers.
+    """Returns text without the passwords of addresses such as ``etcd://user:password@host``, and
+    without the tokens of ``Authorization`` headers.
     """
     text = _PASSWORD.sub(r"\1:***@", text) if "://" in text else text
     return _BEARER.sub(r"\1 ***", text)

@@ -89,7 +89,7 @@ class LiveServers:
 
     @classmethod
     def from_snapshot(cls, snapshot: Snapshot) -> LiveServers:
-        """With the roles that each one holds."""
+        """Returns the live servers with the roles that each one holds."""
         servers = _servers(snapshot.facts(keys.MEMBER))
         for key, value in snapshot.facts(keys.ROLE):
             candidate = value.partition(b"\n")[0].decode("utf-8", "replace")
@@ -102,7 +102,7 @@ class LiveServers:
 
 @dataclass(frozen=True, slots=True)
 class FinalizeResult:
-    """What finalizing came to."""
+    """Result of finalizing a level."""
 
     level: int | None
     """That holds now; None: it cannot be read."""

@@ -35,7 +35,7 @@ _CUTS: Final = {"URI": "/", "DNS": ".", "EMAIL": "@", "CN": ""}
 
 @dataclass(frozen=True, slots=True)
 class CertificateNames:
-    """What a certificate says of whose it is."""
+    """Subject and alternative names of a certificate."""
 
     uris: tuple[str, ...] = ()
     dns: tuple[str, ...] = ()
@@ -97,7 +97,7 @@ class PrincipalRule:
         for number in re.findall(r"\$(\d*)", principal):
             if not number or not 1 <= int(number) <= stars:
                 raise ConfigError(
-                    f"auth.principal_mapping_rules: {text!r}: ${number} stands for no *; "
+                    f"auth.principal_mapping_rules: {text!r}: ${number} refers to no *; "
                     f"there are {stars}"
                 )
         try:
@@ -152,7 +152,7 @@ def _cut(kind: str, text: str) -> tuple[str, ...]:
 
 
 def parse_rules(texts: Sequence[str]) -> tuple[PrincipalRule, ...]:
-    """Rules in order; ``DEFAULT`` alone where there are none.
+    """Parses rules in order; ``DEFAULT`` alone where there are none.
 
     Raises:
         ConfigError

@@ -73,7 +73,7 @@ def main(arguments: Sequence[str] | None = None, levels: Levels = LEVELS) -> int
             for config in configs:
                 sys.stdout.write(describe_config(config, options.processes) + "\n")
             for address in metrics:
-                sys.stdout.write(f"metrics: would be told at http://{address}/metrics\n")
+                sys.stdout.write(f"metrics: would be served at http://{address}/metrics\n")
             return 0
         if options.bound:
             bound = dict(one.split("=", 1) for one in options.bound)

@@ -119,7 +119,7 @@ class Table:
 
 
 def parsed_path(where: str, text: str) -> Path:
-    """A path that stands in a config.
+    """Parses a path of a config.
 
     Raises:
         ConfigError: it is not canonical; names the key and the rule.
@@ -131,7 +131,7 @@ def parsed_path(where: str, text: str) -> Path:
 
 
 def split_address(address: str) -> tuple[str, int] | None:
-    """Host and port of ``host:port``; None where it is no such thing."""
+    """Returns host and port of ``host:port``; None where it is no such text."""
     host, colon, port = address.rpartition(":")
     if not colon or not host or not port.isdigit() or not 0 <= int(port) <= 65_535:
         return None

@@ -63,7 +63,8 @@ def find_identity(address: str) -> Identity | None:
 
 
 def describe_address(address: str) -> str:
-    """As the store there describes itself: without secrets, the same however it is written.
+    """Returns an address as its store describes itself: without secrets, the same however it is
+    written.
 
     Raises:
         Incompatible: no address.

@@ -85,7 +85,7 @@ FILLED_FROM: Final = "being filled from "
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Whose store this is. ``incarnation`` changes with each restore, migration or re-creation."""
+    """Identity of a store. ``incarnation`` changes with each restore, migration or re-creation."""
 
     store_id: str
     cluster_id: str
@@ -108,7 +108,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one transaction may hold at most; callers split before the store refuses."""
+    """Maximum size of one transaction; callers split before the store refuses."""
 
     max_writes: int
     """Guards and writes of one transaction together; only the writes where ``max_guards`` is set.
@@ -144,7 +144,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class KeyEquals:
-    """Holds while the key has exactly this value; ``None`` = the key does not exist."""
+    """Guard that holds while the key has exactly this value; ``None`` = the key does not exist."""
 
     key: bytes
     value: bytes | None
@@ -152,7 +152,8 @@ class KeyEquals:
 
 @dataclass(frozen=True, slots=True)
 class UnchangedSince:
-    """Holds while no key with this prefix was put after this revision. Removals do not count.
+    """Guard that holds while no key with this prefix was put after this revision. Removals do not
+    count.
 
     It never holds for a revision that this life of the store has not reached, and need not hold for
     one whose history is forgotten: then plan on a newer snapshot.
@@ -193,7 +194,9 @@ class Transaction:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """It happened. ``commit_id`` is random: a reader that resumes at ``revision`` compares it."""
+    """Result of a commit. ``commit_id`` is random: a reader that resumes at ``revision`` compares
+    it.
+    """
 
     revision: int
     commit_id: str
@@ -201,7 +204,9 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """Nothing happened: this guard did not hold. ``revision`` is the store's current one."""
+    """Result of a guard that did not hold: nothing was written. ``revision`` is the store's current
+    one.
+    """
 
     guard: Guard
     revision: int
@@ -236,7 +241,7 @@ class Loading(Protocol):
 
 
 class Watch(Protocol):
-    """Follows the store from one revision on. Used by one thread; ``close`` by any."""
+    """Watch of the store from one revision on. Used by one thread; ``close`` by any."""
 
     @property
     def restarts(self) -> int:

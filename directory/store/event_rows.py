@@ -34,7 +34,7 @@ Events = tuple[watch_pb2.ChangeEvent, ...]
 
 
 def new_change_id(now_ms: int, count: int) -> str:
-    """A fresh id of a commit with so many events: ``<unix ms>-<count>-<random>``, in hex."""
+    """Returns a new id of a commit with so many events: ``<unix ms>-<count>-<random>``, in hex."""
     return f"{now_ms:012x}-{count:x}-{secrets.token_hex(6)}"
 
 

@@ -99,7 +99,7 @@ class RequestRecord:
         )
 
     def replay_plan(self, codec: Codec) -> Plan:
-        """A plan with nothing to write that says what the first one said."""
+        """Returns a plan with nothing to write that has the answer of the first one."""
         return Plan(
             guards=(),
             writes=(),
@@ -134,7 +134,7 @@ class RequestRecord:
 
     @classmethod
     def from_bytes(cls, value: bytes) -> Self:
-        """Back from ``to_bytes``.
+        """Parses the form of ``to_bytes``.
 
         Raises:
             ValueError: no such row.

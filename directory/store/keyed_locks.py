@@ -22,7 +22,7 @@ class _Queue:
 
 
 class KeyedLocks:
-    """For any thread."""
+    """Collection of locks by key, for any thread."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.clock = clock
@@ -35,7 +35,7 @@ class KeyedLocks:
 
 
 class KeyedLock:
-    """Of one thread; on one key at most."""
+    """Lock of one thread, on one key at most."""
 
     def __init__(self, locks: KeyedLocks) -> None:
         self._locks = locks

@@ -81,7 +81,7 @@ class LargeAdoption:
 
     @classmethod
     def from_bytes(cls, value: bytes) -> Self:
-        """Back from ``to_put``.
+        """Parses the form of ``to_put``.
 
         Raises:
             ValueError: no such record.
@@ -143,7 +143,7 @@ def progress_of(snapshot: Snapshot, trouble: str = "") -> list[admin_pb2.Progres
 
 
 def rules_to_proto(rules: Iterable[MappingRule]) -> list[admin_pb2.MappingRule]:
-    """Mapping rules as messages."""
+    """Encodes mapping rules as messages."""
     return [
         admin_pb2.MappingRule(
             match=rule.match.text,
@@ -157,7 +157,7 @@ def rules_to_proto(rules: Iterable[MappingRule]) -> list[admin_pb2.MappingRule]:
 
 
 def rules_from_proto(rules: Iterable[admin_pb2.MappingRule]) -> tuple[MappingRule, ...]:
-    """Back from messages.
+    """Decodes mapping rules from messages.
 
     Raises:
         InvalidArgument: naming the field and what would be right.

@@ -59,7 +59,7 @@ _LAST_RETRY_SECONDS: Final = 2.0
 
 
 class ReplicaState(enum.Enum):
-    """Whether, and how well, the replica can answer."""
+    """State of the replica: whether, and how well, it can answer."""
 
     LOADING = "loading"
     """Nothing was ever loaded: not ready."""
@@ -72,7 +72,7 @@ class ReplicaState(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class AppliedCommit:
-    """What one step did to the tree. Given to subscribers in order, each revision once.
+    """Effect of one step on the tree. Given to subscribers in order, each revision once.
 
     ``reloaded``: the steps between ``before`` and ``after`` are not known, and ``writes`` and
     ``events`` are empty; so it is the first time, when ``before`` is an empty tree.
@@ -87,7 +87,7 @@ class AppliedCommit:
 
 
 class Replica:
-    """Follows one store. ``start`` it; all else may be called from any thread."""
+    """Replica that follows one store. ``start`` it; all else may be called from any thread."""
 
     def __init__(
         self,
@@ -273,14 +273,14 @@ class Replica:
                 self._notice_seal()
                 retry_seconds = _FIRST_RETRY_SECONDS
             except HistoryCompacted as reason:
-                _log.warning("loading anew: %s", reason)
+                _log.warning("loading the tree again: %s", reason)
                 self._drop_watch()
                 retry_seconds = self._pause(retry_seconds, began)
             except (StoreUnreachable, IncompatibleStore) as reason:
                 self._lost(str(reason))
                 retry_seconds = self._pause(retry_seconds, began)
             except Exception as error:  # noqa: BLE001 - a bug must not end it in silence
-                _log.exception("the replica stumbled; loading anew")
+                _log.exception("the replica failed; loading the tree again")
                 self._lost(f"{type(error).__name__}: {error}")
                 self._drop_watch()
                 self._stop.wait(_LAST_RETRY_SECONDS)

@@ -187,7 +187,7 @@ def holds_commit(connection: sqlite3.Connection, revision: int, commit_id: str) 
 def begin_incarnation(
     connection: sqlite3.Connection, seen_revision: int, *, unseal: bool = False
 ) -> Head:
-    """A new incarnation, at a revision of its own before which no watch can resume.
+    """Begins a new incarnation, at a revision of its own before which no watch can resume.
 
     ``seen_revision`` is the highest that is known of the life before. With ``unseal`` the store
     takes changes from then on.

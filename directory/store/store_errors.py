@@ -36,7 +36,7 @@ def store_full_error(reason: object) -> LimitExceeded:
 
 
 def refuse_oversized(transaction: Transaction, limits: Limits) -> None:
-    """Before the store says so, in words of its own.
+    """Refuses a transaction that is too large, before the store does with an error of its own.
 
     Raises:
         LimitExceeded

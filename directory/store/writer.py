@@ -91,7 +91,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class CommitResult:
-    """What a command came to. ``repeated``: by an earlier request of the same id, whose answer this
+    """Result of a command. ``repeated``: by an earlier request of the same id, whose answer this
     is; ``plan`` then holds its path, entry, counts and notes only.
     """
 
@@ -149,7 +149,7 @@ class _Deciding(threading.local):
 
 
 class Writer:
-    """Writes to one store; used by any thread.
+    """Writer to one store; used by any thread.
 
     Args:
         mount: where the cluster hung at a snapshot.

@@ -183,7 +183,7 @@ def policies_to_proto(policies: Policies) -> policies_pb2.Policies:
 
 
 def policies_from_proto(message: policies_pb2.Policies) -> Policies:
-    """Back from ``policies_to_proto``.
+    """Decodes what ``policies_to_proto`` encodes.
 
     Raises:
         InvalidArgument: a key of a map has neither a value nor is it cleared, or there is a field

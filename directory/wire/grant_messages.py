@@ -41,7 +41,7 @@ def grant_to_proto(grant: Grant) -> access_pb2.Grant:
 
 
 def grant_from_proto(message: access_pb2.Grant) -> Grant:
-    """A grant that somebody sent, checked. An unset host is every host, an unset kind a topic.
+    """Decodes and checks a grant of a request. An unset host is every host, an unset kind a topic.
 
     Raises:
         InvalidArgument: naming the field, what was found and what would be right (A7).
@@ -78,7 +78,7 @@ def operation_from_proto(number: int) -> Operation:
 
 
 def resource_kind_from_proto(number: int) -> ResourceType:
-    """A resource kind of the contract; unset = TOPIC.
+    """Decodes a resource kind of the contract; unset = TOPIC.
 
     Raises:
         InvalidArgument: a number that this version gives no meaning.
@@ -97,7 +97,7 @@ def _parse_enum(kind: type[_E], number: int, field: str) -> _E:
 
 
 def stored_grant(message: access_pb2.Grant) -> Grant:
-    """A grant as it is stored or was handed down: checked when it was made.
+    """Decodes a grant that is stored or inherited: it was checked when it was made.
 
     Raises:
         ValueError: of a newer version.
@@ -125,7 +125,7 @@ def entry_grants_to_proto(grants: EntryGrants) -> access_pb2.Grants:
 
 
 def entry_grants_from_bytes(record: bytes) -> EntryGrants:
-    """Back from the stored form.
+    """Decodes the stored form.
 
     Raises:
         ValueError: not such a record, or one that says more than this version understands: a grant

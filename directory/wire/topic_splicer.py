@@ -30,7 +30,7 @@ _ETAGS: Final = [b"\x1a%c" % length for length in range(_MANY)]
 
 
 class TopicSplicer:
-    """Makes the parts for the topics directly in one directory."""
+    """Encoder of the parts of answers for the topics directly in one directory."""
 
     __slots__ = ("_containers", "_heads", "_tail", "_topic", "size")
 

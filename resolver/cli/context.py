@@ -149,7 +149,7 @@ VERBS: Final = (
             "With allow (or KDIR_ALLOW), of the servers that others name only those in these\n"
             "networks and domains are asked; names are compared as texts, and not looked up. A\n"
             "token goes to the context's servers, and besides only to those whose certificate\n"
-            "names the cluster that they were said to be of."
+            "names the cluster that the referral to them named."
         ),
         arguments=(
             Argument(

@@ -149,7 +149,7 @@ class IndexTable:
         if missing:
             raise InvalidArgument(
                 f"the Delta table at {self.location} is no index of this version: it has no column "
-                f"{missing[0]}; name another folder, or build anew"
+                f"{missing[0]}; name another folder, or build again"
             )
         return table
 

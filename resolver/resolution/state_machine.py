@@ -305,7 +305,7 @@ class ResolutionStateMachine:
             case Referral() as referral:
                 return self._refer(ask, reply, referral, elapsed_seconds)
             case ErrorAnswer():
-                raise AssertionError("heard() has seen to it")
+                raise AssertionError("an earlier reply should have ended the walk")
             case _ if hop.way is AskedBecause.TREE:
                 # It owns what lies above its own hint, and yet gave a hint: nothing to go by.
                 self._note(ask, "no referral further up", elapsed_seconds, reply)

@@ -38,7 +38,7 @@ def test_the_paths_and_targets_are_there() -> None:
 
 
 def test_each_rule_names_modules() -> None:
-    section = PAGE.read_text().partition("## Where a rule lives")[2].partition("\n## ")[0]
+    section = PAGE.read_text().partition("## Where a rule is")[2].partition("\n## ")[0]
     rules = _RULE.findall(section)
     assert len(rules) > 20
     for modules in rules:

@@ -1,4 +1,4 @@
-"""Names and docstrings are in the terms of docs/glossary.md; what is not yet may only shrink."""
+"""Names, docstrings and texts are in the terms of docs/glossary.md; what is not may only shrink."""
 
 import ast
 from collections import Counter
@@ -7,7 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from deploy.tools.language import BASELINE, findings, glossary_words, misnamed, undescribed
+from deploy.tools.language import (
+    BASELINE,
+    findings,
+    glossary_words,
+    messages,
+    misnamed,
+    prose,
+    undescribed,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = ".venv/bin/python -m deploy.tools.language"
@@ -28,8 +36,8 @@ def found() -> Counter[str]:
 def test_no_name_or_docstring_falls_behind_the_glossary() -> None:
     grown = found() - baseline()
     assert not grown, (
-        "retired words in names (docs/glossary.md has what to write instead), or docstrings that"
-        f" do not begin with a verb (a class's: with a noun): {dict(grown)}"
+        "retired words in names or texts (docs/glossary.md has what to write instead), or"
+        f" docstrings that do not begin with a verb (a class's: with a noun): {dict(grown)}"
     )
 
 
@@ -76,3 +84,33 @@ def test_a_retired_word_is_found_as_a_part_of_a_name(code: str, names: set[str])
 )
 def test_a_docstring_begins_with_what_its_kind_begins_with(code: str, found: list[str]) -> None:
     assert undescribed(ast.parse(code)) == found
+
+
+@pytest.mark.parametrize(
+    ("code", "texts"),
+    [
+        ('x = "it was told"', ["it was told"]),
+        ('"""It was told."""', []),
+        ('def f():\n    """It was told."""', []),
+        ('x = "told"', []),
+        ('x = "give --new-life for it"', ["give  for it"]),
+        ('x = f"{n} are told"', [" are told"]),
+        ('x = "#compdef words of a shell"', []),
+    ],
+)
+def test_messages_are_what_people_may_read(code: str, texts: list[str]) -> None:
+    assert messages(ast.parse(code)) == texts
+
+
+def test_code_and_targets_of_links_are_no_prose() -> None:
+    page = "It is told\n```\ntold\n```\nby `told` and [here](#told)."
+    assert prose(page) == "It is told\n\nby  and [here."
+
+
+def test_a_page_or_message_with_a_retired_word_is_found(tmp_path: Path) -> None:
+    page, module = tmp_path / "README.md", tmp_path / "resolver" / "module.py"
+    for file, text in ((page, "Told again, told `told`."), (module, 'x = "it was told"')):
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text)
+    paths = ["README.md", "resolver/module.py"]
+    assert findings(paths, tmp_path) == {"texts README.md": 2, "texts resolver/module.py": 1}

@@ -295,5 +295,5 @@ class WritePool(ThreadPoolExecutor):
                 f"for {still:.1f} s"
             )
         if waiting >= self._waiting_most:
-            return f"{waiting} changes wait for their turn already (limits.max_queued_writes)"
+            return f"{waiting} changes are queued already (limits.max_queued_writes)"
         return ""

@@ -65,7 +65,7 @@ def why_inherited_missing(snapshot: Snapshot, *, has_parent: bool) -> str:
         return f"the cluster is unmounted: {unmounted.decode(errors='replace')}"
     known = snapshot.fact(PARENT) is not None
     if (has_parent or known) and not parent_state.is_inherited_received(snapshot):
-        return "what the directories above the mount set is not known yet: no parent has told"
+        return "what the directories above the mount set is not known yet: no parent has sent it"
     return ""
 
 

@@ -128,7 +128,7 @@ class _Request(BaseHTTPRequestHandler):
         try:
             status, body, kind = self._respond()
         except Exception:  # noqa: BLE001 - logged, and told as what it is
-            _log.exception("metrics cannot be told")
+            _log.exception("metrics cannot be reported")
             status, body, kind = 500, b"failed by a bug; the log says which\n", _PLAIN
         self.send_response(status)
         self.send_header("Content-Type", kind)

@@ -66,7 +66,7 @@ COMMIT_SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0
 
 @dataclass(frozen=True, slots=True)
 class HistogramSnapshot:
-    """What was counted until now."""
+    """State of a histogram at a time."""
 
     buckets: tuple[int, ...]
     """How many lasted at most each of the bounds, in their order; the last: how many in all."""
@@ -115,8 +115,8 @@ class Histogram:
         cell.seconds += seconds
 
     def read(self) -> HistogramSnapshot:
-        """All threads' counts. One that is being made right now may be in the count and not yet in
-        the seconds.
+        """Returns all threads' counts. A count in progress may be included while its seconds are
+        not yet.
         """
         size = len(self.bounds) + 1
         cells = list(self._all)
@@ -127,7 +127,7 @@ class Histogram:
 
 
 class CallOutcome(NamedTuple):
-    """Which rpc, such as ``ResolveService/Resolve``, and the gRPC code that it ended with."""
+    """Method, such as ``ResolveService/Resolve``, and the gRPC code that a call ended with."""
 
     method: str
     code: str
@@ -154,12 +154,12 @@ class CallMetrics:
         return found
 
     def stream_began(self, method: str) -> None:
-        """A stream is open from now on."""
+        """Counts a stream that is open from now on."""
         with self._lock:
             self._open[method] += 1
 
     def stream_ended(self, method: str, code: str) -> None:
-        """It ended; so many must have begun."""
+        """Counts a stream as ended that ``stream_began`` counted."""
         with self._lock:
             self._open[method] -= 1
             self._streams[CallOutcome(method, code)] += 1

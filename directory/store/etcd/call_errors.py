@@ -50,7 +50,7 @@ class Unsent(Exception):
 
 
 class FailureKind(enum.Enum):
-    """What is to be done about a failed call."""
+    """Kind of a failed call, by what its caller does next."""
 
     UNREACHED = enum.auto()
     """The member was not reached, or did nothing: any call may be made again, elsewhere."""

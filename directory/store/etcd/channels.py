@@ -64,7 +64,7 @@ class Channels:
         self._closed = False
 
     def stubs(self, number: int) -> Stubs:
-        """Of one endpoint.
+        """Returns the stubs of one endpoint.
 
         Raises:
             StoreUnreachable: closed; or a certificate cannot be read.
@@ -76,7 +76,7 @@ class Channels:
             return stubs
 
     def dial(self, number: int) -> grpc.Channel:
-        """A new channel, of the caller's own.
+        """Opens a new channel, which the caller closes.
 
         Raises:
             StoreUnreachable: closed; or a certificate cannot be read.
@@ -95,7 +95,7 @@ class Channels:
         return grpc.secure_channel(endpoint, credentials, OPTIONS)
 
     def drop(self, number: int) -> None:
-        """The next who wants this one gets a new one, if it is not new."""
+        """Drops this channel: the next caller gets a new one, unless it is new itself."""
         with self._lock:
             stubs = self._stubs[number]
             if stubs is not None and self._clock() - stubs.made_at > _REBUILD_SECONDS:
@@ -131,7 +131,7 @@ and then a real one is got."""
 
 
 class Login:
-    """Of one address; used by any number of threads."""
+    """Login at one address; used by any number of threads."""
 
     def __init__(
         self, address: EtcdAddress, channels: Channels, clock: Callable[[], float]
@@ -148,7 +148,9 @@ class Login:
         return self._token
 
     def forget(self, used: str | None = None) -> None:
-        """The next call logs in anew; nothing happens if ``used`` is not the token any more."""
+        """Drops the token, so that the next call logs in again; does nothing if ``used`` is not the
+        token any more.
+        """
         with self._lock:
             if used is None or used == self._token:
                 self._token = ""

@@ -98,7 +98,7 @@ class EtcdConnection:
         return self._read(lambda stubs: stubs.kv.Range, request, timeout_seconds)
 
     def range_ahead(self, request: Any, timeout_seconds: float) -> Callable[[], Any]:
-        """Like ``range``, begun now and waited for by calling what is returned."""
+        """Begins a ``range``; calling what is returned waits for it."""
         number = self._preferred
         deadline = self._clock() + timeout_seconds
         try:
@@ -133,7 +133,7 @@ class EtcdConnection:
         return self._over_members(attempt, deadline, {FailureKind.UNREACHED})
 
     def read_txn(self, request: Any, timeout_seconds: float) -> Any:
-        """Like ``txn`` for one that writes nothing: it may be asked of several members."""
+        """Sends a ``txn`` that writes nothing: it may be asked of several members."""
         return self._read(lambda stubs: stubs.kv.Txn, request, timeout_seconds)
 
     def compact(self, revision: int, timeout_seconds: float) -> None:
@@ -148,7 +148,7 @@ class EtcdConnection:
             self._read(lambda stubs: stubs.kv.Compact, request, timeout_seconds)
 
     def grant_lease(self, seconds: int, timeout_seconds: float) -> Any:
-        """A new lease: ``LeaseGrantResponse``. One whose answer is lost runs out by itself.
+        """Grants a new lease: ``LeaseGrantResponse``. One whose answer is lost expires by itself.
 
         Raises:
             StoreUnreachable, Refused
@@ -216,8 +216,8 @@ class EtcdConnection:
         return self.address.endpoints
 
     def dial(self, number: int) -> grpc.Channel:
-        """A new channel to one endpoint, of the caller's own, who closes it: one that a watch gave
-        up is not to be waited for when its member is back.
+        """Opens a new channel to one endpoint, which the caller closes: one that a watch gave up is
+        not waited for when its member is back.
 
         Raises:
             StoreUnreachable: everything is closed.
@@ -241,7 +241,7 @@ class EtcdConnection:
             raise StoreUnreachable(f"{self._endpoint(number)}: {message}") from error
 
     def range_at(self, number: int, request: Any, timeout_seconds: float) -> Any:
-        """``range`` at one endpoint only.
+        """Sends a ``range`` to one endpoint only.
 
         Raises:
             StoreUnreachable, Refused, Compacted, FutureRevision, TooLarge
@@ -249,7 +249,9 @@ class EtcdConnection:
         return self._at(number, lambda stubs: stubs.kv.Range, request, timeout_seconds)
 
     def leave(self, number: int, why: str) -> None:
-        """This endpoint failed: calls begin with the next one, on a new connection to it later."""
+        """Records that this endpoint failed: calls begin with the next one, on a new connection to
+        it later.
+        """
         if self._preferred == number:
             self._preferred = (number + 1) % len(self.endpoints)
         self._answered_at[number] = float("-inf")
@@ -257,7 +259,9 @@ class EtcdConnection:
         _log.debug("etcd %s: %s", self._endpoint(number), why)
 
     def forget_token(self, used: str | None = None) -> None:
-        """The next call logs in anew; nothing happens if ``used`` is not the token any more."""
+        """Drops the token, so that the next call logs in again; does nothing if ``used`` is not the
+        token any more.
+        """
         self._login.forget(used)
 
     @property
@@ -381,7 +385,7 @@ class EtcdConnection:
                     return answer
                 self.leave(number, message)
                 if self._clock() >= deadline:
-                    raise StoreUnreachable(f"{self}: no member answered; the last said: {message}")
+                    raise StoreUnreachable(f"{self}: no member answered; the last error: {message}")
             self._sleep(min(_ROUND_SECONDS, max(0.0, deadline - self._clock())))
 
     def _metadata(self, number: int, deadline: float) -> Metadata:

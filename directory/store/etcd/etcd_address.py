@@ -30,7 +30,7 @@ _HOST: Final = re.compile(r"\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+")
 
 @dataclass(frozen=True, slots=True)
 class EtcdAddress:
-    """Where a cluster's store is, and what is needed to be let in."""
+    """Address of a cluster's store, and the credentials for it."""
 
     endpoints: tuple[str, ...]
     """``host:port`` of members."""
@@ -59,7 +59,7 @@ class EtcdAddress:
         authority, slash, path = rest.partition("/")
         if "@" in path or "@" in query:
             raise IncompatibleStore(
-                "store etcd://…: an @ stands after the first / or ?; in a user or password these"
+                "store etcd://…: an @ is after the first / or ?; in a user or password these"
                 " are written %2F and %3F, and an @ in a file's name %40"
             )
         login, _, hosts = authority.rpartition("@")
@@ -120,7 +120,7 @@ class EtcdAddress:
         return self._read("password_file", self.password_file).decode().rstrip("\r\n")
 
     def tls_files(self) -> tuple[bytes, bytes | None, bytes | None] | None:
-        """CA, certificate and key as they are in their files now; None: no TLS.
+        """Returns CA, certificate and key as they are in their files now; None: no TLS.
 
         Raises:
             Incompatible: one cannot be read.

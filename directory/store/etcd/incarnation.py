@@ -43,7 +43,7 @@ class Incarnation:
 
     @classmethod
     def first(cls, cluster: str, cluster_id: str | None, etcd_cluster: int) -> Incarnation:
-        """Of a new store; without an id it gets a random one."""
+        """Returns the incarnation of a new store; without an id it gets a random one."""
         identity = Identity(
             store_id=_random(16),
             cluster_id=cluster_id or f"kc-{_random(10)}",
@@ -128,7 +128,7 @@ class Incarnation:
         return etcd_revision + self.offset if etcd_revision else 0
 
     def etcd_revision(self, revision: int) -> int | None:
-        """etcd's revision of one of the store's; None: of another life."""
+        """Returns etcd's revision of one of the store's; None: of another incarnation."""
         if revision < self.begins:
             return None
         return revision - self.offset if revision else 0

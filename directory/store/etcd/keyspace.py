@@ -60,8 +60,8 @@ class TransactionDraft:
 
 @dataclass(frozen=True, slots=True)
 class GuardFailed:
-    """It was not made. ``answers`` to the draft's reads; ``committed`` is etcd's revision of the
-    last commit, 0 = none.
+    """Result that nothing was written. ``answers`` to the draft's reads; ``committed`` is etcd's
+    revision of the last commit, 0 = none.
     """
 
     incarnation: Incarnation
@@ -167,7 +167,9 @@ class Keyspace:
                     self.note_commit(incarnation, head.commit_revision, head.commit_id)
                     return incarnation
                 self._refuse_two_clusters(incarnation, head)
-                _log.error("%s: %s: it was restored; a new life begins", self.connection, why)
+                _log.error(
+                    "%s: %s: it was restored; a new incarnation begins", self.connection, why
+                )
                 new = incarnation.next(
                     head.etcd_cluster, head.revision, before.revision, unseal=False
                 )
@@ -201,7 +203,9 @@ class Keyspace:
         return incarnation.identity
 
     def note_commit(self, incarnation: Incarnation, etcd_revision: int, commit_id: str) -> None:
-        """At this revision this was the last commit. Of a life that is over, nothing is kept."""
+        """Records that this was the last commit at this revision. Of an incarnation that is over,
+        nothing is kept.
+        """
         seen = Seen(
             incarnation.identity.incarnation, incarnation.revision(etcd_revision), commit_id
         )
@@ -315,5 +319,5 @@ class Keyspace:
 
 
 def new_commit_id() -> str:
-    """Random."""
+    """Returns a random id."""
     return secrets.token_hex(8)

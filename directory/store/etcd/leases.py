@@ -60,7 +60,7 @@ _REVOKE_SECONDS: Final = 1.0
 
 
 def clamp(seconds: float) -> int:
-    """A lease's time within reason: etcd takes any number, and answers with any (S22)."""
+    """Clamps a lease's time to a sane range: etcd takes any number, and answers with any (S22)."""
     if not seconds > 0:
         return _LEAST_SECONDS
     return int(min(_MOST_SECONDS, max(_LEAST_SECONDS, seconds)))
@@ -85,11 +85,11 @@ class Lease:
         return self._ended
 
     def end(self) -> None:
-        """From now on it does not last."""
+        """Ends the lease: from now on it does not last."""
         self._ended = True
 
     def renewed(self, asked_at: float, answered_seconds: int) -> None:
-        """etcd granted it for so long, at some time after ``asked_at``."""
+        """Records that etcd renewed it for so long, at some time after ``asked_at``."""
         if answered_seconds <= 0:
             self._ended = True
         else:
@@ -115,7 +115,7 @@ class Leases:
         self._stop: Final = threading.Event()
 
     def grant(self) -> Lease:
-        """A new lease, renewed from now on.
+        """Grants a new lease, renewed from now on.
 
         Raises:
             StoreUnreachable
@@ -187,7 +187,7 @@ _SWEPT_AT_ONCE: Final = 40  # two comparisons and two operations each, of 128
 
 
 def elect(keyspace: Keyspace, leases: Leases, role: str, candidate: str) -> EtcdLeadership | None:
-    """See ``directory.store.base.Store.elect``."""
+    """Implements ``directory.store.base.Store.elect``."""
     if not _ROLE.fullmatch(role):
         raise ValueError(f"role {role!r}: not of [a-z0-9-]")
     layout = keyspace.layout
@@ -226,7 +226,9 @@ class EtcdLeadership:
         return self._guard
 
     def held(self) -> bool:
-        """Not after a restore: its fencing key is of another life."""
+        """True if the role is held; not after a restore: its fencing key is of another
+        incarnation.
+        """
         same_incarnation = self._keyspace.incarnation.identity.incarnation == self._incarnation
         return same_incarnation and self._lease.lasts()
 
@@ -238,7 +240,7 @@ class EtcdLeadership:
 def create_ephemeral(
     keyspace: Keyspace, leases: Leases, key: bytes, value: bytes, guards: Sequence[Guard]
 ) -> EtcdAnnouncement | Conflict:
-    """See ``directory.store.base.Store.create_ephemeral``."""
+    """Implements ``directory.store.base.Store.create_ephemeral``."""
     layout = keyspace.layout
     lease = leases.grant()
     token = secrets.token_hex(8).encode()
@@ -285,7 +287,7 @@ class EtcdAnnouncement:
             self._lease.end()
 
     def is_alive(self) -> bool:
-        """Not after a restore: what was announced in another life may be gone."""
+        """True if the key exists; not after a restore: it may be gone in another incarnation."""
         same_incarnation = self._keyspace.incarnation.identity.incarnation == self._incarnation
         return same_incarnation and self._lease.lasts()
 
@@ -309,7 +311,7 @@ class EtcdAnnouncement:
 
 
 def remove_expired(keyspace: Keyspace, prefix: bytes) -> int:
-    """See ``directory.store.base.Store.remove_expired``."""
+    """Implements ``directory.store.base.Store.remove_expired``."""
     layout = keyspace.layout
     places = [layout.announced, layout.alive, *([layout.row(prefix)] if prefix else [])]
     ranges = [read(place, end_of(place)) for place in places]

@@ -62,7 +62,7 @@ def head_of(layout: Layout, answer: Any, revision: int = 0) -> Head:
 
 
 def response_of(layout: Layout, message: Any) -> Response:
-    """etcd's ``WatchResponse`` in our words."""
+    """Returns etcd's ``WatchResponse`` as a ``Response``."""
     begin = len(layout.root)
     return Response(
         etcd_cluster=message.header.cluster_id,
@@ -194,7 +194,7 @@ class Members(Protocol):
         """``host:port`` of each."""
 
     def dial(self, number: int) -> grpc.Channel:
-        """A new connection to one member, of the caller's own, who closes it.
+        """Opens a new connection to one member, which the caller closes.
 
         Raises:
             StoreUnreachable: everything is closed.
@@ -209,12 +209,14 @@ class Members(Protocol):
         """
 
     def forget_token(self, used: str | None = None) -> None:
-        """The next metadata need a new login, if ``used`` is still what they hold."""
+        """Drops the login, so that the next metadata need a new one, if they still hold
+        ``used``.
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class WatchTimeouts:
-    """How long to wait for what."""
+    """Timeouts of a watch."""
 
     ask_seconds: float = 1.0
     """Nothing came for so long: ask whether everything has come."""

@@ -72,5 +72,5 @@ def why_restored(
         return f"etcd is at revision {head.revision}, and was at {at}"
     found = head.commit_id if head.commit_revision <= at else commit_id_at(at)
     if found is not None and found != before.commit_id:
-        return f"another commit stands at etcd's revision {at}"
+        return f"another commit is at etcd's revision {at}"
     return ""

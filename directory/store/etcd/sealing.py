@@ -21,7 +21,7 @@ Row = tuple[bytes, bytes]
 
 
 class EtcdSealing:
-    """Of one store; see ``directory.store.base.Store``."""
+    """Seal of one store; see ``directory.store.base.Store``."""
 
     def __init__(self, keyspace: Keyspace) -> None:
         self._keyspace: Final = keyspace

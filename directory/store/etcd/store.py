@@ -282,7 +282,9 @@ class IncarnationWatch:
         self._incarnation: Final = keyspace.incarnation
         begin = self._incarnation.etcd_revision(after)
         if begin is None:
-            raise HistoryCompacted(f"revision {after} is of another life of {keyspace.connection}")
+            raise HistoryCompacted(
+                f"revision {after} is of another incarnation of {keyspace.connection}"
+            )
         if self._incarnation.identity.partial:
             raise HistoryCompacted(f"{keyspace.connection} is {self._incarnation.identity.sealed}")
         self.watch: Final = EtcdWatch(

@@ -62,7 +62,7 @@ def read(key: bytes, end: bytes = b"", **options: Any) -> Any:
 
 
 def refuse_oversized(transaction: Transaction) -> None:
-    """Before etcd does (S9).
+    """Refuses a transaction that is too large, before etcd does (S9).
 
     Raises:
         ValueError: over the limits, or a key written twice.

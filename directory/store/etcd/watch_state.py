@@ -51,7 +51,7 @@ class Event(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """What a watch stream sent (etcd's ``WatchResponse``)."""
+    """Message of a watch stream (etcd's ``WatchResponse``)."""
 
     etcd_cluster: int
     revision: int
@@ -68,7 +68,7 @@ class Response:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What ``meta/`` held at a revision, by a linearizable read."""
+    """Values of ``meta/`` at a revision, by a linearizable read."""
 
     etcd_cluster: int
     revision: int
@@ -83,7 +83,7 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class ReloadRequired:
-    """What was followed cannot be followed on: load again. ``alarm``: an operator should know."""
+    """Verdict that the watch cannot continue: load again. ``alarm``: an operator should know."""
 
     reason: str
     alarm: bool = False
@@ -99,7 +99,7 @@ class WatchRefused:
 
 @dataclass(frozen=True, slots=True)
 class StreamLagging:
-    """This stream is not to be trusted on: look again, at another member."""
+    """Verdict that this stream is not to be trusted any longer: ask again, at another member."""
 
     reason: str
 
@@ -109,15 +109,15 @@ Verdict = ReloadRequired | WatchRefused | StreamLagging
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What came of an answer: changes to apply, then whether the stream is to be given up."""
+    """Result of an answer: changes to apply, then whether the stream is to be given up."""
 
     changes: tuple[CommittedWrites, ...] = ()
     verdict: Verdict | None = None
 
 
 class Follower:
-    """Where a watch is, from what it was told. ``revision`` and ``commit_id`` are of what it gave
-    out last; whoever holds it must apply all changes, in order.
+    """Position of a watch. ``revision`` and ``commit_id`` are of what it returned last; its owner
+    must apply all changes, in order.
     """
 
     def __init__(
@@ -169,7 +169,9 @@ class Follower:
         return self._checked
 
     def examine_past(self, past: Head | None) -> ReloadRequired | None:
-        """``past``: what ``meta/`` held at the revision that ``examine`` named; None: not kept."""
+        """Compares ``past``, what ``meta/`` held at the revision that ``examine`` named; None: not
+        kept.
+        """
         if past is None:
             return ReloadRequired(f"revision {self.revision} is not kept")
         return self._same_commit(past)
@@ -210,7 +212,7 @@ class Follower:
         except ValueError as error:
             return ReloadRequired(f"the store's identity cannot be read: {error}", alarm=True)
         if found.incarnation != self.identity.incarnation:
-            return ReloadRequired(f"a new life of the store began, {found.incarnation}")
+            return ReloadRequired(f"a new incarnation of the store began, {found.incarnation}")
         if found.partial:
             return ReloadRequired(f"the store is {found.sealed}")
         # An answer that was under way may be older than what the stream has sent meanwhile.
@@ -228,7 +230,7 @@ class Follower:
     # -- the stream --------------------------------------------------------------------------
 
     def begin(self) -> int:
-        """A new stream is opened; from which revision on."""
+        """Begins a new stream; returns its first revision."""
         self._parts.clear()
         return self.start
 

@@ -128,7 +128,7 @@ class DatabaseFile:
     # -- connections -------------------------------------------------------------------------
 
     def connect(self, cache_kib: int = 2_048) -> tuple[sqlite3.Connection, int]:
-        """A new connection, and the inode of the file it is to.
+        """Opens a new connection; returns it with the inode of its file.
 
         Raises:
             StoreUnreachable: the file is gone, or cannot be read.
@@ -149,7 +149,7 @@ class DatabaseFile:
 
     @contextmanager
     def reading(self, timeout_seconds: float = BUSY_SECONDS) -> Iterator[sqlite3.Connection]:
-        """A connection for short reads, kept for the next one.
+        """Yields a connection for short reads, kept for the next one.
 
         Raises:
             StoreUnreachable: also when other threads read for all of the time.
@@ -308,7 +308,9 @@ class DatabaseFile:
         return found
 
     def notice_sealed(self, sealed: str) -> None:
-        """Somebody read why the store takes no changes, or that it takes them."""
+        """Records why the store takes no changes, or that it takes them, as another reader
+        found.
+        """
         with self._identity_lock:
             if self.identity.sealed != sealed:
                 self.identity = replace(self.identity, sealed=sealed)
@@ -355,7 +357,7 @@ class DatabaseFile:
     # -- its life ----------------------------------------------------------------------------
 
     def committed(self, head: Head) -> None:
-        """To be told after each commit, while still ``writing``.
+        """Records a commit, while still ``writing``.
 
         Raises:
             StoreUnreachable: the file was taken away meanwhile, and the commit with it.

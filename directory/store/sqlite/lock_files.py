@@ -50,7 +50,7 @@ class FileStamp:
     """Unlike ``modified_ns`` it cannot be set back, so that ``cp -a`` shows. Renames show too."""
 
     def same_content(self, other: FileStamp) -> bool:
-        """Nobody wrote the file between the two."""
+        """True if the file was not written between the two."""
         return (self.inode, self.modified_ns, self.size) == (
             other.inode,
             other.modified_ns,
@@ -59,7 +59,7 @@ class FileStamp:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """As it is now.
+        """Reads the file's stamp as it is now.
 
         Raises:
             OSError: there is none.
@@ -86,7 +86,7 @@ class CommitNote:
 
     @classmethod
     def parse(cls, text: str) -> Self | None:
-        """None for anything that is not a whole note."""
+        """Parses a note; None for anything that is not a whole one."""
         match text.split():
             case ["kdir", incarnation, revision, commit_id, *stamp_fields]:
                 try:
@@ -144,7 +144,7 @@ class WriterLockFile:
         return CommitNote.parse(os.pread(self._descriptor, _BYTES, 0).decode("ascii", "replace"))
 
     def write(self, note: CommitNote) -> None:
-        """Only while locked."""
+        """Writes the note, only while locked."""
         os.pwrite(self._descriptor, str(note).ljust(_BYTES).encode("ascii"), 0)
 
     def close(self) -> None:
@@ -164,7 +164,7 @@ class LivenessFile:
 
     @classmethod
     def create(cls, database: Path) -> Self:
-        """A new one beside the database.
+        """Creates a new one beside the database.
 
         Raises:
             OSError
@@ -194,7 +194,7 @@ class LivenessFile:
 
 
 class EphemeralKeys(Protocol):
-    """What an announcement needs of its store."""
+    """Part of the store that an announcement uses."""
 
     @property
     def incarnation(self) -> str:
@@ -224,7 +224,7 @@ class SqliteAnnouncement:
             self._lost = True
 
     def is_alive(self) -> bool:
-        """Not after a restore: what was announced in another life may be gone."""
+        """True if the key exists; not after a restore: it may be gone in another incarnation."""
         same_incarnation = self._store.incarnation == self._incarnation
         return self._alive.held and not self._lost and same_incarnation
 

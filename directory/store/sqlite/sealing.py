@@ -28,7 +28,7 @@ Row = tuple[bytes, bytes]
 
 
 class SqliteSealing:
-    """Of one store; see ``directory.store.base.Store``."""
+    """Seal of one store; see ``directory.store.base.Store``."""
 
     def __init__(self, file: DatabaseFile, limits: Limits) -> None:
         self._file: Final = file

@@ -293,7 +293,9 @@ class SqliteLeadership:
         return self._guard
 
     def held(self) -> bool:
-        """Not after a restore: its fencing key is of another life."""
+        """True if the role is held; not after a restore: its fencing key is of another
+        incarnation.
+        """
         return self._descriptor >= 0 and self._store.identity.incarnation == self._incarnation
 
     def release(self) -> None:
@@ -329,7 +331,7 @@ class SqliteLoading:
         return self._head.commit_id
 
     def pages(self) -> Iterator[Sequence[tuple[bytes, bytes]]]:
-        """To be walked once: its end, or its being dropped, ends the transaction."""
+        """Yields pages once; its end, or its being dropped, ends the transaction."""
         try:
             for prefix in self._prefixes:
                 where, bounds = key_range(prefix)

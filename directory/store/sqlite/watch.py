@@ -22,25 +22,27 @@ _WRITES: Final = 20_000  # and so many writes, but at least one revision
 
 
 class CommitSignal:
-    """Counts the commits of one store object, and lets its watches wait for the next."""
+    """Counter of the commits of one store object, on which its watches wait for the next."""
 
     def __init__(self) -> None:
         self._changed: Final = threading.Condition()
         self._count = 0
 
     def count(self) -> int:
-        """To be read before looking, and given to ``wait`` when there was nothing."""
+        """Returns the count, to be read before looking, and given to ``wait`` when there was
+        nothing.
+        """
         with self._changed:
             return self._count
 
     def notify(self) -> None:
-        """Something happened."""
+        """Counts a commit, and wakes the watches."""
         with self._changed:
             self._count += 1
             self._changed.notify_all()
 
     def wait(self, count: int, seconds: float) -> None:
-        """Until something happened since ``count`` was read, or the time is over."""
+        """Waits until a commit was counted since ``count`` was read, or the time is over."""
         with self._changed:
             self._changed.wait_for(lambda: self._count != count, seconds)
 
@@ -125,7 +127,7 @@ class SqliteWatch:
         with self._file.writing():
             self._stamp = self._file.stamp()
         if self._stamp.inode != self._inode:
-            raise HistoryCompacted(f"{self._file.path}: another file stands there now")
+            raise HistoryCompacted(f"{self._file.path}: another file is there now")
 
     def _verify(self) -> None:
         """The commit that this watch is at must still be known; a new life keeps none."""

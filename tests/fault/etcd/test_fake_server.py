@@ -496,7 +496,7 @@ def test_a_seal_is_told_and_a_new_life_is_history_gone(etcd: FakeEtcd) -> None:
         assert watch.follower.identity.sealed == "moved to x"
         etcd.history.commit(identity=identity_value("life-2"))
         etcd.report()
-        with pytest.raises(HistoryCompacted, match="new life"):
+        with pytest.raises(HistoryCompacted, match="new incarnation"):
             until(watch, etcd.history.now)
 
 

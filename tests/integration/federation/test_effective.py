@@ -168,7 +168,7 @@ def test_a_detached_cluster_keeps_what_it_inherits_until_it_is_attached(
 
 def test_P3_effective_is_not_ready_before_a_parent_has_told(federation: Federation) -> None:
     la = federation.start("/la", "/")  # not mounted: no parent tells it anything
-    with pytest.raises(NotReady, match="no parent has told"):
+    with pytest.raises(NotReady, match="no parent has sent"):
         ask(la, "/la")
 
 

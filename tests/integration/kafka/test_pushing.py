@@ -413,9 +413,9 @@ def test_P3_what_is_not_loaded_is_not_empty_and_nothing_is_pushed_or_made(
             here.sweep()
         assert configs(kafka, "a") == {"a": {"retention.ms": MONTH}}
         assert here.states()["new"] == "PENDING"
-        assert "no parent has told" in here.topics()["new"].provision_message
-        assert "no parent has told" in here.reconciler.status().message
-        with pytest.raises(NotReady, match="no parent has told"):
+        assert "no parent has sent" in here.topics()["new"].provision_message
+        assert "no parent has sent" in here.reconciler.status().message
+        with pytest.raises(NotReady, match="no parent has sent"):
             here.reconciler.arming_service.plan(MOUNT, "configs")
 
         welcome(here)

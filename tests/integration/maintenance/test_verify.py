@@ -262,7 +262,7 @@ def test_each_difference_to_kafka_is_named(
     table = kdir("verify", "--at", server.address, "-o", "table", code=5)
     (alike,) = [line for line in table.stdout.splitlines() if "retention.ms" in line]
     assert alike.split()[-4:] == ["(default)", "2", "/la/good,", "/la/grown"]
-    assert "change it in Kafka, or wish for what Kafka has" in table.stderr
+    assert "change it in Kafka, or record what Kafka has" in table.stderr
     assert brief(verified(kdir, server, "--skip-kafka", code=0)) == []
 
 

@@ -373,9 +373,9 @@ def reported(cluster: Cluster, incarnation: str, **values: str) -> Snapshot:
 def test_P3_not_told_is_not_empty() -> None:
     cluster = Cluster()
     assert why_inherited_missing(cluster.snapshot, has_parent=False) == ""
-    assert "no parent has told" in why_inherited_missing(cluster.snapshot, has_parent=True)
+    assert "no parent has sent" in why_inherited_missing(cluster.snapshot, has_parent=True)
     welcomed = with_facts(cluster, Put(PARENT, b"x"))
-    assert "no parent has told" in why_inherited_missing(welcomed, has_parent=False)
+    assert "no parent has sent" in why_inherited_missing(welcomed, has_parent=False)
     assert why_inherited_missing(reported(Cluster(), "one"), has_parent=True) == ""
 
 

@@ -117,7 +117,7 @@ def test_a_mistake_is_one_sentence_with_its_name(properties: str, arguments: str
         (SASL + "sasl.pasword=hunter2", "unknown property 'sasl.pasword'.*'sasl.password'"),
         (SASL + "client.id=me", "kafka.properties: client.id: kdir sets that itself"),
         (SASL + "hunter2", "line 5: expected KEY=VALUE"),
-        (SASL + "sasl.password=hunter2", "line 5: sasl.password stands in it twice"),
+        (SASL + "sasl.password=hunter2", "line 5: sasl.password is in it twice"),
         ("sasl.jaas.config=hunter2\nsecurity.protocol=SASL_SSL", "JAAS"),
         (SASL.replace("SCRAM-SHA-512", "GUESSING"), "Unsupported SASL mechanism: GUESSING"),
         (SASL.replace("sasl.username=kdir\n", ""), "sasl.username and sasl.password must be set"),
@@ -136,7 +136,7 @@ def test_a_mistake_in_the_file_names_it_and_shows_no_secret(
 def test_one_property_in_both_places_is_a_mistake(tmp_path: Path) -> None:
     (tmp_path / "p").write_text(SASL)
     lines = 'properties_file = "p"\nproperties = { "security.protocol" = "SSL" }'
-    with pytest.raises(ConfigError, match=r"security\.protocol stands in .*/p, too"):
+    with pytest.raises(ConfigError, match=r"security\.protocol is in .*/p, too"):
         client(lines, tmp_path).read()
 
 

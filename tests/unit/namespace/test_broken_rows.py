@@ -121,7 +121,7 @@ def test_a_directory_in_two_places_stands_in_one() -> None:
     for snapshot in both(*twice):
         (key,) = snapshot.unreadable_values
         assert key == entry_key(ROOT_ID, Kind.DIRECTORY, "b")
-        assert "stands elsewhere too" in snapshot.unreadable_values[key]
+        assert "exists elsewhere too" in snapshot.unreadable_values[key]
         assert (snapshot.topic_count, snapshot.directory_count) == (2, 1)
 
 

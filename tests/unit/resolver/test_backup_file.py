@@ -164,7 +164,7 @@ def test_a_length_that_is_none_is_refused_before_it_is_read() -> None:
     plain = gzip.decompress(written(messages()))
     start = plain.index(b"\n") + 1
     for length in (b"\xff\xff\xff\xff\x0f", b"\xff" * 20):
-        with pytest.raises(DamagedBackup, match="no length of a message stands there"):
+        with pytest.raises(DamagedBackup, match="expected the length of a message"):
             read(gzip.compress(plain[:start] + length + plain[start:]))
 
 

@@ -15,4 +15,4 @@ def output(*, stale: bool) -> str:
 
 def test_an_absence_from_an_old_copy_says_so() -> None:
     assert output(stale=False) == "/la/x does not exist; the nearest directory is /la"
-    assert output(stale=True).endswith("(said from a copy 61 s old: the store of la is away)")
+    assert output(stale=True).endswith("(answered from a copy 61 s old: the store of la is away)")

@@ -68,8 +68,8 @@ def test_the_first_rule_that_matches_says_who(
         ("DNS:a -> ", "principal: found ''"),
         ("DNS:a -> alice", "expected Type:name, such as User:alice"),
         ("DNS:*a*.b -> User:$1", "one * in each part"),
-        ("DNS:*.b -> User:$2", "$2 stands for no *; there are 1"),
-        ("DNS:*.b -> User:$", "$ stands for no *"),
+        ("DNS:*.b -> User:$2", "$2 refers to no *; there are 1"),
+        ("DNS:*.b -> User:$", "$ refers to no *"),
         ("DNS: -> User:a", "DEFAULT, or a rule such as"),
     ],
 )
