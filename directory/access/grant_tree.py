@@ -66,7 +66,7 @@ class GrantChildren:
         self.count: Final[int] = sum(one.count for one in below)
         """Entries with grants of their own, at any depth."""
         self.memo: dict[object, bool] | None = None
-        """What ``authorize_any.py`` found out about it: derived, so that threads may race for it.
+        """What ``authorize_any`` found out about it: derived, so that threads may race for it.
         """
 
     def get(self, step: str) -> GrantNode | None:

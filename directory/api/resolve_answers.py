@@ -35,7 +35,11 @@ from directory.namespace.lookup import (
 from directory.namespace.snapshot import Node, Snapshot
 from directory.server.cluster import Cluster
 from directory.server.config import SiteLink
-from directory.wire.entry_codec import entry_to_proto, policies_to_proto, record_to_proto
+from directory.wire.entry_codec import (
+    entry_to_proto,
+    policies_to_proto,
+    record_to_proto,
+)
 from directory.wire.topic_splicer import TopicSplicer
 from resolver.error_status import from_outcome, to_outcome
 from resolver.errors import Internal, InvalidArgument, InvalidPath, KdirError, NoRoute

@@ -1,20 +1,55 @@
-"""ResolveService: Resolve, BatchResolve, Locate."""
+"""ResolveService: Resolve, BatchResolve, Locate.
+
+``RecursiveResolver`` walks on in a caller's name: the server asks the other directories itself. It
+uses the client's own resolver, so that there is one walk and one set of checks; questions to this
+very server are answered in place. Others are asked with the caller's own token, never with this
+server's rights: a caller who is known by its certificate alone cannot be spoken for. Answers got
+for one caller are not given to another, nor to the same one later. It refuses to walk for more at
+a time than there are threads for answers, and for one caller than half of them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, Final, NamedTuple, cast
 
-from kdir.v1 import resolve_pb2
+from google.protobuf.message import Message
+from kdir.v1 import entry_pb2, resolve_pb2
 
-from directory.api.cluster_router import ClusterRouter
-from directory.api.recursive_resolve import RecursiveResolver
+from directory.access.principals import ANONYMOUS
+from directory.api.cluster_router import ClusterRouter, answers_full
 from directory.api.resolve_answers import ResolveAnswers, refer_to_cluster
-from directory.api.rpc.call_context import Call
+from directory.api.rpc.call_context import CURRENT, REQUEST_ID_KEY, Call
+from directory.api.rpc.caller_slots import CallerSlots
 from directory.api.rpc.handlers import Handler, Service
 from directory.namespace.entry import Kind
-from resolver.errors import Absent, InvalidArgument, LimitExceeded
+from directory.server.authentication import BEARER
+from directory.server.certificates import PeerCredentials
+from resolver.cached_lookup import lifetime_of
+from resolver.client import Resolver
+from resolver.endpoints import AllowList
+from resolver.error_status import to_outcome
+from resolver.errors import (
+    Absent,
+    InvalidArgument,
+    InvalidPath,
+    KdirError,
+    LimitExceeded,
+    Unimplemented,
+)
+from resolver.host_port import parse_servers
+from resolver.keyed_slots import KeyedSlots
+from resolver.path import Path
+from resolver.peer_certificates import MOST_READ_AT_ONCE
+from resolver.resolution.values import AbsentResult, AnswerResult, End, FailedResult, United
+from resolver.revision_token import Token
+from resolver.transport import GrpcTransport, Method, Stream
 
-__all__ = ["ResolveService"]
+__all__ = ["RecursiveResolver", "ResolveService"]
 
 
 class ResolveService(Service):
@@ -100,3 +135,249 @@ class ResolveService(Service):
             )
         ResolveAnswers(cluster, tree).resolve(path, response.outcome, Kind.TOPIC)
         return response
+
+
+_MOST_CALLERS: Final = 64
+_MOST_READ_FOR_ONE: Final = MOST_READ_AT_ONCE // 8
+"""Certificates of servers that are read at a time for one caller."""
+_LOOK: Final = 64
+_KINDS: Final = frozenset(entry_pb2.EntryKind.values())
+
+
+class _Caller(NamedTuple):
+    """In whose name others are asked."""
+
+    principal: str
+    host: str
+    bearer: str
+
+    @classmethod
+    def from_call(cls, call: Call) -> _Caller:
+        return cls(call.principal, call.host, call.bearer)
+
+
+class _LocalFirstTransport:
+    """One caller's way to other servers; answers questions to this one in place, without a call."""
+
+    def __init__(
+        self,
+        caller: _Caller,
+        own: Callable[[], tuple[str, ...]],
+        handlers: dict[str, Handler],
+        others: GrpcTransport,
+    ) -> None:
+        self._caller = caller
+        self._own = own
+        self._handlers = handlers
+        self._others = others
+        self._more = ((BEARER, f"Bearer {caller.bearer}"),) if caller.bearer else ()
+
+    def call(
+        self,
+        endpoint: str,
+        method: Method,
+        request: Message,
+        timeout_seconds: float,
+        *,
+        cluster_id: str = "",
+    ) -> Any:
+        handler = self._handlers.get(method.name) if endpoint in self._own() else None
+        if handler is None:
+            return self._others.call(
+                endpoint,
+                method,
+                request,
+                timeout_seconds,
+                cluster_id=cluster_id,
+                more=self._more,
+                caller=self._caller.principal or self._caller.host,
+            )
+        call = Call(
+            time.monotonic() + timeout_seconds,
+            principal=self._caller.principal,
+            caller_host=self._caller.host,
+            bearer=self._caller.bearer,
+            is_active=_always,
+        )
+        return handler(request, call)
+
+    def stream(
+        self, endpoint: str, method: Method, request: Message, *, cluster_id: str = ""
+    ) -> Stream:
+        raise Unimplemented(f"{method.name}: nothing is watched in another's name")
+
+    def close(self) -> None:
+        """The connections are everybody's."""
+
+
+def _always() -> bool:
+    return True
+
+
+def _request_id() -> Sequence[tuple[str, str | bytes]]:
+    """So that a call is found by one id in the logs of all that it came through."""
+    call = CURRENT.call
+    return () if call is None else ((REQUEST_ID_KEY, call.request_id),)
+
+
+class RecursiveResolver:
+    """Resolves for callers that ask for it, in their name."""
+
+    def __init__(
+        self,
+        own: Callable[[], tuple[str, ...]],
+        handlers: dict[str, Handler],
+        most_at_once: int,
+        dialling: PeerCredentials | None = None,
+        waiting: Callable[[], AbstractContextManager[None]] = nullcontext,
+        answer_bytes: int = 4 << 20,
+        allow: Collection[str] | None = None,
+    ) -> None:
+        """``allow``: networks and domains of the servers that may be asked; None = all."""
+        self._allow = allow
+        self._waiting = waiting
+        self._own = own
+        self._handlers = handlers
+        self._dialling = dialling or PeerCredentials(None)
+        slots = KeyedSlots(MOST_READ_AT_ONCE, _MOST_READ_FOR_ONE)
+        self._others = GrpcTransport(self._dialling, metadata=_request_id, slots=slots)
+        self._answer_bytes = answer_bytes
+        self._places = CallerSlots(most_at_once, max(1, most_at_once // 2))
+        self._lock = threading.Lock()
+        self._resolvers: OrderedDict[_Caller, Resolver] = OrderedDict()
+
+    def close(self) -> None:
+        """Gives back the channels to other servers."""
+        self._others.close()
+
+    def can_forward_identity(self, call: Call) -> bool:
+        """True if others can be asked in the caller's name: by its token; or, where it is nobody in
+        particular, if this server's certificate carries no rights either.
+        """
+        if call.bearer:
+            return True
+        return call.principal in {"", ANONYMOUS} and self._dialling.carries_no_rights
+
+    def resolve(
+        self, request: resolve_pb2.ResolveRequest, call: Call
+    ) -> resolve_pb2.ResolveResponse:
+        """Returns one path, walked to its end.
+
+        Raises:
+            KdirError: the walk failed.
+        """
+        (end,) = self._ends([Path.parse(request.path)], request, call)
+        response = resolve_pb2.ResolveResponse()
+        match end:
+            case AnswerResult() | AbsentResult():
+                response.authority.CopyFrom(_authority(end))
+                _fill(end, response.outcome)
+            case FailedResult(error=error):
+                raise error
+            case United():
+                raise AssertionError("one answer was wanted")
+        return response
+
+    def batch_resolve(
+        self, request: resolve_pb2.BatchResolveRequest, call: Call
+    ) -> resolve_pb2.BatchResolveResponse:
+        """Many paths, each walked to its end."""
+        parsed = [_path_or_error(text) for text in request.paths]
+        ends = iter(self._ends([one for one in parsed if isinstance(one, Path)], request, call))
+        response = resolve_pb2.BatchResolveResponse()
+        indexes: dict[bytes, int] = {}
+        left = self._answer_bytes
+        for number, one in enumerate(parsed):
+            if number % _LOOK == 0:
+                call.seconds_left()
+            outcome = response.outcomes.add()
+            end = FailedResult(one) if isinstance(one, KdirError) else next(ends)
+            if left <= 0:
+                outcome.error.CopyFrom(to_outcome(answers_full(self._answer_bytes)))
+                continue
+            if isinstance(end, FailedResult):
+                outcome.error.CopyFrom(to_outcome(end.error))
+            elif isinstance(end, AnswerResult | AbsentResult):
+                authority = _authority(end)
+                index = indexes.setdefault(authority.SerializeToString(), len(indexes))
+                if index == len(response.authorities):
+                    response.authorities.append(authority)
+                _fill(end, outcome)
+                if isinstance(end, AnswerResult):
+                    outcome.resolution.authority_index = index
+            left -= outcome.ByteSize()
+        return response
+
+    def _ends(
+        self,
+        paths: Sequence[Path],
+        request: resolve_pb2.ResolveRequest | resolve_pb2.BatchResolveRequest,
+        call: Call,
+    ) -> list[End]:
+        with self._place(call):
+            walks = self._resolver_of(call).walk_many(
+                paths,
+                prefer=request.prefer if request.prefer in _KINDS else 0,
+                token=request.token,
+                no_follow=request.no_follow,
+                timeout_seconds=call.seconds_left(),
+            )
+        return [walk.next_query() for walk in walks]  # type: ignore[misc] # they have ended
+
+    @contextmanager
+    def _place(self, call: Call) -> Iterator[None]:
+        refusal = LimitExceeded(
+            "too many recursive calls at once (limits.read_threads); follow the referrals instead, "
+            "or try again"
+        )
+        with self._places.hold(call, refusal), self._waiting():
+            yield
+
+    def _resolver_of(self, call: Call) -> Resolver:
+        """Returns one for each caller: it remembers where that caller was referred to, and no
+        answer. Who owns a path is asked each time, so that a right that was taken is felt at once
+        (N5).
+        """
+        caller = _Caller.from_call(call)
+        with self._lock:
+            found = self._resolvers.get(caller)
+            if found is None:
+                way = _LocalFirstTransport(caller, self._own, self._handlers, self._others)
+                own = self._own()
+                allow = AllowList.of(self._allow, parse_servers(own))
+                found = Resolver(own, transport=way, max_entries=0, allow=allow)
+                self._resolvers[caller] = found
+                while len(self._resolvers) > _MOST_CALLERS:
+                    self._resolvers.popitem(last=False)  # those under way end with it
+            self._resolvers.move_to_end(caller)
+            return found
+
+
+def _path_or_error(text: str) -> Path | InvalidPath:
+    try:
+        return Path.parse(text)
+    except InvalidPath as error:
+        return error
+
+
+def _authority(end: AnswerResult | AbsentResult) -> resolve_pb2.Authority:
+    """Returns who answered, with the positions of all on the way to it in its token: what the
+    caller may remember of the answer is good for no later ones.
+    """
+    authority = resolve_pb2.Authority()
+    authority.CopyFrom(cast("resolve_pb2.Authority", end.sender.payload))
+    authority.token = str(Token(end.read.positions))
+    return authority
+
+
+def _fill(end: AnswerResult | AbsentResult, outcome: resolve_pb2.Outcome) -> None:
+    """The owner's answer, to be kept no longer than what led to it."""
+    if isinstance(end, AnswerResult):
+        outcome.resolution.CopyFrom(cast("resolve_pb2.Resolution", end.answer.payload))
+        outcome.resolution.ClearField("authority_index")
+        outcome.resolution.lifetime_seconds = lifetime_of(end)
+        return
+    outcome.absent.SetInParent()
+    if end.absent.nearest_directory is not None:
+        outcome.absent.nearest_directory = str(end.absent.nearest_directory)
+    outcome.absent.lifetime_seconds = end.lifetime_seconds

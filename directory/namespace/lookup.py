@@ -11,7 +11,6 @@ from typing import NamedTuple
 from directory.namespace.entry import Directory, Kind, Link, Mount
 from directory.namespace.keys import entry_key
 from directory.namespace.snapshot import Node, Snapshot
-from resolver.path import Path
 
 __all__ = [
     "DirectoryAt",
@@ -19,7 +18,6 @@ __all__ = [
     "LinkAt",
     "Missing",
     "MountAt",
-    "PathLookup",
     "TopicAt",
     "Unreadable",
     "lookup",
@@ -112,46 +110,6 @@ def lookup(snapshot: Snapshot, relative: Segments, prefer: Kind | None = None) -
     if container is None:
         return _missing(snapshot, node, relative, len(relative))
     return _leaving(container, relative, len(relative))
-
-
-class PathLookup:
-    """Many lookups in one snapshot, of paths as callers write them.
-
-    The directory above a path is found once and then known by its text, so that a thousand paths
-    of a few directories cost some 1 µs each, their checking included. For one batch, one thread.
-    """
-
-    def __init__(self, snapshot: Snapshot, mount: Path, prefer: Kind | None = None) -> None:
-        self._snapshot = snapshot
-        self._mount = mount
-        self._prefer = prefer
-        self._topic_first = prefer is None or prefer is Kind.TOPIC
-        self._above: dict[str, tuple[Segments, Node]] = {}
-
-    def lookup_path(self, text: str) -> Found | None:
-        """Returns what stands at an absolute path; None when it is not at or below the mount.
-
-        Raises:
-            InvalidPath: as ``Path.parse``.
-        """
-        above, _, name = text.rpartition("/")
-        known = self._above.get(above)
-        if known is not None:
-            segments, node = known
-            record = node.topics.get(name)
-            # Whatever stands there has a legal name, and so the text was a canonical path.
-            if record is not None:
-                has_container = bool(node.containers) and name in node.containers
-                if self._topic_first or not has_container:
-                    return TopicAt((*segments, name), node.entry_id, record, has_container)
-        path = Path.parse(text)
-        if not self._mount.is_prefix_of(path):
-            return None
-        relative = path.below(self._mount)
-        found = lookup(self._snapshot, relative, self._prefer)
-        if isinstance(found, TopicAt):
-            self._above[above] = relative[:-1], self._snapshot.nodes[found.parent_id]
-        return found
 
 
 def _leaving(container: Link | Mount, relative: Segments, depth: int) -> LinkAt | MountAt:

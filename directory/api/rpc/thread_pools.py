@@ -16,16 +16,16 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any, Final
+from queue import SimpleQueue
+from typing import Any, Final, Generic, TypeVar
 
-from directory.api.rpc.fair_queue import FairQueue
 from directory.api.rpc.request_intake import CallCompletion, RequestIntake
 
-__all__ = ["CallCompletion", "CallPool", "WritePool", "waiting_call"]
-
+__all__ = ["CallCompletion", "CallPool", "FairQueue", "WritePool", "waiting_call"]
 
 _log = logging.getLogger(__name__)
 
@@ -297,3 +297,52 @@ class WritePool(ThreadPoolExecutor):
         if waiting >= self._waiting_most:
             return f"{waiting} changes are queued already (limits.max_queued_writes)"
         return ""
+
+
+T = TypeVar("T")
+
+
+class FairQueue(Generic[T]):
+    """Items of one key in the order in which they came, keys in turn. Thread-safe.
+
+    Args:
+        key_of: whose turn an item is.
+    """
+
+    def __init__(self, key_of: Callable[[T], Hashable]) -> None:
+        self._key_of: Final = key_of
+        self._lock: Final = threading.Lock()
+        self._items: Final[OrderedDict[Hashable, deque[T]]] = OrderedDict()
+        # One for each item: what waits for one waits in C.
+        self._tickets: Final[SimpleQueue[bool]] = SimpleQueue()
+
+    def put(self, item: T) -> None:
+        """Adds an item to the others of its key."""
+        key = self._key_of(item)
+        with self._lock:
+            mine = self._items.get(key)
+            if mine is None:
+                mine = self._items[key] = deque()
+            mine.append(item)
+        self._tickets.put(True)
+
+    def end(self) -> None:
+        """Has one ``get`` return None, after the items that are there."""
+        self._tickets.put(False)
+
+    def get(self) -> T | None:
+        """Waits for an item, and takes it; None: it is to end."""
+        if not self._tickets.get():
+            return None
+        with self._lock:
+            key, mine = next(iter(self._items.items()))
+            item = mine.popleft()
+            if mine:
+                self._items.move_to_end(key)
+            else:
+                del self._items[key]
+        return item
+
+    def qsize(self) -> int:
+        """Returns how many items wait; while some are put or taken, about so many."""
+        return self._tickets.qsize()

@@ -16,14 +16,12 @@ from directory.namespace.lookup import (
     LinkAt,
     Missing,
     MountAt,
-    PathLookup,
     TopicAt,
     Unreadable,
     lookup,
 )
 from directory.namespace.snapshot import Snapshot
 from directory.store.base import Delete, Put, Write
-from resolver.path import Path
 from tests.properties.namespace.trees import (
     CODEC,
     Model,
@@ -255,18 +253,10 @@ class Machine(RuleBasedStateMachine):
             one for one in sorted(model.rows.items()) if one[0].startswith(b"f/")
         ]
         assert snapshot.fact(b"p/p") is None
-        lookups = {
-            prefer: PathLookup(snapshot, Path.parse("/m"), prefer)
-            for prefer in (None, Kind.TOPIC, Kind.DIRECTORY)
-        }
         for path in below_root:
             for asked in (path, (*path, "a")):
                 for prefer in (None, Kind.TOPIC, Kind.DIRECTORY):
-                    found = lookup(snapshot, asked, prefer)
-                    check_lookup(model, asked, prefer, found)
-                    assert lookups[prefer].lookup_path("/m/" + "/".join(asked)) == found
-        assert lookups[None].lookup_path("/m") == lookup(snapshot, ())
-        assert lookups[None].lookup_path("/mm/a") is None
+                    check_lookup(model, asked, prefer, lookup(snapshot, asked, prefer))
 
     @precondition(lambda self: len(self.versions) > 10)
     @invariant()

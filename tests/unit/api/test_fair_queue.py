@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 from kdir.v1 import directory_pb2, resolve_pb2
 
-from directory.api.rpc.fair_queue import FairQueue
 from directory.api.rpc.interceptors.malformed_request import missing_request
 from directory.api.rpc.long_calls import SHORT_PATHS, LongCalls
 from directory.api.rpc.request_intake import CallCompletion, Received, RequestIntake
-from directory.api.rpc.thread_pools import CallPool, waiting_call
+from directory.api.rpc.thread_pools import CallPool, FairQueue, waiting_call
 from tests.support.federation import eventually
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from kdir.v1 import entry_pb2, error_pb2, resolve_pb2, watch_pb2
 
-from directory.api.recursive_resolve import RecursiveResolver, _Caller, _LocalFirstTransport
+from directory.api.resolve_service import RecursiveResolver, _Caller, _LocalFirstTransport
 from directory.api.rpc.call_context import Call
 from directory.server.certificates import PeerCredentials
 from directory.server.config_security import TlsConfig
