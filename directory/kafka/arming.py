@@ -43,12 +43,16 @@ from directory.kafka.applying.last_applied_configs import (
     load_armed_record,
 )
 from directory.kafka.applying.partition_growth import PartitionQuota
-from directory.kafka.applying.releases import Released, armed_plan, release_writes
+from directory.kafka.applying.releases import (
+    Released,
+    armed_plan,
+    inherited_basis,
+    release_writes,
+    why_inherited_missing,
+)
 from directory.kafka.fenced_commits import TopicCommits
-from directory.kafka.inherited_basis import inherited_basis, why_inherited_missing
-from directory.kafka.kafka_context import KafkaContext
 from directory.kafka.pin_and_stop import NOT_ON_RECORD, PinAndStop
-from directory.kafka.reconciler_settings import ACLS, CONFIGS
+from directory.kafka.reconciler_settings import ACLS, CONFIGS, KafkaContext
 from directory.namespace.command import UpdateEntry
 from directory.namespace.entry import Directory, Kind, Topic
 from directory.namespace.physical_names import refuse_protected

@@ -13,7 +13,7 @@ from typing import Final
 
 from directory.kafka.admin_contract import KafkaMetadata, KafkaTopic
 from directory.kafka.applying.desired_configs import DesiredTopicConfig
-from directory.kafka.vanish_guard import (
+from directory.kafka.pin_and_stop import (
     StopReason,
     another_kafka_stop,
     exceeds_vanish_guard,

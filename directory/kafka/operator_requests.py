@@ -18,8 +18,8 @@ from directory.kafka import adoption, pin_and_stop
 from directory.kafka.admin_contract import KafkaAdmin, KafkaMetadata, KafkaTopic, Rejected
 from directory.kafka.adoption import AdoptionRow
 from directory.kafka.fenced_commits import TopicCommits
-from directory.kafka.kafka_context import KafkaContext
 from directory.kafka.pin_and_stop import PinAndStop
+from directory.kafka.reconciler_settings import KafkaContext
 from directory.namespace.adoption_mapping import MappingRule
 from directory.namespace.command import ObservedTopic
 from directory.namespace.physical_names import refuse_protected

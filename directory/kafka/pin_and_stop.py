@@ -1,4 +1,5 @@
-"""What the store holds about a Kafka as a whole: the pinned id, a stop, an acknowledgement, rules.
+"""What the store holds about a Kafka as a whole: the pinned id, a stop, an acknowledgement, rules;
+and the vanish guard, which says how many topics may be gone before everything stops.
 
 Refuses to decide on any of it; reads facts of a snapshot and gives the writes that change them.
 """
@@ -6,11 +7,10 @@ Refuses to decide on any of it; reads facts of a snapshot and gives the writes t
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from directory.kafka.vanish_guard import StopReason
 from directory.namespace.adoption_mapping import MappingRule
 from directory.namespace.keys import kafka_key
 from directory.store.base import Delete, KeyEquals, Put, Write
@@ -19,17 +19,72 @@ from resolver.errors import InvalidArgument
 __all__ = [
     "NOT_ON_RECORD",
     "STOPPED",
+    "VANISH_FLOOR",
+    "VANISH_PERCENT",
     "Facts",
     "PinAndStop",
+    "StopReason",
     "acknowledge_stop",
+    "another_kafka_stop",
+    "exceeds_vanish_guard",
     "forget_acknowledgement",
     "note_manager",
     "pin",
     "pinned_text",
     "stop",
-    "was_unmanaged",
+    "vanished_stop",
     "write_rules",
 ]
+
+
+VANISH_PERCENT: Final = 5
+"""More than this share of a cluster's topics gone or changed at once stops all."""
+VANISH_FLOOR: Final = 3
+"""But never fewer topics than this: one of ten, or two of two, is an operator at work."""
+_NAMED: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class StopReason:
+    """Nothing is done until this is acknowledged, word for word."""
+
+    text: str
+    gone: int
+    """So many topics vanished or changed; an acknowledgement covers no more."""
+    kafka_id: str = ""
+    """Another Kafka's id, which an acknowledgement pins."""
+
+
+def exceeds_vanish_guard(gone: int, present: int) -> bool:
+    """True if so many of the topics that were there are too many to be gone at once."""
+    return gone >= VANISH_FLOOR and gone * 100 > present * VANISH_PERCENT
+
+
+def vanished_stop(gone: Sequence[str], present: int) -> StopReason:
+    """Returns the stop for topics, by name, that are gone of so many present ones."""
+    return StopReason(
+        f"{len(gone)} of {present} topics vanished from Kafka or changed their topic id at once: "
+        f"{_some(gone)}; nothing is done until this is acknowledged",
+        gone=len(gone),
+    )
+
+
+def another_kafka_stop(found: str, pinned: str, *, gone: int, recorded: int) -> StopReason:
+    """Returns the stop for another Kafka, by id, that has not so many of the recorded topics."""
+    return StopReason(
+        f"another Kafka cluster answers: {found}, this directory belongs to {pinned}; "
+        f"{gone} of {recorded} topics are not there; nothing is done until the right one is back "
+        f"or this one is acknowledged",
+        gone=gone,
+        kafka_id=found,
+    )
+
+
+def _some(names: Iterable[str]) -> str:
+    ordered = sorted(names)
+    shown = ", ".join(ordered[:_NAMED])
+    return f"{shown}, …" if len(ordered) > _NAMED else shown
+
 
 _PIN: Final = kafka_key("pin")
 _PINNED_AT: Final = kafka_key("pinned-at")
@@ -108,11 +163,6 @@ def note_manager(snapshot: Facts, *, unmanaged: bool) -> tuple[tuple[Write, ...]
         return (), guard
     text = _UNMANAGED if unmanaged else "managing"
     return (Put(_MANAGING, f"{number + 1} {text}".encode()),), guard
-
-
-def was_unmanaged(snapshot: Facts) -> bool:
-    """True if another cluster ever managed this Kafka while it was pinned here."""
-    return snapshot.fact(_MANAGING) is not None
 
 
 def acknowledge_stop(reason: StopReason, snapshot: Facts, at_ms: int = 0) -> tuple[Write, ...]:

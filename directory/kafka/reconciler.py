@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
 from typing import Final
 
@@ -22,22 +23,22 @@ from directory.kafka.admin_contract import KafkaAdmin
 from directory.kafka.adoption import AdoptionBacklog
 from directory.kafka.applying.acl_applier import AclApplier
 from directory.kafka.applying.config_applier import ConfigApplier
+from directory.kafka.applying.last_applied_acls import acl_counts
+from directory.kafka.applying.last_applied_configs import count_topics_with_issues
 from directory.kafka.applying.recent_changes import RecentConfigChanges
+from directory.kafka.applying.releases import why_inherited_missing
 from directory.kafka.arming import ArmingService
 from directory.kafka.drift import Drift, acl_drift, drift_of
 from directory.kafka.fenced_commits import TopicCommits
 from directory.kafka.guarded_admin import GuardedAdmin
-from directory.kafka.inherited_basis import why_inherited_missing
-from directory.kafka.kafka_context import KafkaContext
 from directory.kafka.leader_term import KafkaHealth, LeaderTerm
 from directory.kafka.operator_requests import AdoptionResult, OperatorRequests
 from directory.kafka.pin_and_stop import NOT_ON_RECORD, PinAndStop
 from directory.kafka.provisioning import Provisioner, RecentTopicChanges
-from directory.kafka.reconciler_settings import KafkaSettings, KafkaStatus
+from directory.kafka.reconciler_settings import KafkaContext, KafkaSettings, KafkaStatus
+from directory.kafka.recorded_topics import TopicCounter
 from directory.kafka.retry_queue import DueWork
-from directory.kafka.status import counted_status, leader_status
 from directory.kafka.sweep import KafkaSweep
-from directory.kafka.topic_counter import TopicCounter
 from directory.namespace.adoption_mapping import MappingRule
 from directory.namespace.command import ObservedTopic
 from directory.namespace.keys import LARGE_CHANGE
@@ -433,9 +434,39 @@ class Reconciler:
         except NotReady as reason:
             return KafkaStatus(message=reason.message, ceiling=ceiling)
         term, health = self._term, self._health
-        counted = counted_status(snapshot, self._topic_counts.latest(snapshot), ceiling)
-        counted = replace(counted, unmanaged=self._unmanaged())
-        return counted if term is None else leader_status(counted, term, health, self._clock())
+        held, counts = PinAndStop.load(snapshot), self._topic_counts.latest(snapshot)
+        waiting, contested = count_topics_with_issues(snapshot)
+        acls = acl_counts(snapshot)
+        status = KafkaStatus(
+            pinned_cluster_id=held.pinned,
+            message="this server is not the elected reconciler: another one knows",
+            ceiling=ceiling,
+            stop_reason=held.stop.text if held.stop is not None else "",
+            pending_count=counts.pending,
+            missing_count=counts.missing,
+            drift_count=counts.drifting,
+            replaced_count=counts.replaced,
+            needs_approval_count=waiting,
+            contested_count=contested,
+            acl_count=acls.pushed,
+            acl_resources_needing_approval_count=acls.waiting,
+            acl_resources_rejected_count=acls.refused,
+            acls_removed_externally_count=acls.lost,
+            unmanaged=self._unmanaged(),
+        )
+        if term is None:
+            return status
+        since = datetime.fromtimestamp(health.since, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        note = term.sweeper.note or term.pusher.note or term.acl_pusher.note
+        swept = health.swept_at
+        return replace(
+            status,
+            leader=True,
+            reachable=health.reachable,
+            seen_cluster_id=health.seen_id,
+            message=note if health.reachable else f"since {since}: {health.message}",
+            last_sweep_seconds=None if swept is None else self._clock() - swept,
+        )
 
     def waiting_count(self) -> int:
         """Returns how much waits to be made in Kafka or looked at; 0 where another server is

@@ -1,17 +1,24 @@
-"""What the Kafka side of a directory is told, and what it tells of itself; plain values.
+"""The settings, the context and the status of a cluster's Kafka side; plain values.
 
 Refuses to read files: ``directory/server/config.py`` does, and ``assembly.py`` translates.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from directory.kafka.admin_contract import KafkaAdmin
+from directory.store.writer import Writer
 from directory.namespace.adoption_mapping import MappingRule, split_on
+from directory.namespace.snapshot import Snapshot
+from directory.store.base import Limits
+from resolver.path import Path
 
-__all__ = ["ACLS", "CONFIGS", "CREATE", "DELETE", "KafkaSettings", "KafkaStatus"]
+__all__ = ["ACLS", "CONFIGS", "CREATE", "DELETE", "KafkaContext", "KafkaSettings", "KafkaStatus"]
+
 
 ACLS: Final = "acls"
 CREATE: Final = "create"
@@ -82,3 +89,29 @@ class KafkaStatus:
     acls_removed_externally_count: int = 0
     replaced_count: int = 0
     unmanaged: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaContext:
+    """For any thread. The first seven are those of ``Reconciler``."""
+
+    cluster: str
+    """Its name, for logs."""
+    limits: Limits
+    """The store's."""
+    latest: Callable[[], Snapshot]
+    writer: Writer
+    mount_at: Callable[[Snapshot], Path]
+    """Where the cluster hung at a snapshot."""
+    settings: KafkaSettings
+    admin: Callable[[], KafkaAdmin]
+    """Opens a connection, for one question."""
+    clock: Callable[[], float] = time.monotonic
+    """Monotonic seconds."""
+    now: Callable[[], float] = time.time
+    """Unix seconds, for people."""
+    unconfirmed_seconds: Callable[[], float] = lambda: 0.0
+    """For how long no parent has confirmed what is inherited."""
+    unmanaged: Callable[[], str] = lambda: ""
+    """Why another cluster manages this Kafka; empty = this one does."""
+    sleep: Callable[[float], object] = time.sleep

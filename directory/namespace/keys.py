@@ -64,9 +64,6 @@ Refuses to know what the values mean. Keys are bytes; order of keys is order of 
                                                     is. What may delete data is pushed to no other
     k/plan/<plan>                                   a plan that was armed: at which entry, and what
                                                     the effective policies stood on
-    k/releases                                      k/named/ is kept from now on
-    k/basis                                         the same as older versions kept it, for all
-                                                    topics at once
     l/<role>                                        who holds a role (election)
     m/<server id>                                   a live server (kdir.v1.Member), gone with it
     f/level                                         the finalized feature level, decimal; absent = 1

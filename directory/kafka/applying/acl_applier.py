@@ -34,8 +34,8 @@ from directory.kafka.applying.last_applied_configs import (
     armed_anywhere,
     armed_records,
 )
+from directory.kafka.applying.releases import INHERITED_KEYS, inherited_basis, why_inherited_missing
 from directory.kafka.fenced_commits import TopicCommits
-from directory.kafka.inherited_basis import INHERITED_KEYS, inherited_basis, why_inherited_missing
 from directory.kafka.metadata_diff import RecordedTopic
 from directory.kafka.pin_and_stop import PinAndStop
 from directory.kafka.reconciler_settings import ACLS, KafkaSettings

@@ -23,7 +23,6 @@ from directory.kafka.applying.config_batch import ConfigBatch, ConfigBatchResult
 from directory.kafka.applying.config_diff import ArmedTopic, ConfigDiffOptions
 from directory.kafka.applying.dirty_set import DirtyBatch, DirtySet
 from directory.kafka.applying.last_applied_configs import (
-    BASIS,
     AppliedTopic,
     ArmedRecord,
     armed_anywhere,
@@ -34,24 +33,17 @@ from directory.kafka.applying.partition_growth import PartitionQuota
 from directory.kafka.applying.recent_changes import RecentConfigChanges
 from directory.kafka.applying.releases import (
     Released,
-    are_kept,
     forget_release,
-    keep_releases,
-    releases_of,
-)
-from directory.kafka.fenced_commits import TopicCommits
-from directory.kafka.inherited_basis import (
-    basis_without_kafka,
     inherited_basis,
+    releases_of,
     why_inherited_missing,
 )
+from directory.kafka.fenced_commits import TopicCommits
 from directory.kafka.metadata_diff import RecordedTopic
-from directory.kafka.pin_and_stop import PinAndStop, was_unmanaged
+from directory.kafka.pin_and_stop import PinAndStop
 from directory.kafka.reconciler_settings import CONFIGS, KafkaSettings
 from directory.namespace.entry import ROOT_ID
 from directory.namespace.snapshot import Snapshot
-from directory.namespace.topic_configs import same_value
-from directory.store.base import Delete, Write
 from directory.store.replica import AppliedCommit
 from resolver.path import Path
 
@@ -167,8 +159,6 @@ class ConfigApplier:
                 self._room_due = self._clock() + _ROOM_SECONDS
             if not self._may_push(snapshot):
                 return
-            if not are_kept(snapshot):
-                self._keep_releases(snapshot, mount)
             self._plan_passes(noted, snapshot, mount)
             if look_for_room:
                 self._look_for_room(snapshot, mount)
@@ -289,23 +279,6 @@ class ConfigApplier:
         )
         self._commits.put_all(list(releases_of(snapshot, mount, released, "made")))
 
-    def _keep_releases(self, snapshot: Snapshot, mount: Path) -> None:
-        """Once: an older version kept no releases, but one basis for all topics. What is known to
-        have been pushed on that of now, and is as it is wished, is released; all else waits.
-        """
-        kept: list[Write] = []
-        same = snapshot.fact(BASIS) == basis_without_kafka(snapshot, mount).encode()
-        if same and not was_unmanaged(snapshot):
-            above = parent_state.inherited_policies(snapshot)
-            armed = config_diff.armed_topics(snapshot, mount, above, ROOT_ID)
-            settled = (
-                Released(one.place, one.topic.entry_id, one.topic.topic_id)
-                for one in armed
-                if _is_settled(snapshot, one, self._rules)
-            )
-            kept += releases_of(snapshot, mount, settled, "kept")
-        self._commits.put_all([*kept, keep_releases(), Delete(BASIS)])
-
     def _carry_out_marks(self, snapshot: Snapshot, basis: str) -> None:
         """Armings that are not through yet. What each plan showed, its reader agreed to."""
         under_way = {one.mark.key for one in self._passes if one.mark is not None}
@@ -355,17 +328,3 @@ class ConfigApplier:
                 if len(found) >= most:
                     return found, False
         return found, False
-
-
-def _is_settled(snapshot: Snapshot, subject: ArmedTopic, rules: ConfigDiffOptions) -> bool:
-    """True if a topic was pushed to and Kafka has all as it is wished, by what is on record."""
-    try:
-        pushed = load_applied_topic(snapshot, subject.topic.entry_id)
-    except ValueError:
-        return False
-    desired_set = subject.configs.items()
-    as_desired = all(
-        same_value(key, subject.topic.observed_config.get(key), desired)
-        for key, desired in desired_set
-    )
-    return bool(desired_set) and as_desired and not config_diff.needs_check(subject, pushed, rules)

@@ -35,9 +35,8 @@ from directory.kafka.applying.desired_configs import DesiredTopicConfig
 from directory.kafka.applying.last_applied_configs import AppliedTopic, load_applied_topic
 from directory.kafka.applying.partition_growth import PartitionReservation
 from directory.kafka.applying.recent_changes import AcknowledgedChange, RecentConfigChanges
-from directory.kafka.applying.releases import Releases
+from directory.kafka.applying.releases import Releases, inherited_basis
 from directory.kafka.fenced_commits import TopicCommits
-from directory.kafka.inherited_basis import inherited_basis
 from directory.kafka.metadata_diff import RecordedTopic, config_news, differences
 from directory.namespace.command import TopicObservation
 from directory.namespace.snapshot import Snapshot

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from directory.kafka.applying.last_applied_configs import ARMED
-from directory.kafka.inherited_basis import INHERITED_KEYS
+from directory.kafka.applying.releases import INHERITED_KEYS
 from directory.namespace.entry import DELETED_ID, ROOT_ID, Directory
 from directory.namespace.keys import ENTRY, parse_entry_key
 from directory.namespace.tree_nodes import ROOT_KEY

@@ -1,7 +1,7 @@
-"""What the store keeps of what kdir pushed to Kafka: per topic, per armed entry, and the basis.
+"""What the store keeps of what kdir pushed to Kafka: per topic and per armed entry.
 
 Values and their bytes; refuses to decide what is pushed (``config_diff.py``), and to push it.
-Keys: ``k/pushed/<entry id>``, ``k/armed/<aspect>/<entry id>``, ``k/basis``; see ``keys.py``.
+Keys: ``k/pushed/<entry id>``, ``k/armed/<aspect>/<entry id>``; see ``keys.py``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from directory.store.base import Delete, Put, Write
 
 __all__ = [
     "ARMED",
-    "BASIS",
     "NOTHING_PUSHED",
     "PUSHED",
     "AppliedConfig",
@@ -33,7 +32,6 @@ __all__ = [
 ]
 
 PUSHED: Final = kafka_key("pushed/")
-BASIS: Final = kafka_key("basis")
 ARMED: Final = kafka_key("armed/")
 _HELD: Final = b'"held":'
 _CONTESTED: Final = b'"contested":'

@@ -1,13 +1,14 @@
-"""Which topics may be pushed a change that may delete their data: those that are released.
+"""On what acting on Kafka stands, and which topics may be pushed a change that may delete their
+data on it: those that are released.
 
 A topic is released by an armed plan that names it, or by kdir's having made it below an armed
 entry. A release is of one topic id, of what the effective policies stood on at that time
-(``inheritance.inherited_basis``), and of the directories in which the topic was, from the entry
+(``inherited_basis``), and of the directories in which the topic was, from the entry
 that was armed down, while that entry is armed. Without one of just that, a topic is not released:
 what kdir learns later, of whatever cause, waits for a plan. Refuses to decide what is pushed
 (``config_diff.py``), and to push it.
 
-Keys: ``k/named/<entry id>``, ``k/plan/<plan>`` and ``k/releases``; see ``keys.py``.
+Keys: ``k/named/<entry id>`` and ``k/plan/<plan>``; see ``keys.py``.
 """
 
 from __future__ import annotations
@@ -17,30 +18,75 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
-from directory.kafka.inherited_basis import inherited_basis
+from directory.federation import parent_state
+from directory.kafka.pin_and_stop import pinned_text
 from directory.kafka.reconciler_settings import CONFIGS
 from directory.namespace.entry import Topic
-from directory.namespace.keys import kafka_key
+from directory.namespace.keys import PARENT, kafka_key
 from directory.namespace.snapshot import Snapshot
 from directory.store.base import Delete, Put, Write
 from resolver.path import Path
 
 __all__ = [
+    "INHERITED_KEYS",
     "Released",
     "Releases",
-    "are_kept",
     "armed_plan",
     "arming_entry",
     "forget_release",
-    "keep_releases",
+    "inherited_basis",
     "release_writes",
     "releases_of",
+    "why_inherited_missing",
 ]
+
+
+INHERITED_KEYS: Final = frozenset(
+    {
+        PARENT,
+        parent_state.ATTACHED_KEY,
+        parent_state.DETACHED_KEY,
+        parent_state.INHERITED_KEY,
+        parent_state.FIRST_RECEIPT_KEY,
+        parent_state.UNMOUNTED_KEY,
+    }
+)
+"""The facts on which all of it depends."""
+
+
+def why_inherited_missing(snapshot: Snapshot, *, has_parent: bool) -> str:
+    """Returns why nothing may be done that depends on what is inherited, as a sentence; empty = it
+    may.
+
+    ``has_parent``: the config names one.
+    """
+    unmounted = snapshot.fact(parent_state.UNMOUNTED_KEY)
+    if unmounted is not None:
+        return f"the cluster is unmounted: {unmounted.decode(errors='replace')}"
+    known = snapshot.fact(PARENT) is not None
+    if (has_parent or known) and not parent_state.is_inherited_received(snapshot):
+        return "what the directories above the mount set is not known yet: no parent has told"
+    return ""
+
+
+def inherited_basis(snapshot: Snapshot, mount: Path) -> str:
+    """Returns what acting on Kafka stands on: this store's life, the mount, the lives of the
+    ancestors' stores, and the Kafka that is pinned. It changes with a restore, a mount and a move
+    of one, a detach and an attach, also of a cluster above, with the first word that a parent says
+    after any of these, with another Kafka that is acknowledged, and where another cluster begins or
+    ends to manage this Kafka; not with what anybody sets. It never is again what it was before.
+    """
+    ancestors = [
+        (one.cluster_id, one.incarnation) for one in parent_state.ancestors(snapshot, now_ms=0)
+    ]
+    attached = parent_state.attachment_basis(snapshot)
+    message = [snapshot.incarnation, str(mount), ancestors, attached, pinned_text(snapshot)]
+    return hashlib.sha256(json.dumps(message).encode()).hexdigest()[:_DIGITS]
+
 
 _NAMED: Final = kafka_key("named/")
 _PLAN: Final = kafka_key("plan/")
-_KEPT: Final = kafka_key("releases")
-_WAY_DIGITS: Final = 16
+_DIGITS: Final = 16
 
 
 class Released(NamedTuple):
@@ -145,7 +191,7 @@ def _way(snapshot: Snapshot, parent_id: int, entry_id: int) -> str:
     if ids[-1] != entry_id:
         ids = [parent_id]
     text = " ".join(f"{one:x}" for one in ids)
-    return hashlib.sha256(text.encode()).hexdigest()[:_WAY_DIGITS]
+    return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
 
 
 def armed_plan(plan: str, basis: str, entry_id: int) -> Put:
@@ -193,16 +239,6 @@ def arming_entry(snapshot: Snapshot, parent_id: int, topic: Topic) -> int:
 def forget_release(entry_id: int) -> Delete:
     """Of a topic that is no more."""
     return Delete(_named_key(entry_id))
-
-
-def are_kept(snapshot: Snapshot) -> bool:
-    """True if releases are kept already; else what was armed was armed by an older version."""
-    return snapshot.fact(_KEPT) is not None
-
-
-def keep_releases() -> Put:
-    """Records that releases are kept from now on."""
-    return Put(_KEPT, b"1")
 
 
 def _named_key(entry_id: int) -> bytes:

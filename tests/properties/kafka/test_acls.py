@@ -13,7 +13,7 @@ from directory.access.grant import Operation, Permission, ResourceType
 from directory.access.grant_tree import EntryPlace
 from directory.access.principals import Caller
 from directory.kafka.admin_contract import OPERATIONS, AclBinding, Resource, kafka_host
-from directory.kafka.applying.grants_to_acls import PathLevel, pattern_acls, topic_acls
+from directory.kafka.applying.desired_acls import PathLevel, pattern_acls, topic_acls
 from tests.properties.access.oracle import (
     Arguments,
     World,

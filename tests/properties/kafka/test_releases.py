@@ -21,11 +21,11 @@ from directory.kafka.applying.releases import (
     Released,
     armed_plan,
     arming_entry,
+    inherited_basis,
     release_writes,
     releases_of,
 )
-from directory.kafka.inherited_basis import inherited_basis
-from directory.kafka.vanish_guard import StopReason
+from directory.kafka.pin_and_stop import StopReason
 from directory.namespace.command import (
     AdoptTopics,
     CreateDirectory,

@@ -11,8 +11,7 @@ import pytest
 from kdir.v1 import policies_pb2
 
 from directory.kafka.applying.last_applied_configs import ArmedRecord
-from directory.kafka.applying.releases import Released, armed_plan, release_writes
-from directory.kafka.inherited_basis import inherited_basis
+from directory.kafka.applying.releases import Released, armed_plan, inherited_basis, release_writes
 from directory.namespace.command import UpdateEntry
 from directory.namespace.entry import Kind
 from resolver.path import Path

@@ -29,7 +29,7 @@ from directory.kafka.applying.last_applied_configs import (
     load_applied_topic,
     load_armed_record,
 )
-from directory.kafka.inherited_basis import inherited_basis, why_inherited_missing
+from directory.kafka.applying.releases import inherited_basis, why_inherited_missing
 from directory.namespace.command import (
     AdoptTopics,
     CreateDirectory,

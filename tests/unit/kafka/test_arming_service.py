@@ -9,8 +9,7 @@ import pytest
 from directory.kafka import pin_and_stop
 from directory.kafka.admin_contract import KafkaAdmin
 from directory.kafka.arming import ArmingService
-from directory.kafka.kafka_context import KafkaContext
-from directory.kafka.reconciler_settings import CONFIGS, KafkaSettings
+from directory.kafka.reconciler_settings import CONFIGS, KafkaContext, KafkaSettings
 from directory.namespace.command import CreateDirectory
 from directory.store.sqlite.store import LIMITS
 from resolver.errors import Absent, KafkaUnavailable

@@ -14,7 +14,7 @@ from directory.kafka.metadata_diff import (
     differences,
     show_id,
 )
-from directory.kafka.vanish_guard import exceeds_vanish_guard
+from directory.kafka.pin_and_stop import exceeds_vanish_guard
 from directory.namespace.command import TopicObservation
 from directory.namespace.entry import Policies, Provision, Topic
 from resolver.path import Path

@@ -6,10 +6,9 @@ from collections.abc import Iterable
 
 from directory.kafka import pin_and_stop
 from directory.kafka.admin_contract import KafkaMetadata, KafkaTopic
-from directory.kafka.pin_and_stop import PinAndStop
+from directory.kafka.pin_and_stop import PinAndStop, StopReason
 from directory.kafka.provisioning import RecentTopicChanges, new_topic_of
 from directory.kafka.reconciler_settings import KafkaSettings
-from directory.kafka.vanish_guard import StopReason
 from directory.namespace.adoption_mapping import MappingRule, map_physical_name
 from directory.namespace.entry import Policies, Topic
 from directory.store.base import Put, Write

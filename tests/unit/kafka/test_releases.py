@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path as FilePath
-from typing import Any
 
 import pytest
 
@@ -19,14 +18,10 @@ from directory.kafka.admin_contract import (
     TopicToCreate,
     always,
 )
-from directory.kafka.applying.last_applied_configs import BASIS, config_issues
-from directory.kafka.applying.releases import are_kept
-from directory.kafka.inherited_basis import basis_without_kafka
-from directory.kafka.vanish_guard import StopReason
+from directory.kafka.applying.last_applied_configs import config_issues
+from directory.kafka.pin_and_stop import StopReason
 from directory.namespace.command import CreateDirectory, MoveEntry, UpdateEntry
 from directory.namespace.entry import Kind
-from directory.namespace.keys import kafka_key
-from directory.store.base import Delete, Put
 from resolver.errors import AboveCeiling, EtagMismatch, NotReady, StoreUnavailable
 from tests.support.reconciler import MOUNT, World, world
 from tests.unit.kafka.test_config_applier import (
@@ -326,45 +321,6 @@ def test_a_cluster_that_manages_its_kafka_again_was_not_what_a_plan_was_about(
     assert here.reconciler.status().needs_approval_count == 2
     arm(here)
     assert {value(kafka, name) for name in ("d.a", "d.b")} == {DAY}
-
-
-# -- records of an older version -------------------------------------------------------------------
-
-
-def made_old(here: World, basis: str) -> None:
-    """The store as a version left it that kept no releases."""
-    snapshot = here.replica.snapshot
-    ours = [*snapshot.facts(kafka_key("named/")), *snapshot.facts(kafka_key("plan/"))]
-    writes: list[Any] = [Delete(key) for key, _ in ours]
-    here.writer.put_facts([*writes, Delete(kafka_key("releases")), Put(BASIS, basis.encode())])
-    here.reconciler.resign()
-
-
-@pytest.mark.parametrize("same", [True, False], ids=["of that basis", "of another"])
-def test_of_what_an_older_version_pushed_what_is_as_it_is_wished_is_released(
-    here: World, kafka: SlowKafka, same: bool
-) -> None:
-    retention(here, WEEK)
-    here.settle(1_000)
-    basis = basis_without_kafka(here.replica.snapshot, MOUNT) if same else "0123456789abcdef"
-    made_old(here, basis)
-    somebody_makes(here, kafka, "d.late")
-    assert are_kept(here.replica.snapshot)
-    assert here.replica.snapshot.fact(BASIS) is None
-    assert value(kafka, "d.late") == MONTH
-    retention(here, DAY)
-    here.settle(1_000)
-    assert {value(kafka, name) for name in ("d.a", "d.b")} == {DAY if same else WEEK}
-    assert value(kafka, "d.late") == MONTH
-    assert here.reconciler.status().needs_approval_count == (1 if same else 3)
-    # An older server that comes once more cannot make it happen again.
-    here.writer.put_facts([Put(BASIS, basis.encode())])
-    here.reconciler.resign()
-    here.sweep()
-    here.settle(1_000)
-    retention(here, "3600000")
-    here.settle(1_000)
-    assert value(kafka, "d.late") == MONTH
 
 
 def test_growth_waits_with_it(here: World, kafka: SlowKafka) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from confluent_kafka.cimpl import Uuid
 
-from directory.kafka.shared_uuids import SharedUuid
+from directory.kafka.admin_client import SharedUuid
 
 
 def bits(one: Any) -> tuple[int, int]:
