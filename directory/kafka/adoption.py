@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Final
 
 from directory.kafka.admin_contract import KafkaMetadata, KafkaTopic
-from directory.kafka.applying.last_applied_configs import AppliedTopic
+from directory.kafka.applying.last_applied import AppliedRecord, configs_to_write
 from directory.kafka.fenced_commits import TopicCommits
 from directory.namespace.adoption_mapping import (
     Adoption,
@@ -177,7 +177,7 @@ def carry_out(rows: Sequence[AdoptionRow], commits: TopicCommits) -> list[Adopti
     commits.adopt([(step.segments, step.observed) for step in take_in])
     over = [step.news for row in rows if isinstance(step := row.step, TakeOverStep)]
     if over:  # what was pushed was pushed to the topic of before
-        commits.put_all([AppliedTopic().to_write(news.entry_id) for news in over])
+        commits.put_all([configs_to_write(news.entry_id, AppliedRecord()) for news in over])
     commits.record(over)
     moves = [
         (step.source, step.entry_id, row.path)

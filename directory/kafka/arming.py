@@ -29,6 +29,7 @@ from directory.kafka.applying.acl_diff import (
     FoundAcls,
     arming_scope,
 )
+from directory.kafka.applying.config_batch import PartitionQuota
 from directory.kafka.applying.config_diff import (
     ArmedTopic,
     ConfigDiffOptions,
@@ -36,13 +37,12 @@ from directory.kafka.applying.config_diff import (
     ObservedConfig,
 )
 from directory.kafka.applying.desired_acls import ArmedEntry
-from directory.kafka.applying.last_applied_acls import ACL_BASIS
-from directory.kafka.applying.last_applied_configs import (
+from directory.kafka.applying.last_applied import (
+    ACL_BASIS,
     ArmedRecord,
-    load_applied_topic,
+    load_applied_configs,
     load_armed_record,
 )
-from directory.kafka.applying.partition_growth import PartitionQuota
 from directory.kafka.applying.releases import (
     Released,
     armed_plan,
@@ -539,7 +539,7 @@ class ArmingService:
             if have is None:
                 continue
             try:
-                pushed = load_applied_topic(snapshot, subject.topic.entry_id)
+                pushed = load_applied_configs(snapshot, subject.topic.entry_id)
             except ValueError:
                 continue
             released = replace(subject, released=True)

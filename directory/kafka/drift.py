@@ -13,15 +13,17 @@ from typing import Final
 
 from directory.access.grant import ResourceType
 from directory.kafka.admin_contract import Acl, KafkaMetadata, Resource
+from directory.kafka.applying.config_batch import NO_ROOM, PartitionQuota
 from directory.kafka.applying.config_diff import PARTITIONS
 from directory.kafka.applying.desired_configs import DesiredConfigs
-from directory.kafka.applying.last_applied_acls import (
-    AppliedResource,
-    kept_rows,
-    load_applied_resource,
+from directory.kafka.applying.last_applied import (
+    PUSHED,
+    AppliedRecord,
+    config_issues,
+    load_applied_acls,
+    load_every_applied_acls,
+    states_of,
 )
-from directory.kafka.applying.last_applied_configs import PUSHED, config_issues
-from directory.kafka.applying.partition_growth import NO_ROOM, PartitionQuota
 from directory.kafka.metadata_diff import RecordedTopic, differences, show_id
 from directory.kafka.reconciler_settings import ACLS
 from directory.namespace.entry import Kind, Provision, Topic
@@ -96,9 +98,8 @@ def acl_state(snapshot: Snapshot, topic: Topic) -> str:
     ``contested`` or ``drift``; empty = nothing.
     """
     try:
-        return _state(
-            load_applied_resource(snapshot, Resource(ResourceType.TOPIC, topic.physical_name))
-        )
+        resource = Resource(ResourceType.TOPIC, topic.physical_name)
+        return load_applied_acls(snapshot, resource).state
     except ValueError:
         return ""
 
@@ -107,24 +108,14 @@ def acl_states_below(snapshot: Snapshot, way: tuple[str, ...]) -> Iterator[str]:
     """Yields the same of each topic at or below a directory of the cluster that there is something
     to know of.
     """
-    for resource, kept in kept_rows(snapshot):
-        state = "" if kept is None else _state(kept)
+    for resource, kept in load_every_applied_acls(snapshot):
+        state = "" if kept is None else kept.state
         if not state or resource.kind is not ResourceType.TOPIC:
             continue
         located = snapshot.locate(resource.name)
         relative = None if located is None else located.relative
         if relative is not None and relative[: len(way)] == way:
             yield state
-
-
-def _state(kept: AppliedResource) -> str:
-    if kept.refused:
-        return "rejected"
-    if kept.waits:
-        return "needs-approval"
-    if kept.contested:
-        return "contested"
-    return "drift" if kept.lost else ""
 
 
 def acl_drift(
@@ -137,9 +128,9 @@ def acl_drift(
     of an armed directory that wishes them.
     """
     rows: list[Drift] = []
-    kept_by_resource = dict(kept_rows(snapshot))
+    kept_by_resource = dict(load_every_applied_acls(snapshot))
     for resource in kept_by_resource.keys() | foreign.keys():
-        kept = kept_by_resource.get(resource) or AppliedResource()
+        kept = kept_by_resource.get(resource) or AppliedRecord()
         at = _path_of(snapshot, mount, resource, kept)
         if at is None or not path.is_prefix_of(at):
             continue
@@ -148,7 +139,7 @@ def acl_drift(
 
 
 def _path_of(
-    snapshot: Snapshot, mount: Path, resource: Resource, kept: AppliedResource
+    snapshot: Snapshot, mount: Path, resource: Resource, kept: AppliedRecord[Acl]
 ) -> Path | None:
     if resource.kind is ResourceType.TOPIC:
         located = snapshot.locate(resource.name)
@@ -162,7 +153,7 @@ def _path_of(
 
 
 def _differences(
-    path: Path, resource: Resource, kept: AppliedResource, foreign: Iterable[Acl]
+    path: Path, resource: Resource, kept: AppliedRecord[Acl], foreign: Iterable[Acl]
 ) -> Iterator[Drift]:
     is_topic = resource.kind is ResourceType.TOPIC
     field = "acl" if is_topic else f"acl of {resource}"
@@ -174,7 +165,7 @@ def _differences(
     for acl in sorted(kept.lost):
         yield row(str(acl), _MISSING, "contested" if acl in kept.contested else "")
     for acl in sorted(kept.held):
-        ours = acl in kept.ours
+        ours = acl in kept.settings
         yield row(*((_NONE, str(acl)) if ours else (str(acl), _MISSING)), "needs-approval")
     if kept.waits and not kept.held:
         yield row("what is granted", f"({kept.waits})", "needs-approval")
@@ -186,11 +177,6 @@ def _differences(
 
 NOT_ARMED: Final = "not-armed"
 """What is said of a wish that will not reach Kafka, for nobody armed it there."""
-
-_STATES: Final[Mapping[bytes, str]] = {
-    b'"held":': "needs-approval", b'"contested":': "contested", b'"refused":': "rejected",
-}  # fmt: skip
-"""What a record says where it has these words; elsewhere they would be escaped."""
 
 
 def topic_issues(
@@ -239,7 +225,6 @@ def _marked(snapshot: Snapshot, budget: TimeBudget) -> Mapping[int, tuple[str, .
     for key, value in snapshot.facts(PUSHED):
         if not budget.spend():
             break
-        states = tuple(state for text, state in _STATES.items() if text in value)
-        if states:
+        if states := states_of(value):
             marked[int(key.removeprefix(PUSHED), 16)] = states
     return marked

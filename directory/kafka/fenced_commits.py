@@ -26,7 +26,7 @@ from directory.store.writer import Writer
 from resolver.errors import KdirError, LimitExceeded, Unavailable, WriteConflict
 from resolver.path import Path
 
-__all__ = ["Commits", "TopicCommits"]
+__all__ = ["StaleObservation", "TopicCommits"]
 
 _log = logging.getLogger(__name__)
 
@@ -42,40 +42,12 @@ _T = TypeVar("_T")
 _Item_contra = TypeVar("_Item_contra", contravariant=True)
 
 
-class Commits(Protocol):
-    """What provisioning needs to commit."""
-
-    def record(self, news: Sequence[TopicObservation]) -> None:
-        """Commits what was learnt of topics.
-
-        Raises:
-            LeadershipLost, StoreUnavailable
-        """
-
-    def finish(self, gone: Sequence[tuple[str, int]]) -> None:
-        """These removed topics (name below DELETED_ID, entry id) are gone from Kafka.
-
-        Raises:
-            LeadershipLost, StoreUnavailable
-        """
-
-    def detach(self, name: str, entry_id: int, physical_name: str, topic_id: bytes) -> None:
-        """A removed topic is left alone in Kafka, and adoption will skip it.
-
-        Raises:
-            LeadershipLost, StoreUnavailable
-        """
-
-    def check(self) -> None:
-        """To be called right before something is asked of Kafka, too.
-
-        Raises:
-            LeadershipLost: as far as this process knows, the role is another's by now.
-        """
+class StaleObservation(Exception):
+    """What was seen of Kafka may not be so any more: somebody may have changed it since."""
 
 
 class TopicCommits:
-    """``Commits``, and the rest of what is written: in batches that fit the store.
+    """All that is written of Kafka's side: in batches that fit the store.
 
     Args:
         leadership: fences every transaction; None for what an operator asked for, which any server
@@ -115,7 +87,35 @@ class TopicCommits:
         if self._leadership is not None and not self._leadership.held():
             raise LeadershipLost
 
+    def check_fresh(
+        self,
+        clock: Callable[[], float],
+        most_seconds: float,
+        is_same: Callable[[], bool] = lambda: True,
+    ) -> Callable[[], None]:
+        """Returns what is to be called right before Kafka is asked to change what was just looked
+        at: Kafka changes by name, and a process that was paused looks again.
+
+        Raises (what is returned):
+            LeadershipLost
+            StaleObservation: the look is older than so long, or something else changed since.
+        """
+        looked_at = clock()
+
+        def still() -> None:
+            self.check()
+            if clock() - looked_at > most_seconds or not is_same():
+                raise StaleObservation
+
+        return still
+
     def record(self, news: Sequence[TopicObservation]) -> None:
+        """Commits what was learnt of topics.
+
+        Raises:
+            LeadershipLost, StoreUnavailable
+        """
+
         def commit(batch: Sequence[TopicObservation]) -> Sequence[str]:
             return self._execute(RecordObservations(news=tuple(batch))).notes
 
@@ -160,6 +160,12 @@ class TopicCommits:
         return self._in_batches("move", moves, commit, lambda one: one[0])
 
     def finish(self, gone: Sequence[tuple[str, int]]) -> None:
+        """Commits that these removed topics (name below DELETED_ID, entry id) are gone from Kafka.
+
+        Raises:
+            LeadershipLost, StoreUnavailable
+        """
+
         def commit(batch: Sequence[tuple[str, int]]) -> Sequence[str]:
             return self._execute(FinishDelete(topics=tuple(batch))).notes
 
@@ -167,6 +173,11 @@ class TopicCommits:
             _log.error("not finished: %s", note)
 
     def detach(self, name: str, entry_id: int, physical_name: str, topic_id: bytes) -> None:
+        """Commits that a removed topic is left alone in Kafka, and that adoption will skip it.
+
+        Raises:
+            LeadershipLost, StoreUnavailable
+        """
         mark = Put(detached_key(physical_name), topic_id)
         self._execute(FinishDelete(topics=((name, entry_id),)), extra_writes=(mark,))
 

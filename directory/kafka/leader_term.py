@@ -10,7 +10,7 @@ from directory.kafka.admin_contract import KafkaAdmin
 from directory.kafka.applying.acl_applier import AclApplier
 from directory.kafka.applying.config_applier import ConfigApplier
 from directory.kafka.fenced_commits import TopicCommits
-from directory.kafka.provisioning import RecentTopicChanges
+from directory.kafka.recent_changes import RecentChanges
 from directory.kafka.retry_queue import Backoff, RetryQueue
 from directory.kafka.sweep import KafkaSweep
 
@@ -37,7 +37,7 @@ class LeaderTerm:
         self,
         commits: TopicCommits,
         sweeper: KafkaSweep,
-        settling: RecentTopicChanges,
+        recent: RecentChanges,
         pusher: ConfigApplier,
         acl_pusher: AclApplier,
         chance: random.Random,
@@ -45,7 +45,7 @@ class LeaderTerm:
     ) -> None:
         self.commits = commits
         self.sweeper = sweeper
-        self.settling = settling
+        self.recent = recent
         self.pusher = pusher
         self.acl_pusher = acl_pusher
         self.worklist = RetryQueue(clock, chance)

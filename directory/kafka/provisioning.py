@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final, Self, assert_never
 
 from directory.federation.parent_state import inherited_policies
@@ -19,15 +19,15 @@ from directory.kafka import recorded_topics
 from directory.kafka.admin_contract import (
     AlreadyDone,
     KafkaAdmin,
-    KafkaMetadata,
     KafkaTopic,
     OutcomeUnknown,
     Rejected,
     Succeeded,
     TopicToCreate,
 )
-from directory.kafka.fenced_commits import Commits
+from directory.kafka.fenced_commits import StaleObservation, TopicCommits
 from directory.kafka.metadata_diff import RecordedTopic, show_id
+from directory.kafka.recent_changes import RecentChanges
 from directory.kafka.reconciler_settings import CREATE, DELETE
 from directory.kafka.recorded_topics import PendingDeletion
 from directory.namespace.command import TopicObservation
@@ -38,7 +38,7 @@ from directory.namespace.plan_delete import DELETED
 from directory.namespace.snapshot import Snapshot
 from resolver.path import Path
 
-__all__ = ["Attempt", "Provisioner", "RecentTopicChanges", "new_topic_of"]
+__all__ = ["Attempt", "Provisioner", "new_topic_of"]
 
 
 _FORM = "2"
@@ -122,53 +122,6 @@ _LOOK_SECONDS: Final = 2.0
 """Kafka deletes by name: no longer after its id was compared may a topic be asked to be deleted.
 Who was paused for longer looks again, for somebody may have made another one of that name. And no
 longer after Kafka showed no such topic is an attempt recorded."""
-_SETTLING_SECONDS: Final = 60.0
-"""For so long another broker may still show what was before a change of ours."""
-
-
-class RecentTopicChanges:
-    """What this process changed in Kafka a short while ago, for brokers that do not know it yet.
-
-    Without it a sweep that asks such a broker would report a new topic as missing, and adopt a
-    deleted one again.
-    """
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._made: dict[str, float] = {}
-        self._deleted: dict[bytes, float] = {}
-        self._asked: dict[str, float] = {}
-
-    def made(self, name: str) -> None:
-        """Notes that a topic was made."""
-        self._made[name] = self._clock() + _SETTLING_SECONDS
-
-    def deleted(self, topic_id: bytes) -> None:
-        """Notes that a topic was deleted."""
-        self._deleted[topic_id] = self._clock() + _SETTLING_SECONDS
-
-    def asked(self, attempts: Iterable[str]) -> None:
-        """Notes that a request is sent for these attempts."""
-        self._asked |= dict.fromkeys(attempts, self._clock() + _SETTLING_SECONDS)
-
-    def has_asked(self, attempt: str) -> bool:
-        """True if this process sent the request of an attempt a short while ago."""
-        return self._asked.get(attempt, 0.0) > self._clock()
-
-    def correct(self, survey: KafkaMetadata) -> KafkaMetadata:
-        """Returns the survey without the topics that were deleted; what was made and is not shown
-        is neither there nor gone as far as anybody can say.
-        """
-        now = self._clock()
-        self._made = {name: until for name, until in self._made.items() if until > now}
-        self._deleted = {key: until for key, until in self._deleted.items() if until > now}
-        self._asked = {key: until for key, until in self._asked.items() if until > now}
-        if not self._made and not self._deleted:
-            return survey
-        topics = {
-            name: seen for name, seen in survey.topics.items() if seen.topic_id not in self._deleted
-        }
-        return replace(survey, topics=topics, unsettled=self._made.keys() - topics.keys())
 
 
 def new_topic_of(topic: Topic, above: Sequence[Policies] = ()) -> TopicToCreate:
@@ -190,12 +143,12 @@ class Provisioner:
     """Creates and deletes, for one leader, in its thread."""
 
     admin: KafkaAdmin
-    commits: Commits
+    commits: TopicCommits
     ceiling: frozenset[str]
     latest: Callable[[], Snapshot]
     """The newest snapshot: it holds what was committed before."""
     mount: Path
-    settling: RecentTopicChanges
+    recent: RecentChanges
     kafka_id: str
     """The pinned one, which was compared with that of the Kafka that answers."""
     new_attempt: Callable[[], str]
@@ -302,7 +255,7 @@ class Provisioner:
         refused: list[tuple[RecordedTopic, str]] = []
         if not attempted:
             return made, refused, unclear
-        self.settling.asked(one.topic.provision_attempt for one in attempted)
+        self.recent.note_asked(one.topic.provision_attempt for one in attempted)
         outcomes = self.admin.create([self._desired(one) for one in attempted], self.commits.check)
         for one in attempted:
             match outcomes.get(one.topic.physical_name, OutcomeUnknown("no outcome")):
@@ -418,7 +371,7 @@ class Provisioner:
         news = []
         created: list[tuple[RecordedTopic, bytes]] = []
         for one, seen in shown:
-            self.settling.made(seen.name)
+            self.recent.note_made(seen.name)
             if one.topic.entry_id in self.created:
                 created.append((one, seen.topic_id))
             news.append(
@@ -494,9 +447,7 @@ class Provisioner:
         """True if the topic id that tells whether it may be deleted is still to come."""
         may_delete = DELETE in self.ceiling and not seen.topic_id
         topic = one.topic
-        return may_delete and bool(
-            topic.topic_id or self.settling.has_asked(topic.provision_attempt)
-        )
+        return may_delete and bool(topic.topic_id or self.recent.has_asked(topic.provision_attempt))
 
     def _is_same_topic(self, one: PendingDeletion, seen: KafkaTopic) -> bool:
         """True if this very topic may be deleted; where not, its entry is finished without, or
@@ -532,7 +483,7 @@ class Provisioner:
         """True if it was removed while this process's own request to make it was under way. By the
         record alone nobody can say so: who recorded an attempt may have died before asking.
         """
-        return self.settling.has_asked(topic.provision_attempt) and self._is_ours(topic, seen)
+        return self.recent.has_asked(topic.provision_attempt) and self._is_ours(topic, seen)
 
     def _remove(
         self, goes: Sequence[PendingDeletion], shown: Mapping[str, KafkaTopic | Rejected]
@@ -541,13 +492,7 @@ class Provisioner:
             return []
         # Committing what needed no request may have taken long: look again, right before it.
         now = self.admin.describe([one.topic.physical_name for one in goes])
-        looked_at = self.clock()
-
-        def still() -> None:
-            self.commits.check()
-            if self.clock() - looked_at > _LOOK_SECONDS:
-                raise _StaleObservation
-
+        still = self.commits.check_fresh(self.clock, _LOOK_SECONDS)
         waits: list[PendingDeletion] = []
         same: list[PendingDeletion] = []
         for one in goes:
@@ -556,7 +501,7 @@ class Provisioner:
             (same if as_before else waits).append(one)
         try:
             outcomes = self.admin.delete([one.topic.physical_name for one in same], still)
-        except _StaleObservation:
+        except StaleObservation:
             _log.warning("%d topics are looked at again before they are deleted", len(same))
             return list(goes)
         gone: dict[str, PendingDeletion] = {}
@@ -588,7 +533,7 @@ class Provisioner:
                 one = gone.pop(name)
                 before = shown.get(name)
                 if isinstance(before, KafkaTopic) and before.topic_id:
-                    self.settling.deleted(before.topic_id)
+                    self.recent.note_deleted(before.topic_id)
                 finished.append((one.name, one.topic.entry_id))
             self.commits.finish(finished)
         return list(gone.values())
@@ -601,10 +546,6 @@ class Provisioner:
                 path=path, entry_id=one.topic.entry_id, provision_message=message
             )
             self.commits.record([news])
-
-
-class _StaleObservation(Exception):
-    """The ids that were compared may not be those of now."""
 
 
 def _exists(one: RecordedTopic) -> str:

@@ -23,9 +23,7 @@ from directory.kafka.admin_contract import KafkaAdmin
 from directory.kafka.adoption import AdoptionBacklog
 from directory.kafka.applying.acl_applier import AclApplier
 from directory.kafka.applying.config_applier import ConfigApplier
-from directory.kafka.applying.last_applied_acls import acl_counts
-from directory.kafka.applying.last_applied_configs import count_topics_with_issues
-from directory.kafka.applying.recent_changes import RecentConfigChanges
+from directory.kafka.applying.last_applied import acl_counts, count_topics_with_issues
 from directory.kafka.applying.releases import why_inherited_missing
 from directory.kafka.arming import ArmingService
 from directory.kafka.drift import Drift, acl_drift, drift_of
@@ -34,7 +32,8 @@ from directory.kafka.guarded_admin import GuardedAdmin
 from directory.kafka.leader_term import KafkaHealth, LeaderTerm
 from directory.kafka.operator_requests import AdoptionResult, OperatorRequests
 from directory.kafka.pin_and_stop import NOT_ON_RECORD, PinAndStop
-from directory.kafka.provisioning import Provisioner, RecentTopicChanges
+from directory.kafka.provisioning import Provisioner
+from directory.kafka.recent_changes import RecentChanges
 from directory.kafka.reconciler_settings import KafkaContext, KafkaSettings, KafkaStatus
 from directory.kafka.recorded_topics import TopicCounter
 from directory.kafka.retry_queue import DueWork
@@ -115,7 +114,7 @@ class Reconciler:
         self._open_admin = open_admin = partial(_guarded, admin)
         self._clock = clock
         self._now = now
-        kafka_context = KafkaContext(
+        self._context = KafkaContext(
             cluster_name,
             store.limits,
             self._latest,
@@ -123,16 +122,19 @@ class Reconciler:
             mount_at,
             settings,
             open_admin,
-            unconfirmed_seconds=unconfirmed_seconds,
-            unmanaged=unmanaged,
+            clock,
+            now,
+            unconfirmed_seconds,
+            unmanaged,
         )
-        self._operations = OperatorRequests(kafka_context)
-        self.arming_service = ArmingService(kafka_context)
+        # Those who ask wait by real time, whatever clock a test gives to the thread.
+        operators = replace(self._context, clock=time.monotonic, now=time.time)
+        self._operations = OperatorRequests(operators)
+        self.arming_service = ArmingService(operators)
         """For the services, in any thread."""
         self._stopping = threading.Event()
         self._sleep = sleep or self._stopping.wait
         self._chance = chance or random.Random()
-        self._unconfirmed = unconfirmed_seconds
         self._unmanaged = unmanaged
         self.leader = Leader(
             store, replica, _ROLE, candidate or f"{cluster_name}-{secrets.token_hex(4)}"
@@ -234,22 +236,14 @@ class Reconciler:
         if leadership is None:
             return None
         _log.info("%s: this server is the reconciler", self._cluster)
-        settling, altered = RecentTopicChanges(self._clock), RecentConfigChanges(self._clock)
-        cluster, settings, latest, mount_at = (
-            self._cluster,
-            self._settings,
-            self._latest,
-            self._mount_at,
-        )
         commits = TopicCommits(self._writer, self._store.limits, leadership)
+        recent = RecentChanges(self._clock)
         return LeaderTerm(
             commits,
-            KafkaSweep(cluster, settings, latest, mount_at, settling, altered, self._clock),
-            settling,
-            ConfigApplier(cluster, settings, commits, latest, mount_at, altered, self._clock),
-            AclApplier(
-                cluster, settings, commits, latest, mount_at, self._unconfirmed, self._clock
-            ),
+            KafkaSweep(self._context, recent),
+            recent,
+            ConfigApplier(self._context, commits, recent),
+            AclApplier(self._context, commits, recent),
             self._chance,
             self._clock,
         )
@@ -318,7 +312,7 @@ class Reconciler:
             change = next(iter(self._operations.under_way()), None)
             if change is None:
                 return False
-            survey = term.settling.correct(admin.describe_all())
+            survey = term.recent.correct_metadata(admin.describe_all())
             if survey.cluster_id != held.pinned:
                 sweeper.due = 0.0
                 return False
@@ -355,7 +349,7 @@ class Reconciler:
             ceiling=self._settings.ceiling,
             latest=self._latest,
             mount=mount,
-            settling=term.settling,
+            recent=term.recent,
             kafka_id=held.pinned,
             new_attempt=lambda: secrets.token_hex(8),
             sleep=self._sleep,

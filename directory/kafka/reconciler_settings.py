@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from directory.kafka.admin_contract import KafkaAdmin
-from directory.store.writer import Writer
 from directory.namespace.adoption_mapping import MappingRule, split_on
 from directory.namespace.snapshot import Snapshot
 from directory.store.base import Limits
+from directory.store.writer import Writer
 from resolver.path import Path
 
 __all__ = ["ACLS", "CONFIGS", "CREATE", "DELETE", "KafkaContext", "KafkaSettings", "KafkaStatus"]

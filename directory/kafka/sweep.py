@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import heapq
 import logging
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,12 +15,11 @@ from directory.kafka import adoption, pin_and_stop, recorded_topics
 from directory.kafka.admin_contract import KafkaAdmin, KafkaMetadata, KafkaTopic, Rejected
 from directory.kafka.adoption import AdoptionBacklog
 from directory.kafka.applying.desired_configs import DesiredConfigs, is_under_way
-from directory.kafka.applying.recent_changes import RecentConfigChanges
 from directory.kafka.fenced_commits import TopicCommits
 from directory.kafka.metadata_diff import RecordedTopic, config_news, diff_metadata
 from directory.kafka.pin_and_stop import PinAndStop
-from directory.kafka.provisioning import RecentTopicChanges
-from directory.kafka.reconciler_settings import KafkaSettings
+from directory.kafka.recent_changes import RecentChanges
+from directory.kafka.reconciler_settings import KafkaContext
 from directory.namespace.adoption_mapping import Adoption, AdoptionAction, plan_adoption
 from directory.namespace.command import RETIRED_FOR_MS
 from directory.namespace.keys import (
@@ -85,31 +83,17 @@ class KafkaSweep:
     """For one leader, in its thread.
 
     Args:
-        latest: the newest snapshot, which holds what was committed before.
-        settling, altered: what was changed in Kafka a short while ago.
-        clock: monotonic seconds.
-        now: Unix seconds.
+        recent: what was changed in Kafka a short while ago.
     """
 
-    def __init__(
-        self,
-        cluster: str,
-        settings: KafkaSettings,
-        latest: Callable[[], Snapshot],
-        mount_at: Callable[[Snapshot], Path],
-        settling: RecentTopicChanges,
-        altered: RecentConfigChanges,
-        clock: Callable[[], float],
-        now: Callable[[], float] = time.time,
-    ) -> None:
-        self._cluster = cluster
-        self._settings = settings
-        self._latest = latest
-        self._mount_at = mount_at
-        self._settling = settling
-        self._altered = altered
-        self._clock = clock
-        self._now = now
+    def __init__(self, context: KafkaContext, recent: RecentChanges) -> None:
+        self._cluster = context.cluster
+        self._settings = context.settings
+        self._latest = context.latest
+        self._mount_at = context.mount_at
+        self._recent = recent
+        self._clock = context.clock
+        self._now = context.now
         self._number = 0
         self._configs_read: dict[str, int] = {}  # name → number of the sweep
         self.due = 0.0
@@ -162,7 +146,7 @@ class KafkaSweep:
         started = self._clock()
         # Also when it fails: how soon it is tried again then is the caller's to say.
         self.due = started + self._settings.sweep_interval_seconds
-        survey = self._altered.survey(self._settling.correct(admin.describe_all()))
+        survey = self._recent.correct_metadata(admin.describe_all())
         now = self._clock()
         self.due = now + max(self._settings.sweep_interval_seconds, (now - started) * _SHARE)
         self.survey = survey
@@ -306,6 +290,6 @@ class KafkaSweep:
             if located is not None and located.relative is not None:
                 path = Path((*mount.segments, *located.relative))
                 desired_config = desired_configs.for_topic(located.parent_id, located.topic)
-                known = self._altered.configs(located.topic.topic_id, configs)
+                known = self._recent.correct_configs(located.topic.topic_id, configs)
                 news.append(config_news(RecordedTopic(path, located.topic, desired_config), known))
         commits.record([one for one in news if one is not None])

@@ -100,6 +100,8 @@ class World:
         self.now = 0.0
         self.unmanaged = ""
         """Why another cluster manages this Kafka."""
+        self.unconfirmed_seconds = 0.0
+        """For how long no parent has confirmed what is inherited."""
         self.admin = admin
         self.reconciler = Reconciler(
             "la-t",
@@ -111,6 +113,7 @@ class World:
             admin,
             clock=lambda: self.now + time.monotonic(),
             chance=random.Random(7),
+            unconfirmed_seconds=lambda: self.unconfirmed_seconds,
             unmanaged=lambda: self.unmanaged,
         )
         self.reaper = Reaper(

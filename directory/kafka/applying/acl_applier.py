@@ -1,23 +1,21 @@
-"""Pushes to Kafka the grants that hold below armed entries, for one elected reconciler's thread.
+"""ACLs below armed entries: rounds over all that is desired, on record and in Kafka.
 
-Each round looks at all that is wished, on record and in Kafka, and does a part of what follows, at
-a rate that is a setting; so every step may be the last one of a process. Refuses to decide what is
-asked (``acl_diff.py``), to ask it (``acl_batch.py``), and to act while what is inherited is not
-known.
+Each round does a part of what follows, at a rate that is a setting; so every step may be the last
+one of a process. Refuses to decide what is asked (``acl_diff.py``), and to ask it
+(``acl_batch.py``).
 """
 
 from __future__ import annotations
 
 import logging
 import math
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from directory.access.grant import ResourceType
 from directory.kafka.admin_contract import Acl, KafkaAdmin, Resource
-from directory.kafka.applying.acl_batch import AclBatch, AclBatchResult, RecentAclChanges
+from directory.kafka.applying.acl_batch import AclBatch
 from directory.kafka.applying.acl_diff import (
     TAKEOVER,
     AclDiff,
@@ -26,19 +24,21 @@ from directory.kafka.applying.acl_diff import (
     FoundAcls,
     arming_scope,
 )
+from directory.kafka.applying.applier import AGAIN_SECONDS, Applier, BatchResult, first_of
 from directory.kafka.applying.desired_acls import start_of
-from directory.kafka.applying.last_applied_acls import ACL_BASIS
-from directory.kafka.applying.last_applied_configs import (
+from directory.kafka.applying.dirty_set import DirtyBatch
+from directory.kafka.applying.last_applied import (
+    ACL_BASIS,
     ARMED,
     ArmedRecord,
     armed_anywhere,
     armed_records,
 )
-from directory.kafka.applying.releases import INHERITED_KEYS, inherited_basis, why_inherited_missing
+from directory.kafka.applying.releases import INHERITED_KEYS, inherited_basis
 from directory.kafka.fenced_commits import TopicCommits
 from directory.kafka.metadata_diff import RecordedTopic
-from directory.kafka.pin_and_stop import PinAndStop
-from directory.kafka.reconciler_settings import ACLS, KafkaSettings
+from directory.kafka.recent_changes import RecentChanges
+from directory.kafka.reconciler_settings import ACLS, KafkaContext
 from directory.namespace.entry import Directory, Topic
 from directory.namespace.keys import ENTRY, GRANTS, parse_entry_key
 from directory.namespace.snapshot import Container, Snapshot
@@ -52,14 +52,10 @@ __all__ = ["AclApplier"]
 
 _log = logging.getLogger(__name__)
 
-_BATCH: Final = 250
-"""Resources of Kafka that one step changes."""
 _CALLS: Final = 1_000
 """ACLs that it adds or removes."""
 _FRESH_SECONDS: Final = 3.0
 """So long steps go on by one look."""
-_AGAIN_SECONDS: Final = 2.0
-"""Until what could not be finished is tried again."""
 _REFUSED_SECONDS: Final = 15.0
 """Until a Kafka that keeps no ACLs, or does not let us change them, is asked again."""
 _SHARE: Final = 2
@@ -93,7 +89,11 @@ class _AclRound:
     """To be recorded once all is done; empty = it is on record."""
     taken: int = 0
     """So many verdicts had their turn."""
-    tally: AclBatchResult = field(default_factory=AclBatchResult)
+    tally: BatchResult[Resource] = field(default_factory=BatchResult)
+
+    def is_old(self, now: float) -> bool:
+        """True if Kafka has to be looked at anew."""
+        return now - self.looked_at > _FRESH_SECONDS
 
     def next_changes(self, most: int) -> Sequence[AclDiff]:
         """Returns the next ones: so many resources, and not much more calls."""
@@ -108,115 +108,64 @@ class _AclRound:
         return self.verdicts[start : self.taken]
 
 
-class AclApplier:
-    """For one leader. ``hint`` and ``next_due`` may be called from any thread, the rest by one.
+class AclApplier(Applier):
+    """``Applier`` of ACLs. Each round looks at all that is desired, on record and in Kafka."""
 
-    Args:
-        latest: the newest snapshot, which holds what was committed before.
-        unconfirmed_seconds: for how long no parent has confirmed what is inherited.
-        clock: monotonic seconds.
-    """
+    aspect = ACLS
 
-    def __init__(
-        self,
-        cluster: str,
-        settings: KafkaSettings,
-        commits: TopicCommits,
-        latest: Callable[[], Snapshot],
-        mount_at: Callable[[Snapshot], Path],
-        unconfirmed_seconds: Callable[[], float] = lambda: 0.0,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._cluster = cluster
-        self._settings = settings
-        self._commits = commits
-        self._latest = latest
-        self._mount_at = mount_at
-        self._unconfirmed = unconfirmed_seconds
-        self._clock = clock
-        self._lately = RecentAclChanges(clock)
-        self._batch = AclBatch(cluster, commits, self._lately, clock)
-        # Who comes new into office looks at everything.
-        self._dirty = True
-        self._not_before = 0.0
+    def __init__(self, context: KafkaContext, commits: TopicCommits, recent: RecentChanges) -> None:
+        super().__init__(context, commits, recent)
+        self._batch = AclBatch(self._cluster, commits, recent, self._clock)
         self._look_at = math.inf
         self._releases: dict[bytes, _Release] = {}
         self._round: _AclRound | None = None
         self.foreign: Mapping[Resource, frozenset[Acl]] = {}
         """What Kafka had at the last look that is neither wished nor ours, of what is armed."""
-        self.note = ""
-        """Why nothing is pushed; empty = nothing is in the way."""
 
     # -- what may want pushing -----------------------------------------------------------------
 
-    def hint(self, applied: AppliedCommit) -> bool:
-        """Notes what a commit changed; whether that may want pushing."""
-        if ACLS not in self._settings.ceiling:
+    def _note_commit(self, applied: AppliedCommit) -> bool:
+        if not any(matters(applied, write) for write in applied.writes):
             return False
-        if not applied.reloaded:
-            if not armed_anywhere(applied.after, ACLS):
-                return False
-            if not any(matters(applied, write) for write in applied.writes):
-                return False
-        self._dirty = True
+        self._noted.note_all()
         return True
 
-    def next_due(self) -> float | None:
-        """When there is something to do, by the clock; None = nothing waits."""
-        if ACLS not in self._settings.ceiling:
-            return None
-        if self._dirty or self._round is not None:
-            return self._not_before
+    def _next_look(self) -> float | None:
+        if self._round is not None:
+            return self._due
         return None if math.isinf(self._look_at) else self._look_at
 
-    # -- one step ------------------------------------------------------------------------------
+    def _drop_work(self) -> None:
+        self._look_at, self._round = math.inf, None
 
-    def apply_due(self, admin: KafkaAdmin) -> None:
-        """Does a part of what is due: at most so much as the rate allows.
+    def _plan(self, noted: DirtyBatch, snapshot: Snapshot) -> None:
+        if noted.directories or (self._round is not None and self._round.is_old(self._clock())):
+            self._round = None
 
-        Raises:
-            KafkaUnavailable, LeadershipLost, StoreUnavailable
-        """
-        is_fresh = not self._dirty
-        self._dirty = False  # before the snapshot is taken: what comes later is noted again
-        snapshot = self._latest()
-        if not armed_anywhere(snapshot, ACLS):
-            self._look_at, self._round = math.inf, None
-            return
-        self.note = why_inherited_missing(snapshot, has_parent=self._settings.has_parent)
-        if self.note:
-            self._again(_AGAIN_SECONDS)
-            return
+    def _is_ready(self) -> bool:
+        return True
+
+    # -- one part ------------------------------------------------------------------------------
+
+    def _do_part(self, admin: KafkaAdmin) -> None:
         going_on, self._round = self._round, None
         try:
-            if going_on is None or not is_fresh or self._is_old(going_on):
-                going_on = self._plan_round(snapshot, admin)
-            if going_on is not None:
-                self._carry_on(going_on, admin)
+            self._carry_on(going_on or self._plan_round(self._latest(), admin), admin)
         except (KafkaRejected, NotReady) as reason:
             if self.note != reason.message:
                 _log.warning("%s: no ACLs are pushed: %s", self._cluster, reason.message)
             self.note = reason.message
             self._record_wait_reason(reason.message)
-            self._again(_REFUSED_SECONDS)
+            self._look_at_all_again(_REFUSED_SECONDS)
         except BaseException:
-            self._dirty = True
+            self._noted.note_all()
             raise
-
-    def _is_old(self, one: _AclRound) -> bool:
-        return self._clock() - one.looked_at > _FRESH_SECONDS
 
     def _record_wait_reason(self, message: str) -> None:
         """Whoever waits for an arming is to know why it is not carried out yet."""
-        reported = [replace(one.mark, message=message) for one in self._releases.values()]
-        self._commits.put_all([new.to_put() for new in reported if not self._has_reported(new)])
-
-    def _has_reported(self, mark: ArmedRecord) -> bool:
-        return self._latest().fact(mark.key) == mark.to_put().value
-
-    def _again(self, seconds: float) -> None:
-        self._dirty = True
-        self._not_before = self._clock() + seconds
+        writes = [replace(one.mark, message=message).to_put() for one in self._releases.values()]
+        known = self._latest()
+        self._commits.put_all([one for one in writes if known.fact(one.key) != one.value])
 
     def prepare(self, topics: Sequence[RecordedTopic], admin: KafkaAdmin) -> Mapping[str, str]:
         """Makes the ACLs of topics that are about to be made; why some of them have to wait, by
@@ -258,7 +207,7 @@ class AclApplier:
             revert_external_changes=self._settings.revert_external_changes,
             open_to_all=view.open_to_all,
         )
-        found = FoundAcls(self._lately.correct(view.bindings))
+        found = FoundAcls(self._recent.correct_acls(view.bindings))
         verdicts = survey.verdicts(found, lambda _: rules, named & desired_config.keys())
         verdicts = _within_limit(verdicts, self._settings.max_acls - view.count)
         tally = self._batch.carry_out(verdicts, admin, looked_at)
@@ -278,8 +227,8 @@ class AclApplier:
         most = self._settings.grants_max_age_seconds
         return most is not None and self._unconfirmed() > most
 
-    def _plan_round(self, snapshot: Snapshot, admin: KafkaAdmin) -> _AclRound | None:
-        """Returns what is to be done now; None where that cannot be said."""
+    def _plan_round(self, snapshot: Snapshot, admin: KafkaAdmin) -> _AclRound:
+        """Returns what is to be done now."""
         started, mount = self._clock(), self._mount_at(snapshot)
         survey = self._survey(snapshot)
         for resource in survey.unreadable:
@@ -291,10 +240,6 @@ class AclApplier:
         guarded = (snapshot.fact(ACL_BASIS) or b"").decode(errors="replace") != basis
         if survey.is_empty:
             return _AclRound((), started, self._clock() - started, basis if guarded else "")
-        # The last sweep is up to half a minute old, and now something may be changed.
-        if admin.cluster_id() != PinAndStop.load(snapshot).pinned:
-            self._again(_AGAIN_SECONDS)
-            return None
         looked_at, view = self._clock(), admin.acls()
 
         def rules_of(resource: Resource) -> AclDiffOptions:
@@ -307,7 +252,7 @@ class AclApplier:
                 open_to_all=view.open_to_all,
             )
 
-        found = FoundAcls(self._lately.correct(view.bindings))
+        found = FoundAcls(self._recent.correct_acls(view.bindings))
         verdicts = survey.verdicts(found, rules_of)
         self.foreign = {one.resource: one.foreign for one in verdicts if one.foreign}
         verdicts = _within_limit(verdicts, self._settings.max_acls - view.count)
@@ -317,25 +262,25 @@ class AclApplier:
 
     def _carry_on(self, one: _AclRound, admin: KafkaAdmin) -> None:
         """A part of a round, as large as the rate allows."""
-        batch = one.next_changes(max(1, min(_BATCH, int(self._settings.changes_per_second))))
+        batch = one.next_changes(self._most)
         tally = self._batch.carry_out(batch, admin, one.looked_at)
         one.tally.add(tally)
         for release in self._releases.values():
             release.made += sum(tally.made.get(each, 0) for each in release.resources)
         now = self._clock()
-        self._not_before = now + len(tally.made) / self._settings.changes_per_second
+        self._due = now + len(tally.made) / self._settings.changes_per_second
         if one.taken < len(one.verdicts):
             self._round = one
             return
         rest = min(one.cost * _SHARE, _MOST_REST_SECONDS)
-        self._not_before = max(self._not_before, now + rest)
+        self._due = max(self._due, now + rest)
         self._look_at = now + max(self._settings.sweep_interval_seconds, rest)
         most = self._settings.grants_max_age_seconds
         if most is not None:
             left = most - self._unconfirmed()
             self._look_at = min(self._look_at, now + max(left, _CONTACT_SECONDS))
         if one.tally.unsure:
-            self._again(_AGAIN_SECONDS)
+            self._look_at_all_again(AGAIN_SECONDS)
         else:
             self._finish(one)
 
@@ -366,9 +311,7 @@ class AclApplier:
                 # That it would not take anything over, the plan has said itself.
                 and (why := undone.get(each.resource) or each.asked.waits) not in {"", TAKEOVER}
             ]
-            more = f", and {len(words) - 1} more" if len(words) > 1 else ""
-            message = words[0] + more if words else ""
-            done = replace(release.mark, pending=False, made=release.made, message=message)
+            done = replace(release.mark, pending=False, made=release.made, message=first_of(words))
             writes.append(done.to_put())
         self._releases = {}
         if writes:

@@ -9,8 +9,8 @@ what is asked (``acl_diff.py``).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Final, assert_never
 
@@ -27,9 +27,12 @@ from directory.kafka.admin_contract import (
     Succeeded,
 )
 from directory.kafka.applying.acl_diff import CALL_ORDER, AclDiff, acl_calls_hash
-from directory.kafka.fenced_commits import TopicCommits
+from directory.kafka.applying.applier import BatchResult
+from directory.kafka.applying.last_applied import acls_to_write
+from directory.kafka.fenced_commits import StaleObservation, TopicCommits
+from directory.kafka.recent_changes import RecentChanges
 
-__all__ = ["AclBatch", "AclBatchResult", "RecentAclChanges"]
+__all__ = ["AclBatch"]
 
 _log = logging.getLogger(__name__)
 
@@ -39,48 +42,11 @@ _LATELY_SECONDS: Final = 30.0
 """For so long some broker may show what was before a change of ours."""
 
 
-class RecentAclChanges:
-    """What this process changed a short while ago, for brokers that do not know it yet."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._changed: dict[AclBinding, tuple[bool, float]] = {}
-
-    def note(self, binding: AclBinding, *, added: bool) -> None:
-        """It was added, or removed."""
-        self._changed[binding] = (added, self._clock() + _LATELY_SECONDS)
-
-    def correct(self, shown: Iterable[AclBinding]) -> set[AclBinding]:
-        """Returns what Kafka shows, as it will be once every broker knows."""
-        now = self._clock()
-        self._changed = {one: state for one, state in self._changed.items() if state[1] > now}
-        added = {one for one, (was_added, _) in self._changed.items() if was_added}
-        return (set(shown) - self._changed.keys()) | added
-
-
-@dataclass(slots=True)
-class AclBatchResult:
-    """What came of a batch."""
-
-    made: dict[Resource, int] = field(default_factory=dict)
-    """Calls made, by resource."""
-    undone: dict[Resource, str] = field(default_factory=dict)
-    """Where not all was done, and why."""
-    unsure: bool = False
-    """Of some nothing could be said: they have to be looked at again."""
-
-    def add(self, more: AclBatchResult) -> None:
-        """What came of others."""
-        self.made |= more.made
-        self.undone |= more.undone
-        self.unsure = self.unsure or more.unsure
-
-
 class AclBatch:
     """For one leader, in its thread.
 
     Args:
-        lately: told of each change.
+        recent: notes each change.
         clock: monotonic seconds.
     """
 
@@ -88,35 +54,32 @@ class AclBatch:
         self,
         cluster: str,
         commits: TopicCommits,
-        lately: RecentAclChanges,
+        recent: RecentChanges,
         clock: Callable[[], float],
     ) -> None:
         self._cluster = cluster
         self._commits = commits
-        self._lately = lately
+        self._recent = recent
         self._clock = clock
 
     def carry_out(
         self, verdicts: Sequence[AclDiff], admin: KafkaAdmin, looked_at: float
-    ) -> AclBatchResult:
+    ) -> BatchResult[Resource]:
         """Asks for what follows, and records what came of it; ``looked_at`` by the clock.
 
         Raises:
             KafkaUnavailable, KafkaRejected, LeadershipLost, StoreUnavailable
         """
-        tally = AclBatchResult()
+        tally: BatchResult[Resource] = BatchResult()
         self._commits.put_all(
-            [one.asked.to_write(one.resource) for one in verdicts if one.asked != one.before]
+            [acls_to_write(one.resource, one.asked) for one in verdicts if one.asked != one.before]
         )
         asks = [one for one in verdicts if one.calls]
         if not asks:
             return tally
 
-        def still() -> None:
-            self._commits.check()
-            if self._clock() - looked_at > _LOOK_SECONDS:
-                raise _StaleObservation
-
+        most = looked_at + _LOOK_SECONDS - self._clock()
+        still = self._commits.check_fresh(self._clock, most)
         outcomes: dict[AclBinding, Outcome] = {}
         try:
             for (adding, permission), is_ready in zip(CALL_ORDER, _READY, strict=True):
@@ -129,18 +92,21 @@ class AclBatch:
                 ]
                 ask = admin.add_acls if adding else admin.remove_acls
                 outcomes.update(ask(chosen, still) if chosen else {})
-        except _StaleObservation:
+        except StaleObservation:
             _log.warning("%s: %d ACL resources are looked at again", self._cluster, len(asks))
         finally:
             self._record(asks, outcomes, tally)
         return tally
 
     def _record(
-        self, asks: Sequence[AclDiff], outcomes: dict[AclBinding, Outcome], tally: AclBatchResult
+        self,
+        asks: Sequence[AclDiff],
+        outcomes: dict[AclBinding, Outcome],
+        tally: BatchResult[Resource],
     ) -> None:
         writes = []
         for verdict in asks:
-            ours = dict(verdict.asked.ours)
+            ours = dict(verdict.asked.settings)
             message, left = "", set[Acl]()
             for acl in (*verdict.add, *verdict.remove):
                 binding, adding = AclBinding(verdict.resource, acl), acl in verdict.add
@@ -150,7 +116,7 @@ class AclBatch:
                             ours[acl] = replace(ours[acl], done=True)
                         else:
                             ours.pop(acl, None)
-                        self._lately.note(binding, added=adding)
+                        self._recent.note_acl(binding, added=adding)
                         tally.made[verdict.resource] = tally.made.get(verdict.resource, 0) + 1
                         _log.info("%s: ACL %s %s", self._cluster, "+" if adding else "-", binding)
                     case Rejected(why):
@@ -160,23 +126,19 @@ class AclBatch:
                             ours.pop(acl, None)
                         _log.warning("%s: ACL %s refused: %s", self._cluster, binding, why)
                     case OutcomeUnknown(why):
-                        tally.unsure = True
+                        tally.unsure[verdict.resource] = None
                         left.add(acl)
                         tally.undone[verdict.resource] = why
                     case other:
                         assert_never(other)
-            after = replace(verdict.asked, ours=MappingProxyType(ours))
+            after = replace(verdict.asked, settings=MappingProxyType(ours))
             if message:
                 refused = acl_calls_hash(left & set(verdict.add), left & set(verdict.remove))
                 after = replace(after, path=verdict.path, refused=message, refused_calls=refused)
                 tally.undone[verdict.resource] = message
             if after != verdict.asked:
-                writes.append(after.to_write(verdict.resource))
+                writes.append(acls_to_write(verdict.resource, after))
         self._commits.put_all(writes)
-
-
-class _StaleObservation(Exception):
-    """Somebody may have changed ACLs since."""
 
 
 # -- whether a resource is ready for each of the calls, in their order -----------------------------

@@ -23,7 +23,11 @@ from directory.kafka.applying.desired_acls import (
     armed_starts,
     desired_acls,
 )
-from directory.kafka.applying.last_applied_acls import AppliedAcl, AppliedResource, kept_rows
+from directory.kafka.applying.last_applied import (
+    AppliedRecord,
+    AppliedSetting,
+    load_every_applied_acls,
+)
 from directory.namespace.snapshot import Snapshot
 from resolver.errors import InvalidPath
 from resolver.path import Path
@@ -91,8 +95,8 @@ class AclDiff:
     """What follows for one resource."""
 
     resource: Resource
-    before: AppliedResource
-    asked: AppliedResource
+    before: AppliedRecord[Acl]
+    asked: AppliedRecord[Acl]
     """To be kept before the calls are made."""
     add: tuple[Acl, ...] = ()
     remove: tuple[Acl, ...] = ()
@@ -121,7 +125,7 @@ class AclDiff:
         # A resource that loses all its ACLs may be open to all: then rather nothing at all.
         kept_on = frozenset() if self.may_empty else frozenset(self.remove)
         remove = tuple(one for one in kept_on if one.permission is Permission.ALLOW)
-        asked = replace(self.asked, path=self.path, ours=self.before.ours, waits=why)
+        asked = replace(self.asked, path=self.path, settings=self.before.settings, waits=why)
         return replace(self, asked=asked, add=(), remove=remove)
 
 
@@ -129,7 +133,7 @@ def diff_acls(
     resource: Resource,
     desired: DesiredAcls | None,
     found: ObservedResource,
-    kept: AppliedResource,
+    kept: AppliedRecord[Acl],
     rules: AclDiffOptions,
 ) -> AclDiff:
     """Returns what to ask of Kafka for one resource; ``desired`` is None where nothing is armed any
@@ -142,13 +146,13 @@ def diff_acls(
     return _AclDiffer(resource, desired, found, kept, rules).verdict()
 
 
-def _is_as_desired(desired: DesiredAcls, found: ObservedResource, kept: AppliedResource) -> bool:
+def _is_as_desired(desired: DesiredAcls, found: ObservedResource, kept: AppliedRecord[Acl]) -> bool:
     """True if there is nothing to judge, as for most most of the time."""
     return (
-        kept.ours.keys() == desired.acls
+        kept.settings.keys() == desired.acls
         and desired.acls <= found.acls
         and kept.path == str(desired.path)
-        and all(one.done for one in kept.ours.values())
+        and all(one.done for one in kept.settings.values())
         and not (kept.held or kept.lost or kept.contested or kept.waits or kept.refused)
     )
 
@@ -161,7 +165,7 @@ class _AclDiffer:
         resource: Resource,
         desired: DesiredAcls | None,
         found: ObservedResource,
-        kept: AppliedResource,
+        kept: AppliedRecord[Acl],
         rules: AclDiffOptions,
     ) -> None:
         self._resource = resource
@@ -170,7 +174,7 @@ class _AclDiffer:
         self._kept = kept
         self._rules = rules
         self._desired_config = desired.acls if desired is not None else frozenset[Acl]()
-        self._ours: dict[Acl, AppliedAcl] = {}
+        self._ours: dict[Acl, AppliedSetting] = {}
         self._add: list[Acl] = []
         self._remove: list[Acl] = []
         self._held: set[Acl] = set()
@@ -178,7 +182,7 @@ class _AclDiffer:
         self._contested: set[Acl] = set()
 
     def verdict(self) -> AclDiff:
-        for acl in sorted((self._desired_config | self._kept.ours.keys()) - {CLOSED}):
+        for acl in sorted((self._desired_config | self._kept.settings.keys()) - {CLOSED}):
             if acl in self._desired_config:
                 self._diff_desired(acl)
             else:
@@ -186,13 +190,13 @@ class _AclDiffer:
         self._keep_closed()
         opens = self._opens()
         path = str(self._desired.path) if self._desired is not None else self._kept.path
-        asked = AppliedResource(
-            path if self._ours or self._held or opens else "",
+        asked = AppliedRecord(
             MappingProxyType(self._ours),
             frozenset(self._held),
-            frozenset(self._lost),
             frozenset(self._contested),
-            waits=_BASIS if self._held else "",
+            frozenset(self._lost),
+            path if self._ours or self._held or opens else "",
+            _BASIS if self._held else "",
         )
         verdict = AclDiff(
             self._resource,
@@ -201,7 +205,7 @@ class _AclDiffer:
             tuple(self._add),
             tuple(self._remove),
             opens=opens,
-            foreign=self._found.acls - self._desired_config - self._kept.ours.keys(),
+            foreign=self._found.acls - self._desired_config - self._kept.settings.keys(),
             path=path,
             may_empty=self._rules.open_to_all,
         )
@@ -216,7 +220,7 @@ class _AclDiffer:
             and not (self._desired is not None and self._desired.new)
             and not self._found.acls
             and not self._found.covered
-            and not any(one.done for one in self._kept.ours.values())
+            and not any(one.done for one in self._kept.settings.values())
         )
 
     def _unless_refused(self, verdict: AclDiff) -> AclDiff:
@@ -230,11 +234,13 @@ class _AclDiffer:
         return replace(reported, asked=asked, remove=())
 
     def _diff_desired(self, acl: Acl) -> None:
-        ours = self._kept.ours.get(acl)
+        ours = self._kept.settings.get(acl)
         if acl in self._found.acls:
             # What was there before kdir asked for it is somebody else's.
             if ours is not None:
-                self._ours[acl] = AppliedAcl(True, 0 if self._rules.released else ours.put_back)
+                self._ours[acl] = AppliedSetting(
+                    put_back=0 if self._rules.released else ours.put_back
+                )
             return
         settled = self._desired is None or self._desired.settled
         if ours is not None and ours.done and not self._rules.released:
@@ -245,9 +251,9 @@ class _AclDiffer:
         elif self._must_wait(acl, gives_more=acl.permission is Permission.ALLOW):
             self._held.add(acl)
         else:
-            self._ask_for(acl, AppliedAcl(done=False))
+            self._ask_for(acl, AppliedSetting(done=False))
 
-    def _judge_loss(self, acl: Acl, ours: AppliedAcl) -> None:
+    def _judge_loss(self, acl: Acl, ours: AppliedSetting) -> None:
         """Kafka had it, and somebody removed it since."""
         settled = self._desired is None or self._desired.settled
         if acl in self._kept.contested:
@@ -264,7 +270,7 @@ class _AclDiffer:
         self._lost.add(acl)
 
     def _judge_unwished(self, acl: Acl) -> None:
-        ours = self._kept.ours[acl]
+        ours = self._kept.settings[acl]
         if ours.done and acl not in self._found.acls:
             return  # somebody else was quicker
         if self._must_wait(acl, gives_more=acl.permission is Permission.DENY):
@@ -280,15 +286,15 @@ class _AclDiffer:
         needed = (
             self._rules.open_to_all
             and self._rules.keeps_closed
-            and bool(self._kept.ours)
+            and bool(self._kept.settings)
             and not left
             and not self._found.covered
         )
-        there, ours = CLOSED in self._found.acls, self._kept.ours.get(CLOSED)
+        there, ours = CLOSED in self._found.acls, self._kept.settings.get(CLOSED)
         if needed and not there:
-            self._ask_for(CLOSED, AppliedAcl(done=False))
+            self._ask_for(CLOSED, AppliedSetting(done=False))
         elif ours is not None:
-            self._ours[CLOSED] = AppliedAcl()
+            self._ours[CLOSED] = AppliedSetting()
             if not needed:
                 self._remove.append(CLOSED)
 
@@ -299,7 +305,7 @@ class _AclDiffer:
             return False
         return self._rules.guarded or acl in self._kept.held
 
-    def _ask_for(self, acl: Acl, ours: AppliedAcl) -> None:
+    def _ask_for(self, acl: Acl, ours: AppliedSetting) -> None:
         self._ours[acl] = ours
         self._add.append(acl)
 
@@ -344,11 +350,11 @@ def arming_scope(
     now = desired_acls(snapshot, mount, [start], expired=expired, assume=assume).by_resource
     way = (*mount.segments, *(snapshot.path_of(start.directory_id) or ()))
     path = Path((*way, start.topic) if start.topic else way)
-    before = (one for one, kept in kept_rows(snapshot) if _is_below(kept, path))
+    before = (one for one, kept in load_every_applied_acls(snapshot) if _is_below(kept, path))
     return frozenset({*now, *before})
 
 
-def _is_below(kept: AppliedResource | None, path: Path) -> bool:
+def _is_below(kept: AppliedRecord[Acl] | None, path: Path) -> bool:
     try:
         return kept is not None and path.is_prefix_of(Path.parse(kept.path))
     except InvalidPath:
@@ -378,7 +384,7 @@ class AclDiffs:
         self.desired_set: DesiredAclSet = desired_acls(
             snapshot, mount, starts, expired=expired, assume=assume, making=making
         )
-        self._kept = dict(kept_rows(snapshot))
+        self._kept = dict(load_every_applied_acls(snapshot))
 
     @property
     def unreadable(self) -> list[Resource]:
@@ -406,7 +412,7 @@ class AclDiffs:
         self, resource: Resource, found: FoundAcls, rules: AclDiffOptions
     ) -> AclDiff | None:
         desired = self.desired_set.by_resource.get(resource)
-        kept = self._kept.get(resource, AppliedResource())
+        kept = self._kept.get(resource, AppliedRecord())
         if kept is None:
             return None
         keeps_closed = desired is not None

@@ -1,16 +1,18 @@
-"""One batch of config pushes: what Kafka has, what follows, the calls, and what came of them.
+"""One batch of configs and partitions: what Kafka has, what follows, the calls, what came of them.
 
 What is asked is on record before it is asked, so that every step may be the last one of a process
-(as in ``provisioning.py``). Refuses to decide what is asked (``config_diff.py``), which topics'
-turn it is (``config_applier.py``), and to touch a topic whose id is not the one on record.
+(as in ``provisioning.py``). Partitions that a quota binds are written down in the tree first, so
+that of two that grow or create below one quota at the same time only so much comes as there is room
+for (decision 0033). Refuses to decide what is asked (``config_diff.py``), which topics' turn it is
+(``config_applier.py``), and to touch a topic whose id is not the one on record.
 """
 
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Final, assert_never
 
 from directory.federation import parent_state
@@ -25,48 +27,58 @@ from directory.kafka.admin_contract import (
     Succeeded,
 )
 from directory.kafka.applying import config_diff
+from directory.kafka.applying.applier import BatchResult
 from directory.kafka.applying.config_diff import (
+    GROW,
+    PARTITIONS,
     ArmedTopic,
     ConfigDiff,
     ConfigDiffOptions,
+    KafkaCall,
     ObservedConfig,
 )
 from directory.kafka.applying.desired_configs import DesiredTopicConfig
-from directory.kafka.applying.last_applied_configs import AppliedTopic, load_applied_topic
-from directory.kafka.applying.partition_growth import PartitionReservation
-from directory.kafka.applying.recent_changes import AcknowledgedChange, RecentConfigChanges
+from directory.kafka.applying.last_applied import (
+    AppliedRecord,
+    AppliedSetting,
+    configs_to_write,
+    load_applied_configs,
+)
 from directory.kafka.applying.releases import Releases, inherited_basis
-from directory.kafka.fenced_commits import TopicCommits
+from directory.kafka.fenced_commits import StaleObservation, TopicCommits
 from directory.kafka.metadata_diff import RecordedTopic, config_news, differences
+from directory.kafka.recent_changes import AcknowledgedChange, RecentChanges
 from directory.namespace.command import TopicObservation
+from directory.namespace.effective_policies import PolicyLevel
+from directory.namespace.entry import Topic
+from directory.namespace.quotas import Quota, quotas_at
 from directory.namespace.snapshot import Snapshot
 from directory.store.base import Write
 from resolver.path import Path
 
-__all__ = ["ConfigBatch", "ConfigBatchResult", "subjects_at"]
+__all__ = ["NO_ROOM", "ConfigBatch", "ConfigBatchResult", "PartitionQuota", "subjects_at"]
 
 _log = logging.getLogger(__name__)
 
 _LOOK_SECONDS: Final = 2.0
 """Kafka changes by name: no longer after its id was compared may a topic be changed."""
+_QUOTA: Final = "max_partitions"
+NO_ROOM: Final = "quota-exceeded"
+"""What is said of partitions that a quota leaves no room for."""
+
+_Place = tuple[int, str]
+_Judged = tuple[ArmedTopic, ConfigDiff]
 
 
 @dataclass(slots=True)
-class ConfigBatchResult:
-    """What came of the calls so far."""
+class ConfigBatchResult(BatchResult[_Place]):
+    """What came of the calls, by the topic's place (parent id, name)."""
 
-    made: int = 0
-    unsure: dict[tuple[int, str], None] = field(default_factory=dict)
-    """Places of which nothing could be said: they have to be looked at again."""
-    refused: str = ""
-    """Kafka's words to one of them."""
-    no_room: dict[tuple[int, str], None] = field(default_factory=dict)
+    no_room: dict[_Place, None] = field(default_factory=dict)
     """Places of what did not grow, for a quota leaves no room."""
 
 
-def subjects_at(
-    snapshot: Snapshot, mount: Path, places: Sequence[tuple[int, str]]
-) -> Iterator[ArmedTopic]:
+def subjects_at(snapshot: Snapshot, mount: Path, places: Sequence[_Place]) -> Iterator[ArmedTopic]:
     """Yields those of the topics at these places that are armed."""
     above, releases = parent_state.inherited_policies(snapshot), Releases(snapshot, mount)
     for place in places:
@@ -76,11 +88,7 @@ def subjects_at(
 
 
 class ConfigBatch:
-    """For one leader, in its thread. The arguments are those of ``ConfigApplier``.
-
-    Args:
-        altered: what was changed a short while ago, and what it notes what it changes in.
-    """
+    """Batches of one leader, in its thread. The arguments are those of ``ConfigApplier``."""
 
     def __init__(
         self,
@@ -88,86 +96,140 @@ class ConfigBatch:
         commits: TopicCommits,
         latest: Callable[[], Snapshot],
         mount_at: Callable[[Snapshot], Path],
-        altered: RecentConfigChanges,
-        clock: Callable[[], float] = time.monotonic,
+        recent: RecentChanges,
+        clock: Callable[[], float],
     ) -> None:
-        self._altered = altered
         self._cluster = cluster
         self._commits = commits
         self._latest = latest
         self._mount_at = mount_at
+        self._recent = recent
         self._clock = clock
 
     def carry_out(
         self,
         snapshot: Snapshot,
         rules: ConfigDiffOptions,
-        tally: ConfigBatchResult,
-        places: Sequence[tuple[int, str]],
+        places: Sequence[_Place],
         admin: KafkaAdmin,
-    ) -> int:
-        """Judges the topics at these places by what Kafka has, and asks for what follows; how many
-        were changed. The snapshot is one on which these rules hold.
+    ) -> ConfigBatchResult:
+        """Judges the topics at these places by what Kafka has, asks for what follows and records
+        what came of it. The snapshot is one on which these rules hold.
 
         Raises:
             KafkaUnavailable, KafkaRejected, LeadershipLost, StoreUnavailable
         """
+        result = ConfigBatchResult()
+        judged = self._judge(snapshot, rules, places, admin, result)
+        bound = self._bound_by_quotas(judged)
+        writes: list[Write] = []
+        for subject, verdict, recorded in judged:
+            # Until Kafka was asked to grow, a leader that comes next looks at the topic again.
+            asked = _growing(verdict).asked if subject.place in bound else verdict.asked
+            if asked != recorded:
+                writes.append(configs_to_write(subject.topic.entry_id, asked))
+        self._commits.put_all(writes)
+        allowed = self._reserve_growth([one[:2] for one in judged], bound, result)
+        asks = [pair for pair in allowed if pair[1].calls]
+        outcomes = self._make_calls(snapshot, asks, admin) if asks else {}
+        self._record(result, allowed, outcomes)
+        return result
+
+    def _judge(
+        self,
+        snapshot: Snapshot,
+        rules: ConfigDiffOptions,
+        places: Sequence[_Place],
+        admin: KafkaAdmin,
+        result: ConfigBatchResult,
+    ) -> list[tuple[ArmedTopic, ConfigDiff, AppliedRecord[str]]]:
         # As they are by now: the walk may be old.
         now = list(subjects_at(snapshot, self._mount_at(snapshot), places))
         names = [subject.topic.physical_name for subject in now]
         shown, configs = admin.describe(names), admin.configs(names)
-        judged: list[tuple[ArmedTopic, ConfigDiff]] = []
-        records: list[AppliedTopic] = []
-        writes: list[Write] = []
+        judged = []
         for subject in now:
-            pushed = load_applied_topic(snapshot, subject.topic.entry_id)
-            seen = shown.get(subject.topic.physical_name)
-            found = configs.get(subject.topic.physical_name)
-            if not _is_same(subject, seen) or found is None or isinstance(found, Rejected):
-                if isinstance(found, Rejected):
-                    tally.refused = f"configs of {subject.topic.physical_name}: {found.message}"
-                elif _may_come(seen):
-                    tally.unsure[subject.place] = None
-                continue
-            assert isinstance(seen, KafkaTopic)  # noqa: S101 - it is the same
-            known = self._altered.configs(seen.topic_id, found)
-            have = ObservedConfig(known, self._altered.seen(seen).partitions)
-            verdict = config_diff.diff_configs(subject, have, pushed, rules)
-            judged.append((subject, verdict))
-            records.append(pushed)
-        granting = PartitionReservation(self._commits, self._latest, self._mount_at, judged)
-        for (subject, verdict), pushed in zip(granting.with_growth_pending(), records, strict=True):
-            if verdict.asked != pushed:
-                writes.append(verdict.asked.to_write(subject.topic.entry_id))
+            name = subject.topic.physical_name
+            recorded = load_applied_configs(snapshot, subject.topic.entry_id)
+            seen, found = shown.get(name), configs.get(name)
+            if isinstance(found, Rejected):
+                result.undone[subject.place] = f"configs of {name}: {found.message}"
+            elif not isinstance(seen, KafkaTopic) or not _is_same(subject, seen) or found is None:
+                if _may_come(seen):
+                    result.unsure[subject.place] = None
+            else:
+                known = self._recent.correct_configs(seen.topic_id, found)
+                have = ObservedConfig(known, self._recent.correct_topic(seen).partitions)
+                verdict = config_diff.diff_configs(subject, have, recorded, rules)
+                judged.append((subject, verdict, recorded))
+        return judged
+
+    # -- quotas ----------------------------------------------------------------------------------
+
+    def _bound_by_quotas(
+        self, judged: Sequence[tuple[ArmedTopic, ConfigDiff, object]]
+    ) -> set[_Place]:
+        """Returns the places of what is to grow and a quota binds."""
+        growing = [subject for subject, verdict, _ in judged if verdict.grows_to]
+        if not growing:
+            return set()
+        newest = self._latest()
+        quota = PartitionQuota(newest, self._mount_at(newest))
+        return {subject.place for subject in growing if quota.binds(subject)}
+
+    def _reserve_growth(
+        self, judged: list[_Judged], bound: set[_Place], result: ConfigBatchResult
+    ) -> list[_Judged]:
+        """Writes the growth down, and leaves out what there is no room for.
+
+        Raises:
+            LeadershipLost, StoreUnavailable
+        """
+        if not bound:
+            return judged
+        news = [
+            TopicObservation(
+                path=subject.path, entry_id=subject.topic.entry_id, partitions=verdict.grows_to
+            )
+            for subject, verdict in judged
+            if subject.place in bound
+        ]
+        for note in self._commits.reserve(news):
+            _log.warning("not grown: %s", note)
+        snapshot = self._latest()
+        found: list[_Judged] = []
+        writes: list[Write] = []
+        for subject, verdict in judged:
+            now = snapshot.topic(*subject.place)
+            if subject.place not in bound:
+                found.append((subject, verdict))
+            elif now is not None and now.partitions >= verdict.grows_to:
+                found.append((subject, _growing(verdict)))
+            else:
+                writes.append(configs_to_write(subject.topic.entry_id, verdict.asked))
+                found.append((subject, _without_growth(verdict)))
+                result.no_room[subject.place] = None
         self._commits.put_all(writes)
-        desired_config, judged = judged, granting.reserve_growth()
-        for (subject, before), (_, verdict) in zip(desired_config, judged, strict=True):
-            if before.grows_to and not verdict.grows_to:
-                tally.no_room[subject.place] = None
-        asks = [pair for pair in judged if pair[1].calls]
-        outcomes = self._make_calls(snapshot, asks, admin) if asks else {}
-        self._record(tally, judged, outcomes)
-        return len(asks)
+        return found
+
+    # -- the calls -------------------------------------------------------------------------------
 
     def _make_calls(
-        self, snapshot: Snapshot, asks: Sequence[tuple[ArmedTopic, ConfigDiff]], admin: KafkaAdmin
+        self, snapshot: Snapshot, asks: Sequence[_Judged], admin: KafkaAdmin
     ) -> dict[str, Outcome]:
         """Makes the calls; the outcome of each topic. One whose id is not the one that was compared
         any more is left out.
         """
         basis = inherited_basis(snapshot, self._mount_at(snapshot))
+
+        def is_released() -> bool:
+            latest = self._latest()
+            return inherited_basis(latest, self._mount_at(latest)) == basis
+
         names = [subject.topic.physical_name for subject, _ in asks]
         # What was committed since may have taken long: the ids are compared right before.
         shown = admin.describe(names)
-        looked_at = self._clock()
-
-        def still() -> None:
-            self._commits.check()
-            latest = self._latest()
-            changed = inherited_basis(latest, self._mount_at(latest)) != basis
-            if changed or self._clock() - looked_at > _LOOK_SECONDS:
-                raise _StaleObservation
-
+        still = self._commits.check_fresh(self._clock, _LOOK_SECONDS, is_released)
         same = [pair for pair in asks if _is_same(pair[0], shown.get(pair[0].topic.physical_name))]
         changes = [
             ConfigChange(subject.topic.physical_name, verdict.alterations)
@@ -187,7 +249,7 @@ class ConfigBatch:
                 for name, outcome in admin.create_partitions(grown, still).items():
                     if isinstance(outcomes.get(name, Succeeded()), Succeeded):
                         outcomes[name] = outcome
-        except _StaleObservation:
+        except StaleObservation:
             _log.warning("%s: %d topics are looked at again", self._cluster, len(same))
             # Whichever were changed, it is found out by looking.
             return dict.fromkeys(names, OutcomeUnknown("looked at too long ago"))
@@ -195,8 +257,8 @@ class ConfigBatch:
 
     def _record(
         self,
-        tally: ConfigBatchResult,
-        judged: Sequence[tuple[ArmedTopic, ConfigDiff]],
+        result: ConfigBatchResult,
+        judged: Sequence[_Judged],
         outcomes: dict[str, Outcome],
     ) -> None:
         writes: list[Write] = []
@@ -209,34 +271,27 @@ class ConfigBatch:
                 continue
             match outcomes.get(name, OutcomeUnknown("no outcome")):
                 case Succeeded() | AlreadyDone():
-                    tally.made += len(verdict.calls)
+                    result.made[subject.place] = len(verdict.calls)
                     changes.append(_change(subject, verdict))
                     news += _news(subject, verdict)
                     if verdict.done != verdict.asked:
-                        writes.append(verdict.done.to_write(entry_id))
+                        writes.append(configs_to_write(entry_id, verdict.done))
                     _log.info("%s: %s", self._cluster, _diff_text(verdict))
                 case Rejected(message):
-                    tally.refused = f"{name}: {message}"
+                    result.undone[subject.place] = f"{name}: {message}"
                     _log.warning("%s: %s refused: %s", self._cluster, name, message)
-                    kept = replace(
-                        verdict.asked,
-                        refused=message,
-                        refused_calls=config_diff.calls_hash(verdict.calls),
-                    )
-                    writes.append(kept.to_write(entry_id))
+                    calls = config_diff.calls_hash(verdict.calls)
+                    kept = replace(verdict.asked, refused=message, refused_calls=calls)
+                    writes.append(configs_to_write(entry_id, kept))
                 case OutcomeUnknown(message):
-                    tally.unsure[subject.place] = None
+                    result.unsure[subject.place] = None
                     _log.warning("%s: %s: %s; it is tried again", self._cluster, name, message)
                 case other:
                     assert_never(other)
         # Before what may raise: Kafka was changed, whatever becomes of our records.
-        self._altered.note(changes)
+        self._recent.note_changes(changes)
         self._commits.record(news)
         self._commits.put_all(writes)
-
-
-class _StaleObservation(Exception):
-    """The ids that were compared may not be those of now, or nothing is released any more."""
 
 
 def _is_same(subject: ArmedTopic, seen: KafkaTopic | Rejected | None) -> bool:
@@ -285,3 +340,69 @@ def _diff_text(verdict: ConfigDiff) -> str:
     more = f" and {len(verdict.calls) - 1} more" if len(verdict.calls) > 1 else ""
     after = "(default)" if first.after is None else first.after
     return f"{first.operation} {first.resource} {first.key} → {after}{more}"
+
+
+def _growing(verdict: ConfigDiff) -> ConfigDiff:
+    """Returns the same with growth on record that is not known to be done."""
+    setting = AppliedSetting(str(verdict.grows_to), done=False)
+    settings = MappingProxyType({**verdict.asked.settings, PARTITIONS: setting})
+    return replace(verdict, asked=replace(verdict.asked, settings=settings))
+
+
+def _without_growth(verdict: ConfigDiff) -> ConfigDiff:
+    growth = next(call for call in verdict.calls if call.operation == GROW)
+    calls = tuple(call for call in verdict.calls if call is not growth)
+    return replace(verdict, calls=calls, partitions=int(growth.before or 0))
+
+
+class PartitionQuota:
+    """Room that quotas leave for partitions on one snapshot; counts what it let come.
+
+    Raises (all of it):
+        NotReady: what is said above the mount cannot be read.
+    """
+
+    def __init__(self, snapshot: Snapshot, mount: Path) -> None:
+        self._snapshot = snapshot
+        self._mount = mount
+        self._above: Sequence[PolicyLevel] = parent_state.inherited_origins(snapshot)
+        self._quotas: dict[int, tuple[Quota, ...]] = {}
+        self._came: dict[int, int] = {}
+
+    def binds(self, subject: ArmedTopic) -> bool:
+        """True if any quota does."""
+        own = subject.topic.policies.max_partitions
+        return own is not None or bool(self._at(subject.place[0]))
+
+    def try_reserve(self, place: tuple[int, str], topic: Topic, desired: int) -> bool:
+        """Lets a topic, which stands at a place, have so many partitions; not without room."""
+        own = topic.policies.max_partitions
+        if own is not None and desired > own:
+            return False
+        more = desired - (topic.partitions or 1)
+        quotas = self._at(place[0])
+        for quota in quotas:
+            used = quota.used(self._snapshot) + self._came.get(quota.directory_id, 0)
+            if more > 0 and used + more > quota.limit:
+                return False
+        for directory_id in {quota.directory_id for quota in quotas}:
+            self._came[directory_id] = self._came.get(directory_id, 0) + max(0, more)
+        return True
+
+    def allowed_calls(self, subject: ArmedTopic, calls: Iterable[KafkaCall]) -> list[KafkaCall]:
+        """Returns those of the calls about a topic that quotas let be made."""
+        return [
+            call
+            for call in calls
+            if call.operation != GROW
+            or self.try_reserve(subject.place, subject.topic, int(call.after or 0))
+        ]
+
+    def _at(self, parent_id: int) -> tuple[Quota, ...]:
+        if parent_id not in self._quotas:
+            node = self._snapshot.node(parent_id)
+            found = (
+                () if node is None else quotas_at(self._snapshot, self._mount, self._above, node)
+            )
+            self._quotas[parent_id] = tuple(one for one in found if one.field == _QUOTA)
+        return self._quotas[parent_id]

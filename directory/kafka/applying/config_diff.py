@@ -16,10 +16,9 @@ from types import MappingProxyType
 from typing import Final
 
 from directory.kafka.admin_contract import AclBinding
-from directory.kafka.applying.last_applied_configs import (
-    NOTHING_PUSHED,
-    AppliedConfig,
-    AppliedTopic,
+from directory.kafka.applying.last_applied import (
+    AppliedRecord,
+    AppliedSetting,
 )
 from directory.kafka.applying.releases import Releases
 from directory.kafka.reconciler_settings import CONFIGS
@@ -118,9 +117,9 @@ class ConfigDiff:
     """What follows for one topic."""
 
     calls: tuple[KafkaCall, ...]
-    asked: AppliedTopic
+    asked: AppliedRecord[str]
     """To be kept before the calls are made."""
-    done: AppliedTopic
+    done: AppliedRecord[str]
     """To be kept once they are made."""
     configs: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     """What Kafka has then."""
@@ -260,7 +259,7 @@ def _subject(
     )
 
 
-def needs_check(subject: ArmedTopic, pushed: AppliedTopic, rules: ConfigDiffOptions) -> bool:
+def needs_check(subject: ArmedTopic, pushed: AppliedRecord[str], rules: ConfigDiffOptions) -> bool:
     """True if Kafka has to be asked about a topic; not where all is known to be as it is wished,
     or what is not is somebody else's doing and is left so.
     """
@@ -269,10 +268,10 @@ def needs_check(subject: ArmedTopic, pushed: AppliedTopic, rules: ConfigDiffOpti
         return True
     if subject.partitions > topic.partitions:
         return True
-    if subject.configs.keys() != pushed.configs.keys():
+    if subject.configs.keys() != pushed.settings.keys():
         return True
     for key, desired in subject.configs.items():
-        push = pushed.configs[key]
+        push = pushed.settings[key]
         if not same_value(key, push.value, desired) or not push.done:
             return True
         as_desired = same_value(key, topic.observed_config.get(key), desired)
@@ -289,13 +288,13 @@ def needs_check(subject: ArmedTopic, pushed: AppliedTopic, rules: ConfigDiffOpti
 def diff_configs(
     subject: ArmedTopic,
     found: ObservedConfig,
-    pushed: AppliedTopic = NOTHING_PUSHED,
+    pushed: AppliedRecord[str] | None = None,
     rules: ConfigDiffOptions | None = None,
 ) -> ConfigDiff:
     """Returns what to ask of Kafka for one topic, and what to remember of it."""
-    rules = rules or ConfigDiffOptions()
+    rules, pushed = rules or ConfigDiffOptions(), pushed or AppliedRecord()
     judging = _ConfigDiffer(subject, found, pushed, rules)
-    for key in sorted(subject.configs.keys() | pushed.configs.keys()):
+    for key in sorted(subject.configs.keys() | pushed.settings.keys()):
         judging.judge(key)
     judging.partitions()
     return judging.verdict()
@@ -308,7 +307,7 @@ class _ConfigDiffer:
         self,
         subject: ArmedTopic,
         found: ObservedConfig,
-        pushed: AppliedTopic,
+        pushed: AppliedRecord[str],
         rules: ConfigDiffOptions,
     ) -> None:
         self._subject = subject
@@ -316,13 +315,13 @@ class _ConfigDiffer:
         self._pushed = pushed
         self._rules = rules
         self._calls: list[KafkaCall] = []
-        self._asked: dict[str, AppliedConfig] = {}
-        self._done: dict[str, AppliedConfig] = {}
+        self._asked: dict[str, AppliedSetting] = {}
+        self._done: dict[str, AppliedSetting] = {}
         self._held: set[str] = set()
         self._contested: set[str] = set()
 
     def judge(self, key: str) -> None:
-        desired, push = self._subject.configs.get(key), self._pushed.configs.get(key)
+        desired, push = self._subject.configs.get(key), self._pushed.settings.get(key)
         found = self._found.configs.get(key)
         if desired is None:
             if push is not None and push.ours and same_value(key, push.value, found):
@@ -334,18 +333,18 @@ class _ConfigDiffer:
             ours = push.ours if push is not None else not self._subject.topic.adopted
             put_back = push.put_back if push is not None and known else 0
             self._keep(
-                key, AppliedConfig(desired, ours, True, 0 if self._rules.repeated else put_back)
+                key, AppliedSetting(desired, ours, True, 0 if self._rules.repeated else put_back)
             )
             return
         news = push is None or not push.done or not same_value(key, push.value, desired)
         if news or self._rules.repeated:
-            ask = AppliedConfig(desired, ours=True, done=False)
+            ask = AppliedSetting(desired, ours=True, done=False)
             self._add_change(key, desired, ask, push)
             return
         assert push is not None  # noqa: S101 - or it were news
         self._judge_change(key, desired, push)
 
-    def _judge_change(self, key: str, desired: str, push: AppliedConfig) -> None:
+    def _judge_change(self, key: str, desired: str, push: AppliedSetting) -> None:
         """Kafka had it, and somebody changed it since."""
         if key in self._pushed.contested:
             self._contested.add(key)
@@ -360,11 +359,11 @@ class _ConfigDiffer:
             self._keep(key, replace(push, put_back=times))
             return
         self._add_change(
-            key, desired, AppliedConfig(desired, ours=True, done=False, put_back=times), push
+            key, desired, AppliedSetting(desired, ours=True, done=False, put_back=times), push
         )
 
     def _add_change(
-        self, key: str, value: str | None, ask: AppliedConfig, before: AppliedConfig | None
+        self, key: str, value: str | None, ask: AppliedSetting, before: AppliedSetting | None
     ) -> None:
         found = self._found.configs.get(key)
         if not self._subject.released and deletes_data(key, found, value):
@@ -377,7 +376,7 @@ class _ConfigDiffer:
         if value is not None:
             self._done[key] = replace(ask, done=True)
 
-    def _keep(self, key: str, push: AppliedConfig) -> None:
+    def _keep(self, key: str, push: AppliedSetting) -> None:
         self._asked[key] = self._done[key] = push
 
     def partitions(self) -> None:
@@ -393,7 +392,7 @@ class _ConfigDiffer:
 
     def verdict(self) -> ConfigDiff:
         held, contested = frozenset(self._held), frozenset(self._contested)
-        asked = AppliedTopic(MappingProxyType(self._asked), held, contested)
+        asked = AppliedRecord(MappingProxyType(self._asked), held, contested)
         refused = self._pushed.refused if not self._rules.repeated else ""
         if refused and self._pushed.refused_calls == calls_hash(self._calls):
             same = replace(asked, refused=refused, refused_calls=self._pushed.refused_calls)
@@ -410,7 +409,7 @@ class _ConfigDiffer:
         return ConfigDiff(
             tuple(self._calls),
             asked,
-            AppliedTopic(MappingProxyType(self._done), held, contested),
+            AppliedRecord(MappingProxyType(self._done), held, contested),
             MappingProxyType(configs),
             partitions,
         )

@@ -23,7 +23,7 @@ from directory.kafka.admin_contract import (
     Resource,
     kafka_host,
 )
-from directory.kafka.applying.last_applied_configs import ArmedRecord, armed_records
+from directory.kafka.applying.last_applied import ArmedRecord, armed_records
 from directory.kafka.reconciler_settings import ACLS
 from directory.namespace.entry import Directory, Provision, Topic
 from directory.namespace.grant_rows import SHUT

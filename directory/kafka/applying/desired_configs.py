@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import reduce
 
 from directory.federation import parent_state
-from directory.kafka.applying.last_applied_configs import load_applied_topic
+from directory.kafka.applying.last_applied import load_applied_configs
 from directory.kafka.reconciler_settings import CONFIGS
 from directory.namespace.effective_policies import inherit, without_cleared_keys
 from directory.namespace.entry import NO_POLICIES, Policies, Topic
@@ -48,13 +48,13 @@ def is_under_way(
     if desired_config is None:
         return False
     try:
-        known = load_applied_topic(snapshot, topic.entry_id)
+        known = load_applied_configs(snapshot, topic.entry_id)
     except ValueError:
         return False  # nobody pushes it
     if known.refused:
         return False
     for key, value in desired_config.configs.items():
-        push = known.configs.get(key)
+        push = known.settings.get(key)
         done = push is not None and push.done and same_value(key, push.value, value)
         if not done and key not in known.held and key not in known.contested:
             return True

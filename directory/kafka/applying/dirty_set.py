@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from directory.kafka.applying.last_applied_configs import ARMED
+from directory.kafka.applying.last_applied import ARMED
 from directory.kafka.applying.releases import INHERITED_KEYS
 from directory.namespace.entry import DELETED_ID, ROOT_ID, Directory
 from directory.namespace.keys import ENTRY, parse_entry_key

@@ -13,6 +13,7 @@ from typing import Final
 
 from directory.access.grant import Permission
 from directory.kafka.admin_contract import Acl, AclBinding, Resource
+from directory.kafka.applying.config_batch import PartitionQuota
 from directory.kafka.applying.config_diff import (
     ArmedTopic,
     KafkaCall,
@@ -22,9 +23,12 @@ from directory.kafka.applying.config_diff import (
     subject_at,
 )
 from directory.kafka.applying.desired_acls import DesiredAcls, armed_starts, desired_acls
-from directory.kafka.applying.last_applied_acls import AppliedResource, load_applied_resource
-from directory.kafka.applying.last_applied_configs import armed_anywhere, load_applied_topic
-from directory.kafka.applying.partition_growth import PartitionQuota
+from directory.kafka.applying.last_applied import (
+    AppliedRecord,
+    armed_anywhere,
+    load_applied_acls,
+    load_applied_configs,
+)
 from directory.kafka.applying.releases import Releases
 from directory.kafka.arming import CREATE_ACLS, DELETE_ACLS
 from directory.kafka.reconciler_settings import ACLS, CONFIGS
@@ -83,7 +87,7 @@ def _calls(snapshot: Snapshot, subject: ArmedTopic | None) -> tuple[KafkaCall, .
         return ()
     topic = subject.topic
     try:
-        pushed = load_applied_topic(snapshot, topic.entry_id)
+        pushed = load_applied_configs(snapshot, topic.entry_id)
     except ValueError:
         return ()  # nothing may be done to it
     return diff_configs(
@@ -150,8 +154,8 @@ def predict_acl_calls(
             continue
         kept = _kept(before, resource)
         had, has = _acls(old), _acls(new)
-        adds += (AclBinding(resource, acl) for acl in sorted(has - had) if acl not in kept.ours)
-        removes += (AclBinding(resource, acl) for acl in sorted(had - has) if acl in kept.ours)
+        adds += (AclBinding(resource, acl) for acl in sorted(has - had) if acl not in kept.settings)
+        removes += (AclBinding(resource, acl) for acl in sorted(had - has) if acl in kept.settings)
     for operation, some, permission in (
         (CREATE_ACLS, adds, Permission.DENY),
         (CREATE_ACLS, adds, Permission.ALLOW),
@@ -167,8 +171,8 @@ def _acls(desired: DesiredAcls | None) -> frozenset[Acl]:
     return frozenset() if desired is None else desired.acls
 
 
-def _kept(snapshot: Snapshot, resource: Resource) -> AppliedResource:
+def _kept(snapshot: Snapshot, resource: Resource) -> AppliedRecord[Acl]:
     try:
-        return load_applied_resource(snapshot, resource)
+        return load_applied_acls(snapshot, resource)
     except ValueError:
-        return AppliedResource()
+        return AppliedRecord()

@@ -13,7 +13,7 @@ import pytest
 from deploy.local.kafka import KafkaBroker
 from directory.kafka.admin_client import ConfluentAdmin
 from directory.kafka.admin_contract import TopicToCreate
-from directory.kafka.applying.last_applied_configs import load_armed_record
+from directory.kafka.applying.last_applied import load_armed_record
 from directory.kafka.arming import ArmingResult
 from tests.integration.kafka.test_pushing import MONTH, arm, armed, configs, put
 from tests.support.command_line import run

@@ -15,10 +15,10 @@ from directory.federation import parent_state
 from directory.kafka.admin_client import ConfluentAdmin
 from directory.kafka.admin_contract import ConfigChange, Succeeded, TopicToCreate
 from directory.kafka.applying import config_applier
-from directory.kafka.applying.last_applied_configs import (
-    NOTHING_PUSHED,
+from directory.kafka.applying.last_applied import (
+    AppliedRecord,
     config_issues,
-    load_applied_topic,
+    load_applied_configs,
 )
 from directory.kafka.arming import ArmingResult
 from directory.namespace.command import UpdateEntry
@@ -239,14 +239,14 @@ def test_P6_what_was_pushed_to_a_topic_goes_with_it(here: World, kafka: Confluen
     put(here, "a", Kind.TOPIC, retention_ms=DAY)
     arm(here)
     entry_id = here.topics()["a"].entry_id
-    assert load_applied_topic(here.replica.snapshot, entry_id) != NOTHING_PUSHED
+    assert load_applied_configs(here.replica.snapshot, entry_id) != AppliedRecord()
     here.remove("a")
     here.settle()
     here.create("a")
     here.settle()
     again = here.topics()["a"].physical_name  # another one, for a while after the first
     assert configs(kafka, again) == {again: {}}
-    assert load_applied_topic(here.replica.snapshot, entry_id) == NOTHING_PUSHED
+    assert load_applied_configs(here.replica.snapshot, entry_id) == AppliedRecord()
     assert here.topics()["a"].policies == NO_POLICIES
 
 

@@ -16,7 +16,7 @@ from directory.federation import parent_state as parent_facts
 from directory.kafka import pin_and_stop
 from directory.kafka.applying import config_diff
 from directory.kafka.applying.config_diff import ArmedTopic, ObservedConfig
-from directory.kafka.applying.last_applied_configs import load_applied_topic
+from directory.kafka.applying.last_applied import configs_to_write, load_applied_configs
 from directory.kafka.applying.releases import (
     Released,
     armed_plan,
@@ -309,7 +309,7 @@ class History:
             if topic_id != one.topic.topic_id:
                 continue
             found = ObservedConfig(dict(configs), 1)
-            pushed = load_applied_topic(self.snapshot, one.topic.entry_id)
+            pushed = load_applied_configs(self.snapshot, one.topic.entry_id)
             verdict = config_diff.diff_configs(one, found, pushed)
             for key, after in verdict.alterations.items():
                 if deletes_data(key, configs.get(key), after):
@@ -319,7 +319,7 @@ class History:
             self.held += bool(verdict.done.held)
             self.kafka[name] = (topic_id, dict(verdict.configs))
             if verdict.done != pushed:
-                self.put(verdict.done.to_write(one.topic.entry_id))
+                self.put(configs_to_write(one.topic.entry_id, verdict.done))
 
 
 STEPS = (

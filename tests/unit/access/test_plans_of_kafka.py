@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from kdir.v1 import policies_pb2
 
-from directory.kafka.applying.last_applied_configs import ArmedRecord
+from directory.kafka.applying.last_applied import ArmedRecord
 from directory.kafka.applying.releases import Released, armed_plan, inherited_basis, release_writes
 from directory.namespace.command import UpdateEntry
 from directory.namespace.entry import Kind

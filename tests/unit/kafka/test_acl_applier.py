@@ -22,7 +22,7 @@ from directory.kafka.admin_contract import (
     TopicToCreate,
     always,
 )
-from directory.kafka.applying.last_applied_acls import ACL_BASIS, ACL_ROWS, acl_counts
+from directory.kafka.applying.last_applied import ACL_BASIS, ACL_ROWS, acl_counts
 from directory.kafka.drift import acl_state, acl_states_below
 from directory.namespace.command import DeleteEntry, MoveEntry, UpdateEntry
 from directory.namespace.entry import ROOT_ID, Kind
@@ -653,19 +653,16 @@ def test_an_allow_that_no_parent_confirms_ends_in_kafka_too(
     tmp_path: FilePath, kafka: Kafka
 ) -> None:
     with started(tmp_path, kafka, grants_max_age_seconds=60.0) as here:
-        age = 0.0
-        here.reconciler._unconfirmed = lambda: age
-        here.reconciler.resign()
         inherit(here, "allow alice read", "deny bob read")
         grant(here, "search", "allow carol read")
         arm(here, "search/clicks")
         everything = on(CLICKS, "allow alice read", "deny bob read", "allow carol read")
         assert kafka.bindings == everything
-        age = 61.0
+        here.unconfirmed_seconds = 61.0
         here.now += 61
         here.reconciler.run_once()
         assert kafka.bindings == on(CLICKS, "deny bob read", "allow carol read")
-        age = 0.0
+        here.unconfirmed_seconds = 0.0
         here.now += 2
         here.reconciler.run_once()
         assert kafka.bindings == everything

@@ -17,16 +17,16 @@ from directory.kafka.applying.config_diff import (
     KafkaCall,
     ObservedConfig,
 )
-from directory.kafka.applying.last_applied_configs import (
-    NOTHING_PUSHED,
+from directory.kafka.applying.last_applied import (
     PUSHED,
-    AppliedConfig,
-    AppliedTopic,
+    AppliedRecord,
+    AppliedSetting,
     ArmedRecord,
     armed_records,
     config_issues,
+    configs_to_write,
     count_topics_with_issues,
-    load_applied_topic,
+    load_applied_configs,
     load_armed_record,
 )
 from directory.kafka.applying.releases import inherited_basis, why_inherited_missing
@@ -85,10 +85,10 @@ def found(partitions: int = 2, **config: str) -> ObservedConfig:
     )
 
 
-def pushed(desired: str, **fields: object) -> AppliedTopic:
-    known = AppliedConfig(desired, ours=True)
+def pushed(desired: str, **fields: object) -> AppliedRecord[str]:
+    known = AppliedSetting(desired, ours=True)
     changed = dataclasses.replace(known, **fields)  # type: ignore[arg-type]
-    return AppliedTopic(MappingProxyType({"retention.ms": changed}))
+    return AppliedRecord(MappingProxyType({"retention.ms": changed}))
 
 
 def cluster_with_topic() -> Cluster:
@@ -177,16 +177,16 @@ def test_a_wish_is_set_once_and_what_is_no_wish_is_left_alone() -> None:
         (LONG, pushed(LONG), [("retention.ms", LONG, None)]),
         (LONG, pushed(LONG, ours=False), []),
         (SHORT, pushed(LONG), []),
-        (LONG, NOTHING_PUSHED, []),
+        (LONG, AppliedRecord(), []),
     ],
     ids=["ours", "as it was", "somebody else's by now", "never wished"],
 )
 def test_what_nobody_wishes_any_more_goes_only_where_it_is_ours(
-    kafka: str, known: AppliedTopic, calls: list[tuple[str, str | None, str | None]]
+    kafka: str, known: AppliedRecord[str], calls: list[tuple[str, str | None, str | None]]
 ) -> None:
     verdict = config_diff.diff_configs(only(cluster_with_topic()), found(retention_ms=kafka), known)
     assert values(verdict.calls) == calls
-    assert verdict.done == NOTHING_PUSHED
+    assert verdict.done == AppliedRecord()
 
 
 def test_what_was_asked_and_is_not_known_is_asked_again_and_is_nobodys_doing() -> None:
@@ -195,7 +195,7 @@ def test_what_was_asked_and_is_not_known_is_asked_again_and_is_nobodys_doing() -
     known = pushed(LONG, done=False)
     verdict = config_diff.diff_configs(only(cluster), found(retention_ms=SHORT), known)
     assert values(verdict.calls) == [("retention.ms", SHORT, LONG)]
-    assert verdict.done.configs["retention.ms"].put_back == 0
+    assert verdict.done.settings["retention.ms"].put_back == 0
 
 
 def test_partitions_only_grow_and_a_topics_own_word_holds() -> None:
@@ -261,7 +261,7 @@ def test_what_deletes_data_or_cannot_be_taken_back_waits_until_the_topic_is_rele
     changes = {"policies.partitions": 5, "policies.topic_config.flush.ms": "9"}
     cluster.do(UpdateEntry(path=path("/la"), changes=changes))
     unreleased = only(cluster, is_released=False)
-    held = config_diff.diff_configs(unreleased, found(retention_ms=LONG), NOTHING_PUSHED, rules)
+    held = config_diff.diff_configs(unreleased, found(retention_ms=LONG), AppliedRecord(), rules)
     assert values(held.calls) == [("flush.ms", None, "9")]
     assert held.done.held == {"retention.ms", "partitions"}
     kafka = ObservedConfig(held.configs, 2)
@@ -302,18 +302,18 @@ def with_facts(cluster: Cluster, *writes: Put) -> Snapshot:
 
 
 def test_records_come_back_as_they_were() -> None:
-    known = AppliedTopic(
-        MappingProxyType({"retention.ms": AppliedConfig(LONG, ours=True, done=False, put_back=2)}),
+    known = AppliedRecord(
+        MappingProxyType({"retention.ms": AppliedSetting(LONG, ours=True, done=False, put_back=2)}),
         frozenset({"flush.ms"}),
         frozenset({"retention.ms"}),
-        "no",
-        "abc",
+        refused="no",
+        refused_calls="abc",
     )
-    write = known.to_write(77)
+    write = configs_to_write(77, known)
     assert isinstance(write, Put)
     snapshot = with_facts(Cluster(), write)
-    assert load_applied_topic(snapshot, 77) == known
-    assert load_applied_topic(snapshot, 78) == NOTHING_PUSHED
+    assert load_applied_configs(snapshot, 77) == known
+    assert load_applied_configs(snapshot, 78) == AppliedRecord()
     assert count_topics_with_issues(snapshot) == (1, 1)
     assert config_issues(snapshot, 77) == {"retention.ms": "rejected", "flush.ms": "needs-approval"}
     mark = ArmedRecord(aspect="configs", entry_id=9, plan="p", place=(3, "t"), basis="b")
@@ -329,7 +329,7 @@ def test_a_record_that_cannot_be_read_is_an_error_and_a_mark_releases_nothing() 
     cluster = Cluster()
     with_facts(cluster, Put(PUSHED + b"%016x" % 5, b"{"))
     with pytest.raises(ValueError, match="no record"):
-        load_applied_topic(cluster.snapshot, 5)
+        load_applied_configs(cluster.snapshot, 5)
     mark = ArmedRecord(aspect="configs", entry_id=9, plan="p")
     snapshot = with_facts(cluster, Put(mark.key, b"newer"))
     (known,) = armed_records(snapshot, "configs")
@@ -340,12 +340,12 @@ def test_P16_records_and_effective_policies_are_values() -> None:
     cluster = cluster_with_topic()
     retention(cluster, "/la", LONG)
     before, one = cluster.snapshot, only(cluster)
-    verdict = config_diff.diff_configs(one, found(), NOTHING_PUSHED)
+    verdict = config_diff.diff_configs(one, found(), AppliedRecord())
     retention(cluster, "/la", SHORT)
     (then,) = config_diff.armed_topics(before, cluster.mount, (), ROOT_ID, ROOT_ID)
     assert dataclasses.replace(then, released=True) == one
     assert dict(one.configs) == {"retention.ms": LONG}
-    maps: list[Mapping[str, object]] = [verdict.done.configs, verdict.configs]
+    maps: list[Mapping[str, object]] = [verdict.done.settings, verdict.configs]
     for each in maps:
         with pytest.raises(TypeError):
             each["x"] = "y"  # type: ignore[index]

@@ -21,9 +21,9 @@ from directory.kafka.admin_contract import (
     Succeeded,
     always,
 )
-from directory.kafka.applying.last_applied_configs import (
+from directory.kafka.applying.last_applied import (
     config_issues,
-    load_applied_topic,
+    load_applied_configs,
     load_armed_record,
 )
 from directory.namespace.command import UpdateEntry
@@ -281,7 +281,7 @@ def test_what_kafka_does_not_show_yet_is_no_drift_and_nobodys_doing(tmp_path: Fi
         entry_id = here.topics()["a"].entry_id
         assert config_issues(here.replica.snapshot, entry_id) == {}
         assert (
-            load_applied_topic(here.replica.snapshot, entry_id).configs["retention.ms"].put_back
+            load_applied_configs(here.replica.snapshot, entry_id).settings["retention.ms"].put_back
             == 0
         )
 
@@ -304,7 +304,7 @@ def test_what_somebody_put_back_is_seen_a_moment_after_kafka_showed_ours(
 def test_no_more_is_asked_of_a_kafka_that_does_not_show_what_it_was_asked_before(
     tmp_path: FilePath, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("directory.kafka.applying.config_applier._BATCH", 2)
+    monkeypatch.setattr("directory.kafka.applying.applier.BATCH", 2)
     kafka = SlowKafka(*(f"t{number}" for number in range(10)))
     with armed(tmp_path / "s.db", lambda: kafka) as here:
         kafka.lags = True

@@ -10,7 +10,7 @@ from directory.federation import parent_state
 from directory.kafka import recorded_topics
 from directory.kafka.admin_contract import KafkaMetadata, KafkaTopic
 from directory.kafka.applying.desired_configs import is_under_way
-from directory.kafka.applying.last_applied_configs import AppliedConfig, AppliedTopic
+from directory.kafka.applying.last_applied import AppliedRecord, AppliedSetting, configs_to_write
 from directory.kafka.drift import drift_of
 from directory.kafka.metadata_diff import diff_metadata
 from directory.namespace.command import CreateDirectory, RecordObservations
@@ -122,11 +122,11 @@ def test_a_sweep_counts_what_was_pushed_and_not_what_is_to_be() -> None:
     assert counted() == 0, "its turn has not come yet"
     a = cluster.topic("/la/on/a").entry_id
     for pushed in (
-        AppliedTopic(MappingProxyType({"retention.ms": AppliedConfig(LONG, ours=True)})),
-        AppliedTopic(held=frozenset({"retention.ms"})),
-        AppliedTopic(refused="no", refused_calls="x"),
+        AppliedRecord(MappingProxyType({"retention.ms": AppliedSetting(LONG, ours=True)})),
+        AppliedRecord(held=frozenset({"retention.ms"})),
+        AppliedRecord(refused="no", refused_calls="x"),
     ):
-        write = pushed.to_write(a)
+        write = configs_to_write(a, pushed)
         report(cluster, write)
         assert counted() == 1, pushed
     retention(cluster, "/la", None)

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from directory.kafka import pin_and_stop
 from directory.kafka.admin_contract import KafkaMetadata, KafkaTopic
 from directory.kafka.pin_and_stop import PinAndStop, StopReason
-from directory.kafka.provisioning import RecentTopicChanges, new_topic_of
+from directory.kafka.provisioning import new_topic_of
+from directory.kafka.recent_changes import RecentChanges
 from directory.kafka.reconciler_settings import KafkaSettings
 from directory.namespace.adoption_mapping import MappingRule, map_physical_name
 from directory.namespace.entry import Policies, Topic
@@ -100,20 +101,20 @@ def test_adopted_rules_come_before_the_configs_and_splitting_comes_last() -> Non
 
 def test_brokers_that_do_not_know_a_change_of_ours_yet_are_corrected_for_a_minute() -> None:
     now = [0.0]
-    settling = RecentTopicChanges(lambda: now[0])
+    recent = RecentChanges(lambda: now[0])
     made, old = KafkaTopic("made", b"m" * 16, 1, 1), KafkaTopic("old", b"o" * 16, 1, 1)
-    settling.made("made")
-    settling.deleted(old.topic_id)
+    recent.note_made("made")
+    recent.note_deleted(old.topic_id)
     behind = KafkaMetadata("K", {"old": old})
-    assert settling.correct(behind) == KafkaMetadata("K", {}, unsettled={"made"})
+    assert recent.correct_metadata(behind) == KafkaMetadata("K", {}, unsettled={"made"})
     # Made anew by somebody else it is another topic, and shown.
     again = KafkaTopic("old", b"p" * 16, 1, 1)
-    assert settling.correct(KafkaMetadata("K", {"old": again})).topics == {"old": again}
-    assert settling.correct(KafkaMetadata("K", {"made": made})) == KafkaMetadata(
+    assert recent.correct_metadata(KafkaMetadata("K", {"old": again})).topics == {"old": again}
+    assert recent.correct_metadata(KafkaMetadata("K", {"made": made})) == KafkaMetadata(
         "K", {"made": made}
     )
     now[0] = 61.0
-    assert settling.correct(behind) is behind
+    assert recent.correct_metadata(behind) is behind
 
 
 def test_a_wish_has_the_configs_of_the_directories_above_and_its_own_numbers() -> None:

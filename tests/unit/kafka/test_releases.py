@@ -18,7 +18,7 @@ from directory.kafka.admin_contract import (
     TopicToCreate,
     always,
 )
-from directory.kafka.applying.last_applied_configs import config_issues
+from directory.kafka.applying.last_applied import config_issues
 from directory.kafka.pin_and_stop import StopReason
 from directory.namespace.command import CreateDirectory, MoveEntry, UpdateEntry
 from directory.namespace.entry import Kind

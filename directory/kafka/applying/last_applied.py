@@ -1,0 +1,419 @@
+"""What the store keeps of what kdir asked Kafka for last: per topic its configs, per resource its
+ACLs, and per armed entry the plan.
+
+Values and their bytes; refuses to decide what is asked (``config_diff.py``, ``acl_diff.py``), and
+to ask it. ACLs are kept by resource and not by entry: several directories may wish one group's ACL,
+and a topic that is made anew has the name of one before. Keys: ``k/pushed/<entry id>``,
+``k/acls/<kind><pattern>/<name>``, ``k/acl_basis``, ``k/armed/<aspect>/<entry id>``; see
+``keys.py``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any, Final, Generic, NamedTuple, TypeVar
+
+from directory.access.grant import Operation, Permission, ResourceType
+from directory.kafka.admin_contract import Acl, PatternType, Resource
+from directory.namespace.keys import kafka_key
+from directory.namespace.snapshot import Snapshot
+from directory.store.base import Delete, Put, Write
+
+__all__ = [
+    "ACL_BASIS",
+    "ACL_ROWS",
+    "ARMED",
+    "PUSHED",
+    "AclCounts",
+    "AppliedRecord",
+    "AppliedSetting",
+    "ArmedRecord",
+    "acl_counts",
+    "acls_to_write",
+    "armed_anywhere",
+    "armed_records",
+    "config_issues",
+    "configs_to_write",
+    "count_topics_with_issues",
+    "load_applied_acls",
+    "load_applied_configs",
+    "load_armed_record",
+    "load_every_applied_acls",
+    "states_of",
+]
+
+ACL_ROWS: Final = kafka_key("acls/")
+ACL_BASIS: Final = kafka_key("acl_basis")
+ARMED: Final = kafka_key("armed/")
+PUSHED: Final = kafka_key("pushed/")
+_KINDS: Final = {
+    b"t": ResourceType.TOPIC,
+    b"g": ResourceType.GROUP,
+    b"x": ResourceType.TRANSACTIONAL_ID,
+}
+_PATTERNS: Final = {b"l": PatternType.LITERAL, b"p": PatternType.PREFIXED}
+_KIND_LETTERS: Final = {kind: letter for letter, kind in _KINDS.items()}
+_PATTERN_LETTERS: Final = {pattern: letter for letter, pattern in _PATTERNS.items()}
+_STATES: Final[Mapping[bytes, str]] = {
+    b'"held":': "needs-approval", b'"contested":': "contested", b'"refused":': "rejected",
+}  # fmt: skip
+"""What a record says where it has these words; elsewhere they would be escaped."""
+
+_K = TypeVar("_K")
+
+
+@dataclass(frozen=True, slots=True)
+class AppliedSetting:
+    """One config, or one ACL, as it was wished when it was last looked at."""
+
+    value: str = ""
+    """Of a config."""
+    ours: bool = True
+    """kdir set it in Kafka; else Kafka had it so already, and it is never taken back."""
+    done: bool = True
+    """Kafka had it; else it was to be asked for, and whether it was is not known."""
+    put_back: int = 0
+    """So often somebody else has changed or removed it since."""
+
+
+@dataclass(frozen=True, slots=True)
+class AppliedRecord(Generic[_K]):
+    """One topic's configs by name, or one resource's ACLs. Immutable, as its maps are (P16)."""
+
+    settings: Mapping[_K, AppliedSetting] = field(default_factory=lambda: MappingProxyType({}))
+    """What kdir asked Kafka for, or found as it is wished; no other ACL is ever removed."""
+    held: frozenset[_K] = frozenset()
+    """Those whose change waits until an operator has read a plan."""
+    contested: frozenset[_K] = frozenset()
+    """Those that somebody else keeps putting back: left alone."""
+    lost: frozenset[_K] = frozenset()
+    """ACLs of ours that somebody else removed, and that were not put back."""
+    path: str = ""
+    """Who wished the ACLs last."""
+    waits: str = ""
+    """Why ACLs wait, as a sentence for people; empty = nothing does."""
+    refused: str = ""
+    """Kafka's words, when it refused what was asked last."""
+    refused_calls: str = ""
+    """Which calls those were: the same ones are not asked again."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to keep."""
+        return not (self.settings or self.held or self.waits or self.refused)
+
+    @property
+    def state(self) -> str:
+        """What people should know of it, in a word; empty = nothing."""
+        if self.refused:
+            return "rejected"
+        if self.waits or self.held:
+            return "needs-approval"
+        if self.contested:
+            return "contested"
+        return "drift" if self.lost else ""
+
+
+# -- configs ---------------------------------------------------------------------------------------
+
+
+def configs_to_write(entry_id: int, record: AppliedRecord[str]) -> Write:
+    """Returns what keeps a topic's record, or what forgets it where there is nothing to keep."""
+    rows = {
+        name: [one.value, int(one.ours), int(one.done), one.put_back]
+        for name, one in sorted(record.settings.items())
+    }
+    return _to_write(_topic_key(entry_id), {"configs": rows}, record, str)
+
+
+def load_applied_configs(snapshot: Snapshot, entry_id: int) -> AppliedRecord[str]:
+    """Returns what is kept of a topic's configs.
+
+    Raises:
+        ValueError: what is kept cannot be read: nothing may be done to this topic.
+    """
+    value = snapshot.fact(_topic_key(entry_id))
+    return AppliedRecord() if value is None else _read(value, _configs, str)
+
+
+def count_topics_with_issues(snapshot: Snapshot) -> tuple[int, int]:
+    """Returns how many topics have something that (waits for an operator, is contested)."""
+    states = [states_of(value) for _, value in snapshot.facts(PUSHED)]
+    return (
+        sum("needs-approval" in one for one in states),
+        sum("contested" in one for one in states),
+    )
+
+
+def states_of(value: bytes) -> tuple[str, ...]:
+    """Returns what people should know of a record, without reading all of it."""
+    return tuple(state for text, state in _STATES.items() if text in value)
+
+
+def config_issues(snapshot: Snapshot, entry_id: int) -> Mapping[str, str]:
+    """Returns what people should know of a topic's configs, by name: ``needs-approval``,
+    ``contested``, ``rejected``; ``partitions`` is one of the names.
+    """
+    try:
+        known = load_applied_configs(snapshot, entry_id)
+    except ValueError:
+        return {}
+    found = dict.fromkeys(known.contested, "contested")
+    found |= dict.fromkeys(known.held, "needs-approval")
+    if known.refused:
+        unsure = (name for name, one in known.settings.items() if not one.done)
+        found |= dict.fromkeys(unsure, "rejected")
+    return found
+
+
+def _topic_key(entry_id: int) -> bytes:
+    return b"%b%016x" % (PUSHED, entry_id)
+
+
+def _configs(found: Any) -> dict[str, AppliedSetting]:
+    return {
+        str(name): AppliedSetting(str(text), bool(ours), bool(done), int(back))
+        for name, (text, ours, done, back) in found["configs"].items()
+    }
+
+
+# -- ACLs ------------------------------------------------------------------------------------------
+
+
+def acls_to_write(resource: Resource, record: AppliedRecord[Acl]) -> Write:
+    """Returns what keeps a resource's record, or what forgets it where there is nothing to keep."""
+    rows = [
+        [*_acl_fields(acl), int(one.done), one.put_back]
+        for acl, one in sorted(record.settings.items())
+    ]
+    value = {"path": record.path, "ours": rows}
+    return _to_write(_resource_key(resource), value, record, _acl_fields)
+
+
+def load_applied_acls(snapshot: Snapshot, resource: Resource) -> AppliedRecord[Acl]:
+    """Returns what is kept of a resource's ACLs.
+
+    Raises:
+        ValueError: it cannot be read: nothing may be done to this resource.
+    """
+    value = snapshot.fact(_resource_key(resource))
+    return AppliedRecord() if value is None else _read_acls(value)
+
+
+def load_every_applied_acls(
+    snapshot: Snapshot,
+) -> Iterator[tuple[Resource, AppliedRecord[Acl] | None]]:
+    """Yields all resources with a record; None for what cannot be read."""
+    for key, value in snapshot.facts(ACL_ROWS):
+        resource = _resource(key)
+        if resource is None:
+            continue
+        try:
+            yield resource, _read_acls(value)
+        except ValueError:
+            yield resource, None
+
+
+class AclCounts(NamedTuple):
+    """How the ACLs of a cluster stand."""
+
+    pushed: int = 0
+    """In Kafka, by kdir."""
+    waiting: int = 0
+    """Resources of which something waits."""
+    refused: int = 0
+    """Resources of which Kafka refused something."""
+    lost: int = 0
+    """ACLs that somebody else removed."""
+
+
+def acl_counts(snapshot: Snapshot) -> AclCounts:
+    """Counted from all rows; what cannot be read is not counted."""
+    rows = [kept for _, kept in load_every_applied_acls(snapshot) if kept is not None]
+    lost = sum(len(one.lost) for one in rows)
+    return AclCounts(
+        sum(ours.done for one in rows for ours in one.settings.values()) - lost,
+        sum(bool(one.waits) for one in rows),
+        sum(bool(one.refused) for one in rows),
+        lost,
+    )
+
+
+@lru_cache(20_000)
+def _read_acls(value: bytes) -> AppliedRecord[Acl]:
+    # All rows are read at each look, and few have changed since the last one.
+    return _read(value, _ours, _acl)
+
+
+def _resource_key(resource: Resource) -> bytes:
+    kind, pattern = _KIND_LETTERS[resource.kind], _PATTERN_LETTERS[resource.pattern]
+    return b"%b%b%b/%b" % (ACL_ROWS, kind, pattern, resource.name.encode())
+
+
+def _resource(key: bytes) -> Resource | None:
+    rest = key.removeprefix(ACL_ROWS)
+    kind, pattern = _KINDS.get(rest[:1]), _PATTERNS.get(rest[1:2])
+    if kind is None or pattern is None or rest[2:3] != b"/":
+        return None  # a newer server's
+    return Resource(kind, rest[3:].decode(errors="replace"), pattern)
+
+
+def _ours(found: Any) -> dict[Acl, AppliedSetting]:
+    return {
+        _acl(row[:4]): AppliedSetting(done=bool(row[4]), put_back=int(row[5]))
+        for row in found.get("ours", ())
+    }
+
+
+def _acl_fields(acl: Acl) -> list[str]:
+    return [acl.permission.name, acl.principal, acl.operation.name, acl.host]
+
+
+def _acl(row: Any) -> Acl:
+    permission, principal, operation, host = row
+    return Acl(Permission[permission], str(principal), Operation[operation], str(host))
+
+
+# -- what is the same of both ----------------------------------------------------------------------
+
+
+def _to_write(
+    key: bytes,
+    value: dict[str, Any],
+    record: AppliedRecord[_K],
+    to_json: Callable[[_K], object],
+) -> Write:
+    if record.is_empty:
+        return Delete(key)
+    for name in ("held", "lost", "contested"):
+        some: Iterable[Any] = getattr(record, name)
+        if some:
+            value[name] = [to_json(one) for one in sorted(some)]
+    if record.waits:
+        value["waits"] = record.waits
+    if record.refused:
+        value["refused"] = [record.refused, record.refused_calls]
+    return Put(key, json.dumps(value, separators=(",", ":")).encode())
+
+
+def _read(
+    value: bytes,
+    settings_of: Callable[[Any], dict[_K, AppliedSetting]],
+    from_json: Callable[[Any], _K],
+) -> AppliedRecord[_K]:
+    try:
+        found = json.loads(value)
+        refused, refused_calls = found.get("refused", ("", ""))
+        held, contested, lost = (
+            frozenset(map(from_json, found.get(name, ()))) for name in ("held", "contested", "lost")
+        )
+        return AppliedRecord(
+            MappingProxyType(settings_of(found)),
+            held,
+            contested,
+            lost,
+            str(found.get("path", "")),
+            str(found.get("waits", "")),
+            str(refused),
+            str(refused_calls),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+        raise ValueError(f"no record of what was pushed: {error}") from None
+
+
+# -- what was armed --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArmedRecord:
+    """An entry below which an aspect was armed, by which plan. A hint of where to look: whether it
+    is armed still is for its policies to say.
+    """
+
+    aspect: str
+    entry_id: int
+    place: tuple[int, str] | None = None
+    """Of a topic: parent id and name; None = a directory."""
+    plan: str
+    calls: int = 0
+    """So many calls the plan had."""
+    made: int = 0
+    pending: bool = True
+    """Not all of it is done yet; whoever is elected goes on."""
+    basis: str = ""
+    """What the plan stood on. What waited for an operator is released by it, and only by it."""
+    message: str = ""
+    """What did not go as planned."""
+    takeover: bool = False
+    """Of ``acls``: what was open to all is closed to all but those who are granted something."""
+    physical_name: str = ""
+    """Of a topic: its name in Kafka, by which it is found wherever it moves."""
+
+    @property
+    def key(self) -> bytes:
+        """Where it is kept."""
+        return _mark_key(self.aspect, self.entry_id)
+
+    def to_put(self) -> Put:
+        """Returns what keeps it."""
+        value = {
+            "place": self.place,
+            "plan": self.plan,
+            "calls": self.calls,
+            "made": self.made,
+            "pending": self.pending,
+            "basis": self.basis,
+            "message": self.message,
+            "takeover": self.takeover,
+            "physical_name": self.physical_name,
+        }
+        return Put(self.key, json.dumps(value).encode())
+
+
+def armed_anywhere(snapshot: Snapshot, aspect: str) -> bool:
+    """True if the aspect was ever armed at an entry of this cluster."""
+    return next(snapshot.facts(ARMED + aspect.encode() + b"/"), None) is not None
+
+
+def load_armed_record(snapshot: Snapshot, aspect: str, entry_id: int) -> ArmedRecord | None:
+    """Returns the mark of an entry; None where it was never armed."""
+    value = snapshot.fact(_mark_key(aspect, entry_id))
+    return None if value is None else _mark(aspect, entry_id, value)
+
+
+def armed_records(snapshot: Snapshot, aspect: str) -> list[ArmedRecord]:
+    """Returns every entry that the aspect was ever armed at."""
+    prefix = ARMED + aspect.encode() + b"/"
+    return [
+        _mark(aspect, int(key.removeprefix(prefix), 16), value)
+        for key, value in snapshot.facts(prefix)
+    ]
+
+
+def _mark_key(aspect: str, entry_id: int) -> bytes:
+    return b"%b%b/%016x" % (ARMED, aspect.encode(), entry_id)
+
+
+def _mark(aspect: str, entry_id: int, value: bytes) -> ArmedRecord:
+    try:
+        found = json.loads(value)
+        return ArmedRecord(
+            aspect=aspect,
+            entry_id=entry_id,
+            place=None if found["place"] is None else (int(found["place"][0]), found["place"][1]),
+            plan=str(found["plan"]),
+            calls=int(found["calls"]),
+            made=int(found["made"]),
+            pending=bool(found["pending"]),
+            basis=str(found["basis"]),
+            message=str(found["message"]),
+            takeover=bool(found.get("takeover")),
+            physical_name=str(found.get("physical_name", "")),
+        )
+    except (ValueError, KeyError, TypeError):
+        # A newer server's, perhaps: the entry is armed, and nothing is released by it.
+        return ArmedRecord(aspect=aspect, entry_id=entry_id, plan="", pending=False)

@@ -1,0 +1,246 @@
+"""What this process changed in Kafka a short while ago, for brokers that do not show it yet.
+
+A controller acknowledges a change before brokers come to it: one that holds 10,000 partitions needs
+milliseconds for each topic. What is read of it meanwhile is of before, and would be taken for
+somebody else's doing: a new topic for missing, a deleted one for a new one. All that is read of
+Kafka is corrected here. Refuses to change anything, and to believe in a change for ever.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final, Generic, TypeVar
+
+from directory.kafka.admin_contract import (
+    AclBinding,
+    KafkaAdmin,
+    KafkaMetadata,
+    KafkaTopic,
+    Rejected,
+)
+from directory.namespace.topic_configs import same_value
+
+__all__ = ["AcknowledgedChange", "RecentChanges"]
+
+_log = logging.getLogger(__name__)
+
+_TOPIC_SECONDS: Final = 60.0
+"""For so long a broker may show a topic as it was before it was made or deleted."""
+_CONFIG_SECONDS: Final = 120.0
+"""The same of its configs and partitions."""
+_OTHERS_SECONDS: Final = 5.0
+"""And for so long once another broker has shown the change."""
+_PATIENCE_SECONDS: Final = 30.0
+"""So long at most more changes wait until Kafka shows those before them."""
+_ACL_SECONDS: Final = 30.0
+
+_K = TypeVar("_K")
+_V = TypeVar("_V")
+
+
+class _ExpiringMap(Generic[_K, _V]):
+    """Map whose values are forgotten when their time is over."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._values: dict[_K, tuple[_V, float]] = {}
+
+    def put(self, key: _K, value: _V, seconds: float) -> None:
+        """Keeps a value for so long."""
+        self._values[key] = (value, self._clock() + seconds)
+
+    def get(self, key: _K) -> _V | None:
+        """Returns a value whose time is not over."""
+        value, until = self._values.get(key, (None, 0.0))
+        return value if until > self._clock() else None
+
+    def shorten(self, key: _K, seconds: float) -> None:
+        """Keeps a value no longer than so long from now on."""
+        if key in self._values:
+            value, until = self._values[key]
+            self._values[key] = (value, min(until, self._clock() + seconds))
+
+    def live(self) -> Mapping[_K, _V]:
+        """Returns all values whose time is not over; forgets the others."""
+        now = self._clock()
+        self._values = {key: one for key, one in self._values.items() if one[1] > now}
+        return {key: value for key, (value, _) in self._values.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class AcknowledgedChange:
+    """What Kafka acknowledged for one topic."""
+
+    name: str
+    topic_id: bytes
+    before: Mapping[str, str]
+    """What was set on the topic."""
+    after: Mapping[str, str | None]
+    """What was changed of it; None: back to the default."""
+    partitions: int = 0
+    """It has so many now; 0: their number was not changed."""
+
+
+@dataclass(slots=True)
+class _TopicChange:
+    """What was changed of one topic."""
+
+    values: dict[str, str | None] = field(default_factory=dict)
+    """As they are now."""
+    stale: dict[str, list[str | None]] = field(default_factory=dict)
+    """What they were before, one after the other."""
+    partitions: int = 0
+
+    def is_stale(self, key: str, found: str | None) -> bool:
+        """True if a config is found as it was before."""
+        if key not in self.values or same_value(key, self.values[key], found):
+            return False
+        return any(same_value(key, one, found) for one in self.stale[key])
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    sample: AcknowledgedChange
+    """Which stands for all of them: brokers take up changes in order."""
+    key: str
+    topic_ids: tuple[bytes, ...]
+    asked_at: float
+
+
+class RecentChanges:
+    """Changes of one leader, noted and asked for in its thread.
+
+    Args:
+        clock: monotonic seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._made: _ExpiringMap[str, bool] = _ExpiringMap(clock)
+        self._deleted: _ExpiringMap[bytes, bool] = _ExpiringMap(clock)
+        self._asked: _ExpiringMap[str, bool] = _ExpiringMap(clock)
+        self._changed: _ExpiringMap[bytes, _TopicChange] = _ExpiringMap(clock)
+        self._batches: deque[_Batch] = deque()
+        self._acls: _ExpiringMap[AclBinding, bool] = _ExpiringMap(clock)
+
+    # -- topics ----------------------------------------------------------------------------------
+
+    def note_made(self, name: str) -> None:
+        """Notes that a topic was made."""
+        self._made.put(name, True, _TOPIC_SECONDS)
+
+    def note_deleted(self, topic_id: bytes) -> None:
+        """Notes that a topic was deleted."""
+        self._deleted.put(topic_id, True, _TOPIC_SECONDS)
+
+    def note_asked(self, attempts: Iterable[str]) -> None:
+        """Notes that a request is sent for these attempts."""
+        for attempt in attempts:
+            self._asked.put(attempt, True, _TOPIC_SECONDS)
+
+    def has_asked(self, attempt: str) -> bool:
+        """True if this process sent the request of an attempt a short while ago."""
+        return self._asked.get(attempt) is not None
+
+    def correct_metadata(self, survey: KafkaMetadata) -> KafkaMetadata:
+        """Returns all topics as every broker will show them: without those that were deleted. What
+        was made and is not shown is neither there nor gone as far as anybody can say.
+        """
+        made, deleted, changed = self._made.live(), self._deleted.live(), self._changed.live()
+        self._asked.live()
+        if not (made or deleted or changed):
+            return survey
+        topics = {
+            name: self.correct_topic(seen)
+            for name, seen in survey.topics.items()
+            if seen.topic_id not in deleted
+        }
+        return replace(survey, topics=topics, unsettled=made.keys() - topics.keys())
+
+    # -- configs and partitions ------------------------------------------------------------------
+
+    def note_changes(self, changes: Iterable[AcknowledgedChange]) -> None:
+        """Notes one batch that Kafka acknowledged."""
+        noted = list(changes)
+        for change in noted:
+            known = self._changed.get(change.topic_id) or _TopicChange()
+            for key, value in change.after.items():
+                last = known.values[key] if key in known.values else change.before.get(key)
+                known.stale.setdefault(key, []).append(last)
+                known.values[key] = value
+            known.partitions = change.partitions or known.partitions
+            self._changed.put(change.topic_id, known, _CONFIG_SECONDS)
+        samples = [one for one in noted if one.after]
+        if samples:
+            ids = tuple(one.topic_id for one in noted)
+            key = next(iter(samples[-1].after))
+            self._batches.append(_Batch(samples[-1], key, ids, self._clock()))
+
+    def count_behind(self, admin: KafkaAdmin) -> int:
+        """Returns how many batches Kafka does not show yet.
+
+        Raises:
+            KafkaUnavailable, KafkaRejected
+        """
+        if not self._batches:
+            return 0
+        shown = admin.configs([one.sample.name for one in self._batches])
+        while self._batches and self._is_over(self._batches[0], shown):
+            over = set(self._batches.popleft().topic_ids)
+            for topic_id in over.difference(*(one.topic_ids for one in self._batches)):
+                self._changed.shorten(topic_id, _OTHERS_SECONDS)
+        return len(self._batches)
+
+    def _is_over(self, batch: _Batch, shown: Mapping[str, Mapping[str, str] | Rejected]) -> bool:
+        found, known = shown.get(batch.sample.name), self._changed.get(batch.sample.topic_id)
+        if known is None or found is None or isinstance(found, Rejected):
+            return True  # nothing is to be learnt from it
+        if not known.is_stale(batch.key, found.get(batch.key)):
+            return True
+        if self._clock() - batch.asked_at < _PATIENCE_SECONDS:
+            return False
+        _log.warning(
+            "Kafka does not show a change after %g s that it acknowledged: %s of %s and others",
+            _PATIENCE_SECONDS,
+            batch.key,
+            batch.sample.name,
+        )
+        return True
+
+    def correct_configs(self, topic_id: bytes, found: Mapping[str, str]) -> Mapping[str, str]:
+        """Returns the configs set on a topic, as every broker will show them."""
+        known = self._changed.get(topic_id)
+        if known is None:
+            return found
+        corrected = dict(found)
+        for key, value in list(known.values.items()):
+            if known.is_stale(key, found.get(key)):
+                if value is None:
+                    corrected.pop(key, None)
+                else:
+                    corrected[key] = value
+            elif not same_value(key, value, found.get(key)):
+                del known.values[key], known.stale[key]  # somebody else changed it since
+        return corrected
+
+    def correct_topic(self, seen: KafkaTopic) -> KafkaTopic:
+        """Returns a topic as every broker will show it."""
+        known = self._changed.get(seen.topic_id)
+        if known is None or not seen.partitions or seen.partitions >= known.partitions:
+            return seen
+        return replace(seen, partitions=known.partitions)
+
+    # -- ACLs ------------------------------------------------------------------------------------
+
+    def note_acl(self, binding: AclBinding, *, added: bool) -> None:
+        """Notes that an ACL was added, or removed."""
+        self._acls.put(binding, added, _ACL_SECONDS)
+
+    def correct_acls(self, shown: Iterable[AclBinding]) -> set[AclBinding]:
+        """Returns all ACLs as every broker will show them."""
+        changed = self._acls.live()
+        added = {one for one, was_added in changed.items() if was_added}
+        return (set(shown) - changed.keys()) | added
