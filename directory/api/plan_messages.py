@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 from kdir.v1 import policies_pb2
 
 if TYPE_CHECKING:
-    from directory.kafka.admin_contract import AclBinding
-    from directory.kafka.applying.config_diff import KafkaCall
+    from directory.kafka.admin_contract import AclBinding, KafkaCall
     from directory.kafka.arming import ArmingPlan
 
 __all__ = ["call_to_proto", "planned_to_proto"]

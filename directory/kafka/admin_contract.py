@@ -18,13 +18,18 @@ from directory.access.grant import Operation, Permission, ResourceType
 from directory.access.principals import ANY_HOST
 
 __all__ = [
+    "ALTER",
     "CLOSED",
+    "CREATE_ACLS",
+    "DELETE_ACLS",
+    "GROW",
     "OPERATIONS",
     "Acl",
     "AclBinding",
     "AlreadyDone",
     "ConfigChange",
     "KafkaAdmin",
+    "KafkaCall",
     "KafkaMetadata",
     "KafkaTopic",
     "ObservedAcls",
@@ -40,6 +45,11 @@ __all__ = [
     "kafka_host",
 ]
 
+
+ALTER: Final = "IncrementalAlterConfigs"
+GROW: Final = "CreatePartitions"
+CREATE_ACLS: Final = "CreateAcls"
+DELETE_ACLS: Final = "DeleteAcls"
 
 OPERATIONS: Final = {
     ResourceType.TOPIC: frozenset(
@@ -225,6 +235,23 @@ Still = Callable[[], None]
 
 def always() -> None:
     """A ``Still`` that has no objections."""
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaCall:
+    """One call, about one setting of one topic (``kdir.v1.KafkaCall``)."""
+
+    operation: str
+    resource: str
+    key: str
+    before: str | None
+    """What Kafka has now; None = its default."""
+    after: str | None
+    """None: back to the default."""
+    binding: AclBinding | None = None
+    """The ACL, where it is about one."""
+    takeover: bool = False
+    """It closes what was open to all, and is made only where that was said."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import hashlib
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,24 +19,17 @@ from types import MappingProxyType
 from typing import Final
 
 from directory.federation import parent_state
-from directory.kafka.admin_contract import Acl, AclBinding, KafkaAdmin, KafkaTopic, Rejected
-from directory.kafka.applying import config_diff
-from directory.kafka.applying.acl_diff import (
-    CALL_ORDER,
-    AclDiff,
-    AclDiffOptions,
-    AclDiffs,
-    FoundAcls,
-    arming_scope,
-)
+from directory.kafka.admin_contract import KafkaAdmin, KafkaCall, KafkaTopic, Rejected
+from directory.kafka.applying.acl_diff import AclPlan, plan_acls
 from directory.kafka.applying.config_batch import PartitionQuota
 from directory.kafka.applying.config_diff import (
-    ArmedTopic,
     ConfigDiffOptions,
-    KafkaCall,
     ObservedConfig,
+    diff_configs,
+    hash_text,
 )
 from directory.kafka.applying.desired_acls import ArmedEntry
+from directory.kafka.applying.desired_configs import ArmedTopic, ArmedTopics
 from directory.kafka.applying.last_applied import (
     ACL_BASIS,
     ArmedRecord,
@@ -68,7 +61,6 @@ from resolver.errors import (
     InvalidNamespace,
     KafkaRejected,
     KafkaReplaced,
-    LimitExceeded,
     NotAuthoritative,
     NotReady,
     VanishGuard,
@@ -76,88 +68,12 @@ from resolver.errors import (
 from resolver.path import Path
 
 __all__ = [
-    "CREATE_ACLS",
-    "DELETE_ACLS",
-    "AclPlan",
     "ArmingPlan",
     "ArmingResult",
     "ArmingService",
-    "plan_acls",
+    "describe_plan_difference",
+    "plan_hash",
 ]
-
-
-CREATE_ACLS: Final = "CreateAcls"
-DELETE_ACLS: Final = "DeleteAcls"
-
-
-@dataclass(frozen=True, slots=True)
-class AclPlan:
-    """What arming would do."""
-
-    calls: tuple[KafkaCall, ...]
-    """In the order in which they are made; those marked ``takeover`` only if that was said."""
-    before: int
-    """So many ACLs Kafka has."""
-    after: int
-    """And so many then."""
-    limit: int
-
-
-def plan_acls(
-    admin: KafkaAdmin,
-    snapshot: Snapshot,
-    mount: Path,
-    start: ArmedEntry,
-    entry_id: int,
-    *,
-    takeover: bool,
-    expired: bool,
-    limit: int,
-) -> AclPlan:
-    """Returns what arming at an entry would do now.
-
-    Raises:
-        LimitExceeded: there would be too many ACLs.
-        KafkaUnavailable, KafkaRejected
-    """
-    survey = AclDiffs(snapshot, mount, expired=expired, start=start, assume=entry_id)
-    scope = arming_scope(snapshot, mount, start, expired=expired, assume=entry_id)
-    view = admin.acls()
-    rules = AclDiffOptions(
-        revert_external_changes=True, released=True, open_to_all=view.open_to_all
-    )
-    verdicts = survey.verdicts(FoundAcls(view.bindings), lambda _: rules, scope)
-    made = [one for one in verdicts if takeover or not one.opens]
-    after = view.count + sum(len(one.add) - len(one.remove) for one in made)
-    if after > limit and after > view.count:
-        raise LimitExceeded(
-            f"Kafka would have {after} ACLs, it has {view.count} now, and {limit} is the most that "
-            f"[kafka] max_acls allows: grant on fewer topics, or raise it",
-            limit="max_acls",
-            value=limit,
-        )
-    return AclPlan(tuple(_calls(verdicts)), view.count, after, limit)
-
-
-def _calls(verdicts: Sequence[AclDiff]) -> Iterator[KafkaCall]:
-    """Yields the calls as ``acl_batch.py`` makes them."""
-    for adding, permission in CALL_ORDER:
-        for one in verdicts:
-            for acl in one.add if adding else one.remove:
-                if acl.permission is permission:
-                    yield _call(one, acl, adding=adding)
-
-
-def _call(verdict: AclDiff, acl: Acl, *, adding: bool) -> KafkaCall:
-    return KafkaCall(
-        CREATE_ACLS if adding else DELETE_ACLS,
-        str(verdict.resource),
-        str(acl),
-        None,
-        None,
-        binding=AclBinding(verdict.resource, acl),
-        takeover=verdict.opens,
-    )
 
 
 _log = logging.getLogger(__name__)
@@ -370,7 +286,7 @@ class ArmingService:
             changed = f"it would make {len(now.calls)} calls now"
         else:
             changed = (
-                config_diff.describe_plan_difference(before.calls, now.calls)
+                describe_plan_difference(before.calls, now.calls)
                 or _named_otherwise(before, now)
                 or "its path, its aspect or --takeover was another, or one was armed there since"
             )
@@ -411,7 +327,7 @@ class ArmingService:
             return self._plan_configs(snapshot, path, entry, place)
         # Kafka is asked for topics to be made or deleted when somebody asks for it, by path:
         # nothing waits there that arming could set off.
-        return ArmingPlan(config_diff.plan_hash(path, _about(entry, aspect), ()), (), entry, place)
+        return ArmingPlan(plan_hash(path, _about(entry, aspect), ()), (), entry, place)
 
     def _plan_configs(
         self,
@@ -428,9 +344,7 @@ class ArmingService:
         known = load_armed_record(snapshot, CONFIGS, entry.entry_id)
         after = "" if known is None else known.plan
         about = f"{_about(entry, CONFIGS)}, of: {_digest(names)}, after: {after}"
-        return ArmingPlan(
-            config_diff.plan_hash(path, about, calls), calls, entry, place, names=names
-        )
+        return ArmingPlan(plan_hash(path, about, calls), calls, entry, place, names=names)
 
     def _plan_acls(
         self,
@@ -457,7 +371,7 @@ class ArmingService:
         known = load_armed_record(snapshot, ACLS, entry.entry_id)
         after = "" if known is None else known.plan
         about = f"{_about(entry, ACLS)}, takeover: {takeover}, after: {after}"
-        plan = config_diff.plan_hash(path, about, found.calls)
+        plan = plan_hash(path, about, found.calls)
         return ArmingPlan(plan, found.calls, entry, place, found)
 
     def _check(self, snapshot: Snapshot, aspect: str) -> None:
@@ -517,14 +431,11 @@ class ArmingService:
             self._kafka_context.mount_at(snapshot),
             parent_state.inherited_policies(snapshot),
         )
-        assume = entry.entry_id
-        subjects: list[ArmedTopic]
+        armed = ArmedTopics(snapshot, mount, above, entry.entry_id)
         if place is None:
-            subjects = list(config_diff.armed_topics(snapshot, mount, above, assume, assume))
-        else:
-            one = config_diff.subject_at(snapshot, mount, above, place, assume)
-            subjects = [] if one is None else [one]
-        return sorted(subjects, key=lambda one: one.path)
+            return sorted(armed.below(entry.entry_id), key=lambda one: one.path)
+        one = armed.at_place(place)
+        return [] if one is None else [one]
 
     def _calls(self, snapshot: Snapshot, subjects: Sequence[ArmedTopic]) -> tuple[KafkaCall, ...]:
         """Returns what follows for them once the plan is armed: nothing waits then."""
@@ -543,9 +454,7 @@ class ArmingService:
             except ValueError:
                 continue
             released = replace(subject, released=True)
-            calls += room.allowed_calls(
-                subject, config_diff.diff_configs(released, have, pushed, rules).calls
-            )
+            calls += room.allowed_calls(subject, diff_configs(released, have, pushed, rules).calls)
         return tuple(calls)
 
     def _observe_topics(
@@ -614,3 +523,41 @@ def _named_otherwise(before: ArmingPlan, now: ArmingPlan) -> str:
 
 def _is_aspect_managed(entry: Directory | Topic, aspect: str) -> bool:
     return entry.policies.manage.get(aspect, False)
+
+
+# -- plans and their names -------------------------------------------------------------------------
+
+
+def plan_hash(path: Path, aspect: str, calls: Iterable[KafkaCall]) -> str:
+    """Returns the name of a plan: of its path, its aspect and each of its calls, in order."""
+    return hash_text([str(path), aspect, [_to_row(one) for one in calls]])
+
+
+def _to_row(call: KafkaCall) -> list[object]:
+    row: list[object] = [call.operation, call.resource, call.key, call.before, call.after]
+    return row if call.binding is None else [*row, call.takeover]
+
+
+def describe_plan_difference(before: Iterable[KafkaCall], now: Iterable[KafkaCall]) -> str:
+    """Returns what makes two plans differ, for people: the first few calls."""
+    old = {(one.resource, one.key): one for one in before}
+    new = {(one.resource, one.key): one for one in now}
+    message = []
+    for place in sorted(old.keys() | new.keys()):
+        was, is_now = old.get(place), new.get(place)
+        if was != is_now:
+            message.append(f"{' '.join(place)}: {_call_text(was)}, now {_call_text(is_now)}")
+    more = f", and {len(message) - _NAMED} more" if len(message) > _NAMED else ""
+    return "; ".join(message[:_NAMED]) + more
+
+
+def _call_text(call: KafkaCall | None) -> str:
+    if call is None:
+        return "no call"
+    if call.binding is not None:
+        return call.operation
+    return f"{_format_value(call.before)} → {_format_value(call.after)}"
+
+
+def _format_value(value: str | None) -> str:
+    return "(default)" if value is None else value

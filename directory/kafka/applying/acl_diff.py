@@ -8,14 +8,24 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from types import MappingProxyType
 from typing import Final
 
 from directory.access.grant import Permission, ResourceType
-from directory.kafka.admin_contract import CLOSED, Acl, AclBinding, PatternType, Resource
+from directory.kafka.admin_contract import (
+    CLOSED,
+    CREATE_ACLS,
+    DELETE_ACLS,
+    Acl,
+    AclBinding,
+    KafkaAdmin,
+    KafkaCall,
+    PatternType,
+    Resource,
+)
 from directory.kafka.applying.desired_acls import (
     ArmedEntry,
     DesiredAcls,
@@ -29,7 +39,7 @@ from directory.kafka.applying.last_applied import (
     load_every_applied_acls,
 )
 from directory.namespace.snapshot import Snapshot
-from resolver.errors import InvalidPath
+from resolver.errors import InvalidPath, LimitExceeded
 from resolver.path import Path
 
 __all__ = [
@@ -38,11 +48,14 @@ __all__ = [
     "AclDiff",
     "AclDiffOptions",
     "AclDiffs",
+    "AclPlan",
     "FoundAcls",
     "ObservedResource",
     "acl_calls_hash",
     "arming_scope",
     "diff_acls",
+    "ordered_calls",
+    "plan_acls",
 ]
 
 
@@ -430,3 +443,81 @@ class AclDiffs:
         """True if a topic was removed from the tree, and not from Kafka yet."""
         located = self._snapshot.locate(resource.name)
         return located is not None and located.relative is None
+
+
+# -- plans -----------------------------------------------------------------------------------------
+
+
+def ordered_calls(
+    changes: Sequence[tuple[Resource, Collection[Acl], Collection[Acl]]],
+    opens: Collection[Resource] = (),
+) -> Iterator[KafkaCall]:
+    """Yields the calls of changes (resource, to add, to remove) in the order in which they are
+    made; ``opens``: the resources whose calls need a takeover.
+    """
+    for adding, permission in CALL_ORDER:
+        for resource, add, remove in changes:
+            for acl in sorted(add if adding else remove):
+                if acl.permission is permission:
+                    yield KafkaCall(
+                        CREATE_ACLS if adding else DELETE_ACLS,
+                        str(resource),
+                        str(acl),
+                        None,
+                        None,
+                        binding=AclBinding(resource, acl),
+                        takeover=resource in opens,
+                    )
+
+
+@dataclass(frozen=True, slots=True)
+class AclPlan:
+    """What arming would do."""
+
+    calls: tuple[KafkaCall, ...]
+    """In the order in which they are made; those marked ``takeover`` only if that was said."""
+    before: int
+    """So many ACLs Kafka has."""
+    after: int
+    """And so many then."""
+    limit: int
+
+
+def plan_acls(
+    admin: KafkaAdmin,
+    snapshot: Snapshot,
+    mount: Path,
+    start: ArmedEntry,
+    entry_id: int,
+    *,
+    takeover: bool,
+    expired: bool,
+    limit: int,
+) -> AclPlan:
+    """Returns what arming at an entry would do now.
+
+    Raises:
+        LimitExceeded: there would be too many ACLs.
+        KafkaUnavailable, KafkaRejected
+    """
+    survey = AclDiffs(snapshot, mount, expired=expired, start=start, assume=entry_id)
+    scope = arming_scope(snapshot, mount, start, expired=expired, assume=entry_id)
+    view = admin.acls()
+    rules = AclDiffOptions(
+        revert_external_changes=True, released=True, open_to_all=view.open_to_all
+    )
+    verdicts = survey.verdicts(FoundAcls(view.bindings), lambda _: rules, scope)
+    calls = ordered_calls(
+        [(one.resource, one.add, one.remove) for one in verdicts],
+        opens={one.resource for one in verdicts if one.opens},
+    )
+    made = [one for one in verdicts if takeover or not one.opens]
+    after = view.count + sum(len(one.add) - len(one.remove) for one in made)
+    if after > limit and after > view.count:
+        raise LimitExceeded(
+            f"Kafka would have {after} ACLs, it has {view.count} now, and {limit} is the most that "
+            f"[kafka] max_acls allows: grant on fewer topics, or raise it",
+            limit="max_acls",
+            value=limit,
+        )
+    return AclPlan(tuple(calls), view.count, after, limit)

@@ -13,18 +13,18 @@ from functools import partial
 from itertools import islice
 from typing import Final
 
-from directory.federation import parent_state
 from directory.kafka import recorded_topics as walk
 from directory.kafka.admin_contract import KafkaAdmin
-from directory.kafka.applying import config_diff
 from directory.kafka.applying.applier import AGAIN_SECONDS, BATCH, Applier, first_of
 from directory.kafka.applying.config_batch import (
     ConfigBatch,
     ConfigBatchResult,
     PartitionQuota,
+    armed_now,
     subjects_at,
 )
-from directory.kafka.applying.config_diff import ArmedTopic, ConfigDiffOptions
+from directory.kafka.applying.config_diff import ConfigDiffOptions, needs_check
+from directory.kafka.applying.desired_configs import ArmedTopic
 from directory.kafka.applying.dirty_set import DirtyBatch
 from directory.kafka.applying.last_applied import (
     AppliedRecord,
@@ -166,8 +166,7 @@ class ConfigApplier(Applier):
 
     def _below(self, directory_id: int, rules: ConfigDiffOptions) -> _ConfigPass:
         def walk(snapshot: Snapshot) -> Iterator[ArmedTopic]:
-            above = parent_state.inherited_policies(snapshot)
-            return config_diff.armed_topics(snapshot, self._mount_at(snapshot), above, directory_id)
+            return armed_now(snapshot, self._mount_at(snapshot)).below(directory_id)
 
         return _ConfigPass(walk, rules)
 
@@ -248,7 +247,7 @@ class ConfigApplier(Applier):
             except ValueError as reason:
                 _log.error("%s is left alone: %s", subject.path, reason)
                 continue
-            if config_diff.needs_check(subject, recorded, one.rules):
+            if needs_check(subject, recorded, one.rules):
                 found.append(subject)
                 if len(found) >= self._most:
                     return found, False

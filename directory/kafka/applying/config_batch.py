@@ -17,34 +17,35 @@ from typing import Final, assert_never
 
 from directory.federation import parent_state
 from directory.kafka.admin_contract import (
+    ALTER,
+    GROW,
     AlreadyDone,
     ConfigChange,
     KafkaAdmin,
+    KafkaCall,
     KafkaTopic,
     Outcome,
     OutcomeUnknown,
     Rejected,
     Succeeded,
 )
-from directory.kafka.applying import config_diff
 from directory.kafka.applying.applier import BatchResult
 from directory.kafka.applying.config_diff import (
-    GROW,
     PARTITIONS,
-    ArmedTopic,
     ConfigDiff,
     ConfigDiffOptions,
-    KafkaCall,
     ObservedConfig,
+    calls_hash,
+    diff_configs,
 )
-from directory.kafka.applying.desired_configs import DesiredTopicConfig
+from directory.kafka.applying.desired_configs import ArmedTopic, ArmedTopics, DesiredTopicConfig
 from directory.kafka.applying.last_applied import (
     AppliedRecord,
     AppliedSetting,
     configs_to_write,
     load_applied_configs,
 )
-from directory.kafka.applying.releases import Releases, inherited_basis
+from directory.kafka.applying.releases import inherited_basis
 from directory.kafka.fenced_commits import StaleObservation, TopicCommits
 from directory.kafka.metadata_diff import RecordedTopic, config_news, differences
 from directory.kafka.recent_changes import AcknowledgedChange, RecentChanges
@@ -56,7 +57,14 @@ from directory.namespace.snapshot import Snapshot
 from directory.store.base import Write
 from resolver.path import Path
 
-__all__ = ["NO_ROOM", "ConfigBatch", "ConfigBatchResult", "PartitionQuota", "subjects_at"]
+__all__ = [
+    "NO_ROOM",
+    "ConfigBatch",
+    "ConfigBatchResult",
+    "PartitionQuota",
+    "armed_now",
+    "subjects_at",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -78,13 +86,19 @@ class ConfigBatchResult(BatchResult[_Place]):
     """Places of what did not grow, for a quota leaves no room."""
 
 
+def armed_now(snapshot: Snapshot, mount: Path) -> ArmedTopics:
+    """Returns the topics of a snapshot that are armed.
+
+    Raises:
+        NotReady: what is inherited is not known.
+    """
+    return ArmedTopics(snapshot, mount, parent_state.inherited_policies(snapshot))
+
+
 def subjects_at(snapshot: Snapshot, mount: Path, places: Sequence[_Place]) -> Iterator[ArmedTopic]:
     """Yields those of the topics at these places that are armed."""
-    above, releases = parent_state.inherited_policies(snapshot), Releases(snapshot, mount)
-    for place in places:
-        one = config_diff.subject_at(snapshot, mount, above, place, releases=releases)
-        if one is not None:
-            yield one
+    found = map(armed_now(snapshot, mount).at_place, places)
+    return (one for one in found if one is not None)
 
 
 class ConfigBatch:
@@ -160,7 +174,7 @@ class ConfigBatch:
             else:
                 known = self._recent.correct_configs(seen.topic_id, found)
                 have = ObservedConfig(known, self._recent.correct_topic(seen).partitions)
-                verdict = config_diff.diff_configs(subject, have, recorded, rules)
+                verdict = diff_configs(subject, have, recorded, rules)
                 judged.append((subject, verdict, recorded))
         return judged
 
@@ -280,7 +294,7 @@ class ConfigBatch:
                 case Rejected(message):
                     result.undone[subject.place] = f"{name}: {message}"
                     _log.warning("%s: %s refused: %s", self._cluster, name, message)
-                    calls = config_diff.calls_hash(verdict.calls)
+                    calls = calls_hash(verdict.calls)
                     kept = replace(verdict.asked, refused=message, refused_calls=calls)
                     writes.append(configs_to_write(entry_id, kept))
                 case OutcomeUnknown(message):
@@ -314,7 +328,7 @@ def _change(subject: ArmedTopic, verdict: ConfigDiff) -> AcknowledgedChange:
     before = {
         call.key: call.before
         for call in verdict.calls
-        if call.operation == config_diff.ALTER and call.before is not None
+        if call.operation == ALTER and call.before is not None
     }
     topic = subject.topic
     return AcknowledgedChange(

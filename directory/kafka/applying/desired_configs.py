@@ -1,4 +1,4 @@
-"""What is wished of a topic in Kafka: its own settings; where configs are armed, all that holds.
+"""What is desired of a topic in Kafka: its own settings; where configs are armed, all that holds.
 
 Below an armed directory an inherited value is one that kdir pushes: Kafka without it has drifted.
 Elsewhere nobody made it Kafka's. Refuses to compare (``metadata_diff.py``), and takes what the
@@ -7,27 +7,35 @@ parent did not tell, or cannot be read, for not known: then a topic's own settin
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from types import MappingProxyType
+from typing import Final
 
 from directory.federation import parent_state
 from directory.kafka.applying.last_applied import load_applied_configs
+from directory.kafka.applying.releases import Releases
 from directory.kafka.reconciler_settings import CONFIGS
 from directory.namespace.effective_policies import inherit, without_cleared_keys
-from directory.namespace.entry import NO_POLICIES, Policies, Topic
-from directory.namespace.snapshot import Snapshot
+from directory.namespace.entry import NO_POLICIES, Directory, Policies, Provision, Topic
+from directory.namespace.physical_names import is_protected
+from directory.namespace.snapshot import Node, Snapshot
 from directory.namespace.topic_configs import same_value
 from resolver.errors import NotReady
+from resolver.path import Path
 
-__all__ = ["DesiredConfigs", "DesiredTopicConfig", "is_under_way"]
+__all__ = ["ArmedTopic", "ArmedTopics", "DesiredConfigs", "DesiredTopicConfig", "is_under_way"]
+
+_WORD: Final = CONFIGS.encode()
+"""Stands in every record that says whether configs are managed."""
 
 
 @dataclass(frozen=True, slots=True)
 class DesiredTopicConfig:
     """What holds for a topic whose configs kdir changes in Kafka."""
 
-    configs: Mapping[str, str | None]
+    configs: Mapping[str, str]
     partitions: int
     """At least so many; 0 = as many as there are."""
 
@@ -62,60 +70,147 @@ def is_under_way(
 
 
 class DesiredConfigs:
-    """Of one snapshot; each directory is looked at once.
+    """Desired configs on one snapshot; each directory is looked at once.
 
     Args:
+        above: what the ancestors above the mount set, outermost first; None: what the parent told,
+            which may not be known. Their ``manage`` does not arm: the plan that somebody read there
+            was not about this cluster's Kafka.
+        assume: the entry of this id counts as armed, whatever it says.
         everywhere: as if all of it were armed.
     """
 
-    def __init__(self, snapshot: Snapshot, *, everywhere: bool = False) -> None:
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        *,
+        above: Sequence[Policies] | None = None,
+        assume: int = 0,
+        everywhere: bool = False,
+    ) -> None:
         self._snapshot = snapshot
+        self._assume = assume
         self._everywhere = everywhere
+        self._known = True
         try:
-            above = parent_state.inherited_policies(snapshot)
-            self._known = True
+            above = parent_state.inherited_policies(snapshot) if above is None else above
         except NotReady:
-            above, self._known = [], False
+            above, self._known = (), False
         self._above = reduce(inherit, above, NO_POLICIES)
         self._directories: dict[int, _Within] = {}
 
     def for_topic(self, parent_id: int, topic: Topic) -> DesiredTopicConfig | None:
-        """Returns what is wished of a topic that stands in a directory; None: only its own settings
-        are.
+        """Returns what is desired of a topic that stands in a directory; None: only its own
+        settings are.
         """
         within = self._within(parent_id)
-        own = topic.policies
-        armed = self._everywhere or own.manage.get(CONFIGS, within.armed)
+        armed = self._everywhere or self._is_managed(topic, within.armed)
         if not self._known or not armed:
             return None
-        return (
-            within.desired_config
-            if own == NO_POLICIES
-            else _desired_config(inherit(within.policies, own))
-        )
+        if topic.policies == NO_POLICIES:
+            return within.desired_config
+        return _desired_config(inherit(within.policies, topic.policies))
+
+    def is_armed(self, directory_id: int) -> bool:
+        """True if the configs of what lies directly in a directory are kdir's to change."""
+        return self._within(directory_id).armed
 
     def _within(self, directory_id: int) -> _Within:
         found = self._directories.get(directory_id)
-        if found is not None:
-            return found
-        node = self._snapshot.node(directory_id)
-        if node is None:
+        if found is None:
+            node = self._snapshot.node(directory_id)
             policies, armed = self._above, False
-        else:
-            own = node.directory.policies
-            if node.parent_id:
-                outer = self._within(node.parent_id)
-                policies, armed = inherit(outer.policies, own), outer.armed
-            else:
-                # What lets kdir change Kafka's configs is said within the cluster only.
-                policies, armed = inherit(self._above, own), False
-            armed = own.manage.get(CONFIGS, armed)
-        within = self._directories[directory_id] = _Within(
-            policies, armed, _desired_config(policies)
+            if node is not None:
+                if node.parent_id:
+                    outer = self._within(node.parent_id)
+                    policies, armed = outer.policies, outer.armed
+                policies = inherit(policies, node.directory.policies)
+                armed = self._is_managed(node.directory, armed)
+            found = _Within(policies, armed, _desired_config(policies))
+            self._directories[directory_id] = found
+        return found
+
+    def _is_managed(self, entry: Directory | Topic, inherited: bool) -> bool:  # noqa: FBT001
+        return entry.entry_id == self._assume or entry.policies.manage.get(CONFIGS, inherited)
+
+
+@dataclass(frozen=True, slots=True)
+class ArmedTopic:
+    """An armed topic, and what holds for it."""
+
+    path: Path
+    place: tuple[int, str]
+    """Parent id and name."""
+    topic: Topic
+    configs: Mapping[str, str]
+    """Effective."""
+    partitions: int
+    """At least so many are wished."""
+    released: bool = False
+    """An armed plan names it, or kdir made it (``releases.py``); else what may delete its data, and
+    what cannot be taken back, waits.
+    """
+
+
+class ArmedTopics:
+    """Armed topics of one snapshot. The arguments are those of ``DesiredConfigs``."""
+
+    def __init__(
+        self, snapshot: Snapshot, mount: Path, above: Sequence[Policies], assume: int = 0
+    ) -> None:
+        self._snapshot = snapshot
+        self._mount = mount
+        self._assume = assume
+        self._desired = DesiredConfigs(snapshot, above=above, assume=assume)
+        self._releases = Releases(snapshot, mount)
+
+    def at_place(self, place: tuple[int, str]) -> ArmedTopic | None:
+        """Returns the topic at a place (parent id, name), if there is one and it is armed."""
+        parent_id, name = place
+        node, way = self._snapshot.node(parent_id), self._snapshot.path_of(parent_id)
+        if node is None or way is None:
+            return None
+        return self._topic((*self._mount.segments, *way), node, name)
+
+    def below(self, directory_id: int) -> Iterator[ArmedTopic]:
+        """Yields those at or below a directory, in order of path within each directory."""
+        start, way = self._snapshot.node(directory_id), self._snapshot.path_of(directory_id)
+        if start is None or way is None:
+            return
+        stack: list[tuple[tuple[str, ...], Node]] = [((*self._mount.segments, *way), start)]
+        while stack:
+            segments, node = stack.pop()
+            armed = self._assume or self._desired.is_armed(node.entry_id)
+            for name, record in node.topics.items():
+                if not armed and _WORD not in record:
+                    continue  # it says nothing of it: not read, among a million that are not armed
+                one = self._topic(segments, node, name)
+                if one is not None:
+                    yield one
+            for name, container in node.containers.items():
+                if isinstance(container, Directory):
+                    below = self._snapshot.node(container.entry_id)
+                    if below is not None:
+                        stack.append(((*segments, name), below))
+
+    def _topic(self, segments: tuple[str, ...], node: Node, name: str) -> ArmedTopic | None:
+        topic = self._snapshot.topic(node.entry_id, name)
+        if topic is None or topic.provision is not Provision.ACTIVE:
+            return None
+        desired = self._desired.for_topic(node.entry_id, topic)
+        if desired is None or is_protected(topic.physical_name):
+            return None
+        return ArmedTopic(
+            Path((*segments, name)),
+            (node.entry_id, name),
+            topic,
+            desired.configs,
+            max(topic.partitions, desired.partitions),
+            self._releases.hold_for(node.entry_id, topic),
         )
-        return within
 
 
 def _desired_config(policies: Policies) -> DesiredTopicConfig:
     holds = without_cleared_keys(policies)
-    return DesiredTopicConfig(holds.topic_config, holds.partitions or 0)
+    configs = {key: value for key, value in holds.topic_config.items() if value is not None}
+    return DesiredTopicConfig(MappingProxyType(configs), holds.partitions or 0)

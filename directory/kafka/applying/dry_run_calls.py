@@ -11,26 +11,24 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from directory.access.grant import Permission
-from directory.kafka.admin_contract import Acl, AclBinding, Resource
-from directory.kafka.applying.config_batch import PartitionQuota
-from directory.kafka.applying.config_diff import (
-    ArmedTopic,
-    KafkaCall,
-    ObservedConfig,
-    diff_configs,
-    is_armed,
-    subject_at,
+from directory.kafka.admin_contract import Acl, KafkaCall, Resource
+from directory.kafka.applying.acl_diff import (
+    AclDiff,
+    AclDiffOptions,
+    ObservedResource,
+    diff_acls,
+    ordered_calls,
 )
+from directory.kafka.applying.config_batch import PartitionQuota
+from directory.kafka.applying.config_diff import ObservedConfig, diff_configs
 from directory.kafka.applying.desired_acls import DesiredAcls, armed_starts, desired_acls
+from directory.kafka.applying.desired_configs import ArmedTopic, ArmedTopics, DesiredConfigs
 from directory.kafka.applying.last_applied import (
     AppliedRecord,
     armed_anywhere,
     load_applied_acls,
     load_applied_configs,
 )
-from directory.kafka.applying.releases import Releases
-from directory.kafka.arming import CREATE_ACLS, DELETE_ACLS
 from directory.kafka.reconciler_settings import ACLS, CONFIGS
 from directory.namespace.effective_policies import Shown
 from directory.namespace.entry import Directory, Policies, Topic
@@ -53,9 +51,9 @@ class KafkaChangeSide:
     above: Sequence[Policies]
     """What the ancestors above the mount set, outermost first."""
 
-    def subject(self, place: tuple[int, str], releases: Releases) -> ArmedTopic | None:
-        """Returns the armed topic at a place."""
-        return subject_at(self.snapshot, self.mount, self.above, place, releases=releases)
+    def armed(self) -> ArmedTopics:
+        """Returns the armed topics."""
+        return ArmedTopics(self.snapshot, self.mount, self.above)
 
 
 def predict_config_calls(
@@ -68,15 +66,14 @@ def predict_config_calls(
     if not armed_anywhere(after.snapshot, CONFIGS):
         return
     room = PartitionQuota(after.snapshot, after.mount)
-    released_before = Releases(before.snapshot, before.mount)
-    released_after = Releases(after.snapshot, after.mount)
+    armed_before, armed_after = before.armed(), after.armed()
     for place in _places(after, budget):
         is_shown = shown is None or shown(*place)
-        now = after.subject(place, released_after) if is_shown else None
+        now = armed_after.at_place(place) if is_shown else None
         if now is None:
             continue
         is_entry = isinstance(after.standing.entry, Topic)
-        was = before.subject(_place(before.standing) if is_entry else place, released_before)
+        was = armed_before.at_place(_place(before.standing) if is_entry else place)
         known = set(_calls(before.snapshot, was))
         news = (call for call in _calls(after.snapshot, now) if call not in known)
         yield from room.allowed_calls(now, news)
@@ -101,14 +98,17 @@ def _places(seen: KafkaChangeSide, budget: TimeBudget) -> Iterator[tuple[int, st
     if isinstance(entry, Topic):
         yield _place(seen.standing)
     top = seen.snapshot.node(entry.entry_id) if isinstance(entry, Directory) else None
+    desired = DesiredConfigs(seen.snapshot, above=seen.above)
     for node in () if top is None else directories_below(seen.snapshot, top):
         if not budget.spend():
             return
-        yield from _armed_in(seen.snapshot, node, budget)
+        yield from _armed_in(seen.snapshot, node, desired, budget)
 
 
-def _armed_in(snapshot: Snapshot, node: Node, budget: TimeBudget) -> Iterator[tuple[int, str]]:
-    armed = is_armed(snapshot, node.entry_id)
+def _armed_in(
+    snapshot: Snapshot, node: Node, desired: DesiredConfigs, budget: TimeBudget
+) -> Iterator[tuple[int, str]]:
+    armed = desired.is_armed(node.entry_id)
     for name, record in node.topics.items():
         if not budget.spend():
             return
@@ -143,36 +143,24 @@ def predict_acl_calls(
         return
     was = desired_acls(before, mount, armed_starts(before), expired=expired).by_resource
     now = desired_acls(after, mount, armed_starts(after), expired=expired).by_resource
-    adds: list[AclBinding] = []
-    removes: list[AclBinding] = []
+    changes: list[tuple[Resource, set[Acl], set[Acl]]] = []
     for resource in sorted(was.keys() | now.keys()):
         old, new = was.get(resource), now.get(resource)
-        if not all(one.known for one in (old, new) if one is not None):
-            continue
         place = new or old
         if place is None or not shown(place.path):
             continue
-        kept = _kept(before, resource)
-        had, has = _acls(old), _acls(new)
-        adds += (AclBinding(resource, acl) for acl in sorted(has - had) if acl not in kept.settings)
-        removes += (AclBinding(resource, acl) for acl in sorted(had - has) if acl in kept.settings)
-    for operation, some, permission in (
-        (CREATE_ACLS, adds, Permission.DENY),
-        (CREATE_ACLS, adds, Permission.ALLOW),
-        (DELETE_ACLS, removes, Permission.ALLOW),
-        (DELETE_ACLS, removes, Permission.DENY),
-    ):
-        for one in some:
-            if one.acl.permission is permission:
-                yield KafkaCall(operation, str(one.resource), str(one.acl), None, None, binding=one)
+        if all(one.known for one in (old, new) if one is not None):
+            first, then = (_acl_diff(before, resource, one) for one in (old, new))
+            add, remove = set(then.add) - set(first.add), set(then.remove) - set(first.remove)
+            changes.append((resource, add, remove))
+    yield from ordered_calls(changes)
 
 
-def _acls(desired: DesiredAcls | None) -> frozenset[Acl]:
-    return frozenset() if desired is None else desired.acls
-
-
-def _kept(snapshot: Snapshot, resource: Resource) -> AppliedRecord[Acl]:
+def _acl_diff(snapshot: Snapshot, resource: Resource, desired: DesiredAcls | None) -> AclDiff:
+    """Returns what follows for a resource that Kafka has as it was last asked to have it."""
     try:
-        return load_applied_acls(snapshot, resource)
-    except ValueError:
-        return AppliedRecord()
+        kept = load_applied_acls(snapshot, resource)
+    except ValueError:  # nothing may be done to it
+        return AclDiff(resource, AppliedRecord(), AppliedRecord())
+    found = ObservedResource(frozenset(acl for acl, one in kept.settings.items() if one.done))
+    return diff_acls(resource, desired, found, kept, AclDiffOptions())

@@ -15,7 +15,8 @@ from kdir.v1 import federation_pb2
 from directory.federation import parent_state as parent_facts
 from directory.kafka import pin_and_stop
 from directory.kafka.applying import config_diff
-from directory.kafka.applying.config_diff import ArmedTopic, ObservedConfig
+from directory.kafka.applying.config_diff import ObservedConfig
+from directory.kafka.applying.desired_configs import ArmedTopic, ArmedTopics
 from directory.kafka.applying.last_applied import configs_to_write, load_applied_configs
 from directory.kafka.applying.releases import (
     Released,
@@ -106,7 +107,7 @@ class History:
         return found
 
     def topics(self) -> list[tuple[tuple[int, str], Path, Topic]]:
-        found = config_diff.armed_topics(self.snapshot, self.cluster.mount, (), ROOT_ID, ROOT_ID)
+        found = ArmedTopics(self.snapshot, self.cluster.mount, (), ROOT_ID).below(ROOT_ID)
         return [(one.place, one.path, one.topic) for one in found]
 
     def known(self, name: str) -> tuple[Path, Topic] | None:
@@ -196,7 +197,7 @@ class History:
         mount, basis = self.cluster.mount, inherited_basis(self.snapshot, self.cluster.mount)
         names = [
             Released(one.place, one.topic.entry_id, one.topic.topic_id)
-            for one in config_diff.armed_topics(self.snapshot, mount, (), entry_id, entry_id)
+            for one in ArmedTopics(self.snapshot, mount, (), entry_id).below(entry_id)
             if not one.released
         ]
         self.plans += 1
@@ -303,7 +304,7 @@ class History:
         )
 
     def push(self) -> None:
-        for one in list(config_diff.armed_topics(self.snapshot, self.cluster.mount, (), ROOT_ID)):
+        for one in list(ArmedTopics(self.snapshot, self.cluster.mount, ()).below(ROOT_ID)):
             name = one.topic.physical_name
             topic_id, configs = self.kafka.get(name, (b"", {}))
             if topic_id != one.topic.topic_id:
@@ -370,8 +371,8 @@ def test_a_record_of_a_newer_version_releases_nothing() -> None:
     history.manage("/la", True)
     names = release_writes(history.snapshot, "p", ROOT_ID, [released])
     history.put(*names, Put(b"k/plan/p", b'{"newer": 1}'))
-    (one,) = config_diff.armed_topics(history.snapshot, history.cluster.mount, (), ROOT_ID)
+    (one,) = ArmedTopics(history.snapshot, history.cluster.mount, ()).below(ROOT_ID)
     assert not one.released
     history.put(armed_plan("p", inherited_basis(history.snapshot, history.cluster.mount), ROOT_ID))
-    (one,) = config_diff.armed_topics(history.snapshot, history.cluster.mount, (), ROOT_ID)
+    (one,) = ArmedTopics(history.snapshot, history.cluster.mount, ()).below(ROOT_ID)
     assert one.released

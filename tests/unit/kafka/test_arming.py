@@ -10,13 +10,13 @@ import pytest
 from kdir.v1 import federation_pb2
 
 from directory.federation import parent_state
+from directory.kafka.admin_contract import ALTER, GROW, KafkaCall
 from directory.kafka.applying import config_diff
 from directory.kafka.applying.config_diff import (
-    ArmedTopic,
     ConfigDiffOptions,
-    KafkaCall,
     ObservedConfig,
 )
+from directory.kafka.applying.desired_configs import ArmedTopic, ArmedTopics
 from directory.kafka.applying.last_applied import (
     PUSHED,
     AppliedRecord,
@@ -30,6 +30,7 @@ from directory.kafka.applying.last_applied import (
     load_armed_record,
 )
 from directory.kafka.applying.releases import inherited_basis, why_inherited_missing
+from directory.kafka.arming import plan_hash
 from directory.namespace.command import (
     AdoptTopics,
     CreateDirectory,
@@ -68,14 +69,14 @@ def retention(cluster: Cluster, where: str, value: str | None) -> None:
 
 
 def armed_at(cluster: Cluster, above: tuple[Policies, ...] = (), assume: int = 0) -> list[str]:
-    found = config_diff.armed_topics(cluster.snapshot, cluster.mount, above, ROOT_ID, assume)
+    found = ArmedTopics(cluster.snapshot, cluster.mount, above, assume).below(ROOT_ID)
     return [str(one.path) for one in found]
 
 
 def only(
     cluster: Cluster, above: tuple[Policies, ...] = (), *, is_released: bool = True
 ) -> ArmedTopic:
-    (found,) = config_diff.armed_topics(cluster.snapshot, cluster.mount, above, ROOT_ID, ROOT_ID)
+    (found,) = ArmedTopics(cluster.snapshot, cluster.mount, above, ROOT_ID).below(ROOT_ID)
     return dataclasses.replace(found, released=is_released)
 
 
@@ -144,7 +145,7 @@ def test_a_subject_has_what_is_inherited_from_above_the_mount_and_its_own() -> N
     one = only(cluster, above)
     assert dict(one.configs) == {"retention.ms": SHORT, "flush.ms": "1"}
     assert one.partitions == 6
-    place = config_diff.subject_at(cluster.snapshot, cluster.mount, above, one.place, ROOT_ID)
+    place = ArmedTopics(cluster.snapshot, cluster.mount, above, ROOT_ID).at_place(one.place)
     assert place == dataclasses.replace(one, released=False)
 
 
@@ -202,7 +203,7 @@ def test_partitions_only_grow_and_a_topics_own_word_holds() -> None:
     cluster = cluster_with_topic()
     put(cluster, "/la", partitions=5)
     verdict = config_diff.diff_configs(only(cluster), found(2))
-    assert verdict.calls == (KafkaCall(config_diff.GROW, "t", "partitions", "2", "5"),)
+    assert verdict.calls == (KafkaCall(GROW, "t", "partitions", "2", "5"),)
     assert config_diff.diff_configs(only(cluster), found(9)).calls == ()
     put(cluster, "/la/t", partitions=2)
     assert config_diff.diff_configs(only(cluster), found(2)).calls == ()
@@ -279,17 +280,17 @@ def test_what_deletes_data_or_cannot_be_taken_back_waits_until_the_topic_is_rele
 
 
 def test_a_plans_name_is_of_its_path_its_aspect_and_each_call() -> None:
-    call = KafkaCall(config_diff.ALTER, "t", "retention.ms", None, LONG)
+    call = KafkaCall(ALTER, "t", "retention.ms", None, LONG)
     names = {
-        config_diff.plan_hash(path("/la"), "configs", [call]),
-        config_diff.plan_hash(path("/la/d"), "configs", [call]),
-        config_diff.plan_hash(path("/la"), "create", [call]),
-        config_diff.plan_hash(path("/la"), "configs", [dataclasses.replace(call, before="")]),
-        config_diff.plan_hash(path("/la"), "configs", [call, call]),
-        config_diff.plan_hash(path("/la"), "configs", []),
+        plan_hash(path("/la"), "configs", [call]),
+        plan_hash(path("/la/d"), "configs", [call]),
+        plan_hash(path("/la"), "create", [call]),
+        plan_hash(path("/la"), "configs", [dataclasses.replace(call, before="")]),
+        plan_hash(path("/la"), "configs", [call, call]),
+        plan_hash(path("/la"), "configs", []),
     }
     assert len(names) == 6
-    assert config_diff.plan_hash(path("/la"), "configs", [call]) == "cb6629c2e13e"
+    assert plan_hash(path("/la"), "configs", [call]) == "cb6629c2e13e"
 
 
 # -- what is kept ----------------------------------------------------------------------------------
@@ -342,7 +343,7 @@ def test_P16_records_and_effective_policies_are_values() -> None:
     before, one = cluster.snapshot, only(cluster)
     verdict = config_diff.diff_configs(one, found(), AppliedRecord())
     retention(cluster, "/la", SHORT)
-    (then,) = config_diff.armed_topics(before, cluster.mount, (), ROOT_ID, ROOT_ID)
+    (then,) = ArmedTopics(before, cluster.mount, (), ROOT_ID).below(ROOT_ID)
     assert dataclasses.replace(then, released=True) == one
     assert dict(one.configs) == {"retention.ms": LONG}
     maps: list[Mapping[str, object]] = [verdict.done.settings, verdict.configs]
