@@ -117,6 +117,8 @@ class AclApplier(Applier):
         super().__init__(context, commits, recent)
         self._batch = AclBatch(self._cluster, commits, recent, self._clock)
         self._look_at = math.inf
+        self._is_through = True
+        """All that was noted is done; else it goes on, or is tried again, from ``_due`` on."""
         self._releases: dict[bytes, _Release] = {}
         self._round: _AclRound | None = None
         self.foreign: Mapping[Resource, frozenset[Acl]] = {}
@@ -131,16 +133,16 @@ class AclApplier(Applier):
         return True
 
     def _next_look(self) -> float | None:
-        if self._round is not None:
-            return self._due
-        return None if math.isinf(self._look_at) else self._look_at
+        look_at = self._look_at if self._is_through else self._due
+        return None if math.isinf(look_at) else look_at
 
     def _drop_work(self) -> None:
-        self._look_at, self._round = math.inf, None
+        self._look_at, self._is_through, self._round = math.inf, True, None
 
     def _plan(self, noted: DirtyBatch, snapshot: Snapshot) -> None:
         if noted.directories or (self._round is not None and self._round.is_old(self._clock())):
             self._round = None
+        self._is_through = False
 
     def _is_ready(self) -> bool:
         return True
@@ -156,10 +158,7 @@ class AclApplier(Applier):
                 _log.warning("%s: no ACLs are pushed: %s", self._cluster, reason.message)
             self.note = reason.message
             self._record_wait_reason(reason.message)
-            self._look_at_all_again(_REFUSED_SECONDS)
-        except BaseException:
-            self._noted.note_all()
-            raise
+            self._due = self._clock() + _REFUSED_SECONDS
 
     def _record_wait_reason(self, message: str) -> None:
         """Whoever waits for an arming is to know why it is not carried out yet."""
@@ -280,9 +279,10 @@ class AclApplier(Applier):
             left = most - self._unconfirmed()
             self._look_at = min(self._look_at, now + max(left, _CONTACT_SECONDS))
         if one.tally.unsure:
-            self._look_at_all_again(AGAIN_SECONDS)
+            self._due = now + AGAIN_SECONDS
         else:
             self._finish(one)
+            self._is_through = True
 
     def _take_releases(self, snapshot: Snapshot, mount: Path, basis: str) -> None:
         pending = {mark.key: mark for mark in armed_records(snapshot, ACLS) if mark.pending}

@@ -120,7 +120,8 @@ class Applier(ABC):
             if self.note:
                 # Woken when it is known. All is looked at then.
                 self._drop_work()
-                self._look_at_all_again(AGAIN_SECONDS)
+                self._noted.note_all()
+                self._due = self._clock() + AGAIN_SECONDS
                 return
             self._plan(noted, snapshot)
         if not self._is_ready():
@@ -130,10 +131,6 @@ class Applier(ABC):
             self._due = self._clock() + AGAIN_SECONDS
             return
         self._do_part(admin)
-
-    def _look_at_all_again(self, seconds: float) -> None:
-        self._noted.note_all()
-        self._due = self._clock() + seconds
 
     @property
     def _most(self) -> int:

@@ -29,7 +29,7 @@ from directory.namespace.entry import ROOT_ID, Kind
 from directory.namespace.keys import entry_key, grants_key
 from directory.store.base import Put
 from directory.wire.grant_messages import grant_to_proto
-from resolver.errors import EtagMismatch, KafkaRejected, LimitExceeded, NotReady
+from resolver.errors import EtagMismatch, KafkaRejected, KafkaUnavailable, LimitExceeded, NotReady
 from tests.support.acls import FakeAcls, arm, disarm, grant, grant_of, on, plan, planned, revoke
 from tests.support.large_trees import FakeKafka
 from tests.support.reconciler import MOUNT, World, world
@@ -45,7 +45,13 @@ class Kafka(FakeAcls, FakeKafka):
         FakeAcls.__init__(self)
         FakeKafka.__init__(self, *names)
         self.refuses = ""
+        self.away = False
         self.order: list[str] = []
+
+    def cluster_id(self) -> str:
+        if self.away:
+            raise KafkaUnavailable("nobody answers")
+        return super().cluster_id()
 
     def acls(self) -> ObservedAcls:
         if self.refuses:
@@ -185,6 +191,20 @@ def test_a_new_topic_has_its_acls_before_it_is_there(here: World, kafka: Kafka) 
         "create search.new",
     ]
     assert here.states()["search/new"] == "ACTIVE"
+
+
+def test_what_is_granted_while_kafka_is_away_comes_when_it_is_back(
+    here: World, kafka: Kafka
+) -> None:
+    arm(here, "search")
+    kafka.away = True
+    grant(here, "search", "allow alice read")
+    here.now += 5  # the rest after the last look is over
+    here.reconciler.run_once()
+    assert not here.reconciler.status().reachable
+    kafka.away = False
+    here.settle()
+    assert kafka.bindings == on(CLICKS, "allow alice read") | on(VIEWS, "allow alice read")
 
 
 def test_a_topic_is_not_made_while_its_acls_cannot_be(here: World, kafka: Kafka) -> None:
