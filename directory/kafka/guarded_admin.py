@@ -6,7 +6,7 @@ is not created, altered, grown or deleted, and gets and loses no ACL.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, TypeVar
 
 from directory.access.grant import ResourceType
@@ -27,7 +27,8 @@ from directory.namespace.physical_names import is_protected
 
 __all__ = ["GuardedAdmin"]
 
-_T = TypeVar("_T")
+_K = TypeVar("_K", str, AclBinding)
+_V = TypeVar("_V")
 _REFUSED: Final = Rejected("an internal topic of Kafka or kdir: kdir never changes it")
 
 
@@ -66,60 +67,65 @@ class GuardedAdmin:
     def create(
         self, desired_set: Sequence[TopicToCreate], still: Still = always
     ) -> Mapping[str, Outcome]:
-        allowed = [one for one in desired_set if not self._is_internal(one.name)]
-        done = self._admin.create(allowed, still) if allowed else {}
-        return {**_refused(filter(self._is_internal, (one.name for one in desired_set))), **done}
+        return self._unless_internal(
+            {one.name: one for one in desired_set},
+            lambda some: self._admin.create(list(some.values()), still),
+        )
 
     def delete(self, names: Sequence[str], still: Still = always) -> Mapping[str, Outcome]:
-        allowed = [name for name in names if not self._is_internal(name)]
-        done = self._admin.delete(allowed, still) if allowed else {}
-        return {**_refused(filter(self._is_internal, names)), **done}
+        return self._unless_internal(
+            dict.fromkeys(names), lambda some: self._admin.delete(list(some), still)
+        )
 
     def alter_configs(
         self, changes: Sequence[ConfigChange], still: Still = always
     ) -> Mapping[str, Outcome]:
-        allowed = [one for one in changes if not self._is_internal(one.name)]
-        done = self._admin.alter_configs(allowed, still) if allowed else {}
-        return {**_refused(filter(self._is_internal, (one.name for one in changes))), **done}
+        return self._unless_internal(
+            {one.name: one for one in changes},
+            lambda some: self._admin.alter_configs(list(some.values()), still),
+        )
 
     def create_partitions(
         self, partitions: Mapping[str, int], still: Still = always
     ) -> Mapping[str, Outcome]:
-        allowed = {name: n for name, n in partitions.items() if not self._is_internal(name)}
-        done = self._admin.create_partitions(allowed, still) if allowed else {}
-        return {**_refused(filter(self._is_internal, partitions)), **done}
+        return self._unless_internal(
+            partitions, lambda some: self._admin.create_partitions(some, still)
+        )
 
     def add_acls(
         self, bindings: Sequence[AclBinding], still: Still = always
     ) -> Mapping[AclBinding, Outcome]:
-        allowed = [one for one in bindings if not self._is_about_internal(one)]
-        done = self._admin.add_acls(allowed, still) if allowed else {}
-        return {**_refused(filter(self._is_about_internal, bindings)), **done}
+        return self._unless_internal(
+            dict.fromkeys(bindings), lambda some: self._admin.add_acls(list(some), still)
+        )
 
     def remove_acls(
         self, bindings: Sequence[AclBinding], still: Still = always
     ) -> Mapping[AclBinding, Outcome]:
-        allowed = [one for one in bindings if not self._is_about_internal(one)]
-        done = self._admin.remove_acls(allowed, still) if allowed else {}
-        return {**_refused(filter(self._is_about_internal, bindings)), **done}
+        return self._unless_internal(
+            dict.fromkeys(bindings), lambda some: self._admin.remove_acls(list(some), still)
+        )
 
     def close(self) -> None:
         self._admin.close()
 
     # -- the rule ----------------------------------------------------------------------------------
 
-    def _is_internal(self, name: str) -> bool:
-        return is_protected(name) or name in self._internal
+    def _unless_internal(
+        self, things: Mapping[_K, _V], call: Callable[[Mapping[_K, _V]], Mapping[_K, Outcome]]
+    ) -> Mapping[_K, Outcome]:
+        """Calls Kafka for what is not about an internal topic, and refuses the rest."""
+        allowed = {key: one for key, one in things.items() if not self._is_internal(key)}
+        refused: dict[_K, Outcome] = {key: _REFUSED for key in things if key not in allowed}
+        return {**refused, **call(allowed)} if allowed else refused
 
-    def _is_about_internal(self, binding: AclBinding) -> bool:
-        resource = binding.resource
-        return resource.kind is ResourceType.TOPIC and self._is_internal(resource.name)
+    def _is_internal(self, thing: str | AclBinding) -> bool:
+        if isinstance(thing, AclBinding):
+            is_topic = thing.resource.kind is ResourceType.TOPIC
+            return is_topic and self._is_internal(thing.resource.name)
+        return is_protected(thing) or thing in self._internal
 
     def _note(self, found: Iterable[KafkaTopic | Rejected]) -> None:
         self._internal.update(
             one.name for one in found if isinstance(one, KafkaTopic) and one.internal
         )
-
-
-def _refused(things: Iterable[_T]) -> dict[_T, Outcome]:
-    return dict.fromkeys(things, _REFUSED)

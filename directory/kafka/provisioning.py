@@ -205,7 +205,7 @@ class Provisioner:
             LeadershipLost, StoreUnavailable
         """
         for one in desired_config:
-            self._wait_reported(one, message)
+            self._report_wait(one.path, one.topic, message)
         return list(desired_config)
 
     def _is_ours(self, topic: Topic, seen: KafkaTopic) -> bool:
@@ -228,7 +228,7 @@ class Provisioner:
             LeadershipLost, StoreUnavailable
         """
         for one in removed:
-            self._record_wait_reason(one, message)
+            self._report_wait(self._removed_path(one.name), one.topic, message)
         return self.postpone(desired_config, message), list(removed)
 
     def _make(
@@ -239,7 +239,7 @@ class Provisioner:
         waits = self.prepare(absent) if absent else {}
         unclear = [one for one in absent if one.topic.physical_name in waits]
         for one in unclear:
-            self._wait_reported(one, waits[one.topic.physical_name])
+            self._report_wait(one.path, one.topic, waits[one.topic.physical_name])
         self._forget_attempts(unclear)
         ready = [one for one in absent if one.topic.physical_name not in waits]
         if ready and self.clock() - looked_at > _LOOK_SECONDS:
@@ -275,19 +275,20 @@ class Provisioner:
                     _log.warning(
                         "create %s: %s; it is tried again", one.topic.physical_name, message
                     )
-                    self._wait_reported(one, message)
+                    self._report_wait(one.path, one.topic, message)
                     unclear.append(one)
                 case other:
                     assert_never(other)
         return made, refused, unclear
 
-    def _wait_reported(self, one: RecordedTopic, message: str) -> None:
+    def _report_wait(self, path: Path, topic: Topic, message: str) -> None:
         """Records why a topic still waits, once, for who looks at its entry."""
-        if one.topic.provision_message != message:
-            news = TopicObservation(
-                path=one.path, entry_id=one.topic.entry_id, provision_message=message
-            )
+        if topic.provision_message != message:
+            news = TopicObservation(path=path, entry_id=topic.entry_id, provision_message=message)
             self.commits.record([news])
+
+    def _removed_path(self, name: str) -> Path:
+        return Path((*self.mount.segments, DELETED, name))
 
     def _attempt(
         self, absent: Sequence[RecordedTopic]
@@ -330,7 +331,7 @@ class Provisioner:
             if located is None or located.topic.entry_id != one.topic.entry_id:
                 continue
             path = (
-                Path((*self.mount.segments, DELETED, located.name))
+                self._removed_path(located.name)
                 if located.relative is None
                 else Path((*self.mount.segments, *located.relative))
             )
@@ -427,10 +428,14 @@ class Provisioner:
                 case None:
                     gone.append((one.name, one.topic.entry_id))
                 case Rejected(message):
-                    self._record_wait_reason(one, message)
+                    self._report_wait(self._removed_path(one.name), one.topic, message)
                     waits.append(one)
                 case KafkaTopic() if self._shows_no_id_yet(one, seen):
-                    self._record_wait_reason(one, "Kafka shows the topic without its topic id")
+                    self._report_wait(
+                        self._removed_path(one.name),
+                        one.topic,
+                        "Kafka shows the topic without its topic id",
+                    )
                     waits.append(one)
                 case KafkaTopic() if seen.internal or is_protected(seen.name):
                     # Adopted by an older version: the entry goes, and Kafka's topic never does.
@@ -511,7 +516,7 @@ class Provisioner:
                 case Succeeded() | AlreadyDone():
                     gone[name] = one
                 case Rejected(message):
-                    self._record_wait_reason(one, message)
+                    self._report_wait(self._removed_path(one.name), one.topic, message)
                     waits.append(one)
                 case OutcomeUnknown(message):
                     _log.warning("delete %s: %s; it is tried again", name, message)
@@ -537,15 +542,6 @@ class Provisioner:
                 finished.append((one.name, one.topic.entry_id))
             self.commits.finish(finished)
         return list(gone.values())
-
-    def _record_wait_reason(self, one: PendingDeletion, message: str) -> None:
-        """Records why a removed topic still waits."""
-        if one.topic.provision_message != message:
-            path = Path((*self.mount.segments, DELETED, one.name))
-            news = TopicObservation(
-                path=path, entry_id=one.topic.entry_id, provision_message=message
-            )
-            self.commits.record([news])
 
 
 def _exists(one: RecordedTopic) -> str:

@@ -1,30 +1,138 @@
 """The loop by which every kind of resource below armed entries goes to Kafka.
 
 Desired, observed, diff, recorded, calls, outcome: a kind says what its part of each is
-(``config_applier.py``, ``acl_applier.py``); when it has its turn, and what stops all
-kinds, is here.
-Refuses to act while what is inherited is not known, and on another Kafka than the pinned one.
+(``config_applier.py``, ``acl_applier.py``); when it has its turn, and what stops all kinds, is
+here. Refuses to act while what is inherited is not known, and on another Kafka than the pinned one.
 """
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import ClassVar, Final, Generic, TypeVar
+from typing import ClassVar, Final, Generic, NamedTuple, TypeVar
 
 from directory.kafka.admin_contract import KafkaAdmin
-from directory.kafka.applying.dirty_set import DirtyBatch, DirtySet
-from directory.kafka.applying.last_applied import armed_anywhere
-from directory.kafka.applying.releases import why_inherited_missing
+from directory.kafka.applying.last_applied import ARMED, armed_anywhere
+from directory.kafka.applying.releases import INHERITED_KEYS, why_inherited_missing
 from directory.kafka.fenced_commits import TopicCommits
 from directory.kafka.pin_and_stop import PinAndStop
 from directory.kafka.recent_changes import RecentChanges
 from directory.kafka.reconciler_settings import KafkaContext
+from directory.namespace.entry import DELETED_ID, ROOT_ID, Directory
+from directory.namespace.keys import ENTRY, parse_entry_key
 from directory.namespace.snapshot import Snapshot
+from directory.namespace.tree_nodes import ROOT_KEY
+from directory.store.base import Put, Write
 from directory.store.replica import AppliedCommit
 
-__all__ = ["AGAIN_SECONDS", "BATCH", "Applier", "BatchResult", "first_of"]
+__all__ = ["AGAIN_SECONDS", "BATCH", "Applier", "BatchResult", "DirtyBatch", "DirtySet", "first_of"]
+
+
+class DirtyBatch(NamedTuple):
+    """What is to be looked at."""
+
+    directories: Sequence[int]
+    """All below each of these ids."""
+    topics: Sequence[tuple[int, str]]
+    """Parent ids and names."""
+    gone: set[int]
+    """Entry ids of topics that are no more."""
+    marks: bool
+    """Something was armed."""
+
+
+class DirtySet:
+    """Changes by commits that may want pushing, until a leader takes them; for any thread. A new
+    one holds that everything has to be looked at.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        # Who comes new into office looks at everything: what the one before left undone is there.
+        self._directories: dict[int, None] = {ROOT_ID: None}
+        self._topics: dict[tuple[int, str], None] = {}
+        self._gone: set[int] = set()
+        self._marks = True
+
+    def __bool__(self) -> bool:
+        with self._lock:
+            return bool(self._directories or self._topics or self._gone or self._marks)
+
+    def note_all(self) -> None:
+        """What was changed is not known."""
+        with self._lock:
+            self._directories, self._marks = {ROOT_ID: None}, True
+
+    def note(self, applied: AppliedCommit) -> bool:
+        """Returns what a commit changed; whether that may want pushing."""
+        removed: set[int] = set()
+        kept: set[int] = set()
+        with self._lock:
+            before = self._counts()
+            for write in applied.writes:
+                if write.key == ROOT_KEY:
+                    self._directories[ROOT_ID] = None
+                elif write.key.startswith(ENTRY):
+                    self._note_entry(applied, write, removed, kept)
+                elif write.key in INHERITED_KEYS:
+                    self._directories[ROOT_ID] = None
+                elif write.key.startswith(ARMED):
+                    self._marks = True
+            self._gone |= removed - kept
+            return self._marks or self._counts() != before
+
+    @contextmanager
+    def take_all(self) -> Iterator[DirtyBatch]:
+        """Yields all that was noted. It is forgotten here, unless its taker fails.
+
+        A tree that is read after it was taken has what was noted; one that was read before may not.
+        """
+        with self._lock:
+            found = DirtyBatch(list(self._directories), list(self._topics), self._gone, self._marks)
+            self._directories, self._topics, self._gone, self._marks = {}, {}, set(), False
+        try:
+            yield found
+        except BaseException:
+            with self._lock:
+                self._directories |= dict.fromkeys(found.directories)
+                self._topics |= dict.fromkeys(found.topics)
+                self._gone |= found.gone
+                self._marks |= found.marks
+            raise
+
+    def _counts(self) -> tuple[int, int, int]:
+        return len(self._directories), len(self._topics), len(self._gone)
+
+    def _note_entry(
+        self, applied: AppliedCommit, write: Write, removed: set[int], kept: set[int]
+    ) -> None:
+        parent_id, is_topic, name = parse_entry_key(write.key)
+        if not is_topic:
+            if isinstance(write, Put):
+                self._note_directory(applied, parent_id, name)
+        elif isinstance(write, Put):
+            topic = applied.after.topic(parent_id, name)
+            if topic is not None:
+                kept.add(topic.entry_id)
+                if parent_id != DELETED_ID:
+                    self._topics[parent_id, name] = None
+        else:
+            topic = applied.before.topic(parent_id, name)
+            if topic is not None:
+                removed.add(topic.entry_id)
+
+    def _note_directory(self, applied: AppliedCommit, parent_id: int, name: str) -> None:
+        found = applied.after.container(parent_id, name)
+        if not isinstance(found, Directory) or parent_id == DELETED_ID:
+            return
+        known = applied.before.node(found.entry_id)
+        same = known is not None and known.parent_id == parent_id
+        if not same or (known is not None and known.directory.policies != found.policies):
+            self._directories[found.entry_id] = None
+
 
 BATCH: Final = 250
 """Resources of Kafka that one step changes."""

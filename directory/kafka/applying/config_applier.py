@@ -15,7 +15,7 @@ from typing import Final
 
 from directory.kafka import recorded_topics as walk
 from directory.kafka.admin_contract import KafkaAdmin
-from directory.kafka.applying.applier import AGAIN_SECONDS, BATCH, Applier, first_of
+from directory.kafka.applying.applier import AGAIN_SECONDS, BATCH, Applier, DirtyBatch, first_of
 from directory.kafka.applying.config_batch import (
     ConfigBatch,
     ConfigBatchResult,
@@ -25,7 +25,6 @@ from directory.kafka.applying.config_batch import (
 )
 from directory.kafka.applying.config_diff import ConfigDiffOptions, needs_check
 from directory.kafka.applying.desired_configs import ArmedTopic
-from directory.kafka.applying.dirty_set import DirtyBatch
 from directory.kafka.applying.last_applied import (
     AppliedRecord,
     ArmedRecord,
