@@ -19,7 +19,7 @@ __all__ = ["KafkaHealth", "LeaderTerm"]
 
 @dataclass(frozen=True, slots=True)
 class KafkaHealth:
-    """How Kafka was doing when it was last asked."""
+    """State of Kafka when it was last asked."""
 
     reachable: bool
     message: str

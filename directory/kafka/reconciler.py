@@ -306,7 +306,7 @@ class Reconciler:
         """A slice of an adoption that is on its way; whether there was, or may be, one."""
         sweeper = term.sweeper
         held = PinAndStop.load(self._latest())
-        if held.stop is not None or not held.pinned:
+        if not held.is_working:
             return False  # sweeps go on: they see whether it is over
         if sweeper.backlog is None:
             change = next(iter(self._operations.under_way()), None)
@@ -333,7 +333,7 @@ class Reconciler:
         snapshot = self._latest()
         mount = self._mount_at(snapshot)
         held = PinAndStop.load(snapshot)
-        if held.stop is not None or not held.pinned:
+        if not held.is_working:
             return
         work = term.worklist.due(snapshot, mount)
         if not work.create and not work.delete:
@@ -370,7 +370,7 @@ class Reconciler:
     def _push(self, term: LeaderTerm, admin: KafkaAdmin) -> None:
         """A part of what is to be pushed below armed directories."""
         held = PinAndStop.load(self._latest())
-        if held.stop is not None or not held.pinned or held.unmanaged or self._unmanaged():
+        if not held.is_working or held.unmanaged or self._unmanaged():
             return
         for one in term.pushers:
             due = one.next_due()
@@ -381,11 +381,11 @@ class Reconciler:
         due = term.sweeper.due
         held = PinAndStop.load(self._latest())
         waits = term.sweeper.backlog is not None or self._operations.under_way()
-        if waits and held.stop is None and held.pinned:
+        if waits and held.is_working:
             due = 0.0
         pushers = () if self._unmanaged() else term.pushers
         for waiting in (term.worklist.next_due(), *(one.next_due() for one in pushers)):
-            if waiting is not None and held.stop is None and held.pinned:
+            if waiting is not None and held.is_working:
                 due = min(due, waiting)
         return max(0.0, max(due, term.kafka_due) - self._clock())
 
@@ -477,15 +477,15 @@ class Reconciler:
         principal: str = "",
         timeout_seconds: float = 10.0,
     ) -> AdoptionResult:
-        """See ``OperatorRequests.adopt``."""
+        """Calls ``OperatorRequests.adopt``."""
         return self._operations.adopt(rules, validate_only, remap, principal, timeout_seconds)
 
     def look_up(self, physical_name: str) -> ObservedTopic:
-        """See ``OperatorRequests.look_up``."""
+        """Calls ``OperatorRequests.look_up``."""
         return self._operations.look_up(physical_name)
 
     def acknowledge(self, text: str, *, principal: str = "") -> int:
-        """See ``OperatorRequests.acknowledge``; then a sweep is made at once."""
+        """Calls ``OperatorRequests.acknowledge``; then a sweep is made at once."""
         revision = self._operations.acknowledge(text, principal=principal)
         term = self._term
         if term is not None:
