@@ -134,7 +134,9 @@ def test_grants_and_moves_say_which_acls_follow_and_rm_what_goes(la: House) -> N
     assert list(plan.retired_names) == ["a.t"]
 
 
-def test_acls_are_said_to_go_that_kdir_made_and_none_to_come_that_would_not(la: House) -> None:
+def test_a_plan_removes_acls_of_kdir_and_adds_none_that_kafka_would_not_get(
+    la: House,
+) -> None:
     la.grant("bob", "read", "/la/armed/u")
     resource = Resource(ResourceType.TOPIC, "armed.u")
     bob = Acl(Permission.ALLOW, "User:bob", Operation.READ, "*")
