@@ -46,7 +46,7 @@ _NO_AUTHORIZER: Final = 54
 
 
 class AclCalls:
-    """For one admin client, whose own ways of asking it is given.
+    """ACLs by one admin client, whose own ways of asking it is given.
 
     Args:
         asking: a client to ask, whose errors become ours.

@@ -80,7 +80,7 @@ without TWO_PHASE_COMMIT, which its client here cannot write."""
 
 
 class PatternType(enum.Enum):
-    """How a resource's name is meant."""
+    """Meaning of a resource's name."""
 
     LITERAL = "literal"
     """This very name; ``*`` is every name."""
@@ -91,7 +91,7 @@ class PatternType(enum.Enum):
 @total_ordering
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """What ACLs are about: a name, or a pattern of names."""
+    """Subject of ACLs: a name, or a pattern of names."""
 
     kind: ResourceType
     name: str
@@ -120,7 +120,7 @@ class Resource:
 
 
 class Acl(NamedTuple):
-    """Who may do what, or may not. ``host`` is as Kafka writes an address, or ``*``."""
+    """Rule who may do what, or may not. ``host`` is as Kafka writes an address, or ``*``."""
 
     permission: Permission
     principal: str
@@ -210,7 +210,7 @@ class Succeeded:
 
 @dataclass(frozen=True, slots=True)
 class AlreadyDone:
-    """There was nothing to do: the topic is there already (create), or is not there (delete)."""
+    """Outcome of nothing to do: the topic is there already (create), or is not there (delete)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +234,7 @@ Still = Callable[[], None]
 
 
 def always() -> None:
-    """A ``Still`` that has no objections."""
+    """Returns at once: a ``Still`` that has no objections."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +269,7 @@ class ObservedAcls:
 
 
 class KafkaAdmin(Protocol):
-    """What the reconciler needs of Kafka. Used by one thread.
+    """Kafka, as far as the reconciler needs it. Used by one thread.
 
     ``describe_all``, ``describe`` and ``configs`` need only DESCRIBE and DESCRIBE_CONFIGS. All
     raise ``KafkaUnavailable`` when no broker answers in time, and ``KafkaRejected`` when the

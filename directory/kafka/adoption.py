@@ -45,7 +45,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class AdoptionRow:
-    """What adoption does, did, or would do with one topic (``kdir.v1.Adoption``)."""
+    """Row of what adoption does, did, or would do with one topic (``kdir.v1.Adoption``)."""
 
     physical_name: str
     path: Path | None
@@ -91,7 +91,7 @@ def taken_in(mount: Path, segments: tuple[str, ...], found: ObservedTopic) -> Ad
 
 
 def observed(seen: KafkaTopic, config: Mapping[str, str] = MappingProxyType({})) -> ObservedTopic:
-    """A topic of Kafka, in the words of the namespace."""
+    """Returns a topic of Kafka, in the terms of the namespace."""
     return ObservedTopic(
         physical_name=seen.name,
         topic_id=seen.topic_id,
@@ -207,7 +207,7 @@ _REPORTED_SECONDS: Final = 2.0
 
 
 class AdoptionBacklog:
-    """Of one leader.
+    """Adoption in slices, of one leader.
 
     Args:
         rows: what is to be done; rows without a step are passed over.

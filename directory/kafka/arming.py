@@ -44,6 +44,7 @@ from directory.kafka.applying.releases import (
     why_inherited_missing,
 )
 from directory.kafka.fenced_commits import TopicCommits
+from directory.kafka.metadata_diff import format_value
 from directory.kafka.pin_and_stop import NOT_ON_RECORD, PinAndStop
 from directory.kafka.reconciler_settings import ACLS, CONFIGS, KafkaContext
 from directory.namespace.command import UpdateEntry
@@ -60,10 +61,8 @@ from resolver.errors import (
     InvalidArgument,
     InvalidNamespace,
     KafkaRejected,
-    KafkaReplaced,
     NotAuthoritative,
     NotReady,
-    VanishGuard,
 )
 from resolver.path import Path
 
@@ -91,7 +90,7 @@ _LOOK_SECONDS: Final = 0.05
 
 @dataclass(frozen=True, slots=True)
 class ArmingPlan:
-    """What arming would do."""
+    """Plan of what arming would do."""
 
     plan: str
     """Its name."""
@@ -107,7 +106,7 @@ class ArmingPlan:
 
 @dataclass(frozen=True, slots=True)
 class ArmingResult:
-    """What arming did."""
+    """Outcome of an arming."""
 
     calls_made: int
     left: bool = False
@@ -117,7 +116,7 @@ class ArmingResult:
 
 
 class ArmingService:
-    """For any thread."""
+    """Service of plans and armings of one cluster, for any thread."""
 
     def __init__(self, kafka_context: KafkaContext) -> None:
         self._kafka_context = kafka_context
@@ -392,8 +391,7 @@ class ArmingService:
         ):
             raise NotReady(message)
         held = PinAndStop.load(snapshot)
-        if held.stop is not None:
-            raise (KafkaReplaced if held.stop.kafka_id else VanishGuard)(held.stop.text)
+        held.refuse_stopped()
         if not held.pinned:
             raise NotReady("Kafka was not looked at yet")
         if message := self._kafka_context.unmanaged():
@@ -480,15 +478,8 @@ class ArmingService:
     @contextmanager
     def _asking(self, snapshot: Snapshot) -> Iterator[KafkaAdmin]:
         """A connection to the very Kafka that is pinned."""
-        pinned = PinAndStop.load(snapshot).pinned
         with closing(self._kafka_context.admin()) as admin:
-            seen_id = admin.cluster_id()
-            if seen_id != pinned:
-                raise KafkaReplaced(
-                    f"another Kafka cluster answers: {seen_id}; this directory belongs to {pinned}",
-                    pinned=pinned,
-                    seen=seen_id,
-                )
+            PinAndStop.load(snapshot).refuse_another(admin.cluster_id())
             yield admin
 
 
@@ -556,8 +547,4 @@ def _call_text(call: KafkaCall | None) -> str:
         return "no call"
     if call.binding is not None:
         return call.operation
-    return f"{_format_value(call.before)} → {_format_value(call.after)}"
-
-
-def _format_value(value: str | None) -> str:
-    return "(default)" if value is None else value
+    return f"{format_value(call.before)} → {format_value(call.after)}"

@@ -89,8 +89,8 @@ class ClientProperties:
         return found
 
     def listener(self) -> tuple[str, str]:
-        """Security protocol and SASL mechanism, for clients that come the same way. A file that
-        cannot be read says nothing; who starts is told by ``read``.
+        """Returns security protocol and SASL mechanism, for clients that come the same way. Of a
+        file that cannot be read nothing is taken; who starts is told by ``read``.
         """
         found = dict(self.given)
         if self.file:

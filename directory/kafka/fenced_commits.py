@@ -43,7 +43,7 @@ _Item_contra = TypeVar("_Item_contra", contravariant=True)
 
 
 class StaleObservation(Exception):
-    """What was seen of Kafka may not be so any more: somebody may have changed it since."""
+    """Error of a look at Kafka that is too old: somebody may have changed it since."""
 
 
 class TopicCommits:

@@ -32,6 +32,7 @@ __all__ = [
     "config_news",
     "diff_metadata",
     "differences",
+    "format_value",
     "show_id",
 ]
 
@@ -51,7 +52,7 @@ class RecordedTopic:
 
 @dataclass(frozen=True, slots=True)
 class MetadataDiff:
-    """What follows. With ``stop`` set, all else is empty."""
+    """Diff of Kafka and the tree: what follows. With ``stop`` set, all else is empty."""
 
     stop: StopReason | None = None
     pin: str = ""
@@ -151,7 +152,7 @@ def differences(
     own = topic.policies
     found = [
         Difference(
-            f"config[{name}]", _format_value(value), _format_value(topic.observed_config.get(name))
+            f"config[{name}]", format_value(value), format_value(topic.observed_config.get(name))
         )
         for name, value in sorted(
             (desired_config.configs if desired_config else own.topic_config).items()
@@ -183,11 +184,12 @@ def config_news(one: RecordedTopic, observed: Mapping[str, str]) -> TopicObserva
 
 
 def show_id(topic_id: bytes) -> str:
-    """A topic id as Kafka's own tools print it."""
+    """Returns a topic id as Kafka's own tools print it."""
     return urlsafe_b64encode(topic_id).decode().rstrip("=") or "unknown"
 
 
-def _format_value(value: str | None) -> str:
+def format_value(value: str | None) -> str:
+    """Returns the value of a config, for people."""
     return DEFAULT if value is None else value
 
 

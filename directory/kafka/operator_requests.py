@@ -30,8 +30,6 @@ from resolver.errors import (
     InvalidArgument,
     InvalidPhysicalName,
     KafkaRejected,
-    KafkaReplaced,
-    VanishGuard,
 )
 
 __all__ = ["AdoptionResult", "OperatorRequests"]
@@ -47,7 +45,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class AdoptionResult:
-    """What an adoption came to, or would come to."""
+    """Outcome of an adoption, or of what it would do."""
 
     rows: Sequence[AdoptionRow]
     under_way: LargeAdoption | None = None
@@ -55,7 +53,7 @@ class AdoptionResult:
 
 
 class OperatorRequests:
-    """For any thread."""
+    """Requests of operators about one cluster's Kafka, for any thread."""
 
     def __init__(self, kafka_context: KafkaContext) -> None:
         self._kafka_context = kafka_context
@@ -83,12 +81,12 @@ class OperatorRequests:
         survey = self._with_admin(lambda admin: admin.describe_all())
         snapshot = self._kafka_context.latest()
         held = PinAndStop.load(snapshot)
-        _refuse_another(held, survey.cluster_id)
+        held.refuse_another(survey.cluster_id)
         placing = tuple(rules) or held.rules
         rows = self._rows(placing, survey, remap=remap)
         if validate_only:
             return AdoptionResult(rows)
-        _refuse_when_stopped(held)
+        held.refuse_stopped()
         commits = TopicCommits(
             self._kafka_context.writer, self._kafka_context.limits, None, principal
         )
@@ -152,7 +150,7 @@ class OperatorRequests:
             self._kafka_context.sleep(_LOOK_SECONDS)
 
     def look_up(self, physical_name: str) -> ObservedTopic:
-        """A topic as it is in Kafka now, for adopting it by path.
+        """Returns a topic as it is in Kafka now, for adopting it by path.
 
         Raises:
             InvalidPhysicalName: it is Kafka's own, or kdir's.
@@ -160,10 +158,10 @@ class OperatorRequests:
         """
         refuse_protected(physical_name)
         held = PinAndStop.load(self._kafka_context.latest())
-        _refuse_when_stopped(held)
+        held.refuse_stopped()
 
         def look(admin: KafkaAdmin) -> ObservedTopic:
-            _refuse_another(held, admin.cluster_id())
+            held.refuse_another(admin.cluster_id())
             match admin.describe([physical_name]).get(physical_name):
                 case None:
                     raise Absent(f"Kafka has no topic {physical_name}", physical_name=physical_name)
@@ -228,17 +226,3 @@ def _outcome(planned: Sequence[AdoptionRow], after: Sequence[AdoptionRow]) -> li
         else row
         for row in planned
     ]
-
-
-def _refuse_another(held: PinAndStop, seen_id: str) -> None:
-    if held.pinned and seen_id != held.pinned:
-        raise KafkaReplaced(
-            f"another Kafka cluster answers: {seen_id}; this directory belongs to {held.pinned}",
-            pinned=held.pinned,
-            seen=seen_id,
-        )
-
-
-def _refuse_when_stopped(held: PinAndStop) -> None:
-    if held.stop is not None:
-        raise (KafkaReplaced if held.stop.kafka_id else VanishGuard)(held.stop.text)

@@ -14,7 +14,7 @@ from typing import Final, Protocol
 from directory.namespace.adoption_mapping import MappingRule
 from directory.namespace.keys import kafka_key
 from directory.store.base import Delete, KeyEquals, Put, Write
-from resolver.errors import InvalidArgument
+from resolver.errors import InvalidArgument, KafkaReplaced, VanishGuard
 
 __all__ = [
     "NOT_ON_RECORD",
@@ -46,7 +46,7 @@ _NAMED: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class StopReason:
-    """Nothing is done until this is acknowledged, word for word."""
+    """Reason why nothing is done until it is acknowledged, word for word."""
 
     text: str
     gone: int
@@ -118,6 +118,34 @@ class PinAndStop:
     """So many topics may be gone at the next comparison: an operator acknowledged them."""
     rules: tuple[MappingRule, ...] = ()
 
+    @property
+    def is_working(self) -> bool:
+        """True if Kafka was looked at, and nothing stops all changes."""
+        return self.stop is None and bool(self.pinned)
+
+    def refuse_stopped(self) -> None:
+        """Checks that nothing is stopped.
+
+        Raises:
+            KafkaReplaced, VanishGuard
+        """
+        if self.stop is not None:
+            raise (KafkaReplaced if self.stop.kafka_id else VanishGuard)(self.stop.text)
+
+    def refuse_another(self, seen_id: str) -> None:
+        """Checks that a Kafka is the pinned one, where one is pinned.
+
+        Raises:
+            KafkaReplaced
+        """
+        if self.pinned and seen_id != self.pinned:
+            raise KafkaReplaced(
+                f"another Kafka cluster answers: {seen_id}; this directory belongs to "
+                f"{self.pinned}",
+                pinned=self.pinned,
+                seen=seen_id,
+            )
+
     @classmethod
     def load(cls, snapshot: Facts) -> PinAndStop:
         """Reads them. What cannot be read counts as not there, a stop as a stop."""
@@ -137,7 +165,7 @@ def pin(kafka_id: str, at_ms: int = 0) -> tuple[Write, ...]:
 
 
 def stop(reason: StopReason | None) -> tuple[Write, ...]:
-    """Stop; None = go on, as nothing is wrong any more."""
+    """Returns what stops all; None = what goes on, as nothing is wrong any more."""
     if reason is None:
         return (Delete(STOPPED),)
     value = {"text": reason.text, "gone": reason.gone, "kafka_id": reason.kafka_id}
@@ -175,7 +203,7 @@ def acknowledge_stop(reason: StopReason, snapshot: Facts, at_ms: int = 0) -> tup
 
 
 def forget_acknowledgement() -> tuple[Write, ...]:
-    """The acknowledgement was used."""
+    """Returns what ends an acknowledgement that was used."""
     return (Delete(_ALLOWED),)
 
 

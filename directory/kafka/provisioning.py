@@ -140,7 +140,7 @@ def new_topic_of(topic: Topic, above: Sequence[Policies] = ()) -> TopicToCreate:
 
 @dataclass(frozen=True, slots=True)
 class Provisioner:
-    """Creates and deletes, for one leader, in its thread."""
+    """Creation and deletion of topics in Kafka, for one leader, in its thread."""
 
     admin: KafkaAdmin
     commits: TopicCommits
@@ -199,7 +199,7 @@ class Provisioner:
     def postpone(
         self, desired_config: Sequence[RecordedTopic], message: str
     ) -> list[RecordedTopic]:
-        """None of these is made now, and each says why; all of them, to be tried again later.
+        """Records why none of these is made now; all of them, to be tried again later.
 
         Raises:
             LeadershipLost, StoreUnavailable
@@ -221,8 +221,7 @@ class Provisioner:
         removed: Sequence[PendingDeletion],
         message: str,
     ) -> tuple[list[RecordedTopic], list[PendingDeletion]]:
-        """Nothing is made and nothing deleted now, and each says why; all of it, to be tried again
-        later.
+        """Records why nothing is made and nothing deleted now; all of it, to be tried again later.
 
         Raises:
             LeadershipLost, StoreUnavailable

@@ -72,7 +72,7 @@ class _ExpiringMap(Generic[_K, _V]):
 
 @dataclass(frozen=True, slots=True)
 class AcknowledgedChange:
-    """What Kafka acknowledged for one topic."""
+    """Change that Kafka acknowledged for one topic."""
 
     name: str
     topic_id: bytes
@@ -111,7 +111,7 @@ class _Batch:
 
 
 class RecentChanges:
-    """Changes of one leader, noted and asked for in its thread.
+    """Memory of one leader's changes, in its thread.
 
     Args:
         clock: monotonic seconds.

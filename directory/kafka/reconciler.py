@@ -13,7 +13,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Final
@@ -22,6 +22,7 @@ from directory.kafka import pin_and_stop, recorded_topics
 from directory.kafka.admin_contract import KafkaAdmin
 from directory.kafka.adoption import AdoptionBacklog
 from directory.kafka.applying.acl_applier import AclApplier
+from directory.kafka.applying.applier import Applier
 from directory.kafka.applying.config_applier import ConfigApplier
 from directory.kafka.applying.last_applied import acl_counts, count_topics_with_issues
 from directory.kafka.applying.releases import why_inherited_missing
@@ -29,14 +30,13 @@ from directory.kafka.arming import ArmingService
 from directory.kafka.drift import Drift, acl_drift, drift_of
 from directory.kafka.fenced_commits import TopicCommits
 from directory.kafka.guarded_admin import GuardedAdmin
-from directory.kafka.leader_term import KafkaHealth, LeaderTerm
 from directory.kafka.operator_requests import AdoptionResult, OperatorRequests
 from directory.kafka.pin_and_stop import NOT_ON_RECORD, PinAndStop
 from directory.kafka.provisioning import Provisioner
 from directory.kafka.recent_changes import RecentChanges
 from directory.kafka.reconciler_settings import KafkaContext, KafkaSettings, KafkaStatus
 from directory.kafka.recorded_topics import TopicCounter
-from directory.kafka.retry_queue import DueWork
+from directory.kafka.retry_queue import Backoff, DueWork, RetryQueue
 from directory.kafka.sweep import KafkaSweep
 from directory.namespace.adoption_mapping import MappingRule
 from directory.namespace.command import ObservedTopic
@@ -56,7 +56,45 @@ from resolver.errors import (
 )
 from resolver.path import Path
 
-__all__ = ["Reconciler"]
+__all__ = ["KafkaHealth", "LeaderTerm", "Reconciler"]
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaHealth:
+    """State of Kafka when it was last asked."""
+
+    reachable: bool
+    message: str
+    since: float
+    """Unix seconds since when it has been so."""
+    seen_id: str = ""
+    swept_at: float | None = None
+    """By the monotonic clock."""
+
+
+class LeaderTerm:
+    """Term of an elected reconciler: what it learns, and the next one finds out anew."""
+
+    def __init__(self, context: KafkaContext, commits: TopicCommits, chance: random.Random) -> None:
+        self.commits = commits
+        self.recent = RecentChanges(context.clock)
+        self.sweeper = KafkaSweep(context, self.recent)
+        self.config_applier = ConfigApplier(context, commits, self.recent)
+        self.acl_applier = AclApplier(context, commits, self.recent)
+        self.appliers: tuple[Applier, ...] = (self.config_applier, self.acl_applier)
+        """Those who change in Kafka what is armed, in this order."""
+        self.worklist = RetryQueue(context.clock, chance)
+        self.retry = Backoff(chance)
+        self.kafka_due = 0.0
+        """Not before: it was away."""
+        self.admin: KafkaAdmin | None = None
+
+    def close_admin(self) -> None:
+        """Begins with new connections the next time."""
+        admin, self.admin = self.admin, None
+        if admin is not None:
+            admin.close()
+
 
 _log = logging.getLogger(__name__)
 
@@ -188,7 +226,7 @@ class Reconciler:
         if term is None:
             self._wake.set()
             return
-        pushed = [one.hint(applied) for one in term.pushers]  # each has to hear of it
+        pushed = [one.hint(applied) for one in term.appliers]  # each has to hear of it
         if applied.reloaded:
             term.sweeper.due = 0.0
             self._wake.set()
@@ -237,16 +275,7 @@ class Reconciler:
             return None
         _log.info("%s: this server is the reconciler", self._cluster)
         commits = TopicCommits(self._writer, self._store.limits, leadership)
-        recent = RecentChanges(self._clock)
-        return LeaderTerm(
-            commits,
-            KafkaSweep(self._context, recent),
-            recent,
-            ConfigApplier(self._context, commits, recent),
-            AclApplier(self._context, commits, recent),
-            self._chance,
-            self._clock,
-        )
+        return LeaderTerm(self._context, commits, self._chance)
 
     def _note_manager(self, term: LeaderTerm) -> None:
         """Puts on record that another cluster manages this Kafka, and that none does any more: what
@@ -306,7 +335,7 @@ class Reconciler:
         """A slice of an adoption that is on its way; whether there was, or may be, one."""
         sweeper = term.sweeper
         held = PinAndStop.load(self._latest())
-        if held.stop is not None or not held.pinned:
+        if not held.is_working:
             return False  # sweeps go on: they see whether it is over
         if sweeper.backlog is None:
             change = next(iter(self._operations.under_way()), None)
@@ -333,7 +362,7 @@ class Reconciler:
         snapshot = self._latest()
         mount = self._mount_at(snapshot)
         held = PinAndStop.load(snapshot)
-        if held.stop is not None or not held.pinned:
+        if not held.is_working:
             return
         work = term.worklist.due(snapshot, mount)
         if not work.create and not work.delete:
@@ -353,8 +382,8 @@ class Reconciler:
             kafka_id=held.pinned,
             new_attempt=lambda: secrets.token_hex(8),
             sleep=self._sleep,
-            prepare=lambda topics: term.acl_pusher.prepare(topics, admin),
-            release=term.pusher.release_made,
+            prepare=lambda topics: term.acl_applier.prepare(topics, admin),
+            release=term.config_applier.release_made,
         )
         # What a new topic is made with is partly inherited: "not known" is not "nothing".
         missing = why_inherited_missing(snapshot, has_parent=self._settings.has_parent)
@@ -370,9 +399,9 @@ class Reconciler:
     def _push(self, term: LeaderTerm, admin: KafkaAdmin) -> None:
         """A part of what is to be pushed below armed directories."""
         held = PinAndStop.load(self._latest())
-        if held.stop is not None or not held.pinned or held.unmanaged or self._unmanaged():
+        if not held.is_working or held.unmanaged or self._unmanaged():
             return
-        for one in term.pushers:
+        for one in term.appliers:
             due = one.next_due()
             if due is not None and due <= self._clock():
                 one.apply_due(admin)
@@ -381,11 +410,11 @@ class Reconciler:
         due = term.sweeper.due
         held = PinAndStop.load(self._latest())
         waits = term.sweeper.backlog is not None or self._operations.under_way()
-        if waits and held.stop is None and held.pinned:
+        if waits and held.is_working:
             due = 0.0
-        pushers = () if self._unmanaged() else term.pushers
-        for waiting in (term.worklist.next_due(), *(one.next_due() for one in pushers)):
-            if waiting is not None and held.stop is None and held.pinned:
+        appliers = () if self._unmanaged() else term.appliers
+        for waiting in (term.worklist.next_due(), *(one.next_due() for one in appliers)):
+            if waiting is not None and held.is_working:
                 due = min(due, waiting)
         return max(0.0, max(due, term.kafka_due) - self._clock())
 
@@ -451,14 +480,16 @@ class Reconciler:
         if term is None:
             return status
         since = datetime.fromtimestamp(health.since, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        note = term.sweeper.note or term.pusher.note or term.acl_pusher.note
+        notes = [term.sweeper.note, *(one.note for one in term.appliers)]
         swept = health.swept_at
         return replace(
             status,
             leader=True,
             reachable=health.reachable,
             seen_cluster_id=health.seen_id,
-            message=note if health.reachable else f"since {since}: {health.message}",
+            message=next(filter(None, notes), "")
+            if health.reachable
+            else f"since {since}: {health.message}",
             last_sweep_seconds=None if swept is None else self._clock() - swept,
         )
 
@@ -477,15 +508,15 @@ class Reconciler:
         principal: str = "",
         timeout_seconds: float = 10.0,
     ) -> AdoptionResult:
-        """See ``OperatorRequests.adopt``."""
+        """Calls ``OperatorRequests.adopt``."""
         return self._operations.adopt(rules, validate_only, remap, principal, timeout_seconds)
 
     def look_up(self, physical_name: str) -> ObservedTopic:
-        """See ``OperatorRequests.look_up``."""
+        """Calls ``OperatorRequests.look_up``."""
         return self._operations.look_up(physical_name)
 
     def acknowledge(self, text: str, *, principal: str = "") -> int:
-        """See ``OperatorRequests.acknowledge``; then a sweep is made at once."""
+        """Calls ``OperatorRequests.acknowledge``; then a sweep is made at once."""
         revision = self._operations.acknowledge(text, principal=principal)
         term = self._term
         if term is not None:
@@ -506,7 +537,7 @@ class Reconciler:
         if not mount.is_prefix_of(path):
             raise NotAuthoritative(f"{path} is not below {mount}, where this cluster is mounted")
         survey = term.sweeper.survey if term is not None else None
-        foreign = term.acl_pusher.foreign if term is not None else {}
+        foreign = term.acl_applier.foreign if term is not None else {}
         found = recorded_topics.recorded_at(snapshot, mount, path)
         rows = [row for one in found for row in drift_of(one, survey)]
         rows += acl_drift(snapshot, mount, path, foreign)

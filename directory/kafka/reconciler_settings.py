@@ -68,7 +68,7 @@ class KafkaSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaStatus:
-    """How Kafka and the reconciler are doing (the fields of ``kdir.v1.KafkaStatus``)."""
+    """State of Kafka and the reconciler (the fields of ``kdir.v1.KafkaStatus``)."""
 
     pinned_cluster_id: str = ""
     seen_cluster_id: str = ""
@@ -93,7 +93,7 @@ class KafkaStatus:
 
 @dataclass(frozen=True, slots=True)
 class KafkaContext:
-    """For any thread. The first seven are those of ``Reconciler``."""
+    """Context of all that works with one cluster's Kafka, for any thread."""
 
     cluster: str
     """Its name, for logs."""

@@ -42,7 +42,7 @@ class PendingDeletion:
 
 @dataclass(frozen=True, slots=True)
 class TopicCounts:
-    """How many topics stand how."""
+    """Numbers of topics by how they stand."""
 
     revision: int = -1
     pending: int = 0

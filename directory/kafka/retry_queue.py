@@ -29,7 +29,7 @@ _BATCH: Final = 500
 
 
 class Backoff:
-    """Grows from failure to failure, with jitter, so that servers do not come back in step."""
+    """Wait that grows from failure to failure, with jitter: servers do not come back in step."""
 
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance
@@ -41,19 +41,19 @@ class Backoff:
         return seconds * self._chance.uniform(0.5, 1.0)
 
     def reset(self) -> None:
-        """It went well."""
+        """Resets the wait: it went well."""
         self._seconds = _FIRST_RETRY_SECONDS
 
 
 class DueWork(NamedTuple):
-    """What to do in one go."""
+    """Topics to create and to delete in one go."""
 
     create: Sequence[RecordedTopic]
     delete: Sequence[PendingDeletion]
 
 
 class RetryQueue:
-    """For one leader. ``hint`` may be called from any thread, the rest by one."""
+    """Queue of one leader. ``hint`` may be called from any thread, the rest by one."""
 
     def __init__(self, clock: Callable[[], float], chance: random.Random) -> None:
         self._clock = clock
@@ -80,7 +80,7 @@ class RetryQueue:
         return found
 
     def add(self, places: Iterable[tuple[int, str]]) -> None:
-        """Topics that were seen to wait; one that was put off stays put off."""
+        """Adds topics that were seen to wait; one that was put off stays put off."""
         for place in places:
             self._places.setdefault(place, 0.0)
 
@@ -117,7 +117,7 @@ class RetryQueue:
         return found
 
     def done(self, snapshot: Snapshot, mount: Path, later: DueWork) -> None:
-        """What was due was tried; ``later`` is what of it has to be tried again."""
+        """Notes that what was due was tried; ``later`` is what of it has to be tried again."""
         if not later.create and not later.delete:
             self._backoff.reset()
             return
@@ -137,7 +137,7 @@ class RetryQueue:
             return len(self._hints) + len(self._places)
 
     def next_due(self) -> float | None:
-        """When there is something to do, by the clock; None = nothing waits."""
+        """Returns when there is something to do, by the clock; None = nothing waits."""
         with self._lock:
             if self._hints:
                 return 0.0

@@ -325,14 +325,14 @@ class AclApplier(Applier):
         writes = [Put(ACL_BASIS, one.basis.encode())] if one.basis else []
         undone = one.tally.undone
         for release in self._releases.values():
-            words = [
+            texts = [
                 f"{each.resource}: {why}"
                 for each in one.verdicts
                 if each.resource in release.resources
                 # That it would not take anything over, the plan has said itself.
                 and (why := undone.get(each.resource) or each.asked.waits) not in {"", TAKEOVER}
             ]
-            done = replace(release.mark, pending=False, made=release.made, message=first_of(words))
+            done = replace(release.mark, pending=False, made=release.made, message=first_of(texts))
             writes.append(done.to_put())
         self._releases = {}
         if writes:
@@ -396,7 +396,7 @@ _LATELY_SECONDS: Final = 30.0
 
 
 class AclBatch:
-    """For one leader, in its thread.
+    """Batches of ACLs of one leader, in its thread.
 
     Args:
         recent: notes each change.

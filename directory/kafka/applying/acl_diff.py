@@ -77,7 +77,7 @@ _BASIS: Final = "a mount, a restore or a detach may have brought it: kdir arm ma
 
 @dataclass(frozen=True, slots=True)
 class AclDiffOptions:
-    """How to judge."""
+    """Options of a diff."""
 
     revert_external_changes: bool = False
     """What somebody else removed is put back."""
@@ -105,7 +105,7 @@ class ObservedResource:
 
 @dataclass(frozen=True, slots=True)
 class AclDiff:
-    """What follows for one resource."""
+    """Diff of one resource: the calls that follow, and what to record."""
 
     resource: Resource
     before: AppliedRecord[Acl]
@@ -134,7 +134,7 @@ class AclDiff:
         )
 
     def waiting(self, why: str) -> AclDiff:
-        """Nothing is added, and what gives rights is not kept longer for that."""
+        """Returns a diff that adds nothing; what gives rights is not kept longer for that."""
         # A resource that loses all its ACLs may be open to all: then rather nothing at all.
         kept_on = frozenset() if self.may_empty else frozenset(self.remove)
         remove = tuple(one for one in kept_on if one.permission is Permission.ALLOW)
@@ -375,7 +375,7 @@ def _is_below(kept: AppliedRecord[Acl] | None, path: Path) -> bool:
 
 
 class AclDiffs:
-    """Of one snapshot and one look at Kafka.
+    """Diffs of one snapshot and one look at Kafka.
 
     Args:
         start: an entry that counts as armed, with its id, whatever it says.
@@ -472,7 +472,7 @@ def ordered_calls(
 
 @dataclass(frozen=True, slots=True)
 class AclPlan:
-    """What arming would do."""
+    """Plan of the ACLs that arming would change."""
 
     calls: tuple[KafkaCall, ...]
     """In the order in which they are made; those marked ``takeover`` only if that was said."""

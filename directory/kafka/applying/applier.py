@@ -32,7 +32,7 @@ __all__ = ["AGAIN_SECONDS", "BATCH", "Applier", "BatchResult", "DirtyBatch", "Di
 
 
 class DirtyBatch(NamedTuple):
-    """What is to be looked at."""
+    """Entries that are to be looked at."""
 
     directories: Sequence[int]
     """All below each of these ids."""
@@ -45,8 +45,8 @@ class DirtyBatch(NamedTuple):
 
 
 class DirtySet:
-    """Changes by commits that may want pushing, until a leader takes them; for any thread. A new
-    one holds that everything has to be looked at.
+    """Entries that commits changed and that may want pushing, until a leader takes them; for any
+    thread. A new one holds that everything has to be looked at.
     """
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class DirtySet:
             return bool(self._directories or self._topics or self._gone or self._marks)
 
     def note_all(self) -> None:
-        """What was changed is not known."""
+        """Notes that what was changed is not known."""
         with self._lock:
             self._directories, self._marks = {ROOT_ID: None}, True
 
@@ -144,7 +144,7 @@ _K = TypeVar("_K")
 
 @dataclass(slots=True)
 class BatchResult(Generic[_K]):
-    """What came of calls, by resource."""
+    """Outcome of calls, by resource."""
 
     made: dict[_K, int] = field(default_factory=dict)
     """Calls made."""
@@ -160,10 +160,10 @@ class BatchResult(Generic[_K]):
         self.unsure |= more.unsure
 
 
-def first_of(words: Sequence[str]) -> str:
+def first_of(sentences: Sequence[str]) -> str:
     """Returns the first of some sentences, and how many more there are."""
-    more = f", and {len(words) - 1} more" if len(words) > 1 else ""
-    return words[0] + more if words else ""
+    more = f", and {len(sentences) - 1} more" if len(sentences) > 1 else ""
+    return sentences[0] + more if sentences else ""
 
 
 class Applier(ABC):
@@ -203,7 +203,7 @@ class Applier(ABC):
         return armed_anywhere(applied.after, self.aspect) and self._note_commit(applied)
 
     def next_due(self) -> float | None:
-        """When there is something to do, by the clock; None = nothing waits, or all of it does."""
+        """Returns when there is something to do, by the clock; None = nothing is to be done."""
         if self.aspect not in self._settings.ceiling:
             return None
         if self._noted:

@@ -255,8 +255,8 @@ class ConfigApplier(Applier):
     # -- what is released ----------------------------------------------------------------------
 
     def release_made(self, made: Iterable[tuple[RecordedTopic, bytes]]) -> None:
-        """What is below an armed entry and kdir has just made there, with these ids in Kafka, is
-        released without a plan.
+        """Releases, without a plan, what is below an armed entry and kdir has just made there with
+        these ids in Kafka.
 
         Raises:
             LeadershipLost, StoreUnavailable

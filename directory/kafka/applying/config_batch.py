@@ -47,7 +47,7 @@ from directory.kafka.applying.last_applied import (
 )
 from directory.kafka.applying.releases import inherited_basis
 from directory.kafka.fenced_commits import StaleObservation, TopicCommits
-from directory.kafka.metadata_diff import RecordedTopic, config_news, differences
+from directory.kafka.metadata_diff import RecordedTopic, config_news, differences, format_value
 from directory.kafka.recent_changes import AcknowledgedChange, RecentChanges
 from directory.namespace.command import TopicObservation
 from directory.namespace.effective_policies import PolicyLevel
@@ -80,7 +80,7 @@ _Judged = tuple[ArmedTopic, ConfigDiff]
 
 @dataclass(slots=True)
 class ConfigBatchResult(BatchResult[_Place]):
-    """What came of the calls, by the topic's place (parent id, name)."""
+    """Outcome of the calls, by the topic's place (parent id, name)."""
 
     no_room: dict[_Place, None] = field(default_factory=dict)
     """Places of what did not grow, for a quota leaves no room."""
@@ -352,8 +352,7 @@ def _news(subject: ArmedTopic, verdict: ConfigDiff) -> list[TopicObservation]:
 def _diff_text(verdict: ConfigDiff) -> str:
     first = verdict.calls[0]
     more = f" and {len(verdict.calls) - 1} more" if len(verdict.calls) > 1 else ""
-    after = "(default)" if first.after is None else first.after
-    return f"{first.operation} {first.resource} {first.key} → {after}{more}"
+    return f"{first.operation} {first.resource} {first.key} → {format_value(first.after)}{more}"
 
 
 def _growing(verdict: ConfigDiff) -> ConfigDiff:

@@ -48,7 +48,7 @@ class ObservedConfig:
 
 @dataclass(frozen=True, slots=True)
 class ConfigDiffOptions:
-    """How to judge."""
+    """Options of a diff."""
 
     revert_external_changes: bool = False
     """What somebody else changed is changed back."""
@@ -58,7 +58,7 @@ class ConfigDiffOptions:
 
 @dataclass(frozen=True, slots=True)
 class ConfigDiff:
-    """What follows for one topic."""
+    """Diff of one topic: the calls that follow, and what to record."""
 
     calls: tuple[KafkaCall, ...]
     asked: AppliedRecord[str]

@@ -53,7 +53,7 @@ _PASSING: Final = _BARRING | IMPLIED_BY[Operation.DESCRIBE]
 
 
 class PathLevel(NamedTuple):
-    """What stands on one entry of a path."""
+    """Level of a path: the grants on one entry."""
 
     rules: CompiledGrants
     closed: bool = False
@@ -211,7 +211,7 @@ def _walk_to(grant: Grant, who: _Key, permission: Permission, operation: Operati
 
 @dataclass(frozen=True, slots=True)
 class DesiredAcls:
-    """What one resource is to have."""
+    """ACLs that one resource is to have."""
 
     acls: frozenset[Acl]
     path: Path
@@ -233,7 +233,7 @@ class ArmedEntry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DesiredAclSet:
-    """Of all that is armed, or of a part of it."""
+    """Desired ACLs of all that is armed, or of a part of it."""
 
     by_resource: Mapping[Resource, DesiredAcls]
     anything_armed: bool = False

@@ -33,7 +33,7 @@ _WORD: Final = CONFIGS.encode()
 
 @dataclass(frozen=True, slots=True)
 class DesiredTopicConfig:
-    """What holds for a topic whose configs kdir changes in Kafka."""
+    """Configs and partitions that a topic is to have whose configs kdir changes in Kafka."""
 
     configs: Mapping[str, str]
     partitions: int

@@ -219,7 +219,7 @@ def load_every_applied_acls(
 
 
 class AclCounts(NamedTuple):
-    """How the ACLs of a cluster stand."""
+    """Numbers of a cluster's ACLs."""
 
     pushed: int = 0
     """In Kafka, by kdir."""
@@ -232,7 +232,7 @@ class AclCounts(NamedTuple):
 
 
 def acl_counts(snapshot: Snapshot) -> AclCounts:
-    """Counted from all rows; what cannot be read is not counted."""
+    """Counts all rows; those that cannot be read are not counted."""
     rows = [kept for _, kept in load_every_applied_acls(snapshot) if kept is not None]
     lost = sum(len(one.lost) for one in rows)
     return AclCounts(

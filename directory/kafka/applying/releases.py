@@ -99,7 +99,7 @@ class Released(NamedTuple):
 
 
 class Releases:
-    """Of one snapshot; each plan and each directory is looked at once."""
+    """Index of the releases of one snapshot; each plan and each directory is looked at once."""
 
     def __init__(self, snapshot: Snapshot, mount: Path) -> None:
         self._snapshot = snapshot
@@ -237,7 +237,7 @@ def arming_entry(snapshot: Snapshot, parent_id: int, topic: Topic) -> int:
 
 
 def forget_release(entry_id: int) -> Delete:
-    """Of a topic that is no more."""
+    """Returns what forgets the release of a topic that is no more."""
     return Delete(_named_key(entry_id))
 
 

@@ -31,6 +31,7 @@ from tests.support.reconciler import (
     World,
     admin_of,
     drop,
+    eventually,
     make,
     world,
 )
@@ -98,9 +99,10 @@ def configs(kafka: ConfluentAdmin, *names: str) -> dict[str, dict[str, str]]:
 
 
 def tamper(kafka: ConfluentAdmin, name: str, **values: str | None) -> None:
-    """Alters configs as another tool would."""
+    """Alters configs as another tool would, and Kafka shows them."""
     changes = {key.replace("_", "."): value for key, value in values.items()}
     assert kafka.alter_configs([ConfigChange(name, changes)]) == {name: Succeeded()}
+    eventually(lambda: all(configs(kafka, name)[name].get(key) == changes[key] for key in changes))
 
 
 def inherit(here: World, incarnation: str = "one", **changes: str) -> None:

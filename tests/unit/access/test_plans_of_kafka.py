@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path as File
 from types import MappingProxyType
 from typing import Any
@@ -10,10 +11,18 @@ from typing import Any
 import pytest
 from kdir.v1 import policies_pb2
 
-from directory.kafka.applying.last_applied import ArmedRecord
+from directory.access.grant import Operation, Permission, ResourceType
+from directory.kafka.admin_contract import Acl, Resource
+from directory.kafka.applying.acl_diff import acl_calls_hash
+from directory.kafka.applying.last_applied import (
+    AppliedRecord,
+    AppliedSetting,
+    ArmedRecord,
+    acls_to_write,
+)
 from directory.kafka.applying.releases import Released, armed_plan, inherited_basis, release_writes
 from directory.namespace.command import UpdateEntry
-from directory.namespace.entry import Kind
+from directory.namespace.entry import Kind, Provision
 from resolver.path import Path
 from tests.unit.access.conftest import ADMIN, House, topic
 from tests.unit.access.test_plans import plan_grant, plan_mv, plan_rm, plan_set, setting
@@ -123,3 +132,25 @@ def test_grants_and_moves_say_which_acls_follow_and_rm_what_goes(la: House) -> N
     plan = plan_rm(la, "/la/a")
     assert (plan.entries.kafka_deleted, plan.entries.kafka_detached) == (1, 0)
     assert list(plan.retired_names) == ["a.t"]
+
+
+def test_a_plan_removes_acls_of_kdir_and_adds_none_that_kafka_would_not_get(
+    la: House,
+) -> None:
+    la.grant("bob", "read", "/la/armed/u")
+    resource = Resource(ResourceType.TOPIC, "armed.u")
+    bob = Acl(Permission.ALLOW, "User:bob", Operation.READ, "*")
+    made = AppliedRecord({bob: AppliedSetting()}, path="/la/armed/u")
+    la.put(acls_to_write(resource, made))
+    calls = plan_mv(la, "/la/armed/u", "/la/a/u").kafka_calls
+    assert [(one.operation, one.acl.principal) for one in calls] == [("DeleteAcls", "User:bob")]
+    # Kafka has no such topic: nothing is added before it is there.
+    topic(la, "/la/armed/gone", topic_id=ID, provision=Provision.MISSING)
+    assert not plan_grant(la, "carol", "read", "/la/armed/gone").kafka_calls
+    # Kafka refused just that before.
+    (call,) = plan_grant(la, "dave", "read", "/la/armed/u").kafka_calls
+    assert call.acl.principal == "User:dave"
+    dave = bob._replace(principal="User:dave")
+    refused = replace(made, refused="no", refused_calls=acl_calls_hash([dave], []))
+    la.put(acls_to_write(resource, refused))
+    assert not plan_grant(la, "dave", "read", "/la/armed/u").kafka_calls

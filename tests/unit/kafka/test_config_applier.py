@@ -119,7 +119,7 @@ def test_what_is_set_while_a_step_begins_is_pushed(
 ) -> None:
     kafka = SlowKafka("a", "b")
     with armed(tmp_path / "s.db", lambda: kafka) as here:
-        pusher = here.reconciler.term.pusher  # type: ignore[union-attr]
+        pusher = here.reconciler.term.config_applier  # type: ignore[union-attr]
         latest, last = pusher._latest, [MONTH]
 
         def then_somebody_sets() -> Snapshot:
