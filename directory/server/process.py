@@ -32,8 +32,9 @@ from directory.server.command_line import (
 from directory.server.config import ConfigError, ServerConfig, default_store
 from directory.server.feature_levels import LEVELS, Levels
 from directory.server.startup import ServedAddress, serve
-from directory.server.supervisor import Heartbeat, Ports, Supervisor
+from directory.server.supervisor import Ports, Supervisor
 from directory.server.toml_table import split_address
+from directory.server.watchdog import Watchdog
 from directory.store.base import IncompatibleStore, StoreUnreachable
 from resolver.errors import KdirError
 from resolver.printable import printable
@@ -119,9 +120,6 @@ def _supervise(configs: Sequence[ServerConfig], arguments: Sequence[str], count:
             ports.addresses,
             clusters=len(configs),
             drain_seconds=max(config.limits.drain_seconds for config in configs),
-            worker_hang_timeout_seconds=max(
-                config.limits.worker_hang_timeout_seconds for config in configs
-            ),
             out=sys.stdout,
         ).run()
 
@@ -152,12 +150,13 @@ def _run(
     served = _Served()
     if bound is not None:
         threading.Thread(target=_end_with_supervisor, args=(stop,), daemon=True).start()
-        Heartbeat(served.servers, max(one.limits.max_call_seconds for one in configs)).start()
+    watchdog = Watchdog(served.servers, max(one.limits.max_call_seconds for one in configs))
+    watchdog.start()
     with ExitStack() as stack:
         names = [config.cluster for config in configs]
         # Told first, ended last: who asks in between hears that nothing is ready.
         for address in metrics:
-            reported = _start_metrics_endpoint(address, names, served.clusters, served.servers)
+            reported = _start_metrics_endpoint(address, names, served, watchdog)
             stack.enter_context(closing(reported))
         stack.callback(_end, served.places)
         if bound is None:
@@ -257,14 +256,11 @@ def _end(places: Sequence[ServedAddress]) -> None:
 
 
 def _start_metrics_endpoint(
-    address: str,
-    names: Sequence[str],
-    clusters: Sequence[Cluster],
-    servers: Sequence[DirectoryServer],
+    address: str, names: Sequence[str], served: _Served, watchdog: Watchdog
 ) -> MetricsEndpoint:
     from directory.server.metrics.http_endpoint import MetricsEndpoint
 
-    endpoint = MetricsEndpoint(address, names, clusters, servers)
+    endpoint = MetricsEndpoint(address, names, served.clusters, served.servers, watchdog)
     sys.stdout.write(f"metrics on http://{endpoint.address}/metrics\n")
     sys.stdout.flush()
     return endpoint

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 from directory.server import logs
 from directory.server.config import ServerConfig
 from directory.server.supervisor import serving_line
+from directory.server.watchdog import notify_systemd
 from directory.store.addresses import is_remote
 from directory.store.base import StoreUnreachable
 from directory.store.replica import ReplicaState
@@ -198,6 +199,7 @@ def serve(
             started(place)
     for one in late:
         one.start()
+    notify_systemd("READY=1")
     stop.wait()
     for one in late:
         one.join()

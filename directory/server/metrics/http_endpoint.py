@@ -1,7 +1,7 @@
 """Tells Prometheus, and whoever keeps servers running, how this process is, over HTTP.
 
-``/metrics``, ``/healthz`` (the process is up) and ``/readyz`` (callers may be sent here). Answers
-GET on loopback and refuses everything else; a caller that dawdles is hung up on.
+``/metrics``, ``/healthz`` (the process works: else restart it) and ``/readyz`` (callers may be sent
+here). Answers GET on loopback and refuses everything else; a caller that dawdles is hung up on.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import logging
 import socket
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from http.server import BaseHTTPRequestHandler
 from socketserver import TCPServer, ThreadingMixIn
 from typing import TYPE_CHECKING, Any, Final
@@ -26,6 +27,7 @@ from directory.server.toml_table import split_address
 if TYPE_CHECKING:
     from directory.api.grpc_server import DirectoryServer
     from directory.server.cluster import Cluster
+    from directory.server.watchdog import Watchdog
 
 __all__ = ["MetricsEndpoint"]
 
@@ -42,6 +44,7 @@ class MetricsEndpoint:
         address: ``host:port``; port 0 is a free one.
         names: the clusters that the process is to serve.
         clusters, servers: those that are open; they may still grow.
+        watchdog: whether the process works.
     """
 
     def __init__(
@@ -50,6 +53,7 @@ class MetricsEndpoint:
         names: Sequence[str],
         clusters: Sequence[Cluster],
         servers: Sequence[DirectoryServer],
+        watchdog: Watchdog,
     ) -> None:
         """Binds the address.
 
@@ -61,7 +65,8 @@ class MetricsEndpoint:
         ProcessCollector(registry=registry)
         host, port = split_address(address) or ("", 0)
         try:
-            self._server = _Server((host, port), registry, lambda: healths_of(names, clusters))
+            healths = partial(healths_of, names, clusters)
+            self._server = _Server((host, port), registry, healths, watchdog)
         except OSError as error:
             raise ConfigError(f"metrics: cannot bind {address}: {error.strerror}") from error
         self.address: Final = f"{address.rpartition(':')[0]}:{self._server.server_address[1]}"
@@ -90,9 +95,11 @@ class _Server(ThreadingMixIn, TCPServer):
         place: tuple[str, int],
         registry: CollectorRegistry,
         healths: Callable[[], Sequence[ClusterHealth]],
+        watchdog: Watchdog,
     ) -> None:
         self.registry = registry
         self.healths = healths
+        self.watchdog = watchdog
         self._places = threading.BoundedSemaphore(_AT_ONCE)
         if ":" in place[0]:
             self.address_family = socket.AF_INET6
@@ -142,6 +149,8 @@ class _Request(BaseHTTPRequestHandler):
                 encode, kind = choose_encoder(self.headers.get("Accept", ""))
                 return 200, encode(self.server.registry), kind
             case "/healthz":
+                if self.server.watchdog.is_stuck:
+                    return 503, b"reads are stuck: no call ends, and others wait\n", _PLAIN
                 return 200, b"ok\n", _PLAIN
             case "/readyz":
                 healths = self.server.healths()
