@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from directory.api.rpc.thread_pools import CallCompletion
-from directory.server.metrics.http_endpoint import MetricsEndpoint
+from directory.server.metrics.prometheus import MetricsEndpoint
 from directory.server.watchdog import Watchdog
 from tests.integration.servers.lagging import One
 from tests.support.federation import Server, eventually
