@@ -30,7 +30,7 @@ LAYERS: Final = (
     ("directory.access",),
     ("directory.namespace",),
     ("directory.wire",),
-    ("directory.server.authentication", "directory.server.bearer_tokens",
+    ("directory.server.authentication",
      "directory.server.certificates", "directory.server.config_security",
      "directory.server.feature_levels", "directory.server.logs",
      "directory.server.metrics.instrumentation", "directory.server.principal_mapping",
@@ -45,7 +45,7 @@ LAYERS: Final = (
     ("directory.server",),
     ("directory.api",),
     ("directory.__main__", "directory.server.command_line", "directory.server.metrics",
-     "directory.server.process", "directory.server.startup", "directory.server.supervisor"),
+     "directory.server.process", "directory.server.supervisor"),
 )  # fmt: skip
 """From the lowest to the topmost; a module is in the layer of the longest name that it is or lies
 below. An import goes down or stays in its layer.

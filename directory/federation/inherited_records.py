@@ -1,4 +1,4 @@
-"""What a cluster inherits: its row in the store, and how large it may be.
+"""What a cluster inherits: its row in the store, how large it may be, and the event of a new one.
 
     f/inherited        time (8 bytes), then kdir.v1.Inherited
 
@@ -17,14 +17,22 @@ from typing import Final
 from kdir.v1 import federation_pb2
 
 from directory.federation.link_records import decode_record, encode_record, try_decode_record
-from directory.namespace.keys import INHERITED, PARENT
+from directory.namespace.command import EntryChange
+from directory.namespace.effective_policies import PolicyLevel
+from directory.namespace.entry import ROOT_ID, Kind
+from directory.namespace.event_policies import attach_effective_policies
+from directory.namespace.keys import INHERITED, PARENT, event_key
 from directory.namespace.snapshot import Snapshot
 from directory.store.base import Put
+from directory.store.event_rows import new_change_id, pack
+from directory.wire.entry_messages import policies_of
 from resolver.errors import LimitExceeded
+from resolver.path import Path
 
 __all__ = [
     "MOST_BYTES",
     "InheritedRecord",
+    "inherited_change_event",
     "inherited_record_write",
     "inherited_size",
     "oversized_error",
@@ -141,3 +149,29 @@ def _refuse_other_mount(
             f"it is of the mount at {inherited.mount}, epoch {inherited.epoch}, and the cluster "
             f"hangs at {at}, epoch {epoch}"
         )
+
+
+def inherited_change_event(
+    snapshot: Snapshot, mount: Path, inherited: federation_pb2.Inherited, now_ms: int
+) -> Put:
+    """Returns the row of it, for the last of the transactions that keep what is inherited."""
+    root = snapshot.root.directory
+    change = EntryChange(
+        kind=Kind.DIRECTORY,
+        entry_id=ROOT_ID,
+        parent_id=0,
+        path=mount,
+        before=root,
+        after=root,
+        of_inherited=True,
+    )
+    above = [
+        PolicyLevel(one.path, policies_of(one.policies, stored=True)) for one in inherited.levels
+    ]
+    value = pack(
+        attach_effective_policies([change], snapshot, above),
+        time_ms=now_ms,
+        principal="",
+        request_id="",
+    )
+    return Put(event_key(new_change_id(now_ms, 1)), value)

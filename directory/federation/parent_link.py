@@ -20,7 +20,7 @@ from kdir.v1 import federation_pb2, federation_pb2_grpc
 
 from directory.federation import parent_state
 from directory.federation.federation_state import FederationState, LocalServer, unix_ms
-from directory.federation.inherited_event import inherited_change_event
+from directory.federation.inherited_records import inherited_change_event
 from directory.federation.table_exchange import ReceivedTable
 from directory.namespace.keys import PARENT
 from directory.namespace.snapshot import Snapshot

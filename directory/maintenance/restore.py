@@ -4,13 +4,15 @@ Refuses whatever could lose something that nobody agreed to lose: a store that h
 of another cluster, one that servers are running on. The steps: the store is sealed to be filled (no
 server reads it from then on, and none writes), emptied, filled, read back and compared, and
 unsealed as a new life. Cut off, it stays sealed for this reason, and the same again finishes it.
+What would be lost is counted and named as people know it; rows that cannot be read are counted as
+such.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import IO, Final
 
 from kdir.v1 import admin_pb2
@@ -21,24 +23,176 @@ from directory.maintenance.backup import (
     digest_of,
     fill_store,
     has_cluster_rows,
+    merge_by_key,
     rows_of,
 )
 from directory.maintenance.registered_servers import live_servers
-from directory.maintenance.store_contents import DirectoryPaths, EntryCounts, Losses, losses
+from directory.namespace.entry import DELETED_ID, ROOT_ID, Directory
+from directory.namespace.keys import (
+    ENTRY,
+    EVENT,
+    GRANTS,
+    REQUEST,
+    EntryKey,
+    parse_entry_key,
+    parse_grants_key,
+)
 from directory.server.feature_levels import LEVELS
 from directory.store.addresses import describe_address, find_identity, open_store
 from directory.store.base import FILLED_FROM, Identity, IncompatibleStore, Store
 from directory.store.schema import SCHEMA_VERSION
+from directory.wire.entry_codec import ProtoCodec
 from resolver.backup_file import BackupReader
 
 __all__ = [
     "Backup",
+    "DirectoryPaths",
+    "EntryCounts",
+    "Losses",
     "RestorePlan",
     "RestoreRefused",
     "begin_new_incarnation",
+    "losses",
     "plan_restore",
     "restore",
 ]
+
+_CODEC: Final = ProtoCodec()
+_NAMED: Final = 20
+
+
+@dataclass(slots=True)
+class EntryCounts:
+    """Number of rows and entries, by kind."""
+
+    counts: dict[str, int] = field(default_factory=dict)
+    rows: int = 0
+
+    def add(self, key: bytes, value: bytes) -> None:
+        """Counts one more row."""
+        self.rows += 1
+        kind = _kind(key, value)
+        self.counts[kind] = self.counts.get(kind, 0) + 1
+
+    def __str__(self) -> str:
+        reported = [f"{self.counts[kind]:,} {kind}" for kind in _KINDS if kind in self.counts]
+        return ", ".join(reported) or "nothing"
+
+
+_KINDS: Final = (
+    "topics", "directories", "links", "mounts", "unreadable entries", "entries' grants",
+    "changes of history", "answered requests", "other facts",
+)  # fmt: skip
+
+
+def _kind(key: bytes, value: bytes) -> str:
+    if key.startswith(EVENT):
+        return "changes of history"
+    if key.startswith(REQUEST):
+        return "answered requests"
+    if key.startswith(GRANTS):
+        return "entries' grants"
+    place = _place(key)
+    if place is None:
+        return "other facts"
+    if place.is_topic:
+        return "topics"
+    try:
+        kind = _CODEC.decode(value).kind.name.lower()
+    except ValueError:
+        return "unreadable entries"
+    return {"directory": "directories"}.get(kind, f"{kind}s")
+
+
+def _place(key: bytes) -> EntryKey | None:
+    if not key.startswith(ENTRY):
+        return None
+    try:
+        return parse_entry_key(key)
+    except ValueError:
+        return None
+
+
+def _place_of_grants(key: bytes) -> EntryKey | None:
+    try:
+        return parse_grants_key(key)
+    except ValueError:
+        return None
+
+
+class DirectoryPaths:
+    """Directory paths by id, as found in their rows: below the mount, for people."""
+
+    def __init__(self) -> None:
+        self._above: dict[int, tuple[int, str]] = {}
+
+    def learn(self, key: bytes, value: bytes) -> None:
+        """Looks whether the row is a directory's."""
+        place = _place(key)
+        if place is None or place.is_topic:
+            return
+        try:
+            entry = _CODEC.decode(value)
+        except ValueError:
+            return
+        if isinstance(entry, Directory):
+            self._above[entry.entry_id] = (place.parent_id, place.name)
+
+    def path_of_key(self, key: bytes) -> str:
+        """Returns the path of an entry's row, or of its grants'; of another row, its key."""
+        place = _place(key) or _place_of_grants(key)
+        if place is None:
+            return key.decode("utf-8", "backslashreplace")
+        names = [place.name]
+        at: int = place.parent_id
+        while at in self._above and at != ROOT_ID and len(names) < 100:
+            at, name = self._above[at]
+            names.append(name)
+        start = {ROOT_ID: "", DELETED_ID: "__deleted/", 0: ""}.get(at, f"(orphan of {at:x})/")
+        return start + "/".join(reversed(names))
+
+
+@dataclass(slots=True)
+class Losses:
+    """Entries of a store that are absent, or different, in what shall take its place."""
+
+    gone: int = 0
+    """Entries, and grants of entries, that are not there."""
+    changed: int = 0
+    """Entries that are different there."""
+    come_back: int = 0
+    """Entries that are only there."""
+    examples: list[str] = field(default_factory=list)
+
+    @property
+    def some(self) -> bool:
+        """Whether an entry is lost, or becomes what it was."""
+        return bool(self.gone or self.changed)
+
+
+def losses(now: Iterable[Row], then: Iterable[Row], paths: DirectoryPaths) -> Losses:
+    """Compares the entries of two sets of rows, both in key order; bounded memory."""
+    found = Losses()
+    for key, value, other in merge_by_key(_entries(now), _entries(then)):
+        if value is None:
+            found.come_back += 1
+            continue
+        word = "lost" if other is None else "as it was then"
+        if other is None:
+            found.gone += 1
+        elif other != value:
+            found.changed += 1
+        else:
+            continue
+        if len(found.examples) < _NAMED:
+            what = "grants " if key.startswith(GRANTS) else ""
+            found.examples.append(f"{paths.path_of_key(key)}: {what}{word}")
+    return found
+
+
+def _entries(rows: Iterable[Row]) -> Iterator[Row]:
+    return (row for row in rows if row[0].startswith((ENTRY, GRANTS)))
+
 
 _REASON: Final = f"{FILLED_FROM}a backup"
 _NEW_INCARNATION: Final = "beginning a new incarnation, as after a restore by other means"

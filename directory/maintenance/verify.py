@@ -18,8 +18,7 @@ from directory.kafka.admin_contract import KafkaAdmin, KafkaMetadata, KafkaTopic
 from directory.kafka.metadata_diff import RecordedTopic, differences, show_id
 from directory.kafka.pin_and_stop import PinAndStop
 from directory.maintenance.backup import Row
-from directory.maintenance.field_differences import Between, Difference
-from directory.maintenance.verify_store import StoreComparison
+from directory.maintenance.verify_store import Between, Difference, StoreComparison
 from directory.namespace.adoption_mapping import MappingRule, plan_adoption
 from directory.namespace.command import ObservedTopic
 from directory.namespace.entry import Provision

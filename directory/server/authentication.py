@@ -3,23 +3,45 @@
 Never from a field of a message (G7). With a certificate and a token, the token says
 who; a certificate that names a cluster is a server's: it says which cluster calls and carries no
 user's rights.
+
+Bearer tokens are JWT (RFC 7519); no key is fetched, and no more of why one is refused is told than
+must be. Keys come from a file: a public key or certificate in PEM, a shared secret, or a JWKS (RFC
+7517); it is read again when it changes. Which algorithms a token may be signed by is decided by the
+*key*, never by the token (RFC 8725 §3.1): a public key is never taken as a secret, and ``none`` is
+none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
 
-from directory.access.principals import ANONYMOUS
-from directory.server.bearer_tokens import Tokens
+from directory.access.principals import ANONYMOUS, check_principal
 from directory.server.certificates import Certificates, names_of
 from directory.server.config_security import AuthConfig, TlsConfig
 from directory.server.principal_mapping import principal_of
 from directory.server.toml_table import ConfigError
-from resolver.errors import Unauthenticated
+from resolver.errors import InvalidArgument, Unauthenticated
+from resolver.file_reload import ReloadingValue
 from resolver.transport import BEARER
 
-__all__ = ["BEARER", "Authenticator", "Connection", "Identity", "bearer_of", "identities_of"]
+__all__ = [
+    "BEARER",
+    "LEEWAY_SECONDS",
+    "Authenticator",
+    "Connection",
+    "Identity",
+    "TokenKey",
+    "Tokens",
+    "bearer_of",
+    "identities_of",
+    "read_keys",
+]
 
 _CLUSTERS_MAY: Final = frozenset({"FederationService/Link"})
 """What a cluster may call that is nobody's right but its own."""
@@ -143,3 +165,299 @@ def bearer_of(metadata: Any) -> str:
 
 def _no_one_token() -> Unauthenticated:
     return Unauthenticated("authorization: expected one 'Bearer TOKEN'")
+
+
+_log = logging.getLogger(__name__)
+
+LEEWAY_SECONDS: Final = 30.0
+"""So far may the clocks of who signs and of who verifies be apart."""
+_MOST_BYTES: Final = 16_384
+_MOST_REMEMBERED: Final = 4096
+_LEAST_SECRET_BYTES: Final = 32
+_LEAST_RSA_BITS: Final = 2048
+_RSA: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
+_CURVES: Final = {"secp256r1": "ES256", "secp384r1": "ES384", "secp521r1": "ES512"}
+_SECRETS: Final = {"HS256": 32, "HS384": 48, "HS512": 64}
+"""Bytes that a secret must have at least (RFC 7518 §3.2)."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenKey:
+    """One key, and what a token may be signed by that it verifies. Its repr holds no key."""
+
+    key: Any
+    algorithms: tuple[str, ...]
+    key_id: str = ""
+
+    def __repr__(self) -> str:
+        return f"TokenKey({self.key_id!r}, {self.algorithms})"
+
+
+@dataclass(frozen=True, slots=True)
+class _Verified:
+    principal: str
+    expires: float
+
+
+class Tokens:
+    """Verifier of tokens by the keys of a file. Thread-safe.
+
+    Raises:
+        ConfigError: the file cannot be used.
+    """
+
+    def __init__(self, auth: AuthConfig, clock: Callable[[], float] = time.time) -> None:
+        self._auth: Final = auth
+        self._clock: Final = clock
+        self._keys: Final = ReloadingValue(
+            (auth.jwks or auth.jwt_key,),
+            lambda: self._read(auth),
+            failed=lambda error: _log.warning(
+                "the new keys of tokens are not taken, those before stay: %s", error
+            ),
+        )
+        if not self._keys.value():
+            raise ConfigError(f"auth.jwks: {auth.jwks}: holds no key that can be used")
+        # A call brings the same token as the one before it; to verify one costs as much as to
+        # resolve twenty paths. Kept beside the keys that they were verified by, so that a key
+        # taken out counts, also where the keys are replaced while a token is verified.
+        self._verified: tuple[Sequence[TokenKey], OrderedDict[str, _Verified]] = ((), OrderedDict())
+
+    @staticmethod
+    def _read(auth: AuthConfig) -> tuple[TokenKey, ...]:
+        keys = read_keys(auth)
+        if not keys:
+            _log.warning(
+                "auth.jwks: %s: holds no key that can be used: no token is good", auth.jwks
+            )
+        return keys
+
+    def principal_of(self, token: str) -> str:
+        """Returns whose token it is.
+
+        Raises:
+            Unauthenticated: nobody's that could be believed; says why in a few words, and nothing
+                of what the token says.
+        """
+        keys = self._keys.value()
+        by, verified = self._verified
+        if by is not keys:
+            verified = OrderedDict()
+            self._verified = keys, verified
+        known = verified.get(token)
+        if known is None:
+            known = self._verify(token, keys)
+            verified[token] = known
+            while len(verified) > _MOST_REMEMBERED:
+                verified.popitem(last=False)
+        if known.expires + LEEWAY_SECONDS <= self._clock():
+            verified.pop(token, None)
+            raise Unauthenticated("the token has expired")
+        return known.principal
+
+    def _verify(self, token: str, keys: Sequence[TokenKey]) -> _Verified:
+        import jwt
+
+        if len(token) > _MOST_BYTES:
+            raise Unauthenticated(f"the token is longer than {_MOST_BYTES} bytes")
+        try:
+            header = jwt.get_unverified_header(token)
+        except jwt.PyJWTError:
+            raise Unauthenticated("the token is no JWT") from None
+        if header.get("crit") is not None:
+            raise Unauthenticated("the token asks for extensions that are not known here")
+        key = self._key_for(header, keys)
+        try:
+            # The times are compared below, by our own clock.
+            claims = jwt.decode(
+                token,
+                key.key,
+                algorithms=list(key.algorithms),
+                audience=self._auth.audience or None,
+                issuer=self._auth.issuer or None,
+                options={
+                    "require": self._required(),
+                    "verify_exp": False,
+                    "verify_nbf": False,
+                    "verify_iat": False,
+                },
+            )
+        except jwt.PyJWTError as error:
+            raise Unauthenticated(_why(error)) from None
+        return self._checked(claims)
+
+    def _required(self) -> list[str]:
+        wanted = {"iss": self._auth.issuer, "aud": self._auth.audience}
+        return ["exp", *(claim for claim, value in wanted.items() if value)]
+
+    def _key_for(self, header: Mapping[str, Any], keys: Sequence[TokenKey]) -> TokenKey:
+        key_id = header.get("kid")
+        if self._auth.jwks and key_id is not None:
+            found = [key for key in keys if key.key_id == key_id]
+            if not found:
+                # Perhaps the file was replaced a moment ago.
+                found = [key for key in self._keys.value(look=True) if key.key_id == key_id]
+            keys = found
+        if len(keys) != 1:
+            raise Unauthenticated(
+                "the token names no key that is known here"
+                if key_id is not None
+                else "the token does not say which key it is signed with"
+            )
+        if header.get("alg") not in keys[0].algorithms:
+            raise Unauthenticated("the token is not signed by an algorithm of its key")
+        return keys[0]
+
+    def _checked(self, claims: Mapping[str, Any]) -> _Verified:
+        now = self._clock()
+        expires, begins = _seconds(claims, "exp"), _seconds(claims, "nbf")
+        if expires is None:
+            raise Unauthenticated("the token does not say until when it is good (exp)")
+        if expires + LEEWAY_SECONDS <= now:
+            raise Unauthenticated("the token has expired")
+        if begins is not None and begins - LEEWAY_SECONDS > now:
+            raise Unauthenticated("the token is not good yet")
+        claim = self._auth.principal_claim
+        name = claims.get(claim)
+        if not isinstance(name, str) or not name:
+            raise Unauthenticated(f"the token has no `{claim}` claim")
+        try:
+            principal = check_principal(f"User:{name}")
+        except InvalidArgument:
+            principal = "User:*"
+        if principal in {"User:*", "User:ANONYMOUS"}:
+            raise Unauthenticated(f"the token's {claim} is no name of a principal")
+        return _Verified(principal, expires)
+
+
+def _seconds(claims: Mapping[str, Any], claim: str) -> float | None:
+    value = claims.get(claim)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 2**53:
+        raise Unauthenticated(f"the token's {claim} is no time")
+    return float(value)
+
+
+def _why(error: Exception) -> str:
+    import jwt
+
+    match error:
+        case jwt.InvalidAudienceError():
+            return "the token is for another audience"
+        case jwt.InvalidIssuerError():
+            return "the token is of another issuer"
+        case jwt.MissingRequiredClaimError():
+            return f"the token lacks the claim {error.claim}"
+        case jwt.InvalidAlgorithmError():
+            return "the token is not signed by an algorithm of its key"
+        case jwt.InvalidSignatureError():
+            return "the token's signature is not right"
+        case _:
+            return "the token is no JWT that could be verified"
+
+
+def read_keys(auth: AuthConfig) -> tuple[TokenKey, ...]:
+    """Returns the keys of the file that ``[auth]`` names; of a JWKS those that tokens could be
+    verified with, perhaps none: it says of every other key that it is good no more.
+
+    Raises:
+        ConfigError: it is missing, or is no key and no set of keys.
+    """
+    try:
+        import cryptography  # noqa: F401
+        import jwt  # noqa: F401
+    except ImportError:
+        raise ConfigError("tokens need the package pyjwt: pip install 'kdir[identity]'") from None
+    name, file = ("jwks", auth.jwks) if auth.jwks else ("jwt_key", auth.jwt_key)
+    try:
+        with open(file, "rb") as opened:  # noqa: PTH123 - as given
+            content = opened.read()
+    except OSError as error:
+        raise ConfigError(f"auth.{name}: {file}: cannot be read: {error.strerror}") from None
+    where = f"auth.{name}: {file}"
+    return _key_set(content, where) if auth.jwks else (_one_key(content, where),)
+
+
+def _one_key(content: bytes, where: str) -> TokenKey:
+    from cryptography.hazmat.primitives.serialization import load_pem_public_key
+    from cryptography.x509 import load_pem_x509_certificate
+
+    if b"PRIVATE KEY-----" in content:
+        raise ConfigError(f"{where}: holds a private key; the public one is enough, and right")
+    if b"-----BEGIN" not in content:
+        secret = content.strip()
+        if len(secret) < _LEAST_SECRET_BYTES:
+            raise ConfigError(
+                f"{where}: a secret of {len(secret)} bytes; expected at least "
+                f"{_LEAST_SECRET_BYTES}, "
+                f"or a public key in PEM"
+            )
+        return TokenKey(secret, _of_secret(secret))
+    try:
+        key: Any = (
+            load_pem_x509_certificate(content).public_key()
+            if b"BEGIN CERTIFICATE" in content
+            else load_pem_public_key(content)
+        )
+        return TokenKey(key, _algorithms(key))
+    except ValueError as error:
+        raise ConfigError(f"{where}: holds no public key that can be used: {error}") from None
+
+
+def _key_set(content: bytes, where: str) -> tuple[TokenKey, ...]:
+    import jwt
+
+    try:
+        entries = json.loads(content)["keys"]
+        if not isinstance(entries, list):
+            raise TypeError
+    except (ValueError, KeyError, TypeError):
+        raise ConfigError(f'{where}: is no JWKS; expected {{"keys": […]}}') from None
+    keys = []
+    for entry in entries:
+        if not isinstance(entry, dict) or entry.get("use", "sig") != "sig":
+            continue
+        try:
+            key = jwt.PyJWK(entry).key
+            # Of a private key only the public part is wanted.
+            key = key.public_key() if hasattr(key, "public_key") else key
+            allowed = _of_secret(key) if isinstance(key, bytes) else _algorithms(key)
+        except (jwt.PyJWTError, ValueError) as error:
+            _log.warning("%s: the key %r is left out: %s", where, entry.get("kid"), error)
+            continue
+        named = entry.get("alg")
+        if named is not None:
+            allowed = tuple(one for one in allowed if one == named)
+        if allowed:
+            keys.append(TokenKey(key, allowed, str(entry.get("kid", ""))))
+    ids = [key.key_id for key in keys]
+    twice = next((one for one in ids if ids.count(one) > 1), None)
+    if twice is not None:
+        raise ConfigError(f"{where}: several keys are called {twice!r}")
+    return tuple(keys)
+
+
+def _of_secret(secret: bytes) -> tuple[str, ...]:
+    return tuple(name for name, least in _SECRETS.items() if len(secret) >= least)
+
+
+def _algorithms(key: Any) -> tuple[str, ...]:
+    """Returns what a public key's tokens may be signed by (RFC 7518 §3.1, RFC 8037).
+
+    Raises:
+        ValueError: it is of no kind that signs tokens, or too weak.
+    """
+    from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, rsa
+
+    match key:
+        case rsa.RSAPublicKey():
+            if key.key_size < _LEAST_RSA_BITS:
+                raise ValueError(f"an RSA key of {key.key_size} bits; {_LEAST_RSA_BITS} are least")
+            return _RSA
+        case ec.EllipticCurvePublicKey() if key.curve.name in _CURVES:
+            return (_CURVES[key.curve.name],)
+        case ed25519.Ed25519PublicKey() | ed448.Ed448PublicKey():
+            return ("EdDSA",)
+        case _:
+            raise ValueError("a kind of key that signs no tokens")

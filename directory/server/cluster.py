@@ -26,9 +26,8 @@ from directory.federation.kafka_claims import manager_before, why_unmanaged
 from directory.federation.parent_link import LinkStatus, ParentLink
 from directory.federation.parent_state import inherited_origins
 from directory.kafka.pin_and_stop import PinAndStop
-from directory.maintenance.history import ChangeHistory
+from directory.maintenance.history import ChangeHistory, RetentionLimits, RetentionTrimmer
 from directory.maintenance.reaper import Reaper
-from directory.maintenance.retention import RetentionLimits, RetentionTrimmer
 from directory.namespace.snapshot import Snapshot
 from directory.server.access_history import AccessHistory
 from directory.server.certificates import PeerCredentials

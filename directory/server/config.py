@@ -133,10 +133,6 @@ class Limits:
     """An allow from above the mount ends when no parent confirmed it for so long; denies stay."""
     link_heartbeat_seconds: float = 2.0
     """Parent and child are never silent for longer."""
-    worker_hang_timeout_seconds: float = 60.0
-    """Of several processes on a port, one that gives no sign of life for so long is killed and
-    started anew; inf = never.
-    """
     drain_seconds: float = 5.0
     """After SIGTERM, calls under way have so long to end."""
     watch_queue_events: int = 10_000

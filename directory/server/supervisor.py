@@ -1,4 +1,4 @@
-"""Keeps several server processes on one port and one store, and kills one that hangs.
+"""Keeps several server processes on one port and one store.
 
 Each process is this program anew (exec, never a bare fork: gRPC's threads do not survive one), with
 ``--bound`` saying at which address. All of them listen there by SO_REUSEPORT, and the kernel gives
@@ -6,16 +6,14 @@ each new connection to one of them. The ports are held here from before the firs
 so that a free one (port 0) is one for all, and so that no other ``kdir server`` can slip in.
 
 A process that ends is started again, after a pause that grows while it keeps ending. One that
-loses its supervisor (its standard input ends) drains and ends by itself.
+loses its supervisor (its standard input ends) drains and ends by itself. One that hangs is left to
+systemd or Kubernetes (``watchdog.py``).
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import math
 import os
-import pathlib
 import queue
 import signal
 import socket
@@ -26,86 +24,16 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Final, Protocol, Self, TextIO
+from typing import Final, Self, TextIO
 
 from directory.server.toml_table import ConfigError, split_address
 
 __all__ = [
-    "BEAT",
     "MOST_PROCESSES",
-    "Heartbeat",
     "Ports",
-    "ServerCounters",
     "Supervisor",
     "serving_line",
 ]
-
-
-BEAT: Final = "alive\n"
-"""The line; nothing else that a server process prints is like it."""
-_BEAT_SECONDS: Final = 1.0
-_STANDARD_OUTPUT: Final = 1
-
-
-class ServerCounters(Protocol):
-    """A server, as far as it is needed here."""
-
-    @property
-    def waiting_reads(self) -> int:
-        """Reads that no thread has taken yet."""
-
-    @property
-    def ended_calls(self) -> int:
-        """Calls that have ended since it began."""
-
-
-class Heartbeat:
-    """Of one process.
-
-    Args:
-        servers: that answer here; may grow.
-        stuck_seconds: where reads have waited for a thread for so long, and no call has ended, this
-            process lives no more: as long as no call may work.
-    """
-
-    def __init__(
-        self,
-        servers: Sequence[ServerCounters],
-        stuck_seconds: float,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        report: Callable[[], object] = lambda: os.write(_STANDARD_OUTPUT, BEAT.encode()),
-    ) -> None:
-        self._servers: Final = servers
-        self._stuck_seconds: Final = stuck_seconds
-        self._clock: Final = clock
-        self._report: Final = report
-        self._moved: Final[dict[ServerCounters, tuple[int, float]]] = {}
-        """How many calls had ended when that last changed, or when nothing waited, and when."""
-
-    def start(self) -> None:
-        """Begins, in the background, until the process ends."""
-        threading.Thread(target=self._run, name="pulse", daemon=True).start()
-
-    def _run(self) -> None:
-        while True:
-            with contextlib.suppress(OSError):  # a supervisor that is gone; the end comes by itself
-                self.send_heartbeat()
-            time.sleep(_BEAT_SECONDS)
-
-    def send_heartbeat(self) -> None:
-        """Says so, if it is so."""
-        stuck = [server for server in list(self._servers) if self._is_stuck(server)]
-        if not stuck:
-            self._report()
-
-    def _is_stuck(self, server: ServerCounters) -> bool:
-        now, ended = self._clock(), server.ended_calls
-        before, since = self._moved.get(server, (-1, now))
-        if ended != before or not server.waiting_reads:
-            self._moved[server] = (ended, now)
-            return False
-        return now - since > self._stuck_seconds
 
 
 _log = logging.getLogger(__name__)
@@ -117,8 +45,6 @@ _STEADY_SECONDS: Final = 30.0
 """A process that lived so long did not fail at its start: the next pause is the first again."""
 _BEYOND_DRAIN_SECONDS: Final = 15.0
 """Draining is followed by giving roles up and closing stores."""
-_LOOK_SECONDS: Final = 1.0
-"""From one look for processes that hang to the next."""
 _SERVING: Final = "serving "
 _UNUSABLE: Final = 2
 """What a server process ends with that cannot use its config, its port or its store."""
@@ -201,8 +127,6 @@ class _Worker:
     """Whether a process in it has served, or ended, since the beginning."""
     refused: bool = False
     """The last process in it ended since what it was given cannot be used."""
-    silent_seconds: float | None = None
-    """Since its last sign of life; None: it has given none yet, or is killed for want of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,8 +158,6 @@ class Supervisor:
         addresses: by key, as held; for ``--bound``.
         clusters: how many serving lines a process prints.
         drain_seconds: so long after SIGTERM calls may still be under way.
-        worker_hang_timeout_seconds: a process that sent heartbeats, and then none for so long, is
-            killed.
         out: where the serving lines go, once.
     """
 
@@ -248,7 +170,6 @@ class Supervisor:
         clusters: int,
         drain_seconds: float,
         out: TextIO,
-        worker_hang_timeout_seconds: float = math.inf,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         safe = ["-P"] if sys.flags.safe_path else []
@@ -257,8 +178,6 @@ class Supervisor:
         self._workers = [_Worker(number + 1) for number in range(count)]
         self._clusters = clusters
         self._drain_seconds = drain_seconds
-        self._hung_seconds = worker_hang_timeout_seconds
-        self._looked_at = clock()
         self._out = out
         self._clock = clock
         # Its put may be called by a signal handler, whatever the main thread is doing.
@@ -293,7 +212,6 @@ class Supervisor:
                             return _UNUSABLE  # each has said why; another start changes nothing
                     case None:
                         self._start_due()
-                        self._look_for_hung()
                 self._print_serving_lines()
         finally:
             self._end_all()
@@ -301,20 +219,16 @@ class Supervisor:
     # -- what happens ----------------------------------------------------------------------------
 
     def _next(self) -> _Event | None:
-        """Returns the next event; None: a process is due, or it is time to look for one that hangs,
-        and no event waits.
-        """
-        look_at = self._looked_at + _LOOK_SECONDS
+        """Returns the next event; None: a process is due, and no event waits."""
         due = [worker.due for worker in self._workers if worker.due is not None]
         try:
-            return self._events.get(timeout=max(0.0, min([*due, look_at]) - self._clock()))
+            return self._events.get(timeout=max(0.0, min(due) - self._clock()) if due else None)
         except queue.Empty:
             return None
 
     def _start(self, worker: _Worker) -> None:
         worker.due, worker.started_at = None, self._clock()
         worker.lines.clear()
-        worker.silent_seconds = None
         joining = ["--joining"] if any(map(self._serves, self._workers)) else []
         process = subprocess.Popen(
             [*self._command, "--place", str(worker.number - 1), *joining],
@@ -336,9 +250,6 @@ class Supervisor:
         self._events.put(_Ended(worker, process))
 
     def _received(self, worker: _Worker, line: str) -> None:
-        if line == BEAT:
-            worker.silent_seconds = 0.0
-            return
         if not line.startswith(_SERVING):
             self._out.write(line)
             self._out.flush()
@@ -393,27 +304,6 @@ class Supervisor:
                         pause,
                     )
 
-    def _look_for_hung(self) -> None:
-        """Kills what gives no sign of life any more. Its end is an event like any other's."""
-        now = self._clock()
-        # Whoever was stopped itself, or had no processor, knows nothing of the time in between.
-        passed = min(now - self._looked_at, 2 * _LOOK_SECONDS)
-        self._looked_at = now
-        for worker in self._workers:
-            process, silent = worker.process, worker.silent_seconds
-            if process is None or silent is None:
-                continue
-            worker.silent_seconds = silent + passed
-            if worker.silent_seconds > self._hung_seconds and not _is_traced(process.pid):
-                _log.error(
-                    "server process %d (pid %d) gave no sign of life for %g s: it is killed",
-                    worker.number,
-                    process.pid,
-                    self._hung_seconds,
-                )
-                worker.silent_seconds = None
-                process.kill()
-
     def _stillborn(self, code: int) -> int:
         if code > 0:
             return code  # it has said why
@@ -435,16 +325,6 @@ class Supervisor:
                 _log.error("pid %d does not end by itself; it is killed", process.pid)
                 process.kill()
                 process.wait()
-
-
-def _is_traced(pid: int) -> bool:
-    """True if a debugger has it: then it is the debugger that holds it up."""
-    try:
-        status = pathlib.Path(f"/proc/{pid}/status").read_text("ascii", errors="replace")
-    except OSError:
-        return False
-    _, _, rest = status.partition("\nTracerPid:")
-    return rest.partition("\n")[0].strip() not in {"", "0"}
 
 
 def _how(code: int) -> str:

@@ -12,6 +12,8 @@ Promises
 
 from __future__ import annotations
 
+import secrets
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -42,7 +44,11 @@ __all__ = [
     "UnchangedSince",
     "Watch",
     "Write",
+    "batches_to_fill",
+    "random_id",
 ]
+
+_BASE32: Final = "abcdefghijklmnopqrstuvwxyz234567"  # RFC 4648, lower case
 
 
 class StoreUnreachable(Exception):
@@ -190,6 +196,35 @@ class Transaction:
 
     guards: tuple[Guard, ...]
     writes: tuple[Write, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """Of its keys and values; over a network what is compared travels too."""
+        writes = (
+            len(write.key) + (len(write.value) if isinstance(write, Put) else 0)
+            for write in self.writes
+        )
+        compared = (
+            len(guard.key) + len(guard.value or b"")
+            for guard in self.guards
+            if isinstance(guard, KeyEquals)
+        )
+        return sum(writes) + sum(compared)
+
+    def refuse_invalid(self, limits: Limits) -> None:
+        """Checks it before the store does (S9).
+
+        Raises:
+            ValueError: over the limits, or a key written twice; a bug of the caller's.
+        """
+        guards, writes, size = len(self.guards), len(self.writes), self.size_bytes
+        if not limits.hold(guards, writes):
+            raise ValueError(f"{guards} guards and {writes} writes; one transaction holds {limits}")
+        if len({write.key for write in self.writes}) < writes:
+            keys = Counter(write.key for write in self.writes)
+            raise ValueError(f"key {keys.most_common(1)[0][0]!r} is written twice")
+        if size > limits.max_bytes:
+            raise ValueError(f"{size} bytes; one transaction holds {limits.max_bytes}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -432,3 +467,34 @@ class Store(Protocol):
 
     def close(self) -> None:
         """Frees what it holds; the store cannot be used afterwards."""
+
+
+def batches_to_fill(
+    rows: Iterable[tuple[bytes, bytes]], limits: Limits, most_rows: int, most_bytes: int
+) -> Iterator[list[tuple[bytes, bytes]]]:
+    """Yields rows that a store is filled with, in their order, so many and so large at a time.
+
+    Raises:
+        ValueError: a row is larger than one transaction may be.
+    """
+    batch: list[tuple[bytes, bytes]] = []
+    size = 0
+    for key, value in rows:
+        length = len(key) + len(value)
+        if length > limits.max_bytes:
+            raise ValueError(
+                f"key {key!r} has {length} bytes with its value; one transaction holds"
+                f" {limits.max_bytes}"
+            )
+        if batch and (len(batch) >= most_rows or size + length > most_bytes):
+            yield batch
+            batch, size = [], 0
+        batch.append((key, value))
+        size += length
+    if batch:
+        yield batch
+
+
+def random_id(length: int) -> str:
+    """Returns letters and digits, such as in the ids of stores and clusters."""
+    return "".join(secrets.choice(_BASE32) for _ in range(length))

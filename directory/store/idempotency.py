@@ -13,7 +13,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Self
+from typing import Any, Self
 
 from directory.access.grant import Grant, Operation, Permission, ResourceType
 from directory.namespace.command import Command, Plan
@@ -21,9 +21,6 @@ from directory.namespace.entry import Codec
 from resolver.path import Path
 
 __all__ = ["RequestRecord", "command_fingerprint"]
-
-_COUNTS: Final = "of what the caller was shown"
-_NOT_KNOWN: Final[Mapping[str, int]] = {"topic_count": 0, "directory_count": 0}
 
 
 def command_fingerprint(command: Command) -> str:
@@ -124,12 +121,10 @@ class RequestRecord:
             "topic_count": self.topic_count,
             "directory_count": self.directory_count,
             "notes": self.notes,
-            "counts": _COUNTS,
             "kafka_topics_deleted": self.kafka_topics_deleted,
+            "grants": [_grant_fields(one) for one in self.grants],
+            "grants_changed": [_grant_fields(one) for one in self.grants_changed],
         }
-        if self.grants or self.grants_changed:
-            fields["grants"] = [_grant_fields(one) for one in self.grants]
-            fields["grants_changed"] = [_grant_fields(one) for one in self.grants_changed]
         return json.dumps(fields, separators=(",", ":")).encode()
 
     @classmethod
@@ -142,22 +137,17 @@ class RequestRecord:
         try:
             fields = json.loads(value)
             entry = fields["entry"]
-            # Versions before this one counted what was hidden from the caller, too.
-            counts = fields if fields.get("counts") == _COUNTS else _NOT_KNOWN
             return cls(
                 fingerprint=fields["fingerprint"],
                 answered_at_ms=int(fields["answered_at_ms"]),
                 path=fields["path"],
                 entry=None if entry is None else base64.b64decode(entry),
-                topic_count=int(counts["topic_count"]),
-                directory_count=int(counts["directory_count"]),
+                topic_count=int(fields["topic_count"]),
+                directory_count=int(fields["directory_count"]),
                 notes=tuple(fields["notes"]),
-                kafka_topics_deleted=bool(fields.get("kafka_topics_deleted")),
-                # Versions before this one kept no grants.
-                grants=tuple(_grant(message) for message in fields.get("grants", ())),
-                grants_changed=tuple(
-                    _grant(message) for message in fields.get("grants_changed", ())
-                ),
+                kafka_topics_deleted=bool(fields["kafka_topics_deleted"]),
+                grants=tuple(map(_grant, fields["grants"])),
+                grants_changed=tuple(map(_grant, fields["grants_changed"])),
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"not an answered request: {error!r}") from None

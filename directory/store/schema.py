@@ -6,12 +6,11 @@ new life begins when the database is not what its last writer left: a backup was
 
 from __future__ import annotations
 
-import secrets
 import sqlite3
 from dataclasses import dataclass
 from typing import Final
 
-from directory.store.base import Identity, IncompatibleStore
+from directory.store.base import Identity, IncompatibleStore, random_id
 
 __all__ = [
     "SCHEMA_VERSION",
@@ -32,7 +31,6 @@ __all__ = [
 
 SCHEMA_VERSION: Final = 1
 _APPLICATION_ID: Final = 0x6B646972  # "kdir", as `file` shows it
-_BASE32: Final = "abcdefghijklmnopqrstuvwxyz234567"  # RFC 4648, lower case
 _INCARNATION_STEP: Final = 1_000_000
 """A new incarnation's revisions begin so far above all that were seen of the old one that a guard
 made from an old snapshot is never mistaken for a current one."""
@@ -70,10 +68,6 @@ _SCHEMA: Final = (
 )
 
 
-def _random(length: int) -> str:
-    return "".join(secrets.choice(_BASE32) for _ in range(length))
-
-
 @dataclass(frozen=True, slots=True)
 class Head:
     """The newest commit of a database, and the life it belongs to."""
@@ -103,10 +97,10 @@ def is_empty(connection: sqlite3.Connection) -> bool:
 def create(connection: sqlite3.Connection, cluster: str, cluster_id: str | None) -> None:
     """Makes a new store for a cluster; without an id it gets a random one."""
     meta = {
-        "store_id": _random(16),
-        "cluster_id": cluster_id or f"kc-{_random(10)}",
+        "store_id": random_id(16),
+        "cluster_id": cluster_id or f"kc-{random_id(10)}",
         "cluster": cluster,
-        "incarnation": _random(16),
+        "incarnation": random_id(16),
     }
     connection.execute("BEGIN IMMEDIATE")
     for statement in _SCHEMA:
@@ -194,7 +188,7 @@ def begin_incarnation(
     """
     head = head_of(connection)
     revision = max(head.revision, seen_revision) + _INCARNATION_STEP
-    incarnation = Head(revision, _random(16), head.writes_total, _random(16))
+    incarnation = Head(revision, random_id(16), head.writes_total, random_id(16))
     connection.execute("BEGIN IMMEDIATE")
     connection.execute(
         "UPDATE meta SET value = ? WHERE name = 'incarnation'", (incarnation.incarnation,)
@@ -220,7 +214,7 @@ def trim_log(connection: sqlite3.Connection, revision: int = 0) -> None:
     connection.execute("DELETE FROM commits")
     connection.execute(
         "INSERT INTO commits VALUES (?, ?, ?)",
-        (max(head.revision + 1, revision), _random(16), head.writes_total),
+        (max(head.revision + 1, revision), random_id(16), head.writes_total),
     )
 
 

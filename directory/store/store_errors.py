@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 
-from directory.store.base import KeyEquals, Limits, Put, StoreUnreachable, Transaction
+from directory.store.base import Limits, StoreUnreachable, Transaction
 from resolver.errors import LimitExceeded, StoreSealed, StoreUnavailable
 
 __all__ = ["refuse_oversized", "store_full_error", "store_sealed_error", "store_unavailable_error"]
@@ -42,16 +42,7 @@ def refuse_oversized(transaction: Transaction, limits: Limits) -> None:
         LimitExceeded
     """
     guards, writes = len(transaction.guards), len(transaction.writes)
-    size = sum(
-        len(write.key) + (len(write.value) if isinstance(write, Put) else 0)
-        for write in transaction.writes
-    )
-    # Over a network what is compared travels too.
-    size += sum(
-        len(guard.key) + len(guard.value or b"")
-        for guard in transaction.guards
-        if isinstance(guard, KeyEquals)
-    )
+    size = transaction.size_bytes
     if not limits.hold(guards, writes):
         raise LimitExceeded(
             f"the change needs {guards} guards and {writes} writes; one transaction of this store "

@@ -204,7 +204,6 @@ NO_BOUNDS: Final = {
     "negative_ttl_seconds",
     "inherited_grants_max_age_seconds",
     "link_heartbeat_seconds",
-    "worker_hang_timeout_seconds",
     "drain_seconds",
 }
 """Settings of ``[limits]`` that bound nothing that a caller sends."""

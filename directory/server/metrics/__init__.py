@@ -1,3 +1,3 @@
-"""What a server process tells Prometheus; counting is here, and only ``http_endpoint``
-and ``collector`` import ``prometheus_client``, once metrics are asked for.
+"""What a server process reports to Prometheus; only ``prometheus`` imports ``prometheus_client``,
+once metrics are asked for.
 """

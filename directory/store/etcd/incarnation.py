@@ -8,23 +8,17 @@ mistaken for one of now (decision 0009).
 from __future__ import annotations
 
 import json
-import secrets
 from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 
-from directory.store.base import FILLED_FROM, Identity, IncompatibleStore
+from directory.store.base import FILLED_FROM, Identity, IncompatibleStore, random_id
 
 __all__ = ["SCHEMA_VERSION", "Incarnation"]
 
 SCHEMA_VERSION: Final = 1
-_BASE32: Final = "abcdefghijklmnopqrstuvwxyz234567"  # RFC 4648, lower case
 _INCARNATION_STEP: Final = 1_000_000_000
 """A new life's revisions begin so far above those known of the one before; what was lost with a
 restore need not be known, and etcd's revisions count the changes of all its users."""
-
-
-def _random(length: int) -> str:
-    return "".join(secrets.choice(_BASE32) for _ in range(length))
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +39,10 @@ class Incarnation:
     def first(cls, cluster: str, cluster_id: str | None, etcd_cluster: int) -> Incarnation:
         """Returns the incarnation of a new store; without an id it gets a random one."""
         identity = Identity(
-            store_id=_random(16),
-            cluster_id=cluster_id or f"kc-{_random(10)}",
+            store_id=random_id(16),
+            cluster_id=cluster_id or f"kc-{random_id(10)}",
             cluster=cluster,
-            incarnation=_random(16),
+            incarnation=random_id(16),
             schema_version=SCHEMA_VERSION,
         )
         return _written(cls(identity, etcd_cluster, 0, 0))
@@ -103,7 +97,7 @@ class Incarnation:
         below = max(seen, self.revision(etcd_revision)) + _INCARNATION_STEP
         identity = replace(
             self.identity,
-            incarnation=_random(16),
+            incarnation=random_id(16),
             sealed="" if unseal else self.identity.sealed,
         )
         return _written(

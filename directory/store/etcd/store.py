@@ -19,6 +19,7 @@ from directory.store.base import (
     Row,
     StoreUnreachable,
     Transaction,
+    batches_to_fill,
 )
 from directory.store.etcd.connection import (
     Compacted,
@@ -29,7 +30,7 @@ from directory.store.etcd.connection import (
 from directory.store.etcd.etcd3_stubs import etcdrpc
 from directory.store.etcd.etcd_address import EtcdAddress
 from directory.store.etcd.incarnation import Incarnation
-from directory.store.etcd.key_layout import Layout
+from directory.store.etcd.key_layout import Layout, end_of
 from directory.store.etcd.keyspace import READ_SECONDS, GuardFailed, Keyspace, TransactionDraft
 from directory.store.etcd.leases import (
     LEASE_SECONDS,
@@ -40,19 +41,21 @@ from directory.store.etcd.leases import (
     elect,
     remove_expired,
 )
-from directory.store.etcd.sealing import EtcdSealing
 from directory.store.etcd.transaction import (
     LIMITS,
     compares_of,
+    delete,
     operations_of,
+    put,
     reads_of,
-    refuse_oversized,
 )
 from directory.store.etcd.watch import EtcdWatch
 from directory.store.etcd.watch_state import Follower, Head
 
 __all__ = ["EtcdLoading", "EtcdStore"]
 
+_CLEARED_ROWS: Final = 5_000
+_SEALED_SECONDS: Final = 30.0
 
 _PAGE_SECONDS: Final = 20.0
 _FIRST_ROWS: Final = 1_000
@@ -161,7 +164,6 @@ class EtcdStore:
             self._connection.close()
             raise
         self._leases: Final = Leases(self._connection, lease_seconds, clock)
-        self._sealing: Final = EtcdSealing(self._keyspace)
 
     @classmethod
     def open(cls, address: str, cluster: str, cluster_id: str | None = None) -> Self:
@@ -229,7 +231,7 @@ class EtcdStore:
     def commit(
         self, transaction: Transaction, timeout_seconds: float = 5.0
     ) -> Committed | Conflict:
-        refuse_oversized(transaction)
+        transaction.refuse_invalid(LIMITS)
         layout, guards = self._keyspace.layout, transaction.guards
         operations = operations_of(layout, transaction.writes)
 
@@ -257,16 +259,56 @@ class EtcdStore:
     # -- sealing -----------------------------------------------------------------------------
 
     def seal(self, why: str) -> None:
-        self._sealing.seal(why)
-
-    def clear(self) -> int:
-        return self._sealing.clear()
-
-    def fill(self, rows: Iterable[tuple[bytes, bytes]]) -> int:
-        return self._sealing.fill(rows)
+        while True:
+            _, incarnation = self._keyspace.current()
+            if incarnation.identity.sealed == why or self._keyspace.replace(
+                incarnation, incarnation.sealed(why)
+            ):
+                break
+        self._keyspace.refresh()
 
     def unseal(self) -> Identity:
-        return self._sealing.unseal()
+        while True:
+            head, incarnation = self._keyspace.current()
+            if not incarnation.identity.sealed:
+                break
+            revision = incarnation.revision(head.revision)
+            new = incarnation.next(head.etcd_cluster, head.revision, revision, unseal=True)
+            if self._keyspace.replace(incarnation, new):
+                break
+        return self._keyspace.refresh().identity
+
+    def clear(self) -> int:
+        layout = self._keyspace.layout
+        self._change([delete(layout.announced, end_of(layout.announced))])
+        begin, end = layout.row_range(b"")
+        cleared = 0
+        while True:
+            answer = self._connection.range(
+                etcdrpc.RangeRequest(key=begin, range_end=end, limit=_CLEARED_ROWS, keys_only=True),
+                _SEALED_SECONDS,
+            )
+            if not answer.kvs:
+                return cleared
+            self._change([delete(begin, answer.kvs[-1].key + b"\0")])
+            cleared += len(answer.kvs)
+
+    def fill(self, rows: Iterable[tuple[bytes, bytes]]) -> int:
+        layout = self._keyspace.layout
+        self._change([])  # one that may not be filled is refused even if there is nothing to put
+        filled = 0
+        # One after the other: rows that are change events are read by revision, in their order.
+        for chunk in batches_to_fill(rows, LIMITS, LIMITS.max_writes, LIMITS.max_bytes):
+            self._change([put(layout.row(key), value) for key, value in chunk])
+            filled += len(chunk)
+        return filled
+
+    def _change(self, operations: list[Any]) -> None:
+        done = self._keyspace.write(
+            lambda _: TransactionDraft((), operations), _SEALED_SECONDS, filling=True
+        )
+        if not isinstance(done, Committed):
+            raise StoreUnreachable(f"{self._connection}: was changed in this moment")
 
 
 class IncarnationWatch:

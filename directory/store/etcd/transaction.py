@@ -11,7 +11,6 @@ from directory.store.base import (
     KeyEquals,
     Limits,
     Put,
-    Transaction,
     UnchangedSince,
     Write,
 )
@@ -27,7 +26,6 @@ __all__ = [
     "put",
     "read",
     "reads_of",
-    "refuse_oversized",
     "request_of",
     "unfulfilled",
 ]
@@ -59,33 +57,6 @@ def read(key: bytes, end: bytes = b"", **options: Any) -> Any:
     """Returns the operation that reads a key, or a range of keys."""
     request = etcdrpc.RangeRequest(key=key, range_end=end, **options)
     return etcdrpc.RequestOp(request_range=request)
-
-
-def refuse_oversized(transaction: Transaction) -> None:
-    """Refuses a transaction that is too large, before etcd does (S9).
-
-    Raises:
-        ValueError: over the limits, or a key written twice.
-    """
-    if not LIMITS.hold(len(transaction.guards), len(transaction.writes)):
-        raise ValueError(
-            f"{len(transaction.guards)} guards and {len(transaction.writes)} writes; one"
-            f" transaction holds {LIMITS}"
-        )
-    size = 0
-    keys: set[bytes] = set()
-    for write in transaction.writes:
-        size += len(write.key) + (len(write.value) if isinstance(write, Put) else 0)
-        if write.key in keys:
-            raise ValueError(f"key {write.key!r} is written twice")
-        keys.add(write.key)
-    size += sum(
-        len(guard.key) + len(guard.value or b"")
-        for guard in transaction.guards
-        if isinstance(guard, KeyEquals)
-    )
-    if size > LIMITS.max_bytes:
-        raise ValueError(f"{size} bytes; one transaction holds {LIMITS.max_bytes}")
 
 
 def compares_of(layout: Layout, incarnation: Incarnation, guards: Iterable[Guard]) -> list[Any]:

@@ -20,6 +20,7 @@ from typing import Final, Self
 
 from directory.namespace.keys import role_key
 from directory.store.base import (
+    FILLED_FROM,
     Committed,
     Conflict,
     Guard,
@@ -31,8 +32,9 @@ from directory.store.base import (
     Row,
     StoreIsSealed,
     Transaction,
+    batches_to_fill,
 )
-from directory.store.schema import head_of, sealed_of
+from directory.store.schema import Head, begin_incarnation, head_of, sealed_of, trim_log
 from directory.store.sqlite.database_file import BUSY_SECONDS, DatabaseFile, away_on_error
 from directory.store.sqlite.lock_files import (
     LivenessFile,
@@ -42,7 +44,6 @@ from directory.store.sqlite.lock_files import (
     remove_strays,
     unannounced,
 )
-from directory.store.sqlite.sealing import SqliteSealing
 from directory.store.sqlite.transaction import SqliteTransaction, key_range
 from directory.store.sqlite.watch import CommitSignal, SqliteWatch
 
@@ -52,6 +53,12 @@ LIMITS: Final = Limits(max_writes=20_000, max_bytes=16 * 1024 * 1024)
 HISTORY_WRITES: Final = 100_000
 """So many writes a watch may be behind before it has to load again."""
 _PAGE_ROWS: Final = 2_000
+_CLEARED_ROWS: Final = 20_000
+_FILLED_ROWS: Final = 5_000
+_FILLED_BYTES: Final = 8 * 1024 * 1024
+_SEALED_SECONDS: Final = 30.0
+_REVISION_ROWS: Final = 100
+"""So many rows share a revision: of change events, which are rows, a page is read by revision."""
 _ROLE: Final = re.compile(r"[a-z0-9-]{1,64}")
 _SCHEME: Final = "sqlite:///"
 
@@ -103,7 +110,6 @@ class SqliteStore:
         self._clock: Final = clock
         self._history_writes: Final = history_writes
         self._news: Final = CommitSignal()
-        self._sealing: Final = SqliteSealing(self._file, LIMITS)
 
     @classmethod
     def open(cls, address: str, cluster: str, cluster_id: str | None = None) -> Self:
@@ -161,7 +167,7 @@ class SqliteStore:
     def commit(
         self, transaction: Transaction, timeout_seconds: float = 5.0
     ) -> Committed | Conflict:
-        _refuse_oversized(transaction)
+        transaction.refuse_invalid(LIMITS)
         with self._changing(timeout_seconds) as change:
             broken = change.first_broken(transaction.guards)
             if broken is not None:
@@ -188,21 +194,72 @@ class SqliteStore:
         self._news.notify()
 
     # -- sealing -----------------------------------------------------------------------------
+    # A store that is filled keeps no log of it: what is put in is no change of a tree. The oldest
+    # commit that is known moves along instead, so that no watch can resume before the end.
 
     def seal(self, why: str) -> None:
-        self._sealing.seal(why)
+        with self._sealing() as connection:
+            connection.execute("INSERT OR REPLACE INTO meta VALUES ('sealed', ?)", (why,))
+            if why.startswith(FILLED_FROM):
+                trim_log(connection)
+        self._file.refresh_identity()
         self._news.notify()
 
     def clear(self) -> int:
-        return self._sealing.clear()
+        cleared = 0
+        while True:
+            with self._filling() as connection:
+                gone = connection.execute(
+                    "DELETE FROM kv WHERE key IN (SELECT key FROM kv LIMIT ?)", (_CLEARED_ROWS,)
+                ).rowcount
+                connection.execute("DELETE FROM announced")
+                trim_log(connection)
+            cleared += gone
+            if gone < _CLEARED_ROWS:
+                return cleared
 
     def fill(self, rows: Iterable[tuple[bytes, bytes]]) -> int:
-        return self._sealing.fill(rows)
+        filled = 0
+        with self._filling():
+            pass  # a store that may not be filled is refused even if there is nothing to put in
+        for chunk in batches_to_fill(rows, LIMITS, _FILLED_ROWS, _FILLED_BYTES):
+            with self._filling() as connection:
+                begin = head_of(connection).revision + 1
+                connection.executemany(
+                    "INSERT OR REPLACE INTO kv VALUES (?, ?, ?)",
+                    (
+                        (key, value, begin + number // _REVISION_ROWS)
+                        for number, (key, value) in enumerate(chunk)
+                    ),
+                )
+                trim_log(connection, begin + (len(chunk) - 1) // _REVISION_ROWS)
+            filled += len(chunk)
+        return filled
 
     def unseal(self) -> Identity:
-        identity = self._sealing.unseal()
+        with self._file.writing(_SEALED_SECONDS) as connection, away_on_error(self._file.path):
+            if sealed_of(connection):
+                self._file.committed(begin_incarnation(connection, 0, unseal=True))
+        identity = self._file.refresh_identity()
         self._news.notify()
         return identity
+
+    @contextmanager
+    def _sealing(self) -> Iterator[sqlite3.Connection]:
+        with self._file.writing(_SEALED_SECONDS) as connection, away_on_error(self._file.path):
+            connection.execute("BEGIN IMMEDIATE")
+            yield connection
+            head: Head = head_of(connection)
+            connection.execute("COMMIT")
+            self._file.committed(head)
+
+    @contextmanager
+    def _filling(self) -> Iterator[sqlite3.Connection]:
+        with self._sealing() as connection:
+            sealed = sealed_of(connection)
+            if not sealed.startswith(FILLED_FROM):
+                raise ValueError(f"{self._file.path}: not sealed to be filled, but {sealed!r}")
+            yield connection
 
     # -- election ----------------------------------------------------------------------------
 
@@ -347,18 +404,3 @@ class SqliteLoading:
                         page = cursor.fetchmany(_PAGE_ROWS)
         finally:
             self._connection.close()
-
-
-def _refuse_oversized(transaction: Transaction) -> None:
-    count = len(transaction.guards) + len(transaction.writes)
-    if count > LIMITS.max_writes:
-        raise ValueError(f"{count} guards and writes; one transaction holds {LIMITS.max_writes}")
-    size = 0
-    keys: set[bytes] = set()
-    for write in transaction.writes:
-        size += len(write.key) + (len(write.value) if isinstance(write, Put) else 0)
-        if write.key in keys:
-            raise ValueError(f"key {write.key!r} is written twice")
-        keys.add(write.key)
-    if size > LIMITS.max_bytes:
-        raise ValueError(f"{size} bytes; one transaction holds {LIMITS.max_bytes}")

@@ -39,7 +39,7 @@ class One:
         self._gate = threading.Event()
         self._gate.set()
         self.cluster.replica.subscribe(self._hold)
-        server = DirectoryServer([self.cluster], config.listen)
+        self.server = server = DirectoryServer([self.cluster], config.listen)
         cleanup.callback(server.drain)
         cleanup.callback(self._gate.set)
         server.start()

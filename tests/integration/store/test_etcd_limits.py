@@ -21,7 +21,7 @@ from directory.store.base import (
     Transaction,
     UnchangedSince,
 )
-from directory.store.etcd import channels
+from directory.store.etcd import connection
 from directory.store.etcd.etcd3_stubs import etcdrpc
 from directory.store.etcd.etcd_address import EtcdAddress
 from directory.store.etcd.key_layout import Layout
@@ -65,9 +65,9 @@ def test_S7_pages_that_turn_out_too_large_are_asked_for_again_in_parts(
 ) -> None:
     small = [
         (name, 2 * MIB if name == "grpc.max_receive_message_length" else value)
-        for name, value in channels.OPTIONS
+        for name, value in connection.OPTIONS
     ]
-    monkeypatch.setattr(channels, "OPTIONS", small)
+    monkeypatch.setattr(connection, "OPTIONS", small)
     with closing(EtcdStore.open(etcd_cluster.address(), "la")) as store:
         rows = {b"%d" % n: bytes([n]) * (MIB // 4) for n in range(40)}
         put_many(store, ((b"z/%d" % n, b"") for n in range(2_500)))

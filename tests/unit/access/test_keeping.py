@@ -5,7 +5,7 @@ from __future__ import annotations
 from directory.access.grant import Grant, Operation, Permission
 from directory.access.grant_tree import EntryPlace
 from directory.maintenance.backup import rows_of
-from directory.maintenance.store_contents import DirectoryPaths, EntryCounts, losses
+from directory.maintenance.restore import DirectoryPaths, EntryCounts, losses
 from directory.maintenance.verify_store import StoreComparison
 from directory.namespace.command import AddGrants, CreateDirectory, CreateTopic
 from directory.namespace.entry import EntryGrants, Kind

@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from directory.maintenance.field_differences import Between, Difference
-from directory.maintenance.verify_store import StoreComparison
+from directory.maintenance.verify_store import Between, Difference, StoreComparison
 from directory.namespace.command import (
     CreateDirectory,
     CreateLink,

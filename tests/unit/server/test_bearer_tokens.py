@@ -11,7 +11,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
-from directory.server.bearer_tokens import LEEWAY_SECONDS, Tokens
+from directory.server.authentication import LEEWAY_SECONDS, Tokens
 from directory.server.config_security import AuthConfig
 from directory.server.toml_table import ConfigError
 from resolver.errors import Unauthenticated
@@ -300,7 +300,7 @@ def test_a_key_set_that_is_none_is_refused(tmp_path: Path, content: str) -> None
 
 
 def test_no_key_and_no_token_is_shown(tmp_path: Path) -> None:
-    from directory.server.bearer_tokens import read_keys
+    from directory.server.authentication import read_keys
 
     (tmp_path / "key").write_bytes(SECRET)
     keys = read_keys(AuthConfig(jwt_key=str(tmp_path / "key")))

@@ -4,8 +4,13 @@ import threading
 
 import pytest
 
-from directory.maintenance.history import ChangeHistory, Revised, Subscription
-from directory.maintenance.retention import RetentionLimits, RetentionTrimmer
+from directory.maintenance.history import (
+    ChangeHistory,
+    RetentionLimits,
+    RetentionTrimmer,
+    Revised,
+    Subscription,
+)
 from directory.namespace.keys import EVENT, REQUEST
 from directory.store.base import Put, StoreUnreachable, Transaction
 from directory.store.event_rows import event_count

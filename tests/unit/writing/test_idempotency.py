@@ -1,8 +1,6 @@
 """What is kept of an answered request: commands told apart, answers given back as they were."""
 
 import itertools
-import json
-from dataclasses import replace
 from types import MappingProxyType
 
 import pytest
@@ -113,15 +111,6 @@ def test_an_answer_comes_back_as_it_was(partitions: int | None) -> None:
     codec = ProtoCodec()
     kept = RequestRecord.from_plan(COMMANDS[0], plan, codec, 5).to_bytes()
     assert RequestRecord.from_bytes(kept).replay_plan(codec) == plan
-
-
-def test_counts_that_an_older_version_kept_are_not_repeated() -> None:
-    """They were of all entries, also of those that were hidden from the caller."""
-    codec, plan = ProtoCodec(), Plan(guards=(), writes=(), changes=(), topic_count=2)
-    fields = json.loads(RequestRecord.from_plan(COMMANDS[0], plan, codec, 5).to_bytes())
-    del fields["counts"]
-    kept = RequestRecord.from_bytes(json.dumps(fields).encode())
-    assert kept.replay_plan(codec) == replace(plan, topic_count=0)
 
 
 @pytest.mark.parametrize("value", [b"", b"\xff", b"[]", b"{}", b"null", b'{"fingerprint":1}'])

@@ -1,0 +1,99 @@
+"""Reports whether this process works, to who restarts it: systemd's watchdog, and ``/healthz``.
+
+Restarts nothing itself (docs/decisions/0060-hangs-are-the-service-managers.md).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+__all__ = ["ServerCounters", "Watchdog", "notify_systemd"]
+
+_LOOK_SECONDS: Final = 1.0
+
+
+class ServerCounters(Protocol):
+    """A server, as far as it is needed here."""
+
+    @property
+    def waiting_reads(self) -> int:
+        """Reads that no thread has taken yet."""
+
+    @property
+    def ended_calls(self) -> int:
+        """Calls that have ended since it began."""
+
+
+def notify_systemd(state: str) -> None:
+    """Sends systemd a state such as ``READY=1`` (sd_notify(3)), where it started this process and
+    waits for one.
+    """
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if not address:
+        return
+    name = f"\0{address[1:]}" if address.startswith("@") else address
+    # A systemd that is restarting itself misses one; the next comes in a second.
+    with (
+        contextlib.suppress(OSError),
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as way,
+    ):
+        way.sendto(state.encode(), name)
+
+
+class Watchdog:
+    """Looks every second whether the reads of a process go on, and feeds systemd's watchdog.
+
+    Args:
+        servers: that answer here; may grow.
+        stuck_seconds: reads that have waited for a thread for so long, while no call ended, are
+            stuck: as long as no call may work.
+        notify: sends systemd a state.
+    """
+
+    def __init__(
+        self,
+        servers: Sequence[ServerCounters],
+        stuck_seconds: float,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        notify: Callable[[str], object] = notify_systemd,
+    ) -> None:
+        self._servers: Final = servers
+        self._stuck_seconds: Final = stuck_seconds
+        self._clock: Final = clock
+        self._notify: Final = notify
+        self._moved: Final[dict[ServerCounters, tuple[int, float]]] = {}
+        """How many calls had ended when that last changed, or when nothing waited, and when."""
+        self.is_stuck = False
+        """Whether reads of this process were stuck at the last look."""
+
+    def start(self) -> None:
+        """Begins, in the background, until the process ends."""
+        threading.Thread(target=self._run, name="watchdog", daemon=True).start()
+
+    def _run(self) -> None:
+        while True:
+            self.check_reads()
+            time.sleep(_LOOK_SECONDS)
+
+    def check_reads(self) -> None:
+        """Looks once. A stuck process asks systemd to restart the unit: where others of the unit
+        work, they feed the same watchdog.
+        """
+        looks = [self._has_stuck_reads(server) for server in list(self._servers)]
+        self.is_stuck = any(looks)
+        self._notify("WATCHDOG=trigger" if self.is_stuck else "WATCHDOG=1")
+
+    def _has_stuck_reads(self, server: ServerCounters) -> bool:
+        now, ended = self._clock(), server.ended_calls
+        before, since = self._moved.get(server, (-1, now))
+        if ended != before or not server.waiting_reads:
+            self._moved[server] = (ended, now)
+            return False
+        return now - since > self._stuck_seconds

@@ -1,0 +1,81 @@
+"""Whether the reads of a process go on, and what systemd is sent of it."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from directory.server.watchdog import Watchdog, notify_systemd
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Answering:
+    """A server whose calls the test counts."""
+
+    waiting_reads = 0
+    ended_calls = 0
+
+
+def test_a_process_whose_reads_wait_and_never_end_is_stuck_and_asks_for_a_restart() -> None:
+    clock, server = Clock(), Answering()
+    sent: list[str] = []
+    watchdog = Watchdog([server], 30.0, clock=clock, notify=sent.append)
+
+    def pass_by(seconds: int, ended: int = 0) -> int:
+        """So often the watchdog of systemd was fed."""
+        sent.clear()
+        for _ in range(seconds):
+            clock.now += 1
+            server.ended_calls += ended
+            watchdog.check_reads()
+        assert set(sent) <= {"WATCHDOG=1", "WATCHDOG=trigger"}
+        assert watchdog.is_stuck == (sent[-1] == "WATCHDOG=trigger")
+        return sent.count("WATCHDOG=1")
+
+    assert pass_by(100) == 100, "nobody asks"
+    server.waiting_reads = 1
+    assert pass_by(100, ended=1) == 100, "they are many, and end"
+    assert pass_by(100) == 30
+    server.waiting_reads = 0
+    assert pass_by(10) == 10, "they ended after all"
+    server.waiting_reads = 1
+    assert pass_by(30) == 30
+    assert pass_by(1, ended=1) == 1
+
+
+def test_one_stuck_server_of_several_makes_the_process_stuck() -> None:
+    clock, fine, stuck = Clock(), Answering(), Answering()
+    watchdog = Watchdog([fine, stuck], 30.0, clock=clock, notify=lambda _: None)
+    stuck.waiting_reads = 1
+    for _ in range(2):
+        watchdog.check_reads()
+        clock.now += 31
+    assert watchdog.is_stuck
+
+
+@pytest.mark.parametrize("abstract", [False, True])
+def test_systemd_is_sent_a_state_at_the_socket_that_it_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, abstract: bool
+) -> None:
+    name = f"{tmp_path}/notify"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(f"\0{name}" if abstract else name)
+        systemd.settimeout(20)
+        monkeypatch.setenv("NOTIFY_SOCKET", f"@{name}" if abstract else name)
+        notify_systemd("READY=1")
+        assert systemd.recv(100) == b"READY=1"
+
+
+def test_without_systemd_nothing_is_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
+    notify_systemd("READY=1")
+    monkeypatch.setenv("NOTIFY_SOCKET", f"{tmp_path}/gone")
+    notify_systemd("READY=1")
