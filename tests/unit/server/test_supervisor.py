@@ -74,7 +74,7 @@ class Watched:
         self.supervisor._received(self.worker, BEAT)
 
     def pass_by(self, seconds: int, step: float = 1.0) -> int:
-        """So often it was killed meanwhile."""
+        """Lets the time pass; returns how often the process was killed meanwhile."""
         before = self.process.killed
         for _ in range(int(seconds / step)):
             self.clock.now += step
