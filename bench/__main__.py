@@ -36,13 +36,13 @@ _SECONDS: Final = {
 NAMES: Final = tuple(_SECONDS)
 
 
-def main(words: Sequence[str]) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Runs those named, or all."""
     parser = argparse.ArgumentParser(prog="python -m bench")
     parser.add_argument("--topics", type=int, help="so many instead of a million; keeps nothing")
     parser.add_argument("--results", action="store_true", help="makes RESULTS.md anew")
     parser.add_argument("name", nargs="*", help=", ".join(NAMES))
-    asked = parser.parse_args(words)
+    asked = parser.parse_args(arguments)
     unknown = sorted(set(asked.name) - set(NAMES))
     if unknown:
         sys.stderr.write(f"no benchmark {', '.join(unknown)}; there are {', '.join(NAMES)}\n")

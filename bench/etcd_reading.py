@@ -132,11 +132,11 @@ def _reads(folder: Path, etcd: EtcdCluster) -> list[Row]:
         one, one_of_sqlite = (
             _load_on(server, RESOLVE, anywhere) for server in (of_etcd, of_sqlite)
         )
-        _in_turns((one, one_of_sqlite), _AT_ONCE, warm_up=3)
+        _alternate((one, one_of_sqlite), _AT_ONCE, warm_up=3)
         used = batches(100, ground.in_use())
         many = _load_on(of_etcd, BATCH, used)
         many_of_sqlite = _load_on(of_sqlite, BATCH, used)
-        _in_turns((many, many_of_sqlite), _BATCHES_AT_ONCE, warm_up=2)
+        _alternate((many, many_of_sqlite), _BATCHES_AT_ONCE, warm_up=2)
         rows = [
             at_least(
                 f"unary Resolve, {SHOWN} topics in etcd",
@@ -169,7 +169,7 @@ def _load_on(server: DirectoryProcess, method: str, requests: Sequence[bytes]) -
     return Load(server.address, server.process.pid, method, requests)
 
 
-def _in_turns(loads: Sequence[Load], at_once: int, warm_up: int) -> None:
+def _alternate(loads: Sequence[Load], at_once: int, warm_up: int) -> None:
     for _ in range(warm_up):
         for load in loads:
             load.round(at_once)

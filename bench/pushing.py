@@ -37,7 +37,7 @@ _SAMPLE: Final = 50
 """While it is waited for all, one topic in so many is looked at; then all are."""
 _LOOKED_AT: Final = 20
 _LOOK_SECONDS: Final = 0.1
-_TURNS: Final = 3
+_ROUNDS: Final = 3
 _PATIENCE_SECONDS: Final = 900
 _ORDINARY_GOAL_SECONDS: Final = 5
 _JAVA: Final = ("-XX:TieredStopAtLevel=4", "-Xmx1g", "-Xms1g")
@@ -56,7 +56,7 @@ def run() -> list[Row]:
         with _Directory(folder, broker, changes_per_second=1e9) as directory:
             pushes, bare, reads, plans = [], [], [], []
             directory.arm(_MOUNT)
-            for _ in range(_TURNS):
+            for _ in range(_ROUNDS):
                 pushes.append(_seconds(lambda: directory.push(_MOUNT, _values(), kafka)))
                 bare.append(_seconds(lambda: kafka.change(_values())))
                 reads.append(_seconds(kafka.read))

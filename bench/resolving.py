@@ -62,7 +62,7 @@ def _batch(folder: Path, address: str, pid: int) -> list[Row]:
     with ground.pinned_echo(folder, "batch", 1_000) as (echo, echo_pid):
         again = Load(address, pid, BATCH, batches(100, used))
         bare = Load(echo, echo_pid, _ECHO, again.requests)
-        anew = Load(address, pid, BATCH, batches(600, range(TOPICS)))
+        repeated = Load(address, pid, BATCH, batches(600, range(TOPICS)))
         for _ in range(2):
             again.round(4)
         again.rates.clear()
@@ -70,7 +70,7 @@ def _batch(folder: Path, address: str, pid: int) -> list[Row]:
             for load in (bare, again):
                 load.round(4)
         for _ in range(_ROUNDS):
-            for load in (bare, anew):
+            for load in (bare, repeated):
                 load.round(4)
     unit, against, per_path = "paths/CPU s", "bare batch echo", 1_000
     return [
@@ -84,7 +84,7 @@ def _batch(folder: Path, address: str, pid: int) -> list[Row]:
         ),
         at_least(
             f"BatchResolve of 1,000 paths anywhere among {SHOWN}",
-            per_path * anew.rate,
+            per_path * repeated.rate,
             unit,
             against,
             per_path * bare.rate,

@@ -35,8 +35,7 @@ if TYPE_CHECKING:
     from resolver.credentials import UserCredentials
     from resolver.directory_listing import Listing
     from resolver.resolution.state_machine import ResolutionStateMachine
-    from resolver.watch_stream import Watching
-    from resolver.watch_streams import CacheRefresher, WatchStreams
+    from resolver.watch_streams import CacheRefresher, Watching, WatchStreams
 
 __all__ = ["Listener", "Owner", "Resolver", "TopicLocation"]
 

@@ -303,7 +303,7 @@ class _Task:
             raise united.trouble or next(reported, failures[0])
         seen: set[tuple[Path, bool]] = set()
         # A recursive listing is in depth-first order, which a merge by name would tear apart.
-        for listed in _in_turn(parts) if self._request.recursive else _merged(parts):
+        for listed in _one_after_another(parts) if self._request.recursive else _merged(parts):
             key = (listed.path, _is_container(listed))
             if key not in seen:
                 seen.add(key)
@@ -329,7 +329,7 @@ def _chain(first: ListedEntry, rest: Iterator[ListedEntry]) -> Iterator[ListedEn
     yield from rest
 
 
-def _in_turn(parts: list[Iterator[ListedEntry]]) -> Iterator[ListedEntry]:
+def _one_after_another(parts: list[Iterator[ListedEntry]]) -> Iterator[ListedEntry]:
     for part in parts:
         yield from part
 

@@ -92,8 +92,8 @@ def _status(home: Path) -> int:
     return 0
 
 
-def _refuse(words: str) -> int:
-    print(f"error: {words}", file=sys.stderr)
+def _refuse(message: str) -> int:
+    print(f"error: {message}", file=sys.stderr)
     return 1
 
 

@@ -48,7 +48,7 @@ class Shell:
         """Gives the command lines to come these variables."""
         self._environment |= variables
 
-    # -- words -----------------------------------------------------------------------------------
+    # -- texts -----------------------------------------------------------------------------------
 
     def step(self, heading: str, prose: str = "") -> None:
         """Begins a step: a heading, and what to look at."""
@@ -65,8 +65,8 @@ class Shell:
                 textwrap.fill(" ".join(prose.split()), 98, break_on_hyphens=False), style="2"
             )
 
-    def words(self, text: str) -> None:
-        """Prints text as it is."""
+    def text(self, text: str) -> None:
+        """Prints a text as it is."""
         self._print(text)
 
     def summary(self, heading: str, lines: Sequence[str]) -> None:

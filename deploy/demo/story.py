@@ -69,9 +69,9 @@ def _directories(demo: Federation, shell: Shell) -> None:
     shell.export(demo.variables())
     demo.write_environment()
     shell.run("cat $DEMO/directories/la-tracking/server.toml", shows=['mount = "/la/tracking"'])
-    shell.words("\nEach is served here, and the demo's shell knows its address by a variable:\n")
+    shell.text("\nEach is served here, and the demo's shell knows its address by a variable:\n")
     for name, mount in CLUSTERS.items():
-        shell.words(f"  {mount:13} ${variable(name):12} {demo.directories[name].address}")
+        shell.text(f"  {mount:13} ${variable(name):12} {demo.directories[name].address}")
 
 
 def _mount(shell: Shell) -> None:
@@ -271,7 +271,7 @@ def _farewell(demo: Federation, shell: Shell, began: float) -> None:
         ],
     )
     shell.say(f"It took {time.monotonic() - began:.0f} seconds. The federation runs on. To play:")
-    shell.words(
+    shell.text(
         f"""
   . {demo.home / "env"}
   kdir tree /

@@ -68,7 +68,7 @@ class SaslUsers:
         return self._super[0]
 
     def properties(self, listeners: Sequence[str]) -> Mapping[str, str]:
-        users = " ".join(f'user_{name}="{word}"' for name, word in self.passwords.items())
+        users = " ".join(f'user_{name}="{password}"' for name, password in self.passwords.items())
         own = f'username="{self.admin}" password="{self.passwords[self.admin]}"'
         module = "org.apache.kafka.common.security.plain.PlainLoginModule"
         return {

@@ -161,11 +161,11 @@ def names_at_top(root: Path = ROOT, package: str = "directory") -> list[str]:
     )
 
 
-def main(words: list[str]) -> int:
+def main(command_line: list[str]) -> int:
     """Prints the figures."""
     parser = argparse.ArgumentParser(prog="python -m deploy.tools.import_graph")
     parser.add_argument("--arrows", action="store_true", help="name circles and upward imports")
-    arguments = parser.parse_args(words)
+    arguments = parser.parse_args(command_line)
     graph = read_imports()
     circles, upward = graph.circles(), graph.upward()
     print(f"modules             {len(graph.modules)}")

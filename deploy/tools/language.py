@@ -18,11 +18,11 @@ from typing import Final
 __all__ = [
     "BASELINE",
     "findings",
-    "glossary_words",
     "main",
     "messages",
     "misnamed",
     "prose",
+    "retired_terms",
     "undescribed",
 ]
 
@@ -75,14 +75,14 @@ _PARTS: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _ROW: Final = re.compile(r"^\|((?: `\w+`,?)+) \|")
 
 
-def glossary_words(text: str) -> frozenset[str]:
+def retired_terms(text: str) -> frozenset[str]:
     """Returns the words of the glossary's table of retired words."""
     _, _, table = text.partition("## Retired words")
     return frozenset(
-        word
+        term
         for line in table.splitlines()
         if (row := _ROW.match(line)) is not None
-        for word in re.findall(r"`(\w+)`", row[1])
+        for term in re.findall(r"`(\w+)`", row[1])
     )
 
 
@@ -113,8 +113,8 @@ def prose(page: str) -> str:
     return _CODE.sub("", page)
 
 
-def _count_words(texts: Iterable[str], words: frozenset[str]) -> int:
-    return sum(part.lower() in words for text in texts for part in re.findall(r"[A-Za-z]+", text))
+def _count_retired(texts: Iterable[str], terms: frozenset[str]) -> int:
+    return sum(part.lower() in terms for text in texts for part in re.findall(r"[A-Za-z]+", text))
 
 
 def _identifiers(tree: ast.Module) -> Iterator[str]:
@@ -138,12 +138,12 @@ def _identifiers(tree: ast.Module) -> Iterator[str]:
                 pass
 
 
-def misnamed(tree: ast.Module, words: frozenset[str]) -> set[str]:
+def misnamed(tree: ast.Module, terms: frozenset[str]) -> set[str]:
     """Returns the identifiers that a module binds and of which a retired word is a part."""
     return {
         name
         for name in _identifiers(tree)
-        if not words.isdisjoint(part.lower() for part in _PARTS.findall(name))
+        if not terms.isdisjoint(part.lower() for part in _PARTS.findall(name))
     }
 
 
@@ -154,12 +154,12 @@ def _is_property(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
 
 def _begins_well(node: ast.AST, docstring: str) -> bool:
     first, _, rest = docstring.partition(" ")
-    word = first.strip(",.:;").lower()
+    begin = first.strip(",.:;").lower()
     if isinstance(node, ast.ClassDef):
-        return word not in _NO_NOUNS and word not in VERBS
+        return begin not in _NO_NOUNS and begin not in VERBS
     if first == "True":
         return rest.startswith("if")
-    return word in VERBS or docstring.startswith("Context manager")
+    return begin in VERBS or docstring.startswith("Context manager")
 
 
 def undescribed(tree: ast.Module) -> list[str]:
@@ -207,21 +207,21 @@ def _tracked() -> Iterator[str]:
 
 def findings(paths: Iterable[str] | None = None, root: Path = ROOT) -> Counter[str]:
     """Returns what is not yet mended with counts: identifiers, docstrings and texts by file."""
-    words = glossary_words((ROOT / "docs" / "glossary.md").read_text())
+    terms = retired_terms((ROOT / "docs" / "glossary.md").read_text())
     found: Counter[str] = Counter()
     for path in _tracked() if paths is None else paths:
         if not (root / path).is_file():
             continue
         text = (root / path).read_text()
         if path.endswith(".md"):
-            found[f"texts {path}"] = _count_words([prose(text)], words)
+            found[f"texts {path}"] = _count_retired([prose(text)], terms)
             continue
         tree = ast.parse(text)
-        for name in misnamed(tree, words):
+        for name in misnamed(tree, terms):
             found[f"identifier {name}"] += 1
         found[f"docstrings {path}"] = len(undescribed(tree))
         if path.split("/")[0] in _SPEAKING:
-            found[f"texts {path}"] = _count_words(messages(tree), words)
+            found[f"texts {path}"] = _count_retired(messages(tree), terms)
     return +found
 
 

@@ -99,11 +99,11 @@ class AccessControl:
         return CallerRights(snapshot, access, caller, cluster.config.cluster, expired=expired)
 
     def require_admin(self, cluster: Cluster, method: str, call: Call) -> CallerRights | None:
-        """That a caller may do with a cluster what a method such as ``AdminService/Backup`` takes,
-        by its row of ``rights.py``. Only one that tells how a server is doing passes before
-        anything is loaded: what denies it may be among what is not loaded yet. Returns what the
-        caller sees of the entries, which the right on the cluster shows none of; None while nothing
-        is loaded.
+        """Checks that a caller has the right on a cluster that a method such as
+        ``AdminService/Backup`` takes, by its row of ``rights.py``. While nothing is loaded only
+        methods that report a server's state pass: the deny may be among what is not loaded yet.
+        Returns the caller's rights on entries, of which the right on the cluster shows none; None
+        while nothing is loaded.
 
         Raises:
             PermissionDenied, NotReady
@@ -128,8 +128,8 @@ class AccessControl:
         return view
 
     def require_link_right(self, cluster: Cluster, child_id: str, call: Call) -> None:
-        """That a caller may speak for a child cluster: its certificate names it, or, where access
-        is enforced and there is none, CLUSTER_ACTION is granted to it.
+        """Checks that a caller may act for a child cluster: its certificate names it, or, where
+        access is enforced and it has no certificate, CLUSTER_ACTION is granted to it.
 
         Raises:
             PermissionDenied, NotReady
@@ -187,7 +187,7 @@ def _has_expired(cluster: Cluster, access: Authorizer) -> bool:
 
 
 def check_owned(cluster: Cluster, mount: Path, path: Path, *, or_above: bool = False) -> None:
-    """That a path is a cluster's, which hangs at ``mount``; ``or_above``: or one above that.
+    """Checks that a path is in a cluster that is mounted at ``mount``; ``or_above``: or above that.
 
     Raises:
         NotAuthoritative

@@ -41,7 +41,7 @@ _DESCRIBE: Final = AccessQuestion.for_operation(Operation.DESCRIBE)
 
 
 class AccessService(Service):
-    """Who may do what in one cluster."""
+    """Service for the grants and rights of one cluster."""
 
     descriptor = access_pb2.DESCRIPTOR.services_by_name["AccessService"]
     writes = frozenset({"AddGrants", "RemoveGrants"})

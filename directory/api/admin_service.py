@@ -57,7 +57,7 @@ _SHOWN: Final = 100
 
 
 class AdminService(Service):
-    """For operators."""
+    """Service for operators."""
 
     descriptor = admin_pb2.DESCRIPTOR.services_by_name["AdminService"]
     long = frozenset({"ListDrift"})
@@ -178,7 +178,7 @@ class AdminService(Service):
     def adopt_topics(
         self, request: admin_pb2.AdoptTopicsRequest, call: Call
     ) -> admin_pb2.AdoptTopicsResponse:
-        """Adoption by mapping rules, or what it would do."""
+        """Adopts topics by mapping rules, or returns what that would do."""
         from directory.kafka.assembly import adoptions_to_proto
 
         cluster, reconciler = self._reconciler(request.cluster)

@@ -25,9 +25,7 @@ _ANY_OPERATION: Final = tuple(
 
 
 class CallerRights(VisibleTree):
-    """What one caller may do, beside what it may see; of super users, too, and where nothing is
-    hidden.
-    """
+    """Rights of one caller on a tree, also of super users, and where nothing is hidden."""
 
     __slots__ = ()
 
@@ -39,9 +37,9 @@ class CallerRights(VisibleTree):
         kind: Kind | None = None,
         resource: ResourceType = ResourceType.TOPIC,
     ) -> None:
-        """That the caller may do something on an entry, which is there. What it may not describe is
-        not there for it, whatever else it may do there; but whom an entry's own grant allows it
-        knows of the entry, and who may ALTER it could remove what hides it.
+        """Checks that the caller has a right on an existing entry. An entry that it may not
+        describe is absent for it, whatever else it may do there; except where the entry's own grant
+        allows it something, or where it may ALTER the entry and so could remove what hides it.
 
         Raises:
             PermissionDenied: it may not, though it knows of the entry; or it may by a grant further
@@ -74,8 +72,8 @@ class CallerRights(VisibleTree):
             raise self.permission_denied_error(operation, path, decision, resource)
 
     def require_cluster(self, operation: Operation, purpose: str = "") -> None:
-        """That the caller may do something with the cluster as such; ``purpose`` is what for, as
-        the subject of a sentence, where the request itself is about an entry.
+        """Checks that the caller has a right on the cluster; ``purpose`` is what for, as the
+        subject of a sentence, where the request itself is about an entry.
 
         Raises:
             PermissionDenied
@@ -97,7 +95,9 @@ class CallerRights(VisibleTree):
         decision: Decision,
         resource: ResourceType = ResourceType.TOPIC,
     ) -> PermissionDenied:
-        """That it may not, and why as far as it may know."""
+        """Returns the error that the caller lacks a right, with the reason as far as it may know
+        it.
+        """
         why = (
             decision.reason.value
             if decision.reason is not DecisionReason.GRANT
@@ -113,7 +113,8 @@ class CallerRights(VisibleTree):
         )
 
     def require_view(self, path: Path, kind: Kind | None) -> None:
-        """That the caller may describe an entry that it knows of, and all that a directory holds.
+        """Checks that the caller may describe an entry that it knows of, and all that a directory
+        holds.
 
         Raises:
             PermissionDenied
@@ -127,7 +128,7 @@ class CallerRights(VisibleTree):
             self.require_on_descendants(Operation.DESCRIBE, path)
 
     def require_on_descendants(self, operation: Operation, path: Path) -> None:
-        """That the caller may do something on all that a directory holds.
+        """Checks that the caller has a right on all that a directory holds.
 
         Raises:
             PermissionDenied: names what stands in the way, as far as it may be seen.

@@ -226,7 +226,7 @@ class ClusterRouter:
         return ready.authority(cluster.authority(snapshot)) + outcome
 
     def batch(self, request: resolve_pb2.BatchResolveRequest, call: Call) -> bytes:
-        """Many paths, each answered from its cluster's snapshot, which is read once: the bytes of
+        """Answers many paths, each from its cluster's snapshot, which is read once: the bytes of
         the BatchResolveResponse.
         """
         paths = list(request.paths)

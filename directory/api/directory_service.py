@@ -43,7 +43,7 @@ __all__ = ["DirectoryService"]
 
 
 class DirectoryService(Service):
-    """Reads and writes of one cluster's tree."""
+    """Service for reads and writes of one cluster's tree."""
 
     descriptor = directory_pb2.DESCRIPTOR.services_by_name["DirectoryService"]
     long = frozenset({"ListEntries"})
@@ -79,7 +79,7 @@ class DirectoryService(Service):
     def list_entries(
         self, request: directory_pb2.ListEntriesRequest, call: Call
     ) -> directory_pb2.ListEntriesResponse:
-        """A page of a directory's children, or with ``recursive`` of all below it."""
+        """Returns a page of a directory's children, or with ``recursive`` of all below it."""
         path = Path.parse(request.path)
         cluster, tree = self._router.read_owned(path, request.token, call)
         return entry_reads.list_entries(cluster, tree, path, request, call)

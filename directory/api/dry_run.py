@@ -68,7 +68,7 @@ def fill_change_plan(
     call: Call,
     out: access_pb2.ChangePlan,
 ) -> None:
-    """Tells what a command would do that was only planned; nothing to who may not describe the
+    """Fills in what a planned command would do; nothing for a caller that may not describe the
     entry.
 
     Raises:

@@ -73,7 +73,7 @@ def list_entries(
     request: directory_pb2.ListEntriesRequest,
     call: Call,
 ) -> directory_pb2.ListEntriesResponse:
-    """A page of a directory's children, or with ``recursive`` of all below it.
+    """Returns a page of a directory's children, or with ``recursive`` of all below it.
 
     Raises:
         Absent: there is no such directory.

@@ -37,7 +37,7 @@ class FederationService(Service):
     def link(
         self, requests: Iterator[federation_pb2.LinkRequest | MalformedRequest], call: Call
     ) -> Iterator[federation_pb2.LinkResponse]:
-        """Held open by one elected server of each child."""
+        """Serves the link of one elected server of each child, as long as it is open."""
         bounds = self._router.limits.bounds
         hello = _read_hello(requests, call, bounds)
         cluster = self._router.mounting_cluster(hello)

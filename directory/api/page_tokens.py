@@ -33,8 +33,8 @@ def page_size(asked: int, default: int = DEFAULT_PAGE) -> int:
 
 @dataclass(frozen=True, slots=True)
 class PageToken:
-    """Where the next page begins. ``last`` is the last thing of the page before, in the words of
-    the listing; any server of the cluster can go on from it.
+    """Position where the next page begins. ``last`` is the last item of the page before, in the
+    terms of the listing; any server of the cluster can continue from it.
     """
 
     what: str

@@ -47,7 +47,7 @@ STOPPED: Final = (
 def redacting_errors(
     access_control: AccessControl, cluster: Cluster, command: Command, call: Call
 ) -> Iterator[None]:
-    """Around a change: what goes wrong is told without what the caller may not describe."""
+    """Replaces errors of a change in the block by ones without what the caller may not describe."""
     try:
         yield
     except (Conflict, InvalidPath, InvalidArgument) as error:
@@ -60,7 +60,7 @@ def redacting_errors(
 
 @contextmanager
 def redacting_stop(access_control: AccessControl, cluster: Cluster, call: Call) -> Iterator[None]:
-    """Around what waits for Kafka: why it is stopped names topics."""
+    """Replaces errors of a stopped Kafka side in the block, whose reason names topics."""
     try:
         yield
     except (VanishGuard, KafkaReplaced) as error:
@@ -70,8 +70,8 @@ def redacting_stop(access_control: AccessControl, cluster: Cluster, call: Call) 
 
 
 def as_shown(tree: OpenTree, command: Command, planned: Plan) -> Plan:
-    """A plan as the caller is shown it: with the numbers of what it sees, and of an update without
-    the entry that it may not describe.
+    """Returns a plan for the caller: with the numbers of what it may describe, and of an update
+    without the entry that it may not describe.
     """
     entry, path = planned.entry, planned.path
     if entry is None or path is None:

@@ -77,7 +77,7 @@ class ScanService(Service):
     def scan_topics(
         self, request: scan_pb2.ScanTopicsRequest, call: Call
     ) -> scan_pb2.ScanTopicsResponse:
-        """A page of topics."""
+        """Returns a page of topics."""
         cluster, newest, path = self._where(request, call)
         shards = request.shard_count or 1
         if request.shard >= shards or shards > _MAX_SHARDS:

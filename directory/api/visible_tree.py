@@ -55,7 +55,7 @@ EntryAt = TopicAt | DirectoryAt | LinkAt | MountAt
 
 
 class Seen(NamedTuple):
-    """How many entries the caller may describe."""
+    """Number of entries that the caller may describe."""
 
     topics: int = 0
     containers: int = 0
@@ -65,7 +65,7 @@ class Seen(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """Which entries a listing is to have."""
+    """Filter of the entries of a listing."""
 
     glob: Glob | None = None
     kinds: Collection[Kind] = ()
@@ -271,7 +271,7 @@ class OpenTree:
 
 
 class VisibleTree(OpenTree):
-    """What one caller may see of a cluster at one snapshot.
+    """Tree of a cluster at one snapshot, without what one caller may not describe.
 
     Numbers come from what a snapshot keeps, and are put right where grants say otherwise: they cost
     by the grants that are about the caller, not by what there is.

@@ -21,7 +21,7 @@ __all__ = ["WatchService"]
 
 
 class WatchService(Service):
-    """Streams changes; a slow watcher is told to resync and never slows others."""
+    """Service of changes; a slow watcher has to resync and never slows others."""
 
     descriptor = watch_pb2.DESCRIPTOR.services_by_name["WatchService"]
     long = frozenset({"ListChanges"})
@@ -102,7 +102,7 @@ class WatchService(Service):
     def list_changes(
         self, request: watch_pb2.ListChangesRequest, call: Call
     ) -> watch_pb2.ListChangesResponse:
-        """Past changes, newest first."""
+        """Returns past changes, newest first."""
         path = Path.parse(request.path)
         cluster, tree = self._router.read_owned(path, "", call, or_above=True, past=True)
         _require_visible(tree, path)

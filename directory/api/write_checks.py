@@ -82,8 +82,8 @@ def is_kafka_change_allowed(
 def check_kafka_removal_allowed(
     cluster: Cluster, snapshot: Snapshot, path: Path, kind: Kind | None, *, recursive: bool
 ) -> None:
-    """Topics are not deleted in Kafka while what is inherited is not known, nor along with others
-    from a directory further down that forbids it.
+    """Checks that topics are not deleted in Kafka while what is inherited is not known, nor along
+    with others from a directory further down that forbids it.
 
     Raises:
         NotReady, AboveCeiling

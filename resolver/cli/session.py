@@ -212,15 +212,15 @@ class Session:
         last: KdirError | None = None
         deadline = time.monotonic() + self.timeout_seconds
         servers = self.health.order(self.servers())
-        # Twice, where there are several: those that did not answer quickly have another turn.
-        turns = [(server, True) for server in servers[:-1]]
-        turns += [(server, False) for server in (*servers[-1:], *servers[:-1])]
+        # Twice, where there are several: those that did not answer quickly are tried again.
+        passes = [(server, True) for server in servers[:-1]]
+        passes += [(server, False) for server in (*servers[-1:], *servers[:-1])]
         refused: set[str] = set()
-        for position, (server, hurried) in enumerate(turns):
+        for position, (server, hurried) in enumerate(passes):
             left = deadline - time.monotonic()
             if server in refused or (left <= 0 and last is not None):
                 continue
-            share = 1 / min(len(turns) - position, 4)
+            share = 1 / min(len(passes) - position, 4)
             try:
                 limit = per_server_timeout(left, share, hurried=hurried)
                 answer = self.transport.call(server, wanted, request, limit)

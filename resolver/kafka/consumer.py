@@ -38,7 +38,7 @@ __all__ = ["Consumer", "ReceivedMessage"]
 Assigned = Callable[[list[TopicPartition]], None]
 """Told of partitions, with paths where Kafka has topics."""
 
-_TURN_SECONDS: Final = 0.05
+_POLL_SECONDS: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ class Consumer:
         self._listener = listener
         self._process = os.getpid()
         self._sources: list[_Source] = []
-        self._turn = 0
+        self._next_source = 0
 
     def subscribe(
         self,
@@ -184,16 +184,16 @@ class Consumer:
         deadline = time.monotonic() + timeout
         while True:
             for _ in self._sources:
-                self._turn += 1
-                one = self._asked(self._sources[self._turn % len(self._sources)], 0.0)
+                self._next_source += 1
+                one = self._asked(self._sources[self._next_source % len(self._sources)], 0.0)
                 if one is not None:
                     return one
             left = deadline - time.monotonic()
             if left <= 0 or not self._sources:
                 return None
-            share = left if len(self._sources) == 1 else min(left, _TURN_SECONDS)
-            self._turn += 1
-            one = self._asked(self._sources[self._turn % len(self._sources)], share)
+            share = left if len(self._sources) == 1 else min(left, _POLL_SECONDS)
+            self._next_source += 1
+            one = self._asked(self._sources[self._next_source % len(self._sources)], share)
             if one is not None:
                 return one
 

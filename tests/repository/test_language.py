@@ -10,10 +10,10 @@ import pytest
 from deploy.tools.language import (
     BASELINE,
     findings,
-    glossary_words,
     messages,
     misnamed,
     prose,
+    retired_terms,
     undescribed,
 )
 
@@ -47,7 +47,7 @@ def test_the_baseline_shrinks_with_the_tree() -> None:
 
 
 def test_the_glossary_has_the_retired_words() -> None:
-    arguments = glossary_words((ROOT / "docs" / "glossary.md").read_text())
+    arguments = retired_terms((ROOT / "docs" / "glossary.md").read_text())
     assert {"told", "sight", "wishes", "guarding"} <= arguments
 
 
@@ -63,7 +63,7 @@ def test_the_glossary_has_the_retired_words() -> None:
     ],
 )
 def test_a_retired_word_is_found_as_a_part_of_a_name(code: str, names: set[str]) -> None:
-    arguments = glossary_words((ROOT / "docs" / "glossary.md").read_text())
+    arguments = retired_terms((ROOT / "docs" / "glossary.md").read_text())
     assert misnamed(ast.parse(code), arguments) == names
 
 

@@ -15,7 +15,7 @@ from resolver import Resolver
 from resolver.error_status import from_rpc_error
 from resolver.errors import KdirError
 from resolver.revision_token import Position, Token
-from resolver.watch_stream import Watching
+from resolver.watch_streams import Watching
 from tests.soak.journal import Journal
 from tests.soak.world import Cluster, World
 

@@ -26,7 +26,7 @@ _SANE_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 
 @dataclass(slots=True)
 class Call:
-    """What a handler may know of the call it answers."""
+    """Context of the call that a handler answers."""
 
     deadline: float
     """By ``time.monotonic``: the caller's, or the server's own cap (G1)."""
@@ -92,7 +92,7 @@ class Call:
         return min(left, most)
 
     def check(self) -> None:
-        """To be called in long work: stops it when nobody waits any more (G2).
+        """Raises an error if the caller is gone or the time is over: long work calls it (G2).
 
         Raises:
             Cancelled, DeadlineExceeded

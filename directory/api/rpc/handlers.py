@@ -62,7 +62,9 @@ class Service(ABC):
 
     @abstractmethod
     def method_handlers(self) -> Mapping[str, Handler]:
-        """By method name, as in the contract. What is not there is UNIMPLEMENTED."""
+        """Returns handlers by method name, as in the contract. A method without one is
+        UNIMPLEMENTED.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,7 @@ class Pools:
 
 @dataclass(frozen=True, slots=True)
 class CallBounds:
-    """What bounds the calls of one server."""
+    """Bounds of the calls of one server."""
 
     streams: StreamSlots
     """Open streams."""

@@ -26,8 +26,8 @@ SHORT_PATHS: Final = 100
 
 
 class LongCalls(ThreadPoolExecutor):
-    """What gRPC submits the calls of methods to that may work long: those that do go to ``long``,
-    small batches to ``short``.
+    """Executor of the methods that may work long: long calls go to ``long``, small batches to
+    ``short``.
     """
 
     def __init__(self, short: CallPool, long: CallPool, intake: RequestIntake) -> None:

@@ -122,7 +122,7 @@ Begin = Callable[[CallCompletion, Callable[..., object], tuple[Any, ...]], None]
 
 
 class RequestIntake:
-    """Calls whose request has not arrived yet. Thread-safe.
+    """Register of calls whose request has not arrived yet. Thread-safe.
 
     Args:
         most: unfinished requests at a time; beyond it the oldest are refused.

@@ -20,7 +20,7 @@ __all__ = ["CHECKS", "Check", "RequestSize", "Threads", "check_of", "cluster_che
 
 
 class Threads(enum.Enum):
-    """Which threads a method runs on, by the setting that bounds them."""
+    """Pool of threads that a method runs on, by the setting that limits it."""
 
     CALLS = "limits.read_threads"
     WRITES = "limits.write_threads"
@@ -45,7 +45,7 @@ class RequestSize(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """What is asked before a method answers."""
+    """Right that is required before a method answers."""
 
     takes: str
     """The right, and on which entry, for people."""

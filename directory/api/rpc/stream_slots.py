@@ -51,7 +51,7 @@ class StreamPool(ThreadPoolExecutor):
 
 
 class StreamSlots:
-    """Counts of open streams. Thread-safe.
+    """Number of open streams, in all and by caller. Thread-safe.
 
     Args:
         most: streams at a time; one in eight is for links only.

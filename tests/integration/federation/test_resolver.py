@@ -12,7 +12,7 @@ from kdir.v1 import directory_pb2, entry_pb2
 
 from resolver import Resolver, TopicLocation, errors
 from resolver.revision_token import Token
-from resolver.watch_stream import WatchedChanges
+from resolver.watch_streams import WatchedChanges
 from tests.support.federation import Federation, Server, eventually
 
 STARTS = ["/", "/la", "/ny", "/la/tracking", "/ny/tracking"]

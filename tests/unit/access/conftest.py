@@ -92,7 +92,7 @@ class House:
         self.cluster.writer.put_facts(writes)
 
     def grant(self, who: str, arguments: str, path: str, by: str = ADMIN, **fields: Any) -> Any:
-        """``grant("bob", "read,describe", "/la")``; ``-read`` denies."""
+        """Grants as in ``grant("bob", "read,describe", "/la")``; ``-read`` denies."""
         return self.ask(
             by,
             "AddGrants",
@@ -135,7 +135,7 @@ def grants(who: str, arguments: str, **fields: Any) -> list[access_pb2.Grant]:
 
 
 def topic(house: House, path: str, **fields: Any) -> None:
-    """As adoption would have put it there."""
+    """Adds a topic as adoption does."""
     segments = path.split("/")[2:]
     parent = house.cluster.replica.snapshot.find_directory(segments[:-1])
     assert parent is not None

@@ -15,13 +15,15 @@ DESCRIBE = AccessQuestion.for_operation(Operation.DESCRIBE)
 
 
 def at(text: str) -> EntryPlace:
-    """A place below the mount: ``a/b/`` is a directory, ``a/b`` a topic, ``/`` the root."""
+    """Returns a place below the mount: ``a/b/`` is a directory, ``a/b`` a topic, ``/`` the root."""
     names = tuple(name for name in text.split("/") if name)
     return EntryPlace(names, bool(names) and not text.endswith("/"))
 
 
 def grant(text: str) -> Grant:
-    """``allow User:a read``, and if wanted ``from HOST`` and ``KIND NAME`` behind it."""
+    """Returns the grant of ``allow User:a read``, optionally followed by ``from HOST`` and ``KIND
+    NAME``.
+    """
     permission, principal, operation, *rest = text.split()
     host = "*"
     if rest[:1] == ["from"]:

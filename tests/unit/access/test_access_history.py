@@ -135,7 +135,7 @@ class Clock:
 
 
 def started_at(revision: int, store: _Store, clock: Clock) -> AccessHistory:
-    """Of a server that loads this revision."""
+    """Returns the history of a server that loads this revision."""
     replica = _Replica()
     tree = cast("Snapshot", _Tree(b"1", "/la"))
     history = AccessHistory(

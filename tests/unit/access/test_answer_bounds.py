@@ -29,7 +29,7 @@ TEXT = "x" * 1_000
 
 @pytest.fixture
 def store(tmp_path: object) -> str:
-    """One kind is enough: the store is not asked."""
+    """Returns the address of one kind of store, which is enough: the store is not asked."""
     return f"sqlite:///{tmp_path}/la.sqlite"
 
 

@@ -16,7 +16,7 @@ Make = Callable[..., House]
 
 @pytest.fixture
 def store(tmp_path: Path) -> str:
-    """One kind is enough: what is asked here is decided in memory."""
+    """Returns the address of one kind of store, which is enough: rights are decided in memory."""
     return f"sqlite:///{tmp_path}/la.sqlite"
 
 
@@ -47,7 +47,7 @@ def paths(la: House, who: str, token: str) -> list[str]:
 
 
 def forget(la: House) -> None:
-    """What was hidden goes, and its deny with it."""
+    """Deletes what was hidden, and its deny with it."""
     request = directory_pb2.DeleteEntryRequest(path="/la/p/hid", recursive=True)
     la.ask(ADMIN, "DeleteEntry", request)
 

@@ -43,13 +43,15 @@ CONFIG = "policies.owner"
 
 @pytest.fixture
 def store(tmp_path: Path) -> str:
-    """One kind is enough: what is asked here is decided in memory."""
+    """Returns the address of one kind of store, which is enough: rights are decided in memory."""
     return f"sqlite:///{tmp_path}/la.sqlite"
 
 
 @pytest.fixture
 def la(house: Make) -> House:
-    """A directory that alice may do all with, and bob read; both see less than there is in it."""
+    """Returns a directory in which alice may do all, and bob read; both are shown less than it
+    has.
+    """
     made = house()
     made.mkdir("/la/p/hidd/in")
     made.mkdir("/la/p/vis")

@@ -44,7 +44,7 @@ OWNER: Final = entry_pb2.Entry(policies=policies_pb2.Policies(owner="x"))
 
 
 class Known(NamedTuple):
-    """What a caller may have from before, or make up."""
+    """Tokens and ids that a caller may have from before, or make up."""
 
     before: str
     """A token of before anything was there."""
@@ -57,13 +57,13 @@ class Known(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a request is about."""
+    """Path and tokens that a request is made of."""
 
     path: str
     known: Known
 
     def page_tokens(self, method: str) -> list[str]:
-        """Page tokens of such a request, as the server makes them: none is signed."""
+        """Returns page tokens of such a request, as the server makes them: none is signed."""
         what, query, last = {
             "DirectoryService/ListEntries": ("list", self._list_query(), "t/a"),
             "ScanService/ScanTopics": ("scan", f"{self.path} 0/1", "p/a"),
@@ -217,12 +217,12 @@ def test_each_method_and_each_field_of_a_request_has_a_row() -> None:
 
 @pytest.fixture
 def store(tmp_path: Path) -> str:
-    """One kind is enough: what is asked here is decided in memory."""
+    """Returns the address of one kind of store, which is enough: rights are decided in memory."""
     return f"sqlite:///{tmp_path}/la.sqlite"
 
 
 def inherit(la: House) -> None:
-    """What an inherited allow gives that no parent confirmed for too long."""
+    """Adds an inherited allow that no parent has confirmed for too long."""
     message = federation_pb2.Inherited(revision=1, incarnation="i")
     message.levels.add(path="/", grants=grants("expired", "all", host="*"))
     la.put(*parent_state.inherited_writes(la.cluster.replica.snapshot, message, unix_ms()))

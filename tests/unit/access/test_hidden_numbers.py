@@ -36,7 +36,7 @@ CLUSTER = access_pb2.RESOURCE_TYPE_CLUSTER
 
 @pytest.fixture
 def store(tmp_path: Path) -> str:
-    """One kind is enough: what is asked here is decided in memory."""
+    """Returns the address of one kind of store, which is enough: rights are decided in memory."""
     return f"sqlite:///{tmp_path}/la.sqlite"
 
 

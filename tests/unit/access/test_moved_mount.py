@@ -57,7 +57,9 @@ ASKED: list[tuple[str, Callable[[str], Any]]] = [
 
 @pytest.fixture
 def moving(house: Callable[..., House], monkeypatch: pytest.MonkeyPatch) -> House:
-    """Its tree says that it hangs at /la; the process still goes by where it hung before."""
+    """Returns a server whose tree is mounted at /la while the process still uses the mount
+    before.
+    """
     made = house()
     made.mkdir("/la/d")
     made.grant("bob", "read", "/la/d")

@@ -21,7 +21,7 @@ DELETE, INSERT = watch_pb2.CHANGE_ACTION_DELETE, watch_pb2.CHANGE_ACTION_INSERT
 
 @pytest.fixture
 def store(tmp_path: Path) -> str:
-    """One kind is enough: what is asked here is decided in memory."""
+    """Returns the address of one kind of store, which is enough: rights are decided in memory."""
     return f"sqlite:///{tmp_path}/la.sqlite"
 
 

@@ -19,7 +19,7 @@ Make = Callable[..., House]
 
 @pytest.fixture
 def store(tmp_path: Path) -> str:
-    """One kind is enough: what is asked here is decided in memory."""
+    """Returns the address of one kind of store, which is enough: rights are decided in memory."""
     return f"sqlite:///{tmp_path}/la.sqlite"
 
 

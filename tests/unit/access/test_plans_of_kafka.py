@@ -34,7 +34,7 @@ ID = b"0123456789abcdef"
 
 @pytest.fixture
 def store(tmp_path: File) -> str:
-    """One kind is enough: what is asked here is decided in memory."""
+    """Returns the address of one kind of store, which is enough: rights are decided in memory."""
     return f"sqlite:///{tmp_path}/la.sqlite"
 
 

@@ -227,7 +227,7 @@ def test_only_who_may_alter_grants(la: House) -> None:
 
 
 def wrong(**fields: Any) -> access_pb2.Grant:
-    """Bob's READ, but for one thing."""
+    """Returns bob's READ with one field changed."""
     return access_pb2.Grant(**{"principal": "User:bob", "operation": 2, "permission": 2, **fields})
 
 

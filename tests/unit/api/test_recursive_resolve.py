@@ -22,7 +22,7 @@ OWN = "127.0.0.1:7420"
 
 
 class Here:
-    """This server's own answers, and in whose name each was asked for."""
+    """Resolver of this server's own answers, which records the caller of each."""
 
     def __init__(self) -> None:
         self.asked: list[Call] = []

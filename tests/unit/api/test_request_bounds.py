@@ -54,7 +54,7 @@ def fields(kind: Descriptor, above: tuple[str, ...] = ()) -> Iterator[tuple[tupl
 
 
 def given(kind: Descriptor, way: tuple[str, ...], value: Any) -> Any:
-    """A request in which a field far below has this value."""
+    """Returns a request in which a nested field has this value."""
     message = GetMessageClass(kind)()
     at = message
     for name in way[:-1]:

@@ -13,7 +13,7 @@ from tests.support.federation import eventually
 
 
 class Gate:
-    """What calls are held by, and how many are in it."""
+    """Barrier that holds calls, and counts those in it."""
 
     def __init__(self) -> None:
         self.inside = 0

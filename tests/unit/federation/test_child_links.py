@@ -37,7 +37,7 @@ HELLO: Final = federation_pb2.Hello(cluster_id=CHILD, cluster="la", mount="/la")
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    """A parent that mounts one child."""
+    """Yields a parent that mounts one child."""
     config = ServerConfig.quick(path("/"), store=f"sqlite:///{tmp_path / 'root.sqlite'}")
     made = Cluster.open(config)
     made.start()
@@ -101,7 +101,7 @@ class Link:
                 yield one
 
     def wait(self) -> None:
-        """Until what was sent so far is received."""
+        """Waits until what was sent so far is received."""
         received = threading.Event()
         self._reported.put(received)
         assert received.wait(60)

@@ -119,7 +119,7 @@ def parent() -> Iterator[Parent]:
 
 @pytest.fixture
 def child(store: str, parent: Parent) -> Iterator[Child]:
-    """Linked, and mounted at ``/a`` with one level."""
+    """Yields a child that is linked, and mounted at ``/a`` with one level."""
     parent.say(welcome=welcome("/a", 1))
     parent.say(inherited=inherited("/one", "/a", 1))
     made = Child(store, parent)

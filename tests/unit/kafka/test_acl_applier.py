@@ -94,7 +94,7 @@ def here(kafka: Kafka, tmp_path: FilePath) -> Iterator[World]:
 
 @contextmanager
 def started(folder: FilePath, kafka: Kafka, **settings: Any) -> Iterator[World]:
-    """A server that has looked at Kafka once."""
+    """Runs a server that has read Kafka once."""
     merged = {"ceiling": CEILING, "split_on": ".", **settings}
     with world(folder / "store.db", lambda: kafka, **merged) as made:
         made.sweep()
@@ -102,7 +102,7 @@ def started(folder: FilePath, kafka: Kafka, **settings: Any) -> Iterator[World]:
 
 
 def inherit(here: World, *arguments: str, incarnation: str = "one", closed: bool = False) -> None:
-    """The parent says what is granted above the mount."""
+    """Sets the grants that the parent sends for above the mount."""
     level = federation_pb2.InheritedLevel(
         path="/la", grants=[grant_to_proto(grant_of(one)) for one in arguments], closed=closed
     )

@@ -26,7 +26,9 @@ AFTER = (
 
 
 class Watched(Kafka):
-    """Looks after each change whether somebody may do what he may neither before nor after."""
+    """Kafka that checks after each change that no principal may do what it may neither before nor
+    after.
+    """
 
     def __init__(self, *names: str) -> None:
         super().__init__(*names)
@@ -52,7 +54,7 @@ class Watched(Kafka):
 
 
 def prepare(file: FilePath, kafka: Watched) -> None:
-    """An armed directory, and what people have changed since: nothing of that was pushed yet."""
+    """Prepares an armed directory, and changes since that were not pushed yet."""
     kafka.bindings |= FOREIGN
     with world(file, lambda: kafka, **SETTINGS) as here:
         here.sweep()

@@ -43,7 +43,7 @@ def topic(here: World, path: str) -> Topic:
 
 
 def put_off_by_acls(here: World, path: str) -> None:
-    """A topic that is not made, since its ACLs are more than the limit allows."""
+    """Creates a topic that is not made, since its ACLs are more than the limit allows."""
     grant(here, "kept", "allow alice read")
     arm(here, "", takeover=True)
     here.mkdir("search")

@@ -48,7 +48,7 @@ class SlowKafka(FakeKafka):
         self.altered: list[list[str]] = []
 
     def catch_up(self) -> None:
-        """The brokers come to it."""
+        """Makes the brokers show all changes."""
         self.shown = {name: dict(configs) for name, configs in self.truth.items()}
 
     def describe(self, names: Sequence[str]) -> Mapping[str, KafkaTopic | Rejected]:
@@ -81,7 +81,7 @@ class SlowKafka(FakeKafka):
 
 @contextmanager
 def armed(file: FilePath, kafka: Any, **settings: Any) -> Iterator[World]:
-    """A cluster whose topics are adopted and armed as a whole."""
+    """Runs a cluster whose topics are adopted and armed as a whole."""
     ceiling = frozenset({"configs"})
     with world(file, kafka, ceiling=ceiling, split_on=".", **settings) as here:
         here.sweep()
@@ -138,7 +138,7 @@ def test_what_is_set_while_a_step_begins_is_pushed(
 
 
 class Failing:
-    """Passes calls on; one of them fails."""
+    """Proxy that forwards calls, of which one fails."""
 
     def __init__(self, real: Any, chance: Chance, error: Exception, *methods: str) -> None:
         self._real = real
@@ -160,7 +160,7 @@ class Failing:
 
 
 class Chance:
-    """Counts calls; the one of this number fails."""
+    """Counter of calls; the one of this number fails."""
 
     def __init__(self) -> None:
         self.left = -1
@@ -172,7 +172,7 @@ class Chance:
 
 @contextmanager
 def unlucky(file: FilePath, kafka: SlowKafka, chance: Chance) -> Iterator[World]:
-    """A cluster whose calls to the store or to Kafka fail when it is their chance."""
+    """Runs a cluster of which one call to the store or to Kafka fails."""
     asked, written = (
         ("cluster_id", "describe", "configs", "alter_configs"),
         ("commit_command", "put_facts"),

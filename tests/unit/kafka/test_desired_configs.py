@@ -43,7 +43,7 @@ def report(cluster: Cluster, *writes: object) -> None:
 
 
 def planted() -> Cluster:
-    """/la/on is armed, /la/on/off below it is not, nor is /la/far."""
+    """Returns a cluster in which /la/on is armed, and /la/on/off below it and /la/far are not."""
     cluster = Cluster()
     cluster.do(CreateDirectory(path=path("/la/on/off"), make_parents=True))
     cluster.do(

@@ -44,7 +44,7 @@ def kafka() -> Kafka:
 
 @pytest.fixture
 def here(tmp_path: FilePath, kafka: Kafka) -> Iterator[World]:
-    """A directory that adopted ``a`` and ``b``, and whose entry ``a`` was removed."""
+    """Yields a directory that adopted ``a`` and ``b``, and whose entry ``a`` was removed."""
     made = World(tmp_path / "store.db", lambda: kafka, ceiling=frozenset({"create"}))
     made.sweep()
     made.remove("a")

@@ -11,7 +11,9 @@ from directory.kafka.admin_client import SharedUuid
 
 
 def bits(one: Any) -> tuple[int, int]:
-    """Most and least significant ones; the library's stubs do not have these methods."""
+    """Returns the most and least significant bits; the library's stubs do not have these
+    methods.
+    """
     return one.get_most_significant_bits(), one.get_least_significant_bits()
 
 

@@ -46,7 +46,6 @@ def test_the_client_opens_only_what_every_verb_needs() -> None:
         "resolver.answer_cache_file",
         "resolver.directory_listing",
         "resolver.reverse_lookup",
-        "resolver.watch_stream",
         "resolver.watch_streams",
         "rich",
         "uuid",

@@ -20,7 +20,7 @@ LINK, RESOLVE = "FederationService/Link", "ResolveService/Resolve"
 
 
 class Connection:
-    """What gRPC would say of a call."""
+    """Fake of gRPC's context of a call."""
 
     def __init__(self, issued: Issued | None = None, *headers: tuple[str, str]) -> None:
         self._issued = issued

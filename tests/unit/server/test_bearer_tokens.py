@@ -58,7 +58,7 @@ def key_set(tmp_path: Path, *keys: dict[str, Any], **settings: Any) -> Tokens:
 
 
 def forged(header: dict[str, Any], signature: bytes = b"") -> str:
-    """A token by hand."""
+    """Returns a token made by hand."""
     claims = {"sub": "alice", "exp": int(NOW) + 86_400}
     parts = [json.dumps(one).encode() for one in (header, claims)]
     return ".".join(

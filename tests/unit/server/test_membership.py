@@ -42,7 +42,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 @pytest.fixture
 def old(tmp_path: Path) -> Path:
-    """A store with something in it, made before there were levels."""
+    """Returns a store with an entry, made before there were levels."""
     path = tmp_path / "store.db"
     store = SqliteStore(path, "la")
     store.commit(Transaction((), (Put(entry_key(1, Kind.LINK, "x"), b"unreadable"),)))

@@ -28,7 +28,7 @@ class MalformedRequest:
 
 
 def missing_request() -> MalformedRequest:
-    """For a call whose caller ended its side without a request."""
+    """Returns the error of a call whose caller ended its side without a request."""
     return MalformedRequest(InvalidArgument("the call came without a request"))
 
 

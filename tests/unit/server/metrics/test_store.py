@@ -25,7 +25,7 @@ TRANSACTION = Transaction((), (Put(b"k", b"v"),))
 
 
 class Scripted:
-    """Does what it is told, and takes so long by the clock."""
+    """Store that answers as the test sets, and takes so long by the clock."""
 
     def __init__(self) -> None:
         self.now = 0.0

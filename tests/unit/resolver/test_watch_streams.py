@@ -14,8 +14,7 @@ from resolver.owner_calls import Owner
 from resolver.path import Path
 from resolver.revision_token import Position, Token
 from resolver.testing import MemoryDirectory, MemoryTransport
-from resolver.watch_stream import Watching
-from resolver.watch_streams import FollowedCluster
+from resolver.watch_streams import FollowedCluster, Watching
 from tests.support.federation import eventually
 
 ID = "kc-root"
