@@ -63,7 +63,7 @@ class CallerRights(VisibleTree):
                 and self.decide(one, place).allowed
                 for one in _ANY_OPERATION
             ):
-                raise self.absent_error(path)
+                raise self.absent_error(path, kind)
             if decision.allowed:
                 raise self.permission_denied_error(
                     Operation.DESCRIBE, path, self.decide(_DESCRIBE, place)

@@ -26,7 +26,6 @@ from directory.namespace.time_budget import TimeBudget
 from directory.server.cluster import Cluster
 from directory.wire.entry_codec import entry_to_proto, record_to_proto
 from resolver.errors import (
-    Absent,
     InvalidPageToken,
     NotReady,
     RevisionGone,
@@ -121,7 +120,7 @@ def list_entries(
 def _directory(tree: OpenTree, path: Path) -> DirectoryAt:
     found = tree.require_entry(path, Kind.DIRECTORY)
     if not isinstance(found, DirectoryAt):
-        raise Absent(f"{path} is a topic, not a directory", path=path)
+        raise tree.absent_error(path, Kind.DIRECTORY)
     return found
 
 

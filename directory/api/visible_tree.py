@@ -21,7 +21,7 @@ from directory.access.grant_tree import EntryPlace
 from directory.access.principals import ANONYMOUS, Caller
 from directory.api.rpc.call_context import CURRENT
 from directory.namespace.effective_policies import Shown
-from directory.namespace.entry import Directory, Kind, Mount, Topic
+from directory.namespace.entry import Directory, Kind, Link, Mount, Topic
 from directory.namespace.listing import Cursor, ListedTopic, Page, list_page
 from directory.namespace.lookup import (
     DirectoryAt,
@@ -35,7 +35,7 @@ from directory.namespace.lookup import (
 )
 from directory.namespace.quotas import Amount, Quota, system_directories, topic_amount
 from directory.namespace.snapshot import Node, Snapshot
-from directory.namespace.traversal import LocatedEntry, locate_entry, traverse
+from directory.namespace.traversal import LocatedEntry, describe_kind, locate_entry, traverse
 from resolver.errors import Absent, Internal, KdirError, NotAuthoritative
 from resolver.glob import Glob
 from resolver.path import Path
@@ -191,8 +191,8 @@ class OpenTree:
                     f"first",
                     path=path,
                 )
-            case _ if no_follow and prefer not in {None, kind_of(found)}:
-                raise Absent(f"{path} is no {prefer.name.lower()}", path=path)
+            case _ if no_follow and prefer not in {None, _kind_of(found)}:
+                raise self.absent_error(path, prefer)
             case _:
                 return found
 
@@ -220,8 +220,16 @@ class OpenTree:
         """
         return kind
 
-    def absent_error(self, path: Path) -> Absent:
-        """Returns the error for what is not there, and for what may not be seen."""
+    def absent_error(self, path: Path, kind: Kind | None = None) -> Absent:
+        """Returns the error for what is not there, and for what may not be seen; with ``kind``
+        naming what of another kind is.
+        """
+        if kind is not None:
+            found = self.lookup(path, no_follow=True)
+            if isinstance(found, EntryAt) and not getattr(found, "rest", ()):
+                entry = _entry_of(found)
+                is_what = "a topic" if entry is None else describe_kind(entry)
+                return Absent(f"{path} is {is_what}, not a {kind.name.lower()}", path=path)
         return Absent(f"{path} does not exist", path=path, nearest=self.nearest(path))
 
     def nearest(self, path: Path) -> Path:
@@ -398,18 +406,17 @@ class VisibleTree(OpenTree):
     def lookup(self, path: Path, prefer: Kind | None = None, *, no_follow: bool = False) -> Found:
         relative = path.segments[len(self.mount) :]
         found = lookup(self.snapshot, relative, prefer)
-        beside = found.has_container if isinstance(found, TopicAt) else False
-        if self._shows_found(found, no_follow=no_follow):
-            if isinstance(found, TopicAt) and beside:
-                return found._replace(has_container=self.can_describe(relative, is_topic=False))
-            return found
-        if beside and prefer is None:
-            found = lookup(self.snapshot, relative, Kind.DIRECTORY)
-            if self._shows_found(found, no_follow=no_follow):
-                return found
-        decision = self.decide(_DESCRIBE, EntryPlace(relative))
-        write_audit_line(self.caller, _DESCRIBE, path, decision, explicit=False)
-        return Missing(self.nearest(path).segments[len(self.mount) :])
+        if not self._shows_found(found, no_follow=no_follow):
+            # Of a topic and a container of one name each is there or not by itself.
+            other = Kind.DIRECTORY if isinstance(found, TopicAt) else None
+            found = lookup(self.snapshot, relative, other)
+            if not self._shows_found(found, no_follow=no_follow):
+                decision = self.decide(_DESCRIBE, EntryPlace(relative))
+                write_audit_line(self.caller, _DESCRIBE, path, decision, explicit=False)
+                return Missing(self.nearest(path).segments[len(self.mount) :])
+        if isinstance(found, TopicAt) and found.has_container:
+            return found._replace(has_container=self.can_describe(relative, is_topic=False))
+        return found
 
     def _shows_found(self, found: Found, *, no_follow: bool) -> bool:
         match found:
@@ -563,17 +570,22 @@ class VisibleTree(OpenTree):
         )
 
 
-def kind_of(found: EntryAt) -> Kind:
-    """Returns the kind of an entry that was looked up."""
+def _entry_of(found: EntryAt) -> Directory | Link | Mount | None:
+    """Returns the entry that was looked up; None: a topic, whose record is not read."""
     match found:
         case TopicAt():
-            return Kind.TOPIC
-        case DirectoryAt():
-            return Kind.DIRECTORY
+            return None
+        case DirectoryAt(node=node):
+            return node.directory
         case LinkAt(link=link):
-            return link.kind
+            return link
         case MountAt(mount=mount):
-            return mount.kind
+            return mount
+
+
+def _kind_of(found: EntryAt) -> Kind:
+    entry = _entry_of(found)
+    return Kind.TOPIC if entry is None else entry.kind
 
 
 def write_audit_line(

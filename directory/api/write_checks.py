@@ -61,6 +61,7 @@ __all__ = [
     "entry_meant",
     "is_kafka_change_allowed",
     "locks_out",
+    "meant_command",
     "nearest_manage_false",
     "refuse_lock_out",
     "with_inferred_kind",
@@ -155,9 +156,15 @@ def with_inferred_kind(
     Raises:
         NotReady
     """
+    return meant_command(access_control.tree(cluster, cluster.replica.snapshot, call), command)
+
+
+def meant_command(tree: OpenTree, command: C) -> C:
+    """Returns a command with the kind that is meant where it names none; see
+    ``OpenTree.meant_kind``.
+    """
     if not isinstance(command, _OfEntry) or command.kind is not None:
         return command
-    tree = access_control.tree(cluster, cluster.replica.snapshot, call)
     kind = tree.meant_kind(command.path, None)
     return command if kind is None else replace(command, kind=kind)
 
@@ -474,7 +481,7 @@ def _require_visible_kind(tree: OpenTree, path: Path, kind: Kind | None) -> Kind
         if not tree.is_visible(path):
             raise tree.absent_error(path) from None
         if isinstance(error, Absent):
-            raise  # it is of another kind
+            raise tree.absent_error(path, kind) from None  # it is of another kind
         return kind  # through a link or a mount: planning says so
 
 
