@@ -118,8 +118,8 @@ class ArmingResult:
 class ArmingService:
     """Service of plans and armings of one cluster, for any thread."""
 
-    def __init__(self, kafka_context: KafkaContext) -> None:
-        self._kafka_context = kafka_context
+    def __init__(self, context: KafkaContext) -> None:
+        self._context = context
         self._lock = threading.Lock()
         self._plans: OrderedDict[str, ArmingPlan] = OrderedDict()
 
@@ -138,7 +138,7 @@ class ArmingService:
             LimitExceeded: there would be more ACLs than the server's config allows.
             KafkaUnavailable, KafkaRejected, KafkaReplaced, VanishGuard
         """
-        planned = self._plan(self._kafka_context.latest(), path, kind, aspect, takeover)
+        planned = self._plan(self._context.latest(), path, kind, aspect, takeover)
         with self._lock:
             self._plans[planned.plan] = planned
             while len(self._plans) > _PLANS:
@@ -167,11 +167,11 @@ class ArmingService:
             all that ``plan`` raises
             StoreUnavailable
         """
-        deadline = self._kafka_context.clock() + timeout_seconds
-        snapshot = self._kafka_context.latest()
+        deadline = self._context.clock() + timeout_seconds
+        snapshot = self._context.latest()
         entry, _ = self._found(snapshot, path, kind)
         known = load_armed_record(snapshot, aspect, entry.entry_id)
-        basis = inherited_basis(snapshot, self._kafka_context.mount_at(snapshot))
+        basis = inherited_basis(snapshot, self._context.mount_at(snapshot))
         same = known is not None and (known.plan, known.takeover) == (plan, takeover)
         if aspect == CONFIGS and known is not None:
             same = same and known.basis == basis  # else it released nothing that holds now
@@ -211,7 +211,7 @@ class ArmingService:
         )
         _log.info(
             "%s: %s armed %s at %s by plan %s, %d calls",
-            self._kafka_context.cluster, principal or "somebody", aspect, path, plan, mark.calls,
+            self._context.cluster, principal or "somebody", aspect, path, plan, mark.calls,
         )  # fmt: skip
         return self._wait_for(mark, deadline)
 
@@ -222,10 +222,8 @@ class ArmingService:
         released by that only.
         """
         names = [Released(one.place, one.topic.entry_id, one.topic.topic_id) for one in now.names]
-        commits = TopicCommits(
-            self._kafka_context.writer, self._kafka_context.limits, None, principal
-        )
-        known = self._kafka_context.latest()
+        commits = TopicCommits(self._context.writer, self._context.limits, None, principal)
+        known = self._context.latest()
         writes = release_writes(snapshot, now.plan, entry_id, names)
         # Whoever asks again, since the time was over, goes on where it ended.
         commits.put_all([one for one in writes if known.fact(one.key) != one.value])
@@ -245,11 +243,11 @@ class ArmingService:
     ) -> None:
         field = f"policies.manage.{mark.aspect}"
         kind = now.entry.kind
-        self._kafka_context.writer.commit_command(
+        self._context.writer.commit_command(
             UpdateEntry(path=path, kind=kind, changes=MappingProxyType({field: True})),
             principal=principal,
             request_id=request_id,
-            timeout_seconds=max(0.1, deadline - self._kafka_context.clock()),
+            timeout_seconds=max(0.1, deadline - self._context.clock()),
             extra_guards=(KeyEquals(mark.key, snapshot.fact(mark.key)),),
             extra_writes=writes,
             authorize=authorize,
@@ -297,14 +295,14 @@ class ArmingService:
     def _wait_for(self, mark: ArmedRecord, deadline: float) -> ArmingResult:
         until = deadline - _ANSWER_SECONDS
         while True:
-            found = load_armed_record(self._kafka_context.latest(), mark.aspect, mark.entry_id)
+            found = load_armed_record(self._context.latest(), mark.aspect, mark.entry_id)
             if found is None or found.plan != mark.plan:
                 return ArmingResult(0, message="armed again by another plan meanwhile")
             if not found.pending:
                 return ArmingResult(found.made, message=found.message)
-            if found.message or self._kafka_context.clock() >= until:
+            if found.message or self._context.clock() >= until:
                 return ArmingResult(found.made, left=True, message=found.message)
-            self._kafka_context.sleep(_LOOK_SECONDS)
+            self._context.sleep(_LOOK_SECONDS)
 
     # -- the plan ------------------------------------------------------------------------------
 
@@ -353,17 +351,17 @@ class ArmingService:
         place: tuple[int, str] | None,
         takeover: bool,  # noqa: FBT001
     ) -> ArmingPlan:
-        settings = self._kafka_context.settings
+        settings = self._context.settings
         most = settings.grants_max_age_seconds
         with self._asking(snapshot) as admin:
             found = plan_acls(
                 admin,
                 snapshot,
-                self._kafka_context.mount_at(snapshot),
+                self._context.mount_at(snapshot),
                 ArmedEntry(entry.entry_id) if place is None else ArmedEntry(*place),
                 entry.entry_id,
                 takeover=takeover,
-                expired=most is not None and self._kafka_context.unconfirmed_seconds() > most,
+                expired=most is not None and self._context.unconfirmed_seconds() > most,
                 limit=settings.max_acls,
             )
         # The same calls may be needed again later: that is another plan then.
@@ -379,22 +377,20 @@ class ArmingService:
                 f"aspect: found {aspect!r}; expected one of {', '.join(ASPECTS)}",
                 field="aspect",
             )
-        if aspect not in self._kafka_context.settings.ceiling:
+        if aspect not in self._context.settings.ceiling:
             raise AboveCeiling(
-                f"the config of cluster {self._kafka_context.cluster} does not allow kdir to "
+                f"the config of cluster {self._context.cluster} does not allow kdir to "
                 "change "
                 f'{aspect} in Kafka; [kafka] ceiling = ["{aspect}"] would',
-                ceiling=" ".join(sorted(self._kafka_context.settings.ceiling)) or "observe",
+                ceiling=" ".join(sorted(self._context.settings.ceiling)) or "observe",
             )
-        if message := why_inherited_missing(
-            snapshot, has_parent=self._kafka_context.settings.has_parent
-        ):
+        if message := why_inherited_missing(snapshot, has_parent=self._context.settings.has_parent):
             raise NotReady(message)
         held = PinAndStop.load(snapshot)
         held.refuse_stopped()
         if not held.pinned:
             raise NotReady("Kafka was not looked at yet")
-        if message := self._kafka_context.unmanaged():
+        if message := self._context.unmanaged():
             raise AboveCeiling(message)  # it does not end by asking again
         if held.unmanaged:
             raise NotReady(NOT_ON_RECORD)
@@ -409,7 +405,7 @@ class ArmingService:
             InvalidPhysicalName: it is an internal topic's.
         """
         try:
-            found = locate_entry(snapshot, self._kafka_context.mount_at(snapshot), path, kind)
+            found = locate_entry(snapshot, self._context.mount_at(snapshot), path, kind)
         except (InvalidNamespace, NotAuthoritative):  # the path leads through a link or a mount
             raise _nothing_to_arm(path) from None
         match found.entry:
@@ -426,7 +422,7 @@ class ArmingService:
     ) -> list[ArmedTopic]:
         """Returns the topics that a plan is about, by path."""
         mount, above = (
-            self._kafka_context.mount_at(snapshot),
+            self._context.mount_at(snapshot),
             parent_state.inherited_policies(snapshot),
         )
         armed = ArmedTopics(snapshot, mount, above, entry.entry_id)
@@ -440,7 +436,7 @@ class ArmingService:
         found = self._observe_topics(snapshot, subjects)
         rules, room = (
             ConfigDiffOptions(revert_external_changes=True, repeated=True),
-            PartitionQuota(snapshot, self._kafka_context.mount_at(snapshot)),
+            PartitionQuota(snapshot, self._context.mount_at(snapshot)),
         )
         calls: list[KafkaCall] = []
         for subject in subjects:
@@ -478,7 +474,7 @@ class ArmingService:
     @contextmanager
     def _asking(self, snapshot: Snapshot) -> Iterator[KafkaAdmin]:
         """A connection to the very Kafka that is pinned."""
-        with closing(self._kafka_context.admin()) as admin:
+        with closing(self._context.admin()) as admin:
             PinAndStop.load(snapshot).refuse_another(admin.cluster_id())
             yield admin
 

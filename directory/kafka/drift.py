@@ -186,18 +186,15 @@ def topic_issues(
     found = dict(config_issues(snapshot, topic.entry_id))
     if acls := acl_state(snapshot, topic):
         found[ACLS] = acls
-    if PARTITIONS not in found and topic.provision is Provision.ACTIVE:
-        desired_config = DesiredConfigs(snapshot).for_topic(place[0], topic)
+    if PARTITIONS in found or topic.provision is not Provision.ACTIVE:
+        return found
+    desired = DesiredConfigs(snapshot).for_topic(place[0], topic)
+    if desired is not None and desired.partitions > topic.partitions:
         try:
-            room = PartitionQuota(snapshot, mount)
+            quota = PartitionQuota(snapshot, mount)
         except NotReady:
             return found
-        grows = desired_config is not None and desired_config.partitions > topic.partitions
-        if (
-            desired_config is not None
-            and grows
-            and not room.try_reserve(place, topic, desired_config.partitions)
-        ):
+        if not quota.try_reserve(place, topic, desired.partitions):
             found[PARTITIONS] = NO_ROOM
     return found
 

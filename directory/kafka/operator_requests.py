@@ -55,8 +55,8 @@ class AdoptionResult:
 class OperatorRequests:
     """Requests of operators about one cluster's Kafka, for any thread."""
 
-    def __init__(self, kafka_context: KafkaContext) -> None:
-        self._kafka_context = kafka_context
+    def __init__(self, context: KafkaContext) -> None:
+        self._context = context
 
     def adopt(
         self,
@@ -77,9 +77,9 @@ class OperatorRequests:
         Raises:
             KafkaUnavailable, KafkaRejected, KafkaReplaced, VanishGuard, StoreUnavailable
         """
-        deadline = self._kafka_context.clock() + timeout_seconds
+        deadline = self._context.clock() + timeout_seconds
         survey = self._with_admin(lambda admin: admin.describe_all())
-        snapshot = self._kafka_context.latest()
+        snapshot = self._context.latest()
         held = PinAndStop.load(snapshot)
         held.refuse_another(survey.cluster_id)
         placing = tuple(rules) or held.rules
@@ -87,9 +87,7 @@ class OperatorRequests:
         if validate_only:
             return AdoptionResult(rows)
         held.refuse_stopped()
-        commits = TopicCommits(
-            self._kafka_context.writer, self._kafka_context.limits, None, principal
-        )
+        commits = TopicCommits(self._context.writer, self._context.limits, None, principal)
         keep = pin_and_stop.write_rules(rules) if rules else ()
         count = sum(row.step is not None for row in rows)
         if count < LARGE:
@@ -107,7 +105,7 @@ class OperatorRequests:
         """Returns the adoptions that operators asked for and the elected server has not
         finished.
         """
-        return [one for one in adoptions(self._kafka_context.latest()) if one.change_id != SWEEP]
+        return [one for one in adoptions(self._context.latest()) if one.change_id != SWEEP]
 
     def rows_of(self, change: LargeAdoption, survey: KafkaMetadata) -> list[AdoptionRow]:
         """Returns what is left of an adoption."""
@@ -116,9 +114,9 @@ class OperatorRequests:
     def _rows(
         self, rules: Sequence[MappingRule], survey: KafkaMetadata, *, remap: bool
     ) -> list[AdoptionRow]:
-        placing = self._kafka_context.settings.placing(tuple(rules))
-        snapshot = self._kafka_context.latest()
-        mount = self._kafka_context.mount_at(snapshot)
+        placing = self._context.settings.placing(tuple(rules))
+        snapshot = self._context.latest()
+        mount = self._context.mount_at(snapshot)
         return adoption.plan(placing, survey, snapshot, mount, remap=remap)
 
     def _recorded(
@@ -128,10 +126,10 @@ class OperatorRequests:
         for one in self.under_way():
             if one.remap == remap and rules_to_proto(one.rules) == rules_to_proto(rules):
                 return one
-        now_ms = int(self._kafka_context.now() * 1000)
+        now_ms = int(self._context.now() * 1000)
         return LargeAdoption(
             change_id=f"{now_ms:x}-{secrets.token_hex(4)}",
-            mount=self._kafka_context.mount_at(self._kafka_context.latest()),
+            mount=self._context.mount_at(self._context.latest()),
             started_at_ms=now_ms,
             done=0,
             left=count,
@@ -145,9 +143,9 @@ class OperatorRequests:
         until = deadline - _ANSWER_SECONDS
         while True:
             found = next((o for o in self.under_way() if o.change_id == change.change_id), None)
-            if found is None or self._kafka_context.clock() >= until:
+            if found is None or self._context.clock() >= until:
                 return found
-            self._kafka_context.sleep(_LOOK_SECONDS)
+            self._context.sleep(_LOOK_SECONDS)
 
     def look_up(self, physical_name: str) -> ObservedTopic:
         """Returns a topic as it is in Kafka now, for adopting it by path.
@@ -157,7 +155,7 @@ class OperatorRequests:
             Absent, KafkaUnavailable, KafkaRejected, KafkaReplaced, VanishGuard
         """
         refuse_protected(physical_name)
-        held = PinAndStop.load(self._kafka_context.latest())
+        held = PinAndStop.load(self._context.latest())
         held.refuse_stopped()
 
         def look(admin: KafkaAdmin) -> ObservedTopic:
@@ -191,25 +189,23 @@ class OperatorRequests:
                 message.
             WriteConflict, StoreUnavailable
         """
-        snapshot = self._kafka_context.latest()
+        snapshot = self._context.latest()
         held = PinAndStop.load(snapshot)
         if held.stop is None or held.stop.text != text:
             now = f"expected: {held.stop.text}" if held.stop else "nothing is stopped"
             raise InvalidArgument(f"stop_reason: does not match; {now}", field="stop_reason")
         guard = KeyEquals(pin_and_stop.STOPPED, snapshot.fact(pin_and_stop.STOPPED))
-        revision = self._kafka_context.writer.put_facts(
-            pin_and_stop.acknowledge_stop(
-                held.stop, snapshot, int(self._kafka_context.now() * 1000)
-            ),
+        revision = self._context.writer.put_facts(
+            pin_and_stop.acknowledge_stop(held.stop, snapshot, int(self._context.now() * 1000)),
             guards=(guard,),
         )
         _log.warning(
-            "%s: %s acknowledged: %s", self._kafka_context.cluster, principal or "somebody", text
+            "%s: %s acknowledged: %s", self._context.cluster, principal or "somebody", text
         )
         return revision
 
     def _with_admin(self, question: Callable[[KafkaAdmin], _T]) -> _T:
-        with closing(self._kafka_context.admin()) as admin:
+        with closing(self._context.admin()) as admin:
             return question(admin)
 
 

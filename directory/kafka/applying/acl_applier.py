@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final, assert_never
@@ -68,7 +68,7 @@ from directory.store.replica import AppliedCommit
 from resolver.errors import Internal, KafkaRejected, NotReady
 from resolver.path import Path
 
-__all__ = ["AclApplier", "AclBatch"]
+__all__ = ["AclApplier"]
 
 
 _log = logging.getLogger(__name__)
@@ -136,7 +136,6 @@ class AclApplier(Applier):
 
     def __init__(self, context: KafkaContext, commits: TopicCommits, recent: RecentChanges) -> None:
         super().__init__(context, commits, recent)
-        self._batch = AclBatch(self._cluster, commits, recent, self._clock)
         self._look_at = math.inf
         self._is_through = True
         """All that was noted is done; else it goes on, or is tried again, from ``_due`` on."""
@@ -230,7 +229,7 @@ class AclApplier(Applier):
         found = FoundAcls(self._recent.correct_acls(view.bindings))
         verdicts = survey.verdicts(found, lambda _: rules, named & desired_config.keys())
         verdicts = _within_limit(verdicts, self._settings.max_acls - view.count)
-        tally = self._batch.carry_out(verdicts, admin, looked_at)
+        tally = self._carry_out(verdicts, admin, looked_at)
         for one in verdicts:
             message = one.asked.waits or one.asked.refused or tally.undone.get(one.resource, "")
             if message:
@@ -283,7 +282,7 @@ class AclApplier(Applier):
     def _carry_on(self, one: _AclRound, admin: KafkaAdmin) -> None:
         """A part of a round, as large as the rate allows."""
         batch = one.next_changes(self._most)
-        tally = self._batch.carry_out(batch, admin, one.looked_at)
+        tally = self._carry_out(batch, admin, one.looked_at)
         one.tally.add(tally)
         for release in self._releases.values():
             release.made += sum(tally.made.get(each, 0) for each in release.resources)
@@ -338,84 +337,9 @@ class AclApplier(Applier):
         if writes:
             self._commits.put_all(writes)
 
+    # -- one batch -----------------------------------------------------------------------------
 
-_UNREADABLE: Final = "its ACLs wait: grants on its path cannot be read"
-
-
-def _within_limit(verdicts: Sequence[AclDiff], room: int) -> list[AclDiff]:
-    """Returns what is too much for the brokers waits; and so does what nobody said it may close."""
-    found = []
-    for verdict in verdicts:
-        one = verdict.waiting(TAKEOVER) if verdict.opens else verdict
-        room += len(one.remove)
-        if one.add and len(one.add) > room:
-            one = one.waiting(
-                f"{len(one.add)} more ACLs would be more than [kafka] max_acls allows"
-            )
-        room -= len(one.add)
-        found.append(one)
-    return found
-
-
-def matters(applied: AppliedCommit, write: Write) -> bool:
-    """True if a commit's write may change what is wished."""
-    key = write.key
-    if not key.startswith(ENTRY):
-        return key.startswith((GRANTS, _ARMED)) or key in INHERITED_KEYS
-    if key == ROOT_KEY:
-        return True
-    parent_id, is_topic, name = parse_entry_key(key)
-    if not is_topic:
-        before = applied.before.container(parent_id, name)
-        after = applied.after.container(parent_id, name)
-        return _of_directory(before) != _of_directory(after)
-    try:
-        was, is_now = (one.topic(parent_id, name) for one in (applied.before, applied.after))
-    except Internal:
-        return True
-    return _of_topic(was) != _of_topic(is_now)
-
-
-def _of_directory(entry: Container | None) -> object:
-    if not isinstance(entry, Directory):
-        return None
-    return entry.entry_id, entry.closed, entry.policies.manage.get(ACLS)
-
-
-def _of_topic(topic: Topic | None) -> object:
-    if topic is None:
-        return None
-    attempted = bool(topic.provision_attempt)
-    return topic.entry_id, topic.provision, attempted, topic.policies.manage.get(ACLS)
-
-
-_LOOK_SECONDS: Final = 5.0
-"""No longer after Kafka was looked at may ACLs be changed: a leader that was paused looks again."""
-_LATELY_SECONDS: Final = 30.0
-"""For so long some broker may show what was before a change of ours."""
-
-
-class AclBatch:
-    """Batches of ACLs of one leader, in its thread.
-
-    Args:
-        recent: notes each change.
-        clock: monotonic seconds.
-    """
-
-    def __init__(
-        self,
-        cluster: str,
-        commits: TopicCommits,
-        recent: RecentChanges,
-        clock: Callable[[], float],
-    ) -> None:
-        self._cluster = cluster
-        self._commits = commits
-        self._recent = recent
-        self._clock = clock
-
-    def carry_out(
+    def _carry_out(
         self, verdicts: Sequence[AclDiff], admin: KafkaAdmin, looked_at: float
     ) -> BatchResult[Resource]:
         """Asks for what follows, and records what came of it; ``looked_at`` by the clock.
@@ -492,6 +416,62 @@ class AclBatch:
             if after != verdict.asked:
                 writes.append(acls_to_write(verdict.resource, after))
         self._commits.put_all(writes)
+
+
+_UNREADABLE: Final = "its ACLs wait: grants on its path cannot be read"
+
+
+def _within_limit(verdicts: Sequence[AclDiff], room: int) -> list[AclDiff]:
+    """Returns what is too much for the brokers waits; and so does what nobody said it may close."""
+    found = []
+    for verdict in verdicts:
+        one = verdict.waiting(TAKEOVER) if verdict.opens else verdict
+        room += len(one.remove)
+        if one.add and len(one.add) > room:
+            one = one.waiting(
+                f"{len(one.add)} more ACLs would be more than [kafka] max_acls allows"
+            )
+        room -= len(one.add)
+        found.append(one)
+    return found
+
+
+def matters(applied: AppliedCommit, write: Write) -> bool:
+    """True if a commit's write may change what is wished."""
+    key = write.key
+    if not key.startswith(ENTRY):
+        return key.startswith((GRANTS, _ARMED)) or key in INHERITED_KEYS
+    if key == ROOT_KEY:
+        return True
+    parent_id, is_topic, name = parse_entry_key(key)
+    if not is_topic:
+        before = applied.before.container(parent_id, name)
+        after = applied.after.container(parent_id, name)
+        return _of_directory(before) != _of_directory(after)
+    try:
+        was, is_now = (one.topic(parent_id, name) for one in (applied.before, applied.after))
+    except Internal:
+        return True
+    return _of_topic(was) != _of_topic(is_now)
+
+
+def _of_directory(entry: Container | None) -> object:
+    if not isinstance(entry, Directory):
+        return None
+    return entry.entry_id, entry.closed, entry.policies.manage.get(ACLS)
+
+
+def _of_topic(topic: Topic | None) -> object:
+    if topic is None:
+        return None
+    attempted = bool(topic.provision_attempt)
+    return topic.entry_id, topic.provision, attempted, topic.policies.manage.get(ACLS)
+
+
+_LOOK_SECONDS: Final = 5.0
+"""No longer after Kafka was looked at may ACLs be changed: a leader that was paused looks again."""
+_LATELY_SECONDS: Final = 30.0
+"""For so long some broker may show what was before a change of ours."""
 
 
 # -- whether a resource is ready for each of the calls, in their order -----------------------------

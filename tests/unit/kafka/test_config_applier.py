@@ -96,7 +96,7 @@ def begin_arming(here: World, *below: str) -> None:
     """
     arming_service, where = copy(here.reconciler.arming_service), MOUNT.join(below)
     late = itertools.count(0.0, 30.0)
-    arming_service._kafka_context = replace(arming_service._kafka_context, clock=lambda: next(late))
+    arming_service._context = replace(arming_service._context, clock=lambda: next(late))
     arming_service.arm(
         where, "configs", arming_service.plan(where, "configs").plan, timeout_seconds=60.0
     )
