@@ -1,8 +1,9 @@
-"""Which servers run on a store right now; refuses to stop them."""
+"""Which servers are registered on a store; stops none of them."""
 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterable
 
 from google.protobuf.message import DecodeError
 from kdir.v1 import admin_pb2
@@ -11,7 +12,7 @@ from directory.namespace.keys import LEVEL, MEMBER
 from directory.server.feature_levels import read_level
 from directory.store.base import Store, StoreIsSealed
 
-__all__ = ["live_servers", "stored_level"]
+__all__ = ["live_servers", "members_of", "read_member", "stored_level"]
 
 
 def live_servers(store: Store) -> list[str]:
@@ -22,7 +23,7 @@ def live_servers(store: Store) -> list[str]:
     """
     return [
         f"{server} (process {member.pid} on {member.host})" if member.host else server
-        for server, member in _members(store).items()
+        for server, member in _stored_members(store).items()
     ]
 
 
@@ -36,14 +37,27 @@ def stored_level(store: Store) -> int | None:
     return read_level(rows[0].value if rows and rows[0].key == LEVEL else None)
 
 
-def _members(store: Store) -> dict[str, admin_pb2.Member]:
+def members_of(rows: Iterable[tuple[bytes, bytes]]) -> dict[str, admin_pb2.Member]:
+    """Returns what servers registered, by id. One whose row cannot be read is there, and supports
+    nothing.
+    """
+    members: dict[str, admin_pb2.Member] = {}
+    for key, value in rows:
+        server = key.removeprefix(MEMBER).decode("utf-8", "replace")
+        members[server] = read_member(value) or admin_pb2.Member(version="unreadable")
+        members[server].server = server
+    return members
+
+
+def read_member(value: bytes) -> admin_pb2.Member | None:
+    """Returns what a server registered; None: it cannot be read."""
+    try:
+        return admin_pb2.Member.FromString(value)
+    except DecodeError:
+        return None
+
+
+def _stored_members(store: Store) -> dict[str, admin_pb2.Member]:
     with contextlib.suppress(StoreIsSealed):  # then who is there may be dead
         store.remove_expired(MEMBER)
-    found = {}
-    for row in store.read(MEMBER):
-        try:
-            member = admin_pb2.Member.FromString(row.value)
-        except DecodeError:
-            member = admin_pb2.Member()
-        found[row.key.removeprefix(MEMBER).decode("utf-8", "replace")] = member
-    return found
+    return members_of((row.key, row.value) for row in store.read(MEMBER))

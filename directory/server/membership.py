@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from google.protobuf.message import DecodeError
 from kdir.v1 import admin_pb2
 
+from directory.maintenance.registered_servers import members_of, read_member
 from directory.namespace import keys
 from directory.namespace.snapshot import Snapshot
 from directory.server.feature_levels import (
@@ -90,7 +90,7 @@ class LiveServers:
     @classmethod
     def from_snapshot(cls, snapshot: Snapshot) -> LiveServers:
         """Returns the live servers with the roles that each one holds."""
-        servers = _servers(snapshot.facts(keys.MEMBER))
+        servers = members_of(snapshot.facts(keys.MEMBER))
         for key, value in snapshot.facts(keys.ROLE):
             candidate = value.partition(b"\n")[0].decode("utf-8", "replace")
             if candidate in servers:
@@ -342,7 +342,7 @@ class Membership:
                 raise StoreUnavailable("the store is away", effect="none") from reason
             value = rows.pop(keys.LEVEL, None)
             found = read_level(value)
-            servers = {self._server_id: self._member(), **_servers(rows.items())}
+            servers = {self._server_id: self._member(), **members_of(rows.items())}
             levels = {server: one.feature_level for server, one in servers.items()}
             supported = highest_supported(levels)
             members = tuple(servers[server] for server in sorted(servers))
@@ -419,27 +419,8 @@ def unreadable(snapshot: Snapshot) -> Iterator[tuple[bytes, str]]:
             "no feature level: nothing new is allowed; kdir features finalize mends it",
         )
     for key, reported in snapshot.facts(keys.MEMBER):
-        if _server(reported) is None:
+        if read_member(reported) is None:
             yield key, "what a server says of itself cannot be read: it counts as one of level 0"
-
-
-def _server(value: bytes) -> admin_pb2.Member | None:
-    try:
-        return admin_pb2.Member.FromString(value)
-    except DecodeError:
-        return None
-
-
-def _servers(rows: Iterable[tuple[bytes, bytes]]) -> dict[str, admin_pb2.Member]:
-    """Returns what servers said of themselves, by id. One whose words cannot be read is there, and
-    supports nothing.
-    """
-    servers: dict[str, admin_pb2.Member] = {}
-    for key, value in rows:
-        server = key.removeprefix(keys.MEMBER).decode("utf-8", "replace")
-        servers[server] = _server(value) or admin_pb2.Member(version="unreadable")
-        servers[server].server = server
-    return servers
 
 
 def _concerns(key: bytes) -> bool:

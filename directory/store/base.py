@@ -12,7 +12,6 @@ Promises
 
 from __future__ import annotations
 
-import secrets
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -45,10 +44,7 @@ __all__ = [
     "Watch",
     "Write",
     "batches_to_fill",
-    "random_id",
 ]
-
-_BASE32: Final = "abcdefghijklmnopqrstuvwxyz234567"  # RFC 4648, lower case
 
 
 class StoreUnreachable(Exception):
@@ -493,8 +489,3 @@ def batches_to_fill(
         size += length
     if batch:
         yield batch
-
-
-def random_id(length: int) -> str:
-    """Returns letters and digits, such as in the ids of stores and clusters."""
-    return "".join(secrets.choice(_BASE32) for _ in range(length))

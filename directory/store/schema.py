@@ -6,11 +6,12 @@ new life begins when the database is not what its last writer left: a backup was
 
 from __future__ import annotations
 
+import secrets
 import sqlite3
 from dataclasses import dataclass
 from typing import Final
 
-from directory.store.base import Identity, IncompatibleStore, random_id
+from directory.store.base import Identity, IncompatibleStore
 
 __all__ = [
     "SCHEMA_VERSION",
@@ -23,6 +24,7 @@ __all__ = [
     "holds_commit",
     "identity_of",
     "is_empty",
+    "random_id",
     "refuse_foreign",
     "refuse_unknown",
     "sealed_of",
@@ -31,6 +33,7 @@ __all__ = [
 
 SCHEMA_VERSION: Final = 1
 _APPLICATION_ID: Final = 0x6B646972  # "kdir", as `file` shows it
+_BASE32: Final = "abcdefghijklmnopqrstuvwxyz234567"  # RFC 4648, lower case
 _INCARNATION_STEP: Final = 1_000_000
 """A new incarnation's revisions begin so far above all that were seen of the old one that a guard
 made from an old snapshot is never mistaken for a current one."""
@@ -66,6 +69,11 @@ _SCHEMA: Final = (
     f"PRAGMA application_id = {_APPLICATION_ID}",
     f"PRAGMA user_version = {SCHEMA_VERSION}",
 )
+
+
+def random_id(length: int) -> str:
+    """Returns letters and digits, such as in the ids of stores and clusters."""
+    return "".join(secrets.choice(_BASE32) for _ in range(length))
 
 
 @dataclass(frozen=True, slots=True)

@@ -149,7 +149,11 @@ class _Deciding(threading.local):
 
 
 class Writer:
-    """Writer to one store; used by any thread.
+    """Writer to one store, for any thread: how every module writes while its cluster serves.
+
+    ``commit_command`` changes the tree, ``put_facts`` writes rows that are no entries, ``decide``
+    is for what is read first. An elected role passes its ``Leader.guard`` to either. Only what
+    trims old rows (``RetentionTrimmer``) and begins a new store goes to the store itself.
 
     Args:
         mount: where the cluster hung at a snapshot.
@@ -417,16 +421,9 @@ class Writer:
             WriteConflict: a guard does not hold; nothing was written.
             LimitExceeded, StoreSealed, StoreUnavailable
         """
-        transaction = Transaction(tuple(guards), tuple(writes))
-        refuse_oversized(transaction, self._store.limits)
-        self._allow(writes)
         self._refuse_while_away()
         try:
-            done = self._store.commit(transaction, _FACTS_SECONDS)
-        except StoreIsSealed as reason:
-            raise store_sealed_error(reason) from reason
-        except StoreFull as reason:
-            raise store_full_error(reason) from reason
+            done = self._commit_once(Transaction(tuple(guards), tuple(writes)), _FACTS_SECONDS)
         except StoreUnreachable as reason:
             raise store_unavailable_error(reason, effect="unknown") from reason
         if isinstance(done, Conflict):
@@ -435,6 +432,22 @@ class Writer:
         self._wrote()
         self._see(done.revision, self._clock() + _FACTS_SECONDS)
         return done.revision
+
+    def _commit_once(self, transaction: Transaction, seconds: float) -> Committed | Conflict:
+        """Commits what the store, and every server of the cluster, can take.
+
+        Raises:
+            LimitExceeded, LevelNotFinalized, StoreSealed
+            StoreUnreachable: it may have happened.
+        """
+        refuse_oversized(transaction, self._store.limits)
+        self._allow(transaction.writes)
+        try:
+            return self._store.commit(transaction, seconds)
+        except StoreIsSealed as reason:
+            raise store_sealed_error(reason) from reason
+        except StoreFull as reason:
+            raise store_full_error(reason) from reason
 
     def _now_at(self, revision: int) -> None:
         """Notes the store's newest revision, which came with the answer to a commit."""
@@ -481,17 +494,11 @@ class Writer:
             record = RequestRecord.from_plan(request.command, planned, self._codec, now_ms)
             writes.append(Put(request.key, record.to_bytes()))
         transaction = Transaction(tuple(dict.fromkeys(guards)), tuple(writes))
-        refuse_oversized(transaction, self._store.limits)
-        self._allow(writes)
         remaining = request.deadline - self._clock()
         if remaining <= 0:
             raise DeadlineExceeded("the time was over before the store was asked")
         try:
-            done = self._store.commit(transaction, remaining)
-        except StoreIsSealed as reason:
-            raise store_sealed_error(reason) from reason
-        except StoreFull as reason:
-            raise store_full_error(reason) from reason
+            done = self._commit_once(transaction, remaining)
         except StoreUnreachable as reason:
             # Whether it happened is looked up for somebody who still waits.
             self._wrote()

@@ -10,7 +10,10 @@ __all__ = ["forget_lock", "lose_lock"]
 
 def lose_lock(held: Any) -> None:
     """Frees a leadership's or an announcement's lock, as the kernel does when a process ends."""
-    os.close(_lock_of(held)._descriptor)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    # Over it, not closed: its number stays the holder's, who may close it once it resigns.
+    os.dup2(nothing, _lock_of(held)._descriptor)
+    os.close(nothing)
 
 
 def forget_lock(held: Any) -> None:

@@ -11,7 +11,8 @@ import json
 from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 
-from directory.store.base import FILLED_FROM, Identity, IncompatibleStore, random_id
+from directory.store.base import FILLED_FROM, Identity, IncompatibleStore
+from directory.store.schema import random_id
 
 __all__ = ["SCHEMA_VERSION", "Incarnation"]
 

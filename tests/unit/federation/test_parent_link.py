@@ -22,6 +22,7 @@ from directory.store.base import Committed, Delete, Guard, Put, Store, Transacti
 from directory.store.replica import AppliedCommit, ReplicaState
 from resolver.path import Path as Path_
 from tests.support.federation import eventually
+from tests.support.lost_locks import lose_lock
 from tests.support.scripted_parent import HEARTBEAT, ScriptedParent
 
 MARK = b"f/read_only/mark"
@@ -142,6 +143,32 @@ def test_S19_a_new_holder_compares_with_a_tree_as_new_as_its_election(
         assert output.links
     finally:
         gate.set()
+        output.ended.set()
+        cluster.stop()
+        other.close()
+
+
+def test_S19_a_holder_resigns_when_its_tree_names_another(
+    tmp_path: Path, parent: tuple[Parent, str]
+) -> None:
+    """Not only when it notices itself that its lock is gone."""
+    output, address = parent
+    where = f"sqlite:///{tmp_path / 'la.sqlite'}"
+    cluster = Cluster.open(config_of(where, address))
+    other = open_store(where, "la")
+    link = cluster.parent_link
+    assert link is not None
+    try:
+        cluster.start()
+        eventually(lambda: cluster.link_status().linked)
+        # The lock goes without the process knowing, as after a long pause; another is elected.
+        lost = link._leader.leadership
+        lose_lock(lost)
+        assert other.elect("parent-link", "another") is not None
+        output.ended.set()  # the link ends, and the holder looks before it opens the next
+        eventually(lambda: cluster.link_status().standby)
+        assert not cluster.link_status().holder
+    finally:
         output.ended.set()
         cluster.stop()
         other.close()

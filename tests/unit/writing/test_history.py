@@ -14,6 +14,7 @@ from directory.maintenance.history import (
 from directory.namespace.keys import EVENT, REQUEST
 from directory.store.base import Put, StoreUnreachable, Transaction
 from directory.store.event_rows import event_count
+from directory.store.idempotency import RequestRecord
 from directory.store.replica import ReplicaState
 from resolver.errors import NotReady, Resync, StoreUnavailable
 from tests.unit.store.scripted_store import ScriptedStore
@@ -401,7 +402,11 @@ def test_an_id_that_is_used_again_while_it_is_trimmed_is_kept(
 def test_many_old_requests_go_round_by_round(store: ScriptedStore, bench: Bench) -> None:
     now_ms = 10**9
     maintenance = RetentionTrimmer(store, bench.history.index, now_ms=lambda: now_ms)
-    record = b'{"fingerprint":"f","answered_at_ms":%d,"path":null,"entry":null,"topic_count":0,"directory_count":0,"notes":[]}'  # noqa: E501
+    kept = RequestRecord(
+        fingerprint="f", answered_at_ms=4711, path=None, entry=None, topic_count=0,
+        directory_count=0, notes=(),
+    )  # fmt: skip
+    record = kept.to_bytes().replace(b"4711", b"%d")
     for n in range(0, 9_000, 900):
         store.commit(
             Transaction(
