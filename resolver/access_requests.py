@@ -34,7 +34,7 @@ class Checked(NamedTuple):
     caller may not know.
     """
     response: access_pb2.CheckAccessResponse
-    """All that was said, with each level of the path if that was asked."""
+    """The whole answer, with each level of the path if that was asked."""
 
     def __bool__(self) -> bool:
         return self.allowed

@@ -1,7 +1,7 @@
 """What a client remembers: answers and referrals, with the time until which each may be used.
 
 Refuses to extend anything by being asked for it or handed on: a lifetime runs from the owner's
-word, by the monotonic clock (R11, G12). One cache is one principal's: answers got for
+answer, by the monotonic clock (R11, G12). One cache is one principal's: answers got for
 one are not given to another.
 """
 
@@ -155,7 +155,7 @@ class Cache:
     def put_stale(
         self, key: Hashable, old: CachedAnswer, now: float, seconds: float
     ) -> CachedAnswer:
-        """Gives out the last good answer, marked stale, for some seconds without asking anew."""
+        """Gives out the last good answer, marked stale, for some seconds without asking again."""
         stale = old._replace(location=old.as_stale(now), until=now + seconds, followed=None)
         with self._lock:
             # What is kept remains the answer as it was: its age counts from then, also next time.
@@ -261,7 +261,7 @@ class Cache:
 
     def deepest_referral(self, path: Path) -> Referral | None:
         """Returns the deepest mount known that the path lies in, as a referral with what is left of
-        its life; None where the servers one begins with are as near.
+        its lifetime; None where the servers one begins with are as near.
 
         By whole segments; it costs by the depth of the path, not by how much is known.
         """

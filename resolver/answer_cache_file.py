@@ -83,7 +83,7 @@ class AnswerCacheFile:
         if len(content) > _MOST_BYTES or any(head.get(key) != expected[key] for key in expected):
             return 0
         passed = self._wall_clock() - float(head["saved_at"])
-        # A clock that was set back tells nothing about how much time has passed: all is stale.
+        # A clock that was set back shows nothing about how much time has passed: all is stale.
         elapsed = passed if passed >= 0 else float("inf")
         now = self._clock()
         count = 0

@@ -1,7 +1,7 @@
 """Cold paths: one walk each however many ask, remembered afterwards.
 
-What a walk learned is kept for as long as the words it rests on are good. When the owner cannot be
-asked, the last good answer is given, marked stale; an absence never is. A ``Trace`` is one walk,
+What a walk learned is kept for as long as the answers it rests on are good. When the owner cannot
+be asked, the last good answer is given, marked stale; an absence never is. A ``Trace`` is one walk,
 hop by hop, for people; nothing of it is kept.
 """
 
@@ -35,7 +35,7 @@ from resolver.topic_location import TopicLocation, location_of
 __all__ = ["CachedLookup", "Freshness", "Trace", "lifetime_of", "trace_of"]
 
 _STALE_RETRY_SECONDS: Final = 2.0
-"""A stale answer is given without asking anew for so long: an outage must not cost each caller its
+"""A stale answer is given without asking again for so long: an outage must not cost each caller its
 whole deadline."""
 _NO_POSITIONS: Final[Mapping[str, Position]] = {}
 _MOST_WRITTEN: Final = 32
@@ -93,7 +93,7 @@ class CachedLookup:
         self._flights = _Flights()
         self.session = Session()
         self.freshness: Freshness | None = None
-        """Where that is wished."""
+        """Where that is enabled."""
 
     @property
     def walker(self) -> ResolutionDriver:
@@ -187,7 +187,7 @@ class CachedLookup:
         rules = rules.for_token(token)
         walk = self.walker.resolve(path, rules, question, deadline)
         if question.token and _is_expired(walk) and not token:
-            # Our own note of an earlier write, not the caller's wish: that store lives no more.
+            # Our own note of an earlier write, not the caller's: that store is gone.
             self.session.clear()
             walk = self.walker.resolve(path, rules, self.question(wanted, ""), deadline)
         return walk
@@ -317,7 +317,7 @@ class CachedLookup:
     def _store(self, key: Hashable, kept: CachedAnswer, sender: Sender, written: str) -> None:
         """Remembers an answer, unless a change that this client knows of has overtaken it.
 
-        The look comes after the keeping: whoever learns of a change notes its revision first and
+        The look comes after the store: whoever learns of a change notes its revision first and
         drops answers then, so that one of the two finds an old answer.
         """
         self._cache.put(key, kept)
@@ -370,7 +370,7 @@ class Session:
             self.text = str(self._token)
 
     def clear(self) -> None:
-        """Begins anew."""
+        """Forgets what was written."""
         with self._lock:
             self._token, self.text = Token(), ""
 

@@ -57,7 +57,7 @@ class Resolver:
             cannot be asked; 0 = never.
         recursive: let the servers walk on in one's name, to resolve. Whoever calls an owner, to
             list, check or change, or resolves for a producer, is referred to it all the same.
-        ca: PEM file; whose certificates of servers are believed. With it TLS is spoken, to
+        ca: PEM file; whose certificates of servers are believed. With it TLS is used, to
             every server, and each must have a certificate for the name or address it was
             dialled by.
         cert: PEM file: the certificate that says who one is; with ``key``.
@@ -273,7 +273,7 @@ class Resolver:
         for_writes: bool = False,
         timeout_seconds: float | None = None,
     ) -> list[TopicLocation | KdirError]:
-        """Returns where many paths are, in the order asked; what went wrong with one stands in its
+        """Returns where many paths are, in the order asked; an error of one is in its
         place.
 
         Arguments as for ``resolve``, but that the time, unless it is given, is longer by a second
@@ -320,7 +320,7 @@ class Resolver:
         for_writes: bool = False,
         timeout_seconds: float | None = None,
     ) -> Owner:
-        """Returns who owns a path, also one where nothing stands yet.
+        """Returns who owns a path, also one where nothing exists yet.
 
         Raises:
             KdirError: as ``resolve``, but for Absent.
@@ -356,7 +356,7 @@ class Resolver:
             timeout_seconds: of the whole.
 
         Raises:
-            KdirError: what the owner said, or why it could not be asked.
+            KdirError: the error of the owner, or why it could not be asked.
         """
         return self._owners.call(
             as_path(path),

@@ -1,6 +1,6 @@
 """A user's credentials: certificates and tokens from files, as they are now; writes none anywhere.
 
-TLS is spoken where there is a ``ca``: whose servers are believed. Servers are believed for the name
+TLS is used where there is a ``ca``: whose servers are believed. Servers are believed for the name
 or address that was dialled, and for no other. Where a token goes is decided by the transport.
 """
 
@@ -46,7 +46,7 @@ class UserCredentials:
 
     @property
     def fingerprint(self) -> str:
-        """Tells users apart where answers are remembered; says nothing of a secret."""
+        """Identifies users where answers are remembered; reveals no secret."""
         login = self._login
         if not any(login):
             return ""

@@ -3,7 +3,7 @@
 One error is one status with exactly one ``google.rpc.ErrorInfo`` (AIP-193) in
 ``grpc-status-details-bin``: domain ``kdir``, the reason, and the facts as metadata. A status
 without it comes from something that is no directory server (a proxy, gRPC itself), so that it can
-never turn into what only an owner may say: NOT_FOUND without ErrorInfo is *not* absent.
+never become what only an owner may answer: NOT_FOUND without ErrorInfo is *not* absent.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def to_status(
 ) -> tuple[grpc.StatusCode, str, tuple[tuple[str, bytes], ...]]:
     """Returns the code, message and trailing metadata that say ``error``.
 
-    Anything that is no ``KdirError`` becomes INTERNAL with the request id and not a word of its
+    Anything that is no ``KdirError`` becomes INTERNAL with the request id and no part of its
     own: nothing of a store or a stack leaks. Long facts are cut, so that the whole stays below
     what HTTP/2 peers take as headers.
     """
@@ -88,7 +88,7 @@ def to_status(
 
 def from_rpc_error(rpc_error: grpc.RpcError, *, secure: bool | None = None) -> KdirError:
     """Returns the error that a failed call says; never raises. ``secure``: whether it was made with
-    TLS, for better words where that is why it failed.
+    TLS, for a better text where that is why it failed.
     """
     code = _code_of(rpc_error)
     info = _error_info(rpc_error)
@@ -107,7 +107,7 @@ def from_rpc_error(rpc_error: grpc.RpcError, *, secure: bool | None = None) -> K
 
 
 def _unreachable(text: str, facts: dict[str, str], *, secure: bool | None) -> KdirError:
-    """Returns what gRPC and BoringSSL say of a handshake, in words."""
+    """Returns what gRPC and BoringSSL report of a handshake, as text."""
     peer = re.match(r"(?:ipv4|ipv6|unix|dns):[^ ]*?(?=: )", text)
     where = f"{peer[0]}: " if peer else ""
     for sign, message in _HANDSHAKES.items():
@@ -124,7 +124,7 @@ def _unreachable(text: str, facts: dict[str, str], *, secure: bool | None) -> Kd
     return errors.Unreachable(text, metadata=facts)
 
 
-# gRPC says in words who cancels on this side ("Locally cancelled by application!", "Channel
+# gRPC has in its text who cancels on this side ("Locally cancelled by application!", "Channel
 # closed!"). Of a server that stops in the middle of a call only the bare code comes, now and then.
 _CANCELLED_BY_PEER: Final = frozenset({"", "CANCELLED"})
 _CONNECTING: Final = "failed to connect to all addresses"
@@ -142,7 +142,7 @@ _HANDSHAKES: Final[Mapping[str, str]] = {
 
 
 def _without_preamble(message: str) -> str:
-    """gRPC's words for a server that is not there, without those that it says every time.
+    """gRPC's text for a server that is not there, without what it repeats every time.
 
     "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:7420: Failed to connect
     to remote host: Connection refused" becomes "ipv4:127.0.0.1:7420: Connection refused".
@@ -215,7 +215,7 @@ def _cut(text: str, most: int) -> str:
 
 
 def _clean(text: str) -> str:
-    """Returns what another side said, for people: not endless, and nothing that a terminal would
+    """Returns the text of another side, for people: not endless, and nothing that a terminal would
     obey.
     """
     text = text if len(text) <= _MAX_RECEIVED else text[: _MAX_RECEIVED - 1] + "…"

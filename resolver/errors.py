@@ -1,11 +1,11 @@
 """The errors that kdir can end in, for server and client alike; refuses to know gRPC or protobuf.
 
 The tree, with the gRPC code of each class (one place for the rule: servers raise these, one
-interceptor turns them into a status with one ``google.rpc.ErrorInfo``, and clients raise the same
+interceptor maps them to a status with one ``google.rpc.ErrorInfo``, and clients raise the same
 class again from it)::
 
     KdirError
-    +-- InvalidInput              INVALID_ARGUMENT     the caller's words are wrong; exit code 2
+    +-- InvalidInput              INVALID_ARGUMENT     the request is wrong; exit code 2
     |   +-- InvalidPath, InvalidArgument, InvalidPhysicalName, InvalidMove,
     |       InvalidToken, InvalidPageToken, RequestIdReused
     +-- Absent                    NOT_FOUND            the owner says there is no such path; exit 1
@@ -16,7 +16,7 @@ class again from it)::
     |       MountLoop, MountMismatch, UnknownChild, ReadOnly, AboveCeiling, VanishGuard,
     |       KafkaReplaced, KafkaRejected, QuotaExceeded, LevelNotFinalized, TokenExpired,
     |       TokenFromFuture, RevisionGone, Resync, LimitExceeded, StoreSealed, LocksOut
-    +-- Unavailable               UNAVAILABLE          could not be said, now; exit 3
+    +-- Unavailable               UNAVAILABLE          no answer for now; exit 3
     |   +-- Unreachable, NotReady, Lame, StoreUnavailable, KafkaUnavailable
     |   +-- HandshakeFailed       (of Unreachable)     one side does not believe the other; exit 4
     +-- NoRoute, Unmounted, NotAuthoritative           FAILED_PRECONDITION; exit 3
@@ -91,7 +91,7 @@ class KdirError(Exception):
 
 
 class InvalidInput(KdirError, reason="INVALID_ARGUMENT", code="INVALID_ARGUMENT", exit_code=2):
-    """The caller's words are wrong; asking again in the same words gives the same answer."""
+    """The request is wrong; the same request again gives the same answer."""
 
 
 class InvalidPath(InvalidInput, reason="INVALID_PATH"):
@@ -137,7 +137,7 @@ class Conflict(KdirError, reason="CONFLICT", code="FAILED_PRECONDITION", exit_co
 
 
 class AlreadyExists(Conflict, reason="ALREADY_EXISTS", code="ALREADY_EXISTS"):
-    """An entry stands there."""
+    """An entry exists there."""
 
 
 class PhysicalNameTaken(Conflict, reason="PHYSICAL_NAME_TAKEN", code="ALREADY_EXISTS"):
@@ -209,7 +209,7 @@ class KafkaReplaced(Conflict, reason="KAFKA_REPLACED"):
 
 
 class KafkaRejected(Conflict, reason="KAFKA_REJECTED"):
-    """Kafka refused; its own words are in the message."""
+    """Kafka refused; its own error is in the message."""
 
 
 class QuotaExceeded(Conflict, reason="QUOTA_EXCEEDED", code="RESOURCE_EXHAUSTED"):
@@ -221,7 +221,7 @@ class LevelNotFinalized(Conflict, reason="LEVEL_NOT_FINALIZED"):
 
 
 class TokenExpired(Conflict, reason="TOKEN_EXPIRED"):
-    """The token is of an earlier life of the store."""
+    """The token is of an earlier incarnation of the store."""
 
 
 class TokenFromFuture(Conflict, reason="TOKEN_FROM_FUTURE", code="OUT_OF_RANGE"):
@@ -249,7 +249,7 @@ class LocksOut(Conflict, reason="LOCKS_OUT"):
 
 
 class Unavailable(KdirError, reason="UNREACHABLE", code="UNAVAILABLE"):
-    """Could not be said, now. The only class that is retried blindly."""
+    """No answer for now. The only class that is retried blindly."""
 
 
 class Unreachable(Unavailable, reason="UNREACHABLE"):
@@ -267,12 +267,12 @@ class NotReady(Unavailable, reason="NOT_READY"):
 
 
 class Lame(Unavailable, reason="LAME"):
-    """Every server that was named said "not mine", or answered for another cluster."""
+    """Every server that was named answered "not mine", or answered for another cluster."""
 
 
 class StoreUnavailable(Unavailable, reason="STORE_UNAVAILABLE"):
     """The store did not answer. With ``effect=unknown`` among the facts a write may have happened:
-    the same request id tells.
+    the same request id shows it.
     """
 
 

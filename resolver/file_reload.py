@@ -1,7 +1,7 @@
 """What was read from files, read again once one of them changes; refuses to know what it is.
 
 For certificates, keys and tokens that others replace while a process runs. What cannot be read
-anew leaves the last good value in force: files are replaced one after the other, and a
+again leaves the last good value in force: files are replaced one after the other, and a
 certificate whose key is not there yet is no reason to stop.
 """
 
@@ -26,7 +26,7 @@ class ReloadingValue(Generic[T]):
     Args:
         files: what it is made of.
         read: makes it; called now, where its errors are the caller's, and after each change.
-        failed: is told, once for each change, why it could not be read anew.
+        failed: receives, once for each change, why it could not be read again.
         every_seconds: files are looked at no more often than this.
         clock: seconds that never go back.
     """
@@ -67,7 +67,7 @@ class ReloadingValue(Generic[T]):
             return
         try:
             self._value = self._read()
-        except Exception as error:  # noqa: BLE001 - whatever it is, the last good value stands
+        except Exception as error:  # noqa: BLE001 - whatever it is, the last good value stays
             # Tried again at each look: what is missing may come without a change of these files.
             if stamps != self._refused:
                 self._refused = stamps

@@ -53,14 +53,14 @@ class Endpoint(NamedTuple):
 
     @property
     def is_loopback(self) -> bool:
-        """Whether it lies on this very machine, as far as its words say."""
+        """Whether it is on this very machine, as far as its text shows."""
         if not self.is_address:
             return self.host.lower().rstrip(".") in _LOCAL_NAMES
         return self.host.startswith("127.") or self.host == "::1"
 
     @property
     def target(self) -> str:
-        """As gRPC wants it, with the scheme said, so that no other can be meant."""
+        """As gRPC wants it, with the scheme, so that no other can be meant."""
         if not self.is_address:
             return f"dns:///{self.host}:{self.port}"
         return f"ipv6:{self}" if ":" in self.host else f"ipv4:{self}"
@@ -94,7 +94,7 @@ def parse_endpoint(text: str) -> Endpoint:
 
 
 def plain_endpoints(texts: Iterable[str]) -> tuple[str, ...]:
-    """Returns those that are ``host:port``, of what another server said; at most
+    """Returns those that are ``host:port``, of what another server sent; at most
     ``MAX_ENDPOINTS``, without the repeated ones.
     """
     found: dict[str, None] = {}

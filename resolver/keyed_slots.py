@@ -13,7 +13,7 @@ __all__ = ["KeyedSlots"]
 class KeyedSlots:
     """Slots at a time: ``most`` in all, of which one key gets ``per_key``. Thread-safe.
 
-    Units are calls where nothing else is said; they may be bytes.
+    Units are calls where nothing else is stated; they may be bytes.
     """
 
     def __init__(self, most: int, per_key: int) -> None:

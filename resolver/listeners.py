@@ -1,8 +1,8 @@
 """How clients reach a cluster's brokers, and what of it may be handed to a Kafka client.
 
-What a client is told of protocol and mechanism ends in its settings, in ``-o properties`` and on
+The protocol and mechanism that a client receives end in its settings, in ``-o properties`` and on
 command lines: a line break in one would be a setting of its own, such as a login module
-(CVE-2023-25194). So each part is one of few words, or has a form that holds no more than it says.
+(CVE-2023-25194). So each part is one of few values, or has a form that can hold nothing else.
 """
 
 from __future__ import annotations

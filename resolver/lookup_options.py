@@ -1,4 +1,4 @@
-"""What a caller asks for, read from the caller's own words; refuses to know who answers it."""
+"""What a caller asks for, read from the caller's own arguments; refuses to know who answers it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls to the owner of a path: who that is, asking its servers in turn, once more after a move.
+"""Calls to the owner of a path: finds it, and asks its servers, once more after a move.
 
 Refuses to guess: a call goes only to servers that a walk proved to own the path. Writes carry a
 request id (AIP-155), so that asking another server after a lost answer has one effect, not two.
@@ -42,7 +42,7 @@ class Owner(NamedTuple):
     """Owner of a path: its cluster and the endpoints of its servers."""
 
     path: Path
-    """Canonical: behind the links. Where nothing stands there, where it would."""
+    """Canonical: behind the links. Where nothing exists there, where it would."""
     exists: bool
     cluster: str
     cluster_id: str
@@ -50,11 +50,11 @@ class Owner(NamedTuple):
     endpoints: tuple[str, ...]
     """Its servers, the one that answered first."""
     kind: str
-    """``topic``, ``directory``, ``link`` or ``mount``; empty where nothing stands there."""
+    """``topic``, ``directory``, ``link`` or ``mount``; empty where nothing exists there."""
 
 
 class _Call:
-    """One call of a user's: its request is filled in anew for each try."""
+    """One call of a user's: its request is filled in again for each try."""
 
     __slots__ = ("at_parent", "new_path", "path", "request", "rpc", "token", "wanted")
 
@@ -176,7 +176,7 @@ class OwnerCalls:
         except errors.TokenExpired:
             if call.token:
                 raise  # it is the caller's own
-            self._lookups.session.clear()  # the store that this client wrote to lives no more
+            self._lookups.session.clear()  # the store that this client wrote to is gone
             return self._once(call, deadline, fresh=False)
         except _MOVED as error:
             # Its mount may have moved since it was looked up, or the cache was wrong. A walk that
@@ -245,7 +245,7 @@ class OwnerCalls:
         waited for), and its server has just answered a walk; one that is gone says so at once.
 
         Raises:
-            KdirError: what the first server said that could say something, or Unreachable.
+            KdirError: the error of the first server that answered, or Unreachable.
         """
         order = [endpoint for endpoint in endpoints if not self._health.is_bad(endpoint)]
         order += [endpoint for endpoint in endpoints if endpoint not in order]

@@ -247,7 +247,7 @@ def _context(material: TlsMaterial) -> ssl.SSLContext:
 
 
 def _why(error: ssl.SSLCertVerificationError) -> str:
-    """Returns the words of ``resolver.error_status`` for the same."""
+    """Returns the text of ``resolver.error_status`` for the same."""
     if error.verify_code in _OTHER_NAME:
         return "its certificate is not for the name that was dialled"
     if error.verify_code in _NO_CA:

@@ -1,6 +1,6 @@
 """Reads Kafka client settings as people keep them in files: lines of KEY=VALUE, and comments.
 
-Knows no key, and tells nothing of a line but its number: it may hold a secret.
+Knows no key, and reports nothing of a line but its number: it may hold a secret.
 """
 
 from __future__ import annotations

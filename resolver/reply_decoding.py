@@ -93,7 +93,7 @@ def decode_batch(
         index = outcome.resolution.authority_index if kind == "resolution" else None
         who = _whose(senders, path, index)
         if index is None and len(senders) > 1 and isinstance(who, Sender):
-            who = who._replace(behind=everybody)  # it is not said who: no older than all of them
+            who = who._replace(behind=everybody)  # no name is given: no older than all of them
         try:
             yield who if isinstance(who, errors.Lame) else Reply(who, _outcome(outcome))
         except errors.Lame as error:

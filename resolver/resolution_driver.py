@@ -62,7 +62,7 @@ def batch_resolve(
     timeout_seconds: float,
 ) -> list[Reply | KdirError]:
     """Returns one call for all paths, or more where the server's limits ask for it; what went wrong
-    with a path stands in its place.
+    with a path is in its place.
 
     Raises:
         KdirError: the call itself failed, or its answer is none.
@@ -179,7 +179,7 @@ class RequestBatcher:
             return False
 
     def _is_woken_to_send(self, me: _Waiter) -> bool:
-        """Waits for a result, or for the turn to send for others."""
+        """Waits for a result, or to be the one that sends for others."""
         if not me.woken.acquire(timeout=me.timeout_seconds):
             with self._lock:
                 if not me.crew and me.result is None:

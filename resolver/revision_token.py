@@ -25,7 +25,7 @@ MAX_POSITIONS: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """A place in the order of changes of one life of one cluster's store."""
+    """A place in the order of changes of one incarnation of one cluster's store."""
 
     incarnation: str
     revision: int
@@ -81,7 +81,7 @@ class Token:
     @classmethod
     def merge(cls, tokens: Iterable[Token]) -> Token:
         """Returns the later position of each cluster; of two incarnations the one that comes later
-        in ``tokens``, since only its store still lives.
+        in ``tokens``, since only its store still exists.
         """
         merged: dict[str, Position] = {}
         for token in tokens:
@@ -171,4 +171,4 @@ class ReadPositions(NamedTuple):
 
 
 NOTHING_READ: Final = ReadPositions()
-"""Of what rests on no cluster's word."""
+"""Of what depends on no cluster's answer."""

@@ -38,7 +38,7 @@ _MOST_COMPARED: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class SettingType:
-    """One setting: ``fits`` is a test of its text, ``wanted`` says in words what would be right."""
+    """One setting: ``fits`` is a test of its text, ``wanted`` describes what would be right."""
 
     wanted: str
     fits: Callable[[str], bool]
@@ -96,7 +96,7 @@ def one_of(*choices: str) -> SettingType:
 
 
 def parts(text: str) -> list[str]:
-    """Returns what stands between the commas."""
+    """Returns what is between the commas."""
     return [part.strip() for part in text.split(",")]
 
 

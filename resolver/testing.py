@@ -178,7 +178,7 @@ class MemoryDirectory:
         self._owner(parsed).put(parsed, entry_pb2.Entry(link=link))
 
     def remove(self, path: str) -> None:
-        """Removes what stands at a path."""
+        """Removes what exists at a path."""
         parsed = Path.parse(path)
         self._owner(parsed).remove(parsed)
 

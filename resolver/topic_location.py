@@ -48,7 +48,7 @@ class TopicLocation:
     """0 = not known, or no topic."""
     replication_factor: int
     has_container: bool
-    """A directory, link or mount of the same name stands here too."""
+    """A directory, link or mount of the same name exists here too."""
     unconfirmed_seconds: float | None
     """The parent has not confirmed the cluster's mount for so long; None while it does."""
     another_kafka: str = ""

@@ -14,7 +14,7 @@ _ILLEGAL: Final = re.compile(r"[^a-zA-Z0-9._-]", re.ASCII)
 
 
 def why_invalid(name: str) -> str | None:
-    """Returns the rule of Kafka's (``Topic#validate``) that a name breaks, in words;
+    """Returns the rule of Kafka's (``Topic#validate``) that a name breaks, as text;
     None = none.
     """
     if not name:

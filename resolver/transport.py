@@ -157,7 +157,7 @@ class Transport(Protocol):
         """Returns one question, one answer, within ``timeout_seconds``.
 
         Raises:
-            KdirError: what the server said, or Unreachable, DeadlineExceeded, Unimplemented.
+            KdirError: the error of the server, or Unreachable, DeadlineExceeded, Unimplemented.
         """
 
     def stream(
@@ -272,13 +272,13 @@ class GrpcTransport:
     """Over gRPC, one channel a server, made when first needed; those used last are kept.
 
     A bearer token goes to servers of this machine, and with TLS to those that the caller named
-    itself and to those whose certificate names the cluster that a referral said they are of
+    itself and to those whose certificate names the cluster that a referral named for them
     (``resolver/peer_certificates.py``).
 
     Args:
         credentials: who one is.
         metadata: goes with every call besides.
-        named: the servers that the caller named itself: for those the CA's word is enough.
+        named: the servers that the caller named itself: there a certificate of the CA is enough.
         slots: for reading certificates, by caller; where calls are made for several.
     """
 
@@ -438,7 +438,7 @@ class GrpcTransport:
             raise Closed("closed: nothing can be asked any more")
         if self._pid != os.getpid():
             # After a fork. The parent's channels are left as they are: closing them here would
-            # speak on the parent's sockets. No lock: one held at the fork would never be let go.
+            # write to the parent's sockets. No lock: one held at the fork would never be let go.
             self._channels, self._pid = ChannelPool(_MOST_CHANNELS), os.getpid()
             self._set_tls(self._tls)
         if self._credentials is None:

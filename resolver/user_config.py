@@ -51,7 +51,7 @@ __all__ = [
 ]
 
 DEFAULT_SERVER: Final = "127.0.0.1:7420"
-"""Where a directory server listens unless told otherwise."""
+"""Where a directory server listens unless configured otherwise."""
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 _FILES = ("ca", "cert", "key", "token_file")
@@ -168,7 +168,7 @@ def choose_servers(at: str, name: str, environ: Mapping[str, str]) -> tuple[str,
 
 def choose_credentials(at: str, name: str, environ: Mapping[str, str]) -> LoginSettings:
     """Returns who the user is to the servers of ``choose_servers``: as the context says that is
-    named, or that they are of; servers of none are told nothing. Variables of the environment go
+    named, or that they are of; servers of none receive nothing. Variables of the environment go
     before.
 
     Raises:

@@ -44,13 +44,13 @@ __all__ = [
 MOST_CLUSTERS: Final = 64
 """Each has a thread and a stream of its own."""
 _RENEW_SECONDS: Final = 15.0
-"""So long before the parent's word ends it is asked for anew."""
+"""So long before the parent's statement expires the parent is asked again."""
 _FRESH_SECONDS: Final = 15.0
 """Three checkpoints: so long the silence of a stream is no news."""
 _GRACE_SECONDS: Final = 1.0
 """So much longer than for finding an owner the end of a thread is waited for."""
 CHECKPOINT_SECONDS: Final = 5
-"""An idle server speaks this often."""
+"""An idle server sends a checkpoint this often."""
 _SILENCE: Final = 3
 """So many checkpoints missed, and the connection is taken for dead."""
 _FIRST_PAUSE_SECONDS: Final = 0.1
@@ -71,7 +71,7 @@ class WatchedChanges:
 class Watching:
     """Stream of changes as they come; iterate in one thread, ``close`` from any.
 
-    A connection that breaks is made anew, to any server of the owner, after the last token: no
+    A connection that breaks is made again, to any server of the owner, after the last token: no
     change is lost or given twice. It ends with ``Resync`` when those after the token are no longer
     held (list again, then watch), with ``Absent`` and the like when the path's owner cannot say
     otherwise, and quietly when it is closed.
@@ -164,7 +164,7 @@ class Watching:
             guard.join()
 
     def _end_when_silent(self, stream: Stream, ended: threading.Event) -> None:
-        """A server that vanished without a word closes nothing: notice that no checkpoint came."""
+        """A server that vanished suddenly closes nothing: notice that no checkpoint came."""
         limit = self._checkpoint_seconds * _SILENCE
         while not ended.wait(limit / 4):
             since = self._waiting_since
@@ -344,7 +344,7 @@ class CacheRefresher:
         return self._clusters.get(cluster_id)
 
     def is_following(self, cluster_id: str) -> bool:
-        """True if the cluster's changes are heard now."""
+        """True if the cluster's changes are received now."""
         cluster = self.followed(cluster_id)
         return cluster is not None and cluster.followed.until > self._clock()
 
@@ -393,7 +393,7 @@ class FollowedCluster:
         self.watching = watching
         self.followed = FreshnessMark(sender.incarnation, sender.revision)
         self.grounds_until = grounds_until
-        """By the clock: until when the parent's word counts that it is mounted there."""
+        """By the clock: until when the parent's statement counts that it is mounted there."""
         self._cache = cache
         self._prove = prove
         self._clock = clock
@@ -404,7 +404,7 @@ class FollowedCluster:
         """
         if sender.incarnation != self.followed.incarnation or sender.mount != self.mount:
             return None
-        # Each walk brings the parent's word as old as it then is; the youngest counts.
+        # Each walk brings the parent's statement with its age; the youngest counts.
         self.grounds_until = max(self.grounds_until, grounds_until)
         return self.followed
 
@@ -457,14 +457,14 @@ class FollowedCluster:
                 self._cache.evict_below(Path.parse(text))
 
     def _renew(self) -> bool:
-        """Asks for the parent's word anew before it ends; False = it is another's now."""
+        """Asks the parent again before its statement expires; False = another is mounted there."""
         if self.grounds_until - self._clock() > _RENEW_SECONDS:
             return True
         since = self._clock()
         try:
             sender, seconds = self._prove(self.mount)
         except (errors.Unavailable, errors.DeadlineExceeded, errors.NoRoute):
-            return True  # what is kept goes cold when the word has ended, and is then given stale
+            return True  # what is kept expires with the statement, and is then given stale
         except KdirError:
             sender, seconds = None, 0
         if sender is None or (sender.cluster_id, sender.mount) != (self.cluster_id, self.mount):

@@ -7,9 +7,11 @@ file may only shrink: ``tests/repository/test_language.py`` compares it with the
 from __future__ import annotations
 
 import ast
+import io
 import re
 import subprocess
 import sys
+import tokenize
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -22,6 +24,7 @@ __all__ = [
     "messages",
     "misnamed",
     "prose",
+    "remarks",
     "retired_terms",
     "undescribed",
 ]
@@ -65,6 +68,8 @@ _NO_NOUNS: Final = frozenset(_OTHERS.split())
 
 _SPEAKING: Final = ("resolver", "directory")
 """The packages whose string constants people read: output, errors, help, log lines."""
+_MENDED: Final = ("resolver",)
+"""The packages whose docstrings and comments have no retired word any more."""
 _PAGES: Final = ("docs/", "README.md", "CONTRIBUTING.md", "SECURITY.md")
 _RECORDS: Final = ("docs/decisions/", "docs/glossary.md")
 """A decision keeps the wording of its day; the glossary has the retired words themselves."""
@@ -106,6 +111,20 @@ def messages(tree: ast.Module) -> list[str]:
         and not node.value.startswith("#")
         and id(node) not in docstrings
     ]
+
+
+def remarks(text: str) -> list[str]:
+    """Returns the docstrings, of attributes too, and the comments of a module."""
+    docstrings = [
+        node.value.value
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+    ]
+    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+    comments = [token.string for token in tokens if token.type == tokenize.COMMENT]
+    return [_CODE.sub("", one.replace("``", "`")) for one in (*docstrings, *comments)]
 
 
 def prose(page: str) -> str:
@@ -222,6 +241,8 @@ def findings(paths: Iterable[str] | None = None, root: Path = ROOT) -> Counter[s
         found[f"docstrings {path}"] = len(undescribed(tree))
         if path.split("/")[0] in _SPEAKING:
             found[f"texts {path}"] = _count_retired(messages(tree), terms)
+        if path.split("/")[0] in _MENDED:
+            found[f"remarks {path}"] = _count_retired(remarks(text), terms)
     return +found
 
 

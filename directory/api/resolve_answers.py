@@ -61,7 +61,7 @@ __all__ = [
 
 
 def kind_from_number(number: int) -> Kind | None:
-    """A kind of the contract; None where it is left open.
+    """Returns a kind of the contract; None where it is left open.
 
     Raises:
         InvalidArgument: a number that this version gives no meaning.
@@ -83,7 +83,7 @@ def directory_to_proto(
 
 
 class ResolveAnswers:
-    """Answers from one tree of one cluster; remembers what paths share. Thread-safe."""
+    """Source of answers from one tree of one cluster; remembers what paths share. Thread-safe."""
 
     def __init__(self, cluster: Cluster, tree: OpenTree) -> None:
         self._cluster = cluster
@@ -351,7 +351,7 @@ class ResponseCache:
         return snapshot is self._snapshot and view is self._view
 
     def authority(self, authority: resolve_pb2.Authority) -> bytes:
-        """``encode_authority``, made once as long as it is given the same message."""
+        """Returns ``encode_authority``, computed once as long as it is given the same message."""
         known, part = self._authority
         if known is not authority:
             part = encode_authority(authority)

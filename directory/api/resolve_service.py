@@ -53,7 +53,7 @@ __all__ = ["RecursiveResolver", "ResolveService"]
 
 
 class ResolveService(Service):
-    """Answers for the paths of its own mount, and refers the rest."""
+    """Service that answers for the paths of its own mount, and refers the rest."""
 
     descriptor = resolve_pb2.DESCRIPTOR.services_by_name["ResolveService"]
     long = frozenset({"BatchResolve"})
@@ -91,7 +91,7 @@ class ResolveService(Service):
     def batch_resolve(
         self, request: resolve_pb2.BatchResolveRequest, call: Call
     ) -> resolve_pb2.BatchResolveResponse | bytes:
-        """Many paths; each has its own outcome, and a bad one spoils no other."""
+        """Resolves many paths; each has its own outcome, and a bad one spoils no other."""
         limit = self._router.limits.max_batch_paths
         if len(request.paths) > limit:
             raise LimitExceeded(
@@ -221,7 +221,7 @@ def _request_id() -> Sequence[tuple[str, str | bytes]]:
 
 
 class RecursiveResolver:
-    """Resolves for callers that ask for it, in their name."""
+    """Resolver for callers that ask for recursion, in their name."""
 
     def __init__(
         self,
@@ -281,7 +281,7 @@ class RecursiveResolver:
     def batch_resolve(
         self, request: resolve_pb2.BatchResolveRequest, call: Call
     ) -> resolve_pb2.BatchResolveResponse:
-        """Many paths, each walked to its end."""
+        """Resolves many paths to their end."""
         parsed = [_path_or_error(text) for text in request.paths]
         ends = iter(self._ends([one for one in parsed if isinstance(one, Path)], request, call))
         response = resolve_pb2.BatchResolveResponse()

@@ -80,7 +80,7 @@ class _Detached:
 
 
 class KafkaSweep:
-    """Sweeps of one leader, in its thread.
+    """Sweep of one leader, in its thread.
 
     Args:
         recent: what was changed in Kafka a short while ago.

@@ -150,7 +150,7 @@ _Event = _WorkerOutput | _Ended | _Stop
 
 
 class Supervisor:
-    """Starts processes, restarts those that end, and ends them all.
+    """Supervisor that starts processes, restarts those that end, and ends them all.
 
     Args:
         arguments: of the command line, as they were given.
@@ -185,9 +185,10 @@ class Supervisor:
         self._reported = False
 
     def run(self) -> int:
-        """Until SIGTERM or SIGINT: 0. Else what the first process ended with before it served:
-        it has said why, and the others would say the same. 2 also once all say that they cannot be
-        used, such as when the cluster has gone on to a newer feature level.
+        """Runs until SIGTERM or SIGINT: 0. Else the exit code of the first process that ended
+        before it served: it has logged why, and the others would end likewise. 2 also once all
+        report that they cannot be used, such as when the cluster has gone on to a newer feature
+        level.
         """
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: self._events.put(_Stop()))

@@ -47,7 +47,7 @@ def notify_systemd(state: str) -> None:
 
 
 class Watchdog:
-    """Looks every second whether the reads of a process go on, and feeds systemd's watchdog.
+    """Check, every second, that the reads of a process go on, for systemd's watchdog.
 
     Args:
         servers: that answer here; may grow.

@@ -135,7 +135,7 @@ def _receive(session: Session, server: str, cluster: str, file: IO[bytes]) -> An
 
 def _name_of(header: admin_pb2.BackupHeader) -> str:
     """Returns ``la-tracking-20261120T101502Z.kdir``: the cluster's name where it is one as configs
-    have them, else its id. A server's words choose no folder and overwrite no other file.
+    have them, else its id. A server's answer chooses no folder and overwrites no other file.
 
     Raises:
         Unreachable: neither can be a file's name.

@@ -112,7 +112,7 @@ def complete(parts: Sequence[str]) -> int:
 
 
 def _join_equals(line: list[str]) -> list[str]:
-    # bash breaks words at "=", and wants back only what stands behind it.
+    # bash breaks arguments at "=", and wants back only what is behind it.
     if line[-1] == "=":
         return [*line[:-1], ""]
     return [*line[:-2], line[-1]] if len(line) > 1 and line[-2] == "=" else line
@@ -314,7 +314,7 @@ def _send_request(
                 if str(one.path) == directory or len(names) >= MOST_NAMES:
                     break
                 name = display_name(one.entry).text
-                if is_segment(name.removesuffix("/")):  # a shell takes the words as they are
+                if is_segment(name.removesuffix("/")):  # a shell takes the candidates as they are
                     names.append(name)
             return names
     except KdirError:

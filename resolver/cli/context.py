@@ -105,7 +105,7 @@ def _set(session: Session, arguments: Arguments, name: str) -> None:
 
 
 def _login(arguments: Arguments, known: Context | None) -> LoginSettings:
-    """Returns what is said replaces what was."""
+    """Returns the context with the given settings replaced."""
     import os
 
     from resolver.credentials import UserCredentials
@@ -122,7 +122,7 @@ def _login(arguments: Arguments, known: Context | None) -> LoginSettings:
         login = login._replace(token="")
     login = login._replace(**files)
     if files:
-        UserCredentials(login)  # what cannot be used is better said now
+        UserCredentials(login)  # what cannot be used is better reported now
     return login
 
 

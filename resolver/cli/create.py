@@ -1,6 +1,6 @@
 """Verbs that change a tree: ``mkdir``, ``create``, ``rm``, ``mv``, ``ln``; the owner decides.
 
-What was done is said on stderr: the data of these verbs is the entry, in the formats of ``-o``.
+What was done is printed on stderr: the data of these verbs is the entry, in the formats of ``-o``.
 
 Longer than most files: a good part of it is what help says.
 """
@@ -49,7 +49,7 @@ SET: Final = Option(
 
 
 def each(session: Session, texts: Sequence[str], act: Callable[[PathArgument], None]) -> int:
-    """Does something for each path; what goes wrong with one is said, and does not stop the others.
+    """Does something for each path; an error of one is printed, and does not stop the others.
 
     Returns the exit code of the first that went wrong, or 0.
     """
@@ -69,7 +69,7 @@ def each(session: Session, texts: Sequence[str], act: Callable[[PathArgument], N
 
 
 def show_entry(session: Session, entry: entry_pb2.Entry, answered: str) -> None:
-    """Prints the entry that came out where a format was asked for, and a word on stderr else."""
+    """Prints the new entry where a format was asked for, and one line on stderr otherwise."""
     if session.out.structured:
         session.out.record(entry)
     elif session.out.format == "name":
@@ -119,7 +119,7 @@ def _mkdir(session: Session, arguments: Arguments) -> int:
                 allow_lock_out=arguments.flag("yes"),
             )
         except InvalidNamespace:
-            # Tiers above are missing. Asked for at once, they would hide that the last one stands.
+            # Tiers above are missing. Asked for at once, they would hide that the last one exists.
             answer = _create(
                 session,
                 where.path,

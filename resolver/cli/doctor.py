@@ -272,7 +272,7 @@ def _kafka(status: admin_pb2.GetStatusResponse) -> str | Styled:
 
 
 def _unlike(look: _Look) -> Iterator[str]:
-    """Yields the mount, where Kafka is not yet as it is wished."""
+    """Yields the mount, where Kafka is not yet as desired."""
     _, status = look
     if not isinstance(status, KdirError):
         kafka = status.kafka
@@ -395,9 +395,7 @@ def _attended(where: str, status: admin_pb2.GetStatusResponse) -> Iterator[str]:
 
 
 def _set_aside(where: str, status: admin_pb2.GetStatusResponse) -> Iterator[str]:
-    """Yields the values of the store that could not be read, all that is told of them being said
-    once.
-    """
+    """Yields one finding of all values of the store that could not be read."""
     count = status.unreadable_value_count or len(
         status.unreadable_values
     )  # an older server does not count
@@ -441,7 +439,7 @@ def _set_up(session: Session) -> None:
 
 
 def _who(session: Session, looks: Sequence[_Look]) -> None:
-    """Whom the servers take the user for; nothing where none tells anybody from anybody."""
+    """Whom the servers take the user for; nothing where none identifies its callers."""
     login = session.login().shown
     seen: dict[str, list[str]] = {}
     for server, status in looks:

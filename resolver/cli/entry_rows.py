@@ -102,7 +102,7 @@ def _retention(
     if own is not None:
         return shown(own) if own else "-"
     if kind_of(entry) == "topic" and key in entry.topic.observed_config:
-        # What Kafka has beats a wish from above that nothing was armed to push.
+        # What Kafka has beats an inherited setting that nothing was armed to push.
         return shown(entry.topic.observed_config[key])
     if kind_of(entry) not in {"topic", "directory"} or inherited is None:
         return "-"

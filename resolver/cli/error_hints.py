@@ -1,4 +1,4 @@
-"""What went wrong, in words a person can act on; goes to stderr, and decides no exit code."""
+"""What went wrong, as text that a person can act on; goes to stderr, and decides no exit code."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def explain(error: KdirError, session: Session | None) -> None:
     # Who was asked says something where nobody could answer; else the answer says it all.
     attempts = error.attempts if verbose or error.exit_code == _COULD_NOT_SAY else ()
     if len(attempts) == 1 and not verbose:
-        attempts = ()  # the error is what that one said
+        attempts = ()  # the error is the answer of that one
     most = len(attempts) if verbose else _MOST_ATTEMPTS
     complain(*(f"  queried: {attempt}" for attempt in attempts[:most]))
     if len(attempts) > most:

@@ -164,7 +164,7 @@ def _check(session: Session, arguments: Arguments) -> int:
     )
     out = session.out
     if out.structured:
-        # Said also where it is false, which proto JSON leaves out: scripts decide by it.
+        # Printed also where it is false, which proto JSON leaves out: scripts decide by it.
         out.record({"allowed": found.allowed, **plain(found.response)})
     else:
         out.line(found.message)

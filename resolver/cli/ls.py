@@ -86,7 +86,7 @@ def _ls_quickly(session: Session, arguments: Arguments, part: str) -> bool:
     """Lists one page of the asked server's own; False = that is not what it takes."""
     path = part.removesuffix("/") or "/"
     if part == "//":
-        return False  # no path at all: the error is said where all paths are read
+        return False  # no path at all: the error is raised where all paths are read
     page = _list_one_page(
         session, path, kinds=_kinds(arguments), include_system=arguments.flag("all")
     )

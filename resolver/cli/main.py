@@ -1,4 +1,4 @@
-"""Entry point of ``kdir``: runs a verb or prints its help, and turns errors into exit codes.
+"""Entry point of ``kdir``: runs a verb or prints its help, and maps errors to exit codes.
 
 Refuses to import anything that only some verbs need: start-up is felt on every call.
 """
@@ -55,7 +55,7 @@ def main(parts: Sequence[str] | None = None, *, transport: Transport | None = No
     if parts is not None:
         return _guarded(parts, transport)
     if "server" not in sys.argv:
-        # Else each handshake that fails is told on stderr by gRPC, too, in its own words.
+        # Else each handshake that fails is also logged on stderr by gRPC itself.
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     code = _guarded(sys.argv[1:], None)
     if "py4j" not in sys.modules:  # Spark has things to do at exit; nothing else of ours has

@@ -153,7 +153,7 @@ def complain(*lines: str) -> None:
 
 
 def offer(part: str, meaning: str = "") -> None:
-    """Prints a word that a shell may complete to, with what it means where it is given."""
+    """Prints a candidate that a shell may complete to, with what it means where it is given."""
     sys.stdout.write("\t".join(map(printable, (part, meaning) if meaning else (part,))) + "\n")
 
 

@@ -1,5 +1,6 @@
-"""What was said on a command line, as text, and that it makes no command; refuses to know the
-grammar by which it was read (``parser.py``).
+"""The arguments of a command line, as text, and the error of a command line that is invalid.
+
+Refuses to know the grammar by which it was read (``parser.py``).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ __all__ = ["Arguments", "ParsedVerb", "UsageError"]
 
 
 class UsageError(Exception):
-    """The words of the command line make no command; exit code 2."""
+    """The arguments make no command; exit code 2."""
 
     def __init__(self, message: str, *, verb: str = "") -> None:
         super().__init__(message)
@@ -20,7 +21,7 @@ class UsageError(Exception):
 
 
 class ParsedVerb(Protocol):
-    """The verb, as far as it matters to what was said with it."""
+    """The verb, as far as its arguments need it."""
 
     @property
     def name(self) -> str:
@@ -28,7 +29,7 @@ class ParsedVerb(Protocol):
 
     @property
     def timeout_seconds(self) -> float:
-        """Its patience, unless something else was said."""
+        """Its timeout, unless another is given."""
 
 
 class Arguments(NamedTuple):

@@ -1,7 +1,7 @@
 """The grammar of the command line: verbs, options, arguments; refuses to know what a verb does.
 
 Help, completion and parsing read the same declarations. argparse was tried: it
-loses words after ``--``, values that begin with a dash, and messages that say what is missing
+loses arguments after ``--``, values that begin with a dash, and messages that name what is missing
 (docs/decisions/0056-the-command-line-keeps-its-grammar.md).
 """
 
@@ -62,7 +62,7 @@ class Argument(NamedTuple):
 class Verb(NamedTuple):
     """One verb: what it takes, how it is explained, and what runs it.
 
-    ``examples`` are command lines with what they do. With ``raw`` the words after the verb are
+    ``examples`` are command lines with what they do. With ``raw`` the arguments after the verb are
     handed on as they are, except for ``--help``.
     """
 
@@ -96,7 +96,7 @@ class Verb(NamedTuple):
         return tuple(patience if o.names == patience.names else o for o in GLOBAL_OPTIONS)
 
     def all_options(self) -> tuple[Option, ...]:
-        """Returns all that may be said."""
+        """Returns all options."""
         return (*self.own_options(), *self.common_options())
 
 
@@ -142,7 +142,7 @@ def split_verb(parts: Sequence[str]) -> tuple[list[str], str, list[str]]:
 
 
 def parse(verb: Verb, parts: Sequence[str]) -> Arguments:
-    """Reads the words of one verb.
+    """Parses the arguments of one verb.
 
     Raises:
         UsageError: they do not fit; the message says what would.
@@ -173,7 +173,7 @@ def parse(verb: Verb, parts: Sequence[str]) -> Arguments:
 def _scan(
     options: tuple[Option, ...], parts: Sequence[str], verb: Verb
 ) -> Iterator[tuple[Option | None, str]]:
-    """Yields each option with its value ("" for a flag); None with each positional word."""
+    """Yields each option with its value ("" for a flag); None with each positional argument."""
     known = _by_name(options)
     rest = list(parts)
     while rest:
@@ -186,7 +186,7 @@ def _scan(
             continue
         name, equals, value = part.partition("=")
         if not part.startswith("--") and len(part) > 2:
-            # -lr and -n5: the rest of the word is more flags, or the value.
+            # -lr and -n5: the rest of the argument is more flags, or the value.
             name, tail = part[:2], part[2:]
             takes_value = name in known and bool(known[name].value)
             equals, value = ("=", tail.removeprefix("=")) if takes_value else ("", "")
@@ -211,7 +211,7 @@ def _by_name(options: Sequence[Option]) -> dict[str, Option]:
 def _gather(
     arguments: tuple[Argument, ...], parts: list[str], values: dict[str, list[str]], verb: Verb
 ) -> None:
-    """Deals the positional words out; only one argument of a verb may take any number."""
+    """Assigns the positional arguments; only one argument of a verb may take any number."""
     needed = sum(argument.least for argument in arguments)
     spare = len(parts) - needed
     if spare < 0:

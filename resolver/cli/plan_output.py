@@ -1,6 +1,6 @@
 """What ``--plan`` shows: who gains and who loses, which values become others, what Kafka is asked.
 
-The rows are data, on stdout; how much the change is about, and what was left out, is said on
+The rows are data, on stdout; how much the change is about, and what was left out, is printed on
 stderr. Elsewhere than on a terminal each row begins with its section: ``access``, ``policy``,
 ``kafka``, ``quota`` or ``retired``. No network calls.
 """

@@ -112,7 +112,7 @@ def _produce(session: Session, arguments: Arguments) -> int:
     try:
         left = flush_deliveries(producer, _FLUSH_SECONDS)
     except KafkaException as error:
-        # Why the client can do nothing more, where before it only said that it cannot.
+        # Why the client can do nothing more, where before it only reported that it cannot.
         ended, left = [error.args[0]], 0
     undelivered = f", {len(failures)} not delivered" if failures else ""
     count = units.plural(delivered, "message")
@@ -130,7 +130,7 @@ def _sent_lines(
     separator: str,
     reported: Callable[[KafkaError | None, Message], None],
 ) -> Iterator[bool]:
-    """Hands over a line of stdin at each turn."""
+    """Hands over a line of stdin at each call."""
     for line in sys.stdin.buffer:
         key, value = _split(line.rstrip(b"\n"), separator.encode())
         while True:
@@ -189,7 +189,7 @@ def _messages(
 ) -> Iterator[Message]:
     """Messages from where was asked, up to the ends as they are now, or on and on.
 
-    The ends are read first: "end of partition" comes again and again, and is never the last word.
+    The ends are read first: "end of partition" comes again and again, and is never final.
     """
     from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, KafkaException, TopicPartition
 

@@ -111,7 +111,7 @@ class Session:
         return choose_servers(self._at, self._context_name, self.environ)
 
     def allow_write(self, verb: str) -> None:
-        """Checks that the context may be written to without another word.
+        """Checks that the context may be written to without confirmation.
 
         Raises:
             UsageError: the servers are those of a protected context that was not named.
@@ -199,7 +199,7 @@ class Session:
         """Asks the servers that the user named, those that fared well first, until one answers.
 
         Raises:
-            KdirError: what the last one said; with all attempts where none answered.
+            KdirError: the error of the last one; with all attempts where none answered.
         """
         import time
 

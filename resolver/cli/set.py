@@ -188,7 +188,7 @@ def _drift_below(session: Session, where: PathArgument) -> int:
 
 
 def _mounts_below(session: Session, where: PathArgument) -> list[str]:
-    """Returns where other clusters are mounted below a path, as far as its owner tells."""
+    """Returns where other clusters are mounted below a path, as far as its owner reports them."""
     from kdir.v1 import federation_pb2
 
     from resolver.errors import KdirError

@@ -55,7 +55,7 @@ def _stat(session: Session, arguments: Arguments) -> int:
 def _changes(
     session: Session, where: PathArgument, answer: directory_pb2.GetEntryResponse
 ) -> list[admin_pb2.Progress]:
-    """Returns the large changes on their way in a cluster: they are told of where it is mounted."""
+    """Returns a cluster's large changes in progress, which are reported where it is mounted."""
     from resolver.cli.entry_rows import large_changes_at
 
     mounted = answer.authority.cluster.mount == str(where.path)

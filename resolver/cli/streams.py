@@ -75,7 +75,7 @@ def messages(session: Session, server: str, method_name: str, request: Any) -> I
     """Yields what a server streams, of the cluster that the request names.
 
     Raises:
-        KdirError: what it said; DeadlineExceeded when it was silent for too long.
+        KdirError: its error; DeadlineExceeded when it was silent for too long.
     """
     from resolver.transport import method
 

@@ -26,7 +26,7 @@ _AT_ONCE: Final = 8
 
 
 class _TreeLevel(NamedTuple):
-    """What is in one directory, or why that cannot be said."""
+    """What is in one directory, or why that is not known."""
 
     entries: Sequence[ListedEntry] = ()
     gaps: Sequence[NotListed] = ()
@@ -34,7 +34,7 @@ class _TreeLevel(NamedTuple):
 
 
 class _Node(NamedTuple):
-    """One line: how it hangs, what it is, and what is said of it."""
+    """One line: how it hangs, what it is, and its details."""
 
     stem: str
     one: ListedEntry

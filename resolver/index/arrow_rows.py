@@ -1,4 +1,4 @@
-"""Turns a page of a scan into an Arrow batch, column by column; refuses to ask servers.
+"""Converts a page of a scan to an Arrow batch, column by column; refuses to ask servers.
 
 Column by column, because a row at a time costs several times as much: a page's entries are listed
 once, and each column is one comprehension over them.
@@ -133,7 +133,7 @@ def _topic_schema() -> pa.Schema:
 
 
 def unread_batch(state: ClusterState) -> pa.RecordBatch:
-    """Returns the one row that stands for a cluster that could not be read: its mount, and the
+    """Returns the one row that represents a cluster that could not be read: its mount, and the
     cluster.
     """
     import pyarrow as pa

@@ -130,7 +130,7 @@ def _finding(index: IndexTable, one: ReachableCluster, results: Sequence[ShardRe
     error = next((result.error for result in results if result.error), "")
     if error:
         _discard(index, results)
-        # Not later than the answer that it gave before, else a word of the same moment wins.
+        # Not later than the answer that it gave before, else a finding of the same moment wins.
         return NoAnswer(state.cluster_id, state.cluster, state.mount, error, one.asked_at)
     files = [result.file for result in results if result.file is not None]
     kept = [file for file in files if file.rows] or files[:1]

@@ -1,8 +1,8 @@
 """Finds every cluster of the federation from a few servers; refuses to read topics.
 
-Each asked server tells the mounts that it knows, and each cluster is then asked itself, at the
+Each asked server returns the mounts that it has, and each cluster is then asked itself, at the
 endpoints that are known for it: who it is, where it hangs, at which revision it is. The walk goes
-down by the mounts told and up by the referral for ``/``, so that any server will do as a start.
+down by these mounts and up by the referral for ``/``, so that any server will do as a start.
 A cluster that does not answer is a result, not an error.
 """
 
@@ -64,14 +64,14 @@ _MOST_MESSAGE_BYTES: Final = 64 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class ReachableCluster:
-    """A cluster that answered, and what it said of itself and of others."""
+    """A cluster that answered, and what it returned of itself and of others."""
 
     state: ClusterState
     endpoints: tuple[str, ...]
     """Where it may be asked; the one that answered comes first."""
     topic_count: int
     mounts: Mapping[str, str]
-    """Cluster ids by mount point, as this cluster's server knows them: its word for its own."""
+    """Cluster ids by mount point, as this cluster's server has them: authoritative for its own."""
     asked_at: datetime
     named: tuple[str, ...] = ()
     """Those of the endpoints that the caller named itself."""
@@ -101,7 +101,7 @@ class FederationClusters:
     silent: Mapping[str, UnreachableCluster] = field(default_factory=dict)
 
     def owner_of(self, mount: Path, also: Iterable[Path] = ()) -> ReachableCluster | None:
-        """Returns the cluster whose word decides what is mounted at ``mount``, if it answered.
+        """Returns the cluster whose answer decides what is mounted at ``mount``, if it answered.
 
         That is the one that hangs deepest above it, of all that are known; ``also`` names mount
         points of clusters that are known from elsewhere and did not answer.
@@ -142,7 +142,7 @@ def channel_to(
     """Opens a channel for the time of the block, in the process that uses it. The variables
     ``KDIR_CA``, ``KDIR_CERT``, …, which executors have too, name the credentials.
 
-    ``cluster_id``: whose server it is, by the word of others; ``named``: the servers that the
+    ``cluster_id``: whose server it is, by the answers of others; ``named``: the servers that the
     caller named itself.
 
     Raises:
@@ -172,7 +172,7 @@ class _BearerTokenInterceptor(grpc.UnaryUnaryClientInterceptor):
 
 
 def cluster_state_from_authority(authority: resolve_pb2.Authority, now: datetime) -> ClusterState:
-    """Returns the state that an answer tells of its cluster.
+    """Returns the state of its cluster in an answer.
 
     A server whose store is away answers from what it has: that is stale, since the last moment at
     which it followed the store.
@@ -208,7 +208,7 @@ class _CrawlTarget:
 
 @dataclass(slots=True)
 class _ClusterCrawl:
-    """The census under way."""
+    """The discovery under way."""
 
     ask_seconds: float
     clock: Callable[[], datetime]
@@ -229,7 +229,7 @@ class _ClusterCrawl:
         """Asks the servers, then everybody whom an answer names, until nobody is new."""
         seeds = [_CrawlTarget((server,)) for server in dict.fromkeys(servers)]
         refused: list[str] = []
-        with ThreadPoolExecutor(_MOST_ASKED_AT_ONCE, "kdir-census") as pool:
+        with ThreadPoolExecutor(_MOST_ASKED_AT_ONCE, "kdir-discovery") as pool:
             pending: dict[Future[tuple[ReachableCluster, list[_CrawlTarget]]], _CrawlTarget] = {}
 
             def submit(targets: Iterable[_CrawlTarget]) -> None:
@@ -254,7 +254,7 @@ class _ClusterCrawl:
             raise Unreachable(f"no directory answered: {'; '.join(refused)}")
 
     def _is_new(self, target: _CrawlTarget) -> bool:
-        """Notes the target, by the newest word on it; whether it is still to be asked."""
+        """Notes the target, by the newest answer on it; whether it is still to be asked."""
         if target.cluster_id:
             known = self.targets.get(target.cluster_id)
             if known is None or _newer(target, known):
@@ -270,7 +270,7 @@ class _ClusterCrawl:
         """Returns the answer of the first endpoint that gives one, and whom it names.
 
         Raises:
-            KdirError: none does; the last one's words.
+            KdirError: none does; the last one's error.
         """
         error: KdirError = Unreachable("no endpoint of it is known")
         allowed = []
@@ -325,7 +325,7 @@ class _ClusterCrawl:
                 resolve_pb2.ResolveRequest(path=str(ROOT)), timeout=self.ask_seconds
             )
         except grpc.RpcError:
-            return []  # without it the census is smaller, not wrong
+            return []  # without it the discovery is smaller, not wrong
         referral = answer.outcome.referral
         if not referral.endpoints:
             return []
@@ -387,7 +387,7 @@ class _ClusterCrawl:
 
 
 def _path(text: str) -> Path | None:
-    """Returns the path, unless what somebody told is none."""
+    """Returns the path, unless the text from a server is none."""
     try:
         return Path.parse(text)
     except InvalidPath:

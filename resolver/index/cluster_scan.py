@@ -100,7 +100,7 @@ def read_pages(
     server that fails in the middle is replaced by another of the same cluster, at the same place.
 
     Raises:
-        KdirError: no endpoint gave the next page, or the cluster's store began another life.
+        KdirError: no endpoint gave the next page, or the cluster's store began another incarnation.
     """
     with ExitStack() as stack:
         reading = _Reading(shard, sleep, stack)

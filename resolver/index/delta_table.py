@@ -3,7 +3,7 @@
 It is partitioned by cluster: each data file holds topics of one cluster, and all that is the same
 for a whole cluster (``schema.CLUSTER_COLUMNS``: as of when, at which revision, whether stale) are
 partition values. Those live in Delta's log and not in the files. Delta's protocol lets a commit
-add a file again that is already there, and then the newer words about it count ("this allows
+add a file again that is already there, and then the newer entries about it count ("this allows
 metadata updates"); so marking a cluster stale, or confirming that nothing has changed, writes a
 line of log and not a million rows, and one commit does that for some clusters while it replaces the
 files of others. A cluster without topics has one file without rows, so that it is known as well.

@@ -131,7 +131,7 @@ class ClusterState:
     def same_rows(self, other: ClusterState) -> bool:
         """True if rows read in the one state are those that would be read in the other.
 
-        Paths hang on the mount, and all else of a row on the life and revision of the store.
+        Paths hang on the mount, and all else of a row on the incarnation and revision of the store.
         """
         return (
             self.as_of is not None

@@ -224,7 +224,7 @@ def open_index(table: str, as_of: str | date | datetime | None = None) -> Snapsh
 
 def parse_as_of(as_of: str | date | datetime) -> datetime:
     """Returns the moment that ``--as-of`` names: a date is the end of that day, local where nothing
-    else is said.
+    else is given.
 
     Raises:
         InvalidArgument: it is neither a date nor a time (ISO 8601).
@@ -344,14 +344,14 @@ class ClusterCounts:
     ownerless: int = 0
     """Topics without an effective owner."""
     drifting: int = 0
-    """Topics of which Kafka has another setting than is wished."""
+    """Topics of which Kafka has another setting than is desired."""
     unsettled: int = 0
     """Topics whose Kafka side is not ``active``."""
 
 
 @dataclass(frozen=True, slots=True)
 class SharedName:
-    """A physical name that stands at several paths, in one cluster or in several."""
+    """A physical name that is at several paths, in one cluster or in several."""
 
     physical_name: str
     count: int

@@ -1,7 +1,7 @@
 """Decides what one commit changes, from what a crawl found and what the table holds; does no I/O.
 
 The same findings can be merged again into a table that another crawl has changed meanwhile: of two
-words about a cluster the later one counts, so that two crawls at once end as if one had waited.
+findings about a cluster the later one counts, so that two crawls at once end as if one had waited.
 """
 
 from __future__ import annotations

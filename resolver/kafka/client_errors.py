@@ -1,4 +1,4 @@
-"""What an error of a Kafka client comes to, in the words of paths and grants; raises nothing."""
+"""The error of a path or grant for an error of a Kafka client; raises nothing."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ __all__ = ["client_error"]
 def client_error(
     error: KafkaError, path: str, settings: Mapping[str, str], *, for_writes: bool
 ) -> KdirError:
-    """Returns the error to raise for what a client of a path's cluster says.
+    """Returns the error to raise for what a client of a path's cluster reports.
 
     Args:
-        settings: the client's; who it is, its group and its transactional id are said.
+        settings: the client's; who it is, its group and its transactional id are named.
     """
     missing = _missing(error.code(), settings, for_writes=for_writes)
     if missing is None:

@@ -4,7 +4,7 @@ they take, and what a producer gets when defaults, policies and its program are 
 Names are Kafka's (``ProducerConfig`` and ``ConsumerConfig`` of Apache Kafka 4.1) and librdkafka's
 2.x. What says where and as whom a client connects, or makes it load code, is its program's and
 never a path's: whoever may set a policy must not be able to lead producers elsewhere. Producers
-are idempotent unless told otherwise, by the rules of KIP-679. Refuses to know a client library.
+are idempotent by default, by the rules of KIP-679. Refuses to know a client library.
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ _SAFE: Final = SettingLayer("kdir", MappingProxyType({"acks": "all", "retries": 
 
 
 def problem_with(client: Client, name: str, value: str) -> str:
-    """Returns what is wrong with a default that a policy sets, in words; empty = nothing is."""
+    """Returns what is wrong with a default that a policy sets, as text; empty = nothing is."""
     known = _DEFINITIONS[client]
     own = _ALIASES.get(name, name)
     if own.startswith(_THE_PROGRAMS):
@@ -210,7 +210,7 @@ def problem_with(client: Client, name: str, value: str) -> str:
 
 
 def conflict_in(client: Client, settings: Mapping[str, str | None]) -> str:
-    """Returns defaults that no producer could have together (KIP-679), in words; empty = none."""
+    """Returns defaults that no producer could have together (KIP-679), as text; empty = none."""
     if client is not Client.PRODUCER:
         return ""
     sourced = {key: value for key, value in settings.items() if value is not None}
@@ -226,7 +226,7 @@ def conflict_in(client: Client, settings: Mapping[str, str | None]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _SourcedValue:
-    """A value, and who said it."""
+    """A value, and where it comes from."""
 
     value: str
     origin: str
@@ -240,8 +240,8 @@ def producer_settings(layers: Sequence[SettingLayer]) -> dict[str, str]:
     """Returns the settings of a producer, by Kafka's names: ``acks=all`` and
     ``enable.idempotence=true`` where nobody says otherwise (KIP-679).
 
-    What conflicts with idempotence turns it off where nobody asked for it, as Kafka's own producer
-    does; where somebody did, by ``enable.idempotence=true`` or a transactional id, it is an error.
+    What conflicts with idempotence switches it off where it was not requested, as Kafka's own
+    producer does; where it was, by ``enable.idempotence=true`` or a transactional id, that fails.
 
     Raises:
         InvalidArgument: a conflict, or a value that Kafka does not take; names both sides.
@@ -264,7 +264,7 @@ def consumer_settings(layers: Sequence[SettingLayer]) -> dict[str, str]:
 
 
 def for_librdkafka(settings: Mapping[str, str]) -> dict[str, str]:
-    """Returns the same in librdkafka's words; what it has no setting for is left out."""
+    """Returns the same by librdkafka's names; what it has no setting for is left out."""
     named = ((_NOT_LIBRDKAFKAS.get(name, name), value) for name, value in settings.items())
     return {name: value for name, value in named if name}
 

@@ -1,8 +1,8 @@
 """A Kafka consumer that takes paths: confluent-kafka's surface, with a path where it has a topic.
 
-Paths of several clusters are one subscription: a client of the library for each cluster, asked in
-turn. Order is Kafka's, within a partition. Refuses to make topics, to follow a path to another
-cluster after it was subscribed to, and to be used by another process than the one that made it.
+Paths of several clusters are one subscription: a client of the library for each cluster, asked one
+after the other. Order is Kafka's, within a partition. Refuses to make topics, to follow a path to
+another cluster after it was subscribed to, and to be used by another process than its own.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["Consumer", "ReceivedMessage"]
 
 Assigned = Callable[[list[TopicPartition]], None]
-"""Told of partitions, with paths where Kafka has topics."""
+"""Called with partitions, with paths where Kafka has topics."""
 
 _POLL_SECONDS: Final = 0.05
 

@@ -2,7 +2,7 @@
 
 One client of the library for each cluster and settings, made when the first message goes there.
 A warm path costs no call. Refuses to follow a link's fallback unless the link says so,
-to be used by another process than the one that made it, and to guess what cannot be told.
+to be used by another process than the one that made it, and to guess what is not known.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ if TYPE_CHECKING:
 __all__ = ["Producer", "flush_deliveries"]
 
 Delivered = Callable[[KafkaError | None, Message], None]
-"""Told of each message by ``poll`` or ``flush``: an error, or None, and the message."""
+"""Called for each message by ``poll`` or ``flush``: an error, or None, and the message."""
 
 _TRANSACTION: Final = "transactional.id"
 _SWITCH_SECONDS: Final = 30.0
 """So long what was sent with a path's former settings may take to arrive, before the new ones."""
 _REPORT_SECONDS: Final = 1.0
-"""So long a client that can do nothing more may take to tell of its messages."""
+"""So long a client that can do nothing more may take to report on its messages."""
 
 _FLUSH_SECONDS: Final = 0.1
-"""confluent-kafka serves a longer ``flush`` in several turns. An error that ends the producer is
-raised by the turn that hears of it, and one more turn would lose what that one had to tell."""
+"""confluent-kafka serves a longer ``flush`` in several rounds. An error that ends the producer is
+raised by the round that receives it, and one more round would lose what that one had to report."""
 
 _Key = tuple[str, tuple[tuple[str, str], ...]]
 """A cluster and the settings of its client."""
@@ -60,7 +60,7 @@ class Producer:
             ``acks=all`` and ``enable.idempotence=true`` (KIP-679).
         listener: by which of a cluster's listeners to connect; empty = its first.
 
-    A delivery is told by ``poll`` and ``flush`` only: who calls neither never learns (librdkafka).
+    A delivery is reported by ``poll`` and ``flush`` only, as by librdkafka.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Producer:
     ) -> None:
         self._resolver = resolver
         self._settings = without_brokers(settings or {})
-        producer_settings(setting_layers(self._settings, None))  # what is wrong is said at once
+        producer_settings(setting_layers(self._settings, None))  # what is wrong is raised at once
         self._listener = listener
         self._process = os.getpid()
         self._clients: dict[_Key, KafkaProducer] = {}
@@ -111,11 +111,11 @@ class Producer:
         )
 
     def poll(self, timeout: float = 0.0) -> int:
-        """Reports what was delivered; waits for something to tell so many seconds. How much it was.
+        """Reports what was delivered; waits so many seconds for a report. How much it was.
 
         Raises:
             PermissionDenied, KafkaRejected: Kafka takes nothing more of a client; its messages have
-                been told as failed, and the next one gets a new client.
+                been reported as failed, and the next one gets a new client.
         """
         self._same_process()
         reported = self._poll(0.0)
@@ -152,7 +152,7 @@ class Producer:
         return client_error(error, str(path), settings, for_writes=True)
 
     def purge(self) -> None:
-        """Drops what was not sent yet; each message is told as failed by the next ``poll``."""
+        """Drops what was not sent yet; each message is reported as failed by the next ``poll``."""
         for client in self._clients.values():
             client.purge()
 
@@ -310,7 +310,7 @@ def flush_deliveries(client: KafkaProducer, seconds: float) -> int:
     """Returns how many messages are left after at most so many seconds.
 
     Raises:
-        KafkaException: the client can do nothing more; what it had to tell has been told.
+        KafkaException: the client can do nothing more; what it had to report was reported.
     """
     deadline = time.monotonic() + seconds
     ended: KafkaException | None = None

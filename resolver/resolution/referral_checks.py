@@ -1,7 +1,7 @@
-"""One hop of a walk: whom a word named, what an honest word is, what failures come to; pure.
+"""One hop of a walk: the servers that a referral named, its checks, the error of failures; pure.
 
-What a failing hop comes to. Every server that was named is asked. If one of them said that it has
-not loaded, the owner was reached and could not say: NotReady. Else, if one did not answer, the
+What a failing hop comes to. Every server that was named is asked. If one of them answered that it
+has not loaded, the owner was reached, not ready: NotReady. Else, if one did not answer, the
 owner may be that one: Unreachable. Else what the bad or lame ones did decides: the server's own
 error, ReferralLoop, BadReferral, NoRoute, Lame.
 """
@@ -60,7 +60,7 @@ class ServerFailure(enum.IntEnum):
 
 @dataclass(slots=True)
 class Hop:
-    """The servers that one word named, and what became of those that were asked."""
+    """The servers that one referral named, and what became of those that were asked."""
 
     way: AskedBecause
     path: Path
@@ -76,12 +76,12 @@ class Hop:
 
     @property
     def mount(self) -> Path | None:
-        """Where the word says that these servers' cluster is mounted."""
+        """Where the referral says that these servers' cluster is mounted."""
         return self.referral.mount if self.referral is not None else None
 
     @property
     def cluster_id(self) -> str:
-        """Which cluster the word says it is."""
+        """Which cluster the referral names."""
         return self.referral.cluster_id if self.referral is not None else ""
 
     @property
@@ -91,7 +91,7 @@ class Hop:
 
     @property
     def remaining_seconds(self) -> int | None:
-        """What is left of the word that named them; None = nobody's word, it does not end."""
+        """What is left of the referral that named them; None = no referral, it does not end."""
         return self.referral.remaining_seconds if self.referral is not None else None
 
     @property
@@ -105,7 +105,7 @@ class Hop:
 
     @property
     def only_lame(self) -> bool:
-        """Whether every server said "not mine", or was another than expected."""
+        """Whether every server answered "not mine", or was another than expected."""
         return bool(self.troubles) and all(t is ServerFailure.LAME for t, _ in self.troubles)
 
     def mismatch(self, sender: Sender) -> str:
@@ -158,7 +158,7 @@ class Hop:
 
 
 class VisitedServer(NamedTuple):
-    """A server that was asked and whose word was followed."""
+    """A server that was asked and whose referral was followed."""
 
     endpoint: str
     sender: Sender
@@ -278,11 +278,11 @@ class Trail:
     hops: int = 0
     went_down: bool = False
     read: ReadPositions = NOTHING_READ
-    """Of those whose words led to where it goes on now."""
+    """Of those whose referrals led to where it goes on now."""
 
     @property
     def last(self) -> VisitedServer:
-        """Whose word is followed now."""
+        """Whose referral is followed now."""
         return self.stops[-1]
 
     @property
@@ -300,7 +300,7 @@ class Trail:
         self.went_down = False
 
     def add(self, endpoint: str, sender: Sender, hop: Hop) -> None:
-        """Goes on by the word of the server that was asked at ``hop``."""
+        """Goes on by the referral of the server that was asked at ``hop``."""
         self.stops.append(VisitedServer(endpoint, sender, hop))
         self.read = self.read.joined(sender.read)
         self.hops += 1
@@ -324,7 +324,7 @@ class Trail:
                 return why
             elif hop.way is AskedBecause.UP and not is_above(sender.mount, self.last.sender.mount):
                 return f"is mounted at {sender.mount}, not above {self.last.sender.mount}"
-        # The view of one's site is the word of the servers one begins with and of those above.
+        # The view of one's site comes from the servers one begins with and of those above.
         site_links = hop.way in (AskedBecause.START, AskedBecause.UP)
         return out_of_bailiwick(ask, reply, site_links=site_links)
 

@@ -1,8 +1,8 @@
-"""The walk from a path to its owner as a state machine; refuses to do I/O, tell time or know gRPC.
+"""The walk from a path to its owner as a state machine; does no I/O and reads no clock.
 
-It says what to ask next (``next`` gives a ``Query`` or the end), and is told what came back
-(``heard``) or what went wrong (``failed``). Whoever drives it owns sockets, clocks and caches
-(``resolver/resolution_driver.py``); tests drive it with plain values. The habit is dnspython's
+It returns what to ask next (``next_query`` gives a ``Query`` or the end), and receives answers
+(``on_answer``) and errors (``on_error``, ``on_slow``). Its driver owns sockets, clocks and caches
+(``resolver/resolution_driver.py``); tests drive it with plain values, as dnspython's
 ``_Resolution``.
 
 ``resolver/resolution/referral_checks.py`` decides which answers are accepted: referrals must lead
@@ -276,7 +276,7 @@ class ResolutionStateMachine:
     # -- judging ---------------------------------------------------------------------------
 
     def _ask_again(self, ask: Query, sender: Sender, seen: Position) -> None:
-        """After an old answer: the other servers, then this one, told what to wait for; once."""
+        """After an old answer: the other servers, then this one, with what to wait for; once."""
         hop = self._hop
         if ask.endpoint not in hop.again:
             hop.again[ask.endpoint] = (sender.cluster_id, seen)
@@ -330,7 +330,7 @@ class ResolutionStateMachine:
     def _by_owner(
         self, ask: Query, sender: Sender, answered: Answer | Absent
     ) -> AnswerResult | AbsentResult:
-        """Returns what the owner said, to be kept no longer than the words that led to
+        """Returns what the owner answered, to be kept no longer than the answers that led to
         it are good.
         """
         owners, links = self._owner_first(ask.endpoint), self._links()
@@ -366,7 +366,7 @@ class ResolutionStateMachine:
         return AnswerStatus.ACCEPTED
 
     def _go_to(self, referral: Referral, path: Path) -> None:
-        """Asks the servers of a referral; by the tree where its sender may have been told of the
+        """Asks the servers of a referral; by the tree where its sender may have received the
         mount before a position of the caller's token.
         """
         mount = referral.mount
@@ -443,7 +443,7 @@ class ResolutionStateMachine:
         """Asks the sender of a hint for what lies above the hint's mount, and goes on there.
 
         The contract has no "not by hints": but whoever owns what lies above the mount refers down
-        by its own word, and the sender knows a way to that owner as it knows one to any path.
+        by its own answer, and the sender knows a way to that owner as it knows one to any path.
         """
         sender = self._trail.last.endpoint
         self._hop = Hop(
@@ -521,7 +521,7 @@ class ResolutionStateMachine:
             self._verified.append((referral, self._remaining_seconds()))
 
     def _remaining_seconds(self) -> int:
-        """For how long the words that this walk stands on are good."""
+        """For how long the answers that this walk rests on are good."""
         parts = [self._trail.remaining_seconds(self._hop)]
         if self._fork is not None:
             parts.append(self._fork.remaining_seconds)

@@ -97,7 +97,7 @@ class Sender(NamedTuple):
         return ReadPositions(own).joined(self.behind)
 
     def is_before(self, seen: Position | None) -> bool:
-        """True if it spoke from before a position of the same life of its store."""
+        """True if it answered from before a position of the same incarnation of its store."""
         return (
             seen is not None
             and self.incarnation == seen.incarnation
@@ -128,7 +128,7 @@ class Referral(NamedTuple):
     lifetime_seconds: int = 0
     age_seconds: int = 0
     read: ReadPositions = NOTHING_READ
-    """Where it is remembered: of those whose words led to it."""
+    """Where it is remembered: of those whose answers led to it."""
 
     @property
     def shown(self) -> str:
@@ -136,19 +136,19 @@ class Referral(NamedTuple):
         return f"{self.way.value} → {self.mount if self.mount is not None else 'the parent'}"
 
     def is_good_for(self, wanted: Mapping[str, Position]) -> bool:
-        """True if those whose words led to it were read at these positions of a token, or later.
+        """True if those whose answers led to it were read at these positions of a token, or later.
         Its target is not among them: that is asked itself.
         """
         return self.read.reaches({one: wanted[one] for one in wanted if one != self.cluster_id})
 
     @property
     def remaining_seconds(self) -> int:
-        """What is left of its lifetime, which runs from the owner's word."""
+        """What is left of its lifetime, which runs from the owner's answer."""
         return max(0, self.lifetime_seconds - self.age_seconds)
 
 
 class Rewrite(NamedTuple):
-    """A link stands in the path: go on with one of these paths, in order."""
+    """A link is in the path: go on with one of these paths, in order."""
 
     link: Path
     paths: tuple[Path, ...]
@@ -240,7 +240,7 @@ class AnswerResult(NamedTuple):
     """For the path that was asked: no longer than anything on the way may be kept."""
     links: tuple[LinkStep, ...] = ()
     basis_ttl_seconds: int = 0
-    """What is left of the words that led to the owner."""
+    """What is left of the lifetime of the answers that led to the owner."""
     read: ReadPositions = NOTHING_READ
     """Of every cluster on the way, the owner's too."""
 

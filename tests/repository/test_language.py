@@ -13,6 +13,7 @@ from deploy.tools.language import (
     messages,
     misnamed,
     prose,
+    remarks,
     retired_terms,
     undescribed,
 )
@@ -100,6 +101,11 @@ def test_a_docstring_begins_with_what_its_kind_begins_with(code: str, found: lis
 )
 def test_messages_are_what_people_may_read(code: str, texts: list[str]) -> None:
     assert messages(ast.parse(code)) == texts
+
+
+def test_remarks_are_docstrings_and_comments() -> None:
+    code = 'x = 1  # told\n"""Told by ``told``."""\ny = "it was told"\n'
+    assert remarks(code) == ["Told by .", "# told"]
 
 
 def test_code_and_targets_of_links_are_no_prose() -> None:

@@ -105,7 +105,9 @@ class CallPool:
 
     @contextmanager
     def while_blocked(self) -> Iterator[None]:
-        """Around what a call waits for: another thread runs meanwhile, if there may be one more."""
+        """Marks the call of this thread as waiting: another thread runs meanwhile, if there may be
+        one more.
+        """
         with self._lock:
             self._excused += 1
             self._one_more()
@@ -116,11 +118,12 @@ class CallPool:
                 self._excused -= 1  # whoever ends a call first finds that one too many runs
 
     def unblock_stalled(self) -> None:
-        """To be called every now and then: where calls wait for a thread, none has ended for some
-        looks and none computes, those that run are taken to wait for something, and as many more
-        threads run. One look would not do: on a machine that is busy otherwise nothing ends for a
-        while, too. More threads beside some that compute would answer nothing sooner, and each
-        would delay every other call by its turns at the interpreter.
+        """Starts more threads where calls are stalled; to be called every now and then. Where calls
+        wait for a thread, none has ended for some rounds and none computes, the running ones are
+        taken to wait for something, and as many more threads run. One round would not do: on a
+        machine that is busy otherwise nothing ends for a while, too. More threads beside some that
+        compute would answer nothing sooner, and each would delay every other call by its use of the
+        interpreter.
         """
         with self._lock:
             used = sum(map(time.clock_gettime, self._processor_clocks))
@@ -207,7 +210,7 @@ _OWN: Final = _Own()
 
 @contextmanager
 def waiting_call() -> Iterator[None]:
-    """Around what the call of this thread waits for; see ``CallPool.while_blocked``."""
+    """Marks the call of this thread as waiting; see ``CallPool.while_blocked``."""
     pool = _OWN.pool
     if pool is None:
         yield

@@ -118,7 +118,7 @@ def test_a_process_that_dies_is_started_again_and_the_others_go_on(
 
 
 def is_live(address: str) -> bool:
-    """What a liveness probe of Kubernetes makes of ``/healthz``."""
+    """True if a liveness probe of Kubernetes accepts the answer to ``/healthz``."""
     host, _, port = address.rpartition(":")
     connection = HTTPConnection(host, int(port), timeout=5)
     try:

@@ -24,7 +24,7 @@ Start = Callable[..., Server]
 
 @pytest.fixture
 def systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
-    """The socket of a unit of systemd, at which servers that start in this test report."""
+    """Yields the socket of a unit of systemd, to which servers that start in this test report."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as bound:
         bound.bind(f"{tmp_path}/notify")
         bound.settimeout(60)
