@@ -176,7 +176,7 @@ def test_a_pool_is_stuck_when_all_is_taken_and_nothing_ends() -> None:
         eventually(lambda: pool.rejection_reason == "")
         gate.clear()
         second = [pool.submit(gate.wait) for _ in range(4)]
-        assert "2 changes wait" in pool.rejection_reason
+        assert "2 changes are queued" in pool.rejection_reason
         gate.set()
         wait(second)
         eventually(lambda: pool.rejection_reason == "")
