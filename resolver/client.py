@@ -8,6 +8,7 @@ long because the documentation of each verb and keyword is here, where callers r
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
@@ -144,22 +145,25 @@ class Resolver:
         )
         self._owners = OwnerCalls(self._lookups, cache, transport, health, self._rules, clock)
         self._watch_streams: WatchStreams | None = None
+        self._making = threading.Lock()
+        """Held while the watch streams are made."""
 
     def _feeds(self) -> WatchStreams:
         """Returns what watches and follows clusters, made at its first use."""
         from resolver.watch_streams import WatchStreams
 
-        if self._watch_streams is None:
-            self._watch_streams = WatchStreams(
-                self._lookups,
-                self._owners,
-                self.cache,
-                self.transport,
-                self._rules,
-                self._clock,
-                self._timeout_seconds,
-            )
-        return self._watch_streams
+        with self._making:
+            if self._watch_streams is None:
+                self._watch_streams = WatchStreams(
+                    self._lookups,
+                    self._owners,
+                    self.cache,
+                    self.transport,
+                    self._rules,
+                    self._clock,
+                    self._timeout_seconds,
+                )
+            return self._watch_streams
 
     def _open_disk(self, file: str | os.PathLike[str]) -> AnswerCacheFile:
         from resolver.answer_cache_file import AnswerCacheFile

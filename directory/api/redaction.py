@@ -19,6 +19,7 @@ from resolver.errors import (
     AboveCeiling,
     AlreadyExists,
     Conflict,
+    EtagMismatch,
     HasMounts,
     InvalidArgument,
     InvalidPath,
@@ -119,6 +120,8 @@ def redact(tree: OpenTree, error: KdirError, command: Command) -> KdirError:
             )
         case AlreadyExists() | MountShadows() if _is_hidden(tree, facts.get("path", "")):
             return AlreadyExists(f"{facts['path']} is taken", path=facts["path"])
+        case EtagMismatch() if _is_hidden(tree, facts.get("path", "")):
+            return EtagMismatch("the entry has changed since, or never had this etag")
         case NotEmpty() if not _sees_all_in(tree, facts.get("path", "")):
             path = facts.get("path", "")
             return NotEmpty(

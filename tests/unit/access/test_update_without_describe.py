@@ -10,6 +10,7 @@ import pytest
 from google.protobuf.field_mask_pb2 import FieldMask
 from kdir.v1 import directory_pb2
 
+from resolver.errors import EtagMismatch
 from tests.unit.access.conftest import ADMIN, House, topic
 
 Make = Callable[..., House]
@@ -73,6 +74,19 @@ def test_who_may_describe_it_is_shown_it(la: House, path: str) -> None:
     assert planned.plan.policies
     assert planned.entry.policies.owner == "secret"
     assert la.ask("bob", "UpdateEntry", setting(path, "2000")).entry.policies.owner == "secret"
+
+
+@pytest.mark.parametrize("path", ["/la/p/t", "/la/p/d"])
+def test_the_etag_of_what_may_not_be_described_is_not_named(la: House, path: str) -> None:
+    request = setting(path, "2000")
+    request.etag = "1-1"
+    known = la.ask(ADMIN, "GetEntry", directory_pb2.GetEntryRequest(path=path)).entry.etag
+    with pytest.raises(EtagMismatch) as hidden:
+        la.ask("bob", "UpdateEntry", request)
+    assert known not in f"{hidden.value}{hidden.value.metadata}"
+    la.grant("bob", "describe", path)
+    with pytest.raises(EtagMismatch, match=f"its etag is {known}"):
+        la.ask("bob", "UpdateEntry", request)
 
 
 def test_a_repeated_update_is_answered_as_the_first(la: House) -> None:
