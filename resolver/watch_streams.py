@@ -216,6 +216,8 @@ class WatchStreams:
         self._timeout_seconds = timeout_seconds
         self.following: CacheRefresher | None = None
         """Made when first wanted; it has a thread a cluster."""
+        self._making = threading.Lock()
+        """Held while that is made."""
 
     def watch(self, path: Path, after: str, checkpoint_seconds: int, deadline: float) -> Watching:
         """Returns the changes at and below a path; see ``Resolver.watch``."""
@@ -230,16 +232,17 @@ class WatchStreams:
 
     def follow_all(self, *, automatic: bool) -> CacheRefresher:
         """Returns what follows clusters; ``automatic``: each cluster that answers."""
-        if self.following is None:
-            self.following = CacheRefresher(
-                self._cache,
-                lambda path, token: self._watching(path, token, CHECKPOINT_SECONDS),
-                lambda mount: self._prove(mount, self._soon()),
-                self._clock,
-                automatic=automatic,
-            )
-            self._lookups.freshness = self.following
-        return self.following
+        with self._making:
+            if self.following is None:
+                self.following = CacheRefresher(
+                    self._cache,
+                    lambda path, token: self._watching(path, token, CHECKPOINT_SECONDS),
+                    lambda mount: self._prove(mount, self._soon()),
+                    self._clock,
+                    automatic=automatic,
+                )
+                self._lookups.freshness = self.following
+            return self.following
 
     def close(self) -> None:
         """Ends the streams that are followed; a watch is its caller's to close."""

@@ -208,8 +208,6 @@ class AdminService(Service):
         self, request: admin_pb2.ListDriftRequest, call: Call
     ) -> admin_pb2.ListDriftResponse:
         """Returns where Kafka differs from what is wished or recorded."""
-        from directory.api.admin_service import _drifts_to_proto, _unarmed_at
-
         call.check()
         asked = Path.parse(request.path) if request.path else None
         owner = "" if asked is None else self._router.cluster_for_path(asked).cluster_id

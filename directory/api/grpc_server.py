@@ -321,6 +321,9 @@ class DirectoryServer:
                 ("grpc.max_connection_idle_ms", _IDLE_MS),
                 ("grpc.max_allowed_incoming_connections", connection_limit(limits.max_connections)),
                 ("grpc.max_concurrent_streams", limits.connection_calls),
+                # Else streams that have ended count until Python has let go of their calls, and
+                # clients that keep to the bound are reset at random.
+                ("grpc.http.overload_protection", 0),
                 # Calls that gRPC received and its thread of Python did not: by default, of more
                 # than 1,000 some are cancelled at random, whoever has sent the others.
                 ("grpc.server.max_pending_requests", most_calls),

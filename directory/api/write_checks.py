@@ -502,8 +502,8 @@ def _require_visible_directory(
         try:
             for operation in operations:
                 view.require_operation(operation, path, kind=Kind.DIRECTORY)
-        except Absent as absent:
-            raise _no_directory(path, Path.parse(absent.metadata["nearest"])) from None
+        except Absent:
+            raise _no_directory(path, view.nearest(path)) from None
         return
     if way.stopped_by is not None and view.is_visible(mount.join(relative[: way.depth + 1])):
         return

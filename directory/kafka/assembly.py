@@ -1,7 +1,7 @@
 """Puts the Kafka side together from a server's config, and its values into the contract's words.
 
-Refuses to know gRPC; the services call it when a cluster has a Kafka, and only then is Kafka's
-client imported.
+Refuses to know gRPC. Kafka's client, which a server without a Kafka need not have installed, is
+imported when a reconciler first reaches for its Kafka.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final
 
 from kdir.v1 import admin_pb2, entry_pb2
 
-from directory.kafka.admin_client import ConfluentAdmin
 from directory.kafka.adoption import AdoptionRow
 from directory.kafka.drift import Drift
 from directory.kafka.reconciler import Reconciler
@@ -21,6 +20,7 @@ from directory.kafka.reconciler_settings import KafkaSettings
 from resolver.path import Path
 
 if TYPE_CHECKING:
+    from directory.kafka.admin_client import ConfluentAdmin
     from directory.namespace.snapshot import Snapshot
     from directory.server.config import KafkaConfig, ServerConfig
     from directory.store.base import Store
@@ -81,6 +81,8 @@ def reconciler_of(
     )
 
     def admin() -> ConfluentAdmin:
+        from directory.kafka.admin_client import ConfluentAdmin
+
         return ConfluentAdmin(
             settings.bootstrap,
             properties=settings.properties,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import re
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -994,11 +995,24 @@ def test_calls_at_a_time(takes: Server, enter: Enter) -> None:
     """Of all callers together: where they are taken, everybody is refused, with a reason."""
     caller = enter("alice")
     with ExitStack() as cleanup:
-        raws = [cleanup.enter_context(Raw(takes.port)) for _ in range(20)]
-        # Nobody else asks meanwhile: a call counts until a moment after it was answered.
-        for number in range(60):
-            raws[number % 20].begin(2 * (number // 20) + 1, RESOLVE)
-        eventually(lambda: caller.reason() == "LIMIT_EXCEEDED")
+
+        def holding_all() -> list[Raw]:
+            """Returns connections with sixty calls under way; none where the call of another still
+            counted, as it does until a moment after it was answered.
+            """
+            with ExitStack() as opened:
+                raws = [opened.enter_context(Raw(takes.port)) for _ in range(20)]
+                for number in range(60):
+                    raws[number % 20].begin(2 * (number // 20) + 1, RESOLVE)
+                time.sleep(0.5)
+                came = [one for raw in raws for one in raw.receive(0.01)]
+                is_full = not any(one.ends_stream for one in came)
+                if is_full and caller.reason() == "LIMIT_EXCEEDED":
+                    cleanup.push(opened.pop_all())
+                    return raws
+            return []
+
+        raws = eventually(holding_all)
         assert named(
             refused(caller.resolve), r"60 calls are under way \(limits\.max_concurrent_calls\)"
         )
@@ -1053,9 +1067,7 @@ def test_calls_of_a_connection(takes: Server, enter: Enter) -> None:
 
     with ThreadPoolExecutor(64) as pool:
         found = Counter(pool.map(code, range(300)))
-    # A stream that the client has ended counts until the server has ended it, too.
-    assert set(found) <= {"", "UNREACHABLE"}
-    assert found[""] >= 30
+    assert set(found) == {""}, "a client that keeps to the bound is reset no call"
     assert caller.reason() == ""
 
 

@@ -4,6 +4,8 @@ Every import counts, wherever it stands: inside a function and for types only, t
 """
 
 import ast
+import subprocess
+import sys
 from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -224,3 +226,13 @@ def test_only_the_tree_of_a_caller_searches_the_tree() -> None:
         if alias.name in searching and str(node.module).startswith("directory.namespace")
     }
     assert found == set()
+
+
+def test_a_server_without_a_kafka_needs_no_client_of_kafka() -> None:
+    """The client is an extra: a directory that only has others below it is installed without."""
+    code = (
+        "import sys; sys.modules['confluent_kafka'] = None; "
+        "import directory.server.process, directory.server.metrics.prometheus"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

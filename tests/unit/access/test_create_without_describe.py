@@ -9,7 +9,7 @@ import pytest
 from kdir.v1 import directory_pb2, entry_pb2
 
 from resolver.errors import Absent, InvalidNamespace, KdirError, PermissionDenied
-from tests.unit.access.conftest import ADMIN, House
+from tests.unit.access.conftest import ADMIN, House, topic
 
 Make = Callable[..., House]
 
@@ -81,3 +81,18 @@ def test_what_a_right_further_up_does_on_an_entry_takes_describe(la: House) -> N
     la.grant("bob", "delete", "/la/p/d")
     la.ask("bob", "DeleteEntry", request)
     assert isinstance(la.refusal(ADMIN, "DeleteEntry", request), Absent)
+
+
+def test_a_hidden_directory_beside_a_visible_topic_is_as_if_it_were_absent(la: House) -> None:
+    la.grant("bob", "describe", "/la/p")
+    la.mkdir("/la/p/zzhz")
+    la.grant("bob", "-describe", "/la/p/zzhz")
+    for name in ("zzhz", "zzqz"):
+        topic(la, f"/la/p/{name}")
+    for below in ("x", "x/y"):
+        hidden, absent = (
+            la.refusal("bob", "CreateEntry", creating(f"/la/p/{name}/{below}"))
+            for name in ("zzhz", "zzqz")
+        )
+        assert isinstance(hidden, InvalidNamespace)
+        assert arguments(hidden, "zzhz") == arguments(absent, "zzqz")
