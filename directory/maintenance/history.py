@@ -15,7 +15,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -418,13 +418,28 @@ class RetentionTrimmer:
         for _ in range(_BATCHES):
             rows = self._store.read(REQUEST, limit=self._batch, after=self._after)
             old = [row for row in rows if self._is_old(row)]
-            # By value: the id may be in use again.
-            guards = tuple(KeyEquals(row.key, row.value) for row in old)
-            removed += self._remove(guards, tuple(Delete(row.key) for row in old), len(old))
+            for some in self._within_limits(old):
+                # By value: the id may be in use again.
+                guards = tuple(KeyEquals(row.key, row.value) for row in some)
+                removed += self._remove(guards, tuple(Delete(row.key) for row in some), len(some))
             self._after = rows[-1].key if len(rows) == self._batch else b""
             if not self._after:
                 break
         return removed
+
+    def _within_limits(self, rows: Iterable[Row]) -> Iterator[list[Row]]:
+        """Yields the rows in parts, each of which one transaction can compare and delete."""
+        part: list[Row] = []
+        size = 0
+        for row in rows:
+            more = 2 * len(row.key) + len(row.value)
+            if part and size + more > self._store.limits.max_bytes:
+                yield part
+                part, size = [], 0
+            part.append(row)
+            size += more
+        if part:
+            yield part
 
     def _is_old(self, row: Row) -> bool:
         try:

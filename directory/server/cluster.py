@@ -253,6 +253,8 @@ class Cluster:
                 self.children.forget()
         except (KdirError, StoreUnreachable) as error:
             _log.info("maintenance goes on later: %s", error)
+        except Exception:  # noqa: BLE001 - logged; without this thread nothing is trimmed any more
+            _log.exception("maintenance failed by a bug; it is tried again")
 
     # -- what answers say ------------------------------------------------------------------------
 

@@ -470,8 +470,6 @@ def _of_topic(topic: Topic | None) -> object:
 
 _LOOK_SECONDS: Final = 5.0
 """No longer after Kafka was looked at may ACLs be changed: a leader that was paused looks again."""
-_LATELY_SECONDS: Final = 30.0
-"""For so long some broker may show what was before a change of ours."""
 
 
 # -- whether a resource is ready for each of the calls, in their order -----------------------------

@@ -439,3 +439,25 @@ def test_trimming_waits_for_a_store_that_is_away(store: ScriptedStore, bench: Be
     assert trim(store, bench.history, 1) == 0
     eventually(lambda: bench.replica.state is ReplicaState.SERVING)
     assert trim(store, bench.history, 1) == 1
+
+
+def test_answered_requests_that_no_transaction_can_compare_at_once_are_trimmed_in_parts(
+    store: ScriptedStore, bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    large = RequestRecord(
+        fingerprint="f", answered_at_ms=0, path=None, entry=None, topic_count=0,
+        directory_count=0, notes=("x" * 300_000,),
+    )  # fmt: skip
+    for n in range(10):
+        store.commit(Transaction((), (Put(REQUEST + b"large%d" % n, large.to_bytes()),)))
+    sizes: list[int] = []
+    commit = store.commit
+
+    def noted(transaction: Transaction) -> object:
+        sizes.append(transaction.size_bytes)
+        return commit(transaction)
+
+    monkeypatch.setattr(store, "commit", noted)
+    assert RetentionTrimmer(store, bench.history.index).step() == 10
+    assert max(sizes) <= store.limits.max_bytes
+    assert not [row for row in store.read(REQUEST) if row.key.startswith(REQUEST + b"large")]
