@@ -248,6 +248,35 @@ def connection_limit(most: int) -> int:
     return max(16, min(most, soft - _OTHER_FILES))
 
 
+def _grpc_options(limits: Limits, most_calls: int, *, shared: bool) -> tuple[tuple[str, int], ...]:
+    """Returns the channel arguments of a server that has so many calls at a time at most."""
+    return (
+        ("grpc.max_receive_message_length", limits.max_request_bytes),
+        ("grpc.max_send_message_length", -1),
+        # Up to the one it would be refused at random, from the other on always.
+        ("grpc.max_metadata_size", limits.metadata_bytes),
+        ("grpc.absolute_max_metadata_size", limits.metadata_bytes),
+        ("grpc.so_reuseport", int(shared)),
+        # Our own clients ping every 20 s at most, also while idle: do not call that abuse.
+        ("grpc.keepalive_time_ms", 20_000),
+        ("grpc.keepalive_timeout_ms", 10_000),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+        # Sockets that never say who they are; connections that nobody uses; all of them.
+        ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MS),
+        ("grpc.max_connection_idle_ms", _IDLE_MS),
+        ("grpc.max_allowed_incoming_connections", connection_limit(limits.max_connections)),
+        ("grpc.max_concurrent_streams", limits.connection_calls),
+        # Else streams that have ended count until Python has let go of their calls, and
+        # clients that keep to the bound are reset at random.
+        ("grpc.http.overload_protection", 0),
+        # Calls that gRPC received and its thread of Python did not: by default, of more
+        # than 1,000 some are cancelled at random, whoever has sent the others.
+        ("grpc.server.max_pending_requests", most_calls),
+        ("grpc.server.max_pending_requests_hard_limit", 2 * most_calls),
+    )
+
+
 class DirectoryServer:
     """The gRPC server of one address and the clusters behind it.
 
@@ -304,31 +333,7 @@ class DirectoryServer:
         )
         self._server = grpc.server(
             cast("ThreadPoolExecutor", self._calls),  # of which gRPC wants ``submit``
-            options=(
-                ("grpc.max_receive_message_length", limits.max_request_bytes),
-                ("grpc.max_send_message_length", -1),
-                # Up to the one it would be refused at random, from the other on always.
-                ("grpc.max_metadata_size", limits.metadata_bytes),
-                ("grpc.absolute_max_metadata_size", limits.metadata_bytes),
-                ("grpc.so_reuseport", int(shared)),
-                # Our own clients ping every 20 s at most, also while idle: do not call that abuse.
-                ("grpc.keepalive_time_ms", 20_000),
-                ("grpc.keepalive_timeout_ms", 10_000),
-                ("grpc.keepalive_permit_without_calls", 1),
-                ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
-                # Sockets that never say who they are; connections that nobody uses; all of them.
-                ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MS),
-                ("grpc.max_connection_idle_ms", _IDLE_MS),
-                ("grpc.max_allowed_incoming_connections", connection_limit(limits.max_connections)),
-                ("grpc.max_concurrent_streams", limits.connection_calls),
-                # Else streams that have ended count until Python has let go of their calls, and
-                # clients that keep to the bound are reset at random.
-                ("grpc.http.overload_protection", 0),
-                # Calls that gRPC received and its thread of Python did not: by default, of more
-                # than 1,000 some are cancelled at random, whoever has sent the others.
-                ("grpc.server.max_pending_requests", most_calls),
-                ("grpc.server.max_pending_requests_hard_limit", 2 * most_calls),
-            ),
+            options=_grpc_options(limits, most_calls, shared=shared),
             maximum_concurrent_rpcs=most_calls,
         )
         self._add_services()

@@ -16,13 +16,13 @@ _log = logging.getLogger(__name__)
 
 
 def store_unavailable_error(reason: StoreUnreachable, effect: str = "none") -> StoreUnavailable:
-    """Returns what a caller is told; where the store is, is for the log only."""
+    """Returns the error for callers; where the store is goes to the log only."""
     _log.warning("the store is away: %s", reason)
     return StoreUnavailable("the store is away", effect=effect)
 
 
 def store_sealed_error(reason: object) -> StoreSealed:
-    """Returns why, and which store it is, is for the log and for who asks for the status."""
+    """Returns the error for callers; why it is sealed goes to the log, and to the status."""
     _log.warning("the store takes no changes: %s", reason)
     return StoreSealed(
         "the store of this cluster takes no changes: it is being moved or restored, or was moved"
@@ -30,7 +30,7 @@ def store_sealed_error(reason: object) -> StoreSealed:
 
 
 def store_full_error(reason: object) -> LimitExceeded:
-    """Returns what an operator has to do is for the log."""
+    """Returns the error for callers; what an operator has to do goes to the log."""
     _log.error("the store is full: %s", reason)
     return LimitExceeded("the store of this cluster is full; nothing was written", limit="store")
 
