@@ -311,7 +311,7 @@ class DirectoryServer:
         self._limits = limits
         self.metrics = CallMetrics()
         self._writes = WritePool(
-            limits.write_threads, limits.max_queued_writes, intake=self._intake
+            limits.write_threads, limits.max_queued_writes, self._intake, self._calls
         )
         self._slots = StreamSlots(
             limits.max_streams, limits.connection_streams, limits.principal_streams

@@ -110,6 +110,7 @@ def test_a_child_that_reports_too_much_costs_itself_rows_and_nobody_a_link(
     sibling = federation.join("/ny", "/", **calm)
     below = federation.join("/ny/deep", "/ny", **calm)
     sibling.mkdir("/ny/a")
+    eventually(lambda: "/ny/deep" in root.mounted())
     root.mount_child("/la", "kc-hostile")
     hello = federation_pb2.Hello(cluster_id="kc-hostile", cluster="la", mount="/la")
     many = [

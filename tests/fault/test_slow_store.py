@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -14,7 +13,6 @@ import pytest
 from kdir.v1 import directory_pb2, directory_pb2_grpc, entry_pb2
 
 from deploy.local.etcd import EtcdCluster
-from directory.api.rpc.thread_pools import WritePool
 from resolver.errors import KdirError, StoreUnavailable
 from resolver.revision_token import Token
 from tests.support.federation import Federation, Server, eventually
@@ -158,31 +156,3 @@ def test_N3_reads_that_wait_for_what_never_comes_hold_nobody_up(server: Server) 
     assert set(reported) == {"NOT_READY", "TOKEN_FROM_FUTURE"}
     assert 1 <= reported["TOKEN_FROM_FUTURE"] <= 8
     assert server.outcome("/la/x", token=token) == "resolution"
-
-
-def test_a_pool_is_stuck_when_all_is_taken_and_nothing_ends() -> None:
-    now = [0.0]
-    pool = WritePool(2, 2, clock=lambda: now[0])
-    gate = threading.Event()
-    try:
-        assert pool.rejection_reason == ""
-        first = [pool.submit(gate.wait) for _ in range(2)]
-        now[0] = 0.9
-        assert pool.rejection_reason == "", "they are still within what is usual"
-        now[0] = 5.0
-        assert "none has ended for 5.0 s" in pool.rejection_reason
-        gate.set()
-        wait(first)
-        eventually(lambda: pool.rejection_reason == "")
-        gate.clear()
-        second = [pool.submit(gate.wait) for _ in range(4)]
-        assert "2 changes are queued" in pool.rejection_reason
-        gate.set()
-        wait(second)
-        eventually(lambda: pool.rejection_reason == "")
-    finally:
-        gate.set()
-        pool.shutdown()
-    with pytest.raises(RuntimeError):
-        pool.submit(gate.wait)
-    assert pool.rejection_reason == ""

@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Final, NoReturn, TypeVar
+from typing import Any, Final, TypeVar
 
 import grpc
 from google.protobuf.descriptor import ServiceDescriptor
@@ -38,7 +38,7 @@ from directory.api.rpc.thread_pools import WritePool
 from directory.api.rpc.unsent_answers import LARGE_BYTES, UnsentAnswers
 from directory.server.authentication import Authenticator, Identity
 from directory.server.metrics.instrumentation import CallMetrics
-from resolver.errors import KdirError, StoreUnavailable
+from resolver.errors import KdirError
 
 __all__ = ["CallBounds", "Pools", "Service", "bind_service"]
 
@@ -102,7 +102,6 @@ def bind_service(
     Also where the contract has one request, gRPC is told that there may be many: on the wire it is
     the same, and so the request is received before the call takes a thread (``request_intake``).
     """
-    refusals: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
     methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
     for name, handler in service.method_handlers().items():
         method = service.descriptor.methods_by_name[name]
@@ -122,17 +121,11 @@ def bind_service(
                 _unary(handler, known_as, calls, max_call_seconds, identities, bounds.answers)
             )
             if name in service.writes:
-                writes = pools.writes
-                _run_on(answer, writes)
-                refuse = takes_request(_unary(_refusing(writes), known_as, calls, max_call_seconds))
-                refusals[f"/{service.descriptor.full_name}/{name}"] = (
-                    grpc.stream_unary_rpc_method_handler(refuse, read, _write)
-                )
+                _run_on(answer, pools.writes)
             elif name in service.long:
                 _run_on(answer, pools.long)
             methods[name] = grpc.stream_unary_rpc_method_handler(answer, read, _write)
-    every = grpc.method_handlers_generic_handler(service.descriptor.full_name, methods)
-    return _Admission(every, refusals, pools.writes) if refusals else every
+    return grpc.method_handlers_generic_handler(service.descriptor.full_name, methods)
 
 
 def _run_on(behave: Callable[..., object], pool: ThreadPoolExecutor) -> None:
@@ -147,36 +140,6 @@ def _refuse_other_threads(service: Service, name: str, check: Check, *, streams:
         found = Threads.STREAMS
     if found is not check.threads:
         raise ValueError(f"{name} runs on {found.value}, and its row says {check.threads.value}")
-
-
-class _Admission(grpc.GenericRpcHandler):
-    """Turns a write away before it waits for a thread, where that would be of no use."""
-
-    def __init__(
-        self,
-        every: grpc.GenericRpcHandler,
-        refusals: Mapping[str, grpc.RpcMethodHandler[Any, Any]],
-        writes: WritePool,
-    ) -> None:
-        self._every = every
-        self._refusals = refusals
-        self._writes = writes
-
-    def service(
-        self, handler_call_details: grpc.HandlerCallDetails
-    ) -> grpc.RpcMethodHandler[Any, Any] | None:
-        refuse = self._refusals.get(handler_call_details.method)
-        if refuse is not None and self._writes.rejection_reason:
-            return refuse
-        return self._every.service(handler_call_details)
-
-
-def _refusing(writes: WritePool) -> Handler:
-    def refuse(*_: object) -> NoReturn:
-        why = writes.rejection_reason or "too many changes at once"
-        raise StoreUnavailable(f"{why}; nothing was written", effect="none")
-
-    return refuse
 
 
 def _write(response: Message | bytes) -> bytes:

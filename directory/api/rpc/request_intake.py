@@ -30,13 +30,14 @@ from grpc._cython import cygrpc  # type: ignore[attr-defined]
 
 from directory.api.rpc.interceptors.malformed_request import MalformedRequest
 from resolver.error_status import to_status
-from resolver.errors import LimitExceeded
+from resolver.errors import KdirError, LimitExceeded
 
 __all__ = [
     "CallCompletion",
     "Received",
     "RequestIntake",
     "begin_call",
+    "refused",
     "takes_request",
     "unsupported",
 ]
@@ -287,6 +288,13 @@ def begin_call(
     except RuntimeError:  # the pool is shut down
         event.call.cancel()
         ended.end()
+
+
+def refused(about: tuple[Any, ...], error: KdirError) -> tuple[Any, ...]:
+    """Returns the arguments of a call whose request is there so that it ends with this error."""
+    run, event, state, behave, _, read, write = about
+    first = Received(MalformedRequest(error))
+    return run, event, state, behave, lambda: first, read, write
 
 
 def _is_excess(request: object) -> bool:

@@ -18,12 +18,13 @@ import threading
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from queue import SimpleQueue
 from typing import Any, Final, Generic, TypeVar
 
-from directory.api.rpc.request_intake import CallCompletion, RequestIntake
+from directory.api.rpc.request_intake import CallCompletion, RequestIntake, refused
+from resolver.errors import StoreUnavailable
 
 __all__ = ["CallCompletion", "CallPool", "FairQueue", "WritePool", "waiting_call"]
 
@@ -224,17 +225,26 @@ _STUCK_SECONDS: Final = 1.0
 
 
 class WritePool(ThreadPoolExecutor):
-    """A pool that knows how it is doing. ``waiting``: most calls without a thread."""
+    """Threads of writes. A write that would wait in vain, or beside too many others, is refused
+    once its request is there.
+
+    Args:
+        waiting: most calls without a thread.
+        intake: receives the requests of calls.
+        refusals: runs the calls that are refused.
+    """
 
     def __init__(
         self,
         threads: int,
         waiting: int,
+        intake: RequestIntake,
+        refusals: CallPool,
         clock: Callable[[], float] = time.monotonic,
-        intake: RequestIntake | None = None,
     ) -> None:
         super().__init__(threads, thread_name_prefix="write")
         self._intake: Final = intake
+        self._refusals: Final = refusals
         self._threads_most: Final = threads
         self._waiting_most: Final = waiting
         self._clock: Final = clock
@@ -249,49 +259,52 @@ class WritePool(ThreadPoolExecutor):
         """Calls without a thread."""
         return max(0, self._inside - self._threads_most)
 
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """Runs a call on a thread; one of gRPC's once its request is there."""
-        if self._intake is not None:
-            return self._intake.submit(self._begin, fn, args)
-        return self._submit(fn, args, kwargs)
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **_: Any) -> Any:
+        """Runs a call of gRPC on a thread, once its request is there."""
+        return self._intake.submit(self.begin, fn, args)
 
-    def _begin(
+    def begin(
         self, ended: CallCompletion, fn: Callable[..., object], args: tuple[Any, ...]
     ) -> None:
-        self._submit(fn, args, {}).add_done_callback(lambda _: ended.end())
+        """Runs a call whose request is there, or refuses it with STORE_UNAVAILABLE.
 
-    def _submit(
-        self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Future[Any]:
+        Raises:
+            RuntimeError: the pool is shut down.
+        """
         with self._lock:
-            if self._inside < self._threads_most:
-                self._moved_at = self._clock()
-            self._inside += 1
+            why = self._rejection_reason()
+            self._inside += not why
+        if why:
+            error = StoreUnavailable(f"{why}; nothing was written", effect="none")
+            self._refusals.begin(ended, fn, refused(args, error))
+            return
         try:
-            return super().submit(self._run, fn, args, kwargs)
+            super().submit(self._run, ended, fn, args)
         except BaseException:  # it is shut down
-            self._ended()
+            self._count_ended()
             raise
 
-    def _run(self, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    def _run(self, ended: CallCompletion, fn: Callable[..., object], args: tuple[Any, ...]) -> None:
         try:
-            return fn(*args, **kwargs)
+            fn(*args)
+        except Exception:  # noqa: BLE001 - the thread is needed
+            _log.exception("a call failed outside of its handler")
         finally:
-            self._ended()
+            self._count_ended()
+            ended.end()
 
-    def _ended(self) -> None:
+    def _count_ended(self) -> None:
         with self._lock:
             self._inside -= 1
             self._moved_at = self._clock()
 
-    @property
-    def rejection_reason(self) -> str:
-        """Why one more call would be of no use; empty = it is welcome."""
-        with self._lock:
-            waiting = self._inside - self._threads_most
-            if waiting < 0:
-                return ""
-            still = self._clock() - self._moved_at
+    def _rejection_reason(self) -> str:
+        """Returns why one more call would be of no use; empty = it is welcome."""
+        waiting = self._inside - self._threads_most
+        if waiting < 0:
+            self._moved_at = self._clock()
+            return ""
+        still = self._clock() - self._moved_at
         if still > _STUCK_SECONDS:
             return (
                 f"the store is slow: {self._threads_most} changes are under way and none has ended "

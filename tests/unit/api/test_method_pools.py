@@ -47,7 +47,11 @@ SERVICES: tuple[type[Service], ...] = (
 def pools() -> Iterator[Pools]:
     intake = RequestIntake(1, 1.0, 1)
     short, long = CallPool(1, 1, intake), CallPool(1, 1)
-    yield Pools(StreamPool(1, "stream", intake), WritePool(1, 1), LongCalls(short, long, intake))
+    yield Pools(
+        StreamPool(1, "stream", intake),
+        WritePool(1, 1, intake, short),
+        LongCalls(short, long, intake),
+    )
     short.shutdown()
     long.shutdown()
 
