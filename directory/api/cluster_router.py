@@ -21,7 +21,7 @@ from directory.api.resolve_answers import (
     with_authority_index,
 )
 from directory.api.rpc.call_context import CURRENT, Call
-from directory.api.rpc.caller_slots import CallerSlots
+from directory.api.rpc.caller_slots import CallerSlots, TooManyWaiting
 from directory.api.visible_tree import OpenTree
 from directory.namespace.snapshot import Snapshot
 from directory.server.cluster import Cluster
@@ -32,7 +32,6 @@ from resolver.errors import (
     InvalidPath,
     KdirError,
     LimitExceeded,
-    NotReady,
     TokenExpired,
     Unreachable,
 )
@@ -396,7 +395,7 @@ def choose_snapshot(
     if places is None:
         waited = replica.wait_for(position.revision, seconds)
     else:
-        refusal = NotReady(
+        refusal = TooManyWaiting(
             f"revision {position.revision} is not known here yet, and too many calls wait for "
             f"theirs already (limits.max_blocked_reads, limits.principal_blocked_reads)",
             revision=position.revision,

@@ -304,7 +304,9 @@ class DirectoryServer:
             limits.read_threads, 2 * (limits.read_threads + limits.max_blocked_reads), self._intake
         )
         self._long = CallPool(
-            limits.long_read_threads, 2 * (limits.long_read_threads + limits.max_blocked_reads)
+            limits.long_read_threads,
+            2 * (limits.long_read_threads + limits.max_blocked_reads),
+            self._intake,
         )
         self._router = ClusterRouter(clusters, waiting_call)
         self._listen = listen

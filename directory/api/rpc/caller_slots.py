@@ -6,10 +6,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from directory.api.rpc.call_context import Call
-from resolver.errors import KdirError
+from resolver.errors import KdirError, NotReady
 from resolver.keyed_slots import KeyedSlots
 
-__all__ = ["CallerSlots", "caller_key"]
+__all__ = ["CallerSlots", "TooManyWaiting", "caller_key"]
+
+
+class TooManyWaiting(NotReady):
+    """A call would have to wait beside too many others."""
 
 
 def caller_key(call: Call) -> str:

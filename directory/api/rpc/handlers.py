@@ -23,6 +23,7 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from directory.api.rpc.call_context import CURRENT, Call
+from directory.api.rpc.caller_slots import TooManyWaiting
 from directory.api.rpc.interceptors.errors import abort_with
 from directory.api.rpc.interceptors.malformed_request import (
     MalformedRequest,
@@ -31,7 +32,7 @@ from directory.api.rpc.interceptors.malformed_request import (
 )
 from directory.api.rpc.interceptors.request_bounds import RequestBounds
 from directory.api.rpc.long_calls import LongCalls
-from directory.api.rpc.request_intake import Received, takes_request
+from directory.api.rpc.request_intake import DelayedRefusal, Received, takes_request
 from directory.api.rpc.rights import Check, Threads, check_of
 from directory.api.rpc.stream_slots import StreamSlots
 from directory.api.rpc.thread_pools import WritePool
@@ -197,6 +198,8 @@ def _unary(
                 _log_success(method, request, "OK", seconds)
             return answer
         except Exception as error:  # noqa: BLE001 - whatever it is becomes a status
+            if isinstance(error, TooManyWaiting) and type(request) is not MalformedRequest:
+                raise DelayedRefusal(error) from None
             seconds = clock() - started
             calls.unary(method, _code_of(error)).observe(seconds)
             _log_failure(method, request, error, seconds)

@@ -5,8 +5,9 @@ waits for the request. A caller that sends headers and nothing more would hold a
 goes away. Here the request is received first, on gRPC's own thread, and only then is the call given
 to a pool: an unfinished request costs memory, of which ``most`` and ``seconds`` bound the amount.
 Here, too, calls at a time are bounded: gRPC's own bound answers with no reason. A call without a
-request, or with one that exceeds a bound, waits a second until it is refused (``delay``): a client
-that asks again at once would otherwise keep the server busy with nothing but refusals.
+request, or with one that exceeds a bound, waits a second until it is refused (``delay``), and so
+does one that a handler refuses with ``DelayedRefusal``: a client that asks again at once would
+otherwise keep the server busy with nothing but refusals.
 
 This is the only module that uses private parts of ``grpc._server``;
 ``tests/unit/api/test_request_intake.py`` says when it can be dropped.
@@ -15,6 +16,7 @@ This is the only module that uses private parts of ``grpc._server``;
 from __future__ import annotations
 
 import inspect
+import logging
 import threading
 import time
 from collections import deque
@@ -34,6 +36,7 @@ from resolver.errors import KdirError, LimitExceeded
 
 __all__ = [
     "CallCompletion",
+    "DelayedRefusal",
     "Received",
     "RequestIntake",
     "begin_call",
@@ -43,6 +46,8 @@ __all__ = [
 ]
 
 Behaviour = TypeVar("Behaviour", bound=Callable[..., object])
+
+_log = logging.getLogger(__name__)
 
 _MARK: Final = "kdir_takes_request"
 _BODIES: Final = (_server._unary_response_in_pool, _server._stream_response_in_pool)  # noqa: SLF001
@@ -61,6 +66,16 @@ _DELAY_SECONDS: Final = 1.0
 """From the arrival of a request that exceeds a bound until the call begins, and is refused."""
 _MOST_DELAYED: Final = 1_024
 """Calls that wait to be refused; one more is refused at once."""
+
+
+class DelayedRefusal(BaseException):
+    """Raised by a handler that has answered nothing: the call gives its thread back, and a second
+    later the handler gets a ``MalformedRequest`` of this error instead of the request.
+    """
+
+    def __init__(self, error: KdirError) -> None:
+        super().__init__(error)
+        self.error: Final = error
 
 
 class CallCompletion:
@@ -195,8 +210,7 @@ class RequestIntake:
             about = (run, event, state, behave, lambda: first, read, write)
             start = partial(begin_call, begin, call.ended, answer, about)
             if request is None or _is_excess(request):
-                call.ended.release()  # meanwhile it counts as delayed, and not as a call
-                self.delay(start)
+                self.delay(start, call.ended)
             else:
                 start()
             return finished
@@ -219,14 +233,36 @@ class RequestIntake:
         with self._lock:
             self._calls -= 1
 
-    def delay(self, begin: Callable[[], object]) -> None:
-        """Begins a call that will be refused a second later; at once where many wait already."""
+    def delay(self, begin: Callable[[], object], ended: CallCompletion) -> None:
+        """Begins a call that will be refused a second later; at once where many wait already.
+        Meanwhile it counts as delayed, and not as a call.
+        """
+        ended.release()
         with self._lock:
             is_room = not self._is_closed and len(self._delayed) < _MOST_DELAYED
             if is_room:
                 self._delayed.append((self._clock(), begin))
         if not is_room:
             begin()
+
+    def run(
+        self,
+        begin: Begin,
+        ended: CallCompletion,
+        answer: Callable[..., object],
+        about: tuple[Any, ...],
+    ) -> None:
+        """Runs a call on this thread; ``begin`` gives it to a pool again to be refused later."""
+        try:
+            answer(*about)
+        except DelayedRefusal as refusal:
+            about = refused(about, refusal.error)
+            self.delay(partial(begin_call, begin, ended, answer, about), ended)
+        except Exception:  # noqa: BLE001 - the thread is needed
+            _log.exception("a call failed outside of its handler")
+            ended.end()
+        else:
+            ended.end()
 
     def begin_delayed(self) -> None:
         """Begins calls whose delay is over, one in ten of those delayed: what came in one burst is

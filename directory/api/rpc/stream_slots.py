@@ -42,7 +42,7 @@ class StreamPool(ThreadPoolExecutor):
 
     def _begin(self, ended: CallCompletion, fn: Any, args: tuple[Any, ...]) -> None:
         if self._slots is not None and self._slots.is_full(args[1].call.peer().decode()):
-            self._intake.delay(partial(begin_call, self._run, ended, fn, args))
+            self._intake.delay(partial(begin_call, self._run, ended, fn, args), ended)
         else:
             self._run(ended, fn, args)
 

@@ -46,7 +46,7 @@ class CallPool:
     receives the requests of calls before they take a thread.
     """
 
-    def __init__(self, at_once: int, most: int, intake: RequestIntake | None = None) -> None:
+    def __init__(self, at_once: int, most: int, intake: RequestIntake) -> None:
         self._intake: Final = intake
         self._at_once: Final = at_once
         self._most: Final = max(at_once, most)
@@ -86,11 +86,7 @@ class CallPool:
         Raises:
             RuntimeError: the pool is shut down.
         """
-        if self._intake is not None:
-            return self._intake.submit(self.begin, answer, about)
-        ended = CallCompletion()
-        self.begin(ended, answer, about)
-        return ended
+        return self._intake.submit(self.begin, answer, about)
 
     def begin(
         self, ended: CallCompletion, answer: Callable[..., object], about: tuple[Any, ...]
@@ -173,13 +169,8 @@ class CallPool:
         self._processor_clocks.append(time.pthread_getcpuclockid(threading.get_ident()))
         while (task := take()) is not None:
             answer, about, ended = task
-            try:
-                answer(*about)
-            except Exception:  # noqa: BLE001 - the thread is needed
-                _log.exception("a call failed outside of its handler")
-            finally:
-                self._ended += 1
-                ended.end()
+            self._intake.run(self.begin, ended, answer, about)
+            self._ended += 1
             # What a call was about is not kept until the next one comes.
             del task, answer, about, ended
             if self._threads - self._resting > self._at_once + self._excused:
@@ -286,12 +277,9 @@ class WritePool(ThreadPoolExecutor):
 
     def _run(self, ended: CallCompletion, fn: Callable[..., object], args: tuple[Any, ...]) -> None:
         try:
-            fn(*args)
-        except Exception:  # noqa: BLE001 - the thread is needed
-            _log.exception("a call failed outside of its handler")
+            self._intake.run(self.begin, ended, fn, args)
         finally:
             self._count_ended()
-            ended.end()
 
     def _count_ended(self) -> None:
         with self._lock:

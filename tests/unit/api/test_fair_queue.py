@@ -88,7 +88,10 @@ def batch(paths: int) -> resolve_pb2.BatchResolveRequest:
 def test_what_may_work_long_has_threads_of_its_own(
     request_of: Callable[[], Any], is_long: bool
 ) -> None:
-    short, long = CallPool(1, 2), CallPool(1, 2)
+    short, long = (
+        CallPool(1, 2, RequestIntake(1, 1.0, 99)),
+        CallPool(1, 2, RequestIntake(1, 1.0, 99)),
+    )
     seen: list[str] = []
     try:
         for pool, name in ((short, "short"), (long, "long")):
@@ -110,7 +113,7 @@ def test_what_may_work_long_has_threads_of_its_own(
 
 
 def test_a_long_call_that_waits_gives_its_thread_to_another_long_one() -> None:
-    pool = CallPool(1, 3)
+    pool = CallPool(1, 3, RequestIntake(1, 1.0, 99))
     gate = threading.Event()
     ran: list[int] = []
 

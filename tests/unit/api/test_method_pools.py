@@ -46,7 +46,7 @@ SERVICES: tuple[type[Service], ...] = (
 @pytest.fixture
 def pools() -> Iterator[Pools]:
     intake = RequestIntake(1, 1.0, 1)
-    short, long = CallPool(1, 1, intake), CallPool(1, 1)
+    short, long = CallPool(1, 1, intake), CallPool(1, 1, intake)
     yield Pools(
         StreamPool(1, "stream", intake),
         WritePool(1, 1, intake, short),

@@ -2,20 +2,26 @@
 
 import inspect
 import threading
+from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from grpc import _server
 
 from directory.api.rpc import request_intake
+from directory.api.rpc.interceptors.malformed_request import MalformedRequest
 from directory.api.rpc.request_intake import (
     CallCompletion,
+    DelayedRefusal,
+    Received,
     RequestIntake,
     begin_call,
     takes_request,
     unsupported,
 )
 from directory.api.rpc.stream_slots import StreamPool, StreamSlots
+from resolver.errors import NotReady
 from tests.support.waiting import eventually
 
 
@@ -68,9 +74,9 @@ class Clock:
 def test_a_call_that_will_be_refused_begins_a_second_later() -> None:
     clock, begun = Clock(), list[int]()
     intake = RequestIntake(1, 1.0, 9, clock)
-    intake.delay(lambda: begun.append(1))
+    intake.delay(lambda: begun.append(1), CallCompletion())
     clock.now = 0.9
-    intake.delay(lambda: begun.append(2))
+    intake.delay(lambda: begun.append(2), CallCompletion())
     intake.begin_delayed()
     assert begun == []
     clock.now = 1.0
@@ -82,7 +88,7 @@ def test_a_burst_of_them_begins_bit_by_bit_and_each_does() -> None:
     clock, begun = Clock(), list[int]()
     intake = RequestIntake(1, 1.0, 9, clock)
     for number in range(100):
-        intake.delay(lambda number=number: begun.append(number))  # type: ignore[misc]
+        intake.delay(lambda number=number: begun.append(number), CallCompletion())  # type: ignore[misc]
     clock.now = 1.0
     intake.begin_delayed()
     assert begun == list(range(10))
@@ -95,17 +101,44 @@ def test_where_many_wait_one_more_is_refused_at_once() -> None:
     begun = list[int]()
     intake = RequestIntake(1, 1.0, 9, Clock())
     for number in range(10_000):
-        intake.delay(lambda number=number: begun.append(number))  # type: ignore[misc]
+        intake.delay(lambda number=number: begun.append(number), CallCompletion())  # type: ignore[misc]
     assert begun == list(range(1_024, 10_000))
 
 
 def test_a_server_that_stops_delays_none() -> None:
     begun = list[int]()
     intake = RequestIntake(1, 1.0, 9, Clock())
-    intake.delay(lambda: begun.append(1))
+    intake.delay(lambda: begun.append(1), CallCompletion())
     intake.close()
-    intake.delay(lambda: begun.append(2))
+    intake.delay(lambda: begun.append(2), CallCompletion())
     assert begun == [1, 2]
+
+
+def test_what_a_handler_refuses_late_gives_its_thread_back_and_is_refused_a_second_later() -> None:
+    clock, answered, released = Clock(), list[str](), list[str]()
+    intake = RequestIntake(1, 1.0, 9, clock)
+
+    def answer(*about: Any) -> None:
+        request = about[4]().request
+        if not isinstance(request, MalformedRequest):
+            raise DelayedRefusal(NotReady("too many wait"))
+        answered.append(request.error.message)
+
+    ended = CallCompletion(lambda: released.append("call"))
+    ended.add_done_callback(lambda _: released.append("end"))
+
+    def begin(ended: CallCompletion, answer: Callable[..., object], about: tuple[Any, ...]) -> None:
+        intake.run(begin, ended, answer, about)
+
+    first = Received("request")
+    event = SimpleNamespace(call=None)
+    begin(ended, answer, ("run", event, state(), "behave", lambda: first, "read", "write"))
+    clock.now = 0.9
+    intake.begin_delayed()
+    assert (answered, released) == ([], ["call"])
+    clock.now = 1.0
+    intake.begin_delayed()
+    assert (answered, released) == (["too many wait"], ["call", "end"])
 
 
 def test_a_call_whose_caller_is_gone_does_not_begin() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from directory.api.rpc.request_intake import RequestIntake
 from directory.api.rpc.thread_pools import CallCompletion, CallPool
 from tests.support.federation import eventually
 
@@ -42,7 +43,7 @@ def gate() -> Iterator[Gate]:
 
 @pytest.fixture
 def pool() -> Iterator[CallPool]:
-    pool = CallPool(2, 8)
+    pool = CallPool(2, 8, RequestIntake(1, 1.0, 99))
     yield pool
     pool.shutdown()
 
@@ -172,7 +173,7 @@ def test_who_asks_after_the_end_is_told_at_once() -> None:
 
 
 def test_a_pool_that_is_shut_down_drops_what_waits_and_takes_no_more(gate: Gate) -> None:
-    pool = CallPool(1, 1)
+    pool = CallPool(1, 1, RequestIntake(1, 1.0, 99))
     pool.submit(gate.pass_through)
     eventually(lambda: gate.inside == 1)
     ran: list[int] = []

@@ -25,8 +25,8 @@ class Calls:
         self.gate = threading.Event()
         self.ended: Final = list[str]()
         """What calls that are over were answered; empty = they ran."""
-        self._refusals: Final = CallPool(1, 1)
         intake = RequestIntake(1, 1.0, 99)
+        self._refusals: Final = CallPool(1, 1, intake)
         self.pool: Final = WritePool(2, 2, intake, self._refusals, lambda: self.now)
 
     def begin(self, count: int) -> None:
