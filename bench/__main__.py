@@ -28,6 +28,7 @@ _SECONDS: Final = {
     "index": 180,
     "authorization": 60,
     "access": 180,
+    "writes": 60,
     "pushing": 240,
     "etcd": 480,
     "attacks": 420,

@@ -7,7 +7,6 @@ cores, as they come. A server follows what the bare client writes, too.
 
 from __future__ import annotations
 
-import itertools
 import statistics
 import sys
 import threading
@@ -25,12 +24,12 @@ from bench import bare_etcd, ground
 from bench.bare_etcd import PARENT, NewDirectories, address_of, number_in
 from bench.load import channel_to, method_of
 from bench.rows import Row, at_least, at_most, reported
+from bench.writes import CREATE, Mkdirs, calls_per_second
 from deploy.local.directory import DirectoryProcess
 from deploy.local.etcd import EtcdCluster
 
 __all__ = ["measured"]
 
-_CREATE: Final = "/kdir.v1.DirectoryService/CreateEntry"
 _WRITE_THREADS: Final = (16, 1)
 """As many as a server writes with at most, and the least."""
 _WRITE_ROUNDS: Final = 7
@@ -82,40 +81,21 @@ def _answers(call: Callable[..., object], request: bytes) -> bool:
 # -- writes --------------------------------------------------------------------------------------
 
 
-class _Writes:
-    """Requests to make a directory through a server; for any thread."""
-
-    def __init__(self, prefix: str) -> None:
-        self._prefix: Final = prefix
-        self._numbers: Final = itertools.count(1)
-
-    def next(self) -> bytes:
-        """Returns the next one."""
-        return self.take()[1]
-
-    def take(self) -> tuple[str, bytes]:
-        """Returns the next one's path, and it."""
-        name = f"{self._prefix}-{next(self._numbers):07}"
-        request = directory_pb2.CreateEntryRequest(path=f"{PARENT}/{name}", request_id=name)
-        request.entry.directory.SetInParent()
-        return request.path, request.SerializeToString()
-
-
 def _writes(etcd: EtcdCluster, bare: NewDirectories, server: DirectoryProcess) -> list[Row]:
     rows: list[Row] = []
     with (
         bare_etcd.transacting(etcd.endpoints[0]) as transact,
         channel_to(server.address) as channel,
     ):
-        create, ours = method_of(channel, _CREATE), _Writes("here")
+        create, ours = method_of(channel, CREATE), Mkdirs(PARENT, "here")
         for threads in _WRITE_THREADS:
             rates: list[float] = []
             rates_of_bare: list[float] = []
             spent: list[float] = []
             for _ in range(_WRITE_ROUNDS):
-                rates_of_bare.append(_rate(transact, bare.next, threads))
+                rates_of_bare.append(calls_per_second(transact, bare.next, threads, _WRITE_SECONDS))
                 before = ground.cpu_seconds(server.process.pid)
-                rates.append(_rate(create, ours.next, threads))
+                rates.append(calls_per_second(create, ours.next, threads, _WRITE_SECONDS))
                 seconds = ground.cpu_seconds(server.process.pid) - before
                 spent.append(seconds / (rates[-1] * _WRITE_SECONDS))
             ratio = statistics.median(map(truediv, rates, rates_of_bare))
@@ -136,28 +116,6 @@ def _writes(etcd: EtcdCluster, bare: NewDirectories, server: DirectoryProcess) -
                 " in the server\n"
             )
     return rows
-
-
-def _rate(call: Callable[..., object], take: Callable[[], bytes], threads: int) -> float:
-    """Calls a second, from so many threads."""
-    stop = time.monotonic() + _WRITE_SECONDS
-    counts: list[int] = []
-
-    def work() -> None:
-        mine = 0
-        while time.monotonic() < stop:
-            call(take(), timeout=10)
-            mine += 1
-        counts.append(mine)
-
-    workers = [threading.Thread(target=work) for _ in range(threads)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    if len(counts) < threads:
-        raise AssertionError("a thread failed")
-    return sum(counts) / _WRITE_SECONDS
 
 
 # -- what others see -----------------------------------------------------------------------------
@@ -263,9 +221,9 @@ def _deaths(
     that is left, so its figure is what etcd itself needs.
     """
     taken, seen, taken_bare = [], [], []
-    paths, writes = _Sightings(), _Writes("after-a-death")
+    paths, writes = _Sightings(), Mkdirs(PARENT, "after-a-death")
     with _watching(elsewhere, paths.note), channel_to(here.address) as channel:
-        create = method_of(channel, _CREATE)
+        create = method_of(channel, CREATE)
         for _ in range(_DEATHS):
             leader = bare_etcd.leader_of(etcd)
             with ExitStack() as channels:

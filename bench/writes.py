@@ -1,0 +1,149 @@
+"""Writes through a server on a sqlite file, beside bare transactions behind the same gRPC.
+
+The bare peer (``bare_sqlite``) makes the same rows under the same guards. Both sides are loaded in
+turns by as many threads; beside each rate stands the processor time of a write in the server.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from operator import truediv
+from pathlib import Path
+from typing import Final
+
+from kdir.v1 import directory_pb2
+
+from bench import ground
+from bench.load import channel_to, method_of
+from bench.rows import Row, at_least, at_most
+from deploy.local.directory import DirectoryProcess
+from deploy.local.process import LocalProcess
+
+__all__ = ["CREATE", "Mkdirs", "calls_per_second", "run"]
+
+CREATE: Final = "/kdir.v1.DirectoryService/CreateEntry"
+_THREADS: Final = (1, 16)
+_GOAL_MS: Final = {1: 1.3, 16: 1.1}
+_ROUNDS: Final = 7
+_SECONDS: Final = 2.0
+
+
+def run() -> list[Row]:
+    """Measures writes of one client and of 16."""
+    with tempfile.TemporaryDirectory(prefix="kdir-bench-") as name, ExitStack() as cleanup:
+        folder = Path(name)
+        server = cleanup.enter_context(
+            DirectoryProcess(folder / "server", ground.MOUNT, {"cluster": ground.CLUSTER})
+        )
+        address, pid = cleanup.enter_context(_bare(folder))
+        create = method_of(cleanup.enter_context(channel_to(server.address)), CREATE)
+        bare = method_of(cleanup.enter_context(channel_to(address)), "/bench.Bare/Create")
+        mkdirs = Mkdirs(ground.MOUNT, "dir")
+        rows: list[Row] = []
+        for threads in _THREADS:
+            ours, theirs = _Side(create, server.process.pid), _Side(bare, pid)
+            for _ in range(_ROUNDS):
+                ours.measure(mkdirs.next, threads)
+                theirs.measure(mkdirs.next, threads)
+            of = f"{threads} clients" if threads > 1 else "one client"
+            rate = statistics.median(theirs.rates)
+            ratio = statistics.median(map(truediv, ours.rates, theirs.rates))
+            rows += [
+                at_least(
+                    f"writes on sqlite, {of}", ratio * rate, "/s", "bare transactions", rate, 0.6
+                ),
+                at_most(
+                    f"processor of a write on sqlite, {of}",
+                    1e3 * statistics.median(ours.spent),
+                    "ms",
+                    "limit",
+                    _GOAL_MS[threads],
+                    1.0,
+                ),
+            ]
+            spent = 1e3 * statistics.median(theirs.spent)
+            sys.stderr.write(f"writes: a bare one, {of}, took {spent:.2f} ms of processor\n")
+        return rows
+
+
+class Mkdirs:
+    """Requests to make a directory in a parent; for any thread."""
+
+    def __init__(self, parent: str, prefix: str) -> None:
+        self._parent: Final = parent
+        self._prefix: Final = prefix
+        self._numbers: Final = itertools.count(1)
+
+    def next(self) -> bytes:
+        """Returns the next one."""
+        return self.take()[1]
+
+    def take(self) -> tuple[str, bytes]:
+        """Returns the next one's path, and it."""
+        name = f"{self._prefix}-{next(self._numbers):07}"
+        request = directory_pb2.CreateEntryRequest(path=f"{self._parent}/{name}", request_id=name)
+        request.entry.directory.SetInParent()
+        return request.path, request.SerializeToString()
+
+
+def calls_per_second(
+    call: Callable[..., object], take: Callable[[], bytes], threads: int, seconds: float
+) -> float:
+    """Returns the rate of calls from so many threads, each of which waits for its answer."""
+    stop = time.monotonic() + seconds
+    counts: list[int] = []
+
+    def work() -> None:
+        mine = 0
+        while time.monotonic() < stop:
+            call(take(), timeout=10)
+            mine += 1
+        counts.append(mine)
+
+    workers = [threading.Thread(target=work) for _ in range(threads)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    if len(counts) < threads:
+        raise AssertionError("a thread failed")
+    return sum(counts) / seconds
+
+
+class _Side:
+    """Rates of one server, and the processor seconds that each of its calls took."""
+
+    def __init__(self, call: Callable[..., object], pid: int) -> None:
+        self._call: Final = call
+        self._pid: Final = pid
+        self.rates: Final[list[float]] = []
+        self.spent: Final[list[float]] = []
+
+    def measure(self, take: Callable[[], bytes], threads: int) -> None:
+        """Adds a round."""
+        before = ground.cpu_seconds(self._pid)
+        rate = calls_per_second(self._call, take, threads, _SECONDS)
+        self.rates.append(rate)
+        self.spent.append((ground.cpu_seconds(self._pid) - before) / (rate * _SECONDS))
+
+
+@contextmanager
+def _bare(folder: Path) -> Iterator[tuple[str, int]]:
+    """Runs the bare peer; yields its address and process id."""
+    process = LocalProcess(
+        [sys.executable, "-m", "bench.bare_sqlite", str(folder / "bare.sqlite")],
+        folder / "bare.log",
+    )
+    process.start()
+    try:
+        process.await_ready(lambda: "bare on " in process.log.read_text(), 30)
+        yield process.log.read_text().split("bare on ")[1].split()[0], process.pid
+    finally:
+        process.kill()
