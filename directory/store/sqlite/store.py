@@ -13,8 +13,10 @@ import secrets
 import sqlite3
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
@@ -31,6 +33,7 @@ from directory.store.base import (
     Put,
     Row,
     StoreIsSealed,
+    StoreUnreachable,
     Transaction,
     batches_to_fill,
 )
@@ -57,6 +60,8 @@ _CLEARED_ROWS: Final = 20_000
 _FILLED_ROWS: Final = 5_000
 _FILLED_BYTES: Final = 8 * 1024 * 1024
 _SEALED_SECONDS: Final = 30.0
+_ROWS_AT_ONCE: Final = 1_000
+"""Beyond so many rows no further transaction is committed together with others."""
 _REVISION_ROWS: Final = 100
 """So many rows share a revision: of change events, which are rows, a page is read by revision."""
 _ROLE: Final = re.compile(r"[a-z0-9-]{1,64}")
@@ -89,6 +94,16 @@ def database_path(address: str) -> Path:
     return path
 
 
+@dataclass(slots=True, eq=False)
+class _Queued:
+    """A transaction that waits to be committed, and how that ended."""
+
+    transaction: Transaction
+    outcome: Committed | Conflict | None = None
+    trouble: BaseException | None = None
+    is_over: bool = False
+
+
 class SqliteStore:
     """See ``directory.store.base.Store``."""
 
@@ -110,6 +125,10 @@ class SqliteStore:
         self._clock: Final = clock
         self._history_writes: Final = history_writes
         self._news: Final = CommitSignal()
+        self._queue: Final[deque[_Queued]] = deque()
+        """Transactions that nobody commits yet, in the order in which they came."""
+        self._turn: Final = threading.Lock()
+        """Held by who commits what is queued, its own and those of others who wait."""
 
     @classmethod
     def open(cls, address: str, cluster: str, cluster_id: str | None = None) -> Self:
@@ -133,6 +152,11 @@ class SqliteStore:
 
     def describe(self) -> str:
         return f"{_SCHEME}{self._file.path}"
+
+    @property
+    def queued(self) -> int:
+        """Transactions that nobody commits yet."""
+        return len(self._queue)
 
     def close(self) -> None:
         self._file.close()
@@ -168,12 +192,50 @@ class SqliteStore:
         self, transaction: Transaction, timeout_seconds: float = 5.0
     ) -> Committed | Conflict:
         transaction.refuse_invalid(LIMITS)
-        with self._changing(timeout_seconds) as change:
-            broken = change.first_broken(transaction.guards)
-            if broken is not None:
-                return Conflict(broken, change.head.revision)
-            change.write(transaction.writes)
-        return Committed(change.head.revision, change.head.commit_id)
+        deadline = self._clock() + timeout_seconds
+        mine = _Queued(transaction)
+        self._queue.append(mine)
+        if not self._turn.acquire(timeout=max(0.0, timeout_seconds)):
+            with suppress(ValueError):
+                self._queue.remove(mine)  # else it is being committed: nobody knows how that ends
+            raise StoreUnreachable(f"{self._file.path}: others wrote for {timeout_seconds:g} s")
+        try:
+            while not mine.is_over:
+                self._commit_queued(mine, deadline - self._clock())
+        finally:
+            self._turn.release()
+        if mine.trouble is not None:
+            raise StoreUnreachable(str(mine.trouble)) from mine.trouble
+        assert mine.outcome is not None  # noqa: S101 - it is over
+        return mine.outcome
+
+    def _commit_queued(self, mine: _Queued, seconds: float) -> None:
+        """Commits what is queued in one transaction of sqlite: each at a revision of its own, under
+        its guards, as if one after the other.
+
+        Raises:
+            StoreUnreachable: nothing was taken from the queue but ``mine``.
+        """
+        taken: list[_Queued] = []
+        try:
+            with self._changing(seconds) as change:
+                rows = 0
+                while self._queue and (not taken or rows < _ROWS_AT_ONCE):
+                    one = self._queue.popleft()
+                    taken.append(one)
+                    rows += len(one.transaction.writes)
+                    one.outcome = change.commit(one.transaction)
+        except BaseException as trouble:
+            if mine not in taken:
+                with suppress(ValueError):
+                    self._queue.remove(mine)
+                raise
+            for one in taken:
+                one.trouble = trouble
+            raise
+        finally:
+            for one in taken:
+                one.is_over = True
 
     @contextmanager
     def _changing(self, timeout_seconds: float = BUSY_SECONDS) -> Iterator[SqliteTransaction]:

@@ -7,7 +7,17 @@ import sqlite3
 from collections.abc import Sequence
 from typing import Final, assert_never
 
-from directory.store.base import Delete, Guard, KeyEquals, Put, UnchangedSince, Write
+from directory.store.base import (
+    Committed,
+    Conflict,
+    Delete,
+    Guard,
+    KeyEquals,
+    Put,
+    Transaction,
+    UnchangedSince,
+    Write,
+)
 from directory.store.schema import Head
 
 __all__ = ["SqliteTransaction", "key_range"]
@@ -34,15 +44,23 @@ class SqliteTransaction:
     ) -> None:
         self.connection: Final = connection
         self.head = head
-        """What it builds on; once something is written, what it makes."""
+        """What it builds on; once something is written, the newest that it makes."""
         self._history_writes: Final = history_writes
+
+    def commit(self, transaction: Transaction) -> Committed | Conflict:
+        """Makes the next revision of the writes, if the guards hold on what was written before."""
+        broken = self.first_broken(transaction.guards)
+        if broken is not None:
+            return Conflict(broken, self.head.revision)
+        self.write(transaction.writes)
+        return Committed(self.head.revision, self.head.commit_id)
 
     def first_broken(self, guards: Sequence[Guard]) -> Guard | None:
         """Returns the first guard that does not hold."""
         return next((one for one in guards if not _holds(self.connection, one, self.head)), None)
 
     def write(self, writes: tuple[Write, ...]) -> None:
-        """Makes the next revision; to be done once."""
+        """Makes the next revision."""
         connection, head = self.connection, self.head
         revision, commit_id = head.revision + 1, secrets.token_hex(8)
         puts: list[tuple[bytes, bytes, int]] = []
