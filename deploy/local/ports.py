@@ -5,7 +5,9 @@ import os
 import random
 import socket
 import tempfile
+from collections.abc import Iterator
 from functools import cache
+from itertools import cycle, islice
 from pathlib import Path
 
 LOOPBACK = "127.0.0.1"
@@ -17,12 +19,13 @@ _OWN = 200
 
 def free_port() -> int:
     """Returns a port that nothing listens on now; this function gives it to no other process of
-    this machine, also while what listens there is restarted.
+    this machine, also while what listens there is restarted, and to this one again only after all
+    others.
 
     Raises:
         RuntimeError: none of a hundred tried is free.
     """
-    for port in random.sample(_own_ports(os.getpid()), 100):
+    for port in islice(_own_ports(os.getpid()), 100):
         with socket.socket() as candidate:
             candidate.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
@@ -34,9 +37,18 @@ def free_port() -> int:
 
 
 @cache
-def _own_ports(process_id: int) -> range:  # noqa: ARG001 - what was forked has its own
-    """Returns the part of the ports that a process has for itself until it ends; where all are
-    taken, or there is no place for locks, all of them, which it shares with the others.
+def _own_ports(process_id: int) -> Iterator[int]:  # noqa: ARG001 - what was forked has its own
+    """Yields the ports that a process has for itself until it ends, in turn, for ever; where all
+    are taken, or there is no place for locks, all of them, which it shares with the others.
+    """
+    ports = list(_reserved())
+    random.shuffle(ports)
+    return cycle(ports)
+
+
+def _reserved() -> range:
+    """Returns a part of the ports that no other process has taken; the whole where there is
+    none.
     """
     parts = [_RANGE[start : start + _OWN] for start in range(0, len(_RANGE), _OWN)]
     random.shuffle(parts)
