@@ -196,6 +196,8 @@ def _entries(rows: Iterable[Row]) -> Iterator[Row]:
 
 _REASON: Final = f"{FILLED_FROM}a backup"
 _NEW_INCARNATION: Final = "beginning a new incarnation, as after a restore by other means"
+_BEGUN: Final = (_NEW_INCARNATION, "beginning a new life, as one that was put back by other means")
+"""Reasons of a seal that was set by ``begin_new_incarnation``, of this and of an earlier kdir."""
 
 
 class RestoreRefused(Exception):
@@ -408,7 +410,7 @@ def begin_new_incarnation(address: str) -> Identity:
     found = find_identity(address)
     if found is None:
         raise IncompatibleStore(f"{describe_address(address)}: there is no store")
-    if found.sealed not in {"", _NEW_INCARNATION}:
+    if found.sealed and found.sealed not in _BEGUN:
         raise RestoreRefused(f"the store is sealed: it is {found.sealed}")
     store = open_store(address, found.cluster, found.cluster_id)
     try:

@@ -146,8 +146,9 @@ class RequestRecord:
                 directory_count=int(fields["directory_count"]),
                 notes=tuple(fields["notes"]),
                 kafka_topics_deleted=bool(fields["kafka_topics_deleted"]),
-                grants=tuple(map(_grant, fields["grants"])),
-                grants_changed=tuple(map(_grant, fields["grants_changed"])),
+                # Rows of a release that kept no grants have neither.
+                grants=tuple(map(_grant, fields.get("grants", ()))),
+                grants_changed=tuple(map(_grant, fields.get("grants_changed", ()))),
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"not an answered request: {error!r}") from None

@@ -93,5 +93,13 @@ def test_a_new_life_is_begun_of_any_store_that_is_not_on_its_way(
     assert after.incarnation != before.incarnation
     assert held(address) == dict(rows)
     with closing(open_store(address, "la")) as store:
+        # An earlier kdir was interrupted: the same call finishes it.
+        store.seal("beginning a new life, as one that was put back by other means")
+    kdir(*arguments)
+    finished = find_identity(address)
+    assert finished is not None
+    assert finished.sealed == ""
+    assert finished.incarnation != after.incarnation
+    with closing(open_store(address, "la")) as store:
         store.seal("being migrated to elsewhere")
     assert "is sealed" in kdir(*arguments, code=5).stderr

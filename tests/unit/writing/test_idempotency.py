@@ -1,6 +1,7 @@
 """What is kept of an answered request: commands told apart, answers given back as they were."""
 
 import itertools
+import json
 from types import MappingProxyType
 
 import pytest
@@ -111,6 +112,14 @@ def test_an_answer_comes_back_as_it_was(partitions: int | None) -> None:
     codec = ProtoCodec()
     kept = RequestRecord.from_plan(COMMANDS[0], plan, codec, 5).to_bytes()
     assert RequestRecord.from_bytes(kept).replay_plan(codec) == plan
+
+
+def test_a_record_that_names_no_grants_is_one_of_a_change_without_any() -> None:
+    plan = Plan(guards=(), writes=(), changes=(), entry=None, path=None)
+    kept = json.loads(RequestRecord.from_plan(COMMANDS[0], plan, ProtoCodec(), 5).to_bytes())
+    del kept["grants"], kept["grants_changed"]
+    read = RequestRecord.from_bytes(json.dumps(kept).encode())
+    assert (read.answered_at_ms, read.grants, read.grants_changed) == (5, (), ())
 
 
 @pytest.mark.parametrize("value", [b"", b"\xff", b"[]", b"{}", b"null", b'{"fingerprint":1}'])
