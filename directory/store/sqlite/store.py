@@ -253,7 +253,7 @@ class SqliteStore:
                 return
             connection.execute("COMMIT")
             self._file.committed(change.head)
-        self._news.notify()
+        self._news.notify(before.commit_id, change.made)
 
     # -- sealing -----------------------------------------------------------------------------
     # A store that is filled keeps no log of it: what is put in is no change of a tree. The oldest

@@ -9,6 +9,7 @@ from typing import Final, assert_never
 
 from directory.store.base import (
     Committed,
+    CommittedWrites,
     Conflict,
     Delete,
     Guard,
@@ -45,6 +46,8 @@ class SqliteTransaction:
         self.connection: Final = connection
         self.head = head
         """What it builds on; once something is written, the newest that it makes."""
+        self.made: Final[list[CommittedWrites]] = []
+        """What was written, a revision each."""
         self._history_writes: Final = history_writes
 
     def commit(self, transaction: Transaction) -> Committed | Conflict:
@@ -85,6 +88,7 @@ class SqliteTransaction:
         )
         self._prune(after)
         self.head = after
+        self.made.append(CommittedWrites(revision, commit_id, writes))
 
     def _prune(self, head: Head) -> None:
         """Forgets the oldest commits, but never those whose writes are within the bound; more than

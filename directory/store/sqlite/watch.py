@@ -1,12 +1,14 @@
 """Following a sqlite store's log; refuses to write.
 
 Changes of other processes are found by asking sqlite's ``data_version`` every ``POLL_SECONDS``
-(some 20 µs each, measured); those of this process end the wait at once.
+(some 20 µs each, measured); those of this process end the wait at once, and are not read from the
+file where they follow the commit that a watch is at: commit ids are random.
 """
 
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -17,16 +19,23 @@ from directory.store.sqlite.database_file import DatabaseFile, away_on_error
 __all__ = ["POLL_SECONDS", "CommitSignal", "SqliteWatch"]
 
 POLL_SECONDS: Final = 0.02
+_RECENT: Final = 256
+_RECENT_BYTES: Final = 16_384
+"""Commits that are larger are read from the file."""
 _REVISIONS: Final = 500  # at most so many at once,
 _WRITES: Final = 20_000  # and so many writes, but at least one revision
 
 
 class CommitSignal:
-    """Counter of the commits of one store object, on which its watches wait for the next."""
+    """The commits of one store object, on which its watches wait for the next."""
 
     def __init__(self) -> None:
         self._changed: Final = threading.Condition()
         self._count = 0
+        self._recent: Final[deque[tuple[str, CommittedWrites]]] = deque(maxlen=_RECENT)
+        """The newest small ones, each with the id of the commit before it."""
+        self._newest = ""
+        """Id of the newest; empty where something else happened since."""
 
     def count(self) -> int:
         """Returns the count, to be read before looking, and given to ``wait`` when there was
@@ -35,16 +44,49 @@ class CommitSignal:
         with self._changed:
             return self._count
 
-    def notify(self) -> None:
-        """Counts a commit, and wakes the watches."""
+    def notify(self, before: str = "", made: Sequence[CommittedWrites] = ()) -> None:
+        """Counts what was committed after the commit of the id ``before``, and wakes the
+        watches.
+        """
         with self._changed:
             self._count += 1
+            for one in made:
+                if _size_of(one) <= _RECENT_BYTES:
+                    self._recent.append((before, one))
+                before = one.commit_id
+            self._newest = made[-1].commit_id if made else ""
             self._changed.notify_all()
+
+    def following(self, revision: int, commit_id: str) -> list[CommittedWrites]:
+        """Returns the commits that follow one without a gap, as far as they are held here."""
+        newer: list[tuple[str, CommittedWrites]] = []
+        with self._changed:
+            for one in reversed(self._recent):
+                if one[1].revision <= revision:
+                    break
+                newer.append(one)
+        found: list[CommittedWrites] = []
+        for before, made in reversed(newer):
+            if before != commit_id:
+                break
+            found.append(made)
+            commit_id = made.commit_id
+        return found
+
+    def is_newest(self, commit_id: str) -> bool:
+        """True if nothing happened after this commit."""
+        return self._newest == commit_id != ""
 
     def wait(self, count: int, seconds: float) -> None:
         """Waits until a commit was counted since ``count`` was read, or the time is over."""
         with self._changed:
             self._changed.wait_for(lambda: self._count != count, seconds)
+
+
+def _size_of(made: CommittedWrites) -> int:
+    return sum(
+        len(one.key) + (len(one.value) if isinstance(one, Put) else 0) for one in made.writes
+    )
 
 
 class SqliteWatch:
@@ -70,6 +112,8 @@ class SqliteWatch:
         self._clock: Final = clock
         self._after = after
         self._commit_id = commit_id
+        self._poll_at = clock()
+        """When the file is looked at again for changes of others."""
         self._closed = False
         self._lock: Final = threading.Lock()  # next() against close() of another thread
         self._version: int | None = None
@@ -89,7 +133,12 @@ class SqliteWatch:
             with self._lock:
                 if self._closed:
                     return ()
-                changes = self._poll()
+                changes = self._news.following(self._after, self._commit_id)
+                if changes:
+                    self._after, self._commit_id = changes[-1].revision, changes[-1].commit_id
+                elif self._clock() >= self._poll_at or not self._news.is_newest(self._commit_id):
+                    changes = self._poll()
+                    self._poll_at = self._clock() + POLL_SECONDS
             remaining = deadline - self._clock()
             if changes or remaining <= 0:
                 return changes
