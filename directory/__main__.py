@@ -1,4 +1,4 @@
-"""``kdir server``: runs directory servers until told to stop; see ``--help``.
+"""``kdir server``: runs directory servers until it gets a signal to stop; see ``--help``.
 
 ``kdir restore`` and ``kdir migrate`` come here too, by their names as the first argument.
 """

@@ -1,7 +1,7 @@
 """Access: everything that decides who may do what in one cluster, at one revision; refuses to find
 out who is calling, where a path leads, or what time it is.
 
-An ``Authorizer`` is made anew with each snapshot, of its tree of grants and what is inherited from
+An ``Authorizer`` is built for each snapshot, from its tree of grants and what is inherited from
 above the mount, so a reader never sees one change without those before it (A4).
 
 Whether a caller may do something on any entry of a tree (KIP-679's ``authorizeByResourceType``) is
@@ -129,7 +129,7 @@ class Authorizer:
         *,
         age_seconds: float = 0.0,
     ) -> DirectoryAuthorization:
-        """Returns the same for a directory and for what stands in it, name by name: for listings,
+        """Returns the same for a directory and for the entries in it, name by name: for listings,
         which leave out what the caller may not describe.
         """
         place = EntryPlace(relative)
@@ -147,7 +147,7 @@ class Authorizer:
         age_seconds: float = 0.0,
     ) -> Iterator[tuple[EntryPlace, Decision]]:
         """Yields the entries with grants of their own (or closed) below a place on which the caller
-        may not do it: what stands in the way of removing or moving a subtree. In no order.
+        may not do it: what prevents removing or moving a subtree. In no order.
         """
         if caller.principal in self.super_users:
             return
@@ -335,7 +335,7 @@ class Authorizer:
 
 
 class DirectoryAuthorization:
-    """One question of one caller, for a directory and what stands directly in it."""
+    """Question of one caller about a directory and the entries directly in it."""
 
     __slots__ = ("_access", "_branch", "_place", "_walk", "decision")
 
@@ -526,7 +526,7 @@ class _NamedResourceSearch:
         self._question = question
 
     def matching_grants(self, rules: CompiledGrants, permission: Permission) -> list[Grant]:
-        """Returns the grants of a level that speak of the operation, whatever the name."""
+        """Returns the grants of a level that name or imply the operation, whatever the name."""
         asked = self._question
         return [
             grant

@@ -2,7 +2,7 @@
 
 ``CompiledGrants`` are the grants of one entry, sorted by whom they are about, their operations as
 bits; ``GrantEvaluator`` collects those of one path level by level for ``authorizer.py``. A bit
-stands for one operation on one kind of resource. Whether it is set is exact for topics and
+means one operation on one kind of resource. Whether it is set is exact for topics and
 clusters. Groups and transactional ids have names that bits cannot know: there a set bit means that
 the grants themselves must be looked at.
 """
@@ -94,7 +94,7 @@ class AccessQuestion(NamedTuple):
         return cls(operation, kind, name, _BIT[kind, operation])
 
     def matches_grant(self, grant: Grant) -> bool:
-        """True if the grant speaks of this, whoever it is for."""
+        """True if the grant applies to this, whoever it is for."""
         return (
             grant.kind is self.kind
             and grant.covers(self.operation)
@@ -118,7 +118,7 @@ class PrincipalGrants(NamedTuple):
     grants: tuple[Grant, ...]
 
     def deciding_grant(self, permission: Permission, question: AccessQuestion) -> Grant | None:
-        """Returns the grant that speaks of the question; rather one of the very operation."""
+        """Returns the grant that applies to the question; one that names the operation is first."""
         found: Grant | None = None
         for grant in self.grants:
             if grant.permission is permission and question.matches_grant(grant):
@@ -238,7 +238,7 @@ class Decision:
 
 
 SUPER_USER: Final = Decision(allowed=True, reason=DecisionReason.SUPER_USER)
-"""What every super user is told, always."""
+"""The decision for a super user, always the same."""
 
 
 class TraverseRight(enum.Enum):
@@ -292,7 +292,7 @@ class GrantEvaluator:
         self.has_expired_allow = False
         """Whether an allow was found that was confirmed too long ago."""
         self.has_grants = False
-        """Whether any grant, whoever it is for, speaks of the resource at all."""
+        """Whether any grant, whoever it is for, applies to the resource at all."""
 
     def add_level(
         self, rules: CompiledGrants, at: int, *, closed: bool, allows_count: bool = True
@@ -316,7 +316,7 @@ class GrantEvaluator:
             self.blocked_at = at
 
     def note_mention(self, rules: CompiledGrants) -> None:
-        """Notes whether the level speaks of the resource; only asked where that matters."""
+        """Notes whether a grant of the level applies to the resource; called only where needed."""
         question = self.question
         self.has_grants = self.has_grants or any(
             grant.kind is question.kind

@@ -1,4 +1,4 @@
-"""Why a decision is as it is, level by level, and which grants nearly said something else: what
+"""Why a decision is as it is, level by level, and which grants nearly changed it: what
 ``kdir check --explain`` shows. A decision as a line of the audit log.
 """
 

@@ -1,5 +1,5 @@
 """Grant: one ACL entry as a value, how it is read and checked, and what it covers; refuses to know
-where it stands.
+where it is stored.
 
 Operations, permissions and matching are Kafka's (``AclOperation``, ``StandardAuthorizerData``);
 the numbers of the enums are those of ``kdir.v1``.
@@ -148,14 +148,14 @@ class Grant:
         return cls(check_principal(principal), address, operation, permission, kind, name)
 
     def covers(self, operation: Operation) -> bool:
-        """True if it speaks of the operation: an allow also of those that its own implies."""
+        """True if it covers the operation: an allow also of those that its own implies."""
         own = self.operation
         if own is operation or own is Operation.ALL:
             return True
         return self.permission is Permission.ALLOW and own in IMPLIED_BY.get(operation, ())
 
     def matches_name(self, name: str) -> bool:
-        """True if it speaks of the group or transactional id of this name."""
+        """True if it covers the group or transactional id of this name."""
         own = self.name
         return name.startswith(own[:-1]) if own.endswith("*") else name == own
 

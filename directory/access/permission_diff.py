@@ -6,8 +6,8 @@ that neither gains nor loses anything says that nothing changes there. A caller 
 like the nearest wider one that has some: the same principal from any host, everybody from that
 host, everybody. So it is with names of groups and transactional ids: the narrowest pattern counts.
 
-Kinds of resources that no grant on the way or below speaks of are left out, but for topics, and of
-the root directory for the cluster. Not for ``OPEN_IF_NO_GRANTS``, which no server has.
+Kinds of resources that no grant on the way or below applies to are left out, but for topics,
+and of the root directory for the cluster. Not for ``OPEN_IF_NO_GRANTS``, which no server has.
 """
 
 from __future__ import annotations
@@ -63,14 +63,14 @@ _Rows = tuple[_Row, ...]
 
 
 class _InheritedRows:
-    """What was said of each caller so far, as far as narrower ones are measured by it."""
+    """The rows of each caller so far, as far as narrower ones are compared with them."""
 
     def __init__(self) -> None:
         self._rows: dict[tuple[str, str], _Rows] = {}
         self._principal = EVERYBODY
 
     def lookup(self, caller: Caller) -> _Rows:
-        """Returns what somebody who has heard all rows so far believes of a caller."""
+        """Returns what follows for a caller from all rows so far."""
         wider = (
             (caller.principal, caller.host),
             (caller.principal, ""),
@@ -168,7 +168,7 @@ class _SidePair:
         self.kinds: Final = tuple(self._kinds())
 
     def _kinds(self) -> Iterator[ResourceType]:
-        """Yields topics and directories, at its root the cluster; else what grants speak of."""
+        """Yields topics and directories, at its root the cluster; else what grants apply to."""
         reported = {one.kind for entered in self._every() for one in entered.level.rules.grants}
         bits = 0
         for branch in (self._old_branch, self._new_branch):

@@ -145,7 +145,7 @@ def parse_super_users(message: str | Iterable[str]) -> frozenset[str]:
     parts do not matter there).
 
     Raises:
-        InvalidArgument: one is no principal, or stands for everybody.
+        InvalidArgument: one is no principal, or means everybody.
     """
     parts = message.split(";") if isinstance(message, str) else message
     found = frozenset(check_principal(part.strip()) for part in parts if part.strip())
