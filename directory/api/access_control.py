@@ -37,7 +37,7 @@ class _SnapshotAccess:
     access: Authorizer
     snapshot: Snapshot
     host_specific_principals: frozenset[str]
-    """The principals of whom a grant for one host only speaks: of others nobody asks from where
+    """The principals to whom a grant for one host only applies: of others nobody asks from where
     they call, which costs as much as half of an answer.
     """
     open_tree: OpenTree
@@ -120,7 +120,7 @@ class AccessControl:
         view = self.rights(cluster, cluster.replica.snapshot, call)
         access = view.access
         if is_open and access.inherited is None and not access.super_users:
-            # What was inherited cannot be read, and nobody stands above it: somebody must be able
+            # What was inherited cannot be read, and nobody is above it: somebody must be able
             # to see that, and to mend it.
             own = replace(access, inherited=())
             view = CallerRights(view.snapshot, own, view.caller, cluster.config.cluster)

@@ -207,7 +207,7 @@ class AdminService(Service):
     def list_drift(
         self, request: admin_pb2.ListDriftRequest, call: Call
     ) -> admin_pb2.ListDriftResponse:
-        """Returns where Kafka differs from what is wished or recorded."""
+        """Returns where Kafka differs from what is desired or recorded."""
         call.check()
         asked = Path.parse(request.path) if request.path else None
         owner = "" if asked is None else self._router.cluster_for_path(asked).cluster_id
@@ -455,7 +455,7 @@ class _ParentLinkCalls:
         self, request: admin_pb2.DetachParentRequest, call: Call
     ) -> admin_pb2.DetachParentResponse:
         """Keeps what is inherited as the cluster's own; the link is tried no more. What cannot be
-        read cannot be kept: said so, nothing is inherited from then on.
+        read cannot be kept: it is reported, and no longer inherited.
         """
         call.check()
         cluster = self._router.require_cluster_by_name(request.cluster)
@@ -471,7 +471,7 @@ class _ParentLinkCalls:
 
     @staticmethod
     def _detach(cluster: Cluster, request: admin_pb2.DetachParentRequest, call: Call) -> list[str]:
-        """Records it, unless it is on record; the directories whose words are kept."""
+        """Records it, unless it is on record; the directories whose records are kept."""
         snapshot = cluster.replica.snapshot
         spoiled = parent_state.is_inherited_corrupt(snapshot)
         if not request.keep_inherited and not spoiled:
@@ -532,7 +532,7 @@ class _ParentLinkCalls:
             detached = cluster.replica.snapshot.fact(parent_state.DETACHED_KEY)
             if detached is None:
                 return
-            # What it says next is not what it said before, and may be long ago.
+            # Its next state is not its last one, and the last one may be old.
             again = Put(parent_state.ATTACHED_KEY, secrets.token_hex(8).encode())
             guards = (KeyEquals(parent_state.DETACHED_KEY, detached),)
             cluster.writer.put_facts((Delete(parent_state.DETACHED_KEY), again), guards)

@@ -131,7 +131,7 @@ class CallerRights(VisibleTree):
         """Checks that the caller has a right on all that a directory holds.
 
         Raises:
-            PermissionDenied: names what stands in the way, as far as it may be seen.
+            PermissionDenied: names what prevents it, as far as it may be seen.
         """
         question = AccessQuestion.for_operation(operation)
         refusals = self.access.denied_below(

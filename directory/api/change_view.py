@@ -180,7 +180,7 @@ class ChangeView:
         sees: bool,
     ) -> None:
         """Refuses to go on where what is seen in a directory becomes another with its change: the
-        change is told of the directory alone, and takes along all that the watcher keeps in it.
+        change is an event of the directory alone, and moves all that the watcher keeps in it.
         """
         old = self._watched_at(now, step.old)
         new = self._watched_at(now, step.new) if step.has_after else None
@@ -224,7 +224,7 @@ class ChangeView:
             )
 
     def _refuse_other_view(self, now: VisibleTree, revision: int) -> None:
-        """Refuses to go on over a change of rights of which no event tells what it is about."""
+        """Refuses to go on over a change of rights of which no event names the entry."""
         before, after = self._required(now, revision - 1), self._required(now, revision)
         if not self._have_same_view(before, after, self._watched_at(now, after.mount)):
             raise self._resync(revision)

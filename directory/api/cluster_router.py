@@ -1,7 +1,7 @@
 """Which of the clusters that a process hosts a call is about, and which snapshot of it the call
 reads; has them answer it.
 
-*Not ready*, *stale within the limit* and *too stale* are told apart in ``choose_snapshot`` and
+*Not ready*, *stale within the limit* and *too stale* are distinguished in ``choose_snapshot`` and
 nowhere else.
 """
 
@@ -87,7 +87,7 @@ class ClusterRouter:
         return max(holders, key=lambda one: len(one.mount), default=self.cluster_for_path(path))
 
     def require_owner(self, path: Path, *, holder: bool = False, or_above: bool = False) -> Cluster:
-        """Returns the cluster that has the word about a path.
+        """Returns the cluster that owns a path.
 
         Args:
             holder: for a mount the cluster above it; see ``cluster_holding_entry``.
@@ -126,8 +126,8 @@ class ClusterRouter:
         )
 
     def mounting_cluster(self, hello: federation_pb2.Hello) -> Cluster:
-        """Returns the cluster that mounts this child; else the one that would, by the child's own
-        word.
+        """Returns the cluster that mounts this child; else the one that would, by the child's
+        own record.
         """
         for one in self.clusters:
             if hello.cluster_id in one.federation.view().mounts:
@@ -146,7 +146,7 @@ class ClusterRouter:
         streams: bool = False,
         past: bool = False,
     ) -> tuple[Cluster, OpenTree]:
-        """Returns the cluster that has the word about a path, and the tree that a call reads there,
+        """Returns the cluster that owns a path, and the tree that a call reads there,
         as its caller may see it; ``past``: see ``AccessControl.tree``.
 
         The mount may move between the choice and the snapshot: the snapshot's own counts. What is
@@ -342,7 +342,7 @@ def _meant(cluster: Cluster) -> Cluster:
 
 
 def _error_of(text: str) -> KdirError | None:
-    """Returns what is wrong with the path itself: that is said first."""
+    """Returns what is wrong with the path itself: that is reported first."""
     try:
         Path.parse(text)
     except InvalidPath as error:
@@ -371,7 +371,7 @@ def choose_snapshot(
         NotReady: nothing is loaded yet, or too many wait already.
         Unreachable: the store has been away for longer than the limit.
         InvalidToken: not one of ours.
-        TokenExpired: of another life of the store.
+        TokenExpired: of another incarnation of the store.
         TokenFromFuture: that revision did not come in time.
         DeadlineExceeded
     """

@@ -94,7 +94,7 @@ class DirectoryService(Service):
         command = create_command(request, path, self._router.limits.bounds)
         if isinstance(command, CreateTopic) and request.adopt_existing:
             command = _unseen(command)
-        # Once a request: planned anew, it may hold a lock that others wait for.
+        # Once a request: planned again, it may hold a lock that others wait for.
         look_up = cache(_look_up)
 
         def complete(cluster: Cluster, snapshot: Snapshot, command: Creation) -> Creation:
@@ -150,7 +150,7 @@ class DirectoryService(Service):
             if topic.provision is not Provision.PENDING:
                 return topic
             try:
-                # A little is left of the deadline, so that "still pending" can be said.
+                # A little is left of the deadline, so that "still pending" can be reported.
                 left = call.seconds_left() - 0.25
                 if left <= 0 or not call.is_active():
                     return topic

@@ -1,7 +1,7 @@
 """ChangePlan: what a change would do, for whoever asks with ``validate_only``; nothing is written.
 
 Put together from what each part foresees: who gains or loses rights, policies, Kafka's calls. Of
-what the caller may not describe nothing is said. Refuses to say whether it may be done: planning
+what the caller may not describe nothing is shown. Refuses to decide whether it is allowed: planning
 and the caller's rights were asked before.
 """
 
@@ -50,11 +50,11 @@ if TYPE_CHECKING:
 __all__ = ["Planned", "fill_change_plan"]
 
 Planned = UpdateEntry | DeleteEntry | MoveEntry | AddGrants | RemoveGrants
-"""The commands whose plans are told."""
+"""The commands whose plans are shown."""
 
 T = TypeVar("T")
 _MOST: Final = 100
-"""Rows of each sort that are told; of the rest how many they are."""
+"""Rows of each sort that are shown; the rest are counted."""
 _SECONDS: Final = 2.0
 """No plan keeps a server busy for longer."""
 _OPERATIONS: Final = frozenset(Operation) - {Operation.ALL}
@@ -79,7 +79,7 @@ def fill_change_plan(
 
 
 class _ChangePlanBuilder:
-    """One plan while it is told; lives for one call."""
+    """One plan while it is written into the answer, within one call."""
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class _ChangePlanBuilder:
         return locate_entry(self._after, self._mount, path, self._was.entry.kind)
 
     def fill(self, out: access_pb2.ChangePlan) -> None:
-        """Tells it; of what goes only what goes with it."""
+        """Fills in what happens to the entry; if it is removed, only what is removed with it."""
         if not self._tree.shows(self._here, self._was.entry.kind):
             return
         self._entries(out)
@@ -150,7 +150,7 @@ class _ChangePlanBuilder:
 
     @property
     def _shown(self) -> Shown | None:
-        """Which topics may be told of."""
+        """Which topics may be shown."""
         if not isinstance(self._was.entry, Directory):
             return None
         return self._tree.shown_topics(self._here)
@@ -281,7 +281,7 @@ def _until(call: Call) -> Callable[[], bool]:
 
 
 def _take_limited(found: Iterable[T], out: access_pb2.ChangePlan, omitted: str) -> Iterator[T]:
-    """Yields the first of them; how many more there are is told in a field."""
+    """Yields the first of them; how many more there are is in a field."""
     for number, one in enumerate(found):
         if number < _MOST:
             yield one

@@ -191,7 +191,7 @@ def _fill(
 
 
 _SHARE: float = 0.25
-"""Of the caller's time, for what is only said beside the answer."""
+"""Of the caller's time, for what is only shown beside the answer."""
 
 
 def _policies_above_mount(snapshot: Snapshot) -> list[PolicyLevel]:
@@ -243,7 +243,7 @@ def _quotas(response: directory_pb2.GetEntryResponse, tree: OpenTree, node: Node
 
 
 def _mount_state(cluster: Cluster, path: Path, out: entry_pb2.Mount) -> None:
-    """Adds how the child of a mount is doing, as far as this server heard."""
+    """Adds how the child of a mount is doing, as far as this server received it."""
     row = cluster.federation.view().own.get(path)
     if row is not None:
         out.cluster = row.row.cluster

@@ -436,7 +436,7 @@ class DirectoryServer:
                 self._stopped.wait(1.0)
 
     def _publish_health(self, reported: int | None) -> int:
-        """Tells who asks for health, where it is another than told before; what it is."""
+        """Sets gRPC's health status where it changed since it was last reported; returns it."""
         status = (
             health_pb2.HealthCheckResponse.SERVING
             if is_ready(self._router.clusters)

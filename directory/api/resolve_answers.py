@@ -1,11 +1,11 @@
-"""From what stands at a path to the outcome of the contract; the heart of Resolve.
+"""From the entry at a path to the outcome of the contract; the heart of Resolve.
 
 Order of an answer: below our mount the tree decides, and only we return *absent*; elsewhere a site
 link, then the mount table, then the parent; else *no route*.
 
 ``ResponseCache`` keeps answers as the bytes that go out while nothing changes. Only what a tree at
-one revision says for sure is remembered: topics and directories. A referral tells its age, an
-absence may be asked by anybody of anything; both are made anew each time. ResolveResponse and
+one revision determines is remembered: topics and directories. A referral contains its age, an
+absence may be asked by anybody of anything; both are made each time. ResolveResponse and
 BatchResolveResponse have authorities in field 1 and outcomes in field 2, and protobuf merges
 messages whose bytes follow each other: so the same parts make up either answer. A test holds the
 contract to that.
@@ -76,7 +76,7 @@ def kind_from_number(number: int) -> Kind | None:
 def directory_to_proto(
     tree: OpenTree, relative: tuple[str, ...], node: Node, out: entry_pb2.Entry
 ) -> None:
-    """Fills in a directory with how much stands in it, as far as the caller sees."""
+    """Fills in a directory with the counts of its entries, as far as the caller sees."""
     entry_to_proto(node.directory, str(tree.mount.join(relative)), node, out)
     seen = tree.count(relative, node)
     out.directory.topic_count, out.directory.container_count = seen.topics, seen.containers
@@ -306,7 +306,7 @@ def encode_error(error: KdirError) -> bytes:
 
 
 def with_authority_index(part: bytes, index: int) -> bytes:
-    """Returns the same outcome, said by another authority of a batch than the first."""
+    """Returns the same outcome, answered by another authority of a batch than the first."""
     response = resolve_pb2.ResolveResponse.FromString(part)
     if response.outcome.HasField("resolution"):
         response.outcome.resolution.authority_index = index
@@ -412,7 +412,7 @@ class ResponseCache:
 
     def _splice(self, text: str) -> bytes | None:
         """As ``_topic``, at half the cost, for most topics. Only where nothing is left that could
-        turn out unreadable: the bytes go out as they are.
+        be unreadable: the bytes go out as they are.
         """
         above, _, name = text.rpartition("/")
         splicer = self._splicers.get(above)
@@ -481,14 +481,14 @@ class ResponseCache:
             self._outcomes[text] = part
             return part
         # Full. Where paths are asked from all over a big tree, remembering is half of the cost and
-        # of no use: so it rests for a while before it begins anew.
+        # of no use: so it rests for a while before it begins again.
         self._unremembered += 1
         if self._unremembered >= _REST:
             self._forget()
         return part
 
     def _forget(self) -> None:
-        """Begins anew. What another thread adds meanwhile is counted a little wrong, no more."""
+        """Starts again, empty. What another thread adds meanwhile is counted slightly wrong."""
         self._outcomes.clear()
         self._splicers.clear()
         self._unremembered = 0
@@ -498,7 +498,7 @@ class ResponseCache:
         try:
             node = self._answers.directory(Path.parse(text or "/"))
         except InvalidPath:
-            return None  # what is wrong is said of the whole path
+            return None  # the error is that of the whole path
         if node is None:
             return None
         if len(self._directories) >= _MOST_DIRECTORIES:

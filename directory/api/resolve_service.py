@@ -3,7 +3,7 @@
 ``RecursiveResolver`` walks on in a caller's name: the server asks the other directories itself. It
 uses the client's own resolver, so that there is one walk and one set of checks; questions to this
 very server are answered in place. Others are asked with the caller's own token, never with this
-server's rights: a caller who is known by its certificate alone cannot be spoken for. Answers got
+server's rights: nothing is asked for a caller who is known by its certificate alone. Answers got
 for one caller are not given to another, nor to the same one later. It refuses to walk for more at
 a time than there are threads for answers, and for one caller than half of them.
 """

@@ -2,8 +2,8 @@
 
 ``OpenTree`` is all of it; ``VisibleTree`` leaves out what its caller may not DESCRIBE. Readers are
 given one or the other and ask both in the same way, so that an entry that is hidden is looked for
-in the same code, and missed in the same words, as one that does not exist (A12). Longer than most
-files: whatever reads the tree for a caller reads it here.
+in the same code, and missed with the same message, as one that does not exist (A12). Longer than
+most files: whatever reads the tree for a caller reads it here.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class OpenTree:
         return True
 
     def shows_any_at(self, text: str) -> bool:
-        """True if whatever stands at an absolute path may be seen."""
+        """True if the entry at an absolute path may be seen."""
         return True
 
     def is_visible(self, path: Path) -> bool:
@@ -161,7 +161,7 @@ class OpenTree:
     # -- looking up ------------------------------------------------------------------------------
 
     def lookup(self, path: Path, prefer: Kind | None = None, *, no_follow: bool = False) -> Found:
-        """Returns what stands at a path at or below the mount. ``no_follow``: a link or mount there
+        """Returns the entry at a path at or below the mount. ``no_follow``: a link or mount there
         is asked for itself.
         """
         return lookup(self.snapshot, path.segments[len(self.mount) :], prefer)
@@ -215,8 +215,8 @@ class OpenTree:
 
     def meant_kind(self, path: Path, kind: Kind | None) -> Kind | None:
         """Returns which kind a request means that names this one, or none: then the topic first, as
-        resolving does, but the container where that stands beside a topic that is hidden from the
-        caller. None: whatever stands there, for nothing is beside it.
+        resolving does, but the container where that is beside a topic that is hidden from the
+        caller. None: the entry there, for nothing is beside it.
         """
         return kind
 
@@ -246,7 +246,7 @@ class OpenTree:
     def children(
         self, directory: DirectoryAt, wanted: Wanted, after: Cursor | None, limit: int
     ) -> Page:
-        """Returns a page of what stands in a directory; a page may be short, or empty, and not the
+        """Returns a page of the entries of a directory; a page may be short, or empty, and not the
         last one.
         """
         return list_page(
@@ -261,7 +261,7 @@ class OpenTree:
         )
 
     def count(self, relative: Segments, node: Node) -> Seen:
-        """Returns how much stands right in a directory."""
+        """Returns the counts of the entries right in a directory."""
         return Seen(len(node.topics), len(node.containers))
 
     def count_below(self, relative: Segments, node: Node) -> Seen:
@@ -390,7 +390,7 @@ class VisibleTree(OpenTree):
         )
 
     def directory_view(self, relative: Segments) -> DirectoryAuthorization:
-        """Returns whether a directory may be described, and what stands in it."""
+        """Returns whether a directory may be described, and the entries in it."""
         within = self._withins.get(relative)
         if within is None:
             if len(self._withins) >= _MOST_DIRECTORIES:

@@ -120,8 +120,8 @@ def _is_topic(snapshot: Snapshot, relative: tuple[str, ...], kind: Kind | None) 
 def nearest_manage_false(
     snapshot: Snapshot, mount: Path, path: Path, aspect: str, kind: Kind | None = None
 ) -> str:
-    """Returns the nearest entry at or above a path that speaks of the aspect, where it says no;
-    else nothing. What a directory says is no word about the topic beside it, nor the other way
+    """Returns the nearest entry at or above a path that sets the aspect, where it is excluded;
+    else nothing. What a directory sets does not hold for the topic beside it, nor the other way
     round.
     """
     relative = path.below(mount)
@@ -150,7 +150,7 @@ _OfEntry = UpdateEntry | DeleteEntry | MoveEntry | AddGrants | RemoveGrants
 def with_inferred_kind(
     access_control: AccessControl, cluster: Cluster, command: C, call: Call
 ) -> C:
-    """Returns what a command is about where it names no kind, as far as the caller sees what stands
+    """Returns what a command is about where it names no kind, as far as the caller sees the entries
     there.
 
     Raises:
@@ -385,7 +385,7 @@ def _may_be_answered(view: CallerRights, path: Path) -> None:
 
 
 def _may_take_over(view: CallerRights, command: Command) -> None:
-    """Adopting by path changes the topic entry that stands there, if one does."""
+    """Adopting by path changes the topic entry that is there, if one does."""
     if not isinstance(command, CreateTopic) or command.adopt_existing is None:
         return
     mount = view.mount

@@ -104,7 +104,7 @@ class Call:
 
 class _Current(threading.local):
     """What the thread is at. Not a context variable: to set and to clear one costs 0.4 µs, and no
-    thread of ours answers two calls by turns.
+    thread of ours answers two calls at a time.
     """
 
     call: Call | None = None

@@ -2,7 +2,7 @@
 
 For every call, from the outside in: a request that cannot be read is refused by name
 (``malformed``), the server's cap is put on the deadline, it is counted and timed (``metrics``) and
-told to the log (``access``), errors become statuses (``errors``), it is found out who calls
+written to the log (``access``), errors become statuses (``errors``), it is found out who calls
 (``directory.server.authentication``, nowhere else), and the handler runs. Streams run on a thread
 pool of their own: a watch must not hold a thread that answers calls (G3).
 """
@@ -46,7 +46,7 @@ __all__ = ["CallBounds", "Pools", "Service", "bind_service"]
 Request = TypeVar("Request", bound=Message)
 Handler = Callable[[Any, Call], Any]
 _SHARE: Final = 0.95
-"""Of the caller's time: what went wrong is to be said before the caller hangs up."""
+"""Of the caller's time: what went wrong is reported before the caller's deadline."""
 
 
 class Service(ABC):
@@ -97,10 +97,10 @@ def bind_service(
     bounds: CallBounds,
     identities: Authenticator | None = None,
 ) -> grpc.GenericRpcHandler:
-    """Returns the gRPC face of a service; ``calls`` counts what comes, ``identities`` says who
-    calls; None: nobody is told from anybody else.
+    """Returns the gRPC face of a service; ``calls`` counts what comes, ``identities`` finds who
+    calls; None: callers are not distinguished.
 
-    Also where the contract has one request, gRPC is told that there may be many: on the wire it is
+    Every handler is declared to gRPC as one that takes many requests: on the wire one request is
     the same, and so the request is received before the call takes a thread (``request_intake``).
     """
     methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
@@ -224,7 +224,7 @@ def _stream(
     identities: Authenticator | None = None,
 ) -> Callable[[Any, grpc.ServicerContext], Iterator[Any]]:
     def behave(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
-        # A stream lives as long as both sides want it: no deadline of ours.
+        # A stream stays open as long as both sides want it: no deadline of ours.
         call = Call(
             deadline=float("inf"),
             is_active=context.is_active,
@@ -266,7 +266,7 @@ _LONGEST: Final = 500
 
 
 def _is_success_logged() -> bool:
-    """True if calls that went well are to be told at all."""
+    """True if calls that went well are to be logged at all."""
     return _calls_log.isEnabledFor(logging.DEBUG)
 
 

@@ -1,10 +1,10 @@
 """Sends reads that may work long to threads of their own; short ones never wait for those.
 
-One processor runs one thread of Python at a time; what a short call waits for is then only its turn
-at that (``process.py`` sets how long one lasts), and not the end of four long ones.
+One processor runs one thread of Python at a time; so a short call waits only for its share
+of that (``process.py`` sets how long one lasts), and not the end of four long ones.
 
 gRPC gives the calls of a method to the pool that its handler names only if that is a
-``ThreadPoolExecutor``, and otherwise to the server's without a word; so this is one, of no threads.
+``ThreadPoolExecutor``, and otherwise silently to the server's; so this is one, of no threads.
 """
 
 from __future__ import annotations

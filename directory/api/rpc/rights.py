@@ -195,7 +195,7 @@ CHECKS: Final[Mapping[str, Check]] = MappingProxyType(
     }
 )
 """By service and method, in the order of the contract. gRPC's own services, health and reflection,
-take no right and tell nothing of the tree.
+take no right and reveal nothing of the tree.
 """
 
 

@@ -307,10 +307,10 @@ T = TypeVar("T")
 
 
 class FairQueue(Generic[T]):
-    """Items of one key in the order in which they came, keys in turn. Thread-safe.
+    """Items of one key in the order in which they came, keys round robin. Thread-safe.
 
     Args:
-        key_of: whose turn an item is.
+        key_of: the key of an item.
     """
 
     def __init__(self, key_of: Callable[[T], Hashable]) -> None:

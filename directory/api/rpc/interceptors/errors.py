@@ -1,4 +1,4 @@
-"""Turns what a handler raises into one status with one ErrorInfo; nothing of a stack leaks."""
+"""Converts what a handler raises to one status with one ErrorInfo; nothing of a stack leaks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class _Status(grpc.Status):
 
 
 def abort_with(error: BaseException, context: grpc.ServicerContext, request_id: str) -> NoReturn:
-    """Ends the call with the status that ``error`` stands for; it carries the request id, by which
+    """Ends the call with the status of ``error``; it carries the request id, by which
     the log is searched.
     """
     if not isinstance(error, KdirError):

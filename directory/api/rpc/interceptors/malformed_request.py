@@ -19,7 +19,7 @@ M = TypeVar("M", bound=Message)
 
 
 class MalformedRequest:
-    """Stands where a request should be; carries what is wrong with it."""
+    """Placeholder for a request that cannot be read; carries what is wrong with it."""
 
     __slots__ = ("error",)
 
