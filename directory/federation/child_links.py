@@ -1,4 +1,4 @@
-"""The parent's side of the links: admits children, hands down the table, hears them out.
+"""The parent's side of the links: admits children, hands down the table, receives their updates.
 
 What a child reports of itself and of the mounts below it costs its own link some time, and a commit
 now and then: too many or wrong rows are left out, and what cannot be kept is tried again later.
@@ -94,7 +94,7 @@ class _Session:
     news: threading.Event = field(default_factory=threading.Event)
     ended: bool = False
     link: Put | None = None
-    """What the store was told of it."""
+    """What the store has of it."""
     is_read: bool = False
     """Whether all messages are dealt with, and no more come."""
     is_kept: bool = True
@@ -102,7 +102,7 @@ class _Session:
 
 
 class ChildLinks:
-    """The children of one cluster, as this server hears them."""
+    """The children of one cluster, as this server receives their updates."""
 
     def __init__(
         self,
@@ -264,7 +264,7 @@ class ChildLinks:
                 self._writer.put_facts((Delete(link.key),), (KeyEquals(link.key, link.value),))
             except (KdirError, StoreUnreachable) as error:
                 # Another server has the link by now; or the store is away, and this one will be
-                # heard of again, or be gone.
+                # received again, or be gone.
                 _log.debug("the link of child %s is not forgotten: %s", link.key, error)
 
     def _send_updates(
@@ -272,7 +272,7 @@ class ChildLinks:
     ) -> Iterator[federation_pb2.LinkResponse]:
         """Yields what goes down: welcome, what is inherited, and the table, each again when it
         changed. The mount and what is inherited there are of one revision, and after each welcome
-        both come. The table is never of a tree in which more changed than the link was told.
+        both come. The table is never of a tree in which more changed than was reported to the link.
         """
         yield federation_pb2.LinkResponse(welcome=welcome)
         sent_at = self._clock()
@@ -363,7 +363,7 @@ class ChildLinks:
                 session.received_at = self._clock()
                 session.is_receiving = False
         except (grpc.RpcError, KdirError, StoreUnreachable) as error:
-            # The stream broke, or what it said cannot be kept: the child will link anew.
+            # The stream broke, or what it sent cannot be kept: the child will link again.
             _log.info("the link of child %s ends: %r", session.hello.cluster, error)
         finally:
             session.ended = session.is_read = True
@@ -371,7 +371,7 @@ class ChildLinks:
 
     def _session(self, hello: federation_pb2.Hello) -> _Session:
         def is_below(path: Path) -> bool:
-            # A child speaks for what is below it and for nothing else: its word on another's mount
+            # A child reports what is below it and nothing else: its record of another's mount
             # would be handed down to everybody as ours (R5).
             found = self._federation.view().mounts.get(hello.cluster_id)
             return found is not None and found[0].is_prefix_of(path) and path != found[0]
@@ -470,7 +470,7 @@ class ChildLinks:
             self._federation.table_changed()
 
     def _hello_again(self, session: _Session, hello: federation_pb2.Hello) -> None:
-        """A child whose level was raised says anew who it is."""
+        """A child whose level was raised sends its hello again."""
         if hello.cluster_id != session.hello.cluster_id:
             raise InvalidArgument(
                 f"link: found a hello of {hello.cluster_id} on the link of "
@@ -494,10 +494,10 @@ class ChildLinks:
         if not writes:
             return
         try:
-            # Not where something was mounted meanwhile: what its child told is not to be lost.
+            # Not where something was mounted meanwhile: what its child reported is not to be lost.
             self._writer.put_facts(writes, (UnchangedSince(ENTRY, snapshot.revision),))
         except WriteConflict:
-            return  # the next turn looks again
+            return  # the next round looks again
 
     # -- mounting --------------------------------------------------------------------------------
 

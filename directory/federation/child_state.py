@@ -1,7 +1,7 @@
 """What a cluster's store keeps of its children, as values; and the clusters that wait to be
 mounted.
 
-What cannot be read counts as not said (S21): who said it says it again when it links.
+What cannot be read counts as not received (S21): its sender sends it again when it links.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ LINKS: Final = b"f/linked/"
 
 
 def child_hello(snapshot: Snapshot, cluster_id: str) -> tuple[federation_pb2.Hello, int] | None:
-    """Returns what a child last told of itself, and when (unix ms); None if it never linked."""
+    """Returns what a child last reported of itself, and when (unix ms); None if it never linked."""
     return try_decode_record(federation_pb2.Hello, snapshot.fact(keys.child_key(cluster_id)))
 
 
 def child_writes(snapshot: Snapshot, hello: federation_pb2.Hello, now_ms: int) -> tuple[Write, ...]:
-    """Records what a child told of itself, where it is news."""
+    """Records what a child reported of itself, where it changed."""
     lasting = federation_pb2.Hello()
     lasting.CopyFrom(hello)
     lasting.topic_count = 0
@@ -63,7 +63,7 @@ def child_writes(snapshot: Snapshot, hello: federation_pb2.Hello, now_ms: int) -
 
 @dataclass(frozen=True, slots=True)
 class LinkedChild:
-    """A server of this cluster holds the link to a child, if that server lives."""
+    """A server of this cluster holds the link to a child, if that server is alive."""
 
     server_id: str
     topic_count: int
@@ -85,7 +85,7 @@ def link_write(cluster_id: str, server_id: str, topic_count: int) -> Put:
 
 
 def below_rows(snapshot: Snapshot, cluster_id: str) -> list[TableRow]:
-    """Returns the mounts below a child, as it last told."""
+    """Returns the mounts below a child, as it last reported."""
     reported = try_decode_record(
         federation_pb2.MountTable, snapshot.fact(BELOW + cluster_id.encode())
     )
@@ -115,7 +115,7 @@ def below_writes(
 
 
 def forget_writes(snapshot: Snapshot, mounted: Collection[str]) -> tuple[Write, ...]:
-    """Removes what clusters told that are mounted no more; ``mounted`` are those that are."""
+    """Removes the reports of clusters that are mounted no more; ``mounted`` are those that are."""
     return tuple(
         Delete(key)
         for prefix in (keys.CHILD, BELOW, LINKS)
@@ -157,13 +157,13 @@ class WaitingChildren:
             self._waiting.pop(cluster_id, None)
 
     def hello(self, cluster_id: str) -> federation_pb2.Hello | None:
-        """Returns what it said of itself."""
+        """Returns what it reported of itself."""
         with self._lock:
             found = self._waiting.get(cluster_id)
         return None if found is None else found.hello
 
     def hellos(self) -> list[federation_pb2.Hello]:
-        """Returns what each said of itself."""
+        """Returns what each reported of itself."""
         with self._lock:
             return [one.hello for one in self._waiting.values()]
 

@@ -1,4 +1,4 @@
-"""Federation of one cluster: where it hangs, the mounts it knows, and what it tells of them.
+"""Federation of one cluster: where it hangs, the mounts it knows, and what it reports of them.
 
 Keeps a view of the replica's newest facts and hands it to calls; refuses to decide about paths
 (``referral.py``) or to hold streams (``parent_link.py``, ``child_links.py``).
@@ -77,12 +77,12 @@ class FederationView:
     """This cluster's mounts by the child's cluster id."""
     below: Mapping[Path, TableRow]
     reporters: Mapping[Path, str]
-    """Of what is below, the cluster id of the child that told of it."""
+    """Of what is below, the cluster id of the child that reported it."""
     above: Mapping[Path, TableRow]
     table: MountTable[TableRow]
     """What is above, for looking up who owns a path."""
     here: TableRow | None
-    """This cluster's own mount, in the parent's words; None at the root."""
+    """This cluster's own mount, in the parent's record; None at the root."""
     reported_parents: tuple[str, ...]
     """Where the parent says that it may be asked, besides where the config says."""
     above_mounts: frozenset[bytes]
@@ -93,8 +93,8 @@ class FederationView:
     """Rises where the mounts, or what is handed down to them, may be others."""
 
     def rows(self) -> dict[Path, TableRow]:
-        """Returns every mount that is known, this cluster's own too; of two words the one nearer to
-        the owner.
+        """Returns every mount that is known, this cluster's own too; of two records the one nearer
+        to the owner.
         """
         here = {} if self.here is None else {self.here.mount: self.here}
         return {**self.above, **here, **self.below, **self.own}
@@ -193,12 +193,12 @@ class FederationState:
 
     @property
     def parent_endpoints(self) -> tuple[str, ...]:
-        """Where the parent may be asked: as configured, then as it said."""
+        """Where the parent may be asked: as configured, then as it reported."""
         return (*self._parent, *self.view().reported_parents) if self._parent else ()
 
     def parent_endpoint(self, lock: int) -> str:
-        """Returns where to ask the parent at the ``lock``-th try, from 0: in turn where the config
-        says, and after each such round at one of those that the parent said.
+        """Returns where to ask the parent at the ``lock``-th try, from 0: one after the other where
+        the config says, and after each such round at one of those that the parent reported.
         """
         return endpoint_of_turn(self._parent, self.view().reported_parents, lock)
 
@@ -359,7 +359,7 @@ class FederationState:
         return claims
 
     def rows_below(self) -> list[TableRow]:
-        """Returns what the parent is told: the mounts of this cluster, and those below them, as far
+        """Returns what the parent receives: the mounts of this cluster and those below them, as far
         as a parent of the same bounds takes them.
         """
         view = self.view()
@@ -377,7 +377,7 @@ class FederationState:
         return [self._enlivened(row, view) for row in every]
 
     def rows_everywhere(self) -> list[TableRow]:
-        """Returns what a child is told, and what ``kdir mounts`` shows: every mount known here."""
+        """Returns what a child receives, and what ``kdir mounts`` shows: every mount known here."""
         view = self.view()
         rows = view.rows()
         return [self._enlivened(rows[path], view) for path in sorted(rows)]
@@ -406,14 +406,14 @@ class FederationState:
             }
 
     def forget_all_but(self, mounted: Collection[str]) -> None:
-        """Drops what was heard of clusters that are mounted here no more."""
+        """Drops what was received of clusters that are mounted here no more."""
         for received in (self._live, self._received_below):
             for cluster_id in set(received).difference(mounted):
                 received.pop(cluster_id, None)
 
     def child_liveness(self, cluster_id: str) -> ChildLiveness | None:
-        """Returns how a child is doing, as this server hears itself, or as another one that lives
-        does.
+        """Returns how a child is doing, as this server received itself, or as another one that is
+        alive did.
         """
         own = self._live.get(cluster_id)
         if own is not None and own.linked:
@@ -452,13 +452,13 @@ class FederationState:
         row.CopyFrom(one.row)
         row.topic_count = live.topic_count
         row.linked = live.linked
-        # While the child is linked the word is ours, and fresh.
+        # While the child is linked the record is ours, and fresh.
         return TableRow(row, self._clock_ms() if live.linked else live.contact_ms)
 
 
 def endpoint_of_turn(configured: Sequence[str], reported: Sequence[str], lock: int) -> str:
     """Returns whom to ask at the ``lock``-th try: a round of what is configured, then one of what
-    was told, and so on, so that what was told never keeps from what is configured.
+    was reported, and so on, so that what was reported never keeps from what is configured.
     """
     rounds, place = divmod(lock, len(configured) + bool(reported))
     return configured[place] if place < len(configured) else reported[rounds % len(reported)]
@@ -504,7 +504,7 @@ _ROWS: Final = (
     (parent_state.PARENT_CONFIG_KEY, _Touched.EVERYTHING),
     (MOUNTED, _Touched.EVERYTHING),
     (parent_state.UNMOUNTED_KEY, _Touched.EVERYTHING),
-    # All else that parent and children said, and the mark of a change of grants.
+    # All else that parent and children reported, and the mark of a change of grants.
     (FEDERATION, _Touched.HANDED),
     (GRANTS, _Touched.HANDED),
 )
@@ -557,7 +557,7 @@ def _keys_above(
 
 class _Parts:
     """Rows made of the store's, kept while those are the same: the view of a thousand mounts is
-    made anew for each change of one.
+    made again for each change of one.
     """
 
     def __init__(self) -> None:

@@ -125,8 +125,8 @@ def _record(value: bytes) -> InheritedRecord:
 
 
 def parent_of(snapshot: Snapshot) -> tuple[federation_pb2.Welcome, int] | None:
-    """Returns where a parent mounted the cluster, and when it said so (unix ms); None: none did, or
-    it cannot be read. The message is shared: not to be changed.
+    """Returns where a parent mounted the cluster, and when it reported it (unix ms); None: none
+    did, or it cannot be read. The message is shared: not to be changed.
     """
     value = snapshot.fact(PARENT)
     return None if value is None else _welcome(value)

@@ -1,6 +1,6 @@
-"""How what was said on a link is kept: the unix time of the word, eight bytes, then the message.
+"""How an update of a link is stored: its unix time, eight bytes, then the message.
 
-Refuses to guess: what cannot be read, or cannot have been said, is no word at all.
+Refuses to guess: what cannot be read, or cannot have been sent, counts as no update.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ def split_record(value: bytes) -> tuple[int, bytes]:
 
 
 def decode_record(kind: type[_Reported], value: bytes) -> tuple[_Reported, int]:
-    """Returns what was said, and when (unix ms).
+    """Returns the update, and when it was made (unix ms).
 
     Raises:
-        ValueError: it cannot be read, or nobody can have said it.
+        ValueError: it cannot be read, or nobody can have sent it.
     """
     if len(value) < _TIME_BYTES:
         raise ValueError("it is too short to have a time")
@@ -59,7 +59,7 @@ def decode_record(kind: type[_Reported], value: bytes) -> tuple[_Reported, int]:
 
 
 def try_decode_record(kind: type[_Reported], value: bytes | None) -> tuple[_Reported, int] | None:
-    """Returns the same; None: nothing was said, or it cannot be read."""
+    """Returns the same; None: nothing was received, or it cannot be read."""
     if value is None:
         return None
     try:

@@ -32,7 +32,7 @@ class _Node(Generic[T]):
 
 @dataclass(slots=True)
 class _Growing(Generic[T]):
-    """A node while a whole table is made: adding mounts one by one would copy each way anew."""
+    """A node while a whole table is made: adding mounts one by one would copy each way again."""
 
     children: dict[str, _Growing[T]] = field(default_factory=dict)
     value: tuple[T] | None = None

@@ -54,7 +54,7 @@ _TABLE_WRITES = 500
 _FEW_WRITES = 8
 """Room in a transaction for its guards."""
 _CONTACT_SECONDS = 60
-"""So often, while the link stands, it is kept that the parent was heard."""
+"""Interval at which the last contact with the parent is stored while the link is open."""
 _LOADING_SECONDS = 0.02
 """From one look whether the tree is loaded to the next."""
 _Outbox = queue.SimpleQueue[federation_pb2.LinkRequest | None]
@@ -121,7 +121,7 @@ class ParentLink:
         self._unsure = False
         """Whether something was written of which nobody knows whether it took effect."""
         self._reported: set[bytes] = set()
-        """The keys of what was said on this link and kept."""
+        """The keys of what was received on this link and kept."""
         self._welcome: federation_pb2.Welcome | None = None
         """What the parent agreed to last on this link; None: to nothing yet."""
         self._awaits_inherited = False
@@ -135,7 +135,7 @@ class ParentLink:
         self._reported_refused: tuple[str, ...] = ()
         """Where the parent says that it may be asked, and may not be; as was logged."""
         self._attached: bytes | None = None
-        """Since which attaching this link stands: what was on its way before it is an old word."""
+        """The attaching since which this link is open; what was sent before it is outdated."""
         federation.subscribe(self._news.set)
 
     def start(self) -> None:
@@ -266,7 +266,7 @@ class ParentLink:
                 call_now.cancel()
 
     def _end_link_if_corrupt(self) -> None:
-        """Ends a link whose words were spoiled in the store since: on the next they are said again.
+        """Ends a link whose stored updates became unreadable since: the next one brings them again.
 
         Raises:
             NotReady
@@ -531,7 +531,7 @@ class ParentLink:
 
     def _commit(self, writes: tuple[Write, ...]) -> None:
         # What was on its way when the cluster was detached must not change what was kept, nor be
-        # taken for the parent's first word where it was attached again before anybody here saw it.
+        # taken for the parent's first update where it was attached again before any server noticed.
         attached = (
             KeyEquals(parent_state.DETACHED_KEY, None),
             KeyEquals(parent_state.ATTACHED_KEY, self._attached),

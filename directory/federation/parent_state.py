@@ -1,10 +1,10 @@
 """What a cluster's store keeps of its parent, as values; refuses to talk to it.
 
 Everything that comes down the parent link is committed to the child's own store, so
-that a restart, at any age, starts from it. Ages are kept as the unix time of the owner's word.
+that a restart, at any age, starts from it. Ages are kept as the unix time of the owner's update.
 
-What cannot be read counts as not said (S21): whoever said it says it again, and it is
-written anew then. Only of what is inherited nobody knows, then, that it is nothing.
+What cannot be read counts as not received (S21): its sender sends it again, and it is
+written again then. But unreadable inherited records do not count as nothing inherited.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ _LINKED: Final = b"linked"
 INHERITED_KEY: Final = keys.INHERITED
 _STEP_BYTES: Final = 256 * 1024
 _REMEMBERED: Final = 8
-"""Words of parents, one for each cluster of a process that is a child."""
+"""Records of parents, one for each cluster of a process that is a child."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ class Position:
     parent: federation_pb2.Welcome | None = None
     confirmed_at_ms: int = 0
     unmounted: str = ""
-    """Why it must not serve, in the parent's words; empty = it may."""
+    """Why it must not serve, as the parent reported it; empty = it may."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,7 @@ class ParentContact:
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
-    """One mount, with the time of its owner's word."""
+    """One mount, with the time of its owner's update."""
 
     row: federation_pb2.MountRow
     owner_time_ms: int
@@ -186,8 +186,8 @@ def position_of(snapshot: Snapshot, configured: Path) -> Position:
 
 
 def is_kept(snapshot: Snapshot, welcome: federation_pb2.Welcome) -> bool:
-    """True if the cluster hangs there already by this parent's word, and what is inherited there is
-    kept. Else the mount is news, and is kept in one commit with what is inherited there.
+    """True if the cluster hangs there already by this parent's record, and what is inherited there
+    is kept. Else the mount is news, and is kept in one commit with what is inherited there.
     """
     known = parent_of(snapshot)
     if (
@@ -206,7 +206,7 @@ def _mounted(welcome: federation_pb2.Welcome) -> tuple[str, int, str, str]:
 def welcome_writes(
     snapshot: Snapshot, welcome: federation_pb2.Welcome, now_ms: int
 ) -> tuple[Write, ...]:
-    """Records what the parent said of this mount; nothing where it said so before."""
+    """Records what the parent sent of this mount; nothing where that is on record."""
     known = parent_of(snapshot)
     writes: list[Write] = []
     if known is None or _lasting(known[0]) != _lasting(welcome):
@@ -234,7 +234,7 @@ def _place(welcome: federation_pb2.Welcome) -> tuple[str, str]:
 
 
 def parent_config_writes(snapshot: Snapshot, configured: Iterable[str]) -> tuple[Write, ...]:
-    """Records, with the parent's word, by which ``parent`` of the config the parent was found;
+    """Records, with the parent's update, by which ``parent`` of the config the parent was found;
     nothing where that is on record.
     """
     value = json.dumps(sorted(set(configured))).encode()
@@ -319,14 +319,15 @@ def without_volatile_fields(row: federation_pb2.MountRow) -> bytes:
 
 
 def detached_of(snapshot: Snapshot) -> str:
-    """Returns who detached the cluster from its parent, and when, in words; empty = nobody did."""
+    """Returns who detached the cluster from its parent, and when; empty = nobody did."""
     return (snapshot.fact(DETACHED_KEY) or b"").decode(errors="replace")
 
 
 def first_receipt_writes(snapshot: Snapshot) -> tuple[Write, ...]:
-    """Records, with a parent's word, that it is one of this life of the store, and since the
-    cluster was attached again; nothing where that is on record. Until then the word that holds is
-    one of before: what acts on the first new one has to know (``directory.kafka.inherited_basis``).
+    """Records, with a parent's update, that it is of this incarnation of the store, and since the
+    cluster was attached again; nothing where that is on record. Until then the update that holds is
+    one of before, and what acts on the first new one checks it
+    (``directory.kafka.applying.releases``).
     """
     attached = snapshot.fact(ATTACHED_KEY) or b""
     now = b":".join((snapshot.incarnation.encode(), attached))
@@ -351,17 +352,17 @@ def attachment_basis(snapshot: Snapshot) -> str:
 
 
 def is_inherited_received(snapshot: Snapshot) -> bool:
-    """True if a parent ever said what is inherited; else nobody knows that it is nothing."""
+    """True if a parent ever sent what is inherited; else it is not known to be nothing."""
     return snapshot.fact(INHERITED_KEY) is not None
 
 
 def is_inherited_readable(snapshot: Snapshot) -> bool:
-    """True if that was said, and can be read."""
+    """True if that was received, and can be read."""
     return read_inherited(snapshot) is not None
 
 
 def is_inherited_corrupt(snapshot: Snapshot) -> bool:
-    """True if that was said, and cannot be read."""
+    """True if that was received, and cannot be read."""
     return is_inherited_received(snapshot) and not is_inherited_readable(snapshot)
 
 
@@ -376,7 +377,7 @@ def why_inherited_unknown(snapshot: Snapshot) -> str:
 
 
 def corrupt_keys(snapshot: Snapshot) -> set[bytes]:
-    """Returns the keys of what the parent said of this cluster itself, where it cannot be read any
+    """Returns the keys of what the parent sent of this cluster itself, where it cannot be read any
     more.
     """
     lost = {keys.INHERITED} if is_inherited_corrupt(snapshot) else set()
@@ -386,7 +387,7 @@ def corrupt_keys(snapshot: Snapshot) -> set[bytes]:
 
 
 def unreadable_rows(snapshot: Snapshot) -> Iterator[tuple[bytes, str]]:
-    """Yields the rows of what parent and children said that cannot be read, each with
+    """Yields the rows of what parent and children sent that cannot be read, each with
     the reason.
     """
     try:
@@ -402,7 +403,7 @@ def unreadable_rows(snapshot: Snapshot) -> Iterator[tuple[bytes, str]]:
 
 
 def inherited_levels(snapshot: Snapshot) -> list[federation_pb2.InheritedLevel]:
-    """Returns what the ancestors above the mount set, from the root down, as the parent last said.
+    """Returns what the ancestors above the mount set, from the root down, as last received.
 
     Raises:
         NotReady: it cannot be read.
@@ -446,7 +447,7 @@ def inherited_origins(snapshot: Snapshot) -> list[PolicyLevel]:
 
 
 def ancestors(snapshot: Snapshot, now_ms: int) -> list[policies_pb2.AncestorPosition]:
-    """Returns the words of the ancestors that this builds on, nearest first, each with its age."""
+    """Returns the updates of the ancestors that this builds on, nearest first, with their ages."""
     reported = read_inherited(snapshot)
     parent = parent_of(snapshot)
     if reported is None or parent is None:
@@ -536,7 +537,7 @@ def nothing_inherited(snapshot: Snapshot, now_ms: int) -> Write:
 
 def inherited_access(snapshot: Snapshot) -> tuple[EvaluatedLevel, ...] | None:
     """Returns the grants of those levels, and which of them are closed; None where a parent never
-    said. A grant that this version does not understand denies everything there.
+    sent them. A grant that this version does not understand denies everything there.
 
     Raises:
         NotReady: it cannot be read.

@@ -34,7 +34,7 @@ class Referral:
     epoch: int
     endpoints: tuple[str, ...]
     owner_time_ms: int
-    """Unix ms of the owner's word."""
+    """Unix ms of the owner's update."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ counts from its owner's report, and a referral ends with it.
 """
 _REST_SECONDS_A_ROW: Final = 0.01
 _MOST_REST_SECONDS: Final = 2.5
-"""The table is made anew at most so often, the longer the more rows it has: where a hundred
+"""The table is made again at most so often, the longer the more rows it has: where a hundred
 clusters come at once, each gets their rows together.
 """
 _SHARED_MS: Final = 1_000
@@ -84,8 +84,8 @@ class SentTable:
         self._shared_until_ms = 0
 
     def mark_changed(self) -> bool:
-        """Has the table made anew for the next link that asks for it; True if links should ask now,
-        False if it was made a short while ago, or is awaited already.
+        """Has the table made again for the next link that asks for it; True if links should ask,
+        False if it was just made, or is awaited already.
         """
         is_awaited, self._changed = self._changed, True
         return not is_awaited and self._clock() >= self._made_at + self._rest_seconds()
