@@ -234,7 +234,7 @@ def _filter(one: Binding) -> Any:
 
 
 def _binding(one: Any) -> Binding | None:
-    """Returns one of Kafka's; None for what grants do not speak of, or this client does
+    """Returns one of Kafka's; None for what grants cannot express, or this client does
     not know.
     """
     kind = _KINDS_BY_NAME.get(one.restype.name)

@@ -1,6 +1,6 @@
 """A thin edge over Kafka's admin client: what a cluster shows, creating and deleting topics.
 
-Every call has a deadline and ends in values or in one of two errors, with Kafka's own words:
+Every call has a deadline and ends in values or in one of two errors, with Kafka's own message:
 ``KafkaUnavailable`` (nobody answered: ask again) and ``KafkaRejected`` (asking again changes
 nothing). Refuses to decide anything, to keep anything between calls, and to create a topic by
 asking for it.
@@ -52,7 +52,7 @@ class _OnePerValue(type):
     ``describe_topics`` of confluent-kafka (2.13.0 to 2.16.1, the newest) makes a ``Uuid`` for each
     topic of each answer and never releases its own reference to it, so that each look at all topics
     leaves some 100 bytes a topic until the process ends. The library's C code finds that class by
-    its name in the module ``confluent_kafka``, each time anew. A class there that returns the same
+    its name in the module ``confluent_kafka``, at each call. A class there that returns the same
     object for the same id leaves one object per id, however often it is looked at.
     """
 
@@ -86,7 +86,7 @@ _CONFIGS_AHEAD: Final = 1
 _ALTER_BATCH: Final = 250
 """Topics that one request changes: a controller handles it as one, and others wait for it."""
 _SLACK_SECONDS: Final = 2.0
-"""A future is waited for a little longer than librdkafka's own deadline, whose words say more."""
+"""A future is waited for a little longer than librdkafka's own deadline, whose error says more."""
 _BROKER_SHARE: Final = 0.8
 """Of a request's time, what the broker may take: its own "timed out" should reach us."""
 _STATE: Final = re.compile(r" \(after \d+ms in state \w+.*?\)")
@@ -114,10 +114,10 @@ class ConfluentAdmin:
 
     Args:
         bootstrap: ``host:port`` of some brokers.
-        properties: librdkafka's, for TLS and SASL, or what gives them, anew for each client: a
+        properties: librdkafka's, for TLS and SASL, or what gives them, for each client: a
             password that was changed comes with the next.
         timeout_seconds: of one request; a survey makes several.
-        recycle_seconds: a client lives no longer: a long-lived one goes on asking for every topic
+        recycle_seconds: a client is used no longer: an old one goes on asking for every topic
             that it ever saw (confluent-kafka-python #1737).
         clock: seconds, monotonic.
     """
@@ -423,7 +423,7 @@ class ConfluentAdmin:
         # What librdkafka knows of the reason waits in its queue of events.
         client.poll(0)
         # An address may mean another broker by now, and one that is away must not be dialled on
-        # and on in the background: the next call begins anew.
+        # and on in the background: the next call begins again.
         reason, self._client = self._last_message or message, None
         return KafkaUnavailable(
             f"no broker of {self._bootstrap} answered within {self._timeout:g} s: {reason}"

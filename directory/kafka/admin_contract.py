@@ -98,7 +98,7 @@ class Resource:
     pattern: PatternType = PatternType.LITERAL
 
     def covers(self, other: Resource) -> bool:
-        """True if its ACLs are about every name that the other stands for."""
+        """True if its ACLs are about every name that the other matches."""
         if self.kind is not other.kind:
             return False
         if self.pattern is PatternType.LITERAL:
@@ -215,7 +215,7 @@ class AlreadyDone:
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """Kafka said no; the same again gets the same answer."""
+    """Kafka refused; the same again gets the same answer."""
 
     message: str
 
@@ -251,7 +251,7 @@ class KafkaCall:
     binding: AclBinding | None = None
     """The ACL, where it is about one."""
     takeover: bool = False
-    """It closes what was open to all, and is made only where that was said."""
+    """It closes what was open to all, and is made only where that was requested."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,7 +283,7 @@ class KafkaAdmin(Protocol):
         """Returns everything that metadata shows to us."""
 
     def describe(self, names: Sequence[str]) -> Mapping[str, KafkaTopic | Rejected]:
-        """Returns these topics, asked anew; a name that does not exist is left out."""
+        """Returns these topics, asked again; a name that does not exist is left out."""
 
     def configs(self, names: Sequence[str]) -> Mapping[str, Mapping[str, str] | Rejected]:
         """Returns the configs that were set on each topic itself; a topic that is gone

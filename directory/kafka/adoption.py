@@ -201,7 +201,7 @@ def _moved(row: AdoptionRow, stayed: Mapping[str, str]) -> AdoptionRow:
 _log = logging.getLogger(__name__)
 
 _BATCHES: Final = 8
-"""Transactions of one slice: people's wishes come in between."""
+"""Transactions of one slice: operators' requests come in between."""
 _REPORTED_SECONDS: Final = 2.0
 """From one record of how far it is to the next."""
 

@@ -264,7 +264,7 @@ class ArmingService:
         plan.
 
         Raises:
-            EtagMismatch: another entry stands there by now.
+            EtagMismatch: another entry is there by now.
         """
         guards = authorize(snapshot)
         if self._found(snapshot, path, now.entry.kind)[0].entry_id != now.entry.entry_id:
@@ -276,7 +276,7 @@ class ArmingService:
         return guards
 
     def _other(self, path: Path, aspect: str, plan: str, now: ArmingPlan) -> str:
-        """Returns what is said of a plan that is not the one of now."""
+        """Returns the message about a plan that is not the one of now."""
         with self._lock:
             before = self._plans.get(plan)
         if before is None:

@@ -1,4 +1,4 @@
-"""Puts the Kafka side together from a server's config, and its values into the contract's words.
+"""Puts the Kafka side together from a server's config, and its values into the contract's messages.
 
 Refuses to know gRPC. Kafka's client, which a server without a Kafka need not have installed, is
 imported when a reconciler first reaches for its Kafka.
@@ -42,7 +42,7 @@ _AROUND_BYTES: Final = 5
 
 
 def settings_of(config: KafkaConfig) -> KafkaSettings:
-    """Returns what the reconciler is told."""
+    """Returns the settings of the reconciler."""
     return KafkaSettings(
         bootstrap=config.bootstrap,
         ceiling=config.ceiling,

@@ -33,7 +33,7 @@ OWN: Final[Mapping[str, str | int | bool]] = MappingProxyType(
         "log_level": 0,
     }
 )
-"""What kdir's clients are always told."""
+"""What kdir's clients always set."""
 _BOOTSTRAP: Final = frozenset({"bootstrap.servers", "metadata.broker.list"})
 _CODE: Final = frozenset({"plugin.library.paths", "logger", "default.topic.config"})
 """Code, or no text; so are names that end with ``_cb``."""
@@ -90,7 +90,7 @@ class ClientProperties:
 
     def listener(self) -> tuple[str, str]:
         """Returns security protocol and SASL mechanism, for clients that come the same way. Of a
-        file that cannot be read nothing is taken; who starts is told by ``read``.
+        file that cannot be read nothing is taken; at the start ``read`` reports it.
         """
         found = dict(self.given)
         if self.file:
@@ -212,7 +212,9 @@ def _check_own(where: str, key: str) -> None:
 
 
 def _check_protocol(where: str, properties: Mapping[str, str]) -> None:
-    """What Kafka's client would leave unused without a word, and come in the clear, by no name."""
+    """Refuses what Kafka's client would silently leave unused: it would connect in plaintext,
+    unnamed.
+    """
     protocol = properties.get("security.protocol", "PLAINTEXT").upper()
     for prefix, fits in (
         ("sasl.", protocol.startswith("SASL_")),

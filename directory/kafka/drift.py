@@ -58,7 +58,7 @@ class Drift:
     state: str = ""
     """Why it is so, where that is known here."""
     kind: Kind = Kind.TOPIC
-    """What stands at the path: of ACLs on groups and transactional ids a directory."""
+    """What is at the path: of ACLs on groups and transactional ids a directory."""
 
 
 def drift_of(one: RecordedTopic, survey: KafkaMetadata | None = None) -> list[Drift]:
@@ -94,7 +94,7 @@ _FOREIGN: Final = "not kdir's"
 
 
 def acl_state(snapshot: Snapshot, topic: Topic) -> str:
-    """Returns what people should know of a topic's ACLs, in a word: ``refused``, ``waiting``,
+    """Returns what people should know of a topic's ACLs: ``refused``, ``waiting``,
     ``contested`` or ``drift``; empty = nothing.
     """
     try:
@@ -125,7 +125,7 @@ def acl_drift(
     foreign: Mapping[Resource, frozenset[Acl]],
 ) -> list[Drift]:
     """Returns the differences at and below a path. Of groups and transactional ids the path is that
-    of an armed directory that wishes them.
+    of an armed directory that desires them.
     """
     rows: list[Drift] = []
     kept_by_resource = dict(load_every_applied_acls(snapshot))
@@ -176,7 +176,7 @@ def _differences(
 
 
 NOT_ARMED: Final = "not-armed"
-"""What is said of a wish that will not reach Kafka, for nobody armed it there."""
+"""What is reported of a desired value that will not reach Kafka: nobody armed it there."""
 
 
 def topic_issues(

@@ -52,7 +52,7 @@ class TopicCommits:
     Args:
         leadership: fences every transaction; None for what an operator asked for, which any server
             may do.
-        principal: who wishes it; an observation is nobody's doing.
+        principal: who requested it; an observation is nobody's doing.
     """
 
     def __init__(

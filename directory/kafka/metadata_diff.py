@@ -67,7 +67,7 @@ class MetadataDiff:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One setting of a topic that is not in Kafka as it is wished."""
+    """One setting of a topic that is not in Kafka as desired."""
 
     field: str
     """``partitions``, ``replication_factor`` or ``config[<name>]``."""
@@ -142,10 +142,10 @@ def diff_metadata(
 def differences(
     topic: Topic, seen: KafkaTopic | None = None, desired_config: DesiredTopicConfig | None = None
 ) -> tuple[Difference, ...]:
-    """Returns where Kafka has a topic otherwise than it is wished, in order of field.
+    """Returns where Kafka has a topic otherwise than desired, in order of field.
 
     ``seen`` None: compare with what was last recorded of it. ``desired_config`` None: its own
-    policies are all that is wished of it.
+    policies are all that is desired of it.
     """
     partitions = seen.partitions if seen and seen.partitions else topic.partitions
     replicas = seen.replication_factor if seen and seen.partitions else topic.replication_factor
@@ -159,7 +159,7 @@ def differences(
         )
         if not same_value(name, topic.observed_config.get(name), value)
     ]
-    # Partitions of a topic only ever grow, so more on record than Kafka has is a wish, and of an
+    # Partitions of a topic only ever grow, so more on record than Kafka has is desired, and of an
     # inherited number only that there be as many.
     least = max(topic.partitions, partitions, desired_config.partitions if desired_config else 0)
     desired = own.partitions or least

@@ -61,7 +61,7 @@ class OperatorRequests:
     def adopt(
         self,
         rules: Sequence[MappingRule],
-        validate_only: bool,  # noqa: FBT001 - the request's own word
+        validate_only: bool,  # noqa: FBT001 - the request's own name for it
         remap: bool,  # noqa: FBT001
         principal: str = "",
         timeout_seconds: float = 10.0,
@@ -179,13 +179,13 @@ class OperatorRequests:
         return self._with_admin(look)
 
     def acknowledge(self, text: str, *, principal: str = "") -> int:
-        """Goes on after a stop, whose words are repeated: what they tell is accepted.
+        """Goes on after a stop, whose reason is repeated: what it reports is accepted.
 
         Returns:
             The revision of the acknowledgement.
 
         Raises:
-            InvalidArgument: these are not the words of a stop that holds now; what holds is in the
+            InvalidArgument: this is not the reason of a stop that holds now; what holds is in the
                 message.
             WriteConflict, StoreUnavailable
         """

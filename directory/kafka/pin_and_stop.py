@@ -46,7 +46,7 @@ _NAMED: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class StopReason:
-    """Reason why nothing is done until it is acknowledged, word for word."""
+    """Reason why nothing is done until it is acknowledged, literally."""
 
     text: str
     gone: int
@@ -174,8 +174,8 @@ def stop(reason: StopReason | None) -> tuple[Write, ...]:
 
 def pinned_text(snapshot: Facts) -> list[str]:
     """Returns which Kafka is pinned, since when, and how often the managing of it began or ended:
-    one that comes back after another was acknowledged is pinned anew, and a cluster that manages it
-    again is not where it was before.
+    one that comes back after another was acknowledged is pinned again, and a cluster that manages
+    it again is not where it was before.
     """
     keys = (_PIN, _PINNED_AT, _MANAGING)
     return [(snapshot.fact(key) or b"").decode(errors="replace") for key in keys]
@@ -194,7 +194,7 @@ def note_manager(snapshot: Facts, *, unmanaged: bool) -> tuple[tuple[Write, ...]
 
 
 def acknowledge_stop(reason: StopReason, snapshot: Facts, at_ms: int = 0) -> tuple[Write, ...]:
-    """Returns an operator acknowledged a stop: go on, from what it told."""
+    """Returns the writes by which an operator acknowledges a stop, with the numbers it reported."""
     writes: list[Write] = [Delete(STOPPED), Put(_ALLOWED, str(reason.gone).encode())]
     if reason.kafka_id:
         # Later than before, whatever the clock says: no two pinnings are the same.

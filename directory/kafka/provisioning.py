@@ -1,7 +1,7 @@
 """Makes Kafka match the tree: creates the topics that wait, deletes those that were removed.
 
 Crash-safe: what is asked of Kafka is on record before it is asked, and what came of it is found out
-anew by whoever comes next, so every step may be the last one of a process (docs/architecture.md).
+again by the next process, so every step may be the last one of a process (docs/architecture.md).
 Takes a topic for its own only by an attempt that counts (``Attempt``), and deletes
 one only by its topic id.
 """
@@ -42,22 +42,23 @@ __all__ = ["Attempt", "Provisioner", "new_topic_of"]
 
 
 _FORM = "2"
-"""The first word of the stored form. Before it was a random number alone, which names no life."""
+"""The first part of the stored form. Before it was a random number alone, without an incarnation.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
     """One request to make one topic, as it is on record before it is sent.
 
-    It counts in the life of the store and for the Kafka cluster that it names, and for no other: a
-    restored backup, a migrated store and another Kafka at the address show topics that it did not
-    make.
+    It counts in the incarnation of the store and for the Kafka cluster that it names, and for no
+    other: a restored backup, a migrated store and another Kafka at the address show topics that it
+    did not make.
     """
 
     number: str
     """Random: no two attempts are equal."""
     incarnation: str
-    """The life of the store in which it was recorded."""
+    """The incarnation of the store in which it was recorded."""
     kafka_id: str
     """Kafka's own id of the cluster that was to be asked."""
     partitions: int = 0
@@ -68,11 +69,11 @@ class Attempt:
     def of_desired(
         cls, number: str, incarnation: str, kafka_id: str, desired: TopicToCreate
     ) -> Self:
-        """Returns the attempt at what is wished."""
+        """Returns the attempt at what is desired."""
         return cls(number, incarnation, kafka_id, desired.partitions, desired.replication_factor)
 
     def to_text(self) -> str:
-        """Returns the stored form: words, none of which holds a space."""
+        """Returns the stored form: parts, none of which holds a space."""
         numbers = f"{self.partitions} {self.replication_factor}"
         return f"{_FORM} {self.number} {self.incarnation or '-'} {self.kafka_id or '-'} {numbers}"
 
@@ -94,7 +95,7 @@ class Attempt:
     @classmethod
     def counting(cls, topic: Topic, incarnation: str, kafka_id: str) -> Self | None:
         """Returns the attempt on record of a topic; None where there is none, or where it is of
-        another life of the store or of another Kafka.
+        another incarnation of the store or of another Kafka.
         """
         found = cls.from_text(topic.provision_attempt)
         if found is None or (found.incarnation, found.kafka_id) != (incarnation, kafka_id):
@@ -168,7 +169,7 @@ class Provisioner:
         """Makes these topics in Kafka and records what came of each.
 
         Returns:
-            Those of which nothing could be said yet: to be tried again later.
+            Those of which nothing could be found out yet: to be tried again later.
 
         Raises:
             KafkaUnavailable, KafkaRejected, LeadershipLost, StoreUnavailable
@@ -182,7 +183,7 @@ class Provisioner:
                 case None if CREATE in self.ceiling:
                     absent.append(one)
                 case None:
-                    # An older wish never fires alone, should the ceiling be raised again.
+                    # An older request never runs by itself, should the ceiling be raised again.
                     failed.append((one, "this server's ceiling does not allow creating topics"))
                 case Rejected(message):
                     failed.append((one, message))
@@ -233,7 +234,7 @@ class Provisioner:
     def _make(
         self, absent: Sequence[RecordedTopic]
     ) -> tuple[list[RecordedTopic], list[tuple[RecordedTopic, str]], list[RecordedTopic]]:
-        """Asks Kafka for topics that it does not have: (made, refused with its words, unclear)."""
+        """Asks Kafka for topics that it does not have: (made, refused with its reason, unclear)."""
         looked_at = self.clock()
         waits = self.prepare(absent) if absent else {}
         unclear = [one for one in absent if one.topic.physical_name in waits]
@@ -346,7 +347,7 @@ class Provisioner:
         return new_topic_of(one.topic, [*above, *levels_of(snapshot, place[0])] if place else above)
 
     def _entry(self, one: RecordedTopic) -> Topic | None:
-        """Returns the entry as it stands now; None = it is gone or elsewhere."""
+        """Returns the entry as it is now; None = it is gone or elsewhere."""
         snapshot = self.latest()
         place = recorded_topics.place_of(snapshot, self.mount, one)
         topic = None if place is None else snapshot.topic(*place)
@@ -399,7 +400,7 @@ class Provisioner:
                     entry_id=one.topic.entry_id,
                     provision=Provision.FAILED,
                     provision_message=message,
-                    # Kafka said no: a topic of that name that comes later is somebody else's.
+                    # Kafka refused: a topic of that name that comes later is somebody else's.
                     provision_attempt="",
                 )
                 for one, message in failed
@@ -448,7 +449,7 @@ class Provisioner:
         return waits + self._remove(goes, shown)
 
     def _shows_no_id_yet(self, one: PendingDeletion, seen: KafkaTopic) -> bool:
-        """True if the topic id that tells whether it may be deleted is still to come."""
+        """True if the topic id that decides whether it may be deleted is still to come."""
         may_delete = DELETE in self.ceiling and not seen.topic_id
         topic = one.topic
         return may_delete and bool(topic.topic_id or self.recent.has_asked(topic.provision_attempt))
@@ -477,7 +478,8 @@ class Provisioner:
                 topic.physical_name,
                 show_id(seen.topic_id),
             )
-        # An old wish never fires alone, and without an id nobody can say that it is the same topic.
+        # An old request never runs by itself, and without an id it is not certain that it is the
+        # same topic.
         self.commits.detach(
             one.name, topic.entry_id, topic.physical_name, seen.topic_id or topic.topic_id
         )

@@ -104,7 +104,7 @@ class _TopicChange:
 @dataclass(frozen=True, slots=True)
 class _Batch:
     sample: AcknowledgedChange
-    """Which stands for all of them: brokers take up changes in order."""
+    """The one that is checked for all of them: brokers take up changes in order."""
     key: str
     topic_ids: tuple[bytes, ...]
     asked_at: float

@@ -73,7 +73,7 @@ class KafkaHealth:
 
 
 class LeaderTerm:
-    """Term of an elected reconciler: what it learns, and the next one finds out anew."""
+    """Term of an elected reconciler: what it learns, and the next one finds out again."""
 
     def __init__(self, context: KafkaContext, commits: TopicCommits, chance: random.Random) -> None:
         self.commits = commits
@@ -113,13 +113,13 @@ class Reconciler:
     Args:
         cluster_name: for logs and for the election.
         store, replica, writer: those of the cluster.
-        mount_at: where the cluster hung at a snapshot.
+        mount_at: where the cluster was mounted at a snapshot.
         settings: its Kafka and the ceiling.
         admin: opens a connection to Kafka: one for the thread, one for each operator's question.
         clock: monotonic seconds.
         now: Unix seconds, for people.
         sleep: waits so many seconds, or shorter when the reconciler is to stop.
-        candidate: by what name it stands for election; a server's id, so that others can say which.
+        candidate: its name in the election; a server's id, so that others can report which.
         chance: for jitter.
         unconfirmed_seconds: for how long no parent has confirmed what is inherited.
         unmanaged: why another cluster manages this Kafka; empty = this one does.
@@ -184,7 +184,7 @@ class Reconciler:
         self._health = KafkaHealth(reachable=False, message="Kafka was not asked yet", since=now())
         self._topic_counts = TopicCounter(mount_at, clock)
 
-    # -- life ------------------------------------------------------------------------------------
+    # -- start and stop ----------------------------------------------------------------------------
 
     def start(self) -> None:
         """Begins to stand for election, and to work once elected, in a thread."""
@@ -226,7 +226,7 @@ class Reconciler:
         if term is None:
             self._wake.set()
             return
-        pushed = [one.hint(applied) for one in term.appliers]  # each has to hear of it
+        pushed = [one.hint(applied) for one in term.appliers]  # each has to be notified
         if applied.reloaded:
             term.sweeper.due = 0.0
             self._wake.set()
@@ -315,7 +315,7 @@ class Reconciler:
         return self._replica.snapshot
 
     def _run_operator_work(self, term: LeaderTerm) -> None:
-        """What is due with Kafka, the wishes of people first."""
+        """What is due with Kafka, the requests of operators first."""
         if term.admin is None:
             term.admin = self._open_admin()
         self._work(term, term.admin)
@@ -503,7 +503,7 @@ class Reconciler:
     def adopt(
         self,
         rules: Sequence[MappingRule],
-        validate_only: bool,  # noqa: FBT001 - the request's own word
+        validate_only: bool,  # noqa: FBT001 - the request's own name for it
         remap: bool,  # noqa: FBT001
         principal: str = "",
         timeout_seconds: float = 10.0,
@@ -525,7 +525,7 @@ class Reconciler:
         return revision
 
     def drift(self, path: Path) -> list[Drift]:
-        """Returns where Kafka differs from what is wished or recorded, at and below a path, by
+        """Returns where Kafka differs from what is desired or recorded, at and below a path, by
         path.
 
         Raises:

@@ -102,7 +102,7 @@ class KafkaContext:
     latest: Callable[[], Snapshot]
     writer: Writer
     mount_at: Callable[[Snapshot], Path]
-    """Where the cluster hung at a snapshot."""
+    """Where the cluster was mounted at a snapshot."""
     settings: KafkaSettings
     admin: Callable[[], KafkaAdmin]
     """Opens a connection, for one question."""

@@ -161,7 +161,7 @@ class TopicCounter:
     in the background, a little at a time: a caller gets the last count, and the first one none.
 
     Args:
-        mount_at: where the cluster hung at a snapshot.
+        mount_at: where the cluster was mounted at a snapshot.
         clock: monotonic seconds.
         at_once: trees of so many topics are counted while the caller waits.
     """

@@ -25,7 +25,7 @@ __all__ = ["Backoff", "DueWork", "RetryQueue"]
 _FIRST_RETRY_SECONDS: Final = 0.5
 _LAST_RETRY_SECONDS: Final = 10.0
 _BATCH: Final = 500
-"""Topics created, and topics deleted, in one go, before others get their turn."""
+"""Topics created, and topics deleted, in one go, before others are next."""
 
 
 class Backoff:
@@ -131,7 +131,7 @@ class RetryQueue:
 
     def waiting_count(self) -> int:
         """Returns how many topics are noted to be made, or looked at, from any thread; those to be
-        deleted are not counted before their turn comes.
+        deleted are not counted before they are due.
         """
         with self._lock:
             return len(self._hints) + len(self._places)

@@ -41,7 +41,7 @@ __all__ = ["KafkaSweep"]
 _log = logging.getLogger(__name__)
 
 _BATCHES: Final = 8
-"""As many transactions as adopting may take within a sweep; more wait their turn."""
+"""As many transactions as adopting may take within a sweep; more wait for the next."""
 _SHARE: Final = 20
 """A sweep that takes a second is made every 20 s at most, whatever the setting says."""
 
@@ -103,7 +103,7 @@ class KafkaSweep:
         self.backlog: AdoptionBacklog | None = None
         """Topics that wait to be adopted, where they are too many for one go."""
         self.note = ""
-        """What Kafka did not let us see, in its words; empty = we see all."""
+        """What Kafka did not let us see, as it reported; empty = we see all."""
 
     def run_sweep(self, admin: KafkaAdmin, commits: TopicCommits) -> Sequence[RecordedTopic]:
         """Looks, and commits what follows.
@@ -184,7 +184,7 @@ class KafkaSweep:
     ) -> None:
         """Ends the records of topics that were left alone and that Kafka has not had for a day.
 
-        The day is that of a retired name; it begins anew where the topic is seen in it. That Kafka
+        The day is that of a retired name; it begins again where the topic is seen in it. That Kafka
         has none is not taken from the survey, which leaves out what may not be described.
         """
         now_ms = int(self._now() * 1000)

@@ -81,10 +81,10 @@ _REFUSED_SECONDS: Final = 15.0
 """Until a Kafka that keeps no ACLs, or does not let us change them, is asked again."""
 _SHARE: Final = 2
 _MOST_REST_SECONDS: Final = 1.0
-"""After a look so many times as long as it took, others' wishes come first; not for longer."""
+"""After a look so many times as long as it took, other requests come first; not for longer."""
 _ARMED: Final = ARMED + b"acls/"
 _CONTACT_SECONDS: Final = 1.0
-"""How often it is looked whether the parent was heard again."""
+"""How often the last contact with the parent is looked at."""
 
 
 @dataclass(slots=True)
@@ -109,11 +109,11 @@ class _AclRound:
     basis: str
     """To be recorded once all is done; empty = it is on record."""
     taken: int = 0
-    """So many verdicts had their turn."""
+    """How many differences were worked on."""
     tally: BatchResult[Resource] = field(default_factory=BatchResult)
 
     def is_old(self, now: float) -> bool:
-        """True if Kafka has to be looked at anew."""
+        """True if Kafka has to be looked at again."""
         return now - self.looked_at > _FRESH_SECONDS
 
     def next_changes(self, most: int) -> Sequence[AclDiff]:
@@ -142,7 +142,7 @@ class AclApplier(Applier):
         self._releases: dict[bytes, _Release] = {}
         self._round: _AclRound | None = None
         self.foreign: Mapping[Resource, frozenset[Acl]] = {}
-        """What Kafka had at the last look that is neither wished nor ours, of what is armed."""
+        """What Kafka had at the last look that is neither desired nor ours, of what is armed."""
 
     # -- what may want pushing -----------------------------------------------------------------
 
@@ -328,7 +328,7 @@ class AclApplier(Applier):
                 f"{each.resource}: {why}"
                 for each in one.verdicts
                 if each.resource in release.resources
-                # That it would not take anything over, the plan has said itself.
+                # That it would not take anything over, is in the plan.
                 and (why := undone.get(each.resource) or each.asked.waits) not in {"", TAKEOVER}
             ]
             done = replace(release.mark, pending=False, made=release.made, message=first_of(texts))
@@ -422,7 +422,9 @@ _UNREADABLE: Final = "its ACLs wait: grants on its path cannot be read"
 
 
 def _within_limit(verdicts: Sequence[AclDiff], room: int) -> list[AclDiff]:
-    """Returns what is too much for the brokers waits; and so does what nobody said it may close."""
+    """Returns them with those waiting that are too much for the brokers, or close what was open to
+    all without a request to.
+    """
     found = []
     for verdict in verdicts:
         one = verdict.waiting(TAKEOVER) if verdict.opens else verdict
@@ -437,7 +439,7 @@ def _within_limit(verdicts: Sequence[AclDiff], room: int) -> list[AclDiff]:
 
 
 def matters(applied: AppliedCommit, write: Write) -> bool:
-    """True if a commit's write may change what is wished."""
+    """True if a commit's write may change what is desired."""
     key = write.key
     if not key.startswith(ENTRY):
         return key.startswith((GRANTS, _ARMED)) or key in INHERITED_KEYS

@@ -84,7 +84,7 @@ class AclDiffOptions:
     guarded: bool = False
     """The basis changed: what gives more rights waits for a person."""
     released: bool = False
-    """A person read what waits, is contested or was refused, and said yes."""
+    """A person read what waits, is contested or was refused, and released it."""
     takeover: bool = False
     """And that what was open to all is to be closed."""
     open_to_all: bool = False
@@ -100,7 +100,7 @@ class ObservedResource:
     acls: frozenset[Acl] = frozenset()
     """Of its own."""
     covered: bool = False
-    """Whether other resources' ACLs speak of all of it: of ``*``, or of a beginning."""
+    """Whether other resources' ACLs match all of it: by ``*``, or by a prefix."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ class AclDiff:
     opens: bool = False
     """What is to be added closes what was open to all, and waits for somebody to say so."""
     foreign: frozenset[Acl] = frozenset()
-    """What Kafka has that is neither wished nor ours."""
+    """What Kafka has that is neither desired nor ours."""
     path: str = ""
     may_empty: bool = False
     """What has no ACL may be everybody's."""
@@ -357,7 +357,7 @@ def _wider(resource: Resource) -> Iterable[Resource]:
 def arming_scope(
     snapshot: Snapshot, mount: Path, start: ArmedEntry, *, expired: bool, assume: int = 0
 ) -> frozenset[Resource]:
-    """Returns what arming at an entry is about: all that is wished at and below it, and all that
+    """Returns what arming at an entry is about: all that is desired at and below it, and all that
     was.
     """
     now = desired_acls(snapshot, mount, [start], expired=expired, assume=assume).by_resource
@@ -475,7 +475,7 @@ class AclPlan:
     """Plan of the ACLs that arming would change."""
 
     calls: tuple[KafkaCall, ...]
-    """In the order in which they are made; those marked ``takeover`` only if that was said."""
+    """In the order in which they are made; those marked ``takeover`` only if that was requested."""
     before: int
     """So many ACLs Kafka has."""
     after: int

@@ -1,7 +1,7 @@
 """The loop by which every kind of resource below armed entries goes to Kafka.
 
 Desired, observed, diff, recorded, calls, outcome: a kind says what its part of each is
-(``config_applier.py``, ``acl_applier.py``); when it has its turn, and what stops all kinds, is
+(``config_applier.py``, ``acl_applier.py``); when it runs, and what stops all kinds, is
 here. Refuses to act while what is inherited is not known, and on another Kafka than the pinned one.
 """
 
@@ -151,7 +151,7 @@ class BatchResult(Generic[_K]):
     undone: dict[_K, str] = field(default_factory=dict)
     """Where not all was done, and why."""
     unsure: dict[_K, None] = field(default_factory=dict)
-    """Those of which nothing could be said: they have to be looked at again."""
+    """Those of which nothing could be found out: they have to be looked at again."""
 
     def add(self, more: BatchResult[_K]) -> None:
         """Adds what came of others."""

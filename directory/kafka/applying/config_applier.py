@@ -1,4 +1,5 @@
-"""Configs and partitions below armed entries: whose turn it is, of topics that may want pushing.
+"""Configs and partitions below armed entries: which topics are looked at next, of those that may
+need changes.
 
 Walks over the topics part by part. Refuses to decide what is asked (``config_diff.py``), and to ask
 it (``config_batch.py``).
@@ -51,7 +52,7 @@ __all__ = ["ConfigApplier"]
 _log = logging.getLogger(__name__)
 
 _SCANNED: Final = 5_000
-"""Topics that one step looks at in memory: people's wishes come in between."""
+"""Topics that one step looks at in memory: operators' requests come in between."""
 _ROOM_SECONDS: Final = 15.0
 """From one look whether there is room for what quotas held back to the next, whatever made it."""
 _SHOWN_SECONDS: Final = 0.1

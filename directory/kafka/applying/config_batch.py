@@ -3,7 +3,7 @@
 What is asked is on record before it is asked, so that every step may be the last one of a process
 (as in ``provisioning.py``). Partitions that a quota binds are written down in the tree first, so
 that of two that grow or create below one quota at the same time only so much comes as there is room
-for (decision 0033). Refuses to decide what is asked (``config_diff.py``), which topics' turn it is
+for (decision 0033). Refuses to decide what is asked (``config_diff.py``), which topics are next
 (``config_applier.py``), and to touch a topic whose id is not the one on record.
 """
 
@@ -72,7 +72,7 @@ _LOOK_SECONDS: Final = 2.0
 """Kafka changes by name: no longer after its id was compared may a topic be changed."""
 _QUOTA: Final = "max_partitions"
 NO_ROOM: Final = "quota-exceeded"
-"""What is said of partitions that a quota leaves no room for."""
+"""What is reported of partitions that a quota leaves no room for."""
 
 _Place = tuple[int, str]
 _Judged = tuple[ArmedTopic, ConfigDiff]
@@ -372,7 +372,7 @@ class PartitionQuota:
     """Room that quotas leave for partitions on one snapshot; counts what it let come.
 
     Raises (all of it):
-        NotReady: what is said above the mount cannot be read.
+        NotReady: what is set above the mount cannot be read.
     """
 
     def __init__(self, snapshot: Snapshot, mount: Path) -> None:
@@ -388,7 +388,7 @@ class PartitionQuota:
         return own is not None or bool(self._at(subject.place[0]))
 
     def try_reserve(self, place: tuple[int, str], topic: Topic, desired: int) -> bool:
-        """Lets a topic, which stands at a place, have so many partitions; not without room."""
+        """Lets a topic, which is at a place, have so many partitions; not without room."""
         own = topic.policies.max_partitions
         if own is not None and desired > own:
             return False

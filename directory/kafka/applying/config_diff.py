@@ -1,7 +1,7 @@
 """What to ask of Kafka for one topic's configs and partitions, what to leave alone and
 what waits; pure.
 
-Refuses to ask Kafka anything, and to change a value that nobody wished or kdir did not set.
+Refuses to ask Kafka anything, and to change a value that nobody desired or kdir did not set.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class ConfigDiff:
 
 
 def needs_check(subject: ArmedTopic, pushed: AppliedRecord[str], rules: ConfigDiffOptions) -> bool:
-    """True if Kafka has to be asked about a topic; not where all is known to be as it is wished,
+    """True if Kafka has to be asked about a topic; not where all is known to be as desired,
     or what is not is somebody else's doing and is left so.
     """
     topic = subject.topic

@@ -1,4 +1,4 @@
-"""Which ACLs are wished in Kafka, by resource: what follows below armed entries; pure.
+"""Which ACLs are desired in Kafka, by resource: what follows below armed entries; pure.
 
 Refuses to know what Kafka has, and what was pushed.
 """
@@ -92,8 +92,8 @@ def topic_acls(levels: Sequence[PathLevel]) -> frozenset[Acl]:
 
 
 def pattern_acls(levels: Sequence[PathLevel]) -> frozenset[AclBinding]:
-    """Returns the ACLs of groups and transactional ids that the levels of a directory's path speak
-    of.
+    """Returns the ACLs of groups and transactional ids that the levels of a directory's path
+    contain.
     """
     found = _walked(levels, _NAMED)
     return frozenset(AclBinding(_resource(kind, name), acl) for kind, name, acl in found)
@@ -196,7 +196,7 @@ def _gives(allow: Grant, grant: Grant, some: _Key, operation: Operation) -> bool
 
 
 def _is_asked(grant: Grant) -> bool:
-    """True if Kafka ever asks for what the grant speaks of, implied operations and all."""
+    """True if Kafka ever asks for what the grant covers, implied operations and all."""
     return any(grant.covers(one) for one in OPERATIONS[grant.kind])
 
 
@@ -215,7 +215,7 @@ class DesiredAcls:
 
     acls: frozenset[Acl]
     path: Path
-    """Of the topic; of a group or transactional id the first armed directory that wishes it."""
+    """Of the topic; of a group or transactional id the first armed directory that desires it."""
     new: bool = False
     """A topic that is about to be made: nobody uses it yet."""
     settled: bool = True
@@ -238,12 +238,12 @@ class DesiredAclSet:
     by_resource: Mapping[Resource, DesiredAcls]
     anything_armed: bool = False
     topics_known: bool = True
-    """Not where the record of an entry cannot be read: what is not wished of topics may be wished
+    """Not where the record of an entry cannot be read: what is not desired of topics may be desired
     there.
     """
     patterns_known: bool = True
-    """Not where grants of an armed directory, or above one, cannot be read: what is not wished of
-    groups and transactional ids may be wished there.
+    """Not where grants of an armed directory, or above one, cannot be read: what is not desired of
+    groups and transactional ids may be desired there.
     """
 
 
@@ -274,7 +274,7 @@ def desired_acls(
     assume: int = 0,
     making: frozenset[int] = frozenset(),
 ) -> DesiredAclSet:
-    """Returns what is wished at and below these entries, as far as it is armed.
+    """Returns what is desired at and below these entries, as far as it is armed.
 
     Args:
         expired: no parent confirmed for too long what is inherited: its allows have ended.
@@ -294,7 +294,7 @@ class _Step(NamedTuple):
     node: Node
     branch: GrantNode | None
     armed: bool
-    """What is said above it."""
+    """What is set above it."""
     levels: tuple[PathLevel, ...]
     """Of what is above it."""
     first: bool
@@ -332,7 +332,7 @@ class _DesiredAclCollector:
             (resource, DesiredAcls(frozenset(acls), self._paths[resource]))
             for resource, acls in self._patterns.items()
         )
-        # A record that cannot be read may be that of an armed entry, and of what stands in it.
+        # A record that cannot be read may be that of an armed entry, and of the entries in it.
         readable = not any(key.startswith(ENTRY) for key in self._snapshot.unreadable_values)
         return DesiredAclSet(
             dict(chain(self._topics.items(), patterns)),
@@ -453,7 +453,7 @@ def _below(step: _Step, name: str) -> GrantNode | None:
 
 
 def _unarmed_acls(topic: Topic, *, making: bool) -> DesiredAcls | None:
-    """Returns how a topic stands in Kafka, as a wish of nothing; None where it has no
+    """Returns the state of a topic in Kafka, where nothing is desired; None where it has no
     ACLs of ours.
     """
     if is_protected(topic.physical_name):

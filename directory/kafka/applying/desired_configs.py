@@ -2,7 +2,7 @@
 
 Below an armed directory an inherited value is one that kdir pushes: Kafka without it has drifted.
 Elsewhere nobody made it Kafka's. Refuses to compare (``metadata_diff.py``), and takes what the
-parent did not tell, or cannot be read, for not known: then a topic's own settings are all.
+parent did not send, or cannot be read, for not known: then a topic's own settings are all.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from resolver.path import Path
 __all__ = ["ArmedTopic", "ArmedTopics", "DesiredConfigs", "DesiredTopicConfig", "is_under_way"]
 
 _WORD: Final = CONFIGS.encode()
-"""Stands in every record that says whether configs are managed."""
+"""Part of every record of whether configs are managed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class DesiredConfigs:
     """Desired configs on one snapshot; each directory is looked at once.
 
     Args:
-        above: what the ancestors above the mount set, outermost first; None: what the parent told,
+        above: what the ancestors above the mount set, outermost first; None: what the parent sent,
             which may not be known. Their ``manage`` does not arm: the plan that somebody read there
             was not about this cluster's Kafka.
         assume: the entry of this id counts as armed, whatever it says.
@@ -100,7 +100,7 @@ class DesiredConfigs:
         self._directories: dict[int, _Within] = {}
 
     def for_topic(self, parent_id: int, topic: Topic) -> DesiredTopicConfig | None:
-        """Returns what is desired of a topic that stands in a directory; None: only its own
+        """Returns what is desired of a topic of a directory; None: only its own
         settings are.
         """
         within = self._within(parent_id)
@@ -145,7 +145,7 @@ class ArmedTopic:
     configs: Mapping[str, str]
     """Effective."""
     partitions: int
-    """At least so many are wished."""
+    """At least so many are desired."""
     released: bool = False
     """An armed plan names it, or kdir made it (``releases.py``); else what may delete its data, and
     what cannot be taken back, waits.

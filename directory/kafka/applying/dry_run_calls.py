@@ -1,6 +1,6 @@
 """What a change of the tree would make the reconciler ask of Kafka, where configs are armed.
 
-Goes by what Kafka had at the last look; ``arming.py`` asks it anew, and only that plan
+Goes by what Kafka had at the last look; ``arming.py`` asks it again, and only that plan
 arms. Calls that wait already, whatever is changed here, are no part of it, nor those that will
 wait. Refuses to ask Kafka anything.
 """
@@ -134,7 +134,7 @@ def predict_acl_calls(
     shown: Callable[[Path], bool] = lambda _: True,
 ) -> Iterator[KafkaCall]:
     """Yields the calls that follow from a change, in the order in which they are made: denies come
-    before allows, and go after them. Only of what is wished at a path of which ``shown`` says so.
+    before allows, and go after them. Only of what is desired at a path for which ``shown`` is true.
     """
     if not armed_anywhere(after, ACLS):
         return

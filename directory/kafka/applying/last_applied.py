@@ -2,8 +2,8 @@
 ACLs, and per armed entry the plan.
 
 Values and their bytes; refuses to decide what is asked (``config_diff.py``, ``acl_diff.py``), and
-to ask it. ACLs are kept by resource and not by entry: several directories may wish one group's ACL,
-and a topic that is made anew has the name of one before. Keys: ``k/pushed/<entry id>``,
+to ask it. ACLs are kept by resource and not by entry: several directories may desire one group's
+ACL, and a topic that is made again has the name of one before. Keys: ``k/pushed/<entry id>``,
 ``k/acls/<kind><pattern>/<name>``, ``k/acl_basis``, ``k/armed/<aspect>/<entry id>``; see
 ``keys.py``.
 """
@@ -61,14 +61,14 @@ _PATTERN_LETTERS: Final = {pattern: letter for letter, pattern in _PATTERNS.item
 _STATES: Final[Mapping[bytes, str]] = {
     b'"held":': "needs-approval", b'"contested":': "contested", b'"refused":': "rejected",
 }  # fmt: skip
-"""What a record says where it has these words; elsewhere they would be escaped."""
+"""The state of a record with this key in its JSON; in a value these quotes would be escaped."""
 
 _K = TypeVar("_K")
 
 
 @dataclass(frozen=True, slots=True)
 class AppliedSetting:
-    """One config, or one ACL, as it was wished when it was last looked at."""
+    """One config, or one ACL, as it was desired when it was last looked at."""
 
     value: str = ""
     """Of a config."""
@@ -85,7 +85,7 @@ class AppliedRecord(Generic[_K]):
     """One topic's configs by name, or one resource's ACLs. Immutable, as its maps are (P16)."""
 
     settings: Mapping[_K, AppliedSetting] = field(default_factory=lambda: MappingProxyType({}))
-    """What kdir asked Kafka for, or found as it is wished; no other ACL is ever removed."""
+    """What kdir asked Kafka for, or found as it is desired; no other ACL is ever removed."""
     held: frozenset[_K] = frozenset()
     """Those whose change waits until an operator has read a plan."""
     contested: frozenset[_K] = frozenset()
@@ -93,11 +93,11 @@ class AppliedRecord(Generic[_K]):
     lost: frozenset[_K] = frozenset()
     """ACLs of ours that somebody else removed, and that were not put back."""
     path: str = ""
-    """Who wished the ACLs last."""
+    """Who desired the ACLs last."""
     waits: str = ""
     """Why ACLs wait, as a sentence for people; empty = nothing does."""
     refused: str = ""
-    """Kafka's words, when it refused what was asked last."""
+    """Kafka's message, when it refused what was asked last."""
     refused_calls: str = ""
     """Which calls those were: the same ones are not asked again."""
 
@@ -108,7 +108,7 @@ class AppliedRecord(Generic[_K]):
 
     @property
     def state(self) -> str:
-        """What people should know of it, in a word; empty = nothing."""
+        """What people should know of it, as one term; empty = nothing."""
         if self.refused:
             return "rejected"
         if self.waits or self.held:

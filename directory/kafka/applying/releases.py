@@ -1,4 +1,4 @@
-"""On what acting on Kafka stands, and which topics may be pushed a change that may delete their
+"""What acting on Kafka is based on, and which topics may be pushed a change that may delete their
 data on it: those that are released.
 
 A topic is released by an armed plan that names it, or by kdir's having made it below an armed
@@ -70,11 +70,12 @@ def why_inherited_missing(snapshot: Snapshot, *, has_parent: bool) -> str:
 
 
 def inherited_basis(snapshot: Snapshot, mount: Path) -> str:
-    """Returns what acting on Kafka stands on: this store's life, the mount, the lives of the
-    ancestors' stores, and the Kafka that is pinned. It changes with a restore, a mount and a move
-    of one, a detach and an attach, also of a cluster above, with the first word that a parent says
-    after any of these, with another Kafka that is acknowledged, and where another cluster begins or
-    ends to manage this Kafka; not with what anybody sets. It never is again what it was before.
+    """Returns what acting on Kafka is based on: this store's incarnation, the mount, the
+    incarnations of the ancestors' stores, and the Kafka that is pinned. It changes with a restore,
+    a mount and a move of one, a detach and an attach, also of a cluster above, with the first
+    update of a parent after any of these, with another Kafka that is acknowledged, and where
+    another cluster begins or ends to manage this Kafka; not with what anybody sets. It never is
+    again what it was before.
     """
     ancestors = [
         (one.cluster_id, one.incarnation) for one in parent_state.ancestors(snapshot, now_ms=0)
@@ -109,7 +110,7 @@ class Releases:
         self._digests: dict[tuple[int, int], str] = {}
 
     def hold_for(self, parent_id: int, topic: Topic) -> bool:
-        """True if a topic, which stands in the directory of this id, is released."""
+        """True if a topic of the directory with this id is released."""
         value = self._snapshot.fact(_named_key(topic.entry_id))
         if value is None or not topic.topic_id:
             return False
