@@ -213,7 +213,7 @@ class MappingRule:
 
 
 def split_on(separator: str) -> tuple[MappingRule, ...]:
-    """Returns the rules that ``[kafka] split_on`` stands for: every name, split; empty = all stay
+    """Returns the rules that ``[kafka] split_on`` means: every name, split; empty = all stay
     flat.
     """
     return (MappingRule.from_fields("*", split_on=separator),) if separator else ()

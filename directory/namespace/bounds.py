@@ -1,6 +1,6 @@
 """How much a request may put into an entry, and of what characters its texts are.
 
-What stands in a store already, of an older version, is left alone: it is read and handed on as it
+What is in a store already, of an older version, is left alone: it is read and handed on as it
 is, may stay, and may become smaller; only what comes new, or grows, is held to these. The numbers
 are settings (``[limits]`` of a server's config; the table is in ``docs/security.md``).
 """
@@ -215,7 +215,7 @@ def check_mount(after: Mount, before: Mount | None, bounds: Bounds) -> None:
 
 
 def check_endpoint(field: str, endpoint: str) -> None:
-    """Checks where a server is said to be asked: ``host:port`` and nothing else.
+    """Checks the address at which a server is to be asked: ``host:port`` and nothing else.
 
     Raises:
         InvalidArgument, LimitExceeded

@@ -1,6 +1,6 @@
-"""Commands: what can be wished of a tree, as values; and what planning one gives.
+"""Commands: what can be changed in a tree, as values; and what planning one gives.
 
-``plan(snapshot, command, context)`` (``directory/namespace/plan.py``) turns a command into a
+``plan(snapshot, command, context)`` (``directory/namespace/plan.py``) makes of a command a
 ``Plan`` or raises one of ``resolver.errors``. The caller commits the plan under its guards; when a
 guard does not hold, it plans again on a newer snapshot.
 """
@@ -79,7 +79,7 @@ class PlanContext:
     now_ms: int
     """Unix time, milliseconds."""
     principal: str
-    """Who wishes it, such as ``User:ana``; empty where identities are not in use."""
+    """Who requested it, such as ``User:ana``; empty where identities are not in use."""
     new_id: Callable[[], int]
     """A fresh random entry id, 3 … 2**63-1."""
     deletes_in_kafka: bool = False
@@ -127,7 +127,7 @@ class CreateLink:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateMount:
-    """Mount a child cluster. The federation's checks (loops, the child's word) come before this."""
+    """Mount a child cluster. The federation's checks (loops, the child's record) come before this."""
 
     path: Path
     cluster_id: str

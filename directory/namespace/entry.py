@@ -142,7 +142,7 @@ class _AnyEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Directory(_AnyEntry):
-    """A directory (a namespace in KIP-37's words)."""
+    """A directory (a namespace in KIP-37's terms)."""
 
     kind: ClassVar[Kind] = Kind.DIRECTORY
 

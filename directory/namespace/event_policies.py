@@ -1,6 +1,6 @@
 """What each change carries beside the entry: the policies that hold for it, inherited ones too.
 
-Whoever only hears of changes is to know whose a topic is and which key its data is encrypted with.
+Whoever only receives changes needs whose a topic is and which key its data is encrypted with.
 Refuses to know what holds below: a directory's change is one change.
 """
 

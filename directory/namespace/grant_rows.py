@@ -30,7 +30,7 @@ SHUT: Final = CompiledGrants.compile(
     Grant(EVERYBODY, ANY_HOST, Operation.ALL, Permission.DENY, kind, "*" if kind.has_names else "")
     for kind in ResourceType
 )
-"""What stands for grants that cannot be read."""
+"""Placeholder for grants that cannot be read."""
 
 
 class _Reader:
@@ -54,7 +54,7 @@ class _Reader:
 
 
 def grants_in(facts: Facts, directory_id: int | None = None) -> Iterator[tuple[bytes, bytes]]:
-    """Yields the rows of grants, in key order; only of what stands directly in a directory, if one
+    """Yields the rows of grants, in key order; only of the entries directly in a directory, if one
     is named.
     """
     prefix = GRANTS if directory_id is None else GRANTS + directory_id.to_bytes(8, "big")

@@ -14,11 +14,11 @@ Refuses to know what the values mean. Keys are bytes; order of keys is order of 
     q/<principal>\0<request id>                     an answered request (deduplication, AIP-155)
     o/<change id>                                   the change events of one commit
     o/-                                             events up to this revision are not kept
-    f/parent                                        what the parent last said (kdir.v1.Welcome …)
+    f/parent                                        what the parent last sent (kdir.v1.Welcome …)
     f/mount/<mount path>                            a row of the mount table handed down
-    f/child/<cluster id>                            what a child last told
+    f/child/<cluster id>                            what a child last reported
     f/linked/<cluster id>                           the server that holds this child's link
-    f/below/<cluster id>                            the mounts below a child, as it last told
+    f/below/<cluster id>                            the mounts below a child, as it last reported
     f/grants                                        when grants last changed, here or among what is
                                                     inherited: the change's id. Who authorised on
                                                     older ones loses the race
@@ -26,13 +26,13 @@ Refuses to know what the values mean. Keys are bytes; order of keys is order of 
     f/detached                                      who detached the cluster from its parent, when
     f/attached                                      which attaching to the parent was the last, by
                                                     chance; absent: it was never detached
-    f/told                                          life of the store and f/attached, as of the
-                                                    first word that the parent said since
+    ``f/told``                                      incarnation of the store and f/attached, as
+                                                    of the first update of the parent since
     f/moved                                         how often the mount, or the parent, was another
                                                     than before
     f/configured_parent                             by which parent of the config it was found
     f/unmounted                                     why this cluster must not serve
-    f/heard                                         when the parent was last heard, as far as kept
+    ``f/heard``                                     last contact with the parent, as far as kept
     f/mounted/<cluster id>                          claim: the one mount of this child, entry id,
                                                     epoch, and the path at which it was mounted
                                                     (mounted.py); written whenever it changes
@@ -46,7 +46,7 @@ Refuses to know what the values mean. Keys are bytes; order of keys is order of 
                                                     pinned, stop
     k/removal/<entry id, 16 hex digits>             of a removed directory: whether Kafka's topics
                                                     go too, and the path that it had; from level 2
-                                                    on how large it was, when, and whose wish it is
+                                                    on how large it was, when, and who requested it
     k/change/<id>                                   a large adoption on its way
                                                     (kdir.v1.LargeChange): what is left is done by
                                                     whoever is elected
@@ -54,7 +54,7 @@ Refuses to know what the values mean. Keys are bytes; order of keys is order of 
     k/acls/<kind><pattern>/<name>                   ACLs of one resource of Kafka that kdir asked
                                                     for: t, g or x (topic, group, transactional
                                                     id), l or p (literal, prefixed)
-    k/acl_basis                                     whose words the grants stood on, when ACLs were
+    k/acl_basis                                     what the grants were based on when ACLs were
                                                     pushed last
     k/armed/<aspect>/<entry id, 16 hex digits>      an entry where an aspect was armed: its plan
     k/managing                                      how often another cluster began or ended to
@@ -168,7 +168,7 @@ class EntryKey(NamedTuple):
 
 
 def entry_key(parent_id: int, kind: Kind, name: str) -> bytes:
-    """Returns where the record of an entry lives."""
+    """Returns the key of the record of an entry."""
     place = _TOPIC if kind is Kind.TOPIC else _CONTAINER
     return b"%b%b%b%b" % (ENTRY, parent_id.to_bytes(8, "big"), place, name.encode())
 
@@ -249,7 +249,7 @@ def mount_row_key(mount: str) -> bytes:
 
 
 def child_key(cluster_id: str) -> bytes:
-    """Returns what a child last told of itself."""
+    """Returns what a child last reported of itself."""
     return CHILD + cluster_id.encode()
 
 

@@ -1,4 +1,4 @@
-"""From a path below the mount to what stands there, in one snapshot; refuses to follow anything.
+"""From a path below the mount to what is there, in one snapshot; refuses to follow anything.
 
 A link or a mount on the way ends the walk: what is answered names it and the rest of the path, and
 whoever asked goes on. What comes out is a value among outcomes, never an exception.
@@ -29,25 +29,25 @@ Segments = tuple[str, ...]
 
 
 class TopicAt(NamedTuple):
-    """A topic stands there."""
+    """A topic is there."""
 
     relative: Segments
     parent_id: int
     record: bytes
     """As stored: ``record_to_proto`` answers with it, ``Snapshot.topic`` decodes it."""
     has_container: bool
-    """Whether a directory, link or mount of the same name stands there too."""
+    """Whether a directory, link or mount of the same name is there too."""
 
 
 class DirectoryAt(NamedTuple):
-    """A directory stands there."""
+    """A directory is there."""
 
     relative: Segments
     node: Node
 
 
 class LinkAt(NamedTuple):
-    """A link stands on the way, or there (``rest`` is empty)."""
+    """A link is on the way, or there (``rest`` is empty)."""
 
     relative: Segments
     """Of the link."""
@@ -84,7 +84,7 @@ Found = TopicAt | DirectoryAt | LinkAt | MountAt | Missing | Unreadable
 
 
 def lookup(snapshot: Snapshot, relative: Segments, prefer: Kind | None = None) -> Found:
-    """Returns what stands at a path below the mount.
+    """Returns what is at a path below the mount.
 
     Where a topic and a container share the name, the topic is found, unless ``prefer`` is a
     container's kind.

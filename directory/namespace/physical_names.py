@@ -138,7 +138,7 @@ def default_physical_name(relative: Sequence[str]) -> str:
 
 
 def next_free_name(base: str, names: NameRegistry) -> str:
-    """Gives ``base`` if nothing speaks against it, else the next free name: ``base.2``
+    """Gives ``base`` if nothing prevents it, else the next free name: ``base.2``
     and so on.
     """
     for number in count(1):

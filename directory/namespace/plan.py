@@ -1,7 +1,7 @@
 """The one door to planning: a command and a snapshot in, a plan or an error out.
 
 Pure: equal arguments give equal plans but for the ids that the context draws. Refuses to commit:
-the caller does, under the plan's guards, and plans anew when one does not hold.
+the caller does, under the plan's guards, and plans again when one does not hold.
 """
 
 from __future__ import annotations

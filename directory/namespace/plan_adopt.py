@@ -212,7 +212,7 @@ class _Moving:
 
 
 def record_topics(draft: PlanBuilder, command: RecordObservations) -> Plan:
-    """Commits what the reconciler learnt; what is gone, or tells nothing new, is passed over."""
+    """Commits what the reconciler learnt; what is gone, or has nothing new, is passed over."""
     pending: dict[int, tuple[_TopicRecord, Topic, Topic]] = {}
     arrivals = QuotaAdditions(draft)
     for news in command.news:
@@ -244,7 +244,7 @@ def record_topics(draft: PlanBuilder, command: RecordObservations) -> Plan:
 
 
 class _TopicRecord:
-    """Where a topic stands that there is news of; ``node`` None = it waits below DELETED_ID."""
+    """The place of a topic that there is news of; ``node`` None = it waits below DELETED_ID."""
 
     def __init__(self, node: Node | None, name: str, path: Path) -> None:
         self.node = node
@@ -261,7 +261,7 @@ class _TopicRecord:
             # An observation is nobody's doing: who changed it last is still true.
             stamped = replace(stamped, changed_by=before.changed_by)
         if self.node is None:
-            # Its removal was told already; an update now would bring it back to life in the log.
+            # Its removal was an event already; an update now would bring it back in the log.
             draft.expect_entry(self._parent_id, self._name, before)
             draft.write_record(self._parent_id, self._name, stamped)
             return

@@ -159,7 +159,7 @@ class PlanBuilder:
     def _mark_read_only(self, entry: Directory | Topic, value: bytes) -> None:
         """Notes an entry that is read-only; ``value`` is how it is found again."""
         key = read_only_key(entry.entry_id)
-        self._writes.pop(key, None)  # of a moved entry, what taking it away said
+        self._writes.pop(key, None)  # of a moved entry, what its removal had written
         if entry.policies.read_only:
             self.write_fact(key, value)
         else:
@@ -184,7 +184,7 @@ class PlanBuilder:
         key, policies = quota_key(directory.entry_id), directory.policies
         if policies.max_topics is not None or policies.max_partitions is not None:
             if isinstance(self._writes.get(key), Delete):
-                del self._writes[key]  # of a moved directory, what taking it away said
+                del self._writes[key]  # of a moved directory, what its removal had written
         elif directory.entry_id != ROOT_ID and self.snapshot.fact(key) is not None:
             # The root's also counts for quotas above the mount.
             self.delete_fact(key)
@@ -232,7 +232,7 @@ class PlanBuilder:
         added.
 
         Raises:
-            AlreadyExists: something stands there that this version cannot read.
+            AlreadyExists: something is there that this version cannot read.
         """
         container = self.snapshot.container(parent_id, name)
         if container is None:
@@ -330,7 +330,7 @@ class PlanBuilder:
         try:
             grants = self.grants_of(parent_id, entry.kind, name)
         except ValueError:
-            grants = None  # what cannot be read cannot be told
+            grants = None  # what cannot be read cannot be shown
         self.add_event(
             EntryChange(
                 kind=entry.kind,

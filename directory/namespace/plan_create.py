@@ -147,7 +147,7 @@ def _desired_topic(
     defaults = policy_checks.inherited_levels(draft, parent)
     own = command.policies
     if command.partitions and defaults.partitions not in {None, command.partitions}:
-        # Its own word from the start, or it would grow to what is inherited once it is armed.
+        # Its own setting from the start, or it would grow to what is inherited once it is armed.
         own = replace(own, partitions=own.partitions or command.partitions)
     return Topic(
         entry_id=draft.fresh_id(),
@@ -168,7 +168,7 @@ def _desired_topic(
 
 
 def _takes_over(standing: Topic, command: CreateTopic) -> bool:
-    """True if adopting means that the entry which stands there takes Kafka's topic as it is: one
+    """True if adopting means that the entry that is there takes Kafka's topic as it is: one
     whose topic was replaced in Kafka, or that kdir could not make because Kafka had it.
     """
     observed = command.adopt_existing
@@ -293,7 +293,7 @@ def create_mount(draft: PlanBuilder, command: CreateMount) -> Plan:
         changed_by=draft.context.principal,
         cluster_id=command.cluster_id,
         cluster=command.cluster,
-        # Milliseconds since 1970: a child that is mounted anew, perhaps elsewhere and within the
+        # Milliseconds since 1970: a child that is mounted again, perhaps elsewhere and within the
         # second, sees a later epoch.
         epoch=max(1, draft.context.now_ms),
         endpoints=command.endpoints,
@@ -371,7 +371,7 @@ def check_name_free(draft: PlanBuilder, parent: Node, name: str, kind: Kind, pat
     its name, or the other way round, and nothing else. Adds the guards that keep it so.
 
     Raises:
-        AlreadyExists: names what stands there.
+        AlreadyExists: names what is there.
     """
     topic = draft.snapshot.topic(parent.entry_id, name)
     container = parent.containers.get(name)

@@ -103,7 +103,7 @@ def reap_deleted(draft: PlanBuilder, command: ReapDeleted) -> Plan:
     """Returns one step of taking removed directories apart; an empty plan when there is nothing to
     do.
 
-    What stands there as DELETING waits for ``FinishDelete`` and is not touched.
+    What is there as DELETING waits for ``FinishDelete`` and is not touched.
     """
     topics = directories = 0
     room = _StepBudget(draft, command.limits)
@@ -136,9 +136,9 @@ def _leaves(draft: PlanBuilder) -> Iterator[_ReapTarget]:
 def why_held_up(snapshot: Snapshot) -> str:
     """Returns why a removed directory may not be finished; empty = it may.
 
-    What lies in a directory whose record cannot be read is found by that record only. So what that
-    stands in stays, until a version that can read it comes, or somebody has removed it; taken away,
-    it would leave behind what nobody finds, with its names in Kafka.
+    What lies in a directory whose record cannot be read is found by that record only. So what
+    contains that stays, until a version that can read it comes, or somebody has removed it; taken
+    away, it would leave behind what nobody finds, with its names in Kafka.
     """
     removed = [
         key
@@ -240,7 +240,7 @@ def _reap(draft: PlanBuilder, leaf: _ReapTarget) -> None:
         case _:
             assert_never(entry)
     if leaf.top:
-        # Its removal was told when it was marked.
+        # Its removal was an event when it was marked.
         draft.delete_fact(removal_key(entry.entry_id))
     else:
         # Other entries may stand at its old path by now: the event is of the place that it was in.
@@ -250,7 +250,7 @@ def _reap(draft: PlanBuilder, leaf: _ReapTarget) -> None:
 
 def _is_kept(entry: Directory | Topic) -> bool:
     """True if the entry itself forbids that Kafka's topics go. Nobody changes what was removed, so
-    this is what it said when it was.
+    this is what it set when it was.
     """
     return entry.policies.manage.get("delete") is False or bool(entry.policies.read_only)
 

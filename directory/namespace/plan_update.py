@@ -70,7 +70,7 @@ def _check_exclusions(
     draft: PlanBuilder, found: LocatedEntry, before: Policies, after: Policies, path: Path
 ) -> None:
     """What is excluded from an armed directory is armed again by a plan that was read, never by
-    taking the exclusion away: what was wished since would be asked of Kafka at once.
+    taking the exclusion away: what was requested since would be asked of Kafka at once.
     """
     for aspect in _PUSHED:
         if before.manage.get(aspect) is not False or aspect in after.manage:
@@ -90,8 +90,8 @@ def _check_exclusions(
 
 
 def _check_growth(draft: PlanBuilder, node: Node, path: Path, before: Topic, after: Topic) -> None:
-    """More partitions than there is room for are refused when they are wished. A policy's are
-    counted once they are pushed: until then they are no more than a wish.
+    """More partitions than there is room for are refused when they are requested. A policy's are
+    counted once they are pushed: until then they are only desired.
     """
     desired_config = max(after.partitions, after.policies.partitions or 0)
     known = max(before.partitions, before.policies.partitions or 0)

@@ -74,11 +74,11 @@ class Quota:
     """Below which it is counted: of one above the mount, the root directory."""
     limit: int
     above: bool = False
-    """It is said above the mount."""
+    """It is set above the mount."""
 
     @property
     def limit_text(self) -> str:
-        """The limit in words: ``1 topic``, ``20 partitions``."""
+        """The limit with its unit: ``1 topic``, ``20 partitions``."""
         return plural(self.limit, _COUNTED[self.field])
 
     def used(self, snapshot: Snapshot) -> int:

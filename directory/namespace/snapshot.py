@@ -105,7 +105,7 @@ class Snapshot:
     @property
     def unreadable_values(self) -> Mapping[bytes, str]:
         """Keys of what is in the store and not in the tree, with the reason. A directory's range as
-        key stands for all that lies in a directory whose own record is missing or unreadable.
+        key means all that lies in a directory whose own record is missing or unreadable.
         """
         tree = self.tree
         if not tree.loose and not tree.physical.unreadable:
@@ -148,7 +148,7 @@ class Snapshot:
         """Returns a topic, decoded.
 
         Raises:
-            Internal: there is a record, and it turns out that it cannot be read.
+            Internal: there is a record, and it cannot be read.
         """
         record = self._record(parent_id, name)
         if record is None:

@@ -182,7 +182,7 @@ class _Change:
         self._nodes[ROOT_ID] = replace(self._nodes[ROOT_ID], directory=directory)
         self._directories[ROOT_ID] = None
 
-    # What stands in a directory, whether it has a record or not.
+    # The entries of a directory, whether it has a record or not.
 
     def _contents(self, directory_id: int) -> Contents:
         node = self._nodes.get(directory_id)

@@ -75,7 +75,7 @@ _DEFINITIONS: Final[Mapping[str, SettingType]] = {
     "segment.jitter.ms": long_of(0),
     "segment.ms": long_of(1),
     "unclean.leader.election.enable": boolean(),
-    # Until Kafka 3.9; a newer broker refuses them in its own words.
+    # Until Kafka 3.9; a newer broker refuses them with its own message.
     "message.downconversion.enable": boolean(),
     "message.format.version": SettingType("a version such as 3.0-IV1", bool),
     "message.timestamp.difference.max.ms": long_of(0),
@@ -86,9 +86,9 @@ NAMES: Final = frozenset(_DEFINITIONS)
 
 
 def problem_with(name: str, value: str) -> str:
-    """Returns what is wrong with a config, in words that end a sentence; empty = nothing is.
+    """Returns what is wrong with a config, as the end of a sentence; empty = nothing is.
 
-    An unknown name is told with the nearest known one.
+    An unknown name is reported with the nearest known one.
     """
     definition = _DEFINITIONS.get(name)
     if definition is None:
@@ -109,7 +109,7 @@ def unknown(name: str) -> str:
 
 
 def conflict_in(configs: Mapping[str, str | None]) -> str:
-    """Returns two configs that Kafka does not take together, in words; empty = there are none.
+    """Returns two configs that Kafka does not take together, as text; empty = there are none.
     Those that are not set are not looked at: what a broker's defaults are is the broker's business.
     """
 

@@ -40,7 +40,7 @@ class Route:
     depth: int
     """How many segments lead to that."""
     stopped_by: Link | Mount | None
-    """What stands at the next segment; None = no container does, or the path ends here."""
+    """What is at the next segment; None = no container does, or the path ends here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class LocatedEntry:
 
     @property
     def parent_id(self) -> int:
-        """The id of the directory that it stands in; 0 for the root directory."""
+        """The id of the directory that it is in; 0 for the root directory."""
         return 0 if self.parent is None else self.parent.entry_id
 
 
@@ -165,7 +165,7 @@ def locate_entry(snapshot: Snapshot, mount: Path, path: Path, kind: Kind | None)
     ``kind`` says otherwise.
 
     Raises:
-        Absent: nothing of that kind stands there.
+        Absent: nothing of that kind is there.
         InvalidNamespace: the path runs through a link.
         NotAuthoritative: it is another cluster's.
     """

@@ -142,7 +142,7 @@ NOTHING: Final = Contents(SortedMap(), SortedMap())
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A directory and what stands directly in it. ``parent_id`` is 0 for the root directory and
+    """A directory and the entries directly in it. ``parent_id`` is 0 for the root directory and
     for the place of removed entries (``DELETED_ID``).
     """
 

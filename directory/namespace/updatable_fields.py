@@ -33,14 +33,14 @@ __all__ = ["ASPECTS", "apply_changes", "check_policies", "check_targets"]
 
 
 ASPECTS: Final = ("create", "configs", "acls", "delete")
-"""The aspects of Kafka that ``manage`` speaks of."""
+"""The aspects of Kafka that ``manage`` names."""
 
 _MAPS: Final = frozenset({"topic_config", "producer_defaults", "consumer_defaults", "tags"})
 
 
 @dataclass(frozen=True, slots=True)
 class _FieldType:
-    """What values a field takes: ``wanted`` in words, ``fits`` as a test."""
+    """What values a field takes: ``wanted`` as text, ``fits`` as a test."""
 
     wanted: str
     fits: Callable[[object], bool]
@@ -291,7 +291,7 @@ class _PolicyEdit:
                 )
             settings = self._maps[name] = dict(before)
         _check_key(field, name, key, value)
-        # What stands there may be of a newer Kafka, and goes; what does not is a slip of the pen.
+        # What is there may be of a newer Kafka, and goes; what does not is a slip of the pen.
         goes = (value is None or value is CLEARED) and key not in settings
         if goes and name == "topic_config" and (problem := topic_configs.unknown(key)):
             raise InvalidArgument(f"{cut_name(field)}: {problem}", field=cut_name(field))
@@ -311,7 +311,7 @@ class _PolicyEdit:
         check_policy_bounds(after, self._before, self._bounds)
         for name in _KAFKAS:
             settings = getattr(after, name)
-            # What stands there already may be of a vendor's or a newer Kafka: it is left alone.
+            # What is there already may be of a vendor's or a newer Kafka: it is left alone.
             old: Mapping[str, object] = {} if self._whole else getattr(self._before, name)
             if self._whole or name in self._maps:
                 news = {k: v for k, v in settings.items() if k not in old or old[k] != v}
