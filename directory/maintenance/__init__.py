@@ -1,1 +1,1 @@
-"""Keeping a cluster's store: backup, restore, migration, and verification."""
+"""Maintenance of a cluster's store: backup, restore, migration, and verification."""

@@ -69,7 +69,7 @@ class _Digest:
 
 def digest_of(rows: Iterable[Row]) -> bytes:
     """Returns the same for the same rows in the same order, but for what another store
-    makes anew.
+    makes again.
     """
     digest = _Digest()
     for _ in digest.wrap(rows):

@@ -34,7 +34,7 @@ class _Row(NamedTuple):
 
 
 class EventIndex:
-    """The ``o/`` rows of one store by revision. Told by the replica's thread, asked by any."""
+    """The ``o/`` rows of one store by revision. Filled by the replica's thread, read by any."""
 
     def __init__(self, store: Store) -> None:
         self._store: Final = store
@@ -171,7 +171,7 @@ class EventIndex:
         return sorted(found.items())
 
     def _build(self) -> None:
-        """Adds the rows that were there before the replica told of any."""
+        """Adds the rows that were there before the replica reported any."""
         with self._building:
             while True:
                 with self._lock:
@@ -181,7 +181,7 @@ class EventIndex:
                 older = self._scan(begin)
                 with self._lock:
                     if self._begin != begin:
-                        continue  # loaded anew meanwhile
+                        continue  # loaded again meanwhile
                     self._rows[:0] = older
                     self._events += sum(event_count(row.key) for row in older)
                     self._bytes += sum(row.size for row in older)

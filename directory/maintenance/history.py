@@ -296,7 +296,7 @@ class Subscription:
         what is past a page at a time.
 
         Raises:
-            Resync: more came than its queue holds, the tree was loaded anew, or what is past was
+            Resync: more came than its queue holds, the tree was loaded again, or what is past was
                 trimmed before it was read.
             StoreUnavailable: what is past is in the store only, and that is away.
         """

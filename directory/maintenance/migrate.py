@@ -5,10 +5,10 @@ The steps, each of which survives ``kill -9``:
 1. FROM is sealed: *being migrated to TO*. Its servers go on reading, marked stale.
 2. TO is made, and sealed: *being filled from FROM*. No server reads it.
 3. TO is emptied and filled from FROM, read back and compared.
-4. FROM is sealed anew: *moved to TO*. No server starts on it any more.
-5. TO is unsealed, as a new life.
+4. FROM is sealed again: *moved to TO*. No server starts on it any more.
+5. TO is unsealed, as a new incarnation.
 
-Where it stands can be seen in the two stores alone, so that saying it again goes on from there, and
+Its progress can be seen in the two stores alone, so that the same command goes on from there, and
 so that it can be undone until step 5. The cluster keeps its id: its parent's mount goes on.
 """
 
@@ -72,7 +72,7 @@ class Migration:
         return f"{FILLED_FROM}{describe_address(self.source)}"
 
     def open_source(self) -> Store:
-        """Returns where the cluster lives now."""
+        """Returns the store that the cluster uses now."""
         return open_store(self.source, self.identity.cluster, self.identity.cluster_id)
 
     def open_target(self) -> Store:
@@ -167,7 +167,7 @@ def _refuse_full(one: Migration) -> None:
 
 
 def migrate(one: Migration, report: Callable[[str], None] = lambda _: None) -> Identity:
-    """Does what is left to do; the target's identity in its new life.
+    """Does what is left to do; the target's identity in its new incarnation.
 
     Raises:
         Refused: something came into the target meanwhile; the target does not hold what was put in.
@@ -205,7 +205,7 @@ def _copy(source: Store, target: Store, report: Callable[[str], None]) -> None:
 
 def abort(one: Migration, report: Callable[[str], None] = lambda _: None) -> Identity:
     """Undoes it: the target is emptied and stays sealed, then the source takes changes again, as a
-    new life.
+    new incarnation.
 
     Raises:
         StoreUnreachable, Incompatible: the same again goes on.

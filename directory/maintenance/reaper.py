@@ -62,7 +62,7 @@ class Reaper:
     """Reaper of one directory server.
 
     Args:
-        server: its id, under which it stands for election.
+        server: its id, its name in the election.
         store, replica, writer: those of the cluster.
         clock: monotonic seconds.
         now_ms: Unix milliseconds.
@@ -104,7 +104,7 @@ class Reaper:
         """What holds it up, where this server is the one that reaps; empty = nothing."""
         return self._trouble
 
-    # -- life ------------------------------------------------------------------------------------
+    # -- start and stop --------------------------------------------------------------------------
 
     def start(self) -> None:
         """Begins to look for something to do, in a thread."""
@@ -142,7 +142,7 @@ class Reaper:
         ):
             self._wake.set()
 
-    # -- one turn --------------------------------------------------------------------------------
+    # -- one round --------------------------------------------------------------------------------
 
     def step(self) -> float:
         """Does what is due, for a while; the seconds until something is due again, unless woken."""

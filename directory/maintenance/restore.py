@@ -3,9 +3,9 @@
 Refuses whatever could lose something that nobody agreed to lose: a store that holds something, one
 of another cluster, one that servers are running on. The steps: the store is sealed to be filled (no
 server reads it from then on, and none writes), emptied, filled, read back and compared, and
-unsealed as a new life. Cut off, it stays sealed for this reason, and the same again finishes it.
-What would be lost is counted and named as people know it; rows that cannot be read are counted as
-such.
+unsealed as a new incarnation. Cut off, it stays sealed for this reason, and the same again finishes
+it. What would be lost is counted and named as people know it; rows that cannot be read are counted
+as such.
 """
 
 from __future__ import annotations
@@ -369,7 +369,7 @@ def _losses(backup: Backup, store: Store) -> Losses:
 
 
 def restore(plan: RestorePlan, report: Callable[[str], None] = lambda _: None) -> Identity:
-    """Does it; the store's identity in its new life.
+    """Does it; the store's identity in its new incarnation.
 
     Raises:
         Refused: the plan says why; or something came into the store since.

@@ -87,7 +87,7 @@ def compare_rows(
             snapshot = trees.at(loading.revision)
         if snapshot is not None:
             break
-        _drop(loading)  # loaded anew, or much was written, in this very moment
+        _drop(loading)  # loaded again, or much was written, in this very moment
     else:
         summary.troubles.append("the store changed too fast to be met at one revision")
         return
@@ -271,7 +271,7 @@ class KafkaCheck:
     def _desired_set(
         self, topics: Sequence[RecordedTopic], survey: KafkaMetadata, admin: KafkaAdmin
     ) -> Iterator[Difference]:
-        """Yields partitions, replicas and configs against what is wished for."""
+        """Yields partitions, replicas and configs against what is desired."""
         self.check()
         found = admin.configs([one.topic.physical_name for one in topics]) if topics else {}
         for one in topics:

@@ -332,7 +332,7 @@ class StoreComparison:
             try:
                 parent_id, is_topic, name = parse_grants_key(key)
             except ValueError:
-                continue  # said where it was read
+                continue  # reported where it was read
             if parent_id == 0 and not name:
                 continue  # the root directory is always there
             node = self._snapshot.node(parent_id)
@@ -414,7 +414,7 @@ def _retired(value: bytes) -> None:
         raise ValueError("not a decimal number, or one and 'awaited'")
 
 
-# A longer prefix stands before one that it begins with.
+# A longer prefix is before one that it begins with.
 _READERS: Final[Mapping[bytes, Callable[[bytes], object]]] = {
     FLOOR_KEY: _decimal,
     EVENT: lambda value: unpack(value, 0, ""),

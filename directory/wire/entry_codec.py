@@ -142,7 +142,7 @@ def entry_to_proto(
 ) -> entry_pb2.Entry:
     """Returns the answer for an entry: as stored, with path and etag.
 
-    With ``node``, the node of a directory, how much stands directly in it is said too.
+    With ``node``, the node of a directory, the counts of its entries are added.
     """
     message = entry_pb2.Entry() if into is None else into
     message.CopyFrom(message_of(entry))
@@ -155,7 +155,7 @@ def entry_to_proto(
 
 
 def entry_from_proto(message: entry_pb2.Entry) -> Entry:
-    """Returns the entry that a create or update request wishes for.
+    """Returns the entry that a create or update request contains.
 
     Ids, etag, path, who changed it when, and what is output only are ignored: the entry id is 0.
 
@@ -176,7 +176,7 @@ def entry_from_proto(message: entry_pb2.Entry) -> Entry:
 
 
 def policies_to_proto(policies: Policies) -> policies_pb2.Policies:
-    """Unsets fields stay unset; a cleared key is said to be cleared."""
+    """Unsets fields stay unset; a cleared key is sent as cleared."""
     message = policies_pb2.Policies()
     fill_policies(message, policies)
     return message

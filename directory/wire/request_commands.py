@@ -38,7 +38,7 @@ def create_command(
     """Returns the command that a create request means.
 
     Raises:
-        InvalidArgument: no kind is said, or a field is wrong; named.
+        InvalidArgument: no kind is given, or a field is wrong; named.
         LimitExceeded: more of something than the bounds allow.
     """
     if request.entry.WhichOneof("kind") is None:
