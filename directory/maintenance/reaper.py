@@ -62,7 +62,7 @@ class Reaper:
     """Reaper of one directory server.
 
     Args:
-        server: its id, its name in the election.
+        server: its id, which is its name in the election.
         store, replica, writer: those of the cluster.
         clock: monotonic seconds.
         now_ms: Unix milliseconds.
@@ -142,7 +142,7 @@ class Reaper:
         ):
             self._wake.set()
 
-    # -- one round --------------------------------------------------------------------------------
+    # -- one round -------------------------------------------------------------------------------
 
     def step(self) -> float:
         """Does what is due, for a while; the seconds until something is due again, unless woken."""

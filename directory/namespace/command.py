@@ -127,7 +127,7 @@ class CreateLink:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateMount:
-    """Mount a child cluster. The federation's checks (loops, the child's record) come before this."""
+    """Mount a child cluster. The federation's checks (loops, the child's record) come before."""
 
     path: Path
     cluster_id: str

@@ -136,9 +136,9 @@ def _leaves(draft: PlanBuilder) -> Iterator[_ReapTarget]:
 def why_held_up(snapshot: Snapshot) -> str:
     """Returns why a removed directory may not be finished; empty = it may.
 
-    What lies in a directory whose record cannot be read is found by that record only. So what
-    contains that stays, until a version that can read it comes, or somebody has removed it; taken
-    away, it would leave behind what nobody finds, with its names in Kafka.
+    What lies in a directory whose record cannot be read is found by that record only. So the
+    directories above stay until a version that can read it comes, or somebody has removed it;
+    without them the rest would never be found, with its names in Kafka.
     """
     removed = [
         key

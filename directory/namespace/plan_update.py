@@ -69,7 +69,8 @@ def update_entry(draft: PlanBuilder, command: UpdateEntry) -> Plan:
 def _check_exclusions(
     draft: PlanBuilder, found: LocatedEntry, before: Policies, after: Policies, path: Path
 ) -> None:
-    """What is excluded from an armed directory is armed again by a plan that was read, never by
+    """Refuses to undo an exclusion: what is excluded from an armed directory is armed again by a
+    plan that was read, never by
     taking the exclusion away: what was requested since would be asked of Kafka at once.
     """
     for aspect in _PUSHED:
