@@ -91,7 +91,9 @@ class AccessHistory:
 
     @property
     def is_constant(self) -> bool:
-        """True if nobody's rights ever changed, in this life of the store, as far as is known."""
+        """True if nobody's rights ever changed, in this incarnation of the store, as far as is
+        known.
+        """
         with self._lock:
             if len(self._revisions) > 1:
                 return False
@@ -143,7 +145,7 @@ class AccessHistory:
             marked = self._last_change()
             with self._lock:
                 if self._revisions[:1] != [first]:
-                    return  # loaded anew meanwhile
+                    return  # loaded again meanwhile
                 self._is_extended = True
                 if marked == 0 and _has_grants(access):
                     return  # of a version that set no mark

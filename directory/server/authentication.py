@@ -4,11 +4,11 @@ Never from a field of a message (G7). With a certificate and a token, the token 
 who; a certificate that names a cluster is a server's: it says which cluster calls and carries no
 user's rights.
 
-Bearer tokens are JWT (RFC 7519); no key is fetched, and no more of why one is refused is told than
-must be. Keys come from a file: a public key or certificate in PEM, a shared secret, or a JWKS (RFC
-7517); it is read again when it changes. Which algorithms a token may be signed by is decided by the
-*key*, never by the token (RFC 8725 §3.1): a public key is never taken as a secret, and ``none`` is
-none.
+Bearer tokens are JWT (RFC 7519); no key is fetched, and no more of why one is refused is reported
+than must be. Keys come from a file: a public key or certificate in PEM, a shared secret, or a JWKS
+(RFC 7517); it is read again when it changes. Which algorithms a token may be signed by is decided
+by the *key*, never by the token (RFC 8725 §3.1): a public key is never taken as a secret, and
+``none`` is none.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Identity(NamedTuple):
     """Identity of a caller. Its repr holds no token."""
 
     principal: str
-    """``User:alice``; ``User:ANONYMOUS`` where it was not said and need not be."""
+    """``User:alice``; ``User:ANONYMOUS`` where none was given and none is needed."""
     cluster_ids: tuple[str, ...] = ()
     """The clusters that the peer's certificate names."""
     token: str = ""
@@ -89,7 +89,7 @@ class Authenticator:
         """Returns who makes a call.
 
         Raises:
-            Unauthenticated: it must be said and is not, or what was said cannot be believed.
+            Unauthenticated: credentials are required and missing, or cannot be verified.
         """
         cluster_ids: tuple[str, ...] = ()
         principal = ""
@@ -128,7 +128,7 @@ def identities_of(
     settings: Sequence[tuple[str, TlsConfig | None, AuthConfig]],
 ) -> Authenticator | None:
     """Returns those of one listening address, of the (cluster, [tls], [auth]) behind it; None where
-    nobody could be told from anybody else.
+    callers could not be distinguished.
 
     Raises:
         ConfigError: they are not all the same; or a file cannot be used.
@@ -236,8 +236,8 @@ class Tokens:
         """Returns whose token it is.
 
         Raises:
-            Unauthenticated: nobody's that could be believed; says why in a few words, and nothing
-                of what the token says.
+            Unauthenticated: no credential that can be verified; gives the reason in short, and
+                nothing of the token's content.
         """
         keys = self._keys.value()
         by, verified = self._verified

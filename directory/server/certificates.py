@@ -2,7 +2,7 @@
 calls to other servers.
 
 TLS itself is gRPC's. What gRPC says of a wrong file is an empty handshake failure at each client,
-so the files are read here first, and what is wrong with them is said in words.
+so the files are read here first, and what is wrong with them is reported.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class Certificates:
     """A server's own certificate, as its files have it now.
 
     Files that are replaced count from the next handshake on; streams that are open go on. Files
-    that are wrong are said so in the log, and what was read before stays in force.
+    that are wrong are reported in the log, and what was read before stays in force.
     """
 
     def __init__(self, tls: TlsConfig) -> None:

@@ -168,7 +168,7 @@ class Cluster:
         return cls(config, store, endpoints, levels)
 
     def member(self) -> LocalServer:
-        """Returns what this server tells parents and children of itself."""
+        """Returns what this server reports of itself to parents and children."""
         return LocalServer(
             cluster_id=self.cluster_id,
             cluster=self.config.cluster,
@@ -207,7 +207,7 @@ class Cluster:
             self.unmanaged,
         )
 
-    # -- life ------------------------------------------------------------------------------------
+    # -- start and stop -------------------------------------------------------------------------
 
     def start(self) -> None:
         """Begins to load, to link and to follow Kafka, all in the background."""
@@ -272,8 +272,8 @@ class Cluster:
             inherited = None
         else:
             if inherited is None and (not config.parent or config.access is AccessMode.OPEN):
-                # A cluster that begins to enforce asks for the word of its parent; one that is open
-                # lets everybody in whom nobody has denied yet.
+                # A cluster that begins to enforce asks for the update of its parent; one that is
+                # open lets everybody in whom nobody has denied yet.
                 inherited = ()
         most_age = config.limits.inherited_grants_max_age_seconds
         return Authorizer(
@@ -286,8 +286,8 @@ class Cluster:
         )
 
     def mount_at(self, snapshot: Snapshot) -> Path:
-        """Returns where this cluster hung at a snapshot: a path is looked up, and decided about, at
-        the mount of the very snapshot that answers.
+        """Returns where this cluster was mounted at a snapshot: a path is looked up, and decided
+        about, at the mount of the very snapshot that answers.
         """
         return self.federation.position_at(snapshot).mount
 
@@ -400,7 +400,7 @@ class Cluster:
         stop = found.stop if found is not None else None
         another = ""
         if found is not None and stop is not None and stop.kafka_id:
-            # Not in the words of the stop: these count topics, and everybody gets this.
+            # Not the message of the stop: these count topics, and everybody gets this.
             another = (
                 f"another Kafka cluster answers: {stop.kafka_id}, this directory belongs to "
                 f"{found.pinned}"
@@ -431,5 +431,5 @@ class Cluster:
 
 
 _HELD_SECONDS = 180.0
-"""So long a standby believes that the link stands: its holder says so every minute."""
+"""How long the link counts as open for a standby: its holder reports it every minute."""
 _MAINTENANCE_SECONDS = 5.0

@@ -1,4 +1,4 @@
-"""The words of ``kdir server``: what they may be, and which configs they come to; does nothing.
+"""The arguments of ``kdir server``: what they may be, and which configs they come to; does nothing.
 
 Every mistake is a ``ConfigError``, one sentence.
 """
@@ -50,7 +50,7 @@ examples:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Returns what may be said."""
+    """Returns the parser of the arguments."""
     made = argparse.ArgumentParser(
         prog="kdir server",
         description="Run the directory server of one Kafka cluster, or of several.",
@@ -88,7 +88,7 @@ def parser() -> argparse.ArgumentParser:
         help="answer /metrics, /healthz and /readyz there; one of several processes at PORT + 1, "
         "and so on",
     )
-    # What the supervisor tells the processes that it starts: where to listen, by key, and which
+    # What the supervisor passes to the processes that it starts: where to listen, by key, and which
     # one of them it is, from 0.
     made.add_argument("--bound", action="append", default=[], help=argparse.SUPPRESS)
     made.add_argument("--place", type=int, default=0, help=argparse.SUPPRESS)

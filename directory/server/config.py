@@ -100,7 +100,7 @@ class Limits:
     reflection_streams: int = 4
     """Streams of gRPC's reflection at a time; each ends after 30 s."""
     read_threads: int = 4
-    """Reads, other than streams, that run at a time; more only take turns on one processor."""
+    """Reads, other than streams, that run at a time; more only share one processor."""
     long_read_threads: int = 1
     """Reads that may work long, such as listings and large batches, that run at a time besides."""
     max_blocked_reads: int = 32
@@ -205,7 +205,7 @@ class ServerConfig:
 
     @classmethod
     def quick(cls, mount: Path, **settings: Any) -> ServerConfig:
-        """Returns the config that ``kdir server --mount PATH`` stands for: everything else by
+        """Returns the config that ``kdir server --mount PATH`` means: everything else by
         default.
         """
         cluster = settings.pop("cluster", "") or default_cluster(mount)
@@ -225,7 +225,7 @@ def default_store(cluster: str) -> str:
 
 
 def load_configs(names: Sequence[str]) -> list[ServerConfig]:
-    """Reads config files; a folder stands for its ``*.toml`` in name order.
+    """Reads config files; a folder means its ``*.toml`` in name order.
 
     Raises:
         ConfigError: a file cannot be read or is wrong; it is named.

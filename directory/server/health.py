@@ -1,4 +1,4 @@
-"""How the clusters of a process are, in one word each; the words that /readyz, gRPC's health and
+"""How the clusters of a process are, by one name each; the names that /readyz, gRPC's health and
 ``kdir doctor`` share. Asks nobody: neither the store nor Kafka nor the parent.
 """
 
@@ -36,8 +36,8 @@ class State(enum.StrEnum):
     UNMOUNTED = "unmounted"
     """Its parent says that no mount names it; it answers that."""
     AWAITING_PARENT = "awaiting-parent"
-    """What the directories above hand down was never said, or cannot be read: nobody knows who may
-    do what, so all but super users are told to come later.
+    """What the directories above hand down was never received, or cannot be read: nobody can decide
+    who may do what, so all but super users are asked to come later.
     """
     SERVING = "serving"
     """It follows the store."""
@@ -67,7 +67,7 @@ def health_of(cluster: Cluster) -> ClusterHealth:
     """Returns how a cluster is right now; cheap, and never waits."""
     name = cluster.config.cluster
     replica = cluster.replica
-    # The age is taken once: what is said and what is decided must not be of two moments.
+    # The age is taken once: what is reported and what is decided must not be of two moments.
     state, age = replica.state, replica.age_seconds
     if cluster.draining or cluster.members.refused:
         return ClusterHealth(name, State.DRAINING, ready=False)
@@ -93,7 +93,7 @@ def health_of(cluster: Cluster) -> ClusterHealth:
 
 def has_inherited_policy(cluster: Cluster) -> bool:
     """True if it is known what holds above the mount of a cluster that is loaded. One that is open
-    need not have been told, yet: it lets in whom nobody has denied so far.
+    need not have received it, yet: it lets in whom nobody has denied so far.
     """
     snapshot, config = cluster.replica.snapshot, cluster.config
     if parent_state.is_inherited_received(snapshot):

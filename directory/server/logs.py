@@ -87,7 +87,7 @@ class LogFormatter(logging.Formatter):
 
     @staticmethod
     def message(record: logging.LogRecord) -> str:
-        """Returns the line's own words, not endless, without passwords."""
+        """Returns the line's message, not endless, without passwords."""
         text = redacted(record.getMessage())
         return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 

@@ -147,7 +147,7 @@ class Membership:
         self._wake: Final = threading.Event()
         self._thread: threading.Thread | None = None
         self.announcement: EphemeralKey | None = None
-        """The key by which others know that it lives; None while it has none."""
+        """The key by which others know that it is alive; None while it has none."""
         self._notified = b""
         self._sweep_due = 0.0
         self._trouble = ""
@@ -283,7 +283,7 @@ class Membership:
             self._wake.clear()
 
     def refresh(self) -> None:
-        """Registers anew where that is due, tells what changed, and sweeps now and then.
+        """Registers again where that is due, reports what changed, and sweeps now and then.
 
         Raises:
             StoreUnreachable
@@ -298,7 +298,7 @@ class Membership:
             self.announcement = self._announce(value)
             if announcement is not None:
                 # Its row is the new one's by now; its lease or lock would last for ever otherwise,
-                # such as when the store began a new life.
+                # such as when the store began a new incarnation.
                 announcement.delete()
         elif value != self._notified:
             announcement.update(value)

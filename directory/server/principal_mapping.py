@@ -10,7 +10,7 @@ instead of regular expressions. A rule is ``KIND:PATTERN -> PRINCIPAL``, or ``DE
 
 KIND is ``URI``, ``DNS`` or ``EMAIL`` of the subject alternative name, or ``CN`` of the subject. The
 pattern is cut at ``/`` (URI), ``.`` (DNS), ``@`` (EMAIL) or not at all (CN); a name must have as
-many parts, and each part of the pattern may hold one ``*``, which stands for one character or more.
+many parts, and each part of the pattern may hold one ``*``, which matches one character or more.
 So there is at most one way to match, and it is found in one pass. ``$1``, ``$2`` … are what the
 stars stood for. ``DEFAULT`` takes the first URI, else the first DNS name, else the common name, as
 ``User:…``; it is the only rule where none are given.

@@ -105,7 +105,7 @@ def main(arguments: Sequence[str] | None = None, levels: Levels = LEVELS) -> int
 
 
 def _check_kafkas(configs: Sequence[ServerConfig], *, reported: bool) -> None:
-    """How Kafka's clients would come in; advice on it is logged, unless it is said elsewhere.
+    """How Kafka's clients would come in; advice on it is logged, unless it is reported elsewhere.
 
     Raises:
         ConfigError: they could not.
@@ -164,7 +164,7 @@ def _run(
     watchdog.start()
     with ExitStack() as stack:
         names = [config.cluster for config in configs]
-        # Told first, ended last: who asks in between hears that nothing is ready.
+        # Started first, ended last: in between it answers that nothing is ready.
         for address in metrics:
             reported = _start_metrics_endpoint(address, names, served, watchdog)
             stack.enter_context(closing(reported))
@@ -230,7 +230,7 @@ def _places(
 def _serve(
     places: Sequence[ServedAddress], servers: list[DirectoryServer], stop: threading.Event
 ) -> None:
-    """Until it is told to stop.
+    """Runs until it is asked to stop.
 
     Raises:
         Incompatible: a store that came late cannot be used; or a cluster has gone on to a feature
@@ -366,9 +366,9 @@ class ServedAddress:
         listen: where.
         shared: with other processes of one supervisor.
         joining: of these others do answer there: the address is taken once all is loaded, so that
-            nobody who comes to it hears *not ready* for want of luck.
+            no caller gets *not ready* by chance.
         open_cluster: opens one.
-        bound: is told the address once it is known.
+        bound: called with the address once it is known.
         identities: how callers there say who they are; None: they do not.
     """
 
@@ -454,7 +454,7 @@ class ServedAddress:
         self._listen = self.server.address
 
     def wait(self, stop: threading.Event) -> bool:
-        """Opens what was away, once it can be, and takes the address for it; False: told to stop.
+        """Opens what was away, once it can be, and takes the address for it; False: asked to stop.
 
         Raises:
             Incompatible, ConfigError
@@ -508,7 +508,7 @@ class ServedAddress:
 def _serve_places(
     places: Sequence[ServedAddress], started: Callable[[ServedAddress], None], stop: threading.Event
 ) -> None:
-    """Serves those that are open, and each of the others once it is, until it is told to stop.
+    """Serves those that are open, and each of the others once it is, until it is asked to stop.
 
     Raises:
         Incompatible, ConfigError: of one that came late.

@@ -1,9 +1,10 @@
 """Keeps several server processes on one port and one store.
 
-Each process is this program anew (exec, never a bare fork: gRPC's threads do not survive one), with
-``--bound`` saying at which address. All of them listen there by SO_REUSEPORT, and the kernel gives
-each new connection to one of them. The ports are held here from before the first process starts,
-so that a free one (port 0) is one for all, and so that no other ``kdir server`` can slip in.
+Each process is this program again (exec, never a bare fork: gRPC's threads do not survive one),
+with ``--bound`` saying at which address. All of them listen there by SO_REUSEPORT, and the kernel
+gives each new connection to one of them. The ports are held here from before the first process
+starts, so that a free one (port 0) is one for all, and so that no other ``kdir server`` can slip
+in.
 
 A process that ends is started again, after a pause that grows while it keeps ending. One that
 loses its supervisor (its standard input ends) drains and ends by itself. One that hangs is left to
@@ -122,7 +123,7 @@ class _Worker:
     due: float | None = None
     """When to start it again."""
     lines: list[str] = field(default_factory=list)
-    """What the process in it said that it serves."""
+    """What the process in it reported that it serves."""
     tried: bool = False
     """Whether a process in it has served, or ended, since the beginning."""
     refused: bool = False
@@ -210,7 +211,7 @@ class Supervisor:
                     case _Ended(worker, process):
                         self._buried(worker, process)
                         if all(one.refused for one in self._workers):
-                            return _UNUSABLE  # each has said why; another start changes nothing
+                            return _UNUSABLE  # each has reported why; another start changes nothing
                     case None:
                         self._start_due()
                 self._print_serving_lines()
@@ -307,7 +308,7 @@ class Supervisor:
 
     def _stillborn(self, code: int) -> int:
         if code > 0:
-            return code  # it has said why
+            return code  # it has reported why
         sys.stderr.write(f"error: the first server process ended {_how(code)} before it served\n")
         return 1
 

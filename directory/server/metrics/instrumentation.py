@@ -90,7 +90,7 @@ class _Cell:
 
 
 class _Cells(threading.local):
-    """Gives each thread its cell; made anew in each thread that first looks."""
+    """Gives each thread its cell; made in each thread that first looks."""
 
     def __init__(self, size: int, all_cells: list[_Cell]) -> None:
         self.cell = _Cell(size)
@@ -175,7 +175,7 @@ class CallMetrics:
 
 
 class MeasuredStore:
-    """Stands before a store; the contract is ``Store``'s."""
+    """Store that counts and times another one; the contract is ``Store``'s."""
 
     def __init__(self, store: Store, clock: Callable[[], float] = time.monotonic) -> None:
         self._store: Final = store

@@ -5,7 +5,8 @@ here is what ``docs/reference/metrics.md`` documents and what the dashboard and 
 a test holds all four together.
 
 HTTP answers ``/metrics``, ``/healthz`` (the process works: else restart it) and ``/readyz``
-(callers may be sent here): GET on loopback, and nothing else; a caller that dawdles is hung up on.
+(callers may be sent here): GET on loopback, and nothing else; the connection of a slow caller is
+closed.
 """
 
 from __future__ import annotations
@@ -268,7 +269,7 @@ def _cluster(sheet: _MetricFamilies, cluster: Cluster) -> None:
     try:
         snapshot = replica.snapshot
     except NotReady:
-        return  # what is not known is not said: a tree that is not loaded has not 0 topics
+        return  # what is not known is not reported: a tree that is not loaded has not 0 topics
     _tree(sheet, snapshot, name)
     _kafka(sheet, cluster, name)
 
@@ -432,7 +433,7 @@ class _Request(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         try:
             status, body, kind = self._respond()
-        except Exception:  # noqa: BLE001 - logged, and told as what it is
+        except Exception:  # noqa: BLE001 - logged, and answered as what it is
             _log.exception("metrics cannot be reported")
             status, body, kind = 500, b"failed by a bug; the log says which\n", _PLAIN
         self.send_response(status)
