@@ -60,7 +60,8 @@ class StoreFull(StoreUnreachable):
 
 
 class HistoryCompacted(Exception):
-    """The changes after the asked revision are no longer kept, or belong to another life of the
+    """The changes after the asked revision are no longer kept, or belong to another incarnation of
+    the
     store: load again.
     """
 
@@ -99,7 +100,7 @@ class Identity:
 
     @property
     def moved(self) -> bool:
-        """Whether its cluster lives in another store, for good."""
+        """Whether its cluster is in another store, for good."""
         return self.sealed.startswith(MOVED_TO)
 
     @property
@@ -157,7 +158,8 @@ class UnchangedSince:
     """Guard that holds while no key with this prefix was put after this revision. Removals do not
     count.
 
-    It never holds for a revision that this life of the store has not reached, and need not hold for
+    It never holds for a revision that this incarnation of the store has not reached, and need not
+    hold for
     one whose history is forgotten: then plan on a newer snapshot.
     """
 
@@ -276,7 +278,7 @@ class Watch(Protocol):
 
     @property
     def restarts(self) -> int:
-        """How often it had to connect anew, and went on where it was."""
+        """How often it had to connect again, and went on where it was."""
 
     def next(self, timeout_seconds: float) -> Sequence[CommittedWrites]:
         """Returns the next revisions, in order, without gap or repeat; empty when none came in
@@ -308,7 +310,7 @@ class Leadership(Protocol):
 
 
 class EphemeralKey(Protocol):
-    """A key that is there while this process lives, and goes with it, however it ends."""
+    """A key that is there while this process is alive, and goes with it, however it ends."""
 
     def update(self, value: bytes) -> None:
         """Sets the key's value.
@@ -318,7 +320,7 @@ class EphemeralKey(Protocol):
         """
 
     def is_alive(self) -> bool:
-        """True if the key is there as far as this process knows; where it does not, announce anew.
+        """True if the key is there as far as this process knows; where it does not, announce again.
         So it is after the store was away, or this process paused, for long.
         """
 
@@ -334,7 +336,7 @@ class Store(Protocol):
         """Whose store this is, as read when it was opened.
 
         A store that was restored under the process is noticed by the watch (``HistoryCompacted``),
-        after which ``refresh_identity`` reads it anew.
+        after which ``refresh_identity`` reads it again.
         """
 
     @property
@@ -422,7 +424,7 @@ class Store(Protocol):
 
     def seal(self, why: str) -> None:
         """Takes no changes from now on, from anybody: those under way are made or refused whole.
-        Sealing anew replaces the reason. Survives every process.
+        Sealing again replaces the reason. Survives every process.
 
         Whoever has a watch open finds it in ``identity`` soon after. With a reason that begins with
         ``FILLED_FROM`` every watch raises ``HistoryCompacted`` instead, since what comes now is no

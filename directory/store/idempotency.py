@@ -166,7 +166,7 @@ def _grant_fields(grant: Grant) -> list[str | int]:
 
 
 def _grant(message: list[Any]) -> Grant:
-    """Back from its words.
+    """Decodes the stored form.
 
     Raises:
         ValueError: of a newer version.

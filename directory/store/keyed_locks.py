@@ -1,4 +1,4 @@
-"""Turns: of the threads of one process that would collide on a key, one goes on at a time.
+"""Locks by key: of the threads of one process that would collide on a key, one goes on at a time.
 
 Refuses to promise that nobody else writes the key: other processes do, and the guards say so.
 """

@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 LARGE: Final = 1_000
-"""A change of so many entries is told of while it is on its way; a smaller one is done by then."""
+"""A change of so many entries is reported while it is on its way; a smaller one is done by then."""
 SWEEP: Final = "sweep"
 """The id of what a sweep adopts by itself: one at a time, and the next sweep finds the rest."""
 
@@ -43,7 +43,7 @@ class LargeAdoption:
 
     change_id: str
     mount: Path
-    """Where the cluster hung when it began."""
+    """Where the cluster was mounted when it began."""
     started_at_ms: int
     done: int
     left: int

@@ -2,7 +2,7 @@
 
 One thread loads the store at one revision and then follows its watch. What it publishes are whole,
 immutable snapshots: who took one sees no later change in it. When the history it would need is
-gone, it loads anew and swaps; until then, and while the store is away, the old snapshot serves.
+gone, it loads again and swaps; until then, and while the store is away, the old snapshot serves.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ class Replica:
 
     @property
     def age_seconds(self) -> float:
-        """How long ago the store was last heard, or was found sealed; 0.0 while it is followed."""
+        """How long ago the store last answered, or was found sealed; 0.0 while it is followed."""
         if self.state is ReplicaState.SERVING:
             return 0.0
         since = (
@@ -173,7 +173,7 @@ class Replica:
 
     @property
     def watch_restarts(self) -> int:
-        """How often the watch connected anew, at this or another place, with nothing lost."""
+        """How often the watch connected again, at this or another place, with nothing lost."""
         watch = self.watch
         return self._restarts_before + (0 if watch is None else watch.restarts)
 
@@ -342,7 +342,8 @@ class Replica:
             except BaseException:
                 watch.close()  # nobody else knows of it: it would follow the store for ever
                 raise
-            # A restore in the middle: the rows may be of another life than the identity says.
+            # A restore in the middle: the rows may be of another incarnation than the identity
+            # says.
             if same_incarnation:
                 break
             watch.close()
@@ -368,8 +369,8 @@ class Replica:
         snapshot.index_physical_names(lambda: self._stop.wait(_GIVE_WAY_SECONDS))
 
     def _publish(self, applied: AppliedCommit) -> None:
-        """Swaps the tree in, tells the subscribers, then who waits: what a waiter does next finds
-        whatever the subscribers keep (mount table, history) as new as the tree.
+        """Swaps the tree in, calls the subscribers, then wakes the waiters: what a waiter does next
+        finds whatever the subscribers keep (mount table, history) as new as the tree.
         """
         self._snapshot = applied.after
         for callback in self._subscribers:

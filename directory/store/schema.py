@@ -1,7 +1,7 @@
-"""What is in a sqlite store: its tables, whose it is, and which life of it this is.
+"""What is in a sqlite store: its tables, whose it is, and which incarnation of it this is.
 
 Refuses to know files and locks (``database_file.py``): everything here is asked of a connection. A
-new life begins when the database is not what its last writer left: a backup was put there.
+new incarnation begins when the database is not what its last writer left: a backup was put there.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def random_id(length: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The newest commit of a database, and the life it belongs to."""
+    """The newest commit of a database, and the incarnation it belongs to."""
 
     revision: int
     commit_id: str
@@ -191,8 +191,8 @@ def begin_incarnation(
 ) -> Head:
     """Begins a new incarnation, at a revision of its own before which no watch can resume.
 
-    ``seen_revision`` is the highest that is known of the life before. With ``unseal`` the store
-    takes changes from then on.
+    ``seen_revision`` is the highest that is known of the incarnation before. With ``unseal`` the
+    store takes changes from then on.
     """
     head = head_of(connection)
     revision = max(head.revision, seen_revision) + _INCARNATION_STEP

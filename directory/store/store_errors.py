@@ -1,6 +1,6 @@
-"""What a store answers to a write that it does not make, in the words of the contract.
+"""What a store answers to a write that it does not make, as errors of the contract.
 
-Refuses to tell callers where the store is, and what its operator has to do: that is for the log.
+Where the store is, and what its operator has to do, goes to the log and never to callers.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ __all__ = ["CommitResult", "Writer"]
 _log = logging.getLogger(__name__)
 
 _TRIES: Final = 16
-"""So often a command is planned anew after others changed what it had read."""
+"""So often a command is planned again after others changed what it had read."""
 _FACTS_SECONDS: Final = 5.0
 _NOT_OF_THE_TREE: Final[tuple[type[KdirError], ...]] = (
     Cancelled,
@@ -156,7 +156,7 @@ class Writer:
     trims old rows (``RetentionTrimmer``) and begins a new store goes to the store itself.
 
     Args:
-        mount: where the cluster hung at a snapshot.
+        mount: where the cluster was mounted at a snapshot.
         allow: raises for writes that not every server of the cluster can deal with yet.
         check: raises for a plan, on its snapshot and mount, that clusters below cannot take.
         bounds: how much a command may put into an entry.
@@ -228,7 +228,7 @@ class Writer:
 
         What ends without a commit is decided as ``decide`` says. ``extra_guards`` and
         ``extra_writes`` go into the same transaction; an extra guard that does not hold ends it,
-        since planning anew would not help. ``authorize`` is asked before each try, on the snapshot
+        since planning again would not help. ``authorize`` is asked before each try, on the snapshot
         that it is planned on; it raises, or answers the guards under which the right holds still.
         So are ``deletes_in_kafka`` and ``creates_in_kafka``: whether the topic would go or come in
         Kafka too. ``complete`` is called once the caller may: it returns the command with what is
@@ -245,7 +245,7 @@ class Writer:
             WriteConflict: others were quicker every time, or an extra guard does not hold.
             StoreSealed: the store takes no changes, for now or for good; nothing was written.
             StoreUnavailable: the store is away. ``effect=unknown`` among the facts: it may have
-                taken effect; the same request id tells.
+                taken effect; the same request id finds out.
             NotReady: nothing is loaded yet.
             DeadlineExceeded
         """
@@ -376,7 +376,7 @@ class Writer:
         )
 
     def _once(self, request: _Request, lock: KeyedLock) -> CommitResult | Conflict | None:
-        """Plans on the newest tree and commits; None: the turn came meanwhile, plan anew."""
+        """Plans on the newest tree and commits; None: it had to wait for the lock, plan again."""
         if not request.validate_only:
             self._refuse_while_away()
         snapshot = self._replica.snapshot
@@ -473,12 +473,12 @@ class Writer:
         unchanged = CommitResult(planned, snapshot.revision)
         decision = self._deciding.decision
         if not request.request_id or decision is None or not self._confirm(decision):
-            return unchanged  # what is not confirmed is planned anew, on a newer tree
+            return unchanged  # what is not confirmed is planned again, on a newer tree
         return self._commit(request, replace(planned, guards=()), now_ms)
 
     def _commit(self, request: _Request, planned: Plan, now_ms: int) -> CommitResult | Conflict:
         change_key = event_key(new_change_id(now_ms, len(planned.changes)))
-        # First, so that a conflict with our own earlier self is told before all others.
+        # First, so that a conflict with our own earlier self is found before all others.
         guards: list[Guard] = [KeyEquals(request.key, None)] if request.request_id else []
         guards += [*planned.guards, *request.extra_guards]
         writes = [*planned.writes, *request.extra_writes]
@@ -589,7 +589,7 @@ class Writer:
             ) from error
 
     def _see(self, revision: int, deadline: float) -> None:
-        """Waits until the local replica holds a write. It stands even if that takes too long: the
+        """Waits until the local replica holds a write. It holds even if that takes too long: the
         answer's token makes later reads wait.
         """
         if self._replica.in_own_thread:
@@ -609,7 +609,7 @@ def _unconfirmed() -> StoreUnavailable:
 
 def _without_what_is_hidden(known: CommitResult, error: KdirError) -> CommitResult:
     """Returns an answer of before, for a caller who would not be let do it any more: that it was
-    done is the caller's own doing, and may be what took the right away; what stands there is not
+    done is the caller's own doing, and may be what took the right away; what is there is not
     shown.
     """
     plan = replace(known.plan, grants=(), grants_changed=())

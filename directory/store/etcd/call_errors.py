@@ -1,7 +1,7 @@
-"""Tells what a failed call to etcd means: by whom it may be tried again, and whether it may have
-had an effect; refuses to try.
+"""Finds out what a failed call to etcd means: by whom it may be tried again, and whether it may
+have had an effect; refuses to try.
 
-etcd says most of it by gRPC code, and the rest only in words (its
+etcd reports most of it by gRPC code, and the rest only as text (its
 ``api/v3rpc/rpctypes/error.go``), which clients are meant to compare.
 """
 
@@ -64,7 +64,7 @@ class FailureKind(enum.Enum):
 
 _UNREACHED: Final = (
     "failed to connect to all addresses",  # gRPC's: no connection, so nothing was sent
-    "etcdserver: no leader",  # told before anything is proposed, to who requires a leader
+    "etcdserver: no leader",  # sent before anything is proposed, to a caller that requires a leader
     "etcdserver: too many requests",
     "etcdserver: server is not ready",
     "etcdserver: not capable",
@@ -84,7 +84,7 @@ _ELSEWHERE: Final = frozenset(
 
 
 def error_text(error: grpc.RpcError) -> str:
-    """Returns what was said, in one line."""
+    """Returns the message, in one line."""
     return " ".join(str(error.details() or error.code().name).split())[:300]
 
 

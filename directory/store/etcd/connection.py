@@ -3,7 +3,7 @@
 Every call has a deadline. A read that one member does not answer is asked of the next; a
 transaction is sent again only where the one before certainly did nothing.
 
-Channels are this process's own (a forked child makes itself new ones), and are made anew after a
+Channels are this process's own (a forked child makes itself new ones), and are made again after a
 failure, from certificates as they are in their files then.
 """
 
@@ -535,7 +535,7 @@ class EtcdConnection:
                 if last or not self.address.user or trouble_of(error) is not FailureKind.LOGIN:
                     raise
                 self.forget_token(token)
-            except ValueError as error:  # gRPC's word for a channel that was closed meanwhile
+            except ValueError as error:  # what gRPC raises for a channel that was closed meanwhile
                 raise Unsent(str(error)) from error
             else:
                 self._answered_at[number] = self._clock()
@@ -545,7 +545,7 @@ class EtcdConnection:
     def _over_members(
         self, attempt: Callable[[int], Any], deadline: float, again: set[FailureKind]
     ) -> Any:
-        """Tries the members in turn until one answers, from the preferred one on."""
+        """Tries one member after the other until one answers, from the preferred one on."""
         message = "the time is over"
         while True:
             first = self._preferred

@@ -110,7 +110,7 @@ class EtcdAddress:
         return "the user that its certificate names" if self.cert else "somebody without a user"
 
     def password(self) -> str:
-        """Returns the password, read anew each time: it may have been changed in its file.
+        """Returns the password, read each time: it may have been changed in its file.
 
         Raises:
             Incompatible: the file cannot be read.

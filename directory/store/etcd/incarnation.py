@@ -1,6 +1,7 @@
-"""Whose store this is, and which life of it, as kept in one key that every transaction compares.
+"""Whose store this is, and which incarnation of it, as kept in one key that every transaction
+compares.
 
-Refuses to do I/O. A life's revisions are etcd's plus an offset of its own: an etcd that was
+Refuses to do I/O. An incarnation's revisions are etcd's plus an offset of its own: an etcd that was
 restored counts up again to revisions that clients have seen, and no guard or token of before may be
 mistaken for one of now (decision 0009).
 """
@@ -18,22 +19,24 @@ __all__ = ["SCHEMA_VERSION", "Incarnation"]
 
 SCHEMA_VERSION: Final = 1
 _INCARNATION_STEP: Final = 1_000_000_000
-"""A new life's revisions begin so far above those known of the one before; what was lost with a
-restore need not be known, and etcd's revisions count the changes of all its users."""
+"""A new incarnation's revisions begin so far above those known of the one before; what was lost
+with a restore need not be known, and etcd's revisions count the changes of all its users.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Incarnation:
-    """One life of a store. ``stored`` is exactly what stands in etcd."""
+    """One incarnation of a store. ``stored`` is exactly what is in etcd."""
 
     identity: Identity
     etcd_cluster: int
-    """etcd's own id of the cluster that this life is in: another one has been restored, or moved.
+    """etcd's own id of the cluster that this incarnation is in: another one has been restored, or
+    moved.
     """
     offset: int
     """A revision of the store is etcd's and this."""
     begins: int
-    """Revisions of the store below this are of lives before."""
+    """Revisions of the store below this are of earlier incarnations."""
     stored: bytes = b""
 
     @classmethod
@@ -50,7 +53,7 @@ class Incarnation:
 
     @classmethod
     def read(cls, stored: bytes) -> Self:
-        """Returns what stands in etcd.
+        """Returns what is in etcd.
 
         Raises:
             ValueError: it cannot be read; says why.
@@ -86,14 +89,14 @@ class Incarnation:
             raise ValueError(f"not an identity ({type(error).__name__}: {error})") from None
 
     def sealed(self, why: str) -> Incarnation:
-        """Returns the same life, sealed."""
+        """Returns the same incarnation, sealed."""
         return _written(replace(self, identity=replace(self.identity, sealed=why)))
 
     def next(
         self, etcd_cluster: int, etcd_revision: int, seen: int, *, unseal: bool
     ) -> Incarnation:
-        """Returns the life after this one, at a time when etcd is at ``etcd_revision``; ``seen`` is
-        the highest revision of this one that is known.
+        """Returns the incarnation after this one, at a time when etcd is at ``etcd_revision``;
+        ``seen`` is the highest revision of this one that is known.
         """
         below = max(seen, self.revision(etcd_revision)) + _INCARNATION_STEP
         identity = replace(

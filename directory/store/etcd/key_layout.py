@@ -3,16 +3,16 @@
 ::
 
     <prefix>/alive/<token>     leased: there while the process that holds a role or an announced key
-                               lives
+                               is alive
     <prefix>/announced/<key>   the token that must be alive for the row <key> to stay
     <prefix>/kv/<key>          a row of the store
     <prefix>/meta/commit       the last commit's id, written by every transaction: its revision is
                                the store's, its version the number of commits
-    <prefix>/meta/identity     whose store this is, and which life of it (``incarnation.py``)
+    <prefix>/meta/identity     whose store this is, and which incarnation of it (``incarnation.py``)
 
 No row has a lease of its own: it would go in a revision that is nobody's commit. What a dead
-process leaves under ``alive`` goes by itself, and the rows that hung on it by the commit of whoever
-sweeps. ``alive`` and ``announced`` sort before what is watched.
+process leaves under ``alive`` goes by itself, and the rows that depended on it by the commit of
+whoever sweeps. ``alive`` and ``announced`` sort before what is watched.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Layout:
 
     @property
     def announced(self) -> bytes:
-        """The prefix of what hangs on a process's life."""
+        """The prefix of what depends on a process being alive."""
         return self.root + _ANNOUNCED
 
     @property

@@ -1,13 +1,13 @@
-"""One cluster's keys in etcd, in the life that they are in; refuses to know what rows mean.
+"""One cluster's keys in etcd, in their incarnation; refuses to know what rows mean.
 
 Every transaction compares the identity as it was last read. So a store that was sealed, restored or
-filled by anybody takes nothing from who does not know it yet; he reads it anew, and goes on.
+filled by anybody takes nothing from who does not know it yet; he reads it again, and goes on.
 
 A restore is noticed by whoever remembers more than etcd does (``why_restored`` is the rule), and
-``Keyspace.refresh`` is the one place where it is concluded. It begins a new life, once: that too is
-a transaction that compares the identity. What nobody remembers cannot be noticed: an etcd put back
-under its own cluster id while no server of the cluster ran (``docs/how-to/run-on-etcd.md`` says
-what to do).
+``Keyspace.refresh`` is the one place where it is concluded. It begins a new incarnation, once: that
+too is a transaction that compares the identity. What nobody remembers cannot be noticed: an etcd
+put back under its own cluster id while no server of the cluster ran (``docs/how-to/run-on-etcd.md``
+says what to do).
 
 An etcd that was put back holds less than was seen of it. That is proven only by two reads in order:
 a commit was seen, and a linearizable read that *began afterwards* finds an older revision, or
@@ -57,7 +57,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A commit of one life that this process knows of: the last one as of a revision."""
+    """A commit of one incarnation that this process knows of: the last one as of a revision."""
 
     incarnation: str
     revision: int = 0
@@ -78,7 +78,7 @@ class Newest:
         return self._seen
 
     def note(self, seen: Seen) -> None:
-        """Remembers a commit where it is newer, or of another life."""
+        """Remembers a commit where it is newer, or of another incarnation."""
         with self._lock:
             known = self._seen
             if known.incarnation != seen.incarnation or known.revision < seen.revision:
@@ -202,7 +202,7 @@ class Keyspace:
         return read_head(self.connection, self.layout, timeout_seconds)
 
     def current(self, timeout_seconds: float = READ_SECONDS) -> tuple[Head, Incarnation]:
-        """Returns the newest commit, and the life that it is of.
+        """Returns the newest commit, and its incarnation.
 
         Raises:
             StoreUnreachable
@@ -220,7 +220,7 @@ class Keyspace:
         raise StoreUnreachable(f"{self.connection}: its identity changes all the time")
 
     def refresh(self) -> Incarnation:
-        """Reads the identity anew; begins a new life if etcd was restored.
+        """Reads the identity again; begins a new incarnation if etcd was restored.
 
         Raises:
             StoreUnreachable
@@ -256,7 +256,7 @@ class Keyspace:
             raise IncompatibleStore(f"{self.connection}: there is no store any more")
         return incarnation_of(self.connection, stored, self._cluster, self._cluster_id)
 
-    # -- lives -------------------------------------------------------------------------------
+    # -- incarnations ------------------------------------------------------------------------------
 
     def note(self, stored: bytes) -> Identity:
         """Returns what a watch read as the identity.
@@ -330,7 +330,8 @@ class Keyspace:
         *,
         filling: bool = False,
     ) -> Committed | GuardFailed:
-        """Makes one transaction, with a commit id. ``draft`` is asked again for another life.
+        """Makes one transaction, with a commit id. ``draft`` is asked again for another
+        incarnation.
 
         Raises:
             StoreUnreachable: effect unknown.

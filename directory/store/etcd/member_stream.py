@@ -88,7 +88,7 @@ def watch_request(layout: Layout, start: int, *, fragment: bool) -> Any:
     """Asks for every revision of rows and ``meta/`` from ``start`` on.
 
     Fragments let etcd send what is larger than one message may be. It cuts them by measuring all of
-    one anew with each event: 40,000 small events took it 5 s, against 0.1 s uncut (etcd 3.6.6). So
+    one again with each event: 40,000 small events took it 5 s, against 0.1 s uncut (etcd 3.6.6). So
     they are for where one message is not enough.
     """
     create = etcdrpc.WatchCreateRequest(
@@ -227,7 +227,7 @@ class WatchTimeouts:
     longest_answer_seconds: float = 60.0
     silence_seconds: float = 4.0
     """No member has shown that it is there for so long: the store is away. More than the two above,
-    so that a member that fails is replaced before anybody is told.
+    so that a member that fails is replaced before that is reported.
     """
     first_retry_seconds: float = 0.05
     last_retry_seconds: float = 1.0

@@ -38,7 +38,7 @@ def read_head(
 def incarnation_of(
     connection: EtcdConnection, stored: bytes, cluster: str, cluster_id: str | None
 ) -> Incarnation:
-    """Returns what stands as the identity, which must be this cluster's.
+    """Returns what is stored as the identity, which must be this cluster's.
 
     Raises:
         Incompatible: it is not, or cannot be read.
@@ -54,7 +54,7 @@ def incarnation_of(
 
 
 def open_or_create(connection: EtcdConnection, cluster: str, cluster_id: str | None) -> Incarnation:
-    """Returns the life of the store that is there, or a first one.
+    """Returns the incarnation of the store that is there, or a first one.
 
     Raises:
         Incompatible: something else is there, or this user may not.

@@ -312,7 +312,7 @@ class EtcdStore:
 
 
 class IncarnationWatch:
-    """A watch of one life, by the store's revisions. See ``directory.store.base.Watch``."""
+    """A watch of one incarnation, by the store's revisions. See ``directory.store.base.Watch``."""
 
     def __init__(self, keyspace: Keyspace, after: int, commit_id: str) -> None:
         """Begins after a revision.
@@ -337,7 +337,7 @@ class IncarnationWatch:
 
     @property
     def restarts(self) -> int:
-        """How often it was begun anew, without a reload."""
+        """How often it was begun again, without a reload."""
         return self.watch.restarts
 
     def next(self, timeout_seconds: float) -> Sequence[CommittedWrites]:

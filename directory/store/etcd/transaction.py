@@ -71,7 +71,7 @@ def compares_of(layout: Layout, incarnation: Incarnation, guards: Iterable[Guard
                 compare = transactions.Value(layout.row(key)) == value
             case UnchangedSince(prefix, revision):
                 known = incarnation.etcd_revision(revision)
-                if known is None:  # of another life: it cannot hold
+                if known is None:  # of another incarnation: it cannot hold
                     compare = transactions.Create(layout.identity) == 0
                 else:
                     newest = max(newest, known)
@@ -99,7 +99,7 @@ def operations_of(layout: Layout, writes: Iterable[Write]) -> list[Any]:
 
 
 def reads_of(layout: Layout, incarnation: Incarnation, guards: Iterable[Guard]) -> list[Any]:
-    """Returns what is read of each guard where one does not hold, to tell which."""
+    """Returns what is read of each guard where one does not hold, to find out which."""
     reads: list[Any] = []
     for guard in guards:
         match guard:

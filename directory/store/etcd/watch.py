@@ -1,4 +1,4 @@
-"""Follows one cluster's commits in etcd, from member to member; refuses to judge what it is told.
+"""Follows one cluster's commits in etcd, from member to member; refuses to judge what it receives.
 
 That is ``watch_state.py``, without I/O. Here are connections, waiting and patience. All of it
 happens in the thread that calls ``next``; one thread per open stream reads ahead, and ends with it.
@@ -74,7 +74,7 @@ class EtcdWatch:
 
         Raises:
             HistoryCompacted: it cannot be followed from there. Not if the store is away: ``next``
-            tells.
+            reports that.
         """
         self._members: Final = members
         self._layout: Final = layout
@@ -92,14 +92,14 @@ class EtcdWatch:
         self._next_endpoint = random.randrange(
             1 << 16
         )  # servers of one cluster begin at different members
-        self._failures = 0  # since the store was last heard
+        self._failures = 0  # since the last contact with the store
         self._rounds = 0
         self._retry_at = 0.0
         self._lag_seconds = patience.answer_seconds
         self._fragment = False
         self._away = False
         self._trouble = "no member answered"
-        self._reported: dict[str, str] = {}  # of members that failed since the store was last heard
+        self._reported: dict[str, str] = {}  # of members that failed since the last contact
         self._received_at = self._expected_at = clock()
         self._wanted = False  # whether anybody called next()
         self._opened = 0
@@ -324,8 +324,8 @@ class EtcdWatch:
         self._opened += 1
         self._readers = [one for one in self._readers if one.is_alive()]
         self._readers.append(link.stream.thread)
-        # It is heard when it brings something, or shows by this that there is nothing: a member
-        # that answers questions and refuses the watch is no store to follow.
+        # It counts as contact when it brings something, or shows by this that there is nothing: a
+        # member that answers questions and refuses the watch is no store to follow.
         self._probe_head(link)
 
     def _compare(self, link: MemberConnection, question: HeadProbe, head: Head) -> None:

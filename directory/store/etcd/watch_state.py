@@ -156,7 +156,7 @@ class Follower:
 
     def examine(self, head: Head) -> ReloadRequired | int | None:
         """Returns whether the store that answers is the one that was followed. An int: only what
-        ``meta/`` held at that revision can tell; give that to ``examine_past``.
+        ``meta/`` held at that revision decides; give that to ``examine_past``.
         """
         gone = self.other_incarnation(head, self.revision)
         if gone is not None:

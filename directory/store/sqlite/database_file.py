@@ -42,7 +42,7 @@ _LOG_BYTES: Final = 64 * 1024 * 1024
 
 @contextmanager
 def away_on_error(path: Path) -> Iterator[None]:
-    """Turns what sqlite or the system reports into ``StoreUnreachable``."""
+    """Raises what sqlite or the system reports as ``StoreUnreachable``."""
     try:
         yield
     except (sqlite3.Error, OSError) as error:
@@ -177,7 +177,7 @@ class DatabaseFile:
             self._reader = None
 
     def stamp(self) -> FileStamp:
-        """Returns the file that stands at the path now.
+        """Returns the file that is at the path now.
 
         Raises:
             StoreUnreachable: none does.
@@ -354,7 +354,7 @@ class DatabaseFile:
             if not os.access(self.path, os.R_OK | os.W_OK):
                 raise PermissionError(13, "Permission denied") from None
 
-    # -- its life ----------------------------------------------------------------------------
+    # -- its incarnation ---------------------------------------------------------------------------
 
     def committed(self, head: Head) -> None:
         """Records a commit, while still ``writing``.

@@ -1,5 +1,5 @@
 """Files beside a database: the one that its writers lock, with the newest commit, and those that
-are locked while an ephemeral key's process lives.
+are locked while an ephemeral key's process is alive.
 
 Refuses to open the database. What it says is written after the commit and not synced: after a
 crash it may be behind, which is as good; it is never ahead. So a database that lacks the commit it
@@ -155,7 +155,7 @@ class WriterLockFile:
 
 
 class LivenessFile:
-    """A locked file that says that this process lives."""
+    """A locked file that shows that this process is alive."""
 
     def __init__(self, path: Path, token: str, descriptor: int) -> None:
         self._path: Final = path
@@ -198,7 +198,7 @@ class EphemeralKeys(Protocol):
 
     @property
     def incarnation(self) -> str:
-        """The life of the store, as far as this process knows."""
+        """The incarnation of the store, as far as this process knows."""
 
     def update_announced(self, key: bytes, token: str, value: bytes) -> bool:
         """Puts the key's value if the key is still this announcement's."""

@@ -172,7 +172,7 @@ class SqliteStore:
         where, bounds = key_range(prefix)
         with self._file.reading() as connection:
             rows = connection.execute(
-                f"SELECT key, value, revision FROM kv WHERE {where} AND key > ?"  # noqa: S608 - our own words
+                f"SELECT key, value, revision FROM kv WHERE {where} AND key > ?"  # noqa: S608 - our own text
                 " ORDER BY key LIMIT ?",
                 (*bounds, after, limit),
             ).fetchall()
@@ -456,7 +456,7 @@ class SqliteLoading:
                 where, bounds = key_range(prefix)
                 with away_on_error(self._path):
                     cursor = self._connection.execute(
-                        f"SELECT key, value FROM kv WHERE {where} ORDER BY key",  # noqa: S608 - our own words
+                        f"SELECT key, value FROM kv WHERE {where} ORDER BY key",  # noqa: S608 - our own text
                         bounds,
                     )
                     page = cursor.fetchmany(_PAGE_ROWS)

@@ -140,13 +140,13 @@ def _written_after(
     connection: sqlite3.Connection, prefix: bytes, revision: int, head: Head
 ) -> bool:
     """By the log: a directory may hold a million keys, while the changes since a snapshot are few.
-    A key that was written and removed since does not count. What the log cannot say, for its
-    revision is of another life or pruned, counts as written: a newer snapshot will tell.
+    A key that was written and removed since does not count. What the log does not have, for its
+    revision is of another incarnation or pruned, counts as written: a newer snapshot will show.
     """
     (oldest,) = connection.execute("SELECT min(revision) FROM commits").fetchone()
     if not oldest <= revision <= head.revision:
         return True
     where, bounds = key_range(prefix, "kv.key")
     query = f"""SELECT 1 FROM log CROSS JOIN kv ON kv.key = log.key
-        WHERE log.revision > ? AND {where} LIMIT 1"""  # noqa: S608 - our own words
+        WHERE log.revision > ? AND {where} LIMIT 1"""  # noqa: S608 - our own text
     return connection.execute(query, (revision, *bounds)).fetchone() is not None

@@ -179,7 +179,7 @@ class SqliteWatch:
             raise HistoryCompacted(f"{self._file.path}: another file is there now")
 
     def _verify(self) -> None:
-        """The commit that this watch is at must still be known; a new life keeps none."""
+        """The commit that this watch is at must still be known; a new incarnation keeps none."""
         row = self._connection.execute(
             "SELECT commit_id FROM commits WHERE revision = ?", (self._after,)
         ).fetchone()
