@@ -1,4 +1,4 @@
-"""Finds names, docstrings, messages and pages that are not yet in the terms of the glossary.
+"""Finds names, docstrings, comments, messages and pages that are not in the terms of the glossary.
 
 ``python -m deploy.tools.language`` writes what it finds to ``tests/repository/language.txt``. The
 file may only shrink: ``tests/repository/test_language.py`` compares it with the tree.
@@ -66,11 +66,11 @@ true everything nothing something somebody nobody it this that these those there
 _NO_NOUNS: Final = frozenset(_OTHERS.split())
 """What a class's docstring may not begin with, beside a verb."""
 
-_SPEAKING: Final = ("resolver", "directory")
-"""The packages whose string constants people read: output, errors, help, log lines."""
-_MENDED: Final = ("resolver",)
-"""The packages whose docstrings and comments have no retired word any more."""
-_PAGES: Final = ("docs/", "README.md", "CONTRIBUTING.md", "SECURITY.md")
+_SHIPPED: Final = ("resolver", "directory")
+"""The packages whose string constants people read (output, errors, help, log lines), and of which
+docstrings and comments are compared too.
+"""
+_PAGES: Final = ("docs/", "proto/", "README.md", "CONTRIBUTING.md", "SECURITY.md")
 _RECORDS: Final = ("docs/decisions/", "docs/glossary.md")
 """A decision keeps the wording of its day; the glossary has the retired words themselves."""
 
@@ -128,7 +128,7 @@ def remarks(text: str) -> list[str]:
 
 
 def prose(page: str) -> str:
-    """Returns a page without code and targets of links."""
+    """Returns a page, or a file of the contract, without code and targets of links."""
     return _CODE.sub("", page)
 
 
@@ -219,7 +219,7 @@ def _tracked() -> Iterator[str]:
     )  # fmt: skip
     for path in sorted(set(done.stdout.split("\0"))):
         is_module = path.endswith(".py") and path.split("/")[0] in PACKAGES
-        is_page = path.endswith(".md") and path.startswith(_PAGES)
+        is_page = path.endswith((".md", ".proto")) and path.startswith(_PAGES)
         if (is_module and "_pb2" not in path) or (is_page and not path.startswith(_RECORDS)):
             yield path
 
@@ -232,16 +232,15 @@ def findings(paths: Iterable[str] | None = None, root: Path = ROOT) -> Counter[s
         if not (root / path).is_file():
             continue
         text = (root / path).read_text()
-        if path.endswith(".md"):
+        if not path.endswith(".py"):
             found[f"texts {path}"] = _count_retired([prose(text)], terms)
             continue
         tree = ast.parse(text)
         for name in misnamed(tree, terms):
             found[f"identifier {name}"] += 1
         found[f"docstrings {path}"] = len(undescribed(tree))
-        if path.split("/")[0] in _SPEAKING:
+        if path.split("/")[0] in _SHIPPED:
             found[f"texts {path}"] = _count_retired(messages(tree), terms)
-        if path.split("/")[0] in _MENDED:
             found[f"remarks {path}"] = _count_retired(remarks(text), terms)
     return +found
 

@@ -113,6 +113,16 @@ def test_code_and_targets_of_links_are_no_prose() -> None:
     assert prose(page) == "It is told\n\nby  and [here."
 
 
+def test_a_docstring_or_comment_of_a_shipped_package_with_a_retired_word_is_found(
+    tmp_path: Path,
+) -> None:
+    for path in ("directory/module.py", "tests/module.py"):
+        (tmp_path / path).parent.mkdir()
+        (tmp_path / path).write_text('"""Told."""\nx = 1  # told\n')
+    paths = ["directory/module.py", "tests/module.py"]
+    assert findings(paths, tmp_path) == {"remarks directory/module.py": 2}
+
+
 def test_a_page_or_message_with_a_retired_word_is_found(tmp_path: Path) -> None:
     page, module = tmp_path / "README.md", tmp_path / "resolver" / "module.py"
     for file, text in ((page, "Told again, told `told`."), (module, 'x = "it was told"')):

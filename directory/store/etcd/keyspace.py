@@ -256,7 +256,7 @@ class Keyspace:
             raise IncompatibleStore(f"{self.connection}: there is no store any more")
         return incarnation_of(self.connection, stored, self._cluster, self._cluster_id)
 
-    # -- incarnations ------------------------------------------------------------------------------
+    # -- incarnations ------------------------------------------------------------------------
 
     def note(self, stored: bytes) -> Identity:
         """Returns what a watch read as the identity.

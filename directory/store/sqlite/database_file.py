@@ -354,7 +354,7 @@ class DatabaseFile:
             if not os.access(self.path, os.R_OK | os.W_OK):
                 raise PermissionError(13, "Permission denied") from None
 
-    # -- its incarnation ---------------------------------------------------------------------------
+    # -- its incarnation ---------------------------------------------------------------------
 
     def committed(self, head: Head) -> None:
         """Records a commit, while still ``writing``.
