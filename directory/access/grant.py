@@ -237,9 +237,9 @@ _E = TypeVar("_E", bound=enum.IntEnum)
 
 
 def _named(cls: type[_E], what: str, text: str) -> _E:
-    word = text.strip().upper().replace("-", "_")
-    if word in cls.__members__:
-        return cls[word]
-    near = next(iter(get_close_matches(word, cls.__members__, n=1)), "")
+    member = text.strip().upper().replace("-", "_")
+    if member in cls.__members__:
+        return cls[member]
+    near = next(iter(get_close_matches(member, cls.__members__, n=1)), "")
     hint = f"did you mean {near}?" if near else f"expected one of {', '.join(cls.__members__)}"
     raise InvalidArgument(f"{what}: found {quote_for_message(text)}; {hint}", field=what, near=near)

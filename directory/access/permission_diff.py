@@ -118,25 +118,25 @@ def diff_permissions(
 
 
 def _of_names(
-    pair: _SidePair, told: _InheritedRows, caller: Caller, kind: ResourceType
+    pair: _SidePair, inherited_rows: _InheritedRows, caller: Caller, kind: ResourceType
 ) -> Iterator[AccessChange]:
     """As rows of each pattern, the widest first, where they differ from what a wider one says."""
-    said: dict[str, _Rows] = {}
+    by_pattern: dict[str, _Rows] = {}
     for pattern in pair.patterns(caller, kind):
-        wider = [one for one in said if one.endswith("*") and pattern.startswith(one[:-1])]
-        known = said[max(wider, key=len)] if wider else ()
+        wider = [one for one in by_pattern if one.endswith("*") and pattern.startswith(one[:-1])]
+        known = by_pattern[max(wider, key=len)] if wider else ()
         rows = pair.rows(caller, kind, pattern)
         if rows != known:
-            said[pattern] = rows
+            by_pattern[pattern] = rows
     flat = tuple(
         _Row(EntryPlace((pattern, *row.place.relative), row.place.is_topic), row.gained, row.lost)
-        for pattern, rows in said.items()
+        for pattern, rows in by_pattern.items()
         for row in rows or pair.nothing
     )
-    if flat == told.lookup(caller):
+    if flat == inherited_rows.lookup(caller):
         return
-    told.add(caller, flat)
-    for pattern, rows in (said or {"*": pair.nothing}).items():
+    inherited_rows.add(caller, flat)
+    for pattern, rows in (by_pattern or {"*": pair.nothing}).items():
         yield from _access_changes(caller, kind, pattern, rows or pair.nothing)
 
 

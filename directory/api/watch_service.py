@@ -59,12 +59,12 @@ class WatchService(Service):
                 authority=cluster.authority(snapshot),
             )
             incarnation = snapshot.incarnation
-            spoken = time.monotonic()
+            sent_at = time.monotonic()
             reached = after
             while call.is_active():
                 # What every subscriber had before an empty answer is behind us: a checkpoint may
                 # say so, and a watcher that resumes there need not resync for changes of nothing.
-                told = cluster.replica.wait_for(0, _FIRST_SECONDS).revision
+                delivered = cluster.replica.wait_for(0, _FIRST_SECONDS).revision
                 batch = subscription.next(min(idle_seconds, _LOOK_SECONDS))
                 # Not the snapshot that it began with: a right that is gone ends the stream (N5).
                 before = tree
@@ -72,14 +72,14 @@ class WatchService(Service):
                 _require_visible(tree, path)
                 view = ChangeView(tree, cluster.access_history, path)
                 view.refuse_other_age(before)
-                if not batch and told > reached:
-                    view.streamed(reached, told, ())
-                    reached = told
+                if not batch and delivered > reached:
+                    view.streamed(reached, delivered, ())
+                    reached = delivered
                 for revision, events in batch:
                     passed = view.streamed(reached, revision, events)
                     reached = revision
                     if passed:
-                        spoken = time.monotonic()
+                        sent_at = time.monotonic()
                         token = self._token(cluster.cluster_id, incarnation, revision)
                         yield watch_pb2.WatchResponse(events=passed, token=token)
                 if cluster.draining:
@@ -88,8 +88,8 @@ class WatchService(Service):
                     raise Unmounted(f"cluster {cluster.config.cluster} was unmounted")
                 if cluster.replica.snapshot.incarnation != incarnation:
                     raise Resync("the store has a new incarnation: list again, then watch")
-                if time.monotonic() - spoken >= idle_seconds:
-                    spoken = time.monotonic()
+                if time.monotonic() - sent_at >= idle_seconds:
+                    sent_at = time.monotonic()
                     token = self._token(cluster.cluster_id, incarnation, reached)
                     yield watch_pb2.WatchResponse(token=token)
         finally:

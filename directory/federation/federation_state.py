@@ -53,7 +53,7 @@ from resolver.endpoints import AllowList
 from resolver.host_port import parse_endpoint, plain_endpoints
 from resolver.path import Path
 
-__all__ = ["FederationState", "FederationView", "LocalServer", "endpoint_of_turn", "unix_ms"]
+__all__ = ["FederationState", "FederationView", "LocalServer", "endpoint_to_try", "unix_ms"]
 
 _log = logging.getLogger(__name__)
 
@@ -196,11 +196,11 @@ class FederationState:
         """Where the parent may be asked: as configured, then as it reported."""
         return (*self._parent, *self.view().reported_parents) if self._parent else ()
 
-    def parent_endpoint(self, lock: int) -> str:
-        """Returns where to ask the parent at the ``lock``-th try, from 0: one after the other where
-        the config says, and after each such round at one of those that the parent reported.
+    def parent_endpoint(self, attempt: int) -> str:
+        """Returns where to ask the parent at the ``attempt``-th try, from 0: one after the other
+        where the config says, and after each such round at one of those that the parent reported.
         """
-        return endpoint_of_turn(self._parent, self.view().reported_parents, lock)
+        return endpoint_to_try(self._parent, self.view().reported_parents, attempt)
 
     def reported_parents(
         self, welcome: federation_pb2.Welcome
@@ -456,11 +456,11 @@ class FederationState:
         return TableRow(row, self._clock_ms() if live.linked else live.contact_ms)
 
 
-def endpoint_of_turn(configured: Sequence[str], reported: Sequence[str], lock: int) -> str:
-    """Returns whom to ask at the ``lock``-th try: a round of what is configured, then one of what
-    was reported, and so on, so that what was reported never keeps from what is configured.
+def endpoint_to_try(configured: Sequence[str], reported: Sequence[str], attempt: int) -> str:
+    """Returns whom to ask at the ``attempt``-th try: a round of what is configured, then one of
+    what was reported, and so on, so that what was reported never keeps from what is configured.
     """
-    rounds, place = divmod(lock, len(configured) + bool(reported))
+    rounds, place = divmod(attempt, len(configured) + bool(reported))
     return configured[place] if place < len(configured) else reported[rounds % len(reported)]
 
 

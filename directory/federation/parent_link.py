@@ -168,7 +168,7 @@ class ParentLink:
     # -- holding the role ------------------------------------------------------------------------
 
     def _run(self) -> None:
-        lock = -1
+        attempt = -1
         while not self._stop.is_set():
             if not self._take_role():
                 # A tree is loaded in a moment; who holds the role has it for long.
@@ -183,8 +183,8 @@ class ParentLink:
                     if self._detached():
                         self._message = self._detached()
                     else:
-                        lock += 1
-                        self._one_link(lock)
+                        attempt += 1
+                        self._one_link(attempt)
                     self._stop.wait(min(1.0, self._heartbeat_seconds))
             except LeadershipLost:
                 _log.warning("another server of this cluster holds the link by now")
@@ -208,13 +208,13 @@ class ParentLink:
 
     # -- one link --------------------------------------------------------------------------------
 
-    def _one_link(self, lock: int) -> None:
+    def _one_link(self, attempt: int) -> None:
         self._reported = set()
         self._welcome, self._awaits_inherited, self._has_inherited = None, False, False
         self._table, self._table_is_new = self._new_table(), False
         self._waits_since, self._is_receiving = self._clock(), False
         self._attached = self._replica.snapshot.fact(parent_state.ATTACHED_KEY)
-        endpoint = self._federation.parent_endpoint(lock)
+        endpoint = self._federation.parent_endpoint(attempt)
         outbox: _Outbox = queue.SimpleQueue()
         try:
             with self._dialling.channel(endpoint) as channel:

@@ -177,7 +177,7 @@ def losses(now: Iterable[Row], then: Iterable[Row], paths: DirectoryPaths) -> Lo
         if value is None:
             found.come_back += 1
             continue
-        word = "lost" if other is None else "as it was then"
+        outcome = "lost" if other is None else "as it was then"
         if other is None:
             found.gone += 1
         elif other != value:
@@ -186,7 +186,7 @@ def losses(now: Iterable[Row], then: Iterable[Row], paths: DirectoryPaths) -> Lo
             continue
         if len(found.examples) < _NAMED:
             what = "grants " if key.startswith(GRANTS) else ""
-            found.examples.append(f"{paths.path_of_key(key)}: {what}{word}")
+            found.examples.append(f"{paths.path_of_key(key)}: {what}{outcome}")
     return found
 
 

@@ -49,8 +49,8 @@ def test_each_rule_names_modules() -> None:
 def test_the_filters_of_the_tests_that_are_shown_choose_some() -> None:
     shown = re.findall(r"pytest -q (tests/\S+\.py) +-k (\w+)", PAGE.read_text())
     assert shown
-    for file, word in shown:
-        assert re.search(rf"def test_\w*{word}", (ROOT / file).read_text()), (file, word)
+    for file, promise in shown:
+        assert re.search(rf"def test_\w*{promise}", (ROOT / file).read_text()), (file, promise)
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,7 @@ def test_every_metric_is_drawn_or_watched_or_said_to_be_for_looking_things_up() 
 def test_the_states_of_health_are_those_of_the_docs() -> None:
     text = (ROOT / "docs" / "reference" / "states.md").read_text()
     section = text.partition("## Health and readiness endpoints")[2].partition("\n## ")[0]
-    arguments = {word.split()[0] for word in re.findall(r"^\| `([^`]+)` \|", section, re.MULTILINE)}
+    arguments = {code.split()[0] for code in re.findall(r"^\| `([^`]+)` \|", section, re.MULTILINE)}
     assert arguments == {state.value for state in State}
     reported = next(one for one in METRICS if one.name == "kdir_state").help
     assert set(re.findall(r"\b[a-z-]+\b", reported.partition(": ")[2])) == arguments

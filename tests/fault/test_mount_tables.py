@@ -82,9 +82,9 @@ def test_a_federation_of_a_thousand_mounts_works_on_etcd(
         return is_serving and len(child.federation.view().rows()) == MOUNTS
 
     def inherits(child: Cluster, owner: str) -> bool:
-        word = read_inherited(child.replica.snapshot)
-        return word is not None and any(
-            level.policies.owner == owner for level in word.message.levels
+        inherited = read_inherited(child.replica.snapshot)
+        return inherited is not None and any(
+            level.policies.owner == owner for level in inherited.message.levels
         )
 
     assert eventually(lambda: all(one.link_status().linked for one in children), 120)

@@ -88,9 +88,13 @@ def test_R1_two_servers_that_refer_to_each_other_are_a_loop(make: Make, resolver
 def test_R2_a_server_that_refers_to_itself_is_a_loop_after_one_call(
     make: Make, resolver: BeginAt
 ) -> None:
-    for word, mount, path in ((up, "/", "/b/x"), (down, "/a/x", "/a/x"), (direct, "/b", "/b/x")):
+    for make_referral, mount, path in (
+        (up, "/", "/b/x"),
+        (down, "/a/x", "/a/x"),
+        (direct, "/b", "/b/x"),
+    ):
         server = make("/a")
-        output = word(mount, server)
+        output = make_referral(mount, server)
         server.says = functools.partial(always, output)
         fails(resolver(server), path, errors.ReferralLoop)
         assert server.rpcs == 1

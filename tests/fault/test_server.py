@@ -311,8 +311,8 @@ def test_what_cannot_be_used_is_one_sentence_and_exit_code_2(tmp_path: Path) -> 
         ended = serve("--config", str(config))
         assert ended.returncode == 2, ended
         (line,) = [line for line in ended.stderr.splitlines() if line.startswith("error:")]
-        for word in arguments:
-            assert word in line
+        for argument in arguments:
+            assert argument in line
         assert "Traceback" not in ended.stderr
 
     refused(store + "mont = '/la'\n", "'mont'", "'mount'")

@@ -113,7 +113,7 @@ def test_code_and_targets_of_links_are_no_prose() -> None:
     assert prose(page) == "It is told\n\nby  and [here."
 
 
-def test_a_docstring_or_comment_of_a_shipped_package_with_a_retired_word_is_found(
+def test_a_docstring_or_comment_with_a_retired_term_is_found(
     tmp_path: Path,
 ) -> None:
     for path in ("directory/module.py", "tests/module.py"):

@@ -248,14 +248,14 @@ class Operator(threading.Thread):
         arguments = self._random.choice(
             [("detach", "attach"), ("detach", "attach", "detach", "attach")]
         )
-        for number, word in enumerate(arguments):
-            if word == "detach":
+        for number, argument in enumerate(arguments):
+            if argument == "detach":
                 request: Any = admin_pb2.DetachParentRequest(keep_inherited=True)
                 self._ask(self._hop, "AdminService.DetachParent", request)
             else:
                 self._ask(self._hop, "AdminService.AttachParent", admin_pb2.AttachParentRequest())
             if number + 1 < len(arguments) and self._random.random() < 0.3:
-                self._settle(lambda w=word: self._is_detached(w == "detach"), word)  # type: ignore[misc]
+                self._settle(lambda w=argument: self._is_detached(w == "detach"), argument)  # type: ignore[misc]
         if self._retried:
             # What was asked of a server that stood still may be done when it goes on.
             self._settle(Lingering(self._hop).is_over, "calm")

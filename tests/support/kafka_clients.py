@@ -369,7 +369,7 @@ def on_cluster(principal: str, operation: str) -> AclBinding:
 def _line(one: AclBinding) -> str:
     arguments = (one.restype, one.name, one.resource_pattern_type, one.principal)
     more = (one.permission_type, one.operation, one.host)
-    return " ".join(str(getattr(word, "name", word)) for word in (*arguments, *more))
+    return " ".join(str(getattr(part, "name", part)) for part in (*arguments, *more))
 
 
 def _record(error: KafkaError | None) -> str:

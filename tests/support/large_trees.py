@@ -101,15 +101,15 @@ class Server:
     def execute(self, command: Command, **options: Any) -> CommitResult:
         return self.writer.commit_command(command, **options)
 
-    def turn(self) -> None:
+    def reap_once(self) -> None:
         """Runs one round of the reaper, once it is elected."""
         eventually(lambda: self.reaper.step() == 0.0, 60)
 
     def reap(self) -> int:
         """Runs the reaper until every removal is finished; returns how many rounds it took."""
-        for turns in itertools.count():
+        for rounds in itertools.count():
             if self.reaper.step() > 0.5:
-                return turns
+                return rounds
         raise AssertionError
 
     def nothing_waits(self) -> bool:

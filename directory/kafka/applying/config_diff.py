@@ -241,7 +241,7 @@ def calls_hash(calls: Iterable[KafkaCall]) -> str:
     return hash_text([[one.operation, one.resource, one.key, one.after] for one in calls])
 
 
-def hash_text(word: object) -> str:
+def hash_text(content: object) -> str:
     """Returns a short hash of a value that is JSON."""
-    text = json.dumps(word, ensure_ascii=False, separators=(",", ":"))
+    text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:_HASH_DIGITS]

@@ -27,7 +27,7 @@ from resolver.path import Path
 
 __all__ = ["ArmedTopic", "ArmedTopics", "DesiredConfigs", "DesiredTopicConfig", "is_under_way"]
 
-_WORD: Final = CONFIGS.encode()
+_CONFIGS_KEY: Final = CONFIGS.encode()
 """Part of every record of whether configs are managed."""
 
 
@@ -182,7 +182,7 @@ class ArmedTopics:
             segments, node = stack.pop()
             armed = self._assume or self._desired.is_armed(node.entry_id)
             for name, record in node.topics.items():
-                if not armed and _WORD not in record:
+                if not armed and _CONFIGS_KEY not in record:
                     continue  # it says nothing of it: not read, among a million that are not armed
                 one = self._topic(segments, node, name)
                 if one is not None:

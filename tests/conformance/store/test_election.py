@@ -52,8 +52,8 @@ def test_S19_who_lost_a_role_can_write_nothing_under_it(place: Place, store: Sto
 
 def test_S19_kill_9_frees_the_role_and_the_dead_one_is_fenced(place: Place, store: Store) -> None:
     worker = start_worker(place, "lead", "publisher", "far")
-    word, fence = output_of(worker).readline().split()
-    assert word == "leads"
+    answer, fence = output_of(worker).readline().split()
+    assert answer == "leads"
     assert store.elect("publisher", "near") is None
     worker.kill()
     worker.wait()

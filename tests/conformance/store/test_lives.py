@@ -45,7 +45,7 @@ def test_the_store_of_another_cluster_is_refused_naming_both(place: Place, store
 def test_S11_a_restore_is_noticed_and_begins_a_new_incarnation(restorable_place: Place) -> None:
     place = restorable_place
     store = place.open()
-    life = store.identity
+    before = store.identity
     kept = put(store, (b"kept", b""))
     place.backup()
     lost = put(store, (b"lost", b""))
@@ -53,9 +53,9 @@ def test_S11_a_restore_is_noticed_and_begins_a_new_incarnation(restorable_place:
     place.restore()
 
     restored = place.open()
-    assert restored.identity.incarnation != life.incarnation
-    assert restored.identity.cluster_id == life.cluster_id
-    assert restored.identity.store_id == life.store_id
+    assert restored.identity.incarnation != before.incarnation
+    assert restored.identity.cluster_id == before.cluster_id
+    assert restored.identity.store_id == before.store_id
     assert everything(restored) == {b"kept": b""}
     assert restored.load().revision > lost.revision
     for commit in (kept, lost):

@@ -256,7 +256,7 @@ def test_a_running_server_serves_what_it_has_until_the_filled_store_is_whole(
     put(store, directory("old", 10), directory("kept", 11))
     with replica_of(place.open()) as replica:
         eventually(lambda: serving(replica))
-        life = replica.snapshot.incarnation
+        first_incarnation = replica.snapshot.incarnation
         store.seal("being moved")
         eventually(lambda: replica.state is ReplicaState.STALE)
         assert replica.trouble.endswith("being moved")
@@ -275,7 +275,7 @@ def test_a_running_server_serves_what_it_has_until_the_filled_store_is_whole(
             assert replica.age_seconds > 0
             assert names(replica) == {"old", "kept"}
             incarnation = store.unseal().incarnation
-            assert incarnation != life
+            assert incarnation != first_incarnation
             for one in (replica, late):
                 eventually(lambda one=one: one.state is ReplicaState.SERVING)  # type: ignore[misc]
                 eventually(lambda one=one: names(one) == {"kept", "new"})  # type: ignore[misc]

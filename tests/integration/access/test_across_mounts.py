@@ -43,12 +43,12 @@ def grant(server: Server, who: str, path: str, *arguments: str, mount: bool = Fa
     grants = [
         access_pb2.Grant(
             principal=f"User:{who}",
-            operation=f"OPERATION_{word.removeprefix('-').upper()}",
+            operation=f"OPERATION_{argument.removeprefix('-').upper()}",
             permission=access_pb2.PERMISSION_DENY
-            if word.startswith("-")
+            if argument.startswith("-")
             else access_pb2.PERMISSION_ALLOW,
         )
-        for word in arguments
+        for argument in arguments
     ]
     kind = entry_pb2.ENTRY_KIND_MOUNT if mount else entry_pb2.ENTRY_KIND_UNSPECIFIED
     request = access_pb2.AddGrantsRequest(path=path, grants=grants, kind=kind)

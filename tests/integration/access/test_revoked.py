@@ -37,13 +37,13 @@ def grants(*arguments: str, who: str = ANYBODY) -> list[access_pb2.Grant]:
     return [
         access_pb2.Grant(
             principal=who,
-            operation=f"OPERATION_{word.removeprefix('-').upper()}",
+            operation=f"OPERATION_{argument.removeprefix('-').upper()}",
             permission=access_pb2.PERMISSION_DENY
-            if word.startswith("-")
+            if argument.startswith("-")
             else access_pb2.PERMISSION_ALLOW,
             resource_type=access_pb2.RESOURCE_TYPE_TOPIC,
         )
-        for word in arguments
+        for argument in arguments
     ]
 
 
@@ -172,11 +172,11 @@ def test_N1_bob_asks_a_server_that_lags_for_what_was_made_after_he_was_removed(
     given = ask("admin", first, "AddGrants", access_pb2.AddGrantsRequest(path="/la/a", grants=bob))
     eventually(lambda: kind_for_bob(third, "/la/a", given.token) == "resolution")
 
-    for turn in range(2):
+    for round_number in range(2):
         third.pause()
         taken = access_pb2.RemoveGrantsRequest(path="/la/a", grants=bob)
         revoked = ask("admin", first, "RemoveGrants", taken)
-        made.path = f"/la/a/secret-{turn}"
+        made.path = f"/la/a/secret-{round_number}"
         asked = access_pb2.ListGrantsRequest(path="/la/a", token=revoked.token)
         ask("admin", second, "ListGrants", asked)
         secret = ask("admin", second, "CreateEntry", made)

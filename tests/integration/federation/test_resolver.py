@@ -301,9 +301,9 @@ def test_closed_right_after_a_resolve_it_leaves_no_thread_and_no_error(
         names = (thread.name for thread in set(threading.enumerate()) - before)
         return [name for name in names if name.startswith(("follow-", "watch-"))]
 
-    for turn in range(30):
-        with begin_at(standing, STARTS[turn % 5], watch=True, recursive=recursive) as client:
-            for path in ("/la", "/ny/tracking", "/la/tracking/search")[: turn % 3 + 1]:
+    for number in range(30):
+        with begin_at(standing, STARTS[number % 5], watch=True, recursive=recursive) as client:
+            for path in ("/la", "/ny/tracking", "/la/tracking/search")[: number % 3 + 1]:
                 client.resolve(path)
         eventually(lambda: not left())
     assert failed == []

@@ -42,7 +42,9 @@ def test_a_context_says_who_the_user_is(
 ) -> None:
     root = secure.start("/")
     alice = authority.issue("alice")
-    login = [word for part, file in alice.files.items() for word in (f"--{part}", str(file))]
+    login = [
+        argument for part, file in alice.files.items() for argument in (f"--{part}", str(file))
+    ]
     made = kdir(home, "context", "set", "prod", "--servers", root.address, *login)
     assert made.returncode == 0, made.stderr
     # Named by its servers, too; a context of nobody else's.

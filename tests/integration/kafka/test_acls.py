@@ -194,7 +194,7 @@ def test_addresses_and_names_as_kafka_writes_them(here: World, kafka: ConfluentA
     make(kafka, "a.b_c-d", "a.b")
     here.sweep()
     arguments = ("allow ä read from fe80::1", "deny CN=x,O=y all from 10.0.0.1")
-    grant(here, "a/b_c-d", *(word.replace("ä", "ä-1") for word in arguments))
+    grant(here, "a/b_c-d", *(argument.replace("ä", "ä-1") for argument in arguments))
     grant(here, "a", "allow alice write transactional-id *", "allow alice read group ä*")
     arm(here, "a")
     eventually(lambda: len(shown(kafka)) == 4)

@@ -93,7 +93,7 @@ def test_S9_a_removal_of_20000_is_marked_at_once_and_finished_in_steps(one: Serv
     assert (progress.kind, progress.path, progress.principal) == ("delete", "/la/x", "User:ana")
     assert (progress.done, progress.remaining) == (0, entries)
 
-    one.turn()
+    one.reap_once()
     (progress,) = progress_of(one.replica.snapshot)
     assert progress.done + progress.remaining == entries
     assert progress.done > 0
@@ -212,7 +212,7 @@ def test_P12_a_server_killed_at_a_step_of_a_delete_is_finished_by_the_next(
         if X.name in names(here):
             remove(here)  # it died before the mark: the call is repeated
         # The dead one's role goes with its lock, or with its lease.
-        here.turn()
+        here.reap_once()
         here.reap()
         assert check_no_orphans(here.store)["detached"] == 300
         assert names(here) == set()
@@ -280,7 +280,7 @@ def test_P13_what_is_created_during_a_delete_is_of_the_new_directory_or_not_at_a
         count = eventually(lambda: refused and len(made))
         # What it tells is what it saw: that another server made more meanwhile does not stop it.
         assert 2_000 <= marked.plan.topic_count <= 2_000 + count
-        one.turn()
+        one.reap_once()
         # The path is free: a new directory of the same name, while the old one is taken apart.
         new = one.execute(CreateDirectory(path=X.child("d100"), make_parents=True))
         eventually(lambda: len(made) > count + 5)
@@ -307,13 +307,13 @@ def test_one_of_several_servers_reaps_at_a_time_and_the_next_goes_on(opening: Op
         eventually(lambda: other.replica.snapshot.topic_count == 1_000)
         remove(one)
         eventually(lambda: not other.nothing_waits())
-        one.turn()
+        one.reap_once()
         left = one.replica.snapshot.counts(DELETED_ID).topics
         assert 0 < left < 1_000
         for _ in range(3):
             assert other.reaper.step() > 0.1, "it is not elected"
         one.reaper.stop(30)
-        other.turn()
+        other.reap_once()
         other.reap()
         assert check_no_orphans(one.store)["detached"] == 1_000
 
@@ -328,12 +328,12 @@ def test_S19_a_reaper_that_lost_its_role_writes_nothing_more(tmp_path: FilePath)
         eventually(lambda: other.replica.snapshot.topic_count == 1_000)
         remove(one)
         eventually(lambda: not other.nothing_waits())
-        one.turn()
+        one.reap_once()
         old = one.reaper.leader.leadership
         assert old is not None
         # The lock goes without the process knowing, as after a long pause; another is elected.
         lose_lock(old)
-        other.turn()
+        other.reap_once()
         assert old.held(), "it believes that it leads"
         eventually(lambda: one.replica.snapshot.revision >= other.replica.snapshot.revision)
         forget_lock(old)
@@ -435,12 +435,12 @@ def test_a_store_that_is_away_is_waited_for(tmp_path: FilePath) -> None:
         commit(here.store, forest(300))
         eventually(lambda: here.replica.snapshot.topic_count == 300)
         remove(here)
-        here.turn()
+        here.reap_once()
         here.store.away = True  # type: ignore[attr-defined]
         assert here.reaper.step() >= 1.0
         assert here.reaper.trouble
         here.store.away = False  # type: ignore[attr-defined]
-        here.turn()
+        here.reap_once()
         here.reap()
         with pytest.raises(KdirError):
             remove(here)

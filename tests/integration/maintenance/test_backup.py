@@ -91,7 +91,7 @@ def test_old_tokens_expire_on_a_server_that_runs_through_a_restore(
     a_tree(server)
     backup(kdir, server)
     server.mkdir("/la/later")
-    life, token = incarnation(server), server.status().authority.token
+    first_incarnation, token = incarnation(server), server.status().authority.token
     with closing(open_store(address, "la")) as store:
         eventually(lambda: store.read(MEMBER))  # a moment after its start
 
@@ -103,11 +103,11 @@ def test_old_tokens_expire_on_a_server_that_runs_through_a_restore(
     assert "would be lost: 1 entries" in planned
     assert "  later: lost" in planned
     assert "refused: servers of this store are running" in planned
-    assert incarnation(server) == life
+    assert incarnation(server) == first_incarnation
     assert names(server) == {"a", "c", "l", "later"}
 
     kdir("restore", "--from", "one.kdir", "--store", address, "--replace", "--force")
-    eventually(lambda: incarnation(server) != life)
+    eventually(lambda: incarnation(server) != first_incarnation)
     assert names(server) == {"a", "c", "l"}
     with pytest.raises(TokenExpired):
         server.resolve("/la/a", token=token)

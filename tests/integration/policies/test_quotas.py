@@ -52,8 +52,8 @@ def test_of_many_at_once_exactly_so_many_are_made_as_there_is_room_for(
 
     def create(number: int) -> None:
         writer = benches[number % SERVERS].writer
-        for turn in range(EACH):
-            where = path(f"/la/team/{'ab'[turn % 2]}/t{number}.{turn}")
+        for index in range(EACH):
+            where = path(f"/la/team/{'ab'[index % 2]}/t{number}.{index}")
             try:
                 writer.commit_command(CreateTopic(path=where, partitions=2), timeout_seconds=60)
                 outcome = f"made in {where.parent.name}"

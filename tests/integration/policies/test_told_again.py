@@ -54,7 +54,7 @@ def test_what_was_set_above_while_a_cluster_was_detached_waits_for_a_person(
         arm()
         eventually(lambda: retention(kafka, "clicks") == {"clicks": MONTH})
 
-        for turn in range(2):
+        for attempt in range(2):
             kdir(la, "parent", "detach", "/la", "--keep-inherited")
             kdir(root, "set", "/", f"retention.ms={DAY}")
             kdir(la, "parent", "attach", "/la")
@@ -62,7 +62,7 @@ def test_what_was_set_above_while_a_cluster_was_detached_waits_for_a_person(
             eventually(lambda: has_kafka.status().kafka.needs_approval_count == 1)
             assert DAY in effective()
             assert retention(kafka, "clicks") == {"clicks": MONTH}
-            if turn == 0:
+            if attempt == 0:
                 kdir(root, "set", "/", "retention.ms=30d")
                 eventually(lambda: has_kafka.status().kafka.needs_approval_count == 0)
 

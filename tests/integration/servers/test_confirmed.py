@@ -37,7 +37,7 @@ class Pair:
         self._servers = one, other
         self.rounds = rounds
 
-    def turn(self, number: int) -> tuple[Server, Server]:
+    def in_order(self, number: int) -> tuple[Server, Server]:
         one, other = self._servers
         return (one, other) if number % 2 else (other, one)
 
@@ -81,7 +81,7 @@ def rounds(pair: Pair, step: Callable[[Server, Server, int], str], share: int = 
     """Returns what went wrong, by round; ``share``: one in so many rounds is enough."""
     wrong = []
     for number in range(pair.rounds // share):
-        first, second = pair.turn(number)
+        first, second = pair.in_order(number)
         try:
             found = step(first, second, number)
         except KdirError as error:
@@ -92,7 +92,7 @@ def rounds(pair: Pair, step: Callable[[Server, Server, int], str], share: int = 
 
 
 def test_a_grant_at_one_and_its_revoke_at_the_other(pair: Pair) -> None:
-    pair.turn(0)[0].mkdir("/la/d")
+    pair.in_order(0)[0].mkdir("/la/d")
 
     def step(first: Server, second: Server, _: int) -> str:
         access(first, "AddGrants", grants=[GRANT])
@@ -104,7 +104,7 @@ def test_a_grant_at_one_and_its_revoke_at_the_other(pair: Pair) -> None:
 
 
 def test_a_value_set_at_one_and_set_back_at_the_other(pair: Pair) -> None:
-    pair.turn(0)[0].mkdir("/la/d")
+    pair.in_order(0)[0].mkdir("/la/d")
 
     def step(first: Server, second: Server, _: int) -> str:
         owner_at(second, set_owner(first, "x").token)
@@ -127,7 +127,7 @@ def test_a_directory_at_one_and_what_is_in_it_at_the_other(pair: Pair) -> None:
 
 
 def test_a_directory_removed_at_one_and_made_anew_at_the_other(pair: Pair) -> None:
-    pair.turn(0)[0].mkdir("/la/d/x")
+    pair.in_order(0)[0].mkdir("/la/d/x")
 
     def step(first: Server, second: Server, _: int) -> str:
         directory = entry_pb2.Entry(directory=entry_pb2.Directory())
@@ -153,7 +153,7 @@ def test_a_removal_with_all_below_it_counts_what_is_below_it(pair: Pair) -> None
 
 
 def test_a_request_that_changed_nothing_is_answered_as_before_at_the_other(pair: Pair) -> None:
-    pair.turn(0)[0].mkdir("/la/d")
+    pair.in_order(0)[0].mkdir("/la/d")
 
     def step(first: Server, second: Server, number: int) -> str:
         set_owner(first, "x")
@@ -169,7 +169,7 @@ def test_a_request_that_changed_nothing_is_answered_as_before_at_the_other(pair:
 
 def test_a_server_that_was_paused_for_a_second(pair: Pair) -> None:
     """Its replica is a second behind when it goes on, and its first question is the revoke."""
-    first, second = pair.turn(0)
+    first, second = pair.in_order(0)
     first.mkdir("/la/d")
     for _ in range(3):
         eventually(lambda: second.outcome("/la/d") == "resolution")

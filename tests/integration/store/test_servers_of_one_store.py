@@ -87,7 +87,7 @@ def answered_until_killed(process: subprocess.Popen[str], seconds: float) -> lis
     process.kill()
     lines = [line for line in process.stdout if line.endswith("\n")]
     process.wait()
-    return [tuple(int(word) for word in line.split()) for line in lines]
+    return [tuple(int(part) for part in line.split()) for line in lines]
 
 
 def test_S17_after_kill_9_each_request_has_exactly_one_effect_and_its_first_answer(

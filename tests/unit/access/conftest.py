@@ -117,14 +117,14 @@ class House:
 
 def grants(who: str, arguments: str, **fields: Any) -> list[access_pb2.Grant]:
     made = []
-    for word in arguments.split(","):
-        operation = word.removeprefix("-").upper().replace("-", "_")
+    for argument in arguments.split(","):
+        operation = argument.removeprefix("-").upper().replace("-", "_")
         made.append(
             access_pb2.Grant(
                 principal=who if ":" in who else f"User:{who}",
                 operation=f"OPERATION_{operation}",
                 permission=access_pb2.PERMISSION_DENY
-                if word.startswith("-")
+                if argument.startswith("-")
                 else access_pb2.PERMISSION_ALLOW,
                 resource_type=fields.get("kind", access_pb2.RESOURCE_TYPE_TOPIC),
                 resource_name=fields.get("name", ""),

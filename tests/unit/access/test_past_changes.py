@@ -63,7 +63,7 @@ def hidden_then_removed(la: House) -> None:
     delete(la, "/la/p/secret", recursive=True)
 
 
-def hidden_then_moved_into_sight(la: House) -> None:
+def hidden_then_moved_into_view(la: House) -> None:
     la.mkdir("/la/p/secret/x")
     move(la, "/la/p/secret/x", "/la/p/public")
 
@@ -74,7 +74,7 @@ def hidden_itself_then_removed(la: House) -> None:
     delete(la, "/la/p/secret")
 
 
-HISTORIES = [hidden_then_removed, hidden_then_moved_into_sight, hidden_itself_then_removed]
+HISTORIES = [hidden_then_removed, hidden_then_moved_into_view, hidden_itself_then_removed]
 
 
 @pytest.mark.parametrize("happen", HISTORIES)
@@ -90,7 +90,7 @@ def test_what_was_denied_then_is_not_shown_later(
     la.grant("bob", "-describe", "/la/p/secret")
     happen(la)
     la.mkdir("/la/p/seen")
-    if read == "watched" and happen is hidden_then_moved_into_sight:
+    if read == "watched" and happen is hidden_then_moved_into_view:
         with pytest.raises(Resync):  # what it kept of then is hidden now
             watched(la, "bob", before)
         return

@@ -29,7 +29,7 @@ def test_A12_asked_again_and_after_others_the_answer_is_that_of_the_decision(hou
     for _ in range(16):
         who, path = choose.choice(["alice", "bob"]), choose.choice(directories + topics)
         la.grant(who, choose.choice(["read", "-describe", "describe"]), path)
-        for turn in range(3):  # the first fills the memory, of which the others live
+        for attempt in range(3):  # the first fills the memory, of which the others live
             for asked in choose.sample(paths, len(paths)):
                 for one in ("alice", "bob"):
                     place = EntryPlace(tuple(asked.split("/")[2:]), asked in topics)
@@ -38,5 +38,5 @@ def test_A12_asked_again_and_after_others_the_answer_is_that_of_the_decision(hou
                     allowed = access.authorize(Caller(f"User:{one}"), DESCRIBE, place).allowed
                     there = allowed and not asked.endswith("none")
                     wanted = "resolution" if there else "absent"
-                    assert la.outcome(one, asked) == wanted, (turn, one, asked)
+                    assert la.outcome(one, asked) == wanted, (attempt, one, asked)
     assert la.outcome(ADMIN, "/la/d0/e/t0") == "resolution"

@@ -85,7 +85,7 @@ def test_A12_what_is_hidden_is_told_in_the_words_of_what_is_not_there(la: House)
         name = path.rsplit("/", 1)[1]
         return (
             answer.outcome.SerializeToString(),
-            [word.replace(name, "NAME") for word in arguments],
+            [needed.replace(name, "NAME") for needed in arguments],
         )
 
     for hidden in ("/la/open/deep", "/la/open/secret"):
@@ -162,14 +162,14 @@ def test_what_it_takes_to_change_something(la: House) -> None:
     la.grant("eve", "describe", "/la/work")
     for method, request in desired_set.values():
         assert isinstance(la.refusal("eve", method, request), PermissionDenied)
-    for word, (method, request) in desired_set.items():
-        la.grant(word, f"describe,{word}", "/la/work")
+    for needed, (method, request) in desired_set.items():
+        la.grant(needed, f"describe,{needed}", "/la/work")
         for other, (_, desired) in desired_set.items():
-            if other != word:
+            if other != needed:
                 assert isinstance(
-                    la.refusal(word, desired_set[other][0], desired), PermissionDenied
+                    la.refusal(needed, desired_set[other][0], desired), PermissionDenied
                 )
-        la.ask(word, method, request)
+        la.ask(needed, method, request)
 
 
 def test_a_directory_that_is_not_there_and_one_that_is_hidden_take_no_entries_alike(

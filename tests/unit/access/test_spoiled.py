@@ -66,9 +66,9 @@ def test_S21_nobody_is_let_in_and_a_super_user_sees_it_and_mends_it(
 
 def test_what_can_be_read_does_not_go_with_the_parent(house: Make) -> None:
     la = house(parent=["127.0.0.1:1"])
-    word = federation_pb2.Inherited(incarnation="i")
-    word.levels.add(path="/", grants=grants("bob", "read", host="*"))
-    la.put(*parent_state.inherited_writes(la.cluster.replica.snapshot, word, unix_ms()))
+    inherited = federation_pb2.Inherited(incarnation="i")
+    inherited.levels.add(path="/", grants=grants("bob", "read", host="*"))
+    la.put(*parent_state.inherited_writes(la.cluster.replica.snapshot, inherited, unix_ms()))
     drop = admin_pb2.DetachParentRequest()
     assert isinstance(la.refusal(ADMIN, "DetachParent", drop), InvalidArgument)
     assert list(detach(la, ADMIN, keep=True).kept) == ["/"]

@@ -69,9 +69,11 @@ def test_what_one_caller_was_told_is_not_told_to_another() -> None:
         call("User:ANONYMOUS"),
     ]
     for number, caller in enumerate(callers, start=1):
-        for turn in range(2):  # nor to the same one again: a revoke is felt at once (decision 0039)
+        for attempt in range(
+            2
+        ):  # nor to the same one again: a revoke is felt at once (decision 0039)
             recursion.resolve(resolve_pb2.ResolveRequest(path="/a"), caller)
-            assert len(here.asked) == 2 * number - 1 + turn
+            assert len(here.asked) == 2 * number - 1 + attempt
     assert [(one.principal, one.bearer, one.host) for one in here.asked] == [
         (one.principal, one.bearer, one.host) for one in callers for _ in range(2)
     ]

@@ -36,7 +36,7 @@ def _parse(*arguments: str, **changes: object) -> Arguments:
 
 
 @pytest.mark.parametrize(
-    "words",
+    "line",
     [
         ["/a", "-l", "-r", "-L", "2"],
         ["-lr", "-L2", "/a"],
@@ -47,8 +47,8 @@ def _parse(*arguments: str, **changes: object) -> Arguments:
         ["-lr", "--level=2", "--", "/a"],
     ],
 )
-def test_options_may_stand_anywhere_and_be_joined(words: list[str]) -> None:
-    arguments = _parse(*words)
+def test_options_may_stand_anywhere_and_be_joined(line: list[str]) -> None:
+    arguments = _parse(*line)
     assert arguments.flag("long")
     assert arguments.flag("recursive")
     assert arguments.whole("level") == 2
@@ -127,7 +127,7 @@ OPTIONAL = (Argument("PATH", "a path", least=0, most=None),)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words", "expected"),
+    ("arguments", "line", "expected"),
     [
         (MANY_THEN_ONE, ["/a", "/b", "/c"], {"SOURCE": ["/a", "/b"], "TARGET": ["/c"]}),
         (MANY_THEN_ONE, ["/a", "/b"], {"SOURCE": ["/a"], "TARGET": ["/b"]}),
@@ -136,9 +136,9 @@ OPTIONAL = (Argument("PATH", "a path", least=0, most=None),)
     ],
 )
 def test_arguments_are_dealt_out(
-    arguments: tuple[Argument, ...], words: list[str], expected: dict[str, list[str]]
+    arguments: tuple[Argument, ...], line: list[str], expected: dict[str, list[str]]
 ) -> None:
-    assert _parse(*words, arguments=arguments).values == expected
+    assert _parse(*line, arguments=arguments).values == expected
 
 
 def test_a_missing_second_argument_is_named() -> None:

@@ -19,7 +19,9 @@ from resolver.errors import LimitExceeded, NotReady
 Rows = dict[bytes, bytes]
 
 
-def word(levels: int = 4, name: str = "", revision: int = 7) -> federation_pb2.Inherited:
+def inherited_message(
+    levels: int = 4, name: str = "", revision: int = 7
+) -> federation_pb2.Inherited:
     """Returns each level with the most grants, of names as long as those in certificates."""
     message = federation_pb2.Inherited(incarnation="life", revision=revision)
     path = ""
@@ -52,7 +54,7 @@ def after(rows: Rows, writes: Iterable[Write]) -> Rows:
 
 
 def test_as_much_as_is_inherited_fits_one_transaction_of_every_store() -> None:
-    output = word(6)
+    output = inherited_message(6)
     assert 0.9 * kept.MOST_BYTES < kept.inherited_size(output.levels) <= kept.MOST_BYTES
     writes = parent_state.inherited_writes(holding({}), output, 5)
     size = sum(len(one.key) + len(one.value) for one in writes if isinstance(one, Put))
@@ -71,14 +73,14 @@ def test_as_much_as_is_inherited_fits_one_transaction_of_every_store() -> None:
 
 
 def test_the_size_is_that_of_the_message() -> None:
-    output = word(3)
+    output = inherited_message(3)
     levels = federation_pb2.Inherited(levels=output.levels)
     assert 0 <= kept.inherited_size(output.levels) - levels.ByteSize() <= 3 * 4
 
 
 @pytest.mark.parametrize("spoil", ["cut", "nonsense"])
 def test_A3_S21_a_row_that_cannot_be_read_is_not_nothing(spoil: str) -> None:
-    rows = after({}, parent_state.inherited_writes(holding({}), word(), 1))
+    rows = after({}, parent_state.inherited_writes(holding({}), inherited_message(), 1))
     value = rows[keys.INHERITED]
     rows[keys.INHERITED] = value[:20] if spoil == "cut" else value + b"\xff"
     snapshot = holding(rows)
@@ -88,12 +90,12 @@ def test_A3_S21_a_row_that_cannot_be_read_is_not_nothing(spoil: str) -> None:
     with pytest.raises(NotReady, match="unreadable"):
         parent_state.inherited_access(snapshot)
     # The parent sends it again.
-    rows = after(rows, parent_state.inherited_writes(snapshot, word(), 2))
-    assert parent_state.inherited_levels(holding(rows)) == list(word().levels)
+    rows = after(rows, parent_state.inherited_writes(snapshot, inherited_message(), 2))
+    assert parent_state.inherited_levels(holding(rows)) == list(inherited_message().levels)
 
 
 def test_what_is_too_large_is_not_kept_and_what_was_kept_before_stays() -> None:
-    rows = after({}, parent_state.inherited_writes(holding({}), word(1), 1))
+    rows = after({}, parent_state.inherited_writes(holding({}), inherited_message(1), 1))
     with pytest.raises(LimitExceeded, match="at most 1,048,576: grant to fewer"):
-        parent_state.inherited_writes(holding(rows), word(7), 2)
-    assert parent_state.inherited_levels(holding(rows)) == list(word(1).levels)
+        parent_state.inherited_writes(holding(rows), inherited_message(7), 2)
+    assert parent_state.inherited_levels(holding(rows)) == list(inherited_message(1).levels)

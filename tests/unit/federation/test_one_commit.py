@@ -24,7 +24,7 @@ from resolver.path import Path as Path_
 from tests.conftest import SharedEtcd
 from tests.support.federation import eventually
 from tests.support.scripted_parent import HEARTBEAT, ScriptedParent
-from tests.unit.federation.test_inherited import word
+from tests.unit.federation.test_inherited import inherited_message
 
 
 class Parent(ScriptedParent):
@@ -166,7 +166,7 @@ def test_as_much_as_is_inherited_and_the_mount_change_in_one_transaction(
     child: Child, parent: Parent
 ) -> None:
     def hand_down(mount: str, epoch: int) -> None:
-        large = word(6, name=mount[1:])
+        large = inherited_message(6, name=mount[1:])
         large.mount, large.epoch = mount, epoch
         # Also on a new link: a slow machine may take the parent for silent.
         parent.first = [

@@ -13,7 +13,7 @@ import pytest
 from kdir.v1 import federation_pb2
 
 from directory.federation import parent_state
-from directory.federation.federation_state import endpoint_of_turn
+from directory.federation.federation_state import endpoint_to_try
 from directory.namespace.keys import MOUNT_ROW, PARENT
 from directory.server.cluster import Cluster
 from directory.server.config import Limits, ServerConfig
@@ -31,8 +31,8 @@ WELCOME = federation_pb2.Welcome(
 )
 
 
-def inherited(word: str) -> federation_pb2.Inherited:
-    levels = [{"path": f"/{word}"}]
+def inherited(name: str) -> federation_pb2.Inherited:
+    levels = [{"path": f"/{name}"}]
     return federation_pb2.Inherited(
         incarnation="i", levels=levels, mount=WELCOME.mount, epoch=WELCOME.epoch
     )
@@ -41,9 +41,9 @@ def inherited(word: str) -> federation_pb2.Inherited:
 class Parent(ScriptedParent):
     """Parent that sends its word on each link, again where it is another, and stays."""
 
-    def __init__(self, word: str) -> None:
+    def __init__(self, name: str) -> None:
         super().__init__()
-        self.word = word
+        self.name = name
         self.welcome = WELCOME
         self.beats = 0
         self.rows: list[federation_pb2.MountRow] = []
@@ -55,8 +55,8 @@ class Parent(ScriptedParent):
         yield federation_pb2.LinkResponse(welcome=self.welcome)
         reported = ""
         while True:
-            if reported != self.word:
-                reported = self.word
+            if reported != self.name:
+                reported = self.name
                 yield federation_pb2.LinkResponse(inherited=inherited(reported))
                 if self.rows:
                     table = federation_pb2.MountTable(rows=self.rows)
@@ -204,7 +204,7 @@ def test_what_comes_on_a_link_of_before_an_attach_is_no_word_of_since(
         attached = (Delete(parent_state.DETACHED_KEY), Put(parent_state.ATTACHED_KEY, b"again"))
         assert isinstance(other.commit(Transaction((), attached)), Committed)
         links = output.links
-        output.word = "late"
+        output.name = "late"
         # The store refuses it, and the link ends: it was one of before.
         eventually(lambda: output.links > links)
         assert (kept(other), reported()) == ("/old", before)
@@ -312,6 +312,11 @@ def test_where_a_parent_says_that_it_is_must_be_in_the_allow_list(
 
 def test_a_parent_is_asked_in_turn_where_the_config_says_and_now_and_then_elsewhere() -> None:
     own, reported = ("a:1", "b:1"), ("x:1", "y:1")
-    assert [endpoint_of_turn(own, (), turn) for turn in range(4)] == ["a:1", "b:1", "a:1", "b:1"]
-    asked = [endpoint_of_turn(own, reported, turn) for turn in range(9)]
+    assert [endpoint_to_try(own, (), attempt) for attempt in range(4)] == [
+        "a:1",
+        "b:1",
+        "a:1",
+        "b:1",
+    ]
+    asked = [endpoint_to_try(own, reported, attempt) for attempt in range(9)]
     assert asked == ["a:1", "b:1", "x:1", "a:1", "b:1", "y:1", "a:1", "b:1", "x:1"]

@@ -199,7 +199,7 @@ def test_the_next_server_of_several_is_asked(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "mount", "word"),
+    ("path", "mount", "given"),
     [
         ("/a/bc/x", "/a", down("/a/b", "b:1")),  # a prefix by characters only
         ("/a/b/x", "/a", down("/a", "b:1")),  # not deeper
@@ -214,9 +214,9 @@ def test_the_next_server_of_several_is_asked(world: World) -> None:
     ],
 )
 def test_a_referral_that_is_not_nearer_is_bad(
-    world: World, path: str, mount: str, word: Referral
+    world: World, path: str, mount: str, given: Referral
 ) -> None:
-    world.says("s:1", mount, word)
+    world.says("s:1", mount, given)
     error = failure(world.run(walk := start(path)))
     assert type(error) is errors.BadReferral
     assert world.endpoints() == ["s:1"]

@@ -132,8 +132,8 @@ def test_a_full_config_is_read() -> None:
 def test_a_mistake_is_named(text: str, arguments: tuple[str, ...]) -> None:
     with pytest.raises(ConfigError) as caught:
         parsed(text)
-    for word in arguments:
-        assert word in str(caught.value)
+    for argument in arguments:
+        assert argument in str(caught.value)
     assert "\n" not in str(caught.value)
 
 

@@ -56,14 +56,14 @@ def cluster(
     return cast("Cluster", made)
 
 
-WORD = encode_record(1, federation_pb2.Inherited(incarnation="i").SerializeToString())
+INHERITED_RECORD = encode_record(1, federation_pb2.Inherited(incarnation="i").SerializeToString())
 NONSENSE = b"\xff\xfe\0nonsense\xff"
 ABOVE = ("127.0.0.1:1",)
 STALE, LOADING = ReplicaState.STALE, ReplicaState.LOADING
 
 
 @pytest.mark.parametrize(
-    ("served", "word", "ready"),
+    ("served", "expected", "ready"),
     [
         (cluster(LOADING, age=100), "loading", False),
         (cluster(), "serving", True),
@@ -76,7 +76,11 @@ STALE, LOADING = ReplicaState.STALE, ReplicaState.LOADING
         (cluster(STALE, age=61, sealed="kdir restore is at work"), "sealed", False),
         (cluster(STALE, age=5, sealed=f"{MOVED_TO}etcd://a/la"), "sealed", False),
         (cluster(STALE, age=5, sealed=f"{FILLED_FROM}a backup"), "sealed", False),
-        (cluster(reported=WORD, parent=ABOVE, mode=AccessMode.ENFORCE), "serving", True),
+        (
+            cluster(reported=INHERITED_RECORD, parent=ABOVE, mode=AccessMode.ENFORCE),
+            "serving",
+            True,
+        ),
         (cluster(reported=NONSENSE), "awaiting-parent", False),
         (
             cluster(reported=NONSENSE, parent=ABOVE, mode=AccessMode.ENFORCE),
@@ -90,9 +94,11 @@ STALE, LOADING = ReplicaState.STALE, ReplicaState.LOADING
         (cluster(refused="level 2 was finalized"), "draining", False),
     ],
 )
-def test_a_word_and_whether_callers_should_come(served: Cluster, word: str, ready: bool) -> None:
+def test_a_word_and_whether_callers_should_come(
+    served: Cluster, expected: str, ready: bool
+) -> None:
     health = health_of(served)
-    assert (str(health), health.ready) == (word, ready)
+    assert (str(health), health.ready) == (expected, ready)
 
 
 def test_a_process_is_ready_when_every_cluster_of_it_is() -> None:

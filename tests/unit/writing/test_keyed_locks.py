@@ -12,13 +12,13 @@ from resolver.errors import DeadlineExceeded
 
 
 def test_one_goes_on_at_a_time_and_who_waited_is_told() -> None:
-    turns, inside, most, waited = KeyedLocks(time.monotonic), 0, 0, 0
+    locks, inside, most, waited = KeyedLocks(time.monotonic), 0, 0, 0
     lock = threading.Lock()
 
     def work() -> None:
         nonlocal inside, most, waited
-        with turns.lock_for() as turn:
-            had_to_wait = turn.acquire(b"k", time.monotonic() + 30)
+        with locks.lock_for() as mine:
+            had_to_wait = mine.acquire(b"k", time.monotonic() + 30)
             with lock:
                 inside += 1
                 most, waited = max(most, inside), waited + had_to_wait
@@ -33,25 +33,25 @@ def test_one_goes_on_at_a_time_and_who_waited_is_told() -> None:
         thread.join()
     assert most == 1
     assert waited
-    assert not turns.queues
+    assert not locks.queues
 
 
 def test_other_keys_do_not_wait_and_a_second_take_is_none() -> None:
-    turns = KeyedLocks(time.monotonic)
-    with turns.lock_for() as one, turns.lock_for() as other:
+    locks = KeyedLocks(time.monotonic)
+    with locks.lock_for() as one, locks.lock_for() as other:
         assert not one.acquire(b"k", 0)
         assert not one.acquire(b"k", 0)
         assert not other.acquire(b"l", 0)
-    assert not turns.queues
+    assert not locks.queues
 
 
 def test_who_waits_too_long_is_told_and_keeps_nothing() -> None:
-    turns = KeyedLocks(lambda: 0.0)
-    with turns.lock_for() as one:
+    locks = KeyedLocks(lambda: 0.0)
+    with locks.lock_for() as one:
         one.acquire(b"k", 0)
-        with turns.lock_for() as late, pytest.raises(DeadlineExceeded):
+        with locks.lock_for() as late, pytest.raises(DeadlineExceeded):
             late.acquire(b"k", 0.01)
-        assert len(turns.queues) == 1
-    assert not turns.queues
-    with turns.lock_for() as one:
+        assert len(locks.queues) == 1
+    assert not locks.queues
+    with locks.lock_for() as one:
         assert not one.acquire(b"k", 0)

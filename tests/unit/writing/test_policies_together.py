@@ -60,13 +60,13 @@ def test_P4_four_fields_at_once_and_eight_threads_on_two_servers_lose_nothing(
 
     def write(number: int) -> None:
         server = servers[number % 2]
-        for turn in range(5):
-            revision = server.put("/la/d", Kind.DIRECTORY, **{f"tags__k{number}.{turn}": "x"})
+        for index in range(5):
+            revision = server.put("/la/d", Kind.DIRECTORY, **{f"tags__k{number}.{index}": "x"})
             # Read your writes, on the other server too.
             snapshot = servers[(number + 1) % 2].replica.wait_for(revision, 20)
             node = snapshot.node(snapshot.find_directory(("d",)) or 0)
             assert node is not None
-            assert node.directory.policies.tags.get(f"k{number}.{turn}") == "x"
+            assert node.directory.policies.tags.get(f"k{number}.{index}") == "x"
 
     failed: list[BaseException] = []
 
