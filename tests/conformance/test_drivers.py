@@ -136,7 +136,7 @@ FINAGLE, PULSAR = test_finagle_dtab.check, test_pulsar_names.check
                             ["remove", "TOPIC", "LITERAL", "t", ["denyRead"]]]}, {}),
     ],
 )  # fmt: skip
-def test_a_driver_tells_right_from_wrong(
+def test_a_driver_distinguishes_right_from_wrong(
     check: Callable[[Row], None], row: Row, wrong: object
 ) -> None:
     check(row)

@@ -80,7 +80,7 @@ def test_every_metric_that_is_used_exists_with_its_labels(where: str, expression
     assert grouped <= {*known, *SCRAPED, "le"}, where
 
 
-def test_every_metric_is_drawn_or_watched_or_said_to_be_for_looking_things_up() -> None:
+def test_every_metric_is_drawn_or_watched_or_marked_as_for_looking_things_up() -> None:
     used = {
         SAMPLES[name].name
         for _, expression in expressions()

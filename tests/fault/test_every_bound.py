@@ -85,7 +85,7 @@ ROWS: Final[Mapping[str, tuple[str, ...]]] = {
     "max_blocked_reads": ("test_reads_that_wait",),
     "principal_blocked_reads": ("test_reads_that_wait",),
     "read_threads": ("test_recursive_reads",),
-    "long_read_threads": ("test_long_reads_take_turns",),
+    "long_read_threads": ("test_long_reads_wait_for_each_other",),
     "max_queued_writes": (
         "tests/fault/test_slow_store.py::test_writes_that_hang_hold_no_thread_that_answers_reads",
     ),
@@ -978,7 +978,7 @@ def refused_or_none(work: Callable[[], Any]) -> KdirError | None:
 
 
 @pytest.mark.parametrize("times", [1, 2, 10])
-def test_long_reads_take_turns(takes: Server, enter: Enter, times: int) -> None:
+def test_long_reads_wait_for_each_other(takes: Server, enter: Enter, times: int) -> None:
     """None is refused; and short ones are answered meanwhile."""
     caller = enter("alice")
     request = resolve_pb2.BatchResolveRequest(paths=["/la"] * 3_000)

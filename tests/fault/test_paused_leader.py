@@ -168,7 +168,7 @@ def test_S19_a_paused_maker_of_topics_changes_nothing_when_it_is_woken(
 
 @pytest.mark.parametrize("address", ["etcd"], indirect=True)
 @pytest.mark.parametrize("passage", ["before delete", "after delete"])
-def test_S19_a_paused_deleter_leaves_a_topic_alone_that_was_made_anew(
+def test_S19_a_paused_deleter_leaves_a_topic_alone_that_was_made_again(
     address: str, passage: str, own_broker: KafkaBroker, kafka: ConfluentAdmin, end: ExitStack
 ) -> None:
     prepare(address, own_broker, kafka)

@@ -22,7 +22,7 @@ def is_linked(server: Server) -> bool:
     return parent.linked and not parent.standby
 
 
-def test_S19_a_paused_holder_of_the_parent_link_is_replaced_and_stands_by_when_it_is_woken(
+def test_S19_a_paused_holder_of_the_parent_link_is_replaced_and_is_standby_when_it_is_woken(
     federation: Federation, etcd_cluster: SharedEtcd
 ) -> None:
     store = etcd_cluster.address()

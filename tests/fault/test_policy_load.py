@@ -93,7 +93,7 @@ class Counting(GrpcTransport):
         )
 
 
-def test_P1_P5_first_reads_during_a_load_that_fails_wait_and_are_told_all(
+def test_P1_P5_first_reads_during_a_load_that_fails_wait_and_get_all(
     etcd: EtcdCluster, server: Server
 ) -> None:
     server.kill()
@@ -155,7 +155,7 @@ def test_P2_whoever_reads_while_servers_come_and_go_sees_all_of_a_policy_or_an_e
     assert set(seen) <= {str(WHOLE), "unavailable"}, seen
 
 
-def test_P2_a_tree_that_is_loaded_anew_again_and_again_is_never_empty() -> None:
+def test_P2_a_tree_that_is_loaded_again_and_again_is_never_empty() -> None:
     store = ScriptedStore()
     with Bench(store) as bench:
         policies = Policies(owner=OWNER)

@@ -310,7 +310,7 @@ def test_R10_a_refused_endpoint_is_not_asked(make: Make, resolver: BeginAt) -> N
     assert a.rpcs == 0
 
 
-def test_R11_a_child_that_was_unmounted_is_gone_when_the_parents_word_ends(
+def test_R11_a_child_that_was_unmounted_is_gone_when_the_parents_update_ends(
     make: Make, resolver: BeginAt
 ) -> None:
     """However long the child's own answers say that they are good, and however often it renews."""

@@ -146,7 +146,7 @@ def _later(token: str, revisions: int) -> str:
     return str(Token.from_position(cluster, place.incarnation, place.revision + revisions))
 
 
-def test_N3_a_token_that_is_forged_of_another_cluster_or_life(server: Server) -> None:
+def test_N3_a_token_that_is_forged_of_another_cluster_or_incarnation(server: Server) -> None:
     from resolver.revision_token import Token
 
     good = server.mkdir("/la/x").token

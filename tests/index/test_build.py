@@ -198,7 +198,7 @@ def test_a_moved_cluster_is_read_again_under_its_new_paths(
     assert topics(table) == below(*TREE) - below("/ny/ads") | {"/ny/adverts/bids"}
 
 
-def test_another_life_of_a_store_is_read_anew(
+def test_another_incarnation_of_a_store_is_read_again(
     run: Build, tree: dict[str, FakeCluster], table: str
 ) -> None:
     run()

@@ -134,7 +134,7 @@ def test_an_unmounted_and_a_loading_cluster_say_so(tree: dict[str, FakeCluster])
     assert "loaded" in found_clusters.silent["kc-ny"].reason
 
 
-def test_a_cluster_on_its_own_is_a_census_of_one() -> None:
+def test_a_cluster_on_its_own_is_counted_alone() -> None:
     with federation({"/la/tracking": ["/la/tracking/clicks"]}) as clusters:
         found_clusters = discover_clusters([clusters["/la/tracking"].endpoint])
     assert found(found_clusters) == ({"/la/tracking"}, set())

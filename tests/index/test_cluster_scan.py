@@ -126,7 +126,7 @@ def test_a_change_between_pages_is_seen_in_the_revisions(cluster: FakeCluster) -
     assert len(set(revisions)) == len(revisions) == 2
 
 
-def test_another_life_of_the_store_ends_the_read(cluster: FakeCluster) -> None:
+def test_another_incarnation_of_the_store_ends_the_read(cluster: FakeCluster) -> None:
     [shard] = shards(cluster, page_rows=50)
 
     def restore(one: FakeCluster, request: scan_pb2.ScanTopicsRequest) -> None:

@@ -119,7 +119,7 @@ class TestMerge:
             RemovedCluster("kc-la", "unmounted", at(5)),
         ],
     )
-    def test_a_later_word_of_another_crawl_wins(self, finding: Finding) -> None:
+    def test_a_later_row_of_another_crawl_wins(self, finding: Finding) -> None:
         changes = merged(holding((state(9, revision=3), file("theirs"))), finding)
         assert (changes.adds, changes.removes) == ([], [])
         assert outcomes(changes) == [Outcome.NEWER_KEPT]
@@ -135,7 +135,7 @@ class TestMerge:
             ClusterState("kc-la", "la", "/la", revision=1, incarnation="i"),
         ],
     )
-    def test_unchanged_counts_only_for_the_very_rows_it_was_said_of(
+    def test_unchanged_counts_only_for_the_very_rows_it_was_answered_for(
         self, other: ClusterState
     ) -> None:
         assert not other.same_rows(state(5))

@@ -89,7 +89,7 @@ def test_no_pattern_finds_everything_in_path_order(table: str) -> None:
     assert paths(find(table, "")) == sorted(path for some in ROWS.values() for path in some)
 
 
-def test_whether_it_is_a_glob_can_be_said(table: str) -> None:
+def test_whether_it_is_a_glob_can_be_chosen(table: str) -> None:
     assert paths(find(table, "views", glob=True)) == ["/la/tracking/views"]
     assert paths(find(table, "view", glob=True)) == []
     assert paths(find(table, "click*", glob=False)) == []
@@ -123,7 +123,7 @@ def test_what_is_stale_says_so_in_each_row_and_as_a_whole(table: str) -> None:
     assert stale.stale_since == NOW + timedelta(hours=1)
 
 
-def test_silence_of_a_cluster_is_told_even_when_nothing_is_found(table: str) -> None:
+def test_silence_of_a_cluster_is_reported_even_when_nothing_is_found(table: str) -> None:
     assert [one.cluster for one in find(table, "nothing").stale] == ["ny-tracking"]
 
 
@@ -258,7 +258,7 @@ def matches(pattern: str, path: str) -> bool:
     return bool(row[0])
 
 
-def test_the_report_counts_by_cluster_and_names_what_stands_twice(table: str) -> None:
+def test_the_report_counts_by_cluster_and_names_what_is_twice_there(table: str) -> None:
     found = report(table)
     counts = {one.state.mount: (one.topics, one.ownerless, one.drifting) for one in found.clusters}
     assert counts == {"/": (0, 0, 0), "/la/tracking": (3, 2, 2), "/ny/tracking": (2, 2, 1)}

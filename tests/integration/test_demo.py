@@ -57,7 +57,7 @@ def home(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_the_demo_tells_its_story_stays_up_and_goes_down(home: Path) -> None:
+def test_the_demo_shows_its_steps_stays_up_and_goes_down(home: Path) -> None:
     up = demo("up", home)
     assert up.returncode == 0, up.stdout + up.stderr
     transcript = (home / "transcript.txt").read_text()

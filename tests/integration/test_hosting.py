@@ -60,7 +60,7 @@ def test_what_is_about_kafka_never_goes_to_a_cluster_that_merely_comes_first(
         process.wait()
 
 
-def test_the_second_server_of_a_store_says_that_it_stands_by(federation: Federation) -> None:
+def test_the_second_server_of_a_store_says_that_it_is_standby(federation: Federation) -> None:
     federation.start("/")
     first = federation.join("/la", "/")
     settings = {**FAST, "store": first.settings["store"], "parent": first.settings["parent"]}

@@ -87,7 +87,7 @@ def test_an_unknown_id_is_found(tmp_path: Path, name: str, text: str) -> None:
     assert unknown([tmp_path / name], {"R3"}) == [f"{name}:1 S99"]
 
 
-def test_a_string_and_a_longer_word_are_no_citations(tmp_path: Path) -> None:
+def test_a_string_and_a_longer_name_are_no_citations(tmp_path: Path) -> None:
     file = tmp_path / "a.py"
     file.write_text('x = "K1"  # SHA256, S3-like, utf-S8x\n')
     assert unknown([file], set()) == []

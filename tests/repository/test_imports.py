@@ -158,7 +158,7 @@ def test_imports_go_one_way_and_pure_modules_stay_pure() -> None:
     assert violations(ROOT) == []
 
 
-def test_the_rules_speak_of_modules_that_exist() -> None:
+def test_the_rules_name_modules_that_exist() -> None:
     # A rule for a module that was renamed would hold for nothing.
     names = {module for module, _ in modules(ROOT)}
     assert (_PURE | set(RESERVED.values())) - names == _PLANNED

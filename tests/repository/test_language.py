@@ -47,7 +47,7 @@ def test_the_baseline_shrinks_with_the_tree() -> None:
     assert not shrunk, f"mended, so the baseline is smaller now; run: {COMMAND}\n{dict(shrunk)}"
 
 
-def test_the_glossary_has_the_retired_words() -> None:
+def test_the_glossary_has_the_retired_terms() -> None:
     arguments = retired_terms((ROOT / "docs" / "glossary.md").read_text())
     assert {"told", "sight", "wishes", "guarding"} <= arguments
 
@@ -63,7 +63,7 @@ def test_the_glossary_has_the_retired_words() -> None:
         ("sword = lifetime = returned = 1", set()),
     ],
 )
-def test_a_retired_word_is_found_as_a_part_of_a_name(code: str, names: set[str]) -> None:
+def test_a_retired_term_is_found_as_a_part_of_a_name(code: str, names: set[str]) -> None:
     arguments = retired_terms((ROOT / "docs" / "glossary.md").read_text())
     assert misnamed(ast.parse(code), arguments) == names
 
@@ -123,7 +123,7 @@ def test_a_docstring_or_comment_with_a_retired_term_is_found(
     assert findings(paths, tmp_path) == {"remarks directory/module.py": 2}
 
 
-def test_a_page_or_message_with_a_retired_word_is_found(tmp_path: Path) -> None:
+def test_a_page_or_message_with_a_retired_term_is_found(tmp_path: Path) -> None:
     page, module = tmp_path / "README.md", tmp_path / "resolver" / "module.py"
     for file, text in ((page, "Told again, told `told`."), (module, 'x = "it was told"')):
         file.parent.mkdir(exist_ok=True)

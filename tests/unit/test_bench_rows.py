@@ -93,7 +93,7 @@ def test_the_section_names_the_machine_and_counts_what_is_missed() -> None:
     assert "Python 3." in results.section([missed])
 
 
-def test_what_is_only_told_is_no_goal_and_holds() -> None:
+def test_what_is_only_reported_is_no_goal_and_holds() -> None:
     row = reported("x", 3.0, "s", "bare", 2.0)
     assert (row.ratio, row.goal, row.holds) == (1.5, "none", True)
     assert "all goals are met" in results.section([row, at_least("y", 1.0, "/s", "bare", 1.0, 1)])

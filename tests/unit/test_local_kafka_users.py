@@ -21,13 +21,13 @@ def test_each_user_has_a_password_of_its_own_that_only_the_broker_knows() -> Non
         users.client("carol")
 
 
-def test_what_has_no_acl_is_open_only_where_that_is_said() -> None:
+def test_what_has_no_acl_is_open_only_where_that_is_set() -> None:
     key = "allow.everyone.if.no.acl.found"
     assert key not in SaslUsers().properties([])
     assert SaslUsers(open_to_all=True).properties([])[key] == "true"
 
 
-def test_what_a_broker_cannot_be_told_is_refused(tmp_path: Path) -> None:
+def test_what_a_broker_cannot_be_given_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="user 'a\"b'"):
         SaslUsers(['a"b'])
     with pytest.raises(ValueError, match="super user"):

@@ -176,7 +176,7 @@ def test_announcements_of_many_processes_end_alone(place: Place, store: Store) -
         assert again.is_alive()
 
 
-def test_what_nobody_announced_is_swept_where_a_sweep_is_told_to(
+def test_what_nobody_announced_is_swept_where_a_sweep_is_asked_to(
     place: Place, store: Store
 ) -> None:
     kept = announce(store)

@@ -71,7 +71,7 @@ def test_only_the_asked_prefixes_are_loaded_in_key_order(store: Store) -> None:
     assert rows == [b"b/1", b"b/2", b"e/1"]
 
 
-def test_a_load_that_is_given_up_stands_in_nobodys_way(store: Store) -> None:
+def test_a_load_that_is_given_up_is_in_nobodys_way(store: Store) -> None:
     put_many(store, ((b"%d" % n, b"x") for n in range(6_000)))
     pages = store.load().pages()
     next(pages)

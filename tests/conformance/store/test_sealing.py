@@ -130,7 +130,7 @@ def test_who_watches_learns_of_a_seal(place: Place, store: Store) -> None:
         eventually(noticed)
 
 
-def test_an_unsealed_store_begins_a_new_life(place: Place, store: Store) -> None:
+def test_an_unsealed_store_begins_a_new_incarnation(place: Place, store: Store) -> None:
     incarnation = store.identity
     done = put(store, (b"k", b"v"))
     store.seal("being looked at")

@@ -26,7 +26,7 @@ def test_a_commit_arrives_whole_with_its_revision_and_commit_id(store: Store) ->
         assert set(last.writes) == {Put(b"a", b"1"), Put(b"b", b"2"), Delete(b"old")}
 
 
-def test_nothing_to_tell_is_an_empty_answer(store: Store) -> None:
+def test_nothing_to_report_is_an_empty_answer(store: Store) -> None:
     with following(store) as watch:
         assert list(watch.next(0)) == []
         assert list(watch.next(0.05)) == []
@@ -74,7 +74,7 @@ def test_S2_what_is_no_longer_kept_is_history_gone(place: Place, store: Store) -
         assert [change.revision for change in until(watch, later.revision)] == [later.revision]
 
 
-def test_S2_a_watch_that_is_overtaken_by_forgetting_is_told(place: Place, store: Store) -> None:
+def test_S2_a_watch_that_is_overtaken_by_forgetting_is_ended(place: Place, store: Store) -> None:
     with following(store) as watch:
         for n in range(10):
             put(store, (b"k%d" % n, b""))

@@ -288,7 +288,7 @@ def test_S2_compacted_between_looking_and_watching(etcd: FakeEtcd, compacted_at:
             watch.next(5)
 
 
-def test_S13_created_and_canceled_in_one_response_logs_in_anew(etcd: FakeEtcd) -> None:
+def test_S13_created_and_canceled_in_one_response_logs_in_again(etcd: FakeEtcd) -> None:
     def expired(fake: FakeEtcd, start: int) -> Iterator[Response]:
         yield Response(
             ETCD,
@@ -319,7 +319,7 @@ def test_S15_a_token_that_expired_is_replaced_without_anybody_noticing(etcd: Fak
         assert until(watch, commit(etcd))[-1].revision == etcd.history.now
 
 
-def test_S14_canceled_without_a_compaction_is_told_in_words_and_tried_on(etcd: FakeEtcd) -> None:
+def test_S14_canceled_without_a_compaction_is_reported_and_tried_on(etcd: FakeEtcd) -> None:
     def revoked(fake: FakeEtcd, start: int) -> Iterator[Response]:
         yield Response(ETCD, fake.history.now, created=True)
         yield Response(
@@ -398,7 +398,7 @@ def test_S4_all_members_silent_is_the_store_away_and_then_back(history: History)
         assert until(watch, last)[-1].revision == last
 
 
-def test_S4_no_member_there_is_told_soon_and_costs_little(history: History) -> None:
+def test_S4_no_member_there_is_reported_soon_and_costs_little(history: History) -> None:
     with ExitStack() as stack:
         one, two = stack.enter_context(FakeEtcd(history)), stack.enter_context(FakeEtcd(history))
         members = FakeMembers(one.endpoint, two.endpoint)
@@ -487,7 +487,7 @@ def test_S8_a_backlog_that_takes_long_is_waited_for_longer_each_time(
         assert 1 <= watch.restarts < 9
 
 
-def test_a_seal_is_told_and_a_new_life_is_history_gone(etcd: FakeEtcd) -> None:
+def test_a_seal_is_reported_and_a_new_incarnation_is_history_gone(etcd: FakeEtcd) -> None:
     with watching(etcd) as watch:
         until(watch, commit(etcd))
         etcd.history.commit(identity=identity_value(sealed="moved to x"))

@@ -170,7 +170,7 @@ def test_S1_killed_again_and_again_under_two_writers(
         cleanup.close()
 
 
-def test_S2_compacted_while_it_was_cut_off_it_loads_anew_and_swaps_whole(
+def test_S2_compacted_while_it_was_cut_off_it_loads_again_and_swaps_whole(
     etcd_clusters: Clusters, cleanup: ExitStack
 ) -> None:
     with etcd_clusters(members=1) as cluster, Links(*cluster.endpoints) as links:
@@ -197,7 +197,7 @@ def test_S2_compacted_while_it_was_cut_off_it_loads_anew_and_swaps_whole(
         assert replica.reloads == 1
 
 
-def test_S2_what_others_compacted_is_no_reason_to_load_anew(
+def test_S2_what_others_compacted_is_no_reason_to_load_again(
     etcd_clusters: Clusters, cleanup: ExitStack
 ) -> None:
     with etcd_clusters(members=1) as cluster, Links(*cluster.endpoints) as links:
@@ -442,7 +442,7 @@ class Users:
         )
 
 
-def test_S14_a_right_that_is_revoked_is_told_in_words_until_it_is_back(
+def test_S14_a_right_that_is_revoked_is_reported_until_it_is_back(
     etcd_clusters: Clusters, cleanup: ExitStack
 ) -> None:
     with etcd_clusters(members=1) as cluster:

@@ -109,14 +109,14 @@ def test_no_wrong_bookmark_passes(revision: int, place: int) -> None:
     assert ("Bookmarkable" in breaches(wrong)) == (missing or too_late)
 
 
-def test_clients_that_tell_different_stories_are_found() -> None:
+def test_clients_with_different_reports_are_found() -> None:
     one, two = took(4), [Took(4, writes(4)[:1])]
     assert truth_of([one, one], {}) == ({4: frozenset(writes(4))}, [])
     _, found = truth_of([one, two], {})
     assert [text.partition(":")[0] for text in found] == ["Atomic"]
 
 
-def test_what_a_writer_was_told_is_held_against_what_was_seen() -> None:
+def test_what_a_writer_was_answered_is_held_against_what_was_seen() -> None:
     committed = (Put(b"a", b"1"), Put(b"b", b"2"), Delete(b"gone"))
     seen = [Took(4, committed[:2])]
     assert truth_of([seen], {4: committed}) == ({4: frozenset(committed[:2])}, [])

@@ -160,7 +160,7 @@ def test_S10_events_that_are_lost_or_out_of_order_never_pass_as_the_truth(
     assert made.has_seen(history.head()) == (len(seen) == len(truth))
 
 
-def test_S10_events_lost_once_are_asked_for_again_lost_twice_it_loads_anew() -> None:
+def test_S10_events_lost_once_are_asked_for_again_lost_twice_it_loads_again() -> None:
     history = History()
     first, second, third = (history.commit(Put(b"k%d" % n, b"")) for n in range(3))
     made = follower(history)
@@ -262,7 +262,7 @@ def test_S2_what_is_compacted_is_gone() -> None:
         ("", False),
     ],
 )
-def test_S13_S14_refused_in_words(reason: str, login: bool) -> None:
+def test_S13_S14_refused_with_a_reason(reason: str, login: bool) -> None:
     made = follower(History())
     for created in (True, False):
         step = made.on_response(Response(ETCD, 2, created=created, canceled=True, reason=reason))
@@ -285,7 +285,7 @@ def test_an_answer_from_before_a_seal_does_not_take_it_back() -> None:
     assert made.identity.sealed == "moved to x"
 
 
-def test_a_new_life_of_the_store_is_gone_and_a_seal_is_told() -> None:
+def test_a_new_incarnation_of_the_store_is_gone_and_a_seal_is_reported() -> None:
     history = History()
     sealed = history.commit(identity=identity_value(sealed="moved to x"))
     made = follower(history)

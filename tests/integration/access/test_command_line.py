@@ -71,7 +71,7 @@ def test_a_plan_of_a_grant_gives_nothing(kdir: Kdir) -> None:
     assert kdir("grants #").out == ""
 
 
-def test_no_grants_is_said(kdir: Kdir) -> None:
+def test_no_grants_is_shown(kdir: Kdir) -> None:
     assert kdir("grants #").out == ""
     assert "no grants on " in kdir("grants #").err
     assert kdir("grants # -o json") == Ran(0, "", "")
@@ -118,7 +118,7 @@ def test_a_denied_check_says_so_in_every_format(kdir: Kdir) -> None:
         ("arm # --aspect config", "--aspect 'config': one of create, configs, acls, delete"),
     ],
 )
-def test_words_that_are_wrong_are_named(federation: Federation, line: str, output: str) -> None:
+def test_arguments_that_are_wrong_are_named(federation: Federation, line: str, output: str) -> None:
     ran = Kdir(federation, "/la")(line)
     assert (ran.code, ran.out) == (2, "")
     assert output in ran.err
@@ -155,7 +155,7 @@ def test_what_if_changes_nothing(kdir: Kdir) -> None:
     assert "owner" not in kdir("effective #").out
 
 
-def test_a_difference_from_kafka_that_is_not_there_is_said(kdir: Kdir) -> None:
+def test_a_difference_from_kafka_that_is_not_there_is_refused(kdir: Kdir) -> None:
     ran = kdir("effective # --diff")
     assert (ran.code, ran.out) == (2, "")
     assert "has no Kafka behind it: nothing to compare" in ran.err
@@ -171,7 +171,7 @@ def test_an_update_by_an_old_etag_is_a_conflict(kdir: Kdir) -> None:
     assert "owner\tfirst" in kdir("effective #").out
 
 
-def test_who_is_not_known_is_told_how_to_say(tmp_path: Path) -> None:
+def test_who_is_not_known_gets_a_hint(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text(SECRET)
     settings = {"access": "enforce", "auth": {"jwt_key": str(tmp_path / "secret")}}
     with Federation(tmp_path) as federation:
@@ -186,7 +186,7 @@ def test_who_is_not_known_is_told_how_to_say(tmp_path: Path) -> None:
     assert "kdir context set" in ran.err
 
 
-def test_who_may_not_see_is_told_who_they_are(tmp_path: Path) -> None:
+def test_who_may_not_see_is_shown_who_they_are(tmp_path: Path) -> None:
     import jwt
 
     (tmp_path / "secret").write_text(SECRET)

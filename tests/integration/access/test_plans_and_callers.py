@@ -82,7 +82,7 @@ def la(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
             place.server.process.kill()
 
 
-def test_a_move_changes_rights_as_its_plan_said(la: Place) -> None:
+def test_a_move_changes_rights_as_its_plan_showed(la: Place) -> None:
     la.do("mkdir", "/la/a/deep/er", "/la/b")
     la.do("grant", "bob", "read,alter", "/la/a")
     la.do("grant", "carol", "write", "/la/b")
@@ -140,7 +140,7 @@ def test_every_verb_that_plans_says_what_and_changes_nothing(la: Place) -> None:
     assert la.kdir("admin", "history", "/la", "-o", "json").out == before
 
 
-def test_A12_nothing_on_the_wire_tells_hidden_from_absent(la: Place) -> None:
+def test_A12_nothing_on_the_wire_distinguishes_hidden_from_absent(la: Place) -> None:
     la.do("mkdir", "/la/p/hidd/in", "/la/p/vis")
     la.do("grant", "alice", "all", "/la/p")
     la.do("grant", "alice", "all", "/la/p/hidd", "--deny")

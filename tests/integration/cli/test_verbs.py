@@ -440,7 +440,7 @@ def test_produce_and_consume(kdir: Kdir) -> None:
 # -- manners -------------------------------------------------------------------------------------
 
 
-def test_whoever_closes_the_pipe_hears_nothing(kdir: Kdir) -> None:
+def test_whoever_closes_the_pipe_sees_nothing(kdir: Kdir) -> None:
     kdir.run("mkdir #/many")
     process = kdir.start("ls -R -l /")
     assert process.stdout is not None

@@ -103,7 +103,7 @@ def test_what_is_set_above_a_mount_binds_what_is_made_below_it(federation: Feder
     la.mkdir("/la/x/y")
 
 
-def test_what_a_change_would_do_is_said_and_not_done(federation: Federation) -> None:
+def test_what_a_change_would_do_is_shown_and_not_done(federation: Federation) -> None:
     root = federation["/"]
     for path in ("/a/b/c", "/a/d"):
         root.mkdir(path)
@@ -166,7 +166,7 @@ def test_a_detached_cluster_keeps_what_it_inherits_until_it_is_attached(
         _admin(root, "DetachParent", keep_inherited=True)
 
 
-def test_P3_effective_is_not_ready_before_a_parent_has_told(federation: Federation) -> None:
+def test_P3_effective_is_not_ready_before_a_parent_has_sent_it(federation: Federation) -> None:
     la = federation.start("/la", "/")  # not mounted: no parent tells it anything
     with pytest.raises(NotReady, match="no parent has sent"):
         ask(la, "/la")

@@ -289,7 +289,7 @@ PLACES += [("/first", "/la/d"), ("/la/side", "/ny/e"), ("/union", "/la/d")]
 
 
 @pytest.mark.parametrize(("place", "canonical"), PLACES)
-def test_a_life_of_a_directory(client: Resolver, place: str, canonical: str) -> None:
+def test_a_directory_from_creation_to_removal(client: Resolver, place: str, canonical: str) -> None:
     """Made, seen, set, granted on, moved, linked to and removed, all at once by what was read."""
     name, moved = new_name(), new_name()
     path, there = f"{place}/{name}", f"{canonical}/{name}"

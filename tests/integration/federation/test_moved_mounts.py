@@ -156,7 +156,7 @@ def test_a_parent_that_dies_between_the_mount_and_what_is_inherited_leaves_both_
         assert m.outcome("/free/m/x") != "resolution"
 
 
-def test_a_mount_of_anew_is_kept_with_what_is_inherited_there(federation: Federation) -> None:
+def test_a_second_mount_is_kept_with_what_is_inherited_there(federation: Federation) -> None:
     """Mounted, unmounted, and mounted at a path below a deny: the gap is the same one."""
     root = federation["/"]
     with LinkProxy(root.address) as proxy:

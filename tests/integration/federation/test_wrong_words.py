@@ -38,7 +38,7 @@ def _row(mount: str, cluster_id: str) -> federation_pb2.MountRow:
     )
 
 
-def test_R5_a_child_speaks_only_for_what_is_below_it(federation: Federation) -> None:
+def test_R5_a_child_reports_only_what_is_below_it(federation: Federation) -> None:
     federation.start("/")
     la = federation.join("/la", "/")
     ny = federation.join("/ny", "/")
@@ -115,7 +115,7 @@ def test_a_parent_that_says_nonsense_is_not_believed_now_or_after_a_restart(
         parent.stop(0)
 
 
-def test_what_an_unmounted_child_told_is_forgotten(tmp_path: Path) -> None:
+def test_what_an_unmounted_child_reported_is_forgotten(tmp_path: Path) -> None:
     config = ServerConfig.quick(
         Path_.parse("/la"), store=f"sqlite:///{tmp_path / 'la.sqlite'}", listen="127.0.0.1:0"
     )

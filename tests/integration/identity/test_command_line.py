@@ -60,7 +60,7 @@ def test_a_context_says_who_the_user_is(
     assert doctor.returncode == 0
 
 
-def test_what_is_wrong_with_credentials_ends_with_4_and_words(
+def test_what_is_wrong_with_credentials_ends_with_4_and_a_reason(
     secure: SecureFederation, authority: Authority, home: Path, tmp_path: Path
 ) -> None:
     root = secure.start("/")

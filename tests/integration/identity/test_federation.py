@@ -102,7 +102,7 @@ def test_three_clusters_over_mtls_resolve_from_anywhere(
         plain.resolve("/la")
 
 
-def test_G7_a_handshake_fails_with_words(
+def test_G7_a_handshake_fails_with_a_reason(
     secure: SecureFederation, authority: Authority, tmp_path: Path
 ) -> None:
     server = secure.start("/")

@@ -139,7 +139,7 @@ def test_the_command_line_names_the_right_that_is_missing(
     assert kdir_process(server, *consume).lines[-1] == "hello"
 
 
-def test_a_producer_that_kafka_ended_told_each_message_and_goes_on_once_it_may(
+def test_a_producer_that_kafka_ended_reported_each_message_and_goes_on_once_it_may(
     kafka: Guarded, server: Server
 ) -> None:
     path, own = "/la/search/clicks", ByPath(kafka, server.address).own("bob")
@@ -285,7 +285,7 @@ def test_a_topic_that_comes_later_is_open_to_whom_it_is_granted_and_to_nobody_el
     eventually(lambda: kafka.acls("search.later") == set())
 
 
-def test_what_others_made_is_left_alone_and_told(kafka: Guarded, server: Server) -> None:
+def test_what_others_made_is_left_alone_and_reported(kafka: Guarded, server: Server) -> None:
     theirs = acl("carol", "WRITE", "search.clicks")
     same = acl("alice", "WRITE", "search.clicks")
     kafka.put(theirs, same, acl("bob", "READ", "search.", prefixed=True))
@@ -336,7 +336,7 @@ def test_what_is_no_longer_armed_is_taken_back_and_nothing_is_pushed_any_more(
     assert not any("User:bob" in one for one in kafka.acls())
 
 
-def test_what_was_revoked_while_nobody_could_hear_it_is_lost_afterwards(
+def test_what_was_revoked_while_nobody_received_it_is_lost_afterwards(
     kafka: Guarded, server: Server
 ) -> None:
     kdir(server, "grant", "alice", "write", "/la/search")

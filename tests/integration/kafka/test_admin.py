@@ -68,7 +68,9 @@ def test_kafkas_own_topics_are_marked(admin: ConfluentAdmin, kafka_broker: Share
     assert seen.internal
 
 
-def test_each_topic_has_its_own_outcome_in_kafkas_words(admin: ConfluentAdmin, prefix: str) -> None:
+def test_each_topic_has_its_own_outcome_in_kafkas_message(
+    admin: ConfluentAdmin, prefix: str
+) -> None:
     make(admin, f"{prefix}.there")
     outcomes = admin.create(
         [

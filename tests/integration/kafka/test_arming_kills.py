@@ -111,7 +111,7 @@ def federation(tmp_path: FilePath) -> Iterator[Federation]:
         yield made
 
 
-def test_a_server_killed_between_its_word_and_kafka_finishes_when_it_is_back(
+def test_a_server_killed_between_its_record_and_kafka_finishes_when_it_is_back(
     federation: Federation, broker: KafkaBroker, kafka: ConfluentAdmin
 ) -> None:
     names = [f"d.t{number}" for number in range(8)]

@@ -147,7 +147,7 @@ def test_a_transaction_is_one_clusters(resolver: Resolver) -> None:
         consumer.close()
 
 
-def test_what_makes_no_sense_is_said_before_anything_is_sent(resolver: Resolver) -> None:
+def test_what_makes_no_sense_is_refused_before_anything_is_sent(resolver: Resolver) -> None:
     with pytest.raises(InvalidArgument, match="the path of a topic says where its brokers are"):
         Producer(resolver, {"bootstrap.servers": "127.0.0.1:1"})
     with pytest.raises(InvalidArgument, match=r"acks=7 \(by the program\)"):

@@ -73,7 +73,7 @@ def check(server: Server) -> str:
     return output.stdout + output.stderr
 
 
-def test_a_server_comes_in_by_password_and_tells_it_nobody(
+def test_a_server_comes_in_by_password_and_does_not_reveal_it(
     guarded: KafkaBroker, federation: Federation, tmp_path: Path
 ) -> None:
     file = put(tmp_path / "kafka.properties", guarded.client("kdir"))
@@ -103,7 +103,7 @@ def test_a_server_comes_in_by_password_and_tells_it_nobody(
     assert f"everybody on this machine may read it: chmod 600 {file}" in check(server)
 
 
-def test_a_password_that_is_wrong_is_said_and_put_right_without_a_restart(
+def test_a_password_that_is_wrong_is_reported_and_put_right_without_a_restart(
     guarded: KafkaBroker, federation: Federation, tmp_path: Path
 ) -> None:
     right = guarded.client("kdir")

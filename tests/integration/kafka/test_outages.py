@@ -40,7 +40,7 @@ def test_K10_a_kafka_that_is_away_at_the_start_is_waited_for(
             assert (status.reachable, status.message, status.pending_count) == (True, "", 0)
 
 
-def test_a_broker_that_is_paused_and_killed_loses_no_wish_and_marks_no_topic_missing(
+def test_a_broker_that_is_paused_and_killed_loses_no_request_and_marks_no_topic_missing(
     kafka_brokers: Callable[..., KafkaBroker], tmp_path: FilePath
 ) -> None:
     with (
@@ -94,7 +94,9 @@ def test_a_store_that_is_away_holds_the_reconciler_up_and_no_longer(
         assert here.states()[name] == "ACTIVE"
 
 
-def test_it_backs_off_while_kafka_is_away_and_a_wish_does_not_hurry_it(tmp_path: FilePath) -> None:
+def test_it_backs_off_while_kafka_is_away_and_a_request_does_not_hurry_it(
+    tmp_path: FilePath,
+) -> None:
     with world(tmp_path / "store.db", admin_of(f"127.0.0.1:{free_port()}", 0.2)) as here:
         delays = []
         for _ in range(7):

@@ -125,7 +125,7 @@ def welcome(here: World) -> None:
 # -- arming ----------------------------------------------------------------------------------------
 
 
-def test_nothing_changes_before_it_is_armed_and_then_exactly_what_the_plan_said(
+def test_nothing_changes_before_it_is_armed_and_then_exactly_what_the_plan_showed(
     here: World, kafka: ConfluentAdmin
 ) -> None:
     make(
@@ -185,7 +185,7 @@ def test_beyond_the_ceiling_nothing_is_armed(
 # -- pushing ---------------------------------------------------------------------------------------
 
 
-def test_what_is_set_above_reaches_kafka_and_nearer_words_hold(
+def test_what_is_set_above_reaches_kafka_and_nearer_settings_hold(
     here: World, kafka: ConfluentAdmin
 ) -> None:
     make(kafka, "d.a", "d.own", "d.off.x", "other")
@@ -317,7 +317,7 @@ def test_drift_is_reported_and_left_unless_mending_is_set(
     assert configs(kafka, "a") == {"a": {"retention.ms": DAY}}
 
 
-def test_what_somebody_puts_back_three_times_is_contested_and_left_until_it_is_armed_anew(
+def test_what_somebody_puts_back_three_times_is_contested_and_left_until_it_is_armed_again(
     broker: KafkaBroker, kafka: ConfluentAdmin, tmp_path: FilePath
 ) -> None:
     make(kafka, "a")

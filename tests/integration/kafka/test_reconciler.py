@@ -175,7 +175,7 @@ def test_partitions_and_configs_changed_behind_our_back_are_recorded(
 # -- creating ------------------------------------------------------------------------------------
 
 
-def test_a_wish_becomes_a_topic_with_its_numbers_and_configs(
+def test_a_request_becomes_a_topic_with_its_numbers_and_configs(
     here: World, kafka: ConfluentAdmin
 ) -> None:
     here.reconciler.run_once()
@@ -216,7 +216,7 @@ def test_the_running_reconciler_makes_a_new_topic_without_waiting_for_its_sweep(
     assert here.reconciler.health.swept_at == swept
 
 
-def test_what_kafka_refuses_is_failed_in_its_words_and_stays_so(
+def test_what_kafka_refuses_is_failed_with_its_message_and_stays_so(
     here: World, kafka: ConfluentAdmin
 ) -> None:
     here.reconciler.run_once()
@@ -267,7 +267,7 @@ def test_a_topic_that_is_in_kafka_already_is_not_ours_until_adopted(
         here.create("other", physical_name="mine")
 
 
-def test_a_wish_that_is_older_than_a_lower_ceiling_is_failed_not_kept_for_later(
+def test_a_request_that_is_older_than_a_lower_ceiling_is_failed_not_kept_for_later(
     broker: KafkaBroker, kafka: ConfluentAdmin, tmp_path: FilePath
 ) -> None:
     admin = admin_of(broker.bootstrap)

@@ -192,7 +192,7 @@ def test_P12_a_remap_killed_at_any_commit_is_finished_by_the_next_server(
     raise AssertionError("it has more commits than were tried")
 
 
-def test_a_topic_that_cannot_move_is_told_and_the_others_move(tmp_path: FilePath) -> None:
+def test_a_topic_that_cannot_move_is_reported_and_the_others_move(tmp_path: FilePath) -> None:
     kafka, file = kafka_of(1_200), tmp_path / "s.db"
     here = adopted_flat(file, kafka, lambda: TightSqlite(file, "la-t"))
     try:

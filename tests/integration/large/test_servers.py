@@ -21,7 +21,7 @@ def kdir(server: DirectoryProcess, *arguments: str) -> Ran:
 
 
 @pytest.mark.timeout(180)
-def test_P12_a_removal_outlives_the_server_that_began_it_and_its_progress_is_told(
+def test_P12_a_removal_outlives_the_server_that_began_it_and_its_progress_is_shown(
     tmp_path: FilePath,
 ) -> None:
     path = tmp_path / "store.sqlite"

@@ -126,7 +126,7 @@ def otherwise(address: str, number: int) -> str:
 
 
 @pytest.mark.parametrize("way", WAYS[:2], indirect=True, ids="-to-".join)
-def test_an_address_may_be_written_otherwise_when_it_is_said_again(
+def test_an_address_may_be_written_otherwise_when_it_is_reported_again(
     way: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source, target = way

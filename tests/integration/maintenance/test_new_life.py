@@ -36,7 +36,7 @@ def snapshot(address: str, file: Path) -> Path:
     return file
 
 
-def test_S11_a_restore_that_nobody_noticed_is_made_a_new_life_by_hand(
+def test_S11_a_restore_that_nobody_noticed_gets_a_new_incarnation_by_hand(
     etcd_clusters: Callable[..., EtcdCluster],
     federation: Federation,
     kdir: Kdir,
@@ -74,7 +74,7 @@ def test_S11_a_restore_that_nobody_noticed_is_made_a_new_life_by_hand(
         assert la.resolve("/la/after", token=after).outcome.HasField("resolution")
 
 
-def test_a_new_life_is_begun_of_any_store_that_is_not_on_its_way(
+def test_a_new_incarnation_is_begun_of_any_store_that_is_not_on_its_way(
     new_address: Addresses, kdir: Kdir
 ) -> None:
     address, rows = new_address(), [(LEVEL, b"1"), *some_rows(10)]

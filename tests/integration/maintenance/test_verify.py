@@ -89,7 +89,7 @@ def test_a_tree_is_compared_while_it_changes(
     assert len(revisions) > 1
 
 
-def test_S11_sixty_comparisons_and_backups_while_clients_write_begin_no_life(
+def test_S11_sixty_comparisons_and_backups_while_clients_write_begin_no_incarnation(
     federation: Federation, new_address: Addresses, kdir: Kdir
 ) -> None:
     """On etcd it has three members. A commit between reading the head and comparing it is none."""
@@ -172,7 +172,7 @@ def test_rows_that_changed_behind_the_log_are_found_and_those_set_aside_are_coun
     assert {one[0] for one in found} == {"store"}
 
 
-def test_orphans_and_mounts_that_nothing_stands_for_are_found_on_every_store(
+def test_orphans_and_mounts_without_an_entry_are_found_on_every_store(
     federation: Federation, new_address: Addresses, kdir: Kdir
 ) -> None:
     """Planted through the store itself, so that replicas see it too."""

@@ -135,7 +135,7 @@ def test_a_new_cluster_needs_no_ceremony(start: Start, store: str) -> None:
     assert "kdir features finalize" not in kdir(one, "features").err
 
 
-def test_the_level_is_told_to_the_parent_and_again_when_it_is_raised(
+def test_the_level_is_reported_to_the_parent_and_again_when_it_is_raised(
     start: Start, tmp_path: Path
 ) -> None:
     root = start("/", "root")
@@ -160,7 +160,7 @@ def reported_level(folder: Path, cluster_id: str) -> int:
     return 0 if known is None else known[0].feature_level
 
 
-def test_words_that_make_no_level_are_refused(start: Start, store: str) -> None:
+def test_texts_that_make_no_level_are_refused(start: Start, store: str) -> None:
     one = start("/la", "one", later_release=True, store=store)
     with pytest.raises(InvalidArgument, match="found 9; this server supports 1 to 3"):
         finalize(one, 9)

@@ -117,7 +117,7 @@ def test_a_server_that_ends_in_order_is_no_longer_referred_to(start: Start) -> N
     assert referred(root, "/la/x") == [one.address]  # nobody is left to say otherwise
 
 
-def test_an_advertised_address_stands_for_all_that_advertise_it(start: Start) -> None:
+def test_an_advertised_address_is_that_of_all_that_advertise_it(start: Start) -> None:
     root = start("/", "root")
     front = ["127.0.0.1:65000"]
     settings = {"parent": [root.address], "advertise": front}
@@ -155,7 +155,7 @@ def unconfirmed(server: Server) -> float | None:
     return authority.unconfirmed_seconds
 
 
-def test_the_age_of_unconfirmed_counts_from_the_parents_last_word(start: Start) -> None:
+def test_the_age_of_unconfirmed_counts_from_the_parents_last_update(start: Start) -> None:
     root = start("/", "root")
     (child,) = joined(start, [root], 1)
     assert unconfirmed(child) is None

@@ -222,7 +222,7 @@ def test_a_topic_that_is_made_while_the_cluster_is_detached(
         check_waits(la, data, "first", "late")
 
 
-def test_a_topic_that_was_made_anew_and_whose_old_entry_is_removed(
+def test_a_topic_that_was_made_again_and_whose_old_entry_is_removed(
     broker: KafkaBroker, data: Data, tmp_path: Path
 ) -> None:
     make(data.kafka, "first")

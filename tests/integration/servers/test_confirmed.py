@@ -126,7 +126,7 @@ def test_a_directory_at_one_and_what_is_in_it_at_the_other(pair: Pair) -> None:
     assert rounds(pair, step) == []
 
 
-def test_a_directory_removed_at_one_and_made_anew_at_the_other(pair: Pair) -> None:
+def test_a_directory_removed_at_one_and_made_again_at_the_other(pair: Pair) -> None:
     pair.in_order(0)[0].mkdir("/la/d/x")
 
     def step(first: Server, second: Server, _: int) -> str:

@@ -126,14 +126,14 @@ def test_a_request_id_is_made_where_the_callers_is_none(start: Start) -> None:
     assert "x" * 65 not in server.text
 
 
-def test_calls_that_end_well_are_told_at_debug_only(start: Start) -> None:
+def test_calls_that_end_well_are_logged_at_debug_only(start: Start) -> None:
     server = start("--log-format", "json", "--log-level", "DEBUG")
     eventually(lambda: server.resolve("/la", "good-1") is None)
     line = server.reported(request_id="good-1", code="OK")
     assert (line["level"], line["path"]) == ("DEBUG", "/la")
 
 
-def test_nothing_is_told_of_calls_that_end_well_otherwise(start: Start) -> None:
+def test_nothing_is_logged_of_calls_that_end_well_otherwise(start: Start) -> None:
     server = start()
     eventually(lambda: server.resolve("/la", "good-1") is None)
     server.resolve("nonsense", "bad-1")
@@ -190,7 +190,7 @@ def test_the_stores_password_is_never_written(tmp_path: Path, form: str) -> None
         ("--store", "nothing://root:s3cr3t@127.0.0.1:1/la"),
     ],
 )
-def test_nor_is_it_told_at_the_start(arguments: tuple[str, ...]) -> None:
+def test_nor_is_it_logged_at_the_start(arguments: tuple[str, ...]) -> None:
     ended = serve("--mount", "/la", *arguments)
     output = ended.stdout + ended.stderr
     assert output

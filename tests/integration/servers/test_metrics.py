@@ -104,7 +104,7 @@ def store_of(server: Server) -> Path:
 # -- what is told ------------------------------------------------------------------------------
 
 
-def test_a_server_tells_what_it_is_and_counts_what_it_does(start: Start) -> None:
+def test_a_server_reports_what_it_is_and_counts_what_it_does(start: Start) -> None:
     server = start("/la", **ANYWHERE)
     for name in ("a", "b", "c"):
         server.mkdir(f"/la/{name}")
@@ -160,7 +160,7 @@ def test_buckets_rise_and_end_with_all(start: Start) -> None:
             assert buckets[-1][0] == float("inf")
 
 
-def test_watches_are_told_while_they_are_open(start: Start) -> None:
+def test_watches_are_reported_while_they_are_open(start: Start) -> None:
     server = start("/la", **ANYWHERE)
     watching = {"method": "WatchService/Watch"}
     stream = server.watch_stub().Watch(watch_pb2.WatchRequest(path="/la"))
@@ -174,7 +174,7 @@ def test_watches_are_told_while_they_are_open(start: Start) -> None:
     assert Scrape(server).one("kdir_rpc_streams_total", **watching, code="CANCELLED") == 1
 
 
-def test_parent_and_child_with_a_kafka_tell_every_metric_there_is(tmp_path: Path) -> None:
+def test_parent_and_child_with_a_kafka_have_every_metric_there_is(tmp_path: Path) -> None:
     kafka = {"kafka": {"bootstrap": [DEAD]}}
     with Federation(tmp_path) as federation:
         root = federation.start("/", **ANYWHERE)
@@ -221,7 +221,7 @@ def test_prometheus_gets_the_format_that_it_asks_for(start: Start) -> None:
 # -- health --------------------------------------------------------------------------------------
 
 
-def test_S4_with_the_store_away_a_scrape_goes_on_and_every_place_uses_the_same_words(
+def test_S4_with_the_store_away_a_scrape_goes_on_and_every_place_uses_the_same_message(
     start: Start,
 ) -> None:
     server = start("/la", name="one", **ANYWHERE)
@@ -331,7 +331,7 @@ def test_an_unmounted_child_says_so_and_is_still_to_be_asked(tmp_path: Path) -> 
         eventually(lambda: serving(child))
 
 
-def test_a_process_of_two_clusters_tells_of_both(tmp_path: Path) -> None:
+def test_a_process_of_two_clusters_reports_both(tmp_path: Path) -> None:
     at = f"127.0.0.1:{free_port()}"
     for name in ("la", "ny"):
         (tmp_path / f"{name}.toml").write_text(
@@ -418,7 +418,7 @@ def test_the_ports_of_several_processes_are_next_to_each_other(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0:9420", "192.0.2.1:9420", "9420", "[::]:9420"])
-def test_metrics_are_told_on_loopback_only(tmp_path: Path, address: str) -> None:
+def test_metrics_are_served_on_loopback_only(tmp_path: Path, address: str) -> None:
     store = tmp_path / "s.sqlite"
     arguments = ("--mount", "/la", "--store", f"sqlite:///{store}", "--metrics", address)
     refused = serve(*arguments)

@@ -216,7 +216,7 @@ def one_sentence(ended: subprocess.CompletedProcess[str]) -> str:
     return line
 
 
-def test_what_cannot_be_used_is_said_once_and_ends_it_at_once(tmp_path: Path) -> None:
+def test_what_cannot_be_used_is_reported_once_and_ends_it_at_once(tmp_path: Path) -> None:
     two = ("--processes", "2")
     config = tmp_path / "la.toml"
     config.write_text("mont = '/la'\n")

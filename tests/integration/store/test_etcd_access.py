@@ -134,7 +134,7 @@ def test_the_password_is_shown_nowhere(guarded: Guarded, caplog: pytest.LogCaptu
         assert PASSWORD not in text
 
 
-def test_who_is_missing_or_may_not_is_told_so(guarded: Guarded) -> None:
+def test_who_is_missing_or_may_not_gets_that_error(guarded: Guarded) -> None:
     with pytest.raises(
         IncompatibleStore, match="not let the user that its certificate names do this"
     ):
@@ -289,7 +289,7 @@ def test_a_prefix_in_use_or_inside_anothers_is_refused(etcd_cluster: SharedEtcd)
         assert find_identity(f"{base}/la/tracking") is None
 
 
-def test_a_store_that_was_removed_is_not_made_anew_under_its_servers(
+def test_a_store_that_was_removed_is_not_made_again_under_its_servers(
     etcd_cluster: SharedEtcd,
 ) -> None:
     address = etcd_cluster.address()

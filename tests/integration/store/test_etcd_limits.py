@@ -60,7 +60,7 @@ def test_S7_more_than_grpc_takes_at_once_is_loaded(store: EtcdStore) -> None:
     assert everything(store) == rows
 
 
-def test_S7_pages_that_turn_out_too_large_are_asked_for_again_in_parts(
+def test_S7_pages_that_become_too_large_are_asked_for_again_in_parts(
     etcd_cluster: SharedEtcd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small = [

@@ -67,7 +67,7 @@ def names(replica: Replica) -> set[str]:
 
 
 @pytest.mark.parametrize("token", ["first", "another"])
-def test_S11_running_servers_notice_a_restore_and_agree_on_one_new_life(
+def test_S11_running_servers_notice_a_restore_and_agree_on_one_new_incarnation(
     etcd: EtcdCluster, tmp_path: Path, token: str
 ) -> None:
     """Also where etcd's id of the cluster stays, since the operator used the token of before."""
@@ -129,7 +129,7 @@ def test_S11_a_commit_while_the_identity_is_read_is_no_restore(
             assert store.refresh_identity() == incarnation
 
 
-def test_S11_no_life_begins_while_a_store_of_three_members_is_written_and_read_whole(
+def test_S11_no_incarnation_begins_while_a_store_of_three_members_is_written_and_read_whole(
     etcd_cluster: SharedEtcd,
 ) -> None:
     """As ``kdir verify`` and ``kdir backup`` read it, in a server whose clients write."""
@@ -193,7 +193,7 @@ def test_S11_other_commits_at_the_revisions_that_were_seen_are_noticed(
             assert other.identity == store.identity
 
 
-def test_S11_a_write_that_meets_a_restored_etcd_is_of_unknown_effect_and_begins_the_new_life(
+def test_S11_a_write_that_meets_a_restored_etcd_is_of_unknown_effect_and_begins_the_new_incarnation(
     etcd: EtcdCluster, tmp_path: Path
 ) -> None:
     address = address_in(etcd)

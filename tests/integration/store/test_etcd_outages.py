@@ -330,7 +330,7 @@ def test_S5_a_server_whose_store_is_away_at_the_start_is_not_ready_and_comes_up_
             assert resolver.resolve("/la/kept").path == "/la/kept"
 
 
-def test_S5_told_to_stop_while_it_waits_it_ends(tmp_path: Path) -> None:
+def test_S5_asked_to_stop_while_it_waits_it_ends(tmp_path: Path) -> None:
     store = f"etcd://127.0.0.1:{free_port()}/la"
     server = DirectoryProcess(tmp_path / "server", "/la", {"store": store})
 
@@ -376,7 +376,7 @@ def _health(server: DirectoryProcess) -> int | None:
 # -- forks -----------------------------------------------------------------------------------
 
 
-def test_a_forked_child_with_a_store_of_its_own_stands_in_nobodys_way(
+def test_a_forked_child_with_a_store_of_its_own_is_in_nobodys_way(
     etcd_cluster: SharedEtcd,
 ) -> None:
     """gRPC's channels do not survive a fork; who forks opens his own afterwards."""

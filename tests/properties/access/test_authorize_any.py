@@ -160,7 +160,7 @@ def check_shape(tree: GrantNode, *, parted_at: int) -> None:
     visit(tree.fan)
 
 
-def test_what_stands_in_the_way_is_found_as_by_asking_for_each() -> None:
+def test_what_is_in_the_way_is_found_as_by_asking_for_each() -> None:
     for seed in range(300):
         chance = random.Random(seed)
         world = some_world(chance)

@@ -198,7 +198,7 @@ def test_a_row_says_no_more_than_is_needed() -> None:
     ]
 
 
-def test_it_ends_when_it_is_told_to() -> None:
+def test_it_ends_when_it_is_asked_to() -> None:
     grants = [grant for number in range(100) for grant in _grants(f"User:u{number} READ")]
     world, after = World(), World(grants={EntryPlace(("a",)): grants})
     left = iter([True] * 11)

@@ -46,7 +46,7 @@ class Model:
 
 @settings(max_examples=15)
 @given(st.lists(STEPS, max_size=14))
-def test_no_server_that_lives_is_behind_the_finalized_level(
+def test_no_live_server_is_behind_the_finalized_level(
     steps: list[tuple[str, str, int]],
 ) -> None:
     with tempfile.TemporaryDirectory() as folder, ExitStack() as cleanup:

@@ -140,7 +140,7 @@ def test_both_ways_to_an_answer_agree(entry: Entry, path: str) -> None:
 
 @given(ENTRIES, st.sampled_from(["/", "/la/a"]))
 @settings(max_examples=100)
-def test_an_answer_sent_back_wishes_for_the_same(entry: Entry, path: str) -> None:
+def test_an_answer_sent_back_asks_for_the_same(entry: Entry, path: str) -> None:
     desired_config = entry_from_proto(entry_to_proto(entry, path))
     expected = replace(entry, entry_id=0, change_count=1, changed_at_ms=0, changed_by="")
     # Who set what is ours to say.

@@ -77,7 +77,7 @@ def test_below_a_closed_directory_only_who_may_pass_it() -> None:
     assert given.authorize_any(BOB, READ)
 
 
-def test_what_was_found_for_who_passes_is_not_told_to_who_does_not() -> None:
+def test_what_was_found_for_who_passes_is_not_given_to_who_does_not() -> None:
     # The same part of the tree, with grants of the same keys in it, asked about by both.
     entries = {
         "/": ["allow User:* describe from 10.0.0.1"],

@@ -140,7 +140,7 @@ def test_nothing_loaded_is_not_the_same_as_no_grants() -> None:
     assert not access({}).authorize(ALICE, READ).allowed
 
 
-def test_open_allows_what_no_grant_speaks_of_and_says_so() -> None:
+def test_open_allows_what_no_grant_applies_to_and_says_so() -> None:
     given = access(
         {"a/": ["deny User:alice read"], "b/": ["allow User:bob read"]}, mode=AccessMode.OPEN
     )

@@ -38,7 +38,7 @@ def test_every_level_with_what_each_grant_came_to() -> None:
     ]
 
 
-def test_what_does_not_count_is_said() -> None:
+def test_what_does_not_count_is_reported() -> None:
     given = access(
         {"a/": [], "a/b/": ["allow User:alice read"]},
         closed=("a/",),

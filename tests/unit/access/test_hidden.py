@@ -172,7 +172,7 @@ def reported(house: House, who: str, method: str, request: Any, name: str) -> st
         if (who, hidden) != ("mallory", "hidm")
     ],
 )
-def test_A12_no_call_tells_what_is_hidden_from_what_is_not_there(
+def test_A12_no_call_distinguishes_what_is_hidden_from_what_is_not_there(
     la: House, who: str, hidden: str
 ) -> None:
     def calls(name: str) -> Iterator[tuple[str, Any]]:
@@ -194,7 +194,7 @@ def test_A12_no_call_tells_what_is_hidden_from_what_is_not_there(
     assert asked > 200
 
 
-def test_A12_what_stands_where_one_would_put_something_is_not_described(la: House) -> None:
+def test_A12_what_is_where_one_would_put_something_is_not_described(la: House) -> None:
     taken = directory_pb2.CreateEntryRequest(path="/la/p/hidl", entry={"link": {"targets": ["/x"]}})
     refused = la.refusal("alice", "CreateEntry", taken)
     assert isinstance(refused, AlreadyExists)
@@ -224,7 +224,7 @@ def test_A12_whose_a_name_in_kafka_is(house: Make) -> None:
     assert "p.secret.x" in la.refusal(ADMIN, "CreateEntry", request).message
 
 
-def test_A12_how_much_a_directory_holds_is_not_told_with_what_is_hidden(la: House) -> None:
+def test_A12_how_much_a_directory_holds_is_not_shown_with_what_is_hidden(la: House) -> None:
     topic(la, "/la/p/vis/seen")
     topic(la, "/la/p/vis/secret")
     la.grant("bob", "-describe", "/la/p/vis/secret")

@@ -351,7 +351,7 @@ def takes_the_place(method: str, request: Any, path: str) -> bool:
 
 
 @pytest.mark.parametrize("who", CALLERS)
-def test_no_method_tells_what_is_hidden_from_what_is_not_there(la: House, who: str) -> None:
+def test_no_method_distinguishes_what_is_hidden_from_what_is_not_there(la: House, who: str) -> None:
     before = la.cluster.token_of(la.cluster.replica.snapshot)
     etags = hide(la)
     principal = f"User:{who}" if who else ""

@@ -92,7 +92,7 @@ def test_a_systems_directory_counts_for_no_quota_seen_or_not(la: House) -> None:
     assert uses(la, "bob") == {"max_topics": {2}, "max_partitions": {8}}
 
 
-def test_a_quota_that_is_exceeded_does_not_tell_by_how_much(la: House) -> None:
+def test_a_quota_that_is_exceeded_does_not_reveal_by_how_much(la: House) -> None:
     la.mkdir("/la/q")
     topic(la, "/la/q/m")
     la.grant("bob", "alter", "/la/q/m")
@@ -112,7 +112,7 @@ def test_what_is_removed_is_counted_as_far_as_it_is_seen(la: House) -> None:
     assert (gone.topic_count, gone.directory_count) == (2, 1)
 
 
-def test_a_plan_that_exceeds_a_quota_does_not_tell_by_how_much(la: House) -> None:
+def test_a_plan_that_exceeds_a_quota_does_not_reveal_by_how_much(la: House) -> None:
     la.grant("bob", "alter", "/la/p")
     request = directory_pb2.UpdateEntryRequest(
         path="/la/p",
@@ -217,7 +217,7 @@ def own(la: House, path: str, **fields: Any) -> Any:
 
 
 @pytest.mark.parametrize("hidden", ["hidd", "hidb"])
-def test_a_question_of_ones_own_rights_tells_of_nothing_that_is_hidden(
+def test_a_question_of_ones_own_rights_reveals_nothing_that_is_hidden(
     la: House, hidden: str
 ) -> None:
     for kind, operation in product(range(5), ("DESCRIBE", "READ", "ALTER")):
@@ -226,7 +226,7 @@ def test_a_question_of_ones_own_rights_tells_of_nothing_that_is_hidden(
         assert own(la, f"/la/p/{hidden}/q", **asked) == own(la, "/la/p/zzqz/q", **asked)
 
 
-def test_a_question_of_ones_own_rights_tells_of_no_hidden_mount(la: House) -> None:
+def test_a_question_of_ones_own_rights_reveals_no_hidden_mount(la: House) -> None:
     entry = entry_pb2.Entry(mount=entry_pb2.Mount(cluster_id="kc-hidden"))
     la.ask(ADMIN, "CreateEntry", directory_pb2.CreateEntryRequest(path="/la/p/hidm", entry=entry))
     la.grant("bob", "-describe", "/la/p/hidm")

@@ -46,7 +46,7 @@ def test_in_an_open_cluster_without_grants_it_is_refused(la: House, who: str) ->
     assert not is_closed(la, "/la/d")
 
 
-def test_said_to_be_meant_it_is_done(la: House) -> None:
+def test_confirmed_it_is_done(la: House) -> None:
     la.ask("bob", "UpdateEntry", close("/la/d", allow_lock_out=True))
     assert is_closed(la, "/la/d")
     assert la.refusal("bob", "UpdateEntry", close("/la/d", closed=False)).reason in {

@@ -117,7 +117,7 @@ def test_what_was_closed_then_is_not_shown_later(house: Make, read: str) -> None
     assert not [one for one in events if "shut" in one.path]
 
 
-def test_a_closed_directory_that_is_removed_is_told_to_who_saw_it(house: Make) -> None:
+def test_a_closed_directory_that_is_removed_is_shown_to_who_saw_it(house: Make) -> None:
     la = house("open")
     la.mkdir("/la/shut", closed=True)
     la.grant("carol", "describe", "/la/shut")
@@ -167,7 +167,7 @@ def test_a_slow_watch_is_judged_by_the_rights_of_each_change(house: Make) -> Non
     assert shown == [(INSERT, "/la/p/secret"), (DELETE, "/la/p/secret")]
 
 
-def test_what_moves_out_of_sight_takes_its_new_place_with_it(house: Make) -> None:
+def test_what_moves_out_of_view_takes_its_new_place_with_it(house: Make) -> None:
     la = house()
     la.mkdir("/la/p/seen")
     la.mkdir("/la/hidden")
@@ -187,7 +187,7 @@ def test_what_moves_out_of_sight_takes_its_new_place_with_it(house: Make) -> Non
     assert "secret-owner" not in str(gone)
 
 
-def test_where_the_rights_of_then_are_not_known_a_watch_begins_anew(house: Make) -> None:
+def test_where_the_rights_of_then_are_not_known_a_watch_begins_again(house: Make) -> None:
     la = house()
     la.mkdir("/la/p")
     before = token(la)
@@ -246,7 +246,7 @@ def test_how_an_entry_was_while_it_was_hidden_is_not_shown_once_it_is_seen(house
     )
 
 
-def test_what_is_removed_while_rights_are_away_makes_a_watch_begin_anew(house: Make) -> None:
+def test_what_is_removed_while_rights_are_away_makes_a_watch_begin_again(house: Make) -> None:
     la = house()
     la.mkdir("/la/p/gone")
     la.mkdir("/la/q")

@@ -157,7 +157,7 @@ def test_rm_r_takes_no_topic_that_is_read_only(la: House) -> None:
     la.ask(ADMIN, "DeleteEntry", directory_pb2.DeleteEntryRequest(path="/la/work", recursive=True))
 
 
-def test_only_status_is_told_before_anything_is_loaded(house: Make) -> None:
+def test_only_status_is_answered_before_anything_is_loaded(house: Make) -> None:
     la = house(access="open")
     la.cluster.replica._snapshot = None
     assert la.cluster.replica.state is ReplicaState.LOADING

@@ -64,7 +64,7 @@ def test_what_is_granted_resolves_and_all_else_is_absent(la: House) -> None:
     assert la.outcome(ADMIN, "/la/hidden/t") == "resolution"
 
 
-def test_A12_what_is_hidden_is_told_in_the_words_of_what_is_not_there(la: House) -> None:
+def test_A12_what_is_hidden_is_answered_like_what_is_not_there(la: House) -> None:
     la.grant("bob", "-all", "/la/open/deep")
     topic(la, "/la/open/secret")
     la.grant("bob", "-all", "/la/open/secret")
@@ -414,7 +414,7 @@ def test_every_call_of_the_contract_is_checked(la: House) -> None:
             first(la.ask("nobody", method, request))
 
 
-def test_A11_the_audit_tells_what_was_decided_and_why(
+def test_A11_the_audit_has_what_was_decided_and_why(
     la: House, caplog: pytest.LogCaptureFixture
 ) -> None:
     remove = directory_pb2.DeleteEntryRequest(path="/la/open/deep")
@@ -456,7 +456,7 @@ def test_check_names_what_decides_and_where(la: House) -> None:
     assert not check(la, "eve").allowed
 
 
-def test_everybody_may_ask_for_oneself_and_is_told_no_more_than_that(la: House) -> None:
+def test_everybody_may_ask_for_oneself_and_gets_no_more_than_that(la: House) -> None:
     assert check(la, "bob", "bob", explain=True).levels
     own = check(la, "bob", "bob", "/la/hidden/t", explain=True)
     assert (own.allowed, own.message, len(own.levels)) == (False, "denied", 0)
@@ -487,7 +487,7 @@ def test_A6_authorize_any(la: House) -> None:
 # -- changes ---
 
 
-def test_changes_of_what_is_hidden_are_not_heard(la: House) -> None:
+def test_changes_of_what_is_hidden_are_not_sent(la: House) -> None:
     la.grant("bob", "-describe", "/la/open/deep")
     la.mkdir("/la/open/deep/x")
     la.mkdir("/la/open/seen")
@@ -550,7 +550,7 @@ def inherit(house: House, arguments: dict[str, str], *, closed: bool = False) ->
     house.put(*parent_state.inherited_writes(snapshot, message, unix_ms()))
 
 
-def test_A3_without_the_parents_word_nobody_but_a_super_user_is_told_anything(
+def test_A3_before_the_parents_update_only_super_users_are_answered(
     child: House,
 ) -> None:
     child.mkdir("/la/a")

@@ -26,7 +26,7 @@ def test_a_reader_that_takes_all_is_not() -> None:
     assert ended == []
 
 
-def test_a_store_that_goes_away_in_the_middle_is_said_so() -> None:
+def test_a_store_that_goes_away_in_the_middle_is_reported() -> None:
     def away():  # type: ignore[no-untyped-def]
         yield "one"
         raise StoreUnreachable("etcd://secret-place: gone")

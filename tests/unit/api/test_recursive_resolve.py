@@ -59,7 +59,7 @@ def call(principal: str, bearer: str = "", host: str = "10.0.0.1") -> Call:
     return Call(time.monotonic() + 10, principal=principal, bearer=bearer, caller_host=host)
 
 
-def test_what_one_caller_was_told_is_not_told_to_another() -> None:
+def test_what_one_caller_was_answered_is_not_given_to_another() -> None:
     here = Here()
     recursion = here.recursion()
     callers = [
@@ -139,7 +139,7 @@ def dialling(issued: Any) -> PeerCredentials:
         ("User:ANONYMOUS", "", "host", False),
     ],
 )
-def test_who_can_be_spoken_for(
+def test_for_whom_a_server_may_ask(
     tmp_path: Path, principal: str, bearer: str, own: str, may: bool
 ) -> None:
     authority = Authority(tmp_path)

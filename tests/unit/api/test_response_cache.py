@@ -173,7 +173,7 @@ def test_an_error_part_keeps_what_the_error_says() -> None:
     assert outcome.error.message == "no luck"
 
 
-def test_the_authority_is_made_anew_for_another_message(tree: Cluster) -> None:
+def test_the_authority_is_made_again_for_another_message(tree: Cluster) -> None:
     ready = ResponseCache(served(), shown_whole(tree.snapshot), VIEW)
     for name in ("one", "two", "one"):
         authority = resolve_pb2.Authority(server=name)

@@ -57,9 +57,7 @@ def have_run(pool: CallPool, count: int) -> Callable[[], bool]:
     return lambda: len(seen) == count
 
 
-def test_so_many_run_at_a_time_and_the_others_wait_for_their_turn(
-    pool: CallPool, gate: Gate
-) -> None:
+def test_so_many_run_at_a_time_and_the_others_wait_their_time(pool: CallPool, gate: Gate) -> None:
     for _ in range(5):
         pool.submit(gate.pass_through)
     eventually(lambda: gate.inside == 2)
@@ -108,7 +106,7 @@ def test_there_is_an_end_to_those_that_wait(pool: CallPool, gate: Gate) -> None:
     assert gate.most == 8
 
 
-def test_calls_that_are_stuck_without_a_word_are_found_out(pool: CallPool, gate: Gate) -> None:
+def test_calls_that_are_stuck_in_silence_are_found_out(pool: CallPool, gate: Gate) -> None:
     for _ in range(2):
         pool.submit(gate.pass_through)
     eventually(lambda: gate.inside == 2)
@@ -164,7 +162,7 @@ def test_a_call_that_fails_costs_no_thread(
     assert "outside of its handler" in caplog.text
 
 
-def test_who_asks_after_the_end_is_told_at_once() -> None:
+def test_who_asks_after_the_end_gets_an_error_at_once() -> None:
     seen: list[object] = []
     ended = CallCompletion()
     ended.end()

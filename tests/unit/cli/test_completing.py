@@ -36,7 +36,7 @@ def test_verbs() -> None:
     assert _offered("--at", "h:1", "mk") == ["mkdir"]
 
 
-def test_options_that_were_not_said_yet() -> None:
+def test_options_that_were_not_given_yet() -> None:
     assert "--long" in _offered("ls", "--")
     assert "--long" not in _offered("ls", "--long", "--")
     assert "--set" in _offered("mkdir", "--set", "owner=x", "--")  # repeatable
@@ -52,12 +52,12 @@ def test_values_of_options() -> None:
     assert _offered("context", "u") == ["use"]
 
 
-def test_bash_wants_only_what_stands_behind_the_equals_sign() -> None:
+def test_bash_wants_only_what_is_behind_the_equals_sign() -> None:
     assert _offered("ls", "--output", "=", "j", asked_by="bash") == ["json"]
     assert _offered("ls", "--output", "=", asked_by="bash") == ["table", "json", "yaml", "name"]
 
 
-def test_fish_is_told_what_each_means() -> None:
+def test_fish_gets_what_each_means() -> None:
     assert "tree\tdraw what is below a path" in _offered("tr", asked_by="fish")
 
 
@@ -96,7 +96,7 @@ def test_what_other_servers_listed_is_not_offered(monkeypatch: pytest.MonkeyPatc
     assert _offered("--at", "127.0.0.1:1", "ls", "/la/") == []
 
 
-def test_old_names_are_asked_anew_and_offered_only_while_nobody_answers(
+def test_old_names_are_asked_again_and_offered_only_while_nobody_answers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     import time
@@ -183,7 +183,7 @@ def test_what_can_be_set() -> None:
     assert _offered("effective", "/la", "--if", "own") == ["owner="]
 
 
-def test_the_words_that_are_offered_are_those_that_are_taken() -> None:
+def test_the_arguments_that_are_offered_are_those_that_are_taken() -> None:
     from kdir.v1 import access_pb2
 
     from directory.namespace.topic_configs import NAMES

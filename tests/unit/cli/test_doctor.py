@@ -33,7 +33,7 @@ def doctor(**kafka: Any) -> Ran:
         return run(["--at", AT, "doctor", "--local"], tree.transport)
 
 
-def test_what_is_well_is_said_to_be() -> None:
+def test_what_is_well_is_reported_as_well() -> None:
     ran = doctor(acl_count=4)
     assert (ran.code, "all servers healthy" in ran.err) == (0, True)
 
@@ -49,7 +49,7 @@ def test_what_is_well_is_said_to_be() -> None:
         ("acls_removed_externally_count", "1 ACL of kdir's removed externally"),
     ],
 )
-def test_acls_that_are_not_as_wished_are_named(count: str, output: str) -> None:
+def test_acls_that_are_not_as_desired_are_named(count: str, output: str) -> None:
     ran = doctor(**{count: 1})
     assert ran.code == 3
     assert "all servers healthy" not in ran.err
@@ -59,7 +59,7 @@ def test_acls_that_are_not_as_wished_are_named(count: str, output: str) -> None:
 
 
 @pytest.mark.parametrize("count", ["pending_count", "missing_count", "drift_count"])
-def test_what_is_under_way_or_differs_is_not_said_to_be_well(count: str) -> None:
+def test_what_is_under_way_or_differs_is_not_reported_as_well(count: str) -> None:
     ran = doctor(**{count: 1})
     assert ran.code == 0
     assert "all servers healthy\n" not in ran.err

@@ -96,7 +96,7 @@ def test_servers_are_shown_with_levels_and_roles(kdir: Kdir) -> None:
     ("finalized", "output"),
     [(1, "every server supports 2: kdir features finalize"), (2, "la: level 2 is finalized\n")],
 )
-def test_what_is_to_be_done_is_said(kdir: Kdir, finalized: int, output: str) -> None:
+def test_what_is_to_be_done_is_shown(kdir: Kdir, finalized: int, output: str) -> None:
     kdir.shows(finalized, MEMBERS[0])
     assert output in kdir().err
 
@@ -139,7 +139,7 @@ def test_a_refusal_is_a_conflict(kdir: Kdir) -> None:
     "line", ["finalize --level two", "finalize --level 0", "finalize --level -1", "raise", "/la",
              "--level 2", "show --plan"],
 )  # fmt: skip
-def test_words_that_mean_nothing_are_refused(kdir: Kdir, line: str) -> None:
+def test_texts_that_mean_nothing_are_refused(kdir: Kdir, line: str) -> None:
     assert kdir(line).code == 2
     assert kdir.calls == []
 

@@ -98,7 +98,7 @@ def test_find_says_what_a_limit_cut_off(table: str) -> None:
         ["index", "tidy"],
     ],
 )
-def test_wrong_words_are_2(table: str, arguments: list[str]) -> None:
+def test_wrong_arguments_end_with_2(table: str, arguments: list[str]) -> None:
     ran = run(arguments)
     assert ran.code == 2
     assert ran.err.startswith("error: ")

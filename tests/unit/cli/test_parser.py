@@ -55,7 +55,7 @@ def test_options_may_stand_anywhere_and_be_joined(line: list[str]) -> None:
     assert arguments.one("PATH") == "/a"
 
 
-def test_what_is_not_said_has_its_default() -> None:
+def test_what_is_not_given_has_its_default() -> None:
     arguments = _parse("/a")
     assert not arguments.flag("long")
     assert arguments.whole("level", 7) == 7
@@ -76,7 +76,7 @@ def test_a_lone_dash_is_an_argument() -> None:
     assert _parse("-").one("PATH") == "-"
 
 
-def test_an_option_takes_the_next_word_whatever_it_is() -> None:
+def test_an_option_takes_the_next_argument_whatever_it_is() -> None:
     assert _parse("/a", "-t", "-l").many("target") == ("-l",)
 
 
@@ -157,7 +157,7 @@ def test_help_asks_for_nothing_else() -> None:
     assert _parse("--help").flag("help")
 
 
-def test_a_raw_verb_hands_its_words_on() -> None:
+def test_a_raw_verb_hands_its_arguments_on() -> None:
     raw = _parse("--mount", "/la", "-x", raw=True, arguments=OPTIONAL)
     assert raw.many("PATH") == ("--mount", "/la", "-x")
 

@@ -106,7 +106,7 @@ def test_programs_get_lines_that_say_what_they_are_about() -> None:
     assert rows[4][1:4] == ["retention.ms", "604800000", "86400000"]
 
 
-def test_json_is_one_object_in_the_words_of_the_contract() -> None:
+def test_json_is_one_object_in_the_terms_of_the_contract() -> None:
     out, err = shown("json")
     (line,) = out.splitlines()
     plan = json.loads(line)["plan"]
@@ -121,7 +121,7 @@ def test_a_server_that_says_no_more_changed_nothing_either() -> None:
     assert (out.getvalue(), err.getvalue()) == ("", "dry run\n")
 
 
-def test_who_would_be_locked_out_is_told() -> None:
+def test_locked_out_callers_are_shown() -> None:
     plan = access_pb2.ChangePlan(locks_out=True)
     plan.entries.directories = 1
     out, err = io.StringIO(), io.StringIO()

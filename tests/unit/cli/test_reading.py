@@ -61,7 +61,7 @@ def test_ls_prints_names_with_a_slash_behind_what_one_can_go_into(kdir: Kdir) ->
     assert ran == Ran(0, "orders\norders/\nsearch/\n", "")
 
 
-def test_ls_of_nothing_said_is_the_root(kdir: Kdir) -> None:
+def test_ls_without_a_path_is_the_root(kdir: Kdir) -> None:
     assert kdir("ls").lines == ["la/", "ny/", "search/"]
 
 
@@ -334,7 +334,7 @@ def test_tree_draws_directories_mounts_and_links(kdir: Kdir) -> None:
     ]
 
 
-def test_tree_says_where_it_stands_what_does_not_answer(kdir: Kdir) -> None:
+def test_tree_shows_in_its_place_what_does_not_answer(kdir: Kdir) -> None:
     kdir.tree.stop("/ny")
     ran = kdir("tree -L 2 /")
     assert ran.code == 3
@@ -386,6 +386,6 @@ def test_ctrl_c_is_130_and_quiet(kdir: Kdir) -> None:
     assert kdir("ls /") == Ran(130, "", "")
 
 
-def test_several_servers_are_asked_in_turn(kdir: Kdir) -> None:
+def test_several_servers_are_asked_in_rotation(kdir: Kdir) -> None:
     ran = run(["--at", "127.0.0.1:9,127.0.0.1:20003", "ls", "/ny"], kdir.tree.transport)
     assert ran.lines == ["bids", "search/"]

@@ -139,7 +139,7 @@ def test_of_several_paths_one_that_fails_stops_none(kdir: Kdir) -> None:
     assert "made /b" in ran.err
 
 
-def test_create_asks_for_what_was_said_and_waits(kdir: Kdir) -> None:
+def test_create_asks_for_what_was_given_and_waits(kdir: Kdir) -> None:
     ran = kdir("create", "/search/x", "-p", "24", "--replication-factor", "3", "--physical", "x.y")
     assert ran == Ran(0, "", "created /search/x: topic x.y of la\n")
     topic = kdir.asked.entry.topic
@@ -249,7 +249,7 @@ def test_mount_names_the_child(kdir: Kdir) -> None:
 
 
 @pytest.mark.parametrize("flags", [(), ("-r",), ("-r", "-y"), ("-r", "--plan")])
-def test_rm_of_a_directory_removes_no_topic_that_stands_there_alone(
+def test_rm_of_a_directory_removes_no_topic_that_is_there_alone(
     kdir: Kdir, flags: tuple[str, ...]
 ) -> None:
     ran = kdir("rm", *flags, "/orders/")
@@ -258,7 +258,7 @@ def test_rm_of_a_directory_removes_no_topic_that_stands_there_alone(
     assert kdir.calls == []
 
 
-def test_rm_removes_what_stands_there_by_its_kind(kdir: Kdir) -> None:
+def test_rm_removes_what_is_there_by_its_kind(kdir: Kdir) -> None:
     assert kdir("rm", "/orders").code == 0
     assert kdir.asked.kind == entry_pb2.ENTRY_KIND_TOPIC
     assert kdir("rm", "/link").code == 0
@@ -482,7 +482,7 @@ def test_adopt_of_one_topic(kdir: Kdir) -> None:
     assert kdir.asked.entry.topic.physical_name == "clicks-v2"
 
 
-def test_ack_wants_the_reason_word_for_word_or_a_person(kdir: Kdir) -> None:
+def test_ack_wants_the_exact_reason_or_a_person(kdir: Kdir) -> None:
     status = admin_pb2.GetStatusResponse(
         kafka=admin_pb2.KafkaStatus(stop_reason="7 topics vanished")
     )
@@ -544,7 +544,7 @@ def test_contexts_are_listed(tmp_path: Path) -> None:
         ["context", "drop", "a"],
     ],
 )
-def test_wrong_words_about_contexts(arguments: list[str]) -> None:
+def test_wrong_arguments_about_contexts(arguments: list[str]) -> None:
     assert run(arguments).code == 2
 
 

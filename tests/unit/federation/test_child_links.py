@@ -254,7 +254,7 @@ def test_a_link_that_does_not_begin_loses_nothing_of_the_one_before(cluster: Clu
     children.stop()
 
 
-def test_after_a_link_was_lost_the_newest_words_of_it_are_handed_on(cluster: Cluster) -> None:
+def test_after_a_link_was_lost_the_newest_updates_of_it_are_handed_on(cluster: Cluster) -> None:
     """Another server of the cluster may have held it since, and have kept what is newer."""
     now = unix_ms()
 

@@ -28,6 +28,6 @@ def test_the_first_that_was_pinned_manages_and_of_equal_ones_the_lowest_cluster_
     assert manager_before(a, []) is None
 
 
-def test_the_words_name_the_kafka_and_the_cluster_that_manages_it() -> None:
+def test_the_message_names_the_kafka_and_the_cluster_that_manages_it() -> None:
     arguments = why_unmanaged(claim("b", 3))
     assert "Kafka K is managed by cluster name-b at /b (b)" in arguments

@@ -174,7 +174,7 @@ def test_S19_a_holder_resigns_when_its_tree_names_another(
         other.close()
 
 
-def test_what_comes_on_a_link_of_before_an_attach_is_no_word_of_since(
+def test_what_comes_on_a_link_of_before_an_attach_is_no_update_of_since(
     tmp_path: Path, parent: tuple[Parent, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was detached and attached again, by another server, before the holder saw either."""
@@ -218,7 +218,7 @@ def test_what_comes_on_a_link_of_before_an_attach_is_no_word_of_since(
         other.close()
 
 
-def test_a_link_stands_while_the_mount_table_is_committed(
+def test_a_link_stays_open_while_the_mount_table_is_committed(
     tmp_path: Path, parent: tuple[Parent, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For many more than the three heartbeats after which a parent is taken for silent."""
@@ -310,7 +310,7 @@ def test_where_a_parent_says_that_it_is_must_be_in_the_allow_list(
         cluster.stop()
 
 
-def test_a_parent_is_asked_in_turn_where_the_config_says_and_now_and_then_elsewhere() -> None:
+def test_a_parent_is_asked_in_rotation_where_the_config_says_and_now_and_then_elsewhere() -> None:
     own, reported = ("a:1", "b:1"), ("x:1", "y:1")
     assert [endpoint_to_try(own, (), attempt) for attempt in range(4)] == [
         "a:1",

@@ -81,7 +81,7 @@ def test_S21_a_mount_below_a_child_that_is_no_path_is_left_out() -> None:
     assert [one.mount for one in child_state.below_rows(snapshot, "kc-child")] == [path("/la/x")]
 
 
-def test_S21_inherited_words_that_cannot_be_read_are_not_nothing() -> None:
+def test_S21_inherited_records_that_cannot_be_read_are_not_nothing() -> None:
     snapshot = holding({keys.INHERITED: NONSENSE[-1], keys.PARENT: output(welcome())})
     for read in (
         parent_state.inherited_levels,

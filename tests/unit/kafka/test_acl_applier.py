@@ -266,7 +266,7 @@ def test_what_was_revoked_and_granted_at_once_is_ours_still(here: World, kafka: 
     assert not kafka.bindings
 
 
-def test_a_group_is_wished_by_several_directories(here: World, kafka: Kafka) -> None:
+def test_a_group_is_desired_by_several_directories(here: World, kafka: Kafka) -> None:
     for path in ("search", "other"):
         grant(here, path, "allow alice read group g-*")
         arm(here, path)
@@ -387,7 +387,7 @@ def test_a_detached_topic_loses_ours_only(tmp_path: FilePath, kafka: Kafka) -> N
         assert kafka.bindings == on(VIEWS, "allow alice read") | on(CLICKS, "allow eve read")
 
 
-def test_a_topic_made_anew_with_the_same_name_has_its_own(here: World, kafka: Kafka) -> None:
+def test_a_topic_made_again_with_the_same_name_has_its_own(here: World, kafka: Kafka) -> None:
     grant(here, "search", "allow alice read")
     grant(here, "search/clicks", "allow bob read")
     arm(here, "search")
@@ -583,7 +583,7 @@ def test_what_somebody_removes_is_mended_twice_and_then_left_to_him(
         assert counts(here) == (0, 0, 0, 1)
 
 
-def test_where_kafka_differs_is_told(here: World, kafka: Kafka) -> None:
+def test_where_kafka_differs_is_shown(here: World, kafka: Kafka) -> None:
     def drift(path: str) -> list[tuple[str, ...]]:
         where = MOUNT.join(path.split("/"))
         return [

@@ -77,7 +77,7 @@ class Committed:
         ]
 
 
-def test_new_known_moved_and_taken_over_topics_are_told_apart_and_done_so() -> None:
+def test_new_known_moved_and_taken_over_topics_are_distinguished_and_done_so() -> None:
     cluster = Cluster("/la")
     adopted(cluster, "x.a", "x.taken", "known")
     cluster.do(CreateTopic(path=path("/la/there")), creates_in_kafka=True)

@@ -105,7 +105,7 @@ def values(calls: tuple[KafkaCall, ...]) -> list[tuple[str, str | None, str | No
 # -- who is armed ----------------------------------------------------------------------------------
 
 
-def test_the_nearest_word_of_the_own_cluster_arms() -> None:
+def test_the_nearest_setting_of_the_own_cluster_arms() -> None:
     cluster = Cluster()
     cluster.do(CreateDirectory(path=path("/la/d/off"), make_parents=True))
     cluster.do(adopted("a", "d", "a"), adopted("b", "d", "off", "b"), adopted("c", "c"))
@@ -152,7 +152,7 @@ def test_a_subject_has_what_is_inherited_from_above_the_mount_and_its_own() -> N
 # -- what follows ----------------------------------------------------------------------------------
 
 
-def test_a_wish_is_set_once_and_what_is_no_wish_is_left_alone() -> None:
+def test_a_request_is_recorded_once_and_what_is_none_is_left_alone() -> None:
     cluster = cluster_with_topic()
     retention(cluster, "/la", LONG)
     verdict = config_diff.diff_configs(only(cluster), found(flush_ms="5"))
@@ -182,7 +182,7 @@ def test_a_wish_is_set_once_and_what_is_no_wish_is_left_alone() -> None:
     ],
     ids=["ours", "as it was", "somebody else's by now", "never wished"],
 )
-def test_what_nobody_wishes_any_more_goes_only_where_it_is_ours(
+def test_what_nobody_desires_any_more_goes_only_where_it_is_ours(
     kafka: str, known: AppliedRecord[str], calls: list[tuple[str, str | None, str | None]]
 ) -> None:
     verdict = config_diff.diff_configs(only(cluster_with_topic()), found(retention_ms=kafka), known)
@@ -199,7 +199,7 @@ def test_what_was_asked_and_is_not_known_is_asked_again_and_is_nobodys_doing() -
     assert verdict.done.settings["retention.ms"].put_back == 0
 
 
-def test_partitions_only_grow_and_a_topics_own_word_holds() -> None:
+def test_partitions_only_grow_and_a_topics_own_number_holds() -> None:
     cluster = cluster_with_topic()
     put(cluster, "/la", partitions=5)
     verdict = config_diff.diff_configs(only(cluster), found(2))
@@ -370,7 +370,7 @@ def reported(cluster: Cluster, incarnation: str, **values: str) -> Snapshot:
     return with_facts(cluster, *(one for one in writes if isinstance(one, Put)))
 
 
-def test_P3_not_told_is_not_empty() -> None:
+def test_P3_not_received_is_not_empty() -> None:
     cluster = Cluster()
     assert why_inherited_missing(cluster.snapshot, has_parent=False) == ""
     assert "no parent has sent" in why_inherited_missing(cluster.snapshot, has_parent=True)
@@ -379,7 +379,7 @@ def test_P3_not_told_is_not_empty() -> None:
     assert why_inherited_missing(reported(Cluster(), "one"), has_parent=True) == ""
 
 
-def test_the_basis_is_of_lives_and_mounts_and_not_of_what_is_set() -> None:
+def test_the_basis_is_of_incarnations_and_mounts_and_not_of_what_is_set() -> None:
     mount = Path.parse("/la")
     one = inherited_basis(reported(Cluster(), "one", owner="x"), mount)
     assert inherited_basis(reported(Cluster(), "one", owner="y"), mount) == one

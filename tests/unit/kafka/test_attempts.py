@@ -132,7 +132,7 @@ def test_a_removal_without_a_topic_id_does_not_outlive_a_restore(
 
 
 @pytest.mark.parametrize("by", ["restore", "new life"])
-def test_an_attempt_counts_in_the_life_of_the_store_in_which_it_was_recorded(
+def test_an_attempt_counts_in_the_incarnation_of_the_store_in_which_it_was_recorded(
     kafka: Ledger, tmp_path: FilePath, address: str, by: str
 ) -> None:
     here = started(tmp_path, kafka)
@@ -162,7 +162,7 @@ def test_an_attempt_counts_in_the_life_of_the_store_in_which_it_was_recorded(
         assert kafka.deleted == []
 
 
-def test_an_attempt_that_still_waits_after_a_restore_is_made_anew(
+def test_an_attempt_that_still_waits_after_a_restore_is_made_again(
     kafka: Ledger, tmp_path: FilePath, address: str
 ) -> None:
     here = started(tmp_path, kafka)
@@ -291,7 +291,7 @@ def test_what_comes_after_its_entry_was_removed_is_left_alone_and_not_adopted(
         assert "x" in again.topics()
 
 
-def test_a_topic_that_somebody_makes_anew_after_a_removal_is_adopted(
+def test_a_topic_that_somebody_makes_again_after_a_removal_is_adopted(
     kafka: Ledger, tmp_path: FilePath
 ) -> None:
     here = started(tmp_path, kafka, split_on=".")

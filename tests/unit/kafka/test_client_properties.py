@@ -140,7 +140,7 @@ def test_one_property_in_both_places_is_a_mistake(tmp_path: Path) -> None:
         client(lines, tmp_path).read()
 
 
-def test_a_file_that_is_not_there_is_said_by_who_reads_it_and_not_by_the_parser() -> None:
+def test_a_file_that_is_not_there_is_reported_by_who_reads_it_and_not_by_the_parser() -> None:
     found = kafka('properties_file = "/nowhere/kafka.properties"')
     assert found.listeners[0].security_protocol == "PLAINTEXT"
     with pytest.raises(

@@ -88,7 +88,7 @@ def test_what_is_inherited_from_above_the_mount_counts_too() -> None:
     assert not drift(cluster), "what cannot be read is not known, and so is no wish"
 
 
-def test_inherited_partitions_are_a_least_and_a_topics_own_word_is_itself() -> None:
+def test_inherited_partitions_are_a_least_and_a_topics_own_number_is_exact() -> None:
     cluster = planted()
     put(cluster, "/la/on", partitions=4)
     put(cluster, "/la/on/b", partitions=1)

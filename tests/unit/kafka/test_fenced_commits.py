@@ -157,7 +157,7 @@ def test_a_batch_is_never_larger_than_others_can_wait_for() -> None:
     assert max(sizes(script)) == 1_000
 
 
-def test_one_topic_that_cannot_be_taken_in_is_told_and_spoils_no_other() -> None:
+def test_one_topic_that_cannot_be_taken_in_is_reported_and_spoils_no_other() -> None:
     script = Script()
     script.refuse = lambda command: (
         InvalidPath("too long")

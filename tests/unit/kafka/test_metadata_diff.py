@@ -226,7 +226,7 @@ def test_differences_are_those_of_the_topics_own_policies() -> None:
     )
 
 
-def test_more_partitions_in_kafka_are_recorded_and_more_on_record_are_a_wish() -> None:
+def test_more_partitions_in_kafka_are_recorded_and_more_on_record_are_desired() -> None:
     grown = diff_metadata(
         [RecordedTopic(PATH, make())],
         KafkaMetadata("K", {"t": KafkaTopic("t", topic_id("A"), 5, 2)}),

@@ -49,7 +49,7 @@ def test_they_come_back_as_they_were_written() -> None:
         assert map_physical_name(held.rules, name) == map_physical_name(rules, name)
 
 
-def test_an_acknowledgement_ends_the_stop_and_allows_what_it_told() -> None:
+def test_an_acknowledgement_ends_the_stop_and_allows_what_it_reported() -> None:
     kept = Kept()
     kept.write(pin_and_stop.pin("K1"))
     kept.write(pin_and_stop.stop(StopReason("gone", 7)))
@@ -117,7 +117,7 @@ def test_brokers_that_do_not_know_a_change_of_ours_yet_are_corrected_for_a_minut
     assert recent.correct_metadata(behind) is behind
 
 
-def test_a_wish_has_the_configs_of_the_directories_above_and_its_own_numbers() -> None:
+def test_a_request_has_the_configs_of_the_directories_above_and_its_own_numbers() -> None:
     topic = Topic(
         entry_id=7,
         physical_name="t",

@@ -36,7 +36,7 @@ def test_a_small_tree_is_counted_when_asked_and_once_a_revision() -> None:
     assert taker.latest(cluster.snapshot) is again
 
 
-def test_a_large_tree_is_counted_by_a_thread_and_the_last_count_is_told_meanwhile() -> None:
+def test_a_large_tree_is_counted_by_a_thread_and_the_last_count_is_shown_meanwhile() -> None:
     cluster = tree(500)
     taker = TopicCounter(lambda _: cluster.mount, at_once=10)
     assert taker.latest(cluster.snapshot) == TopicCounts()  # nobody waits for the first either

@@ -44,13 +44,13 @@ def compared(store: SqliteStore, replica: Replica) -> Summary:
     return summary
 
 
-def test_what_was_compared_is_told(store: SqliteStore, replica: Replica) -> None:
+def test_what_was_compared_is_shown(store: SqliteStore, replica: Replica) -> None:
     revision = put(store, b"x/one")
     summary = compared(store, replica)
     assert (summary.revision, summary.rows, summary.troubles) == (revision, 1, [])
 
 
-def test_a_replica_ahead_of_the_newest_commit_tells_of_foreign_writes(
+def test_a_replica_ahead_of_the_newest_commit_reveals_foreign_writes(
     store: SqliteStore, replica: Replica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # So it is on etcd when somebody writes below the prefix: the watch brings it, no commit does.

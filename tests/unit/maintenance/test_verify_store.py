@@ -147,7 +147,7 @@ def test_rows_that_only_one_of_them_has() -> None:
         ("/la/a", Kind.DIRECTORY, {"closed": True}, "closed=True", "closed=False"),
     ],
 )
-def test_values_that_differ_are_said_field_by_field(
+def test_values_that_differ_are_shown_field_by_field(
     text: str, kind: Kind, fields: dict[str, object], wanted: str, found: str
 ) -> None:
     cluster = a_cluster()

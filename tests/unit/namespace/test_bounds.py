@@ -274,7 +274,7 @@ def test_what_is_larger_already_stays_readable_and_may_become_smaller() -> None:
     assert (len(link.targets), len(mount.endpoints)) == (30, 30)
 
 
-def test_strange_text_that_stands_already_is_left_alone() -> None:
+def test_strange_text_that_is_there_already_is_left_alone() -> None:
     old = Policies(owner="a\x1bb", tags={"x\n": "y", "z": "a\tb"})
     entry = Directory(entry_id=9, policies=old)
     after = apply_changes(entry, {"policies.contact": "me"}, SMALL)

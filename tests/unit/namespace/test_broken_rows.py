@@ -112,7 +112,7 @@ def test_what_lies_in_a_directory_without_a_record_waits_for_it() -> None:
         assert found.locate("u") == located._replace(relative=("found", "inner", "u"))
 
 
-def test_a_directory_in_two_places_stands_in_one() -> None:
+def test_a_directory_in_two_places_is_in_one() -> None:
     twice = [
         put(ROOT_ID, "a", Directory(entry_id=50)),
         put(ROOT_ID, "b", Directory(entry_id=50)),

@@ -109,7 +109,7 @@ def test_a_new_base_is_made_when_a_quarter_is_new() -> None:
         assert snapshot.same_unified(f"flat_{number}") == (f"flat.{number}",)
 
 
-def test_names_of_one_hash_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_of_one_hash_are_distinguished(monkeypatch: pytest.MonkeyPatch) -> None:
     # With one hash for all, every name is a candidate for every other.
     codec = ProtoCodec()
     snapshot = Snapshot.load(codec, "i", 1, [[row(codec, number) for number in range(50)]])

@@ -97,7 +97,7 @@ def test_free_name_avoids_what_kafka_takes_for_its_own() -> None:
     assert physical_names.next_free_name("_.consumer_offsets", Names()) == "_.consumer_offsets.2"
 
 
-def test_a_name_that_nothing_speaks_against_is_used() -> None:
+def test_a_name_that_is_free_is_used() -> None:
     physical_names.check_requested_name("orders", Names(used={"order"}), base="x")
 
 

@@ -288,7 +288,7 @@ def test_news_of_what_is_gone_or_another_is_passed_over(cluster: Cluster) -> Non
         assert cluster.plan(RecordObservations(news=(gone,))).writes == ()
 
 
-def test_news_and_a_wish_at_once(cluster: Cluster) -> None:
+def test_news_and_a_request_at_once(cluster: Cluster) -> None:
     late = cluster.plan(RecordObservations(news=(news(cluster, "/la/d/t", drift_count=1),)))
     cluster.do(MoveEntry(path=path("/la/d"), new_path=path("/la/e")))
     assert not cluster.commit(late)  # its event would name a path that is no more

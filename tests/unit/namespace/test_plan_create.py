@@ -103,7 +103,7 @@ def test_mkdir_p_of_what_exists_does_nothing() -> None:
     assert (root.writes, root.entry) == ((), Directory(entry_id=ROOT_ID))
 
 
-def test_mkdir_of_what_exists_says_what_stands_there() -> None:
+def test_mkdir_of_what_exists_names_what_is_there() -> None:
     cluster = Cluster()
     cluster.do(mkdir("/la/a"), link("/la/l", "/ny"), mount("/la/m"))
     refused(cluster, mkdir("/la/a", parents=False), AlreadyExists, r"already exists \(directory\)")
@@ -269,7 +269,7 @@ def test_a_topic_in_a_directory_that_is_not_there(text: str, nearest: str) -> No
     assert wrong.metadata["nearest"] == nearest
 
 
-def test_a_topic_where_one_stands() -> None:
+def test_a_topic_where_one_is() -> None:
     cluster = Cluster()
     cluster.do(topic("/la/t"))
     wrong = refused(
@@ -395,7 +395,7 @@ def test_a_link_may_lead_above_itself_and_to_what_does_not_exist() -> None:
     assert cluster.show() == "a/\n  up -> /la/a | /nowhere\nlx -> /la/l"
 
 
-def test_a_link_where_a_container_stands() -> None:
+def test_a_link_where_a_container_is() -> None:
     cluster = Cluster()
     cluster.do(mkdir("/la/d"), mount("/la/m"), link("/la/l", "/ny"))
     for text in ("/la/d", "/la/m", "/la/l", "/la"):
@@ -427,7 +427,7 @@ def test_a_mount() -> None:
         (link("/la/x", "/ny"), "a link to /ny that exists there"),
     ],
 )
-def test_a_mount_never_hides_what_stands_there(command: object, arguments: str) -> None:
+def test_a_mount_never_hides_what_is_there(command: object, arguments: str) -> None:
     cluster = Cluster()
     cluster.do(command)  # type: ignore[arg-type]
     refused(cluster, mount("/la/x"), MountShadows, arguments)
@@ -558,7 +558,7 @@ def test_a_create_notices_what_happens_meanwhile(meanwhile: object) -> None:
     assert not cluster.commit(made)
 
 
-def test_what_stands_there_and_cannot_be_read_is_not_written_over() -> None:
+def test_what_is_there_and_cannot_be_read_is_not_written_over() -> None:
     cluster = Cluster()
     key = entry_key(ROOT_ID, Kind.TOPIC, "t")
     assert cluster.rows.commit((), (Put(key, b"\xff\xff"),))

@@ -190,7 +190,7 @@ def test_a_pending_topic_waits_only_if_kafka_may_have_it(*, attempted: bool) -> 
     assert bool(deleting(cluster)) is attempted
 
 
-def test_news_of_a_topic_that_waits_is_kept_and_not_told() -> None:
+def test_news_of_a_topic_that_waits_is_kept_and_not_reported() -> None:
     cluster = Cluster()
     cluster.do(topic("/la/t"))
     found = became(cluster, "/la/t", Provision.ACTIVE)
@@ -422,7 +422,7 @@ def test_the_reaper_leaves_nothing(limit: int) -> None:
     assert [key[-4:] for key in cluster.rows.under(b"e/")] == [b"keep"]
 
 
-def test_the_reaper_tells_of_what_lay_below() -> None:
+def test_the_reaper_reports_what_lay_below() -> None:
     cluster = Cluster()
     cluster.do(mkdir("/la/x/y"), topic("/la/x/y/t"))
     found, inner = cluster.topic("/la/x/y/t"), cluster.entry("/la/x/y")

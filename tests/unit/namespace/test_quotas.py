@@ -80,7 +80,7 @@ def test_partitions_are_counted_over_all_topics_below() -> None:
     cluster.do(topic("/la/a/b/z", 2), topic("/la/elsewhere", 50))
 
 
-def test_defaults_count_and_those_of_the_broker_are_to_be_said() -> None:
+def test_defaults_count_and_those_of_the_broker_are_to_be_set() -> None:
     cluster = Cluster()
     cluster.do(mkdir("/la/a", max_partitions=5), mkdir("/la/a/three", partitions=3))
     cluster.do(topic("/la/a/three/x", 0))
@@ -138,7 +138,7 @@ def test_what_moves_in_needs_room_and_what_moves_within_does_not() -> None:
     cluster.do(mv("/la/a/in", "/la/b/in"), mv("/la/b/in", "/la/a/in"))
 
 
-def test_adoption_drops_nothing_and_tells() -> None:
+def test_adoption_drops_nothing_and_reports() -> None:
     cluster = Cluster()
     cluster.do(mkdir("/la/a", max_topics=1, max_partitions=4))
     assert cluster.do(adopt("one", 3, "a")).notes == ()

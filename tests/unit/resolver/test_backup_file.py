@@ -82,7 +82,7 @@ def test_a_backup_that_is_cut_off_anywhere_is_refused() -> None:
             read(raw[:end])
 
 
-def test_where_it_was_cut_off_is_said() -> None:
+def test_where_it_was_cut_off_is_shown() -> None:
     plain = gzip.decompress(written(messages()))
     half = gzip.compress(plain[: len(plain) // 2])
     with pytest.raises(DamagedBackup, match=r"cut off after 500 rows, at byte [\d,]+ of what"):

@@ -435,7 +435,7 @@ def test_a_write_is_decided_on_what_was_written_before(directory: MemoryDirector
     assert "kc-ny-tracking" in Token.parse(second.token).positions
 
 
-def test_a_write_is_made_though_the_store_that_was_written_to_lives_no_more(
+def test_a_write_is_made_though_the_store_that_was_written_to_is_gone(
     directory: MemoryDirectory,
 ) -> None:
     scribe = Scribe(directory, "/ny/tracking")
@@ -490,7 +490,7 @@ def test_an_answer_that_a_write_has_overtaken_is_not_kept(directory: MemoryDirec
     assert "/ny/tracking/late" not in resolver.cache.answers
 
 
-def test_an_own_token_of_a_store_that_lives_no_more_is_dropped(directory: MemoryDirectory) -> None:
+def test_an_own_token_of_a_store_that_is_gone_is_dropped(directory: MemoryDirectory) -> None:
     real = directory.at("/ny/tracking")
 
     def answer(method: str, request: Any) -> Any:

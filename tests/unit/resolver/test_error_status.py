@@ -182,7 +182,7 @@ def test_every_reason_is_an_outcome_too() -> None:
         assert got.metadata == {"path": "/x"}
 
 
-def test_a_server_that_is_not_there_is_said_in_few_words() -> None:
+def test_a_server_that_is_not_there_is_reported_in_short() -> None:
     with grpc.insecure_channel("127.0.0.1:1") as channel:
         call: Any = channel.unary_unary("/t.T/Fail")
         with pytest.raises(grpc.RpcError) as caught:

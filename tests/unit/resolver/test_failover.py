@@ -81,7 +81,7 @@ def test_many_paths_at_once_give_more_time_and_then_go_on_elsewhere() -> None:
     assert transport.now == pytest.approx(FIRST_TRY_SECONDS + 500 / 2000, abs=0.05)
 
 
-def test_where_all_are_slow_each_has_a_second_longer_turn() -> None:
+def test_where_all_are_slow_each_has_a_second_longer_try() -> None:
     resolver, transport = client({"a:1": 1.5, "b:1": 1e9}, "ab", 10)
     assert resolver.resolve("/x").kind == "topic"
     assert [endpoint for endpoint, _ in transport.asked] == ["a:1", "b:1", "a:1"]

@@ -75,9 +75,7 @@ def test_cases(pattern: str, path: str, expected: bool | None) -> None:
         ("/".join("a" * 65), 1, "65 segments"),
     ],
 )
-def test_a_bad_glob_is_told_the_place_and_the_rule(
-    pattern: str, place: int, arguments: str
-) -> None:
+def test_a_bad_glob_names_the_place_and_the_rule(pattern: str, place: int, arguments: str) -> None:
     with pytest.raises(InvalidArgument, match=f"character {place}: ") as caught:
         Glob.parse(pattern)
     assert arguments in caught.value.message

@@ -85,7 +85,7 @@ def test_a_value_that_kafka_does_not_take(name: str, value: str, wanted: str) ->
     assert raised.value.metadata["field"] == name
 
 
-def test_a_conflict_turns_idempotence_off_exactly_where_nobody_asked_for_it() -> None:
+def test_a_conflict_switches_idempotence_off_exactly_where_nobody_asked_for_it() -> None:
     """Against Kafka's rule as it is written down (KIP-679), for all combinations."""
     acks, retries, flying = (None, "all", "1"), (None, "0", "3"), (None, "5", "6")
     asked, transaction = (None, "true", "false"), (None, "t")
@@ -152,7 +152,7 @@ def test_defaults_that_nobody_could_have_together() -> None:
     assert conflict_in(Client.CONSUMER, {"acks": "1"}) == ""
 
 
-def test_a_policy_that_says_where_to_connect_is_not_heard() -> None:
+def test_a_policy_that_says_where_to_connect_is_ignored() -> None:
     """Also from a directory that did not refuse it."""
     policies = policies_pb2.Policies()
     for key, value in (("bootstrap.servers", "evil:9092"), ("linger.ms", "5"), ("acks", "9")):

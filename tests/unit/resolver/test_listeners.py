@@ -130,7 +130,7 @@ def test_whatever_a_server_says_is_no_more_than_its_settings(fields: dict[str, A
 # -- as they are printed ---------------------------------------------------------------------------
 
 
-def test_a_server_that_lies_gives_no_properties_and_no_words_for_a_shell() -> None:
+def test_a_server_that_lies_gives_no_properties_and_no_arguments_for_a_shell() -> None:
     with MemoryDirectory() as honest:
         endpoint = honest.cluster("/la", "la", bootstrap_servers="broker:9092")
         honest.topic(PATH, "clicks")
@@ -193,7 +193,7 @@ def loaded(value: str) -> str:
     return units.decode("utf-16-be")
 
 
-def test_words_for_kcat_are_words_of_a_shell() -> None:
+def test_arguments_for_kcat_are_quoted_for_a_shell() -> None:
     with MemoryDirectory() as tree:
         endpoint = tree.cluster("/la", "la", bootstrap_servers="[::1]:9092,b:1")
         tree.topic(PATH, "clicks")

@@ -38,7 +38,7 @@ def test_of_two_positions_of_a_cluster_the_earlier_counts() -> None:
     assert two_incarnations == at(a=3)
 
 
-def test_what_is_followed_may_be_advanced_within_its_life() -> None:
+def test_what_is_followed_may_be_advanced_within_its_incarnation() -> None:
     assert at(a=3, b=1).advanced("a", Position("i", 7)) == at(a=7, b=1)
     assert at(a=3).advanced("a", Position("other", 7)) == at(a=3)
     assert at(a=3).advanced("b", Position("i", 7)) == at(a=3)

@@ -30,7 +30,7 @@ def test_a_key_that_comes_twice_is_a_mistake() -> None:
         parse_settings("a=b\na=c")
 
 
-def test_what_cannot_be_read_is_said_with_its_name(tmp_path: Path) -> None:
+def test_what_cannot_be_read_is_reported_with_its_name(tmp_path: Path) -> None:
     file = tmp_path / "kafka.properties"
     with pytest.raises(ValueError, match=r"kafka\.properties: cannot be read: No such file"):
         read_settings(str(file))

@@ -163,7 +163,7 @@ def test_up_and_down_the_tree(world: World) -> None:
     assert [str(known.mount) for known, _ in walk.learned] == ["/ny", "/ny/t"]
 
 
-def test_an_answer_is_kept_no_longer_than_any_word_it_rests_on(world: World) -> None:
+def test_an_answer_is_kept_no_longer_than_any_update_it_rests_on(world: World) -> None:
     world.says("s:1", "/", down("/ny", "ny:1", lifetime_seconds=60, age_seconds=50))
     world.says("ny:1", "/ny", down("/ny/t", "nyt:1", lifetime_seconds=40))
     world.says("nyt:1", "/ny/t", here("/ny/t/x", lifetime=30))
@@ -181,7 +181,7 @@ def test_a_parent_that_was_never_met_may_be_mounted_elsewhere_above(world: World
     assert isinstance(world.run(start("/x")), AnswerResult)
 
 
-def test_absent_is_the_owners_word(world: World) -> None:
+def test_absent_is_the_owners_answer(world: World) -> None:
     world.says("s:1", "/la", up("/", "root:1"))
     world.says("root:1", "/", absent())
     end = world.run(start("/ny/x"))
@@ -290,7 +290,7 @@ def test_only_an_outcome_says_absent(world: World) -> None:
     assert type(failure(world.run(start("/la/x")))) is errors.Lame
 
 
-def test_a_site_link_is_the_word_of_ones_own_servers_only(world: World) -> None:
+def test_a_site_link_is_set_by_ones_own_servers_only(world: World) -> None:
     world.says("s:1", "/la", link("/tracking", "/la/t", site_link=True), path="/tracking")
     world.says("s:1", "/la", here("/la/t"), path="/la/t")
     assert isinstance(world.run(start("/tracking")), AnswerResult)
@@ -411,7 +411,7 @@ def test_what_a_hops_failures_come_to(world: World, output: Any, kind: type[Kdir
     assert error.attempts
 
 
-def test_no_route_is_said_by_the_servers_to_begin_with_and_those_above(world: World) -> None:
+def test_no_route_names_the_servers_to_begin_with_and_those_above(world: World) -> None:
     world.says("s:1", "/la", errors.NoRoute("no parent"))
     assert type(failure(world.run(start("/ny/x")))) is errors.NoRoute
     other = World()
@@ -453,7 +453,7 @@ def test_an_older_answer_than_was_seen_is_taken_from_nobody(world: World) -> Non
     assert world.verdicts == [AnswerStatus.OLD, AnswerStatus.ACCEPTED]
 
 
-def test_a_server_that_lags_is_told_what_to_wait_for(world: World) -> None:
+def test_a_server_that_lags_learns_what_to_wait_for(world: World) -> None:
     world.floor = {"/a": Position("i1", 7)}
     world.says("s:1", "/a", here("/a/x"), revision=6)
     world.says("s:1", "/a", here("/a/x"), revision=8)
@@ -468,7 +468,7 @@ def test_a_server_that_goes_on_lagging_is_not_ready(world: World) -> None:
     assert len(world.asks) == 2
 
 
-def test_revisions_of_two_lives_say_nothing_about_each_other(world: World) -> None:
+def test_revisions_of_two_incarnations_say_nothing_about_each_other(world: World) -> None:
     world.floor = {"/a": Position("an earlier life", 700)}
     world.says("s:1", "/a", here("/a/x"), revision=6)
     assert isinstance(world.run(start("/a/x")), AnswerResult)
@@ -639,7 +639,7 @@ def test_an_answer_has_the_positions_of_all_on_its_way(world: World) -> None:
     assert learned.read.reaches(wanting(ny=100)), "it rests on those who led there"
 
 
-def test_an_absence_has_the_positions_of_every_target_that_said_so(world: World) -> None:
+def test_an_absence_has_the_positions_of_every_target_that_answered_so(world: World) -> None:
     union = link("/l", "/la/x", "/ny/x", mode=LinkMode.UNION)
     world.says("s:1", "/", union, path="/l", revision=2)
     world.says("s:1", "/", down("/la", "la:1"), path="/la/x", revision=2)

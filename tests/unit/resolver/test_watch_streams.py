@@ -415,7 +415,7 @@ def test_when_the_stream_falls_silent_lifetimes_count_again(live: Live) -> None:
     assert live.calls() == 1
 
 
-def test_R11_following_a_child_does_not_outlive_the_parents_word(live: Live) -> None:
+def test_R11_following_a_child_does_not_outlive_the_parents_update(live: Live) -> None:
     """The child goes on talking; its parent answers for it no more."""
     client = live.resolver(watch=True)
     client.resolve("/a/b")
@@ -429,7 +429,7 @@ def test_R11_following_a_child_does_not_outlive_the_parents_word(live: Live) -> 
     eventually(lambda: cluster.followed.until == 0.0)
 
 
-def test_R11_while_the_parent_is_away_its_word_still_ends(live: Live) -> None:
+def test_R11_while_the_parent_is_away_its_update_still_ends(live: Live) -> None:
     client = live.resolver(watch=True)
     client.resolve("/a/b")
     cluster = followed(live, client)

@@ -244,7 +244,7 @@ def test_a_token_that_is_verified_while_its_key_is_taken_out_is_not_remembered(
     assert verifier.principal_of(new) == "User:alice"
 
 
-def test_keys_that_cannot_be_read_anew_leave_those_before(
+def test_keys_that_cannot_be_read_again_leave_those_before(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     verifier = key_set(tmp_path, jwk(RSA, "one"))

@@ -94,7 +94,7 @@ STALE, LOADING = ReplicaState.STALE, ReplicaState.LOADING
         (cluster(refused="level 2 was finalized"), "draining", False),
     ],
 )
-def test_a_word_and_whether_callers_should_come(
+def test_the_state_and_whether_callers_should_come(
     served: Cluster, expected: str, ready: bool
 ) -> None:
     health = health_of(served)

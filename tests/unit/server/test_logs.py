@@ -92,7 +92,7 @@ def test_a_line_of_json_is_one_object_with_what_it_is_about(as_json: Log, in_cal
     }
 
 
-def test_outside_a_call_nothing_of_one_is_said(as_json: Log) -> None:
+def test_outside_a_call_nothing_of_one_is_logged(as_json: Log) -> None:
     as_json.logger.info("loaded")
     assert set(as_json.objects[0]) == {"time", "level", "logger", "message"}
 

@@ -54,7 +54,7 @@ def level_in(store: Store) -> bytes | None:
     return next((row.value for row in store.read(LEVEL)), None)
 
 
-def test_who_registers_anew_in_a_new_life_keeps_nothing_of_the_one_before(
+def test_who_registers_again_in_a_new_incarnation_keeps_nothing_of_the_one_before(
     start: Start, tmp_path: Path
 ) -> None:
     one = start("one").join()
@@ -98,7 +98,7 @@ def test_shared_endpoints_are_named_once(start: Start) -> None:
     assert one.members.endpoints() == ("front:1", "front:2")
 
 
-def test_new_endpoints_are_told_and_listeners_hear_of_it(start: Start) -> None:
+def test_new_endpoints_are_reported_and_listeners_are_called(start: Start) -> None:
     one, two = start("one").join(), start("two").join()
     one.see()
     received = one.reported
@@ -125,7 +125,7 @@ def test_who_withdraws_is_gone_at_once_and_asks_no_more_for_calls(start: Start) 
     assert one.members.endpoints() == ("one:1",)  # nobody else is there
 
 
-def test_a_lost_announcement_is_made_anew(start: Start) -> None:
+def test_a_lost_announcement_is_made_again(start: Start) -> None:
     one, two = start("one").join(), start("two")
     held = one.members.announcement
     assert held is not None
@@ -154,7 +154,7 @@ def test_roles_are_shown_at_who_holds_them(start: Start) -> None:
     assert two.members.live()[0].server == "one"
 
 
-def test_S21_a_server_whose_words_cannot_be_read_is_there_and_supports_nothing(
+def test_S21_a_server_whose_record_cannot_be_read_is_there_and_supports_nothing(
     start: Start,
 ) -> None:
     one = start("one").join()
@@ -191,7 +191,7 @@ def test_a_server_behind_the_finalized_level_does_not_use_the_store(start: Start
         start("late", 1)
 
 
-def test_a_change_is_refused_naming_the_server_until_it_left_and_somebody_said_so(
+def test_a_change_is_refused_naming_the_server_until_it_left_and_somebody_confirmed_it(
     old: Path, start: Start
 ) -> None:
     new, behind = start("new", 2).join(), start("behind", 1).join()
@@ -242,7 +242,7 @@ def test_levels_that_cannot_be_are_refused(start: Start, level: int, why: str) -
         one.members.finalize(level)
 
 
-def test_S21_while_the_level_cannot_be_read_nothing_new_is_allowed_until_it_is_said_again(
+def test_S21_while_the_level_cannot_be_read_nothing_new_is_allowed_until_it_is_sent_again(
     start: Start,
 ) -> None:
     one = start("one").join()
@@ -317,7 +317,7 @@ def test_a_level_that_is_raised_while_a_server_registers_keeps_it_out(
     assert new.names() == ["new"]
 
 
-def test_who_never_gets_a_quiet_moment_is_told_so(old: Path, start: Start) -> None:
+def test_who_never_gets_a_quiet_moment_gets_that_error(old: Path, start: Start) -> None:
     new, other = start("new", 2).join(), start("other", 2).join()
     count = iter(range(1000))
 

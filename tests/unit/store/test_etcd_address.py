@@ -42,7 +42,7 @@ def test_what_is_shown_holds_neither_user_nor_password_nor_files(tmp_path: Path)
         assert SECRET not in repr(address)
 
 
-def test_a_password_file_is_read_anew_each_time(tmp_path: Path) -> None:
+def test_a_password_file_is_read_again_each_time(tmp_path: Path) -> None:
     file = tmp_path / "password"
     file.write_text("old")
     address = EtcdAddress.parse(f"etcd://kdir@a:2379/la?password_file={file}")

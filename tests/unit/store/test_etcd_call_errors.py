@@ -107,7 +107,7 @@ def test_who_may_be_asked_again(
         ),
     ],
 )
-def test_what_the_caller_is_told(
+def test_what_the_caller_is_shown(
     code: grpc.StatusCode, arguments: str, kind: type[Exception], output: str
 ) -> None:
     reported = final_error(Failure(code, arguments), "etcd://a/la", "user x")

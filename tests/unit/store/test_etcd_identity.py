@@ -36,7 +36,9 @@ def test_a_new_lifes_revisions_are_above_all_that_are_known(
 
 
 @given(etcd_revision=revisions, later=revisions)
-def test_revisions_of_a_life_are_etcds_and_an_offset(etcd_revision: int, later: int) -> None:
+def test_revisions_of_an_incarnation_are_etcds_and_an_offset(
+    etcd_revision: int, later: int
+) -> None:
     incarnation = first().next(1, etcd_revision, 3, unseal=False)
     revision = incarnation.revision(etcd_revision + later)
     assert incarnation.etcd_revision(revision) == etcd_revision + later
@@ -44,13 +46,13 @@ def test_revisions_of_a_life_are_etcds_and_an_offset(etcd_revision: int, later: 
     assert incarnation.etcd_revision(0) is None
 
 
-def test_nothing_committed_is_revision_zero_of_a_first_life() -> None:
+def test_nothing_committed_is_revision_zero_of_a_first_incarnation() -> None:
     incarnation = first()
     assert incarnation.revision(0) == 0
     assert incarnation.etcd_revision(0) == 0
 
 
-def test_a_life_that_is_unsealed_is_another_and_open() -> None:
+def test_an_incarnation_that_is_unsealed_is_another_and_open() -> None:
     sealed = first().sealed(f"{FILLED_FROM}x")
     assert sealed.identity.incarnation == Incarnation.read(sealed.stored).identity.incarnation
     assert sealed.can_be_filled
@@ -65,7 +67,7 @@ def test_a_life_that_is_unsealed_is_another_and_open() -> None:
 @pytest.mark.parametrize(
     "stored", [b"", b"\xff", b"[]", b"{}", b'{"schema_version": 1}', b'{"schema_version": "x"}']
 )
-def test_what_is_no_identity_is_said_to_be_none(stored: bytes) -> None:
+def test_what_is_no_identity_is_refused(stored: bytes) -> None:
     with pytest.raises(ValueError, match="not an identity"):
         Incarnation.read(stored)
 

@@ -124,7 +124,7 @@ def granting() -> Iterator[tuple[Granting, EtcdConnection]]:
         server.stop(None)
 
 
-def test_a_member_that_ends_a_renewal_without_a_word_did_not_renew(
+def test_a_member_that_ends_a_renewal_in_silence_did_not_renew(
     granting: tuple[Granting, EtcdConnection],
 ) -> None:
     servicer, connection = granting

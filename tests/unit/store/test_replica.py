@@ -136,7 +136,9 @@ def test_S4_while_the_store_is_away_the_tree_is_served_stale_with_its_age(
         eventually(lambda: names(replica.snapshot) == {"a", "b"})
 
 
-def test_S4_who_waits_for_a_revision_is_told_when_the_store_goes_away(store: ScriptedStore) -> None:
+def test_S4_who_waits_for_a_revision_gets_an_error_when_the_store_goes_away(
+    store: ScriptedStore,
+) -> None:
     with replica_of(store) as replica:
         replica.wait_for(0, 30)
         reported: list[Exception] = []
@@ -178,7 +180,7 @@ def test_a_revision_that_does_not_come_is_from_the_future(store: ScriptedStore) 
             replica.wait_for(7, 0.01)
 
 
-def test_of_many_who_wait_each_is_told_of_its_own_revision(store: ScriptedStore) -> None:
+def test_of_many_who_wait_each_gets_its_own_revision(store: ScriptedStore) -> None:
     with replica_of(store) as replica:
         replica.wait_for(0, 30)
         reported: dict[int, int] = {}
@@ -202,7 +204,7 @@ def test_of_many_who_wait_each_is_told_of_its_own_revision(store: ScriptedStore)
         assert replica.wait_for(5, 30).revision == 5
 
 
-def test_S2_when_history_is_gone_it_loads_anew_and_swaps_whole(store: ScriptedStore) -> None:
+def test_S2_when_history_is_gone_it_loads_again_and_swaps_whole(store: ScriptedStore) -> None:
     commit(store, directory("a", 10), directory("b", 11))
     steps: list[AppliedCommit] = []
     with replica_of(store) as replica:
@@ -307,7 +309,7 @@ def test_S11_a_restore_begins_a_new_incarnation(store: ScriptedStore) -> None:
 
 
 @pytest.mark.parametrize("moment", ["before_load", "between_pages"])
-def test_S11_a_restore_in_the_middle_of_a_load_does_not_mix_two_lives(
+def test_S11_a_restore_in_the_middle_of_a_load_does_not_mix_two_incarnations(
     store: ScriptedStore, moment: str
 ) -> None:
     for number in range(15):

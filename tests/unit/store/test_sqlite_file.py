@@ -138,7 +138,7 @@ def test_a_missing_folder_is_named(tmp_path: Path) -> None:
         SqliteStore(tmp_path / "nowhere" / "store.db", "la")
 
 
-def test_a_folder_that_cannot_be_written_to_is_said_to_be_so() -> None:
+def test_a_folder_that_cannot_be_written_to_is_reported() -> None:
     # Nobody can make files there, not even root, whom permissions do not stop.
     with pytest.raises(IncompatibleStore, match="cannot be written"):
         SqliteStore(Path("/proc/store.db"), "la")
@@ -180,7 +180,7 @@ def test_stores_that_are_made_at_the_same_time_are_one(path: Path) -> None:
         store.close()
 
 
-def test_who_cannot_write_in_time_is_told_that_the_store_is_away(path: Path) -> None:
+def test_who_cannot_write_in_time_learns_that_the_store_is_away(path: Path) -> None:
     with (
         closing(SqliteStore(path, "la")) as store,
         closing(SqliteStore(path, "la")) as other,
@@ -330,7 +330,7 @@ def test_S11_a_mixture_of_a_backup_and_the_log_of_what_was_there_is_not_served(
     assert "\n" not in str(refused.value)
 
 
-def test_a_copied_store_is_another_life(path: Path, tmp_path: Path) -> None:
+def test_a_copied_store_is_another_incarnation(path: Path, tmp_path: Path) -> None:
     with closing(SqliteStore(path, "la")) as store:
         put(store, b"k")
         incarnation = store.identity.incarnation
@@ -345,7 +345,7 @@ def test_a_copied_store_is_another_life(path: Path, tmp_path: Path) -> None:
         assert store.identity.incarnation == incarnation
 
 
-def test_S11_a_backup_of_all_files_put_back_with_their_times_is_another_life(
+def test_S11_a_backup_of_all_files_put_back_with_their_times_is_another_incarnation(
     path: Path, tmp_path: Path
 ) -> None:
     with closing(SqliteStore(path, "la")) as store:
@@ -394,7 +394,7 @@ def test_commits_are_synced_before_they_are_acknowledged(path: Path) -> None:
 @pytest.mark.parametrize(
     "spoil", [Path.unlink, lambda incarnation: incarnation.write_bytes(b"\xffgarbage")]
 )
-def test_without_the_note_of_its_life_it_is_another_life(
+def test_without_the_note_of_its_incarnation_it_is_another(
     path: Path, spoil: Callable[[Path], None]
 ) -> None:
     with closing(SqliteStore(path, "la")) as store:

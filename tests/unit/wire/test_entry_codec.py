@@ -39,7 +39,7 @@ CODEC = ProtoCodec()
         ),
     ],
 )
-def test_a_wish_that_makes_no_sense_is_told_the_field(desired: str, arguments: str) -> None:
+def test_a_request_that_makes_no_sense_names_the_field(desired: str, arguments: str) -> None:
     with pytest.raises(InvalidArgument, match=arguments):
         entry_from_proto(text_format.Parse(desired, entry_pb2.Entry()))
 
@@ -65,7 +65,7 @@ def test_unset_zero_and_empty_are_three_things() -> None:
     assert (policies.contact, policies.max_partitions) == (None, None)
 
 
-def test_a_directory_says_how_much_stands_in_it() -> None:
+def test_a_directory_has_counts_of_its_entries() -> None:
     directory = Directory(entry_id=10)
     node = Node(
         10,

@@ -90,7 +90,7 @@ def test_since_says_the_same_from_memory_and_from_the_store(
         assert list(bench.history.since(done[-1])) == []
 
 
-def test_a_server_that_starts_anew_still_knows_what_was_before(store: ScriptedStore) -> None:
+def test_a_server_that_starts_again_still_knows_what_was_before(store: ScriptedStore) -> None:
     with Bench(store) as first:
         done = [first.create(f"/la/t{n}").revision for n in range(6)]
     with Bench(store) as second:
@@ -167,7 +167,7 @@ def test_before_anything_is_loaded_it_is_not_ready() -> None:
             ask()
 
 
-def test_S16_who_is_slow_is_told_to_resync_and_nobody_else_notices(store: ScriptedStore) -> None:
+def test_S16_who_is_slow_gets_a_resync_and_nobody_else_notices(store: ScriptedStore) -> None:
     with Bench(store, queue_events=10) as bench:
         slow, quick = bench.history.follow(0), bench.history.follow(0)
         done, seen = [], []
@@ -208,7 +208,7 @@ def test_a_backlog_larger_than_the_queue_is_no_lag(store: ScriptedStore) -> None
         assert revisions(subscription.next(0))[:10] == done
 
 
-def test_a_tree_that_was_loaded_anew_makes_every_follower_resync(
+def test_a_tree_that_was_loaded_again_makes_every_follower_resync(
     store: ScriptedStore, bench: Bench
 ) -> None:
     bench.create("/la/t")

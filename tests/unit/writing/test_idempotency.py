@@ -123,6 +123,6 @@ def test_a_record_that_names_no_grants_is_one_of_a_change_without_any() -> None:
 
 
 @pytest.mark.parametrize("value", [b"", b"\xff", b"[]", b"{}", b"null", b'{"fingerprint":1}'])
-def test_what_is_no_record_is_said_to_be_none(value: bytes) -> None:
+def test_what_is_no_record_is_refused(value: bytes) -> None:
     with pytest.raises(ValueError, match=r"."):
         RequestRecord.from_bytes(value)

@@ -11,7 +11,7 @@ from directory.store.keyed_locks import KeyedLocks
 from resolver.errors import DeadlineExceeded
 
 
-def test_one_goes_on_at_a_time_and_who_waited_is_told() -> None:
+def test_one_goes_on_at_a_time_and_who_waited_is_known() -> None:
     locks, inside, most, waited = KeyedLocks(time.monotonic), 0, 0, 0
     lock = threading.Lock()
 
@@ -45,7 +45,7 @@ def test_other_keys_do_not_wait_and_a_second_take_is_none() -> None:
     assert not locks.queues
 
 
-def test_who_waits_too_long_is_told_and_keeps_nothing() -> None:
+def test_who_waits_too_long_gets_an_error_and_keeps_nothing() -> None:
     locks = KeyedLocks(lambda: 0.0)
     with locks.lock_for() as one:
         one.acquire(b"k", 0)

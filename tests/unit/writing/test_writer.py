@@ -281,7 +281,7 @@ def test_S18_of_two_servers_that_make_one_path_exactly_one_wins(store: ScriptedS
     assert all(isinstance(error, AlreadyExists) for error in lost)
 
 
-def test_a_lost_race_is_planned_anew_on_what_won(store: ScriptedStore, bench: Bench) -> None:
+def test_a_lost_race_is_planned_again_on_what_won(store: ScriptedStore, bench: Bench) -> None:
     bench.mkdir("/la/a")
     with Bench(store) as rival:
 
@@ -301,7 +301,7 @@ def test_a_lost_race_is_planned_anew_on_what_won(store: ScriptedStore, bench: Be
     assert (entry.policies.owner, entry.policies.contact) == ("rival", "me")
 
 
-def test_who_loses_every_race_is_told_so(store: ScriptedStore, bench: Bench) -> None:
+def test_who_loses_every_race_gets_that_error(store: ScriptedStore, bench: Bench) -> None:
     bench.mkdir("/la/a")
     wins = 0
 

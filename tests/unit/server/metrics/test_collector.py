@@ -31,7 +31,7 @@ def test_a_tree_is_counted() -> None:
     assert reported["kdir_replica_revision"] == cluster.snapshot.revision
 
 
-def test_a_large_removal_is_told_until_nothing_is_left_of_it() -> None:
+def test_a_large_removal_is_reported_until_nothing_is_left_of_it() -> None:
     cluster = Cluster("/la")
     cluster.do(CreateDirectory(path=path("/la/d")))
     for number in range(LARGE + 1):
