@@ -47,9 +47,8 @@ proto: setup ## regenerate what is made from proto/; refuses to break clients
 proto-baseline: setup ## take the contract as it is now as the one never to break
 	@cd proto && ../$(BIN)/buf build . --exclude-source-info --output baseline.txtpb
 
-docs: setup ## list in docs/guarantees.md the tests that carry each promise; renew tests/repository/language.txt
+docs: setup ## list in docs/guarantees.md the tests that carry each promise
 	@$(BIN)/python -m deploy.tools.guarantees
-	@$(BIN)/python -m deploy.tools.language
 
 check: setup ## lint, format, types, contract and import rules
 	$(BIN)/ruff check .

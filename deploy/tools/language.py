@@ -1,7 +1,6 @@
 """Finds names, docstrings, comments, messages and pages that are not in the terms of the glossary.
 
-``python -m deploy.tools.language`` writes what it finds to ``tests/repository/language.txt``. The
-file may only shrink: ``tests/repository/test_language.py`` compares it with the tree.
+``tests/repository/test_language.py`` fails where it finds any.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ import ast
 import io
 import re
 import subprocess
-import sys
 import tokenize
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -18,9 +16,7 @@ from pathlib import Path
 from typing import Final
 
 __all__ = [
-    "BASELINE",
     "findings",
-    "main",
     "messages",
     "misnamed",
     "prose",
@@ -30,7 +26,6 @@ __all__ = [
 ]
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-BASELINE: Final = "tests/repository/language.txt"
 PACKAGES: Final = ("resolver", "directory", "deploy", "bench", "tests")
 
 _VERBS: Final = """
@@ -225,7 +220,7 @@ def _tracked() -> Iterator[str]:
 
 
 def findings(paths: Iterable[str] | None = None, root: Path = ROOT) -> Counter[str]:
-    """Returns what is not yet mended with counts: identifiers, docstrings and texts by file."""
+    """Returns what is not in the glossary's terms, with counts: by name, and by file."""
     terms = retired_terms((ROOT / "docs" / "glossary.md").read_text())
     found: Counter[str] = Counter()
     for path in _tracked() if paths is None else paths:
@@ -243,14 +238,3 @@ def findings(paths: Iterable[str] | None = None, root: Path = ROOT) -> Counter[s
             found[f"texts {path}"] = _count_retired(messages(tree), terms)
             found[f"remarks {path}"] = _count_retired(remarks(text), terms)
     return +found
-
-
-def main() -> int:
-    """Writes the baseline."""
-    lines = [f"{count} {what}\n" for what, count in sorted(findings().items())]
-    (ROOT / BASELINE).write_text("".join(lines))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
