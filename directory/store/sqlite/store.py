@@ -127,7 +127,7 @@ class SqliteStore:
         self._news: Final = CommitSignal()
         self._queue: Final[deque[_Queued]] = deque()
         """Transactions that nobody commits yet, in the order in which they came."""
-        self._turn: Final = threading.Lock()
+        self._write_lock: Final = threading.Lock()
         """Held by who commits what is queued, its own and those of others who wait."""
 
     @classmethod
@@ -195,7 +195,7 @@ class SqliteStore:
         deadline = self._clock() + timeout_seconds
         mine = _Queued(transaction)
         self._queue.append(mine)
-        if not self._turn.acquire(timeout=max(0.0, timeout_seconds)):
+        if not self._write_lock.acquire(timeout=max(0.0, timeout_seconds)):
             with suppress(ValueError):
                 self._queue.remove(mine)  # else it is being committed: nobody knows how that ends
             raise StoreUnreachable(f"{self._file.path}: others wrote for {timeout_seconds:g} s")
@@ -203,7 +203,7 @@ class SqliteStore:
             while not mine.is_over:
                 self._commit_queued(mine, deadline - self._clock())
         finally:
-            self._turn.release()
+            self._write_lock.release()
         if mine.trouble is not None:
             raise StoreUnreachable(str(mine.trouble)) from mine.trouble
         assert mine.outcome is not None  # noqa: S101 - it is over

@@ -39,7 +39,7 @@ def store(tmp_path: Path) -> Iterator[SqliteStore]:
 
 @contextmanager
 def blocked(file: Path) -> Iterator[None]:
-    """Another process writes for the time of the block."""
+    """Holds the write lock of the file for the time of the block, as another process would."""
     with closing(sqlite3.connect(file, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         try:
@@ -97,7 +97,7 @@ def test_guards_hold_on_what_others_wrote_before(
     assert store.load().revision == made.revision
 
 
-def test_where_one_fails_none_is_made_and_each_is_told(store: SqliteStore) -> None:
+def test_where_one_fails_none_is_made_and_each_gets_the_error(store: SqliteStore) -> None:
     before = store.load().revision
     write, count = SqliteTransaction.write, iter(range(COUNT))
 
@@ -115,7 +115,7 @@ def test_where_one_fails_none_is_made_and_each_is_told(store: SqliteStore) -> No
     assert isinstance(store.commit(Transaction((), (put(1),))), Committed)
 
 
-def test_who_waits_for_too_long_is_told_and_nothing_is_made(
+def test_who_waits_for_too_long_gets_an_error_and_nothing_is_made(
     store: SqliteStore, tmp_path: Path
 ) -> None:
     with ThreadPoolExecutor(3) as threads, blocked(tmp_path / "store.db"):
