@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 import enum
+import functools
 import hashlib
 import json
 from collections.abc import Mapping
@@ -48,14 +49,20 @@ def _plain(value: object) -> object:
         case tuple() | list():
             return [_plain(one) for one in value]
         case _ if dataclasses.is_dataclass(value):
-            fields = {
-                field.name: _plain(getattr(value, field.name))
-                for field in dataclasses.fields(value)
-                if getattr(value, field.name) != _default(field)
-            }
-            return [type(value).__name__, sorted(fields.items())]
+            kind: type = type(value)
+            found = ((name, getattr(value, name), default) for name, default in _fields(kind))
+            return [
+                kind.__name__,
+                [(name, _plain(one)) for name, one, base in found if one != base],
+            ]
         case _:
             raise TypeError(f"no part of a command: {value!r}")
+
+
+@functools.cache
+def _fields(kind: type) -> tuple[tuple[str, object], ...]:
+    """Returns the fields of a dataclass with their defaults, by name."""
+    return tuple(sorted((field.name, _default(field)) for field in dataclasses.fields(kind)))
 
 
 def _default(field: dataclasses.Field[object]) -> object:

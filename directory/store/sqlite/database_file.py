@@ -375,7 +375,10 @@ class DatabaseFile:
         return (
             note.incarnation == head.incarnation
             and note.stamp.inode == self._inode
-            and holds_commit(connection, note.revision, note.commit_id)
+            and (
+                (note.revision, note.commit_id) == (head.revision, head.commit_id)
+                or holds_commit(connection, note.revision, note.commit_id)
+            )
         )
 
     def _refuse_damaged(self, connection: sqlite3.Connection) -> None:

@@ -80,7 +80,8 @@ class SqliteTransaction:
                 case _:
                     assert_never(write)
         connection.executemany("INSERT OR REPLACE INTO kv VALUES (?, ?, ?)", puts)
-        connection.executemany("DELETE FROM kv WHERE key = ?", removes)
+        if removes:
+            connection.executemany("DELETE FROM kv WHERE key = ?", removes)
         connection.executemany("INSERT INTO log VALUES (?, ?, ?, ?)", log)
         after = Head(revision, commit_id, head.writes_total + len(writes), head.incarnation)
         connection.execute(
