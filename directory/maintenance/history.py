@@ -43,6 +43,8 @@ __all__ = ["ChangeHistory", "RetentionLimits", "RetentionTrimmer", "Revised", "S
 _log = logging.getLogger(__name__)
 _BATCH: Final = 500
 _BATCHES: Final = 10  # of each kind in one step
+_ROUNDS: Final = 100
+"""So often at most all answered requests are looked at while one is kept."""
 
 Revised = tuple[int, Events]
 """The events of one revision, which are at least one, by position."""
@@ -400,6 +402,9 @@ class RetentionTrimmer:
         self._now_ms: Final = now_ms
         self._batch: Final = min(_BATCH, store.limits.max_writes // 2 - 1)
         self._after = b""  # the answered request up to which the last step looked
+        self._oldest_ms = 0
+        """When the oldest request was answered that this round, or the last one, left."""
+        self._next_round_ms = 0
 
     def step(self) -> int:
         """Trims some; answers how many rows went. To be called every few seconds.
@@ -413,17 +418,26 @@ class RetentionTrimmer:
             return 0
 
     def _trim_requests(self) -> int:
-        """Goes round all of them, some at each step; their keys say nothing of their age."""
+        """Goes round all of them, some at each step, since their keys say nothing of their age; and
+        round again once one of those that were left has expired.
+        """
+        now_ms, kept_ms = self._now_ms(), self._retention.requests_ms
+        if not self._after:
+            if now_ms < self._next_round_ms:
+                return 0
+            self._oldest_ms = now_ms
         removed = 0
         for _ in range(_BATCHES):
             rows = self._store.read(REQUEST, limit=self._batch, after=self._after)
-            old = [row for row in rows if self._is_old(row)]
+            old = [row for row in rows if self._is_old(row, now_ms - kept_ms)]
             for some in self._within_limits(old):
                 # By value: the id may be in use again.
                 guards = tuple(KeyEquals(row.key, row.value) for row in some)
                 removed += self._remove(guards, tuple(Delete(row.key) for row in some), len(some))
             self._after = rows[-1].key if len(rows) == self._batch else b""
             if not self._after:
+                soon = now_ms + kept_ms // _ROUNDS
+                self._next_round_ms = max(soon, self._oldest_ms + kept_ms + 1)
                 break
         return removed
 
@@ -441,12 +455,15 @@ class RetentionTrimmer:
         if part:
             yield part
 
-    def _is_old(self, row: Row) -> bool:
+    def _is_old(self, row: Row, before_ms: int) -> bool:
         try:
             answered_at_ms = RequestRecord.from_bytes(row.value).answered_at_ms
         except ValueError:
             return False  # of a newer version, perhaps; it knows for how long
-        return answered_at_ms < self._now_ms() - self._retention.requests_ms
+        if answered_at_ms < before_ms:
+            return True
+        self._oldest_ms = min(self._oldest_ms, answered_at_ms)
+        return False
 
     def _trim_events(self) -> int:
         removed = 0

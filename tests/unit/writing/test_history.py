@@ -1,6 +1,8 @@
 """The past and the future of changes: no gap, no repeat, no waiting for who is slow."""
 
+import itertools
 import threading
+from unittest import mock
 
 import pytest
 
@@ -378,6 +380,26 @@ def test_answered_requests_are_kept_for_their_time(store: ScriptedStore, bench: 
     assert bench.create("/la/new", request_id="old").repeated
 
 
+def test_answered_requests_are_looked_at_again_once_one_of_them_has_expired(
+    store: ScriptedStore, bench: Bench
+) -> None:
+    now_ms = [0]
+    retention = RetentionLimits(requests_ms=1_000_000)
+    trimmer = RetentionTrimmer(store, bench.history.index, retention, now_ms=lambda: now_ms[0])
+    bench.writer._now_ms = lambda: now_ms[0]  # type: ignore[misc]
+    bench.create("/la/old", request_id="old")
+    now_ms[0] = 600_000
+    bench.create("/la/young", request_id="young")
+    steps = [(700_000, 0, 1), (1_000_000, 0, 0), (1_000_001, 1, 1), (1_600_000, 0, 0)]
+    steps += [(1_600_001, 1, 1), (1_600_002, 0, 0)]
+    for now, removed, looks in steps:
+        now_ms[0] = now
+        with mock.patch.object(store, "read", wraps=store.read) as read:
+            assert trimmer.step() == removed, now
+            assert trimmer.step() == 0, now
+        assert [one.args for one in read.call_args_list].count((REQUEST,)) == looks, now
+
+
 def test_an_id_that_is_used_again_while_it_is_trimmed_is_kept(
     store: ScriptedStore, bench: Bench
 ) -> None:
@@ -391,8 +413,9 @@ def test_an_id_that_is_used_again_while_it_is_trimmed_is_kept(
         store.commit(Transaction((), (Put(row.key, fresh),)))
 
     store.before_commit = use_again
+    clock = itertools.count(2**45)
     maintenance = RetentionTrimmer(
-        store, bench.history.index, RetentionLimits(requests_ms=0), now_ms=lambda: 2**45
+        store, bench.history.index, RetentionLimits(requests_ms=0), now_ms=lambda: next(clock)
     )
     assert maintenance.step() == 0
     assert [kept.value for kept in store.read(REQUEST)] == [fresh]
