@@ -40,7 +40,7 @@ from resolver.revision_token import Position, Token
 
 __all__ = ["LONGEST_WAIT_SECONDS", "ClusterRouter", "answers_full", "choose_snapshot"]
 
-_LOOK: Final = 64
+_LOOK: Final = 256
 """So many paths of a batch are answered between two looks at the deadline and the bytes."""
 
 T = TypeVar("T")
