@@ -29,6 +29,8 @@ _SECONDS: Final = {
     "authorization": 60,
     "access": 180,
     "writes": 60,
+    "links": 90,
+    "idle": 60,
     "pushing": 240,
     "etcd": 480,
     "attacks": 420,
