@@ -104,9 +104,9 @@ def test_a_view_made_of_what_was_touched_is_that_of_everything(cluster: Cluster)
                 report_below(cluster, number, range(chance.randrange(4)))
             case _:
                 report(cluster, number, chance.randrange(1, 9))
-        anew = FederationState(cluster.replica, path("/"), ())
-        assert shown(cluster.federation) == shown(anew)
-        assert cluster.federation.view().mounts == anew.view().mounts
+        fresh = FederationState(cluster.replica, path("/"), ())
+        assert shown(cluster.federation) == shown(fresh)
+        assert cluster.federation.view().mounts == fresh.view().mounts
 
 
 def test_what_one_child_reports_costs_no_look_at_the_others(
