@@ -71,7 +71,12 @@ class _ConfigPass:
     mark: ArmedRecord | None = None
     """The arming that it carries out."""
     walk: Iterator[ArmedTopic] | None = None
-    result: ConfigBatchResult = field(default_factory=ConfigBatchResult)
+    made: int = 0
+    """Calls that Kafka acknowledged."""
+    undone: dict[tuple[int, str], str] = field(default_factory=dict)
+    """Where not all was done, and why."""
+    unsure: dict[tuple[int, str], None] = field(default_factory=dict)
+    """What has to be looked at again."""
     through: bool = False
     """All was asked; Kafka may not show all of it yet."""
     not_before: float = 0.0
@@ -199,35 +204,38 @@ class ConfigApplier(Applier):
 
     def _go_on(self, one: _ConfigPass, snapshot: Snapshot, admin: KafkaAdmin) -> None:
         """The next part of a pass."""
-        changed, began = 0, self._clock()
+        began, result = self._clock(), ConfigBatchResult()
         try:
             subjects, one.through = self._gather(one, snapshot)
             if subjects:
                 places = [subject.place for subject in subjects]
-                result = self._batch.carry_out(snapshot, one.rules, places, admin)
-                changed = len(result.made) + len(result.undone) + len(result.unsure)
-                one.result.add(result)
-                self._no_room |= result.no_room
+                self._batch.carry_out(snapshot, one.rules, places, admin, result)
         except BaseException:
             # Kafka went away, or the store: what was taken from the walk is not lost.
             one.walk, one.through = None, False
             raise
+        finally:
+            one.made += sum(result.made.values())
+        one.undone |= result.undone
+        one.unsure |= result.unsure
+        self._no_room |= result.no_room
+        changed = len(result.made) + len(result.undone) + len(result.unsure)
         self._due = began + changed / self._settings.changes_per_second
         if one.through and not self._recent.count_behind(admin):
             self._end(one)
 
     def _end(self, one: _ConfigPass) -> None:
-        if one.result.unsure:
+        if one.unsure:
             # Others do not wait for it.
-            one.topics = partial(self._subjects_at, places=list(one.result.unsure))
+            one.topics = partial(self._subjects_at, places=list(one.unsure))
             one.walk, one.through = None, False
-            one.result.unsure = {}
+            one.unsure = {}
             one.not_before = self._clock() + AGAIN_SECONDS
             return
         # Forgotten once its end is on record: a store that is away for a moment is asked again.
         if one.mark is not None:
-            made, undone = sum(one.result.made.values()), list(one.result.undone.values())
-            done = replace(one.mark, pending=False, made=made, message=first_of(undone))
+            message = first_of(list(one.undone.values()))
+            done = replace(one.mark, pending=False, made=one.made, message=message)
             self._commits.put((done.to_put(),))
         self._passes.remove(one)
 

@@ -126,14 +126,15 @@ class ConfigBatch:
         rules: ConfigDiffOptions,
         places: Sequence[_Place],
         admin: KafkaAdmin,
-    ) -> ConfigBatchResult:
+        result: ConfigBatchResult,
+    ) -> None:
         """Judges the topics at these places by what Kafka has, asks for what follows and records
-        what came of it. The snapshot is one on which these rules hold.
+        what came of it. The snapshot is one on which these rules hold. ``result`` gets the outcome;
+        also where this raises, the calls that Kafka acknowledged are in it.
 
         Raises:
             KafkaUnavailable, KafkaRejected, LeadershipLost, StoreUnavailable
         """
-        result = ConfigBatchResult()
         judged = self._judge(snapshot, rules, places, admin, result)
         bound = self._bound_by_quotas(judged)
         writes: list[Write] = []
@@ -147,7 +148,6 @@ class ConfigBatch:
         asks = [pair for pair in allowed if pair[1].calls]
         outcomes = self._make_calls(snapshot, asks, admin) if asks else {}
         self._record(result, allowed, outcomes)
-        return result
 
     def _judge(
         self,

@@ -207,6 +207,7 @@ def test_whatever_call_fails_once_the_same_leader_finishes(tmp_path: FilePath) -
             mark = load_armed_record(here.replica.snapshot, "configs", ROOT_ID)
             assert mark is not None
             assert not mark.pending, number
+            assert mark.made == 3, number
         if missed:
             assert number > 10
             return
