@@ -158,6 +158,8 @@ class Provisioner:
     clock: Callable[[], float] = time.monotonic
     prepare: Callable[[Sequence[RecordedTopic]], Mapping[str, str]] = lambda _: {}
     """Makes what has to be there before topics are; why some have to wait, by physical name."""
+    is_same: Callable[[], bool] = lambda: True
+    """True as long as the basis is that on which the work was chosen."""
     release: Callable[[Sequence[tuple[RecordedTopic, bytes]]], None] = lambda _: None
     """Is called with topics that kdir made, and their ids in Kafka."""
     created: set[int] = field(default_factory=set)
@@ -498,7 +500,7 @@ class Provisioner:
             return []
         # Committing what needed no request may have taken long: look again, right before it.
         now = self.admin.describe([one.topic.physical_name for one in goes])
-        still = self.commits.check_fresh(self.clock, _LOOK_SECONDS)
+        still = self.commits.check_fresh(self.clock, _LOOK_SECONDS, self.is_same)
         waits: list[PendingDeletion] = []
         same: list[PendingDeletion] = []
         for one in goes:

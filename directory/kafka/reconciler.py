@@ -25,7 +25,11 @@ from directory.kafka.applying.acl_applier import AclApplier
 from directory.kafka.applying.applier import Applier
 from directory.kafka.applying.config_applier import ConfigApplier
 from directory.kafka.applying.last_applied import acl_counts, count_topics_with_issues
-from directory.kafka.applying.releases import why_inherited_missing
+from directory.kafka.applying.releases import (
+    inherited_basis,
+    unchanged_basis,
+    why_inherited_missing,
+)
 from directory.kafka.arming import ArmingService
 from directory.kafka.drift import Drift, acl_drift, drift_of
 from directory.kafka.fenced_commits import TopicCommits
@@ -383,6 +387,7 @@ class Reconciler:
             new_attempt=lambda: secrets.token_hex(8),
             sleep=self._sleep,
             prepare=lambda topics: term.acl_applier.prepare(topics, admin),
+            is_same=unchanged_basis(inherited_basis(snapshot, mount), self._latest, self._mount_at),
             release=term.config_applier.release_made,
         )
         # What a new topic is made with is partly inherited: "not known" is not "nothing".

@@ -54,7 +54,7 @@ from directory.kafka.applying.last_applied import (
     armed_anywhere,
     armed_records,
 )
-from directory.kafka.applying.releases import INHERITED_KEYS, inherited_basis
+from directory.kafka.applying.releases import INHERITED_KEYS, inherited_basis, unchanged_basis
 from directory.kafka.fenced_commits import StaleObservation, TopicCommits
 from directory.kafka.metadata_diff import RecordedTopic
 from directory.kafka.recent_changes import RecentChanges
@@ -107,7 +107,9 @@ class _AclRound:
     cost: float
     """Seconds that the look took."""
     basis: str
-    """To be recorded once all is done; empty = it is on record."""
+    """What it acts on; see ``inherited_basis``."""
+    guarded: bool
+    """The basis is another than that on record: it is recorded once all is done."""
     taken: int = 0
     """How many differences were worked on."""
     tally: BatchResult[Resource] = field(default_factory=BatchResult)
@@ -229,7 +231,8 @@ class AclApplier(Applier):
         found = FoundAcls(self._recent.correct_acls(view.bindings))
         verdicts = survey.verdicts(found, lambda _: rules, named & desired_config.keys())
         verdicts = _within_limit(verdicts, self._settings.max_acls - view.count)
-        tally = self._carry_out(verdicts, admin, looked_at)
+        basis = inherited_basis(snapshot, self._mount_at(snapshot))
+        tally = self._carry_out(verdicts, admin, looked_at, basis)
         for one in verdicts:
             message = one.asked.waits or one.asked.refused or tally.undone.get(one.resource, "")
             if message:
@@ -258,7 +261,7 @@ class AclApplier(Applier):
         self._take_releases(snapshot, mount, basis)
         guarded = (snapshot.fact(ACL_BASIS) or b"").decode(errors="replace") != basis
         if survey.is_empty:
-            return _AclRound((), started, self._clock() - started, basis if guarded else "")
+            return _AclRound((), started, self._clock() - started, basis, guarded)
         looked_at, view = self._clock(), admin.acls()
 
         def rules_of(resource: Resource) -> AclDiffOptions:
@@ -277,12 +280,12 @@ class AclApplier(Applier):
         verdicts = _within_limit(verdicts, self._settings.max_acls - view.count)
         verdicts.sort(key=lambda one: not one.takes)
         cost = self._clock() - started
-        return _AclRound(verdicts, looked_at, cost, basis if guarded else "")
+        return _AclRound(verdicts, looked_at, cost, basis, guarded)
 
     def _carry_on(self, one: _AclRound, admin: KafkaAdmin) -> None:
         """A part of a round, as large as the rate allows."""
         batch = one.next_changes(self._most)
-        tally = self._carry_out(batch, admin, one.looked_at)
+        tally = self._carry_out(batch, admin, one.looked_at, one.basis)
         one.tally.add(tally)
         for release in self._releases.values():
             release.made += sum(tally.made.get(each, 0) for each in release.resources)
@@ -321,7 +324,7 @@ class AclApplier(Applier):
 
     def _finish(self, one: _AclRound) -> None:
         """All was looked at, and what followed is done: record it."""
-        writes = [Put(ACL_BASIS, one.basis.encode())] if one.basis else []
+        writes = [Put(ACL_BASIS, one.basis.encode())] if one.guarded else []
         undone = one.tally.undone
         for release in self._releases.values():
             texts = [
@@ -340,9 +343,10 @@ class AclApplier(Applier):
     # -- one batch -----------------------------------------------------------------------------
 
     def _carry_out(
-        self, verdicts: Sequence[AclDiff], admin: KafkaAdmin, looked_at: float
+        self, verdicts: Sequence[AclDiff], admin: KafkaAdmin, looked_at: float, basis: str
     ) -> BatchResult[Resource]:
-        """Asks for what follows, and records what came of it; ``looked_at`` by the clock.
+        """Asks for what follows, and records what came of it; ``looked_at`` by the clock, on this
+        basis.
 
         Raises:
             KafkaUnavailable, KafkaRejected, LeadershipLost, StoreUnavailable
@@ -356,7 +360,8 @@ class AclApplier(Applier):
             return tally
 
         most = looked_at + _LOOK_SECONDS - self._clock()
-        still = self._commits.check_fresh(self._clock, most)
+        is_same = unchanged_basis(basis, self._latest, self._mount_at)
+        still = self._commits.check_fresh(self._clock, most, is_same)
         outcomes: dict[AclBinding, Outcome] = {}
         try:
             for (adding, permission), is_ready in zip(CALL_ORDER, _READY, strict=True):

@@ -45,7 +45,7 @@ from directory.kafka.applying.last_applied import (
     configs_to_write,
     load_applied_configs,
 )
-from directory.kafka.applying.releases import inherited_basis
+from directory.kafka.applying.releases import inherited_basis, unchanged_basis
 from directory.kafka.fenced_commits import StaleObservation, TopicCommits
 from directory.kafka.metadata_diff import RecordedTopic, config_news, differences, format_value
 from directory.kafka.recent_changes import AcknowledgedChange, RecentChanges
@@ -235,11 +235,7 @@ class ConfigBatch:
         any more is left out.
         """
         basis = inherited_basis(snapshot, self._mount_at(snapshot))
-
-        def is_released() -> bool:
-            latest = self._latest()
-            return inherited_basis(latest, self._mount_at(latest)) == basis
-
+        is_released = unchanged_basis(basis, self._latest, self._mount_at)
         names = [subject.topic.physical_name for subject, _ in asks]
         # What was committed since may have taken long: the ids are compared right before.
         shown = admin.describe(names)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
 from directory.federation import parent_state
@@ -37,6 +37,7 @@ __all__ = [
     "inherited_basis",
     "release_writes",
     "releases_of",
+    "unchanged_basis",
     "why_inherited_missing",
 ]
 
@@ -83,6 +84,18 @@ def inherited_basis(snapshot: Snapshot, mount: Path) -> str:
     attached = parent_state.attachment_basis(snapshot)
     message = [snapshot.incarnation, str(mount), ancestors, attached, pinned_text(snapshot)]
     return hashlib.sha256(json.dumps(message).encode()).hexdigest()[:_DIGITS]
+
+
+def unchanged_basis(
+    basis: str, latest: Callable[[], Snapshot], mount_at: Callable[[Snapshot], Path]
+) -> Callable[[], bool]:
+    """Returns what is True as long as the basis is this one: for ``TopicCommits.check_fresh``."""
+
+    def is_same() -> bool:
+        snapshot = latest()
+        return inherited_basis(snapshot, mount_at(snapshot)) == basis
+
+    return is_same
 
 
 _NAMED: Final = kafka_key("named/")

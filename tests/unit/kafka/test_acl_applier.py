@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path as FilePath
 from typing import Any
@@ -99,6 +99,33 @@ def started(folder: FilePath, kafka: Kafka, **settings: Any) -> Iterator[World]:
     with world(folder / "store.db", lambda: kafka, **merged) as made:
         made.sweep()
         yield made
+
+
+def before_the_next(kafka: Kafka, method: str, happens: Callable[[], object]) -> None:
+    """Has something happen right before the next request, after Kafka was looked at."""
+    real = getattr(kafka, method)
+
+    def request(*arguments: Any) -> Any:
+        setattr(kafka, method, real)
+        happens()
+        return real(*arguments)
+
+    setattr(kafka, method, request)
+
+
+def test_what_was_decided_on_another_basis_is_decided_again(here: World, kafka: Kafka) -> None:
+    inherit(here)
+    arm(here)
+    before_the_next(kafka, "add_acls", lambda: inherit(here, incarnation="two"))
+    grant(here, "search", "allow User:a READ")
+    here.reconciler.run_once()
+    assert not kafka.asked
+    here.remove("search/views")
+    before_the_next(kafka, "delete", lambda: inherit(here, incarnation="three"))
+    here.reconciler.run_once()
+    assert "search.views" in kafka.topics
+    here.settle()
+    assert "search.views" not in kafka.topics
 
 
 def inherit(here: World, *arguments: str, incarnation: str = "one", closed: bool = False) -> None:
