@@ -328,6 +328,7 @@ class ResponseCache:
         "_most_bytes",
         "_outcomes",
         "_snapshot",
+        "_splicer_bytes",
         "_splicers",
         "_unremembered",
         "_view",
@@ -342,6 +343,7 @@ class ResponseCache:
         self._outcomes: dict[str, bytes] = {}
         self._directories: dict[str, Node] = {}
         self._splicers: dict[str, TopicSplicer] = {}
+        self._splicer_bytes = 0
         self._unremembered = 0
         self._lifetime_seconds = cluster.config.limits.answer_ttl_seconds
         self._most_bytes = self._left_bytes = cluster.config.limits.remembered_bytes
@@ -424,8 +426,12 @@ class ResponseCache:
             splicer = TopicSplicer(node, self._lifetime_seconds, inherited)
             self._left_bytes -= splicer.size
             if len(self._splicers) >= _MOST_DIRECTORIES or self._left_bytes < 0:
-                self._forget()
+                self._splicers.clear()
+                self._splicer_bytes = 0
+                self._forget_outcomes()
+                self._left_bytes -= splicer.size
             self._splicers[above] = splicer
+            self._splicer_bytes += splicer.size
         part = splicer.resolve_response_bytes(text, name)
         return None if part is None else self._remember(text, part)
 
@@ -484,15 +490,17 @@ class ResponseCache:
         # of no use: so it rests for a while before it begins again.
         self._unremembered += 1
         if self._unremembered >= _REST:
-            self._forget()
+            self._forget_outcomes()
         return part
 
-    def _forget(self) -> None:
-        """Starts again, empty. What another thread adds meanwhile is counted slightly wrong."""
+    def _forget_outcomes(self) -> None:
+        """Removes the remembered outcomes and keeps the splicers: with paths from all over a
+        large tree each would have to be made again. What another thread adds meanwhile is counted
+        slightly wrong.
+        """
         self._outcomes.clear()
-        self._splicers.clear()
         self._unremembered = 0
-        self._left_bytes = self._most_bytes
+        self._left_bytes = self._most_bytes - self._splicer_bytes
 
     def _see_directory(self, text: str) -> Node | None:
         try:

@@ -212,6 +212,25 @@ def test_what_is_remembered_is_bounded_in_number(
         assert len(ready._outcomes) == 20
 
 
+def test_directories_are_kept_when_outcomes_are_forgotten(
+    tree: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ready_answers, "_MOST_OUTCOMES", 1)
+    monkeypatch.setattr(ready_answers, "_REST", 3)
+    every = [f"/la/{directory}/t{number}" for directory in ("one", "two") for number in range(3)]
+    for directory in ("one", "two"):
+        tree.do(CreateDirectory(path=path(f"/la/{directory}")))
+    for one in every:
+        tree.do(CreateTopic(path=path(one)))
+    tree.snapshot.index_physical_names()
+    ready = ResponseCache(served(), shown_whole(tree.snapshot), VIEW)
+    ready.outcomes(OPEN, every[:4])
+    assert not ready._outcomes  # forgotten with the fourth
+    assert set(ready._splicers) == {"/la/one", "/la/two"}
+    sizes = [one.size for one in ready._splicers.values()]
+    assert ready._left_bytes == ready._most_bytes - sum(sizes)
+
+
 def test_directories_that_set_nothing_share_what_they_inherit(tree: Cluster) -> None:
     """Each had a copy of its own: a text of 64 KiB above 16,000 directories took a gigabyte."""
     tree.do(CreateDirectory(path=path("/la/wide"), policies=Policies(description="x" * 1_000)))
