@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -163,6 +164,7 @@ class Federation:
         self._directory = directory
         self._stack = ExitStack()
         self.servers: dict[str, Server] = {}
+        self._parents: dict[str, str] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -203,8 +205,15 @@ class Federation:
         return Server(folder, mount, settings)
 
     def join(self, mount: str, parent: str, **settings: Any) -> Server:
-        """Starts a server and mounts it at its parent; returns when the link stands."""
+        """Starts a server and mounts it at its parent; returns when the link stands and every
+        server above lists the mount, which the links report one after the other.
+        """
         server = self.start(mount, parent, **settings)
         self.servers[parent].mount_child(mount, server.cluster_id)
+        self._parents[mount] = parent
         eventually(lambda: server.status().parent.linked)
+        above: str | None = parent
+        while above is not None:
+            eventually(partial(lambda at: mount in self.servers[at].mounted(), above))
+            above = self._parents.get(above)
         return server
