@@ -2,6 +2,7 @@
 
 import os
 import secrets
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -34,6 +35,11 @@ settings.load_profile("kdir")
 
 # Every Spark of a test, also of a command that it runs, starts as the brokers do.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", " ".join(QUICK))
+
+# Nor does the environment decide what a server's start costs: with bytecode, as everybody has it.
+# Without, each of the many hundred processes of a run compiles every module anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 Killable = TypeVar("Killable", KafkaBroker, EtcdCluster)
 
