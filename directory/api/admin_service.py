@@ -29,8 +29,8 @@ from directory.kafka.applying.desired_configs import DesiredConfigs
 from directory.kafka.assembly import drift_to_proto
 from directory.kafka.drift import NOT_ARMED, Drift, drift_of, topic_issues
 from directory.kafka.recorded_topics import recorded_at
-from directory.maintenance.backup import backup_of
-from directory.maintenance.verify import Summary, compare_kafka, compare_rows
+from directory.maintenance.backup_stream import backup_of
+from directory.maintenance.verify_copies import Summary, compare_kafka, compare_rows
 from directory.namespace.entry import Kind, Provision
 from directory.namespace.keys import CHILD, MOUNT_ROW
 from directory.namespace.snapshot import Snapshot

@@ -25,7 +25,7 @@ from directory.api.federation_service import FederationService
 from directory.api.policy_service import PolicyService
 from directory.api.resolve_service import ResolveService
 from directory.api.rpc.handlers import CallBounds, Pools, bind_service
-from directory.api.rpc.interceptors.errors import abort_with
+from directory.api.rpc.interceptors.abort_status import abort_with
 from directory.api.rpc.interceptors.request_bounds import RequestBounds
 from directory.api.rpc.listener import bind_listener
 from directory.api.rpc.long_calls import LongCalls

@@ -20,7 +20,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final
 
-from directory.maintenance.backup import (
+from directory.maintenance.backup_stream import (
     NotAsFilled,
     Row,
     fill_store,

@@ -17,7 +17,7 @@ from typing import IO, Final
 
 from kdir.v1 import admin_pb2
 
-from directory.maintenance.backup import (
+from directory.maintenance.backup_stream import (
     NotAsFilled,
     Row,
     digest_of,

@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError
 from kdir.v1 import admin_pb2, federation_pb2
 
 from directory.federation.link_records import READERS, decode_record
-from directory.maintenance.backup import Row
+from directory.maintenance.backup_stream import Row
 from directory.namespace.entry import DELETED_ID, ROOT_ID, Directory, Entry, Kind, Mount
 from directory.namespace.keys import (
     CLAIM,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 
-from directory.maintenance.backup import backup_of
+from directory.maintenance.backup_stream import backup_of
 from directory.maintenance.restore import Backup, plan_restore, restore
 from directory.store.base import Store
 from resolver.backup_file import BackupWriter

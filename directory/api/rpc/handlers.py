@@ -24,7 +24,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from directory.api.rpc.call_context import CURRENT, Call
 from directory.api.rpc.caller_slots import TooManyWaiting
-from directory.api.rpc.interceptors.errors import abort_with
+from directory.api.rpc.interceptors.abort_status import abort_with
 from directory.api.rpc.interceptors.malformed_request import (
     MalformedRequest,
     lenient_deserializer,

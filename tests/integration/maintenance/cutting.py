@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from typing import Any
 
-from directory.maintenance.backup import rows_of
+from directory.maintenance.backup_stream import rows_of
 from directory.store.addresses import open_store
 from directory.store.base import FILLED_FROM, Store
 from directory.store.event_rows import FLOOR_KEY

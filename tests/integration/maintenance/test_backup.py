@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from directory.maintenance import restore as restoring
-from directory.maintenance.backup import backup_of
+from directory.maintenance.backup_stream import backup_of
 from directory.maintenance.restore import Backup, plan_restore
 from directory.namespace.keys import MEMBER
 from directory.store.addresses import find_identity, open_store

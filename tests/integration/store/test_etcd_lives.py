@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from deploy.local.etcd import EtcdCluster
-from directory.maintenance.backup import backup_of
-from directory.maintenance.verify import Summary, compare_rows
+from directory.maintenance.backup_stream import backup_of
+from directory.maintenance.verify_copies import Summary, compare_rows
 from directory.namespace.entry import Directory, Kind
 from directory.namespace.keys import entry_key
 from directory.store.base import (

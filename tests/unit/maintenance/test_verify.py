@@ -8,7 +8,7 @@ from pathlib import Path as FilePath
 
 import pytest
 
-from directory.maintenance.verify import Summary, compare_rows
+from directory.maintenance.verify_copies import Summary, compare_rows
 from directory.store.base import Committed, Put, Transaction
 from directory.store.replica import Replica
 from directory.store.sqlite.store import SqliteStore

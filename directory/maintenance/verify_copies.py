@@ -17,7 +17,7 @@ from directory.kafka import adoption, recorded_topics
 from directory.kafka.admin_contract import KafkaAdmin, KafkaMetadata, KafkaTopic, Rejected
 from directory.kafka.metadata_diff import RecordedTopic, differences, show_id
 from directory.kafka.pin_and_stop import PinAndStop
-from directory.maintenance.backup import Row
+from directory.maintenance.backup_stream import Row
 from directory.maintenance.verify_store import Between, Difference, StoreComparison
 from directory.namespace.adoption_mapping import MappingRule, plan_adoption
 from directory.namespace.command import ObservedTopic
