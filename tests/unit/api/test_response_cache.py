@@ -24,6 +24,7 @@ from directory.namespace.entry import Kind, Policies
 from directory.namespace.snapshot import Snapshot
 from directory.server.cluster import Cluster as ServedCluster
 from directory.server.config import Limits
+from directory.wire.topic_splicer import TopicSplicer
 from resolver.errors import InvalidPath, KdirError, NoRoute
 from resolver.path import Path
 from tests.support.trees import Cluster, path
@@ -225,11 +226,10 @@ def test_directories_are_kept_when_outcomes_are_forgotten(
     tree.snapshot.index_physical_names()
     ready = ResponseCache(served(), shown_whole(tree.snapshot), VIEW)
     made: list[int] = []
-    splicer = ready_answers.TopicSplicer
 
     def counted(node: Any, *how: Any) -> Any:
         made.append(node.entry_id)
-        return splicer(node, *how)
+        return TopicSplicer(node, *how)
 
     monkeypatch.setattr(ready_answers, "TopicSplicer", counted)
     for _ in range(3):  # outcomes are forgotten with each fourth path
