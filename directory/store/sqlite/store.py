@@ -61,7 +61,7 @@ _FILLED_ROWS: Final = 5_000
 _FILLED_BYTES: Final = 8 * 1024 * 1024
 _SEALED_SECONDS: Final = 30.0
 _ROWS_AT_ONCE: Final = 1_000
-"""Beyond so many rows no further transaction is committed together with others."""
+"""Beyond so many rows no further transaction is taken along by who commits its own."""
 _REVISION_ROWS: Final = 100
 """So many rows share a revision: of change events, which are rows, a page is read by revision."""
 _ROLE: Final = re.compile(r"[a-z0-9-]{1,64}")
@@ -200,7 +200,7 @@ class SqliteStore:
                 self._queue.remove(mine)  # else it is being committed: nobody knows how that ends
             raise StoreUnreachable(f"{self._file.path}: others wrote for {timeout_seconds:g} s")
         try:
-            while not mine.is_over:
+            if not mine.is_over:
                 self._commit_queued(mine, deadline - self._clock())
         finally:
             self._write_lock.release()
@@ -220,16 +220,14 @@ class SqliteStore:
         try:
             with self._changing(seconds) as change:
                 rows = 0
-                while self._queue and (not taken or rows < _ROWS_AT_ONCE):
+                while self._queue and (mine not in taken or rows < _ROWS_AT_ONCE):
                     one = self._queue.popleft()
                     taken.append(one)
                     rows += len(one.transaction.writes)
                     one.outcome = change.commit(one.transaction)
         except BaseException as trouble:
-            if mine not in taken:
-                with suppress(ValueError):
-                    self._queue.remove(mine)
-                raise
+            with suppress(ValueError):
+                self._queue.remove(mine)
             for one in taken:
                 one.trouble = trouble
             raise
