@@ -37,10 +37,10 @@ from directory.kafka.guarded_admin import GuardedAdmin
 from directory.kafka.operator_requests import AdoptionResult, OperatorRequests
 from directory.kafka.pin_and_stop import NOT_ON_RECORD, PinAndStop
 from directory.kafka.provisioning import Provisioner
+from directory.kafka.provisioning_queue import Backoff, DueWork, RetryQueue
 from directory.kafka.recent_changes import RecentChanges
 from directory.kafka.reconciler_settings import KafkaContext, KafkaSettings, KafkaStatus
 from directory.kafka.recorded_topics import TopicCounter
-from directory.kafka.retry_queue import Backoff, DueWork, RetryQueue
 from directory.kafka.sweep import KafkaSweep
 from directory.namespace.adoption_mapping import MappingRule
 from directory.namespace.command import ObservedTopic

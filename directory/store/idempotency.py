@@ -152,8 +152,8 @@ class RequestRecord:
                 topic_count=int(fields["topic_count"]),
                 directory_count=int(fields["directory_count"]),
                 notes=tuple(fields["notes"]),
-                kafka_topics_deleted=bool(fields["kafka_topics_deleted"]),
-                # Rows of a release that kept no grants have neither.
+                # Rows of earlier releases lack what these did not keep.
+                kafka_topics_deleted=bool(fields.get("kafka_topics_deleted")),
                 grants=tuple(map(_grant, fields.get("grants", ()))),
                 grants_changed=tuple(map(_grant, fields.get("grants_changed", ()))),
             )

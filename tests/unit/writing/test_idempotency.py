@@ -114,12 +114,13 @@ def test_an_answer_comes_back_as_it_was(partitions: int | None) -> None:
     assert RequestRecord.from_bytes(kept).replay_plan(codec) == plan
 
 
-def test_a_record_that_names_no_grants_is_one_of_a_change_without_any() -> None:
+def test_a_record_of_an_earlier_release_lacks_what_it_did_not_keep() -> None:
     plan = Plan(guards=(), writes=(), changes=(), entry=None, path=None)
     kept = json.loads(RequestRecord.from_plan(COMMANDS[0], plan, ProtoCodec(), 5).to_bytes())
-    del kept["grants"], kept["grants_changed"]
+    del kept["grants"], kept["grants_changed"], kept["kafka_topics_deleted"]
     read = RequestRecord.from_bytes(json.dumps(kept).encode())
     assert (read.answered_at_ms, read.grants, read.grants_changed) == (5, (), ())
+    assert not read.kafka_topics_deleted
 
 
 @pytest.mark.parametrize("value", [b"", b"\xff", b"[]", b"{}", b"null", b'{"fingerprint":1}'])
