@@ -279,6 +279,7 @@ class ChildLinks:
         table_version = 0
         reported_inherited: federation_pb2.Inherited | None = None
         looked = 0
+        seen: FederationView | None = None
         while not session.ended and not self._stopping:
             session.news.clear()
             view = self._federation.view()
@@ -290,10 +291,11 @@ class ChildLinks:
                 )
                 return
             responses: list[federation_pb2.LinkResponse] = []
-            fresh = self._welcome(view, *found)
-            if _lasting(fresh) != _lasting(welcome):
-                welcome = fresh
-                responses.append(federation_pb2.LinkResponse(remounted=fresh))
+            if view is not seen:  # each commit makes another
+                seen, fresh = view, self._welcome(view, *found)
+                if _lasting(fresh) != _lasting(welcome):
+                    welcome = fresh
+                    responses.append(federation_pb2.LinkResponse(remounted=fresh))
             if view.handed_sequence != looked and self._knows_what_is_above(view.snapshot):
                 looked = view.handed_sequence
                 inherited = self._inherited(view, *found)

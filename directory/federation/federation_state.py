@@ -28,7 +28,7 @@ from directory.federation.referral import (
     referral_to_mount,
 )
 from directory.federation.table_bounds import fit_rows
-from directory.federation.table_exchange import SentTable
+from directory.federation.table_exchange import AGES_OFF_MS, SentTable
 from directory.namespace.bounds import DEFAULT_TABLE_BOUNDS, TableBounds
 from directory.namespace.entry import ROOT_ID, Kind, Mount
 from directory.namespace.keys import (
@@ -48,6 +48,7 @@ from directory.namespace.keys import (
     parse_entry_key,
 )
 from directory.namespace.snapshot import Snapshot
+from directory.store.base import Write
 from directory.store.replica import AppliedCommit, Replica
 from resolver.endpoints import AllowList
 from resolver.host_port import parse_endpoint, plain_endpoints
@@ -90,7 +91,7 @@ class FederationView:
     sequence: int
     """Rises with each new view."""
     handed_sequence: int
-    """Rises where the mounts, or what is handed down to them, may be others."""
+    """Rises where a mount that was there, or what is handed down to one, may be another."""
 
     def rows(self) -> dict[Path, TableRow]:
         """Returns every mount that is known, this cluster's own too; of two records the one nearer
@@ -171,7 +172,7 @@ class FederationState:
             return view
         with self._lock:
             if self._view is None:
-                self._view = self._build(self._replica.snapshot, None, _Touched.EVERYTHING)
+                self._view = self._build(self._replica.snapshot, None, _Touched.EVERYTHING, ())
             return self._view
 
     @property
@@ -229,7 +230,7 @@ class FederationState:
                 handed = view.handed_sequence + (_Touched.HANDED in touched)
                 self._view = replace(view, snapshot=applied.after, handed_sequence=handed)
             else:
-                self._view = self._build(applied.after, view, touched)
+                self._view = self._build(applied.after, view, touched, applied.writes)
         if touched & (_Touched.VIEW | _Touched.LINKS):
             self.table_changed()
         if _Touched.HANDED in touched:
@@ -248,16 +249,23 @@ class FederationState:
             self.changed()
 
     def _build(
-        self, snapshot: Snapshot, before: FederationView | None, touched: _Touched
+        self,
+        snapshot: Snapshot,
+        before: FederationView | None,
+        touched: _Touched,
+        writes: Sequence[Write],
     ) -> FederationView:
-        """Makes the view; what was not touched is taken from the one before."""
+        """Makes the view; what was not touched is taken from the one before. A row of one child
+        costs no look at the others: a thousand link at once.
+        """
         parts = self._parts
         if before is None:
             touched = _Touched.EVERYTHING
         now = self._clock_ms()
         position = parent_state.position_of(snapshot, self._configured_mount)
         if before is None or position.mount != before.position.mount:
-            touched |= _Touched.VIEW
+            touched |= _Touched.VIEW | _Touched.HANDED
+        placed: Mapping[str, tuple[Path, Mount]]
         if before is None or _Touched.MOUNTS in touched:
             placed = {
                 mount.cluster_id: (position.mount.join(relative), mount)
@@ -265,8 +273,13 @@ class FederationState:
             }
             above_mounts = _keys_above(snapshot, position.mount, placed.values())
         else:
-            placed, above_mounts = dict(before.mounts), before.above_mounts
-        own = parts.own_rows(snapshot, placed.values(), now)
+            placed, above_mounts = before.mounts, before.above_mounts
+        looked_at = None
+        if before is not None and _Touched.MOUNTS not in touched:
+            looked_at = placed.keys() & _children_of(writes)
+        own = parts.own_rows(snapshot, placed, now, looked_at)
+        if before is not None and looked_at is not None:
+            own = {**before.own, **own}
         if before is None or _Touched.TABLE in touched:
             table = parts.table_rows(snapshot, self.bounds, position.mount)
             above: Mapping[Path, TableRow] = {
@@ -282,7 +295,7 @@ class FederationState:
         reported: tuple[str, ...] = ()
         if position.parent is not None and parent_state.is_of_parent_config(snapshot, self._parent):
             reported, _ = self.reported_parents(position.parent)
-        below = self._fitting(parts.rows_below(snapshot, placed), len(own) + len(above))
+        below = self._fitting(parts.rows_below(snapshot, placed, looked_at), len(own) + len(above))
         return FederationView(
             snapshot=snapshot,
             position=position,
@@ -296,7 +309,8 @@ class FederationState:
             reported_parents=reported,
             above_mounts=above_mounts,
             sequence=before.sequence + 1 if before else 1,
-            handed_sequence=before.handed_sequence + 1 if before else 1,
+            handed_sequence=(before.handed_sequence if before else 0)
+            + (_Touched.HANDED in touched),
         )
 
     def _fitting(
@@ -441,8 +455,11 @@ class FederationState:
                 self._received_table if child is None else self._received_below.get(child, {})
             )
             received = reported.get(one.mount)
-            # Another server of this cluster may hold that link by now, and have kept what is newer.
-            is_newer = received is not None and received.owner_time_ms >= one.owner_time_ms
+            # Another server of this cluster may hold that link by now, and have kept what is newer;
+            # by less than ages are off it is not known to be.
+            is_newer = (
+                received is not None and received.owner_time_ms + AGES_OFF_MS >= one.owner_time_ms
+            )
             is_same = received is not None and received.row.cluster_id == one.row.cluster_id
             return received if received is not None and is_same and is_newer else one
         live = self.child_liveness(one.row.cluster_id)
@@ -486,7 +503,7 @@ class _Touched(enum.Flag):
     LINKS = enum.auto()
     """Which children are linked, and to which server."""
     HANDED = enum.auto()
-    """What children inherit, and where they are mounted."""
+    """What children inherit, and where those are mounted that were mounted before."""
     VIEW = MOUNTS | CHILDREN | TABLE
     EVERYTHING = VIEW | LINKS | HANDED
 
@@ -502,7 +519,7 @@ _ROWS: Final = (
     (MEMBER, _Touched.LINKS),
     (PARENT, _Touched.EVERYTHING),
     (parent_state.PARENT_CONFIG_KEY, _Touched.EVERYTHING),
-    (MOUNTED, _Touched.EVERYTHING),
+    (MOUNTED, _Touched.NOTHING),
     (parent_state.UNMOUNTED_KEY, _Touched.EVERYTHING),
     # All else that parent and children reported, and the mark of a change of grants.
     (FEDERATION, _Touched.HANDED),
@@ -518,11 +535,23 @@ def _touched_by(applied: AppliedCommit, view: FederationView | None) -> _Touched
     for write in applied.writes:
         key = write.key
         if key.startswith(ENTRY):
-            if key in view.above_mounts or _is_mount(applied.after, key):
+            if key in view.above_mounts:
                 touched |= _Touched.MOUNTS | _Touched.HANDED
+            elif _is_mount(applied.after, key):
+                touched |= _Touched.MOUNTS  # a new one: what others inherit stays as it is
             continue
         touched |= next((one for prefix, one in _ROWS if key.startswith(prefix)), touched)
     return touched
+
+
+def _children_of(writes: Iterable[Write]) -> set[str]:
+    """Returns the cluster ids of the children that the written rows are about."""
+    return {
+        write.key.removeprefix(prefix).decode(errors="replace")
+        for write in writes
+        for prefix in (CHILD, BELOW)
+        if write.key.startswith(prefix)
+    }
 
 
 def _is_mount(snapshot: Snapshot, key: bytes) -> bool:
@@ -566,17 +595,25 @@ class _Parts:
         self._below: dict[str, tuple[bytes, Path, Sequence[TableRow]]] = {}
 
     def own_rows(
-        self, snapshot: Snapshot, mounts: Iterable[tuple[Path, Mount]], now_ms: int
+        self,
+        snapshot: Snapshot,
+        mounts: Mapping[str, tuple[Path, Mount]],
+        now_ms: int,
+        looked_at: Collection[str] | None,
     ) -> dict[Path, TableRow]:
+        """Returns the rows of the mounts that are ``looked_at``; None: of all."""
         made: dict[str, tuple[Path, Mount, bytes | None, TableRow]] = {}
-        for path, mount in mounts:
-            child = mount.cluster_id
+        for child in mounts if looked_at is None else looked_at:
+            path, mount = mounts[child]
             hello = snapshot.fact(child_key(child))
             kept = self._own.get(child)
             if kept is None or kept[:3] != (path, mount, hello):
                 kept = (path, mount, hello, TableRow(_to_row(path, mount, snapshot), now_ms))
             made[child] = kept
-        self._own = made
+        if looked_at is None:
+            self._own = made
+        else:
+            self._own.update(made)
         return {kept[0]: kept[3] for kept in made.values()}
 
     def table_rows(
@@ -597,12 +634,20 @@ class _Parts:
         return rows
 
     def rows_below(
-        self, snapshot: Snapshot, mounts: Mapping[str, tuple[Path, Mount]]
+        self,
+        snapshot: Snapshot,
+        mounts: Mapping[str, tuple[Path, Mount]],
+        looked_at: Collection[str] | None,
     ) -> dict[str, Sequence[TableRow]]:
-        made: dict[str, tuple[bytes, Path, Sequence[TableRow]]] = {}
-        for child, (path, _) in mounts.items():
+        """Returns the rows that children reported; those not ``looked_at`` are as before (None: all
+        are).
+        """
+        made = {} if looked_at is None else dict(self._below)
+        for child in mounts if looked_at is None else looked_at:
+            path, _ = mounts[child]
             value = snapshot.fact(BELOW + child.encode())
             if value is None:
+                made.pop(child, None)
                 continue
             kept = self._below.get(child)
             if kept is None or kept[:2] != (value, path):

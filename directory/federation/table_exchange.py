@@ -19,7 +19,7 @@ from directory.federation.table_bounds import check_row
 from resolver.errors import KdirError
 from resolver.path import Path
 
-__all__ = ["ReceivedTable", "SentTable", "messages_of"]
+__all__ = ["AGES_OFF_MS", "ReceivedTable", "SentTable", "messages_of"]
 
 _MESSAGE_ROWS: Final = 500
 _MESSAGE_BYTES: Final = 256 * 1024
@@ -34,6 +34,8 @@ clusters come at once, each gets their rows together.
 """
 _SHARED_MS: Final = 1_000
 """Messages are given to several links for so long; ages count as of the end of it."""
+AGES_OFF_MS: Final = 2 * _SHARED_MS
+"""By so much at most a row seems older than it is, and what it takes to arrive beside."""
 _KEPT_CHANGES: Final = 64
 
 

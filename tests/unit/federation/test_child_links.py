@@ -281,3 +281,18 @@ def test_after_a_link_was_lost_the_newest_updates_of_it_are_handed_on(cluster: C
         assert found["/la/3"].row.cluster_id == "kc-another"
         ages = {mount: round((now - one.owner_time_ms) / 1000) for mount, one in found.items()}
         assert ages == {"/la/1": 30, "/la/2": 10, "/la/3": 40}
+
+
+def test_what_was_kept_a_moment_before_is_not_taken_for_newer(cluster: Cluster) -> None:
+    """Rows are sent to several links with the ages of one moment: up to a second too old."""
+    now = unix_ms()
+    linked, unlinked = row(1), row(1)
+    linked.linked = True
+    federation = cluster.federation
+    federation.note_child_contact(CHILD, 0, linked=True)
+    kept = below_writes(cluster.replica.snapshot, CHILD, [TableRow(linked, now)], now)
+    cluster.writer.put_facts(kept)
+    federation.receive_mounts_below(CHILD, [TableRow(unlinked, now - 900)])
+    for rows in (federation.rows_below(), federation.rows_everywhere()):
+        (found,) = [one for one in rows if one.row.mount == "/la/1"]
+        assert not found.row.linked
