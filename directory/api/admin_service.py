@@ -16,7 +16,7 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from kdir.v1 import admin_pb2
+from kdir.v1 import admin_pb2, entry_pb2
 
 from directory.api.cluster_router import ClusterRouter
 from directory.api.redaction import STOPPED
@@ -25,10 +25,9 @@ from directory.api.rpc.handlers import Handler, Service
 from directory.federation import parent_state
 from directory.federation.federation_state import unix_ms
 from directory.federation.link_records import BELOW, is_path
+from directory.kafka.adoption.recorded_topics import recorded_at
 from directory.kafka.applying.desired_configs import DesiredConfigs
-from directory.kafka.assembly import drift_to_proto
-from directory.kafka.drift import NOT_ARMED, Drift, drift_of, topic_issues
-from directory.kafka.recorded_topics import recorded_at
+from directory.kafka.arming.drift import NOT_ARMED, Drift, drift_of, topic_issues
 from directory.maintenance.backup_stream import backup_of
 from directory.maintenance.verify_copies import Summary, compare_kafka, compare_rows
 from directory.namespace.entry import Kind, Provision
@@ -47,11 +46,15 @@ from resolver.path import Path
 
 if TYPE_CHECKING:
     from directory.api.visible_tree import OpenTree
-    from directory.kafka.operator_requests import AdoptionResult
+    from directory.kafka.adoption.adoption import AdoptionRow
+    from directory.kafka.adoption.operator_requests import AdoptionResult
     from directory.kafka.reconciler import Reconciler
 
-__all__ = ["AdminService", "end_with_call"]
+__all__ = ["AdminService", "adoption_to_proto", "drift_to_proto", "end_with_call"]
 
+_ADOPTIONS_BYTES: Final = 15 * 1024 * 1024
+"""Clients take messages of 16 MiB (``resolver.transport.MAX_MESSAGE_BYTES``)."""
+_AROUND_BYTES: Final = 5
 _SHOWN: Final = 100
 """So many of the values that were set aside are named; a store full of them is one message."""
 
@@ -179,8 +182,6 @@ class AdminService(Service):
         self, request: admin_pb2.AdoptTopicsRequest, call: Call
     ) -> admin_pb2.AdoptTopicsResponse:
         """Adopts topics by mapping rules, or returns what that would do."""
-        from directory.kafka.assembly import adoptions_to_proto
-
         cluster, reconciler = self._reconciler(request.cluster)
         rules = rules_from_proto(request.rules)
 
@@ -545,3 +546,40 @@ class _ParentLinkCalls:
 
         self._router.decide(cluster, request.token, call, attempt)
         return admin_pb2.AttachParentResponse(token=cluster.token_of(cluster.replica.snapshot))
+
+
+def adoption_to_proto(adopted: AdoptionRow) -> admin_pb2.Adoption:
+    """Returns one row of an answer."""
+    return admin_pb2.Adoption(
+        physical_name=adopted.physical_name,
+        path="" if adopted.path is None else str(adopted.path),
+        rule=adopted.rule,
+        action=adopted.action,
+        message=adopted.message,
+    )
+
+
+def adoptions_to_proto(rows: Sequence[AdoptionRow]) -> admin_pb2.AdoptTopicsResponse:
+    """Returns the rows of an answer, as many as one message holds."""
+    response = admin_pb2.AdoptTopicsResponse()
+    room = _ADOPTIONS_BYTES
+    for row in rows:
+        one = adoption_to_proto(row)
+        room -= one.ByteSize() + _AROUND_BYTES
+        if room < 0:
+            break
+        response.adoptions.append(one)
+    response.omitted_count = len(rows) - len(response.adoptions)
+    return response
+
+
+def drift_to_proto(drift: Drift) -> admin_pb2.Drift:
+    """Returns one row of an answer."""
+    return admin_pb2.Drift(
+        path=str(drift.path),
+        physical_name=drift.physical_name,
+        field=drift.field,
+        expected=drift.expected,
+        actual=drift.actual,
+        provision=entry_pb2.Provision.Name(drift.provision),
+    )

@@ -22,8 +22,8 @@ from directory.api.plan_messages import call_to_proto
 from directory.api.write_checks import is_kafka_change_allowed, locks_out
 from directory.federation import parent_state
 from directory.kafka.admin_contract import KafkaCall
-from directory.kafka.applying import dry_run_calls
-from directory.kafka.applying.dry_run_calls import predict_acl_calls
+from directory.kafka.arming import dry_run_calls
+from directory.kafka.arming.dry_run_calls import predict_acl_calls
 from directory.kafka.reconciler_settings import ACLS, CONFIGS
 from directory.namespace import change_impact
 from directory.namespace.change_impact import ChangeSide

@@ -15,7 +15,7 @@ from directory.api.resolve_answers import ResolveAnswers, directory_to_proto, ki
 from directory.api.rpc.call_context import Call
 from directory.api.visible_tree import EntryAt, OpenTree, Wanted
 from directory.federation import parent_state
-from directory.kafka.drift import count_issues_below, topic_issues
+from directory.kafka.arming.drift import count_issues_below, topic_issues
 from directory.namespace.effective_policies import PolicyLevel
 from directory.namespace.entry import Directory, Kind
 from directory.namespace.listing import Cursor, ListedTopic

@@ -8,7 +8,7 @@ from kdir.v1 import policies_pb2
 
 if TYPE_CHECKING:
     from directory.kafka.admin_contract import AclBinding, KafkaCall
-    from directory.kafka.arming import ArmingPlan
+    from directory.kafka.arming.arming import ArmingPlan
 
 __all__ = ["call_to_proto", "planned_to_proto"]
 

@@ -19,8 +19,8 @@ from directory.api.write_checks import authorizing_on, entry_meant
 from directory.federation import parent_state
 from directory.federation.federation_state import unix_ms
 from directory.kafka.applying.desired_configs import DesiredConfigs
-from directory.kafka.applying.releases import why_inherited_missing
-from directory.kafka.drift import NOT_ARMED, topic_issues
+from directory.kafka.arming.drift import NOT_ARMED, topic_issues
+from directory.kafka.arming.releases import why_inherited_missing
 from directory.kafka.reconciler_settings import ACLS
 from directory.namespace.effective_policies import (
     ExplainedValue,
@@ -45,7 +45,7 @@ from resolver.errors import AboveCeiling, InvalidArgument, NotReady
 from resolver.path import Path
 
 if TYPE_CHECKING:
-    from directory.kafka.arming import ArmingPlan, ArmingResult, ArmingService
+    from directory.kafka.arming.arming import ArmingPlan, ArmingResult, ArmingService
 
 __all__ = ["PolicyService"]
 

@@ -18,8 +18,8 @@ from directory.api.caller_rights import CallerRights
 from directory.api.rpc.call_context import Call
 from directory.api.visible_tree import OpenTree
 from directory.federation.parent_state import inherited_origins
-from directory.kafka.applying.releases import why_inherited_missing
-from directory.kafka.pin_and_stop import PinAndStop
+from directory.kafka.adoption.pin_and_stop import PinAndStop
+from directory.kafka.arming.releases import why_inherited_missing
 from directory.namespace import physical_names
 from directory.namespace.adoption_mapping import map_physical_name, split_on
 from directory.namespace.command import (

@@ -327,7 +327,7 @@ def first_receipt_writes(snapshot: Snapshot) -> tuple[Write, ...]:
     """Records, with a parent's update, that it is of this incarnation of the store, and since the
     cluster was attached again; nothing where that is on record. Until then the update that holds is
     one of before, and what acts on the first new one checks it
-    (``directory.kafka.applying.releases``).
+    (``directory.kafka.arming.releases``).
     """
     attached = snapshot.fact(ATTACHED_KEY) or b""
     now = b":".join((snapshot.incarnation.encode(), attached))

@@ -1,4 +1,4 @@
-"""A thin edge over Kafka's admin client: what a cluster shows, creating and deleting topics.
+"""A thin edge over Kafka's admin client: what a cluster shows; topics, configs, ACLs.
 
 Every call has a deadline and ends in values or in one of two errors, with Kafka's own message:
 ``KafkaUnavailable`` (nobody answered: ask again) and ``KafkaRejected`` (asking again changes
@@ -14,13 +14,17 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import confluent_kafka
+from confluent_kafka import KafkaException, admin
+from confluent_kafka.admin import ConfigResource
 from confluent_kafka.cimpl import Uuid
 
-from directory.kafka.acl_admin_client import AclCalls
+from directory.access.grant import Operation, Permission, ResourceType
 from directory.kafka.admin_contract import (
+    Acl,
     AclBinding,
     AlreadyDone,
     ConfigChange,
@@ -29,7 +33,9 @@ from directory.kafka.admin_contract import (
     ObservedAcls,
     Outcome,
     OutcomeUnknown,
+    PatternType,
     Rejected,
+    Resource,
     Still,
     Succeeded,
     TopicToCreate,
@@ -43,7 +49,7 @@ if TYPE_CHECKING:
     from confluent_kafka import KafkaError
     from confluent_kafka.admin import AdminClient
 
-__all__ = ["ConfluentAdmin", "SharedUuid", "share_uuids"]
+__all__ = ["AclCalls", "ConfluentAdmin", "SharedUuid", "share_uuids"]
 
 
 class _OnePerValue(type):
@@ -105,6 +111,15 @@ _PASSING: Final = frozenset({-1, 5, 6, 7, 8, 9, 13, 14, 15, 16, 19, 20, 41, 89})
 
 _NO_CODE: Final = 1 << 20
 """Where no answer means "there was nothing to do"."""
+
+_ACL_BATCH: Final = 250
+"""ACLs of one request: a controller handles it as one, and others wait for it."""
+_SETTINGS_SECONDS: Final = 30.0
+"""For so long what brokers say of their settings is believed."""
+_AUTHORIZER: Final = "authorizer.class.name"
+_OPEN: Final = "allow.everyone.if.no.acl.found"
+_DENIED: Final = 31
+_NO_AUTHORIZER: Final = 54
 
 _T = TypeVar("_T")
 
@@ -177,8 +192,6 @@ class ConfluentAdmin:
         return found
 
     def configs(self, names: Sequence[str]) -> Mapping[str, Mapping[str, str] | Rejected]:
-        from confluent_kafka.admin import ConfigResource
-
         found: dict[str, Mapping[str, str] | Rejected] = {}
         with self._asking() as client:
             under_way: deque[dict[Any, Future[Any]]] = deque()
@@ -273,7 +286,7 @@ class ConfluentAdmin:
         return outcomes
 
     def _alter(self, changes: Sequence[ConfigChange], still: Still) -> Mapping[str, Outcome]:
-        from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
+        from confluent_kafka.admin import AlterConfigOpType, ConfigEntry
 
         def entry(name: str, value: str | None) -> ConfigEntry:
             kind = AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET
@@ -332,8 +345,6 @@ class ConfluentAdmin:
 
     @contextlib.contextmanager
     def _asking(self) -> Iterator[AdminClient]:
-        from confluent_kafka import KafkaException
-
         client = self._current()
         try:
             yield client
@@ -346,7 +357,6 @@ class ConfluentAdmin:
             raise KafkaRejected(str(raised)) from None
 
     def _current(self) -> AdminClient:
-        from confluent_kafka import KafkaException
         from confluent_kafka.admin import AdminClient
 
         now = self._clock()
@@ -384,8 +394,6 @@ class ConfluentAdmin:
 
     def _each(self, future: Future[_T]) -> _T | Rejected | OutcomeUnknown | None:
         """Returns one topic's answer of a reading batch: None = there is no such topic."""
-        from confluent_kafka import KafkaException
-
         try:
             return self._wait(future)
         except KafkaException as raised:
@@ -399,8 +407,6 @@ class ConfluentAdmin:
             raise
 
     def _outcome(self, future: Future[None], *, already: int) -> Outcome:
-        from confluent_kafka import KafkaException
-
         try:
             self._wait(future)
         except KafkaException as raised:
@@ -471,3 +477,200 @@ def _set_on_topic(entries: Mapping[str, Any]) -> Mapping[str, str]:
 def _batches(items: Sequence[_T], size: int = _BATCH) -> Iterator[list[_T]]:
     for start in range(0, len(items), size):
         yield list(items[start : start + size])
+
+
+class AclCalls:
+    """ACLs by one admin client, whose own ways of asking it is given.
+
+    Client and brokers have two traps. ``describe_acls`` answers nothing, and no error, where the
+    broker has no authorizer or does not let its ACLs be read (confluent-kafka 2.16, tried): so both
+    are asked for otherwise. And brokers show no value of settings that are their authorizer's own;
+    that one is there can be seen.
+
+    Args:
+        asking: a client to ask, whose errors become ours.
+        wait: a future's result, within the deadline.
+        failed: what an error that is about one ACL comes to.
+        name: the Kafka's, for messages.
+    """
+
+    def __init__(
+        self,
+        asking: Callable[[], AbstractContextManager[AdminClient]],
+        wait: Callable[[Future[Any]], Any],
+        failed: Callable[[KafkaError], Outcome],
+        timeout_seconds: float,
+        name: str,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._asking = asking
+        self._wait = wait
+        self._failed = failed
+        self._timeout = timeout_seconds
+        self._name = name
+        self._clock = clock
+        self._open_to_all = True
+        self._read_at: float | None = None
+
+    def all(self) -> ObservedAcls:
+        """Returns all that Kafka shows."""
+        every: Any = None  # any name, principal and host; its stubs know no such thing
+        everything = admin.AclBindingFilter(
+            admin.ResourceType.ANY,
+            every,
+            admin.ResourcePatternType.ANY,
+            every,
+            every,
+            admin.AclOperation.ANY,
+            admin.AclPermissionType.ANY,
+        )
+        self._check()
+        with self._asking() as client:
+            shown = self._wait(client.describe_acls(everything, request_timeout=self._timeout))
+        found = (_acl_binding(one) for one in shown)
+        bindings = frozenset(one for one in found if one is not None)
+        return ObservedAcls(bindings, len(shown), self._open_to_all)
+
+    def add(self, bindings: Sequence[AclBinding], still: Still) -> Mapping[AclBinding, Outcome]:
+        """Adds; each has its own outcome."""
+
+        def ask(client: AdminClient, batch: Sequence[AclBinding]) -> Mapping[Any, Future[Any]]:
+            return client.create_acls(
+                [_acl_entry(one) for one in batch], request_timeout=self._timeout
+            )
+
+        return self._each(bindings, still, ask)
+
+    def remove(self, bindings: Sequence[AclBinding], still: Still) -> Mapping[AclBinding, Outcome]:
+        """Removes exactly these; each has its own outcome."""
+
+        def ask(client: AdminClient, batch: Sequence[AclBinding]) -> Mapping[Any, Future[Any]]:
+            return client.delete_acls(
+                [_acl_filter(one) for one in batch], request_timeout=self._timeout
+            )
+
+        return self._each(bindings, still, ask)
+
+    def _each(
+        self,
+        bindings: Sequence[AclBinding],
+        still: Still,
+        ask: Callable[[AdminClient, Sequence[AclBinding]], Mapping[Any, Future[Any]]],
+    ) -> Mapping[AclBinding, Outcome]:
+        outcomes: dict[AclBinding, Outcome] = {}
+        for start in range(0, len(bindings), _ACL_BATCH):
+            with self._asking() as client:
+                still()
+                futures = ask(client, bindings[start : start + _ACL_BATCH])
+                for asked, future in futures.items():
+                    binding = _acl_binding(asked)
+                    assert binding is not None  # noqa: S101 - it was one of ours
+                    outcomes[binding] = self._outcome(future)
+        return outcomes
+
+    def _outcome(self, future: Future[Any]) -> Outcome:
+
+        try:
+            removed = self._wait(future)
+        except KafkaException as raised:
+            error = raised.args[0]
+            if error.code() in {_DENIED, _NO_AUTHORIZER}:
+                raise self._refused(error.code()) from None
+            return self._failed(error)
+        except TimeoutError as raised:
+            return OutcomeUnknown(str(raised) or "no answer")
+        return AlreadyDone() if removed == [] else Succeeded()
+
+    def _check(self) -> None:
+        """That ACLs are kept, and may be read; and whether what has none is open to all."""
+        now = self._clock()
+        if self._read_at is not None and now - self._read_at < _SETTINGS_SECONDS:
+            return
+        with self._asking() as client:
+            cluster = self._wait(
+                client.describe_cluster(
+                    include_authorized_operations=True, request_timeout=self._timeout
+                )
+            )
+            brokers = [str(node.id) for node in cluster.nodes]
+        settings = list(self._broker_settings(brokers))
+        if any(one is not None and not one.get(_AUTHORIZER, "?") for one in settings):
+            raise self._refused(_NO_AUTHORIZER)
+        if not any(one.name == "DESCRIBE" for one in cluster.authorized_operations or ()):
+            raise self._refused(_DENIED)
+        self._open_to_all = any(one is None or _OPEN in one for one in settings)
+        self._read_at = now
+
+    def _broker_settings(self, brokers: Sequence[str]) -> Iterator[Mapping[str, str | None] | None]:
+        """Yields the settings of each broker; None where they cannot be read."""
+        kind = ConfigResource.Type.BROKER
+        with self._asking() as client:
+            futures = client.describe_configs(
+                [ConfigResource(kind, name) for name in brokers], request_timeout=self._timeout
+            )
+            for future in futures.values():
+                try:
+                    entries = self._wait(future)
+                except KafkaException as raised:
+                    if raised.args[0].code() != _DENIED:
+                        raise
+                    yield None
+                    continue
+                yield {name: entry.value for name, entry in entries.items()}
+
+    def _refused(self, code: int) -> KafkaRejected:
+        self._read_at = None
+        if code == _NO_AUTHORIZER:
+            return KafkaRejected(
+                f"Kafka at {self._name} keeps no ACLs: its brokers have no authorizer "
+                f"({_AUTHORIZER} is empty in their settings)",
+                kafka_error="SECURITY_DISABLED",
+            )
+        return KafkaRejected(
+            f"Kafka at {self._name}: cluster authorization failed: to read and change ACLs, kdir's "
+            f"user there needs DESCRIBE and ALTER on the cluster",
+            kafka_error="CLUSTER_AUTHORIZATION_FAILED",
+        )
+
+
+_KINDS: Final = {
+    ResourceType.TOPIC: "TOPIC",
+    ResourceType.GROUP: "GROUP",
+    ResourceType.TRANSACTIONAL_ID: "TRANSACTIONAL_ID",
+}
+_KINDS_BY_NAME: Final = {name: kind for kind, name in _KINDS.items()}
+
+
+def _acl_fields(one: AclBinding) -> tuple[Any, ...]:
+    resource, acl = one
+    return (
+        admin.ResourceType[_KINDS[resource.kind]],
+        resource.name,
+        admin.ResourcePatternType[resource.pattern.name],
+        acl.principal,
+        acl.host,
+        admin.AclOperation[acl.operation.name],
+        admin.AclPermissionType[acl.permission.name],
+    )
+
+
+def _acl_entry(one: AclBinding) -> admin.AclBinding:
+    return admin.AclBinding(*_acl_fields(one))
+
+
+def _acl_filter(one: AclBinding) -> Any:
+    return admin.AclBindingFilter(*_acl_fields(one))
+
+
+def _acl_binding(one: Any) -> AclBinding | None:
+    """Returns one of Kafka's; None for what grants cannot express, or this client does
+    not know.
+    """
+    kind = _KINDS_BY_NAME.get(one.restype.name)
+    operation = Operation.__members__.get(one.operation.name)
+    permission = Permission.__members__.get(one.permission_type.name)
+    pattern = PatternType.__members__.get(one.resource_pattern_type.name)
+    if kind is None or operation is None or permission is None or pattern is None:
+        return None
+    acl = Acl(permission, one.principal, operation, one.host)
+    return AclBinding(Resource(kind, one.name, pattern), acl)

@@ -18,30 +18,30 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Final
 
-from directory.kafka import pin_and_stop, recorded_topics
 from directory.kafka.admin_contract import KafkaAdmin
-from directory.kafka.adoption import AdoptionBacklog
+from directory.kafka.adoption import pin_and_stop, recorded_topics
+from directory.kafka.adoption.adoption import AdoptionBacklog
+from directory.kafka.adoption.operator_requests import AdoptionResult, OperatorRequests
+from directory.kafka.adoption.pin_and_stop import NOT_ON_RECORD, PinAndStop
+from directory.kafka.adoption.recorded_topics import TopicCounter
+from directory.kafka.adoption.sweep import KafkaSweep
 from directory.kafka.applying.acl_applier import AclApplier
 from directory.kafka.applying.applier import Applier
 from directory.kafka.applying.config_applier import ConfigApplier
 from directory.kafka.applying.last_applied import acl_counts, count_topics_with_issues
-from directory.kafka.applying.releases import (
+from directory.kafka.arming.arming import ArmingService
+from directory.kafka.arming.drift import Drift, acl_drift, drift_of
+from directory.kafka.arming.releases import (
     inherited_basis,
     unchanged_basis,
     why_inherited_missing,
 )
-from directory.kafka.arming import ArmingService
-from directory.kafka.drift import Drift, acl_drift, drift_of
 from directory.kafka.fenced_commits import TopicCommits
 from directory.kafka.guarded_admin import GuardedAdmin
-from directory.kafka.operator_requests import AdoptionResult, OperatorRequests
-from directory.kafka.pin_and_stop import NOT_ON_RECORD, PinAndStop
-from directory.kafka.provisioning import Provisioner
-from directory.kafka.provisioning_queue import Backoff, DueWork, RetryQueue
-from directory.kafka.recent_changes import RecentChanges
+from directory.kafka.provisioning.provisioning import Provisioner
+from directory.kafka.provisioning.provisioning_queue import Backoff, DueWork, RetryQueue
+from directory.kafka.provisioning.recent_changes import RecentChanges
 from directory.kafka.reconciler_settings import KafkaContext, KafkaSettings, KafkaStatus
-from directory.kafka.recorded_topics import TopicCounter
-from directory.kafka.sweep import KafkaSweep
 from directory.namespace.adoption_mapping import MappingRule
 from directory.namespace.command import ObservedTopic
 from directory.namespace.keys import LARGE_CHANGE

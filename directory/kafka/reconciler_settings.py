@@ -1,6 +1,6 @@
 """The settings, the context and the status of a cluster's Kafka side; plain values.
 
-Refuses to read files: ``directory/server/config.py`` does, and ``assembly.py`` translates.
+Refuses to read files: ``directory/server/config.py`` does, and ``settings_of`` translates.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from directory.kafka.admin_contract import KafkaAdmin
 from directory.namespace.adoption_mapping import MappingRule, split_on
@@ -17,7 +17,19 @@ from directory.store.base import Limits
 from directory.store.writer import Writer
 from resolver.path import Path
 
-__all__ = ["ACLS", "CONFIGS", "CREATE", "DELETE", "KafkaContext", "KafkaSettings", "KafkaStatus"]
+if TYPE_CHECKING:
+    from directory.server.config_kafka import KafkaConfig
+
+__all__ = [
+    "ACLS",
+    "CONFIGS",
+    "CREATE",
+    "DELETE",
+    "KafkaContext",
+    "KafkaSettings",
+    "KafkaStatus",
+    "settings_of",
+]
 
 
 ACLS: Final = "acls"
@@ -115,3 +127,18 @@ class KafkaContext:
     unmanaged: Callable[[], str] = lambda: ""
     """Why another cluster manages this Kafka; empty = this one does."""
     sleep: Callable[[float], object] = time.sleep
+
+
+def settings_of(config: KafkaConfig) -> KafkaSettings:
+    """Returns the settings of the reconciler."""
+    return KafkaSettings(
+        bootstrap=config.bootstrap,
+        ceiling=config.ceiling,
+        split_on=config.split_on,
+        rules=config.mapping_rules,
+        sweep_interval_seconds=config.sweep_interval_seconds,
+        changes_per_second=config.changes_per_second,
+        revert_external_changes=config.revert_external_changes,
+        max_acls=config.max_acls,
+        properties=config.client.read,
+    )

@@ -13,10 +13,10 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Self
 
-from directory.kafka import adoption, recorded_topics
 from directory.kafka.admin_contract import KafkaAdmin, KafkaMetadata, KafkaTopic, Rejected
-from directory.kafka.metadata_diff import RecordedTopic, differences, show_id
-from directory.kafka.pin_and_stop import PinAndStop
+from directory.kafka.adoption import adoption, recorded_topics
+from directory.kafka.adoption.metadata_diff import RecordedTopic, differences, show_id
+from directory.kafka.adoption.pin_and_stop import PinAndStop
 from directory.maintenance.backup_stream import Row
 from directory.maintenance.verify_store import Between, Difference, StoreComparison
 from directory.namespace.adoption_mapping import MappingRule, plan_adoption
@@ -163,7 +163,7 @@ def compare_kafka(
 ) -> Iterator[Difference]:
     """Yields the tree with its Kafka. A Kafka that is away, or refuses, is a trouble."""
     from directory.kafka.admin_client import ConfluentAdmin
-    from directory.kafka.assembly import settings_of
+    from directory.kafka.reconciler_settings import settings_of
 
     settings = settings_of(config)
     kafka = KafkaCheck(latest, mount, settings.placing, check)

@@ -3,7 +3,7 @@ hold afterwards that did not before, which quotas are passed, which names are re
 
 Pure, from the snapshots before and after. Refuses to say who gains or loses rights
 (``access/permission_diff.py``) and what is asked of Kafka
-(``kafka/applying/dry_run_calls.py``). Numbers come from what a snapshot keeps; what has to
+(``kafka/arming/dry_run_calls.py``). Numbers come from what a snapshot keeps; what has to
 be looked at entry by entry ends with the budget.
 """
 

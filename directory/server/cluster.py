@@ -10,7 +10,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isinf
 from typing import TYPE_CHECKING
 
@@ -25,7 +25,7 @@ from directory.federation.inherited_levels import refuse_oversized_inheritance
 from directory.federation.kafka_claims import manager_before, why_unmanaged
 from directory.federation.parent_link import LinkStatus, ParentLink
 from directory.federation.parent_state import inherited_origins
-from directory.kafka.pin_and_stop import PinAndStop
+from directory.kafka.adoption.pin_and_stop import PinAndStop
 from directory.maintenance.history import ChangeHistory, RetentionLimits, RetentionTrimmer
 from directory.maintenance.reaper import Reaper
 from directory.namespace.snapshot import Snapshot
@@ -46,6 +46,7 @@ from resolver.path import Path
 from resolver.revision_token import Token
 
 if TYPE_CHECKING:
+    from directory.kafka.admin_client import ConfluentAdmin
     from directory.kafka.reconciler import Reconciler
 
 __all__ = ["Cluster"]
@@ -192,19 +193,41 @@ class Cluster:
         )
 
     def _reconciler(self) -> Reconciler | None:
+        """Kafka's client, which a server without a Kafka need not have installed, is imported when
+        the reconciler first reaches for its Kafka.
+        """
         if self.config.kafka is None:
             return None
-        from directory.kafka.assembly import reconciler_of
+        from directory.kafka.reconciler import Reconciler
+        from directory.kafka.reconciler_settings import settings_of
 
-        return reconciler_of(
-            self.config,
+        most = self.config.limits.inherited_grants_max_age_seconds
+        settings = replace(
+            settings_of(self.config.kafka),
+            has_parent=bool(self.config.parent),
+            grants_max_age_seconds=None if isinf(most) else most,
+        )
+
+        def admin() -> ConfluentAdmin:
+            from directory.kafka.admin_client import ConfluentAdmin
+
+            return ConfluentAdmin(
+                settings.bootstrap,
+                properties=settings.properties,
+                timeout_seconds=settings.timeout_seconds,
+            )
+
+        return Reconciler(
+            self.config.cluster,
             self.store,
             self.replica,
             self.writer,
             self.mount_at,
-            self.server_id,
-            lambda: self.unconfirmed_seconds() or 0.0,
-            self.unmanaged,
+            settings,
+            admin,
+            candidate=self.server_id,
+            unconfirmed_seconds=lambda: self.unconfirmed_seconds() or 0.0,
+            unmanaged=self.unmanaged,
         )
 
     # -- start and stop -------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from directory.kafka.admin_contract import (
     Succeeded,
     always,
 )
-from directory.kafka.arming import ArmingPlan, ArmingResult
+from directory.kafka.arming.arming import ArmingPlan, ArmingResult
 from directory.namespace.command import AddGrants, RemoveGrants, UpdateEntry
 from directory.namespace.entry import Kind
 from tests.support.reconciler import MOUNT, World

@@ -14,10 +14,10 @@ from contextlib import contextmanager
 from pathlib import Path as FilePath
 from typing import Any
 
-from directory.kafka import recorded_topics
 from directory.kafka.admin_client import ConfluentAdmin
 from directory.kafka.admin_contract import KafkaAdmin, KafkaTopic, Succeeded, TopicToCreate
-from directory.kafka.pin_and_stop import PinAndStop
+from directory.kafka.adoption import recorded_topics
+from directory.kafka.adoption.pin_and_stop import PinAndStop
 from directory.kafka.reconciler import Reconciler
 from directory.kafka.reconciler_settings import KafkaSettings
 from directory.maintenance.reaper import Reaper

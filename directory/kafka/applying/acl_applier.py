@@ -28,6 +28,7 @@ from directory.kafka.admin_contract import (
     Resource,
     Succeeded,
 )
+from directory.kafka.adoption.metadata_diff import RecordedTopic
 from directory.kafka.applying.acl_diff import (
     CALL_ORDER,
     TAKEOVER,
@@ -54,10 +55,9 @@ from directory.kafka.applying.last_applied import (
     armed_anywhere,
     armed_records,
 )
-from directory.kafka.applying.releases import INHERITED_KEYS, inherited_basis, unchanged_basis
+from directory.kafka.arming.releases import INHERITED_KEYS, inherited_basis, unchanged_basis
 from directory.kafka.fenced_commits import StaleObservation, TopicCommits
-from directory.kafka.metadata_diff import RecordedTopic
-from directory.kafka.recent_changes import RecentChanges
+from directory.kafka.provisioning.recent_changes import RecentChanges
 from directory.kafka.reconciler_settings import ACLS, KafkaContext
 from directory.namespace.entry import Directory, Topic
 from directory.namespace.keys import ENTRY, GRANTS, parse_entry_key

@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Final, Generic, NamedTuple, TypeVar
 
 from directory.kafka.admin_contract import KafkaAdmin
+from directory.kafka.adoption.pin_and_stop import PinAndStop
 from directory.kafka.applying.last_applied import ARMED, armed_anywhere
-from directory.kafka.applying.releases import INHERITED_KEYS, why_inherited_missing
+from directory.kafka.arming.releases import INHERITED_KEYS, why_inherited_missing
 from directory.kafka.fenced_commits import TopicCommits
-from directory.kafka.pin_and_stop import PinAndStop
-from directory.kafka.recent_changes import RecentChanges
+from directory.kafka.provisioning.recent_changes import RecentChanges
 from directory.kafka.reconciler_settings import KafkaContext
 from directory.namespace.entry import DELETED_ID, ROOT_ID, Directory
 from directory.namespace.keys import ENTRY, parse_entry_key

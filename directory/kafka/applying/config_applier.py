@@ -14,8 +14,9 @@ from functools import partial
 from itertools import islice
 from typing import Final
 
-from directory.kafka import recorded_topics as walk
 from directory.kafka.admin_contract import KafkaAdmin
+from directory.kafka.adoption import recorded_topics as walk
+from directory.kafka.adoption.metadata_diff import RecordedTopic
 from directory.kafka.applying.applier import AGAIN_SECONDS, BATCH, Applier, DirtyBatch, first_of
 from directory.kafka.applying.config_batch import (
     ConfigBatch,
@@ -33,15 +34,14 @@ from directory.kafka.applying.last_applied import (
     configs_to_write,
     load_applied_configs,
 )
-from directory.kafka.applying.releases import (
+from directory.kafka.arming.releases import (
     Released,
     forget_release,
     inherited_basis,
     releases_of,
 )
 from directory.kafka.fenced_commits import TopicCommits
-from directory.kafka.metadata_diff import RecordedTopic
-from directory.kafka.recent_changes import RecentChanges
+from directory.kafka.provisioning.recent_changes import RecentChanges
 from directory.kafka.reconciler_settings import CONFIGS, KafkaContext
 from directory.namespace.entry import ROOT_ID
 from directory.namespace.snapshot import Snapshot

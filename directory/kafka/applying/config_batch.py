@@ -29,6 +29,12 @@ from directory.kafka.admin_contract import (
     Rejected,
     Succeeded,
 )
+from directory.kafka.adoption.metadata_diff import (
+    RecordedTopic,
+    config_news,
+    differences,
+    format_value,
+)
 from directory.kafka.applying.applier import BatchResult
 from directory.kafka.applying.config_diff import (
     PARTITIONS,
@@ -45,10 +51,9 @@ from directory.kafka.applying.last_applied import (
     configs_to_write,
     load_applied_configs,
 )
-from directory.kafka.applying.releases import inherited_basis, unchanged_basis
+from directory.kafka.arming.releases import inherited_basis, unchanged_basis
 from directory.kafka.fenced_commits import StaleObservation, TopicCommits
-from directory.kafka.metadata_diff import RecordedTopic, config_news, differences, format_value
-from directory.kafka.recent_changes import AcknowledgedChange, RecentChanges
+from directory.kafka.provisioning.recent_changes import AcknowledgedChange, RecentChanges
 from directory.namespace.command import TopicObservation
 from directory.namespace.effective_policies import PolicyLevel
 from directory.namespace.entry import Topic

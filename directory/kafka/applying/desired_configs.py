@@ -15,7 +15,7 @@ from typing import Final
 
 from directory.federation import parent_state
 from directory.kafka.applying.last_applied import load_applied_configs
-from directory.kafka.applying.releases import Releases
+from directory.kafka.arming.releases import Releases
 from directory.kafka.reconciler_settings import CONFIGS
 from directory.namespace.effective_policies import inherit, without_cleared_keys
 from directory.namespace.entry import NO_POLICIES, Directory, Policies, Provision, Topic

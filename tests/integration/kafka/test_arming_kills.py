@@ -14,7 +14,7 @@ from deploy.local.kafka import KafkaBroker
 from directory.kafka.admin_client import ConfluentAdmin
 from directory.kafka.admin_contract import TopicToCreate
 from directory.kafka.applying.last_applied import load_armed_record
-from directory.kafka.arming import ArmingResult
+from directory.kafka.arming.arming import ArmingResult
 from tests.integration.kafka.test_pushing import MONTH, arm, armed, configs, put
 from tests.support.command_line import run
 from tests.support.crash_points import Crash, Mortal, Passages

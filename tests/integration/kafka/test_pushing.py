@@ -20,7 +20,7 @@ from directory.kafka.applying.last_applied import (
     config_issues,
     load_applied_configs,
 )
-from directory.kafka.arming import ArmingResult
+from directory.kafka.arming.arming import ArmingResult
 from directory.namespace.command import UpdateEntry
 from directory.namespace.entry import NO_POLICIES, Kind, Policies
 from directory.wire.entry_codec import policies_to_proto

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from directory.kafka.pin_and_stop import PinAndStop
+from directory.kafka.adoption.pin_and_stop import PinAndStop
 from directory.maintenance.restore import begin_new_incarnation
 from directory.namespace.entry import Provision
 from resolver.errors import KdirError

@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 from kdir.v1 import federation_pb2
 
 from directory.federation import parent_state as parent_facts
-from directory.kafka import pin_and_stop
+from directory.kafka.adoption import pin_and_stop
+from directory.kafka.adoption.pin_and_stop import StopReason
 from directory.kafka.applying import config_diff
 from directory.kafka.applying.config_diff import ObservedConfig
 from directory.kafka.applying.desired_configs import ArmedTopic, ArmedTopics
 from directory.kafka.applying.last_applied import configs_to_write, load_applied_configs
-from directory.kafka.applying.releases import (
+from directory.kafka.arming.releases import (
     Released,
     armed_plan,
     arming_entry,
@@ -26,7 +27,6 @@ from directory.kafka.applying.releases import (
     release_writes,
     releases_of,
 )
-from directory.kafka.pin_and_stop import StopReason
 from directory.namespace.command import (
     AdoptTopics,
     CreateDirectory,

@@ -22,9 +22,8 @@ from directory.api.resolve_service import ResolveService
 from directory.api.rpc.call_context import Call
 from directory.api.scan_service import ScanService
 from directory.api.watch_service import WatchService
-from directory.kafka import assembly
-from directory.kafka.assembly import settings_of
-from directory.kafka.reconciler_settings import KafkaSettings
+from directory.kafka import reconciler_settings
+from directory.kafka.reconciler_settings import KafkaSettings, settings_of
 from directory.namespace.entry import Kind, Provision, Topic
 from directory.namespace.keys import entry_key
 from directory.server.cluster import Cluster
@@ -161,7 +160,7 @@ def house(store: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[...,
     def hasty(config: KafkaConfig) -> KafkaSettings:
         return replace(settings_of(config), timeout_seconds=0.1)
 
-    monkeypatch.setattr(assembly, "settings_of", hasty)
+    monkeypatch.setattr(reconciler_settings, "settings_of", hasty)
     with ExitStack() as cleanup:
 
         def make(access: str = "enforce", **settings: Any) -> House:

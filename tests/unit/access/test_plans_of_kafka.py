@@ -20,7 +20,7 @@ from directory.kafka.applying.last_applied import (
     ArmedRecord,
     acls_to_write,
 )
-from directory.kafka.applying.releases import Released, armed_plan, inherited_basis, release_writes
+from directory.kafka.arming.releases import Released, armed_plan, inherited_basis, release_writes
 from directory.namespace.command import UpdateEntry
 from directory.namespace.entry import Kind, Provision
 from resolver.path import Path

@@ -23,7 +23,7 @@ from directory.kafka.admin_contract import (
     always,
 )
 from directory.kafka.applying.last_applied import ACL_BASIS, ACL_ROWS, acl_counts
-from directory.kafka.drift import acl_state, acl_states_below
+from directory.kafka.arming.drift import acl_state, acl_states_below
 from directory.namespace.command import DeleteEntry, MoveEntry, UpdateEntry
 from directory.namespace.entry import ROOT_ID, Kind
 from directory.namespace.keys import entry_key, grants_key

@@ -6,13 +6,13 @@ from typing import Any
 
 from kdir.v1 import admin_pb2, entry_pb2
 
-from directory.kafka import adoption
+from directory.api.admin_service import adoption_to_proto, drift_to_proto
 from directory.kafka.admin_contract import KafkaMetadata, KafkaTopic
-from directory.kafka.adoption import AdoptionRow
-from directory.kafka.assembly import adoption_to_proto, drift_to_proto
-from directory.kafka.drift import drift_of
-from directory.kafka.metadata_diff import RecordedTopic
-from directory.kafka.recorded_topics import count_topics, recorded_at, recorded_topics
+from directory.kafka.adoption import adoption
+from directory.kafka.adoption.adoption import AdoptionRow
+from directory.kafka.adoption.metadata_diff import RecordedTopic
+from directory.kafka.adoption.recorded_topics import count_topics, recorded_at, recorded_topics
+from directory.kafka.arming.drift import drift_of
 from directory.namespace.adoption_mapping import MappingRule, split_on
 from directory.namespace.command import (
     AdoptTopics,

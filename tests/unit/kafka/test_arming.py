@@ -29,8 +29,8 @@ from directory.kafka.applying.last_applied import (
     load_applied_configs,
     load_armed_record,
 )
-from directory.kafka.applying.releases import inherited_basis, why_inherited_missing
-from directory.kafka.arming import plan_hash
+from directory.kafka.arming.arming import plan_hash
+from directory.kafka.arming.releases import inherited_basis, why_inherited_missing
 from directory.namespace.command import (
     AdoptTopics,
     CreateDirectory,

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from directory.kafka import pin_and_stop
 from directory.kafka.admin_contract import KafkaAdmin
-from directory.kafka.arming import ArmingService
+from directory.kafka.adoption import pin_and_stop
+from directory.kafka.arming.arming import ArmingService
 from directory.kafka.reconciler_settings import CONFIGS, KafkaContext, KafkaSettings
 from directory.namespace.command import CreateDirectory
 from directory.store.sqlite.store import LIMITS

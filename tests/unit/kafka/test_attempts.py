@@ -7,8 +7,8 @@ from pathlib import Path as FilePath
 import pytest
 
 from directory.kafka.admin_contract import OutcomeUnknown
-from directory.kafka.pin_and_stop import PinAndStop
-from directory.kafka.provisioning import Attempt
+from directory.kafka.adoption.pin_and_stop import PinAndStop
+from directory.kafka.provisioning.provisioning import Attempt
 from directory.maintenance.restore import begin_new_incarnation
 from directory.namespace.command import MoveEntry
 from directory.namespace.entry import Kind, Topic

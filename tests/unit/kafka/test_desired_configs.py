@@ -7,12 +7,12 @@ from types import MappingProxyType
 from kdir.v1 import federation_pb2
 
 from directory.federation import parent_state
-from directory.kafka import recorded_topics
 from directory.kafka.admin_contract import KafkaMetadata, KafkaTopic
+from directory.kafka.adoption import recorded_topics
+from directory.kafka.adoption.metadata_diff import diff_metadata
 from directory.kafka.applying.desired_configs import is_under_way
 from directory.kafka.applying.last_applied import AppliedRecord, AppliedSetting, configs_to_write
-from directory.kafka.drift import drift_of
-from directory.kafka.metadata_diff import diff_metadata
+from directory.kafka.arming.drift import drift_of
 from directory.namespace.command import CreateDirectory, RecordObservations
 from directory.namespace.entry import Policies
 from directory.store.base import Put

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from directory.kafka.admin_contract import KafkaMetadata, KafkaTopic
-from directory.kafka.metadata_diff import (
+from directory.kafka.adoption.metadata_diff import (
     Difference,
     MetadataDiff,
     RecordedTopic,
@@ -14,7 +14,7 @@ from directory.kafka.metadata_diff import (
     differences,
     show_id,
 )
-from directory.kafka.pin_and_stop import exceeds_vanish_guard
+from directory.kafka.adoption.pin_and_stop import exceeds_vanish_guard
 from directory.namespace.command import TopicObservation
 from directory.namespace.entry import Policies, Provision, Topic
 from resolver.path import Path

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from directory.kafka import pin_and_stop
 from directory.kafka.admin_contract import KafkaMetadata, KafkaTopic
-from directory.kafka.pin_and_stop import PinAndStop, StopReason
-from directory.kafka.provisioning import new_topic_of
-from directory.kafka.recent_changes import RecentChanges
+from directory.kafka.adoption import pin_and_stop
+from directory.kafka.adoption.pin_and_stop import PinAndStop, StopReason
+from directory.kafka.provisioning.provisioning import new_topic_of
+from directory.kafka.provisioning.recent_changes import RecentChanges
 from directory.kafka.reconciler_settings import KafkaSettings
 from directory.namespace.adoption_mapping import MappingRule, map_physical_name
 from directory.namespace.entry import Policies, Topic

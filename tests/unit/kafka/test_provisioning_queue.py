@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
-from directory.kafka.provisioning_queue import Backoff, DueWork, RetryQueue
-from directory.kafka.recorded_topics import pending_deletions
+from directory.kafka.adoption.recorded_topics import pending_deletions
+from directory.kafka.provisioning.provisioning_queue import Backoff, DueWork, RetryQueue
 from directory.namespace.command import (
     CreateDirectory,
     CreateTopic,

@@ -7,7 +7,6 @@ from pathlib import Path as FilePath
 
 import pytest
 
-from directory.kafka import pin_and_stop
 from directory.kafka.admin_contract import (
     KafkaTopic,
     Outcome,
@@ -18,8 +17,9 @@ from directory.kafka.admin_contract import (
     TopicToCreate,
     always,
 )
+from directory.kafka.adoption import pin_and_stop
+from directory.kafka.adoption.pin_and_stop import StopReason
 from directory.kafka.applying.last_applied import config_issues
-from directory.kafka.pin_and_stop import StopReason
 from directory.namespace.command import CreateDirectory, MoveEntry, UpdateEntry
 from directory.namespace.entry import Kind
 from resolver.errors import AboveCeiling, EtagMismatch, NotReady, StoreUnavailable

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
-from directory.kafka.recorded_topics import TopicCounter, TopicCounts
+from directory.kafka.adoption.recorded_topics import TopicCounter, TopicCounts
 from directory.namespace.command import CreateTopic
 from resolver.path import Path
 from tests.support.federation import eventually

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from typing import Final, Self, assert_never
 
 from directory.federation.parent_state import inherited_policies
-from directory.kafka import recorded_topics
 from directory.kafka.admin_contract import (
     AlreadyDone,
     KafkaAdmin,
@@ -25,11 +24,12 @@ from directory.kafka.admin_contract import (
     Succeeded,
     TopicToCreate,
 )
+from directory.kafka.adoption import recorded_topics
+from directory.kafka.adoption.metadata_diff import RecordedTopic, show_id
+from directory.kafka.adoption.recorded_topics import PendingDeletion
 from directory.kafka.fenced_commits import StaleObservation, TopicCommits
-from directory.kafka.metadata_diff import RecordedTopic, show_id
-from directory.kafka.recent_changes import RecentChanges
+from directory.kafka.provisioning.recent_changes import RecentChanges
 from directory.kafka.reconciler_settings import CREATE, DELETE
-from directory.kafka.recorded_topics import PendingDeletion
 from directory.namespace.command import TopicObservation
 from directory.namespace.effective_policies import effective, levels_of
 from directory.namespace.entry import Policies, Provision, Topic

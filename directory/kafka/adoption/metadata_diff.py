@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from directory.kafka.admin_contract import KafkaMetadata, KafkaTopic
-from directory.kafka.applying.desired_configs import DesiredTopicConfig
-from directory.kafka.pin_and_stop import (
+from directory.kafka.adoption.pin_and_stop import (
     StopReason,
     another_kafka_stop,
     exceeds_vanish_guard,
     vanished_stop,
 )
+from directory.kafka.applying.desired_configs import DesiredTopicConfig
 from directory.namespace.command import TopicObservation
 from directory.namespace.entry import Provision, Topic
 from directory.namespace.topic_configs import same_value

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
 from directory.federation import parent_state
-from directory.kafka.pin_and_stop import pinned_text
+from directory.kafka.adoption.pin_and_stop import pinned_text
 from directory.kafka.reconciler_settings import CONFIGS
 from directory.namespace.entry import Topic
 from directory.namespace.keys import PARENT, kafka_key

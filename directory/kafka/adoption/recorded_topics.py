@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
+from directory.kafka.adoption.metadata_diff import RecordedTopic
 from directory.kafka.applying.desired_configs import DesiredConfigs
-from directory.kafka.metadata_diff import RecordedTopic
 from directory.namespace.entry import DELETED_ID, ROOT_ID, Directory, Provision, Topic
 from directory.namespace.snapshot import Node, Snapshot
 from resolver.path import Path

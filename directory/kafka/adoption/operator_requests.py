@@ -14,11 +14,11 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from directory.kafka import adoption, pin_and_stop
 from directory.kafka.admin_contract import KafkaAdmin, KafkaMetadata, KafkaTopic, Rejected
-from directory.kafka.adoption import AdoptionRow
+from directory.kafka.adoption import adoption, pin_and_stop
+from directory.kafka.adoption.adoption import AdoptionRow
+from directory.kafka.adoption.pin_and_stop import PinAndStop
 from directory.kafka.fenced_commits import TopicCommits
-from directory.kafka.pin_and_stop import PinAndStop
 from directory.kafka.reconciler_settings import KafkaContext
 from directory.namespace.adoption_mapping import MappingRule
 from directory.namespace.command import ObservedTopic

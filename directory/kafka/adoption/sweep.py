@@ -11,14 +11,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from directory.kafka import adoption, pin_and_stop, recorded_topics
 from directory.kafka.admin_contract import KafkaAdmin, KafkaMetadata, KafkaTopic, Rejected
-from directory.kafka.adoption import AdoptionBacklog
+from directory.kafka.adoption import adoption, pin_and_stop, recorded_topics
+from directory.kafka.adoption.adoption import AdoptionBacklog
+from directory.kafka.adoption.metadata_diff import RecordedTopic, config_news, diff_metadata
+from directory.kafka.adoption.pin_and_stop import PinAndStop
 from directory.kafka.applying.desired_configs import DesiredConfigs, is_under_way
 from directory.kafka.fenced_commits import TopicCommits
-from directory.kafka.metadata_diff import RecordedTopic, config_news, diff_metadata
-from directory.kafka.pin_and_stop import PinAndStop
-from directory.kafka.recent_changes import RecentChanges
+from directory.kafka.provisioning.recent_changes import RecentChanges
 from directory.kafka.reconciler_settings import KafkaContext
 from directory.namespace.adoption_mapping import Adoption, AdoptionAction, plan_adoption
 from directory.namespace.command import RETIRED_FOR_MS

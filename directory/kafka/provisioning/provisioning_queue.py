@@ -10,9 +10,9 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
-from directory.kafka import recorded_topics
-from directory.kafka.metadata_diff import RecordedTopic
-from directory.kafka.recorded_topics import PendingDeletion
+from directory.kafka.adoption import recorded_topics
+from directory.kafka.adoption.metadata_diff import RecordedTopic
+from directory.kafka.adoption.recorded_topics import PendingDeletion
 from directory.namespace.entry import DELETED_ID
 from directory.namespace.keys import ENTRY, parse_entry_key
 from directory.namespace.snapshot import Snapshot

@@ -13,6 +13,7 @@ from typing import Final
 
 from directory.access.grant import ResourceType
 from directory.kafka.admin_contract import Acl, KafkaMetadata, Resource
+from directory.kafka.adoption.metadata_diff import RecordedTopic, differences, show_id
 from directory.kafka.applying.config_batch import NO_ROOM, PartitionQuota
 from directory.kafka.applying.config_diff import PARTITIONS
 from directory.kafka.applying.desired_configs import DesiredConfigs
@@ -24,7 +25,6 @@ from directory.kafka.applying.last_applied import (
     load_every_applied_acls,
     states_of,
 )
-from directory.kafka.metadata_diff import RecordedTopic, differences, show_id
 from directory.kafka.reconciler_settings import ACLS
 from directory.namespace.entry import Kind, Provision, Topic
 from directory.namespace.policy_checks import directories_below

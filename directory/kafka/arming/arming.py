@@ -20,6 +20,8 @@ from typing import Final
 
 from directory.federation import parent_state
 from directory.kafka.admin_contract import KafkaAdmin, KafkaCall, KafkaTopic, Rejected
+from directory.kafka.adoption.metadata_diff import format_value
+from directory.kafka.adoption.pin_and_stop import NOT_ON_RECORD, PinAndStop
 from directory.kafka.applying.acl_diff import AclPlan, plan_acls
 from directory.kafka.applying.config_batch import PartitionQuota
 from directory.kafka.applying.config_diff import (
@@ -36,7 +38,7 @@ from directory.kafka.applying.last_applied import (
     load_applied_configs,
     load_armed_record,
 )
-from directory.kafka.applying.releases import (
+from directory.kafka.arming.releases import (
     Released,
     armed_plan,
     inherited_basis,
@@ -44,8 +46,6 @@ from directory.kafka.applying.releases import (
     why_inherited_missing,
 )
 from directory.kafka.fenced_commits import TopicCommits
-from directory.kafka.metadata_diff import format_value
-from directory.kafka.pin_and_stop import NOT_ON_RECORD, PinAndStop
 from directory.kafka.reconciler_settings import ACLS, CONFIGS, KafkaContext
 from directory.namespace.command import UpdateEntry
 from directory.namespace.entry import Directory, Kind, Topic

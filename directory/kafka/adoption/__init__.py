@@ -1,0 +1,1 @@
+"""What Kafka shows against what the tree records: adoption, stops, and what operators ask of it."""

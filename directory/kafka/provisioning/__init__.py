@@ -1,0 +1,1 @@
+"""Topics made in and deleted from Kafka: what waits, attempts, and what was just changed."""
