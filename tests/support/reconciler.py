@@ -11,6 +11,8 @@ import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
+from dataclasses import replace
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -28,18 +30,23 @@ from directory.store.replica import Replica
 from directory.store.sqlite.store import SqliteStore
 from directory.store.writer import CommitResult, Writer
 from directory.wire.entry_codec import ProtoCodec
+from resolver.errors import KafkaUnavailable, StoreUnavailable
 from resolver.path import Path
 from tests.support.waiting import eventually
 
 __all__ = [
     "MOUNT",
+    "Chance",
+    "Failing",
     "World",
     "admin_of",
+    "begin_arming",
     "drop",
     "eventually",
     "in_kafka",
     "make",
     "state_counts",
+    "unlucky",
     "world",
 ]
 
@@ -224,3 +231,62 @@ def state_counts(topics: Mapping[str, Topic]) -> dict[str, int]:
     for topic in topics.values():
         counts[topic.provision.name] = counts.get(topic.provision.name, 0) + 1
     return counts
+
+
+def begin_arming(here: World, *below: str, aspect: str = "configs") -> None:
+    """Commits an arming and does not wait for its calls, which a later step of the test makes. By
+    its clock 30 s pass between two looks, so that the commit has half a minute of real time.
+    """
+    arming_service, where = copy(here.reconciler.arming_service), MOUNT.join(below)
+    late = itertools.count(0.0, 30.0)
+    arming_service._context = replace(arming_service._context, clock=lambda: next(late))
+    arming_service.arm(where, aspect, arming_service.plan(where, aspect).plan, timeout_seconds=60.0)
+
+
+class Failing:
+    """Proxy that forwards calls, of which one fails."""
+
+    def __init__(self, real: Any, chance: Chance, error: Exception, *methods: str) -> None:
+        self._real = real
+        self._chance = chance
+        self._error = error
+        self._methods = methods
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._real, name)
+        if name not in self._methods:
+            return found
+
+        def call(*arguments: Any, **keywords: Any) -> Any:
+            if self._chance.now():
+                raise self._error
+            return found(*arguments, **keywords)
+
+        return call
+
+
+class Chance:
+    """Counter of calls; the one of this number fails."""
+
+    def __init__(self) -> None:
+        self.left = -1
+
+    def now(self) -> bool:
+        self.left -= 1
+        return self.left == 0
+
+
+@contextmanager
+def unlucky(
+    file: FilePath, kafka: KafkaAdmin, chance: Chance, *asked: str, ceiling: frozenset[str]
+) -> Iterator[World]:
+    """Runs a cluster of which one call to the store or to Kafka (``asked``) fails."""
+    written = ("commit_command", "put_facts")
+    with world(
+        file,
+        lambda: Failing(kafka, chance, KafkaUnavailable("away for a moment"), "cluster_id", *asked),
+        writer=lambda real: Failing(real, chance, StoreUnavailable("away for a moment"), *written),
+        ceiling=ceiling,
+        split_on=".",
+    ) as here:
+        yield here

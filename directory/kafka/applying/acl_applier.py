@@ -232,7 +232,8 @@ class AclApplier(Applier):
         verdicts = survey.verdicts(found, lambda _: rules, named & desired_config.keys())
         verdicts = _within_limit(verdicts, self._settings.max_acls - view.count)
         basis = inherited_basis(snapshot, self._mount_at(snapshot))
-        tally = self._carry_out(verdicts, admin, looked_at, basis)
+        tally: BatchResult[Resource] = BatchResult()
+        self._carry_out(verdicts, admin, looked_at, basis, tally)
         for one in verdicts:
             message = one.asked.waits or one.asked.refused or tally.undone.get(one.resource, "")
             if message:
@@ -284,11 +285,13 @@ class AclApplier(Applier):
 
     def _carry_on(self, one: _AclRound, admin: KafkaAdmin) -> None:
         """A part of a round, as large as the rate allows."""
-        batch = one.next_changes(self._most)
-        tally = self._carry_out(batch, admin, one.looked_at, one.basis)
+        batch, tally = one.next_changes(self._most), BatchResult[Resource]()
+        try:
+            self._carry_out(batch, admin, one.looked_at, one.basis, tally)
+        finally:
+            for release in self._releases.values():
+                release.made += sum(tally.made.get(each, 0) for each in release.resources)
         one.tally.add(tally)
-        for release in self._releases.values():
-            release.made += sum(tally.made.get(each, 0) for each in release.resources)
         now = self._clock()
         self._due = now + len(tally.made) / self._settings.changes_per_second
         if one.taken < len(one.verdicts):
@@ -336,28 +339,34 @@ class AclApplier(Applier):
             ]
             done = replace(release.mark, pending=False, made=release.made, message=first_of(texts))
             writes.append(done.to_put())
-        self._releases = {}
         if writes:
             self._commits.put_all(writes)
+        # Forgotten once their ends are on record: a store that is away for a moment is asked again.
+        self._releases = {}
 
     # -- one batch -----------------------------------------------------------------------------
 
     def _carry_out(
-        self, verdicts: Sequence[AclDiff], admin: KafkaAdmin, looked_at: float, basis: str
-    ) -> BatchResult[Resource]:
+        self,
+        verdicts: Sequence[AclDiff],
+        admin: KafkaAdmin,
+        looked_at: float,
+        basis: str,
+        tally: BatchResult[Resource],
+    ) -> None:
         """Asks for what follows, and records what came of it; ``looked_at`` by the clock, on this
-        basis.
+        basis. ``tally`` gets the outcome; also where this raises, the calls that Kafka acknowledged
+        are in it.
 
         Raises:
             KafkaUnavailable, KafkaRejected, LeadershipLost, StoreUnavailable
         """
-        tally: BatchResult[Resource] = BatchResult()
         self._commits.put_all(
             [acls_to_write(one.resource, one.asked) for one in verdicts if one.asked != one.before]
         )
         asks = [one for one in verdicts if one.calls]
         if not asks:
-            return tally
+            return
 
         most = looked_at + _LOOK_SECONDS - self._clock()
         is_same = unchanged_basis(basis, self._latest, self._mount_at)
@@ -378,7 +387,6 @@ class AclApplier(Applier):
             _log.warning("%s: %d ACL resources are looked at again", self._cluster, len(asks))
         finally:
             self._record(asks, outcomes, tally)
-        return tally
 
     def _record(
         self,

@@ -22,17 +22,23 @@ from directory.kafka.admin_contract import (
     TopicToCreate,
     always,
 )
-from directory.kafka.applying.last_applied import ACL_BASIS, ACL_ROWS, acl_counts
+from directory.kafka.applying.last_applied import ACL_BASIS, ACL_ROWS, acl_counts, load_armed_record
 from directory.kafka.arming.drift import acl_state, acl_states_below
 from directory.namespace.command import DeleteEntry, MoveEntry, UpdateEntry
 from directory.namespace.entry import ROOT_ID, Kind
 from directory.namespace.keys import entry_key, grants_key
 from directory.store.base import Put
 from directory.wire.grant_messages import grant_to_proto
-from resolver.errors import EtagMismatch, KafkaRejected, KafkaUnavailable, LimitExceeded, NotReady
+from resolver.errors import (
+    EtagMismatch,
+    KafkaRejected,
+    KafkaUnavailable,
+    LimitExceeded,
+    NotReady,
+)
 from tests.support.acls import FakeAcls, arm, disarm, grant, grant_of, on, plan, planned, revoke
 from tests.support.large_trees import FakeKafka
-from tests.support.reconciler import MOUNT, World, world
+from tests.support.reconciler import MOUNT, Chance, World, begin_arming, unlucky, world
 
 SPOILED = b"\xff\xff"
 CEILING = frozenset({"create", "delete", "acls"})
@@ -126,6 +132,30 @@ def test_what_was_decided_on_another_basis_is_decided_again(here: World, kafka: 
     assert "search.views" in kafka.topics
     here.settle()
     assert "search.views" not in kafka.topics
+
+
+def test_an_arming_counts_what_kafka_acknowledged_whatever_call_fails(tmp_path: FilePath) -> None:
+    """Each call that follows an arming, to the store and to Kafka, one after the other."""
+    for number in range(1, 100):
+        kafka, chance = Kafka("search.clicks"), Chance()
+        with unlucky(
+            tmp_path / f"{number}.db", kafka, chance, "acls", "add_acls", ceiling=CEILING
+        ) as here:
+            here.sweep()
+            grant(here, "search", "allow User:a READ")
+            grant(here, "search", "deny User:b READ")
+            begin_arming(here, aspect="acls")
+            chance.left = number
+            here.settle(1_000)
+            missed, chance.left = chance.left > 0, -1
+            here.settle(1_000)
+            mark = load_armed_record(here.replica.snapshot, "acls", ROOT_ID)
+            assert mark is not None
+            assert (mark.pending, mark.made) == (False, len(kafka.order)), number
+        if missed:
+            assert number > 5
+            return
+    raise AssertionError("there are more calls than were tried")
 
 
 def inherit(here: World, *arguments: str, incarnation: str = "one", closed: bool = False) -> None:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from copy import copy
-from dataclasses import replace
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -29,9 +26,8 @@ from directory.kafka.applying.last_applied import (
 from directory.namespace.command import UpdateEntry
 from directory.namespace.entry import ROOT_ID, Kind
 from directory.namespace.snapshot import Snapshot
-from resolver.errors import KafkaUnavailable, StoreUnavailable
 from tests.support.large_trees import FakeKafka
-from tests.support.reconciler import MOUNT, World, world
+from tests.support.reconciler import MOUNT, Chance, World, begin_arming, unlucky, world
 
 DAY, WEEK, MONTH = "86400000", "604800000", "2592000000"
 
@@ -90,18 +86,6 @@ def armed(file: FilePath, kafka: Any, **settings: Any) -> Iterator[World]:
         yield here
 
 
-def begin_arming(here: World, *below: str) -> None:
-    """Commits an arming and does not wait for its calls, which a later step of the test makes. By
-    its clock 30 s pass between two looks, so that the commit has half a minute of real time.
-    """
-    arming_service, where = copy(here.reconciler.arming_service), MOUNT.join(below)
-    late = itertools.count(0.0, 30.0)
-    arming_service._context = replace(arming_service._context, clock=lambda: next(late))
-    arming_service.arm(
-        where, "configs", arming_service.plan(where, "configs").plan, timeout_seconds=60.0
-    )
-
-
 def retention(here: World, value: str | None, *below: str, kind: Kind = Kind.DIRECTORY) -> None:
     changes = {"policies.topic_config.retention.ms": value}
     here.execute(UpdateEntry(path=MOUNT.join(below), kind=kind, changes=changes))
@@ -137,61 +121,17 @@ def test_what_is_set_while_a_step_begins_is_pushed(
         assert all_have(kafka, MONTH)
 
 
-class Failing:
-    """Proxy that forwards calls, of which one fails."""
-
-    def __init__(self, real: Any, chance: Chance, error: Exception, *methods: str) -> None:
-        self._real = real
-        self._chance = chance
-        self._error = error
-        self._methods = methods
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._real, name)
-        if name not in self._methods:
-            return found
-
-        def call(*arguments: Any, **keywords: Any) -> Any:
-            if self._chance.now():
-                raise self._error
-            return found(*arguments, **keywords)
-
-        return call
-
-
-class Chance:
-    """Counter of calls; the one of this number fails."""
-
-    def __init__(self) -> None:
-        self.left = -1
-
-    def now(self) -> bool:
-        self.left -= 1
-        return self.left == 0
-
-
-@contextmanager
-def unlucky(file: FilePath, kafka: SlowKafka, chance: Chance) -> Iterator[World]:
-    """Runs a cluster of which one call to the store or to Kafka fails."""
-    asked, written = (
-        ("cluster_id", "describe", "configs", "alter_configs"),
-        ("commit_command", "put_facts"),
-    )
-    with world(
-        file,
-        lambda: Failing(kafka, chance, KafkaUnavailable("away for a moment"), *asked),
-        writer=lambda real: Failing(real, chance, StoreUnavailable("away for a moment"), *written),
-        ceiling=frozenset({"configs"}),
-        split_on=".",
-    ) as here:
-        yield here
-
-
 def test_whatever_call_fails_once_the_same_leader_finishes(tmp_path: FilePath) -> None:
     """Each call of pushing to the store and to Kafka, one after the other."""
     for number in range(1, 100):
         kafka, chance = SlowKafka("a", "b", "gone"), Chance()
-        with unlucky(tmp_path / f"{number}.db", kafka, chance) as here:
+        with unlucky(
+            tmp_path / f"{number}.db",
+            kafka,
+            chance,
+            *("describe", "configs", "alter_configs"),
+            ceiling=frozenset({"configs"}),
+        ) as here:
             here.sweep()
             retention(here, WEEK)
             begin_arming(here)

@@ -23,13 +23,12 @@ from directory.kafka.applying.last_applied import config_issues
 from directory.namespace.command import CreateDirectory, MoveEntry, UpdateEntry
 from directory.namespace.entry import Kind
 from resolver.errors import AboveCeiling, EtagMismatch, NotReady, StoreUnavailable
-from tests.support.reconciler import MOUNT, World, world
+from tests.support.reconciler import MOUNT, World, begin_arming, world
 from tests.unit.kafka.test_config_applier import (
     DAY,
     MONTH,
     WEEK,
     SlowKafka,
-    begin_arming,
     retention,
 )
 
