@@ -15,7 +15,7 @@ from typing import Final
 from directory.namespace.keys import LEVEL
 from directory.namespace.snapshot import Snapshot
 from directory.store.base import Put, Write
-from resolver.errors import LevelNotFinalized
+from resolver.errors import InvalidArgument, LevelNotFinalized
 
 __all__ = [
     "FIRST_LEVEL",
@@ -25,9 +25,9 @@ __all__ = [
     "finalized_level",
     "highest_supported",
     "level_needed",
+    "level_to_finalize",
     "read_level",
     "refuse_unfinalized",
-    "refuse_unsupported",
 ]
 
 FIRST_LEVEL: Final = 1
@@ -111,12 +111,39 @@ def refuse_unfinalized(needed: int, finalized: int | None, servers: Mapping[str,
     )
 
 
-def refuse_unsupported(level: int, servers: Mapping[str, int]) -> None:
-    """Lets a level be finalized only where every live server supports it.
+def level_to_finalize(
+    asked: int, finalized: int | None, servers: Mapping[str, int], levels: Levels = LEVELS
+) -> int:
+    """Returns the level that ``kdir features finalize`` raises the cluster's to, given those that
+    its live servers support, by id.
+
+    Args:
+        asked: 0 = the highest that every live server supports.
+        finalized: the present one; None: it cannot be read.
 
     Raises:
-        LevelNotFinalized: naming those that do not.
+        InvalidArgument: no level that is known, or lower than the finalized one.
+        LevelNotFinalized: naming the servers that do not support it.
     """
+    supported = highest_supported(servers)
+    if asked and asked not in levels:
+        raise InvalidArgument(
+            f"level: found {asked}; this server supports {FIRST_LEVEL} to {max(levels)}",
+            field="level",
+        )
+    if finalized is None and asked and asked < supported:
+        # Whatever it was, each of these servers supports it; a lower one might not be enough.
+        raise InvalidArgument(
+            f"level: found {asked}; which one is finalized cannot be read, and only "
+            f"{supported} is certainly not lower",
+            field="level",
+        )
+    if finalized is not None and asked and asked < finalized:
+        raise InvalidArgument(
+            f"level: found {asked}, and {finalized} is finalized; levels never go down",
+            field="level",
+        )
+    level = asked or max(finalized or FIRST_LEVEL, supported)
     lacking = _servers_below_level(level, servers)
     if lacking:
         raise LevelNotFinalized(
@@ -124,6 +151,7 @@ def refuse_unsupported(level: int, servers: Mapping[str, int]) -> None:
             needed=level,
             lacking=" ".join(lacking),
         )
+    return level
 
 
 def _servers_below_level(level: int, servers: Mapping[str, int]) -> list[str]:

@@ -28,9 +28,9 @@ from directory.server.feature_levels import (
     finalized_level,
     highest_supported,
     level_needed,
+    level_to_finalize,
     read_level,
     refuse_unfinalized,
-    refuse_unsupported,
 )
 from directory.server.logs import with_log_context
 from directory.store.base import (
@@ -47,7 +47,7 @@ from directory.store.base import (
 )
 from directory.store.replica import AppliedCommit, Replica, ReplicaState
 from directory.store.writer import Writer
-from resolver.errors import InvalidArgument, StoreUnavailable, WriteConflict
+from resolver.errors import StoreUnavailable, WriteConflict
 from resolver.host_port import MAX_ENDPOINTS
 
 __all__ = [
@@ -346,8 +346,7 @@ class Membership:
             levels = {server: one.feature_level for server, one in servers.items()}
             supported = highest_supported(levels)
             members = tuple(servers[server] for server in sorted(servers))
-            wanted = self._wanted(level, found, supported)
-            refuse_unsupported(wanted, levels)
+            wanted = level_to_finalize(level, found, levels, self._levels)
             if validate_only or wanted == found:
                 return FinalizeResult(found, supported, members, None)
             guards = (
@@ -361,26 +360,6 @@ class Membership:
             _log.warning("feature level %d is finalized", wanted)
             return FinalizeResult(wanted, supported, members, revision)
         raise WriteConflict("servers came and went all the time; nothing was written", tries=_TRIES)
-
-    def _wanted(self, level: int, finalized: int | None, supported: int) -> int:
-        if level and level not in self._levels:
-            raise InvalidArgument(
-                f"level: found {level}; this server supports {FIRST_LEVEL} to {self.level}",
-                field="level",
-            )
-        if finalized is None and level and level < supported:
-            # Whatever it was, each of these servers supports it; a lower one might not be enough.
-            raise InvalidArgument(
-                f"level: found {level}; which one is finalized cannot be read, and only "
-                f"{supported} is certainly not lower",
-                field="level",
-            )
-        if finalized is not None and level and level < finalized:
-            raise InvalidArgument(
-                f"level: found {level}, and {finalized} is finalized; levels never go down",
-                field="level",
-            )
-        return level or max(finalized or FIRST_LEVEL, supported)
 
 
 def check_level_at_startup(store: Store, levels: Levels = LEVELS) -> None:

@@ -7,16 +7,17 @@ from directory.namespace.snapshot import Snapshot
 from directory.server.feature_levels import (
     FIRST_LEVEL,
     LEVELS,
+    FeatureLevel,
     finalized_level,
     highest_supported,
     level_needed,
+    level_to_finalize,
     read_level,
     refuse_unfinalized,
-    refuse_unsupported,
 )
 from directory.store.base import Delete, Put
 from directory.wire.entry_codec import ProtoCodec
-from resolver.errors import LevelNotFinalized
+from resolver.errors import InvalidArgument, LevelNotFinalized
 from tests.support.feature_levels import INVENTED
 
 
@@ -87,7 +88,13 @@ def test_where_all_support_it_the_refusal_says_what_to_say() -> None:
         refuse_unfinalized(2, 1, {"la-1": 2})
 
 
+_THREE = {number: FeatureLevel(number, f"level-{number}", "tests make") for number in (1, 2, 3)}
+
+
 def test_a_level_is_finalized_only_where_every_live_server_has_it() -> None:
-    refuse_unsupported(2, {"a": 2, "b": 3})
+    assert level_to_finalize(2, 1, {"a": 2, "b": 3}, _THREE) == 2
     with pytest.raises(LevelNotFinalized, match=r"level 3 cannot.*: server a supports 2"):
-        refuse_unsupported(3, {"a": 2, "b": 3})
+        level_to_finalize(3, 1, {"a": 2, "b": 3}, _THREE)
+    assert level_to_finalize(0, 1, {"a": 2, "b": 3}, _THREE) == 2
+    with pytest.raises(InvalidArgument, match="levels never go down"):
+        level_to_finalize(1, 2, {"a": 2, "b": 3}, _THREE)
