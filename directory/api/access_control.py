@@ -153,6 +153,9 @@ class AccessControl:
 
 
 def _known(cluster: Cluster, snapshot: Snapshot, before: _SnapshotAccess | None) -> _SnapshotAccess:
+    if before is not None and _has_same_access(before.snapshot, snapshot):
+        open_tree = OpenTree(snapshot, before.access.mount, cluster.config.cluster)
+        return replace(before, snapshot=snapshot, open_tree=open_tree, trees={})
     access = cluster.access_at(snapshot)
     inherited = access.inherited
     same = before is not None and before.access.tree is snapshot.grants
@@ -171,6 +174,15 @@ def _known(cluster: Cluster, snapshot: Snapshot, before: _SnapshotAccess | None)
         else _of_hosts(snapshot.grants, [level.rules for level in levels]),
         OpenTree(snapshot, access.mount, cluster.config.cluster),
         says_nothing,
+    )
+
+
+def _has_same_access(before: Snapshot, snapshot: Snapshot) -> bool:
+    """True if nothing changed that decides who may do what: the grants, and what a parent sent."""
+    return (
+        before.grants is snapshot.grants
+        and before.tree.facts is snapshot.tree.facts
+        and before.incarnation == snapshot.incarnation
     )
 
 

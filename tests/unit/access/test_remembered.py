@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import random
 
+from kdir.v1 import federation_pb2
+
+from directory.access.authorizer import Authorizer
 from directory.access.decision import AccessQuestion
 from directory.access.grant import Operation
 from directory.access.grant_tree import EntryPlace
 from directory.access.principals import Caller
+from directory.federation import parent_state
 from tests.unit.access.conftest import ADMIN, House, topic
 from tests.unit.access.test_services import Make
 
@@ -40,3 +44,27 @@ def test_A12_asked_again_and_after_others_the_answer_is_that_of_the_decision(hou
                     wanted = "resolution" if there else "absent"
                     assert la.outcome(one, asked) == wanted, (attempt, one, asked)
     assert la.outcome(ADMIN, "/la/d0/e/t0") == "resolution"
+
+
+def test_what_a_change_does_not_touch_is_not_made_again(house: Make) -> None:
+    la: House = house()
+
+    def access() -> Authorizer:
+        snapshot = la.cluster.replica.snapshot
+        kept = la.router.access_control.access(la.cluster, snapshot)
+        assert kept == la.cluster.access_at(snapshot)
+        return kept
+
+    la.mkdir("/la/d")
+    before = access()
+    topic(la, "/la/d/t")
+    assert access() is before
+    la.grant("alice", "describe", "/la/d")
+    granted = access()
+    assert granted != before
+    level = federation_pb2.InheritedLevel(path="/", closed=True)
+    inherited = federation_pb2.Inherited(levels=[level], revision=5, incarnation="one")
+    la.put(*parent_state.inherited_writes(la.cluster.replica.snapshot, inherited, 1))
+    assert access() != granted
+    la.mkdir("/la/d/closed", closed=True)
+    access()

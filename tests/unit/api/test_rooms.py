@@ -11,7 +11,7 @@ def ways(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Rooms]:
 
 
 @pytest.mark.parametrize(
-    ("method", "files", "returns"), [("Resolve", 24, 62), ("CreateEntry", 57, 330)]
+    ("method", "files", "returns"), [("Resolve", 24, 44), ("CreateEntry", 57, 310)]
 )
 def test_calls_pass_few_files(
     ways: dict[str, Rooms], method: str, files: int, returns: int
