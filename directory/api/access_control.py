@@ -154,8 +154,13 @@ class AccessControl:
 
 def _known(cluster: Cluster, snapshot: Snapshot, before: _SnapshotAccess | None) -> _SnapshotAccess:
     if before is not None and _has_same_access(before.snapshot, snapshot):
-        open_tree = OpenTree(snapshot, before.access.mount, cluster.config.cluster)
-        return replace(before, snapshot=snapshot, open_tree=open_tree, trees={})
+        return _SnapshotAccess(
+            before.access,
+            snapshot,
+            before.host_specific_principals,
+            OpenTree(snapshot, before.access.mount, cluster.config.cluster),
+            before.has_no_grants,
+        )
     access = cluster.access_at(snapshot)
     inherited = access.inherited
     same = before is not None and before.access.tree is snapshot.grants

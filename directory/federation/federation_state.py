@@ -526,6 +526,8 @@ _ROWS: Final = (
     (GRANTS, _Touched.HANDED),
 )
 """What a row touches whose key begins so; the first that fits."""
+_PREFIXES: Final = tuple(prefix for prefix, _ in _ROWS)
+"""Events and request records, which come with each change, begin with none of these."""
 
 
 def _touched_by(applied: AppliedCommit, view: FederationView | None) -> _Touched:
@@ -539,8 +541,8 @@ def _touched_by(applied: AppliedCommit, view: FederationView | None) -> _Touched
                 touched |= _Touched.MOUNTS | _Touched.HANDED
             elif _is_mount(applied.after, key):
                 touched |= _Touched.MOUNTS  # a new one: what others inherit stays as it is
-            continue
-        touched |= next((one for prefix, one in _ROWS if key.startswith(prefix)), touched)
+        elif key.startswith(_PREFIXES):
+            touched |= next(one for prefix, one in _ROWS if key.startswith(prefix))
     return touched
 
 
