@@ -13,6 +13,7 @@ import pathlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from types import MappingProxyType
 from typing import Final
 
@@ -72,8 +73,12 @@ class ClientProperties:
         """Returns all of them, as Kafka's client takes them.
 
         Raises:
-            ConfigError
+            ConfigError: also where that client is not installed.
         """
+        if find_spec("confluent_kafka") is None:
+            raise ConfigError(
+                "[kafka] needs the package confluent-kafka: pip install 'kdir[kafka]'"
+            )
         found = dict(self.given)
         if self.file:
             for key, value in self._filed().items():
@@ -137,13 +142,9 @@ class ClientProperties:
 
     def _check_known(self, properties: Mapping[str, str]) -> None:
         """Kafka's client looks at them, and at the files that they name, without a broker."""
-        try:
-            from confluent_kafka import KafkaException
-            from confluent_kafka.admin import AdminClient
-        except ImportError:
-            raise ConfigError(
-                "[kafka] needs the package confluent-kafka: pip install 'kdir[kafka]'"
-            ) from None
+        from confluent_kafka import KafkaException
+        from confluent_kafka.admin import AdminClient
+
         try:
             AdminClient({**properties, **OWN})
         except KafkaException as error:

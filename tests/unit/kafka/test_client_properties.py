@@ -10,6 +10,7 @@ import pytest
 from directory.kafka.client_properties import ClientProperties
 from directory.server.config import parse_config
 from directory.server.config_kafka import KafkaConfig, Listener
+from directory.server.process import main
 from directory.server.toml_table import ConfigError
 
 SASL = """security.protocol=SASL_PLAINTEXT
@@ -166,3 +167,15 @@ def test_a_file_that_everybody_may_read_is_advised_against(tmp_path: Path) -> No
     assert "chmod 600" in found.advice()
     (tmp_path / "kafka.properties").chmod(0o640)
     assert found.advice() == ""
+
+
+@pytest.mark.parametrize("arguments", [["--check"], []])
+def test_a_server_of_a_kafka_is_refused_at_once_without_the_client(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("directory.kafka.client_properties.find_spec", lambda _: None)
+    flags = ["--mount", "/x", "--cluster", "x", "--kafka", "127.0.0.1:1", *arguments]
+    assert main(flags) == 2
+    assert capsys.readouterr().err == (
+        "error: [kafka] needs the package confluent-kafka: pip install 'kdir[kafka]'\n"
+    )
