@@ -27,6 +27,7 @@ from directory.server.config import ConfigError, load_configs
 from directory.store.addresses import describe_address
 from directory.store.base import IncompatibleStore, StoreUnreachable
 from resolver.backup_file import DamagedBackup
+from resolver.confirmation import NotApproved, approve
 from resolver.printable import printable
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ def _restore_parser() -> argparse.ArgumentParser:
     where.add_argument("--store", metavar="ADDRESS", help="sqlite:///FILE or etcd://HOST/PREFIX")
     where.add_argument("--config", metavar="FILE", help="a server's config, which says it")
     parser.add_argument("--replace", action="store_true", help="also where it holds something")
+    parser.add_argument("-y", "--yes", action="store_true", help="with --replace: do not ask")
     parser.add_argument("--plan", action="store_true", help="only say what would be done")
     parser.add_argument("--force", action="store_true", help="also while servers are running")
     return parser
@@ -77,7 +79,7 @@ def main(verb: str, arguments: Sequence[str]) -> int:
         return run(options)
     except RestoreRefused as reason:
         return _failed(str(reason), _REFUSED)
-    except (ConfigError, DamagedBackup, IncompatibleStore) as reason:
+    except (ConfigError, DamagedBackup, IncompatibleStore, NotApproved) as reason:
         return _failed(str(reason), _UNUSABLE)
     except OSError as error:
         return _failed(f"{error.filename or 'the backup'}: {error.strerror or error}", _UNUSABLE)
@@ -123,6 +125,11 @@ def _restore(options: argparse.Namespace) -> int:
         if plan.losses is not None and plan.losses.some:
             for line in plan.lines():
                 _print_progress(line)
+        if plan.replaces and not plan.done and not plan.refusals:
+            action = f"replace what {describe_address(address)} holds"
+            if not approve(action, yes=options.yes):
+                _print_progress("unchanged")
+                return 0
         identity = restore(plan, _print_progress)
     where = describe_address(address)
     did = "holds just that already" if plan.done else f"now holds the {backup.describe()}"

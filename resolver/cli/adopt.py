@@ -10,6 +10,7 @@ from resolver.cli.create import ENTRY_FORMATS, PLAN, show_entry
 from resolver.cli.output import Column, Styled, Table
 from resolver.cli.parser import Argument, Arguments, Option, UsageError, Verb
 from resolver.cli.session import PathArgument, parse_path_argument
+from resolver.confirmation import confirm, is_interactive
 from resolver.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -170,11 +171,11 @@ def _acknowledge(session: Session, arguments: Arguments) -> int:
             session.out.note(f"{cluster} is not stopped: there is nothing to acknowledge")
             return 0
         session.out.note(f"{cluster} has stopped: {answered}", "bad")
-        if not session.interactive:
+        if not is_interactive():
             raise UsageError(
                 "to acknowledge, pass the stop reason verbatim: --stopped TEXT", verb="ack"
             )
-        if not session.confirm("resume?"):
+        if not confirm("resume?"):
             session.out.note(f"{cluster} is still stopped")
             return 0
     owner = resolver.owner_of(where.path)

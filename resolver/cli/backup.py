@@ -217,6 +217,7 @@ VERBS: Final = (
         name="restore",
         summary="fill a store from a backup",
         run=_offline,
+        destroys=True,
         raw=True,
         details=(
             "Works on the store directly, while no server of it runs. A store that is not empty\n"
@@ -238,7 +239,7 @@ VERBS: Final = (
                 completes="file",
             ),
             Option(("--new-life",), "instead of --from: only start a new incarnation"),
-            Option(("--replace",), "overwrite a store that is not empty"),
+            Option(("--replace",), "overwrite a store that is not empty; asks first"),
             Option(("--plan",), "check everything, show what would be lost, change nothing"),
             Option(("--force",), "also while servers of the store are running"),
         ),
@@ -248,7 +249,10 @@ VERBS: Final = (
                 "into a new store",
             ),
             ("kdir restore --from la.kdir --config la.toml --plan", "dry run"),
-            ("kdir restore --from la.kdir --config la.toml --replace", "do it"),
+            (
+                "kdir restore --from la.kdir --config la.toml --replace",
+                "show losses, then ask",
+            ),
         ),
     ),
     Verb(

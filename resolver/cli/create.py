@@ -28,7 +28,6 @@ __all__ = [
     "PLAN",
     "SET",
     "VERBS",
-    "YES",
     "each",
     "show_entry",
 ]
@@ -36,7 +35,6 @@ __all__ = [
 ENTRY_FORMATS: Final = ("table", "json", "yaml", "name")
 
 PLAN: Final = Option(("--plan",), "check everything, change nothing")
-YES: Final = Option(("-y", "--yes"), "do not ask")
 CLOSED_TO_ONESELF: Final = Option(
     ("-y", "--yes"), "close it also where you could not open it again yourself"
 )
@@ -205,13 +203,13 @@ def _remove_one(session: Session, arguments: Arguments, where: PathArgument) -> 
         etag=arguments.one("etag"),
         validate_only=True,
     )
-    if arguments.flag("plan") or (session.interactive and not arguments.flag("yes")):
+    if arguments.flag("plan") or not arguments.flag("yes"):
         planned = _delete(session, where, request)
         if arguments.flag("plan"):
             _removed(session, where, found.kind, planned, "would remove")
             print_change_plan(session.out, planned.plan, recorded=True)
             return
-        if not session.confirm(f"remove {_what_goes(where, found.kind, planned)}?"):
+        if not session.approve(f"remove {_what_goes(where, found.kind, planned)}"):
             session.out.note(f"unchanged: {where}")
             return
     request.validate_only = False
@@ -422,17 +420,18 @@ VERBS: Final = (
         name="rm",
         summary="remove entries; a directory with -r",
         run=_remove,
+        destroys=True,
         writes=True,
         timeout_seconds=30.0,
         details=(
-            "On a terminal it shows what would be removed and asks first. Kafka's topics go too\n"
-            'where the server\'s config says [kafka] ceiling = ["delete"]; elsewhere they stay,\n'
-            "with their data. A directory below which a cluster is mounted is never removed."
+            "Shows what would be removed and asks first; where there is no terminal to ask at, it\n"
+            "needs --yes. Kafka's topics go too where the server's config says\n"
+            '[kafka] ceiling = ["delete"]; elsewhere they stay, with their data. A directory that\n'
+            "holds mounts is never removed."
         ),
         arguments=(_PATHS,),
         options=(
             Option(("-r", "--recursive"), "a directory, with all below it"),
-            YES,
             _ETAG,
             PLAN,
         ),

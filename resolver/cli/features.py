@@ -117,11 +117,7 @@ def _finalize(session: Session, arguments: Arguments) -> int:
             f"dry run: would finalize level {wanted} (current level: "
             f"{reported.finalized_level or 'unreadable'}); older servers could not rejoin"
         )
-    elif (
-        session.interactive
-        and not arguments.flag("yes")
-        and not session.confirm(f"finalize level {wanted}? Older servers cannot come back")
-    ):
+    elif not session.approve(f"finalize level {wanted}", "Older servers cannot come back"):
         out.note("unchanged")
     else:
         reported = ask(validate_only=False)
@@ -145,6 +141,7 @@ VERBS: Final = (
         name="features",
         summary="supported and finalized feature levels of a cluster; finalize a level",
         run=_features,
+        destroys=True,
         details=(
             "A change that needs a newer feature level is refused until every live server of the\n"
             "cluster supports the level and it is finalized. Run finalize after upgrading all\n"
@@ -158,7 +155,6 @@ VERBS: Final = (
         options=(
             Option(("--level",), "default: the highest that every live server supports", "N"),
             Option(("--plan",), "check everything, change nothing"),
-            Option(("-y", "--yes"), "do not ask"),
         ),
         formats=("table", "json", "yaml"),
         examples=(

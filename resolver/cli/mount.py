@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from resolver import units
-from resolver.cli.create import ENTRY_FORMATS, PLAN, YES, show_entry
+from resolver.cli.create import ENTRY_FORMATS, PLAN, show_entry
 from resolver.cli.output import Column, Styled, Table, plain
 from resolver.cli.parser import FORMATS, Argument, Arguments, Option, UsageError, Verb
 from resolver.cli.plan_output import print_change_plan
@@ -127,15 +127,9 @@ def _umount(session: Session, arguments: Arguments) -> int:
         etag=arguments.one("etag"),
         validate_only=arguments.flag("plan"),
     )
-    if (
-        not arguments.flag("plan")
-        and session.interactive
-        and not arguments.flag("yes")
-        and not session.confirm(
-            f"unmount {where.path}? Paths below it will stop resolving. The cluster "
-            f"keeps its topics "
-            f"and data"
-        )
+    if not arguments.flag("plan") and not session.approve(
+        f"unmount {where.path}",
+        "Paths below it will stop resolving. The cluster keeps its topics and data",
     ):
         session.out.note(f"unchanged: {where.path}")
         return 0
@@ -195,11 +189,11 @@ VERBS: Final = (
         name="umount",
         summary="detach a child cluster's tree",
         run=_umount,
+        destroys=True,
         writes=True,
         details="The child keeps its tree, its topics and its data; it stops serving the paths.",
         arguments=(Argument("PATH", "the mount", completes="path"),),
         options=(
-            YES,
             Option(("--etag",), "only if it is still as stat -o json showed it", "ETAG"),
             PLAN,
         ),

@@ -139,12 +139,6 @@ class Output:
         self._stderr.write(text + "\n")
         self._stderr.flush()
 
-    def prompt(self, question: str) -> None:
-        """Asks a person, who answers on the same line."""
-        self._stdout.flush()
-        self._stderr.write(f"{printable(question)} [y/N] ")
-        self._stderr.flush()
-
 
 def complain(*lines: str) -> None:
     """Prints lines on stderr where there is no ``Output``: what went wrong, and hints."""

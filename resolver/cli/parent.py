@@ -30,6 +30,12 @@ def _parent(session: Session, arguments: Arguments) -> int:
         )
         out.note(f"{_meant(session, arguments)} attached to its parent again")
         return 0
+    if not session.approve(
+        f"detach {_meant(session, arguments)} from its parent",
+        "What its parent changes from now on does not reach it",
+    ):
+        out.note("unchanged")
+        return 0
     try:
         answer: admin_pb2.DetachParentResponse = call_chosen_cluster(
             session,
@@ -68,6 +74,7 @@ VERBS = (
         name="parent",
         summary="detach a cluster from its parent, or attach it again",
         run=_parent,
+        destroys=True,
         writes=True,
         details=(
             "detach --keep-inherited: policies and grants inherited from above the mount stay as\n"

@@ -48,6 +48,9 @@ class Option(NamedTuple):
         return max(self.names, key=len).lstrip("-")
 
 
+YES: Final = Option(("-y", "--yes"), "do not ask; needed where there is no terminal to ask at")
+
+
 class Argument(NamedTuple):
     """A positional argument: at least ``least`` of them, at most ``most`` (None = any number)."""
 
@@ -75,14 +78,18 @@ class Verb(NamedTuple):
     details: str = ""
     formats: tuple[str, ...] = ()
     writes: bool = False
+    destroys: bool = False
+    """Does what cannot be undone: it asks first, or has ``--yes`` (``Session.approve``)."""
     raw: bool = False
     timeout_seconds: float = 5.0
     """Unless ``--timeout`` says otherwise."""
 
     def own_options(self) -> tuple[Option, ...]:
-        """Returns its own options, and ``-o`` with the formats it has."""
+        """Returns its own options, with ``--yes`` where it destroys, and ``-o`` with the formats it
+        has.
+        """
         output = (_output_option(self.formats),) if self.formats else ()
-        return (*self.options, *output)
+        return (*((YES,) if self.destroys else ()), *self.options, *output)
 
     def common_options(self) -> tuple[Option, ...]:
         """Returns those of every verb, with this one's own default of ``--timeout``."""

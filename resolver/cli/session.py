@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -77,6 +76,8 @@ class Session:
         self.verbose = arguments.flag("verbose")
         self.timeout_seconds = arguments.seconds("timeout", arguments.verb.timeout_seconds)
         self.partial = False
+        self._verb = arguments.verb.name
+        self._yes = arguments.flag("yes")
         self._at = arguments.one("at")
         self._context_name = arguments.one("context")
         self._transport = transport
@@ -251,17 +252,18 @@ class Session:
         if self._transport is not None and self._owns_transport:
             self._transport.close()
 
-    @property
-    def interactive(self) -> bool:
-        """Whether there is a person to ask."""
-        return sys.stdin.isatty() and sys.stderr.isatty()
+    def approve(self, action: str, consequence: str = "") -> bool:
+        """Returns whether something that cannot be undone may be done (``confirmation.approve``).
 
-    def confirm(self, question: str) -> bool:
-        """Asks a person; without one the answer is no."""
-        if not self.interactive:
-            return False
-        self.out.prompt(question)
-        return sys.stdin.readline().strip().lower() in {"y", "yes"}
+        Raises:
+            UsageError: there is no ``--yes``, and nobody to ask.
+        """
+        from resolver.confirmation import NotApproved, approve
+
+        try:
+            return approve(action, consequence, yes=self._yes)
+        except NotApproved as reason:
+            raise UsageError(str(reason), verb=self._verb) from None
 
     def not_listed(self, path: object, error: KdirError) -> None:
         """Reports which part of a listing is missing, and why; the exit code becomes 3."""

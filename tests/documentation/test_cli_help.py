@@ -109,7 +109,7 @@ def test_what_help_says_of_a_verb_that_runs_elsewhere_is_what_is_taken_there(nam
     verb = load_verb(name)
     assert verb is not None
     assert verb.raw
-    documented = {name for option in verb.options for name in option.names}
+    documented = {name for option in verb.own_options() for name in option.names}
     accepted = {
         name
         for action in RAW_VERBS[name]()._actions

@@ -331,7 +331,14 @@ class Operator(threading.Thread):
             for server in cluster.servers:
                 server.stop()
             if self._repeat_kdir(
-                "restore", "--from", str(file), "--store", cluster.store, "--replace", "--force"
+                "restore",
+                "--from",
+                str(file),
+                "--store",
+                cluster.store,
+                "--replace",
+                "--force",
+                "-y",
             ):
                 self._put_back(cluster, position)
                 for follow in cluster.on_restore:

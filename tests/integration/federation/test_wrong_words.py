@@ -193,6 +193,6 @@ def test_S21_without_a_parent_the_command_line_mends_it(federation: Federation) 
     doctor = run(["doctor", "--at", la.address])
     assert "awaiting-parent" in doctor.out
     assert "kdir parent detach" in doctor.out + doctor.err
-    assert run(["parent", "detach", "--at", la.address]).code == 0
+    assert run(["parent", "detach", "-y", "--at", la.address]).code == 0
     assert la.outcome("/la/a") == "resolution"
     assert "awaiting-parent" not in run(["doctor", "--at", la.address]).out

@@ -280,7 +280,7 @@ def test_a_topic_that_comes_later_is_open_to_whom_it_is_granted_and_to_nobody_el
     assert not kafka.writes("bob", "search.later")
 
     # Gone, and made anew by somebody else: what was granted here is no right there.
-    kdir(server, "rm", "/la/search/later")
+    kdir(server, "rm", "-y", "/la/search/later")
     eventually(lambda: "search.later" not in kafka.topics())
     eventually(lambda: kafka.acls("search.later") == set())
 
@@ -318,7 +318,7 @@ def test_a_group_that_two_directories_grant_is_lost_with_the_last_of_them(
     kdir(server, "grant", "bob", "write", "/la/other")
     eventually(lambda: kafka.writes("bob", "other.raw"))  # what came later is done
     assert kafka.acls("team-") == own
-    kdir(server, "rm", "-r", "/la/search")
+    kdir(server, "rm", "-r", "-y", "/la/search")
     eventually(lambda: kafka.acls("team-") == set())
 
 

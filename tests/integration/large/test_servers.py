@@ -33,7 +33,7 @@ def test_P12_a_removal_outlives_the_server_that_began_it_and_its_progress_is_sho
         DirectoryProcess(tmp_path / "other", "/la", settings) as other,
     ):
         eventually(lambda: kdir(one, "ls", "/la").lines == ["x/"])
-        removed = kdir(one, "rm", "-r", "/la/x")
+        removed = kdir(one, "rm", "-r", "-y", "/la/x")
         assert removed.code == 0, removed.err
         # Whichever of the two is elected: one dies, the other goes on.
         one.kill()

@@ -106,7 +106,11 @@ def test_old_tokens_expire_on_a_server_that_runs_through_a_restore(
     assert incarnation(server) == first_incarnation
     assert names(server) == {"a", "c", "l", "later"}
 
-    kdir("restore", "--from", "one.kdir", "--store", address, "--replace", "--force")
+    arguments = ("restore", "--from", "one.kdir", "--store", address, "--replace", "--force")
+    refused = kdir(*arguments, code=2)
+    assert "needs --yes where there is no terminal to ask at" in refused.stderr
+    assert incarnation(server) == first_incarnation
+    kdir(*arguments, "-y")
     eventually(lambda: incarnation(server) != first_incarnation)
     assert names(server) == {"a", "c", "l"}
     with pytest.raises(TokenExpired):

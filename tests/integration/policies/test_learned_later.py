@@ -172,7 +172,7 @@ def test_a_topic_that_an_older_backup_does_not_know(
         data.produce("since")
         la.process.stop()
         command = [sys.executable, "-m", "resolver.cli.main", "restore", "--from", backup]
-        subprocess.run([*command, "--store", store, "--replace"], check=True)
+        subprocess.run([*command, "--store", store, "--replace", "-y"], check=True)
         la.start()
         check_waits(la, data, "since")
 
@@ -213,7 +213,7 @@ def test_a_topic_that_is_made_while_the_cluster_is_detached(
         eventually(lambda: MONTH in kdir(la, "effective", "/la/first").out)
         arm(la)
         eventually(lambda: data.retention("first") == MONTH)
-        kdir(la, "parent", "detach", "/la", "--keep-inherited")
+        kdir(la, "parent", "detach", "/la", "--keep-inherited", "-y")
         data.fill("late")
         kdir(root, "set", "/", f"retention.ms={DAY}")
         kdir(la, "parent", "attach", "/la")

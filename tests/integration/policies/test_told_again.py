@@ -55,7 +55,7 @@ def test_what_was_set_above_while_a_cluster_was_detached_waits_for_a_person(
         eventually(lambda: retention(kafka, "clicks") == {"clicks": MONTH})
 
         for attempt in range(2):
-            kdir(la, "parent", "detach", "/la", "--keep-inherited")
+            kdir(la, "parent", "detach", "/la", "--keep-inherited", "-y")
             kdir(root, "set", "/", f"retention.ms={DAY}")
             kdir(la, "parent", "attach", "/la")
             # It is known here, and waits.
@@ -103,7 +103,7 @@ def test_what_was_set_above_after_a_backup_waits_once_it_is_restored(
         la.process.stop()
         # In a process of its own: it becomes the directory's command.
         command = [sys.executable, "-m", "resolver.cli.main", "restore", "--from", backup]
-        subprocess.run([*command, "--store", store, "--replace"], check=True)
+        subprocess.run([*command, "--store", store, "--replace", "-y"], check=True)
         la.start()
         eventually(lambda: kdir(la, "effective", "/la/clicks").out.count(DAY))
         eventually(lambda: la.status().kafka.needs_approval_count == 1)

@@ -111,8 +111,11 @@ def test_a_plan_changes_nothing(kdir: Kdir) -> None:
 
 def test_a_script_is_not_asked_and_a_person_is(kdir: Kdir) -> None:
     kdir.finalizes(1, 2)
-    assert "level 2 is finalized; older" in kdir("finalize").err
+    assert "level 2 is finalized; older" in kdir("finalize -y").err
     assert kdir.changes == [0]
+    refused = kdir("finalize", stdin="y\n")
+    assert refused.code == 2
+    assert "to finalize level 2 needs --yes" in refused.err
     assert "unchanged" in kdir("finalize", terminal=True, stdin="n\n").err
     assert kdir.changes == [0]
     kdir("finalize --level 2", terminal=True, stdin="y\n")
@@ -130,7 +133,7 @@ def test_what_is_finalized_already_is_not_asked_for(kdir: Kdir) -> None:
 
 def test_a_refusal_is_a_conflict(kdir: Kdir) -> None:
     kdir.answers["AdminService.FinalizeFeatures"] = LevelNotFinalized("server la-2 supports 1")
-    ran = kdir("finalize")
+    ran = kdir("finalize -y")
     assert ran.code == 5
     assert "server la-2 supports 1" in ran.err
 

@@ -10,6 +10,8 @@ import pytest
 from kdir.v1 import admin_pb2, directory_pb2, entry_pb2, policies_pb2
 
 from resolver import errors
+from resolver.cli.parser import YES
+from resolver.cli.registry import every_verb
 from resolver.errors import LocksOut
 from resolver.testing import MemoryDirectory
 from tests.support.command_line import Ran, answering, run
@@ -259,15 +261,15 @@ def test_rm_of_a_directory_removes_no_topic_that_is_there_alone(
 
 
 def test_rm_removes_what_is_there_by_its_kind(kdir: Kdir) -> None:
-    assert kdir("rm", "/orders").code == 0
+    assert kdir("rm", "-y", "/orders").code == 0
     assert kdir.asked.kind == entry_pb2.ENTRY_KIND_TOPIC
-    assert kdir("rm", "/link").code == 0
+    assert kdir("rm", "-y", "/link").code == 0
     assert kdir.asked.kind == entry_pb2.ENTRY_KIND_LINK
     assert kdir.asked.path == "/link"
 
 
 def test_rm_of_a_directory_wants_r(kdir: Kdir) -> None:
-    ran = kdir("rm", "-r", "/search")
+    ran = kdir("rm", "-r", "-y", "/search")
     assert ran.err == (
         "removed directory /search, with 3 topics and 1 directory below it, "
         "topics and data stay in Kafka\n"
@@ -288,10 +290,39 @@ def test_rm_asks_a_person_and_takes_yes_for_yes(kdir: Kdir) -> None:
     assert [one.validate_only for one in kdir.calls] == [True, False]
 
 
-def test_rm_does_not_ask_with_y_nor_where_there_is_nobody(kdir: Kdir) -> None:
+def test_rm_does_not_ask_with_y(kdir: Kdir) -> None:
     kdir("rm", "-y", "/orders", terminal=True)
-    kdir("rm", "/orders")
+    kdir("rm", "-y", "/orders")
     assert [one.validate_only for one in kdir.calls] == [False, False]
+
+
+@pytest.mark.parametrize("stdin", ["", "n\n", "y\n"])
+@pytest.mark.parametrize(
+    ("arguments", "action"),
+    [
+        (["rm", "/orders"], "remove topic /orders"),
+        (["rm", "-r", "/search"], "remove directory /search, with 3 topics"),
+        (["umount", "/geo"], "unmount /geo"),
+        (["parent", "detach", "--keep-inherited"], "detach the queried cluster from its parent"),
+    ],
+)
+def test_nothing_is_destroyed_where_nobody_can_be_asked(
+    kdir: Kdir, arguments: list[str], action: str, stdin: str
+) -> None:
+    kdir.tree.cluster("/geo", "geo")
+    ran = kdir(*arguments, stdin=stdin)
+    assert ran.code == 2
+    assert ran.err.startswith(f"error: to {action}")
+    assert "needs --yes where there is no terminal to ask at; nothing was changed" in ran.err
+    assert all(one.validate_only for one in kdir.calls)
+
+
+def test_verbs_that_destroy_take_yes() -> None:
+    """A new verb that does what cannot be undone belongs here, and into ``Session.approve``."""
+    destroying = {verb.name for verb in every_verb() if verb.destroys}
+    assert destroying == {"rm", "umount", "features", "parent", "restore"}
+    for verb in every_verb():
+        assert (YES in verb.all_options()) == (verb.name in destroying)
 
 
 def test_rm_plan_says_what_would_go(kdir: Kdir) -> None:
@@ -308,7 +339,7 @@ def test_rm_of_a_mount_is_umounts_business(kdir: Kdir) -> None:
 
 def test_umount(kdir: Kdir) -> None:
     kdir.tree.cluster("/geo", "geo")
-    assert kdir("umount", "/geo").code == 0
+    assert kdir("umount", "--yes", "/geo").code == 0
     assert kdir.asked.kind == entry_pb2.ENTRY_KIND_MOUNT
     assert kdir.asked.path == "/geo"
 
