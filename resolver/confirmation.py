@@ -1,4 +1,4 @@
-"""Confirmation of what cannot be undone: by ``--yes``, or by a person at a terminal.
+"""Approval of what cannot be undone: by ``--yes``, or by a person at a terminal.
 
 The one place that decides it, for the verbs that ask servers (``Session.approve``) and for those
 that work on stores (``directory/maintenance/offline_commands.py``).
@@ -14,7 +14,7 @@ __all__ = ["NotApproved", "approve", "confirm", "is_interactive"]
 
 
 class NotApproved(Exception):
-    """Nobody said that it is meant: there is no ``--yes``, and no terminal to ask at."""
+    """Error of an action without ``--yes`` where there is no terminal to ask at."""
 
     def __init__(self, action: str) -> None:
         super().__init__(

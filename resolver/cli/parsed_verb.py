@@ -52,17 +52,17 @@ class Arguments(NamedTuple):
         return tuple(self.values.get(key, ()))
 
     def whole(self, key: str, default: int = 0) -> int:
-        """Returns an option's value as a whole number.
+        """Returns an option's value as a whole number from 1; ``default`` where it was not given.
 
         Raises:
-            UsageError: not a whole number, or below 0.
+            UsageError: something else.
         """
         text = self.one(key)
         if not text:
             return default
-        if not text.isascii() or not text.isdigit():
+        if not text.isascii() or not text.isdigit() or not int(text):
             raise UsageError(
-                f"--{key} {text!r}: a whole number, 0 or more, was expected", verb=self.verb.name
+                f"--{key} {text!r}: a whole number from 1 was expected", verb=self.verb.name
             )
         return int(text)
 

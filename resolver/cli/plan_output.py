@@ -19,7 +19,15 @@ if TYPE_CHECKING:
 
     from resolver.cli.output import Output
 
-__all__ = ["print_change_plan"]
+__all__ = ["FOR_NEW_TOPICS", "GROWTH", "GROW_CALL", "print_change_plan"]
+
+GROW_CALL: Final = "CreatePartitions"
+"""Kafka's call that gives a topic more partitions."""
+GROWTH: Final = "This cannot be undone, and keyed data changes place"
+"""What comes of more partitions, for people."""
+FOR_NEW_TOPICS: Final = (
+    "of new topics: those that exist keep their partitions and replicas (kdir grow gives more)"
+)
 
 _EVERYBODY: Final = "User:*"
 _SECTIONS: Final = {
@@ -29,6 +37,7 @@ _SECTIONS: Final = {
     "quota": ("QUOTA PATH", "FIELD", "LIMIT", "USED AFTER"),
     "retired": ("RETIRED NAME (24 h)",),
 }
+_OF_NEW_TOPICS: Final = frozenset({"partitions", "replication_factor"})
 _RIGHT: Final = frozenset({"TOPICS", "CLUSTERS", "LIMIT", "USED AFTER"})
 
 
@@ -65,6 +74,10 @@ def _show(out: Output, plan: access_pb2.ChangePlan) -> None:
             least = "at least " if plan.incomplete else ""
             out.note(f"… and {least}{units.plural(number, one, many)}")
     out.note(f"dry run: affects {_entries(plan)}")
+    if any(one.operation == GROW_CALL for one in plan.kafka_calls):
+        out.note(f"partitions grow. {GROWTH}", "bad")
+    elif any(policy_key(one.field) in _OF_NEW_TOPICS for one in plan.policies):
+        out.note(f"partitions and replication_factor are {FOR_NEW_TOPICS}", "faint")
     if plan.locks_out:
         out.note("you would lose the right to reopen it: refused without --yes", "warn")
     if plan.incomplete:

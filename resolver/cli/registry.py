@@ -14,8 +14,8 @@ __all__ = ["FAMILIES", "GROUPS", "every_verb", "load_verb", "nearest_verbs"]
 GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "Read": ("ls", "tree", "stat", "resolve", "which", "trace", "effective", "grants", "check",
              "watch", "history", "mounts", "find"),
-    "Write": ("mkdir", "create", "rm", "mv", "ln", "mount", "umount", "set", "unset", "grant",
-              "revoke", "arm", "adopt", "ack"),
+    "Write": ("mkdir", "create", "rm", "mv", "ln", "mount", "umount", "set", "unset", "grow",
+              "grant", "revoke", "arm", "adopt", "ack"),
     "Data": ("produce", "consume"),
     "Operate": ("server", "index", "doctor", "verify", "backup", "restore", "migrate", "features",
                 "parent", "context", "completion"),
@@ -32,6 +32,7 @@ FAMILIES: Final[Mapping[str, tuple[str, ...]]] = {
     "create": ("mkdir", "create", "rm", "mv", "ln"),
     "mount": ("mounts", "mount", "umount"),
     "set": ("set", "unset", "effective"),
+    "grow": ("grow",),
     "arm": ("arm",),
     "grant": ("grant", "revoke", "grants", "check"),
     "adopt": ("adopt", "ack"),

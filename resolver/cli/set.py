@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from resolver import units
-from resolver.cli.create import CLOSED_TO_ONESELF, ENTRY_FORMATS, PLAN, show_entry
+from resolver.cli.create import ENTRY_FORMATS, PLAN, show_entry
 from resolver.cli.output import Column, Styled, Table, plain
 from resolver.cli.parser import Argument, Arguments, Option, UsageError, Verb
-from resolver.cli.plan_output import print_change_plan
+from resolver.cli.plan_output import FOR_NEW_TOPICS, GROW_CALL, GROWTH, print_change_plan
 from resolver.cli.policy_arguments import KEYS_HELP, Field, assign, forget, policy_key
 from resolver.cli.session import parse_path_argument
 
@@ -58,14 +58,28 @@ def _update(
         kind="ENTRY_KIND_LINK" if of_link else where.kind,
         entry=entry,
         etag=arguments.one("etag"),
-        validate_only=arguments.flag("plan"),
         allow_lock_out=past == "set" and arguments.flag("yes"),
     )
     request.update_mask.paths.extend(dict.fromkeys(one.mask for one in fields))
-    # The policies of a mount are those of the directory that its child has there: follow it.
-    answer: directory_pb2.UpdateEntryResponse = session.resolver.call(
-        where.path, "DirectoryService.UpdateEntry", request, no_follow=bool(of_link)
-    )
+
+    def ask(*, validate_only: bool) -> directory_pb2.UpdateEntryResponse:
+        request.validate_only = validate_only
+        # A mount's policies are those of the directory that its child has there: follow it.
+        answer: directory_pb2.UpdateEntryResponse = session.resolver.call(
+            where.path, "DirectoryService.UpdateEntry", request, no_follow=bool(of_link)
+        )
+        return answer
+
+    partitions = any(one.name == "partitions" for one in fields)
+    if partitions and not arguments.flag("plan"):
+        calls = ask(validate_only=True).plan.kafka_calls
+        growth = next((one for one in calls if one.operation == GROW_CALL), None)
+        if growth is not None and not session.approve(
+            f"grow {growth.resource} from {growth.before} to {growth.after} partitions", GROWTH
+        ):
+            session.out.note(f"unchanged: {where}")
+            return 0
+    answer = ask(validate_only=arguments.flag("plan"))
     if not answer.HasField("entry"):
         answer.entry.path = str(where.path)  # all that is shown to who may not describe it
     names = ", ".join(one.shown for one in fields)
@@ -73,6 +87,8 @@ def _update(
     show_entry(session, answer.entry, f"{answered} {names} at {answer.entry.path}")
     if arguments.flag("plan"):
         print_change_plan(session.out, answer.plan)
+    elif partitions and not answer.entry.HasField("topic"):
+        session.out.note(FOR_NEW_TOPICS, "faint")
     if any(one.name == "topic_config" for one in fields):
         session.out.note("saved; applied to Kafka only below armed paths (kdir arm)", "faint")
     return 0
@@ -304,7 +320,14 @@ VERBS: Final = (
             "configs (kdir arm)\nthey are applied to Kafka within seconds."
         ),
         arguments=(_PATH, Argument("KEY=VALUE", "what to set", most=None, completes="assignment")),
-        options=(_ETAG, CLOSED_TO_ONESELF, PLAN),
+        options=(
+            Option(
+                ("-y", "--yes"),
+                "do not ask before partitions grow; close it also against yourself",
+            ),
+            _ETAG,
+            PLAN,
+        ),
         formats=ENTRY_FORMATS,
         examples=(
             (

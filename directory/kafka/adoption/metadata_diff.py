@@ -159,10 +159,9 @@ def differences(
         )
         if not same_value(name, topic.observed_config.get(name), value)
     ]
-    # Partitions of a topic only ever grow, so more on record than Kafka has is desired, and of an
-    # inherited number only that there be as many.
-    least = max(topic.partitions, partitions, desired_config.partitions if desired_config else 0)
-    desired = own.partitions or least
+    # Partitions of a topic only ever grow, so more on record than Kafka has is desired. What a
+    # directory sets is for new topics.
+    desired = own.partitions or max(topic.partitions, partitions)
     if desired != partitions:
         found.append(Difference("partitions", str(desired), str(partitions)))
     if own.replication_factor and own.replication_factor != replicas:

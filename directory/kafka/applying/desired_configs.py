@@ -8,7 +8,7 @@ parent did not send, or cannot be read, for not known: then a topic's own settin
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from types import MappingProxyType
 from typing import Final
@@ -36,8 +36,11 @@ class DesiredTopicConfig:
     """Configs and partitions that a topic is to have whose configs kdir changes in Kafka."""
 
     configs: Mapping[str, str]
-    partitions: int
-    """At least so many; 0 = as many as there are."""
+    partitions: int = 0
+    """At least so many, which the topic's own policies name; 0 = as many as there are. What a
+    directory sets is how many a *new* topic gets: more of them cannot be taken back, and keyed data
+    changes place.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +112,8 @@ class DesiredConfigs:
             return None
         if topic.policies == NO_POLICIES:
             return within.desired_config
-        return _desired_config(inherit(within.policies, topic.policies))
+        desired = _desired_config(inherit(within.policies, topic.policies))
+        return replace(desired, partitions=topic.policies.partitions or 0)
 
     def is_armed(self, directory_id: int) -> bool:
         """True if the configs of what lies directly in a directory are kdir's to change."""
@@ -213,4 +217,4 @@ class ArmedTopics:
 def _desired_config(policies: Policies) -> DesiredTopicConfig:
     holds = without_cleared_keys(policies)
     configs = {key: value for key, value in holds.topic_config.items() if value is not None}
-    return DesiredTopicConfig(MappingProxyType(configs), holds.partitions or 0)
+    return DesiredTopicConfig(MappingProxyType(configs))

@@ -224,15 +224,36 @@ def test_unset_takes_back_what_kdir_pushed_and_only_that(
 def test_partitions_grow_and_never_shrink(here: World, kafka: ConfluentAdmin) -> None:
     make(kafka, TopicToCreate("d.small", partitions=2), TopicToCreate("d.big", partitions=5))
     here.sweep()
-    put(here, "d", partitions=3)
+    put(here, "d", partitions=9)
+    assert calls(here, "d") == []
+    put(here, "d/small", Kind.TOPIC, partitions=3)
+    put(here, "d/big", Kind.TOPIC, partitions=3)
     assert calls(here, "d") == [("d.small", "partitions", "2", "3")]
     assert arm(here, "d") == ArmingResult(1)
     shown = kafka.describe_all().topics
     assert (shown["d.small"].partitions, shown["d.big"].partitions) == (3, 5)
-    put(here, "d", partitions=4)
+    put(here, "d/small", Kind.TOPIC, partitions=4)
     here.settle()
     assert kafka.describe_all().topics["d.small"].partitions == 4
     assert here.topics()["d/small"].partitions == 4
+
+
+def test_what_a_directory_sets_is_for_new_topics_and_grows_none_that_is_there(
+    here: World, kafka: ConfluentAdmin
+) -> None:
+    make(kafka, TopicToCreate("d.old", partitions=2))
+    here.sweep()
+    arm(here)
+    for count in (8, None, 12):
+        put(here, "d", partitions=count)
+        here.settle()
+        here.sweep()
+        assert kafka.describe_all().topics["d.old"].partitions == 2
+        old = here.topics()["d/old"]
+        assert (old.partitions, old.drift_count) == (2, 0)
+    here.create("d/new")
+    here.settle()
+    assert kafka.describe_all().topics["d.new"].partitions == 12
 
 
 def test_P6_what_was_pushed_to_a_topic_goes_with_it(here: World, kafka: ConfluentAdmin) -> None:

@@ -1,4 +1,4 @@
-"""Quotas on partitions against a real broker: what is inherited grows as far as there is room."""
+"""Quotas on partitions against a real broker: topics grow as far as there is room."""
 
 from __future__ import annotations
 
@@ -42,7 +42,12 @@ def partitions(kafka: ConfluentAdmin) -> dict[str, int]:
     return {name: seen.partitions for name, seen in kafka.describe_all().topics.items()}
 
 
-def test_inherited_growth_comes_as_far_as_there_is_room(here: World, kafka: ConfluentAdmin) -> None:
+def grow(here: World, count: int, *names: str) -> None:
+    for name in names:
+        put(here, name, Kind.TOPIC, partitions=count)
+
+
+def test_growth_comes_as_far_as_there_is_room(here: World, kafka: ConfluentAdmin) -> None:
     make(
         kafka,
         TopicToCreate("d.a", partitions=1),
@@ -50,8 +55,8 @@ def test_inherited_growth_comes_as_far_as_there_is_room(here: World, kafka: Conf
         TopicToCreate("d.c", partitions=1),
     )
     here.sweep()
+    grow(here, 3, "d/a", "d/b", "d/c")
     put(here, "d", max_partitions=6)
-    put(here, "d", partitions=3)
     assert calls(here, "d") == [("d.a", "partitions", "1", "3")], "the plan says what would be made"
     arm(here, "d")
     grown = partitions(kafka)
@@ -66,7 +71,8 @@ def test_inherited_growth_comes_as_far_as_there_is_room(here: World, kafka: Conf
     here.settle()
     assert sorted(partitions(kafka).values()) == [3, 3, 3]
     put(here, "d/a", Kind.TOPIC, max_partitions=4)
-    put(here, "d", max_partitions=None, partitions=5)
+    put(here, "d", max_partitions=None)
+    grow(here, 5, "d/b", "d/c")
     here.settle()
     assert partitions(kafka) == {"d.a": 3, "d.b": 5, "d.c": 5}, "a topic binds itself"
 
@@ -76,7 +82,8 @@ def test_growth_that_had_no_room_comes_once_something_else_is_gone(
 ) -> None:
     make(kafka, TopicToCreate("d.a", partitions=3), TopicToCreate("d.b", partitions=3))
     here.sweep()
-    put(here, "d", max_partitions=6, partitions=4)
+    grow(here, 4, "d/a", "d/b")
+    put(here, "d", max_partitions=6)
     arm(here, "d")
     assert partitions(kafka) == {"d.a": 3, "d.b": 3}
     # It goes out of kdir's sight and stays in Kafka: no topic that is armed has changed.
@@ -102,7 +109,7 @@ def test_killed_at_any_step_of_growing_the_next_one_finishes(
     for step in itertools.count(1):
         want = step + 1
         with world(file, admin_of(broker.bootstrap), **armed()) as here:
-            put(here, "d", partitions=want)
+            grow(here, want, "d/a", "d/b")
         passages = Passages(last=step)
         died = dies(file, broker.bootstrap, passages)
         with world(file, admin_of(broker.bootstrap), **armed()) as here:

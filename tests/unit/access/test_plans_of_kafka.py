@@ -23,6 +23,7 @@ from directory.kafka.applying.last_applied import (
 from directory.kafka.arming.releases import Released, armed_plan, inherited_basis, release_writes
 from directory.namespace.command import UpdateEntry
 from directory.namespace.entry import Kind, Provision
+from resolver.errors import QuotaExceeded
 from resolver.path import Path
 from tests.unit.access.conftest import ADMIN, House, topic
 from tests.unit.access.test_plans import plan_grant, plan_mv, plan_rm, plan_set, setting
@@ -97,10 +98,10 @@ def test_set_and_mv_say_what_kafka_is_asked_where_it_is_armed_and_nowhere_else(l
 def test_growth_that_quotas_leave_no_room_for_is_not_asked(la: House) -> None:
     la.ask(ADMIN, "UpdateEntry", setting("/la/armed", plan=False, max_partitions=3))
     grown = ("CreatePartitions", "armed.u", "partitions", "1", "3")
-    assert asked(plan_set(la, "/la/armed", partitions=3)) == [grown]
-    assert asked(plan_set(la, "/la/armed", partitions=4)) == []
-    wider = plan_set(la, "/la/armed", partitions=4, max_partitions=4)
-    assert [call[4] for call in asked(wider)] == ["4"]
+    assert asked(plan_set(la, "/la/armed/u", partitions=3)) == [grown]
+    assert asked(plan_set(la, "/la/armed", partitions=3)) == [], "it is for new topics"
+    with pytest.raises(QuotaExceeded):
+        plan_set(la, "/la/armed/u", partitions=4)
 
 
 def test_grants_and_moves_say_which_acls_follow_and_rm_what_goes(la: House) -> None:

@@ -215,6 +215,12 @@ def test_no_host_is_not_every_host(kdir: Kdir, verb: str, host: str) -> None:
         ["adopt", "/a"],
         ["adopt", "/a", "--topic", "x", "--map", "y"],
         ["rm", "/search"],
+        ["create", "-p", "0", "/a"],
+        ["find", "x", "--limit", "0"],
+        ["history", "-n", "0", "/a"],
+        ["grow", "/search"],
+        ["grow", "/search", "--to", "0"],
+        ["grow", "/search", "--to", "9999999999"],
     ],
 )
 def test_what_makes_no_sense_is_2_and_changes_nothing(kdir: Kdir, arguments: list[str]) -> None:
@@ -245,6 +251,57 @@ def test_mount_names_the_child(kdir: Kdir) -> None:
     assert ran.code == 0
     assert kdir.asked.entry.mount.cluster_id == "kc-geo"
     assert list(kdir.asked.entry.mount.endpoints) == ["g:1", "g:2"]
+
+
+# -- more partitions -----------------------------------------------------------------------------
+
+
+def _grown(request: directory_pb2.UpdateEntryRequest) -> directory_pb2.UpdateEntryResponse:
+    """Answers as the owner of an armed topic of one partition does."""
+    answer = _updated(request)
+    if request.path.endswith("clicks"):
+        calls = answer.plan.kafka_calls
+        after = str(request.entry.policies.partitions)
+        calls.add(operation="CreatePartitions", resource="clicks", before="1", after=after)
+    return answer
+
+
+def test_partitions_of_a_topic_grow_only_when_somebody_means_it(kdir: Kdir) -> None:
+    kdir.answers["DirectoryService.UpdateEntry"] = _grown
+    ran = kdir("set", "/search/clicks", "partitions=8")
+    assert ran.code == 2
+    assert "to grow clicks from 1 to 8 partitions needs --yes" in ran.err
+    ran = kdir("set", "/search/clicks", "partitions=8", terminal=True, stdin="n\n")
+    assert "This cannot be undone, and keyed data changes place [y/N]" in ran.err
+    assert "unchanged: /search/clicks" in ran.err
+    assert all(one.validate_only for one in kdir.calls)
+    assert "This cannot be undone" in kdir("set", "/search/clicks", "partitions=8", "--plan").err
+    assert kdir("set", "/search/clicks", "partitions=8", "--yes").code == 0
+    assert not kdir.asked.validate_only
+
+
+def test_what_a_directory_sets_is_named_as_for_new_topics(kdir: Kdir) -> None:
+    ran = kdir("set", "/search/", "partitions=8")
+    assert ran.code == 0
+    assert "of new topics: those that exist keep their partitions" in ran.err
+    assert "kdir grow" in ran.err
+
+
+def test_grow_shows_what_would_grow_and_asks(kdir: Kdir) -> None:
+    kdir.answers["DirectoryService.UpdateEntry"] = _grown
+    kdir.tree.topic("/search/views")
+    ran = kdir("grow", "/search", "--to", "8", "--plan")
+    assert ran.code == 0
+    assert "/search/clicks" in ran.out
+    assert "/search/views" not in ran.out
+    assert "not armed for configs, left as they are: 1 topic" in ran.err
+    assert "would grow 1 topic. This cannot be undone, and keyed data changes place" in ran.err
+    assert kdir("grow", "/search", "--to", "8").code == 2
+    assert all(one.validate_only for one in kdir.calls)
+    assert kdir("grow", "/search", "--to", "8", "--yes").code == 0
+    assert [one.path for one in kdir.calls if not one.validate_only] == ["/search/clicks"]
+    assert kdir.asked.entry.policies.partitions == 8
+    assert "has fewer than 8 partitions" in kdir("grow", "/orders", "--to", "8", "--yes").err
 
 
 # -- rm ------------------------------------------------------------------------------------------
@@ -320,7 +377,7 @@ def test_nothing_is_destroyed_where_nobody_can_be_asked(
 def test_verbs_that_destroy_take_yes() -> None:
     """A new verb that does what cannot be undone belongs here, and into ``Session.approve``."""
     destroying = {verb.name for verb in every_verb() if verb.destroys}
-    assert destroying == {"rm", "umount", "features", "parent", "restore"}
+    assert destroying == {"rm", "umount", "features", "grow", "parent", "restore"}
     for verb in every_verb():
         assert (YES in verb.all_options()) == (verb.name in destroying)
 

@@ -144,7 +144,7 @@ def test_a_subject_has_what_is_inherited_from_above_the_mount_and_its_own() -> N
     retention(cluster, "/la/t", SHORT)
     one = only(cluster, above)
     assert dict(one.configs) == {"retention.ms": SHORT, "flush.ms": "1"}
-    assert one.partitions == 6
+    assert one.partitions == 2, "what is inherited is for new topics"
     place = ArmedTopics(cluster.snapshot, cluster.mount, above, ROOT_ID).at_place(one.place)
     assert place == dataclasses.replace(one, released=False)
 
@@ -201,7 +201,8 @@ def test_what_was_asked_and_is_not_known_is_asked_again_and_is_nobodys_doing() -
 
 def test_partitions_only_grow_and_a_topics_own_number_holds() -> None:
     cluster = cluster_with_topic()
-    put(cluster, "/la", partitions=5)
+    put(cluster, "/la", partitions=9)
+    put(cluster, "/la/t", partitions=5)
     verdict = config_diff.diff_configs(only(cluster), found(2))
     assert verdict.calls == (KafkaCall(GROW, "t", "partitions", "2", "5"),)
     assert config_diff.diff_configs(only(cluster), found(9)).calls == ()
@@ -259,8 +260,8 @@ def test_what_deletes_data_or_cannot_be_taken_back_waits_until_the_topic_is_rele
 ) -> None:
     cluster = cluster_with_topic()
     retention(cluster, "/la", SHORT)
-    changes = {"policies.partitions": 5, "policies.topic_config.flush.ms": "9"}
-    cluster.do(UpdateEntry(path=path("/la"), changes=changes))
+    put(cluster, "/la/t", partitions=5)
+    cluster.do(UpdateEntry(path=path("/la"), changes={"policies.topic_config.flush.ms": "9"}))
     unreleased = only(cluster, is_released=False)
     held = config_diff.diff_configs(unreleased, found(retention_ms=LONG), AppliedRecord(), rules)
     assert values(held.calls) == [("flush.ms", None, "9")]
