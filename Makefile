@@ -3,8 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.kdir-setup
-# Tests wait for servers more than they compute: two at a time, each file's in one process.
-JOBS ?= 2
+# Tests wait for servers more than they compute: three at a time on two cores, each file's in one process.
+JOBS ?= 3
 SOURCES := resolver directory deploy bench tests
 
 # Start-up is part of what is tested and measured: with bytecode, as everybody has it.

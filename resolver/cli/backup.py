@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 from resolver import units
 from resolver.cli.output import plain
 from resolver.cli.parser import Argument, Arguments, Option, UsageError, Verb
-from resolver.cli.streams import CLUSTER_PATH, chosen_cluster, messages
+from resolver.cli.streams import CLUSTER, CLUSTER_PATH, chosen_cluster, messages
 from resolver.errors import (
     AlreadyExists,
     DeadlineExceeded,
@@ -40,7 +40,8 @@ def _backup(session: Session, arguments: Arguments) -> int:
             raise UsageError("--to -: a backup is no text for a terminal", verb="backup")
     elif target and not arguments.flag("force"):
         _refuse_existing(target)
-    servers, cluster = chosen_cluster(session, arguments)
+    chosen = chosen_cluster(session, arguments)
+    servers, cluster = chosen.servers, chosen.requested
     attempts: list[str] = []
     last: KdirError | None = None
     for server in servers:
@@ -205,6 +206,7 @@ VERBS: Final = (
                 completes="file",
             ),
             Option(("--force",), "replace an existing file"),
+            CLUSTER,
         ),
         formats=("table", "json", "yaml"),
         examples=(

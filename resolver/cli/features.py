@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from resolver.cli.output import Column, Styled, Table, plain
 from resolver.cli.parser import Argument, Arguments, Option, UsageError, Verb
-from resolver.cli.streams import CLUSTER_PATH, call_chosen_cluster
+from resolver.cli.streams import CLUSTER, CLUSTER_PATH, call_chosen_cluster
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -153,6 +153,7 @@ VERBS: Final = (
             CLUSTER_PATH,
         ),
         options=(
+            CLUSTER,
             Option(("--level",), "default: the highest that every live server supports", "N"),
             Option(("--plan",), "check everything, change nothing"),
         ),

@@ -11,6 +11,7 @@ from resolver.cli.output import Column, Table, plain
 from resolver.cli.parser import Argument, Arguments, Option, UsageError, Verb
 from resolver.cli.plan_output import print_change_plan
 from resolver.cli.session import parse_path_argument
+from resolver.cli.streams import CLUSTER, chosen_cluster, name_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -178,7 +179,9 @@ def _check(session: Session, arguments: Arguments) -> int:
 
 
 def _check_any(session: Session, arguments: Arguments) -> int:
-    kind, path = arguments.one("any"), arguments.one("PATH")
+    kind = arguments.one("any")
+    chosen = chosen_cluster(session, arguments)
+    path = arguments.one("PATH") or chosen.mount
     allowed = session.resolver.authorize_any(
         arguments.one("PRINCIPAL"),
         arguments.one("OPERATION"),
@@ -191,12 +194,8 @@ def _check_any(session: Session, arguments: Arguments) -> int:
         out.record({"allowed": allowed})
     else:
         out.line("allowed" if allowed else "denied")
-        at = (
-            f"the cluster of {parse_path_argument(path).path}"
-            if path
-            else "the cluster of the first server"
-        )
-        out.note(f"on any {kind} of the whole of {at}, not only at or below a path", "faint")
+        cluster = name_of(session, chosen)
+        out.note(f"on any {kind} of cluster {cluster}, not only at or below a path", "faint")
     return 0 if allowed else _EXIT_DENIED
 
 
@@ -282,6 +281,7 @@ VERBS: Final = (
         options=(
             *_ABOUT,
             Option(("--explain",), "show every grant evaluated, level by level"),
+            CLUSTER,
             Option(("--any",), "on any resource of this type", "KIND", choices=_KINDS),
         ),
         formats=("table", "json", "yaml"),

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from resolver.cli.parser import Argument, Arguments, Option, UsageError, Verb
-from resolver.cli.session import parse_path_argument
-from resolver.cli.streams import CLUSTER_PATH, call_chosen_cluster
+from resolver.cli.streams import CLUSTER, CLUSTER_PATH, call_chosen_cluster, chosen_cluster, name_of
 from resolver.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -60,13 +59,8 @@ def _parent(session: Session, arguments: Arguments) -> int:
 
 
 def _meant(session: Session, arguments: Arguments) -> str:
-    """Returns the cluster, for people: by its path where one was named."""
-    path = arguments.one("PATH")
-    return (
-        session.resolver.owner_of(parse_path_argument(path).path).cluster
-        if path
-        else "the queried cluster"
-    )
+    """Returns the cluster, for people."""
+    return name_of(session, chosen_cluster(session, arguments))
 
 
 VERBS = (
@@ -88,7 +82,10 @@ VERBS = (
             Argument("ACTION", "detach or attach", choices=("detach", "attach")),
             CLUSTER_PATH,
         ),
-        options=(Option(("--keep-inherited",), "keep inherited policies and grants as they are"),),
+        options=(
+            CLUSTER,
+            Option(("--keep-inherited",), "keep inherited policies and grants as they are"),
+        ),
         formats=("table", "json", "yaml"),
         examples=(
             ("kdir parent detach /la/tracking --keep-inherited", "the parent is down for long"),

@@ -11,7 +11,8 @@ from resolver import units
 from resolver.cli.output import Column, Styled, Table, plain
 from resolver.cli.parser import FORMATS, Argument, Arguments, Option, Verb
 from resolver.cli.session import parse_path_argument
-from resolver.errors import InvalidArgument, KdirError
+from resolver.cli.streams import CLUSTER, chosen_cluster, nearest_names
+from resolver.errors import Absent, InvalidArgument, KdirError, NoRoute
 
 if TYPE_CHECKING:
     from resolver.cli.session import Session
@@ -256,8 +257,13 @@ def _caveats(session: Session, found: TopicLocation) -> None:
 
 def _which(session: Session, arguments: Arguments) -> int:
     parts = arguments.many("NAME")
-    cluster, physical_name = parts if len(parts) == 2 else ("", parts[0])
-    found = session.resolver.which(cluster, physical_name)
+    cluster, physical_name = parts if len(parts) == 2 else (arguments.one("cluster"), parts[0])
+    if not cluster:
+        chosen_cluster(session, arguments)  # refuses servers of several clusters
+    try:
+        found = session.resolver.which(cluster, physical_name)
+    except NoRoute as error:
+        raise _unknown_cluster(session, cluster) or error from None
     out = session.out
     if out.structured:
         out.record(_record(found))
@@ -272,6 +278,23 @@ def _which(session: Session, arguments: Arguments) -> int:
         out.cells([found.path, effective.owner if effective is not None else ""])
     _caveats(session, found)
     return 0
+
+
+def _unknown_cluster(session: Session, cluster: str) -> Absent | None:
+    """Returns the error that no cluster has this name; None where the root cannot be asked, or
+    knows one.
+    """
+    from kdir.v1 import federation_pb2
+
+    request = federation_pb2.ListMountsRequest()
+    try:
+        answer = session.resolver.call("/", "FederationService.ListMounts", request)
+    except KdirError:
+        return None
+    if not cluster or any(cluster in {row.cluster, row.cluster_id} for row in answer.rows):
+        return None
+    near = nearest_names(cluster, [row.cluster for row in answer.rows])
+    return Absent(f"no cluster {cluster!r} is mounted{near}")
 
 
 # -- trace ---------------------------------------------------------------------------------------
@@ -397,8 +420,12 @@ VERBS: Final = (
                 "NAME", "[CLUSTER] TOPIC: the cluster's name or id, the topic's in Kafka", most=2
             ),
         ),
+        options=(CLUSTER,),
         formats=FORMATS,
-        details="Without a cluster, the topic is one of the asked server's own cluster.",
+        details=(
+            "Without a cluster, the topic is one of the asked servers' own cluster; servers of\n"
+            "several clusters are refused."
+        ),
         examples=(
             ("kdir which la-tracking search.clicks", "its path and owner"),
             ("kdir which search.clicks", "in the cluster of the asked server"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from resolver.cli.output import Output
@@ -186,7 +186,15 @@ class Session:
         if self._health is None:
             from resolver.endpoints import ServerHealth
 
-            self._health = ServerHealth()
+            named = frozenset(self.servers())
+
+            def shuffle(endpoints: list[str]) -> None:
+                if not named.issuperset(endpoints):  # those are asked in the user's order
+                    import random
+
+                    random.shuffle(endpoints)
+
+            self._health = ServerHealth(shuffle=shuffle)
             if len(self.servers()) > 1:  # one server is asked first, however it fared
                 from resolver.cli.disk_hints import FailedServers
 
@@ -196,8 +204,9 @@ class Session:
                     self._health.note_failure(endpoint, seconds)
         return self._health
 
-    def ask_any(self, method_name: str, request: Message) -> Any:
-        """Asks the servers that the user named, those that fared well first, until one answers.
+    def ask_any(self, method_name: str, request: Message, among: Sequence[str] = ()) -> Any:
+        """Asks servers, those that the user named if no others are, until one answers; in their
+        order, but for those that fared badly.
 
         Raises:
             KdirError: the error of the last one; with all attempts where none answered.
@@ -212,7 +221,7 @@ class Session:
         attempts: list[str] = []
         last: KdirError | None = None
         deadline = time.monotonic() + self.timeout_seconds
-        servers = self.health.order(self.servers())
+        servers = self.health.order(among or self.servers())
         # Twice, where there are several: those that did not answer quickly are tried again.
         passes = [(server, True) for server in servers[:-1]]
         passes += [(server, False) for server in (*servers[-1:], *servers[:-1])]

@@ -1,4 +1,6 @@
-"""Calls about a cluster: whom to ask, and, where the answer streams, how long to wait for more.
+"""Calls about one cluster: which is meant, whom to ask, and, where the answer streams, how long to
+wait for more. Which cluster is meant is never left to chance: where the servers that were named
+belong to several, the command is refused.
 
 Refuses to know what the messages mean.
 """
@@ -6,29 +8,145 @@ Refuses to know what the messages mean.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from resolver.cli.parser import Argument, Arguments
+from resolver.cli.parsed_verb import UsageError
+from resolver.cli.parser import Argument, Arguments, Option
 from resolver.cli.session import parse_path_argument
-from resolver.errors import Cancelled, DeadlineExceeded
+from resolver.errors import Cancelled, DeadlineExceeded, KdirError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from resolver.cli.session import Session
 
-__all__ = ["CLUSTER_PATH", "call_chosen_cluster", "chosen_cluster", "messages"]
+__all__ = [
+    "CLUSTER",
+    "CLUSTER_PATH",
+    "ChosenCluster",
+    "call_chosen_cluster",
+    "chosen_cluster",
+    "messages",
+    "name_of",
+    "nearest_names",
+]
 
 CLUSTER_PATH: Final = Argument(
     "PATH", "a path of the cluster; default: that of the queried server", 0, completes="path"
 )
+CLUSTER: Final = Option(("--cluster",), "the cluster, by name or id, instead of a path", "NAME")
 
 
-def chosen_cluster(session: Session, arguments: Arguments) -> tuple[tuple[str, ...], str]:
-    """Returns the servers to ask, and the cluster that is meant ("" = the asked one)."""
-    path = arguments.one("PATH")
-    if not path:
-        return session.servers(), ""
-    owner = session.resolver.owner_of(parse_path_argument(path).path)
-    return owner.endpoints, owner.cluster_id
+class ChosenCluster(NamedTuple):
+    """The cluster that a command is about."""
+
+    servers: tuple[str, ...]
+    """Those to ask."""
+    name: str
+    """For people; empty where the one server that the user named was not asked (``name_of``)."""
+    requested: str
+    """What a request's ``cluster`` is to say; empty = the asked server's own."""
+    mount: str = ""
+
+
+def chosen_cluster(session: Session, arguments: Arguments) -> ChosenCluster:
+    """Returns the cluster that PATH or ``--cluster`` names, else that of the servers that the user
+    named.
+
+    Raises:
+        UsageError: both are given; or neither, and those servers belong to several clusters; or no
+            cluster of this name is known.
+        KdirError
+    """
+    path, name = arguments.one("PATH"), arguments.one("cluster")
+    if path and name:
+        raise UsageError("PATH or --cluster, not both", verb=arguments.verb.name)
+    if path:
+        owner = session.resolver.owner_of(parse_path_argument(path).path)
+        return ChosenCluster(owner.endpoints, owner.cluster, owner.cluster_id, str(owner.mount))
+    if not name and len(session.servers()) == 1:
+        return ChosenCluster(session.servers(), "", "")
+    known, last = _clusters_of_servers(session)
+    if name:
+        found = next((one for one in known if name in {one.name, one.requested}), None)
+        return found or _mounted_cluster(session, name, arguments.verb.name)
+    if len(known) > 1:
+        listed = ", ".join(f"{one.name} ({', '.join(one.servers)})" for one in known)
+        raise UsageError(
+            f"the servers belong to several clusters: {listed}; say which is meant: "
+            f"--cluster {known[0].name}",
+            verb=arguments.verb.name,
+        )
+    if not known:
+        assert last is not None  # noqa: S101 - there is always a server
+        raise last
+    # Not by its id: a server that hosts others, too, is to say so.
+    return known[0]._replace(requested="")
+
+
+def name_of(session: Session, chosen: ChosenCluster) -> str:
+    """Returns the cluster's name for people, also where only its servers know it."""
+    if chosen.name:
+        return chosen.name
+    known, _ = _clusters_of_servers(session)
+    return known[0].name if known else "the queried cluster"
+
+
+def _clusters_of_servers(session: Session) -> tuple[list[ChosenCluster], KdirError | None]:
+    """Returns the clusters of the servers that the user named, in their order, and the last error
+    of a server that cannot say.
+    """
+    from kdir.v1 import resolve_pb2
+
+    from resolver.transport import method
+
+    servers, last = session.servers(), None
+    attempts: list[str] = []
+    known: dict[str, ChosenCluster] = {}
+    for server in servers:
+        request = resolve_pb2.ResolveRequest(path="/")
+        limit = session.timeout_seconds / len(servers)
+        try:
+            answer = session.transport.call(
+                server, method("ResolveService.Resolve"), request, limit
+            )
+        except KdirError as error:
+            attempts.append(f"{server}: {error}")
+            last = error
+            last.attempts = tuple(attempts)
+            continue
+        cluster = answer.authority.cluster
+        before = known.get(cluster.cluster_id)
+        asked = (*before.servers, server) if before else (server,)
+        known[cluster.cluster_id] = ChosenCluster(
+            asked, cluster.cluster, cluster.cluster_id, cluster.mount
+        )
+    return list(known.values()), last
+
+
+def _mounted_cluster(session: Session, name: str, verb: str) -> ChosenCluster:
+    """Returns the cluster of that name or id among the mounts that the servers know."""
+    from kdir.v1 import federation_pb2
+
+    answer = session.ask_any("FederationService.ListMounts", federation_pb2.ListMountsRequest())
+    for row in answer.rows:
+        if name in {row.cluster, row.cluster_id}:
+            owner = session.resolver.owner_of(row.mount)
+            return ChosenCluster(owner.endpoints, owner.cluster, owner.cluster_id, row.mount)
+    raise UsageError(
+        f"no cluster {name!r} is known{nearest_names(name, [row.cluster for row in answer.rows])}",
+        verb=verb,
+    )
+
+
+def nearest_names(name: str, known: Sequence[str]) -> str:
+    """Returns which of the known names may be meant, to follow an error's sentence."""
+    import difflib
+
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    if near:
+        return f"; did you mean {' or '.join(near)}?"
+    return f"; known: {', '.join(sorted(set(known)))}" if known else ""
 
 
 def call_chosen_cluster(
@@ -36,11 +154,12 @@ def call_chosen_cluster(
 ) -> Any:
     """Returns one call at a server of the cluster that is meant, which its request names."""
     path = arguments.one("PATH")
-    if not path:
-        return session.ask_any(method_name, request)
-    where = parse_path_argument(path).path
-    request.cluster = session.resolver.owner_of(where).cluster_id
-    return session.resolver.call(where, method_name, request)
+    chosen = chosen_cluster(session, arguments)
+    request.cluster = chosen.requested
+    if path:
+        where = parse_path_argument(path).path
+        return session.resolver.call(where, method_name, request)
+    return session.ask_any(method_name, request, chosen.servers)
 
 
 class _Patience:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from resolver import units
 from resolver.cli.output import Column, Styled, Table
 from resolver.cli.parser import Arguments, Option, Verb
-from resolver.cli.streams import CLUSTER_PATH, chosen_cluster, messages
+from resolver.cli.streams import CLUSTER, CLUSTER_PATH, chosen_cluster, messages, name_of
 from resolver.errors import DeadlineExceeded, KdirError, Unavailable, Unreachable
 
 if TYPE_CHECKING:
@@ -38,11 +38,13 @@ _WHERES: Final = 3
 def _verify(session: Session, arguments: Arguments) -> int:
     from kdir.v1 import admin_pb2
 
-    servers, cluster = chosen_cluster(session, arguments)
-    request = admin_pb2.VerifyRequest(cluster=cluster, skip_kafka=arguments.flag("skip-kafka"))
+    chosen = chosen_cluster(session, arguments)
+    request = admin_pb2.VerifyRequest(
+        cluster=chosen.requested, skip_kafka=arguments.flag("skip-kafka")
+    )
     shown = _Shown(session, each=arguments.flag("each"))
     summary: admin_pb2.VerifySummary | None = None
-    for message in _first_answering(session, servers, request):
+    for message in _first_answering(session, chosen.servers, request):
         if message.HasField("summary"):
             summary = message.summary
         if session.out.structured:
@@ -52,7 +54,7 @@ def _verify(session: Session, arguments: Arguments) -> int:
     shown.end()
     if summary is None:
         raise Unreachable("the comparison ended before its summary: not everything was compared")
-    _sum_up(session, summary)
+    _sum_up(session, name_of(session, chosen), summary)
     return _DIFFERENCES if summary.differences else 0
 
 
@@ -128,14 +130,14 @@ class _Shown:
             self._advice.setdefault(group.advice, {})[group.field] = None
 
 
-def _sum_up(session: Session, summary: admin_pb2.VerifySummary) -> None:
+def _sum_up(session: Session, cluster: str, summary: admin_pb2.VerifySummary) -> None:
     compared = f"{units.count(summary.rows)} rows at revision {summary.revision}"
     if summary.HasField("kafka_topics"):
         compared += f", {units.count(summary.kafka_topics)} topics of Kafka"
     found = "1 difference" if summary.differences == 1 else f"{summary.differences:,} differences"
     if not summary.differences:
         found = "no differences in the parts compared" if summary.message else "no differences"
-    session.out.note(f"compared {compared}: {found}")
+    session.out.note(f"{cluster}: compared {compared}: {found}")
     if summary.message:
         session.missing(f"not compared: {summary.message}")
 
@@ -153,6 +155,7 @@ VERBS: Final = (
         ),
         arguments=(CLUSTER_PATH,),
         options=(
+            CLUSTER,
             Option(("--skip-kafka",), "leave Kafka out"),
             Option(("--each",), "one row for each difference, instead of grouping equal ones"),
         ),

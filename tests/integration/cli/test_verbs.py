@@ -223,6 +223,46 @@ def test_absent(kdir: Kdir) -> None:
     assert kdir.run("which la-tracking no.such.topic", 1).stdout == ""
 
 
+def test_a_cluster_is_never_chosen_by_chance(
+    kdir: Kdir, tmp_path: Path, kafka_broker: SharedBroker
+) -> None:
+    la, tracking = (kdir.federation[one].address for one in ("/la", "/la/tracking"))
+    topic = f"{kdir.mount.rpartition('/')[2]}.search.clicks"
+    both = f"--at {tracking},{la}"
+    for verb in (f"which {topic}", "features", "verify --skip-kafka", "parent attach",
+                 f"backup --to {tmp_path}/b.kdir", "check alice read --any topic"):  # fmt: skip
+        refused = kdir.run(f"{both} {verb}", 2).stderr
+        assert f"several clusters: la-tracking ({tracking}), la ({la})" in refused, verb
+        assert "--cluster la-tracking" in refused
+    assert not list(tmp_path.glob("*.kdir"))
+    assert (
+        "la-tracking: compared"
+        in kdir.run(f"{both} verify --skip-kafka --cluster la-tracking").stderr
+    )
+    assert "la: compared" in kdir.run("verify --skip-kafka").stderr
+    assert kdir.run(f"{both} features --cluster la").stderr.startswith("la: level")
+    assert kdir.run("features --cluster la-tracking").stderr.startswith("la-tracking: level")
+    which = f"{both} which {topic} -o name --cluster la-tracking"
+    assert kdir.lines(which) == [f"{kdir.mount}/search/clicks"]
+    anywhere = kdir.run(f"{both} check alice read --any topic --cluster la")
+    assert "of cluster la, not only" in anywhere.stderr
+    unknown = kdir.run(f"{both} features --cluster la-traking", 2).stderr
+    assert "no cluster 'la-traking' is known; did you mean la-tracking" in unknown
+
+
+def test_which_of_an_unknown_cluster_is_absent(kdir: Kdir) -> None:
+    refused = kdir.run("which la-traking search.clicks", 1).stderr
+    assert "no cluster 'la-traking' is mounted; did you mean la-tracking?" in refused
+
+
+def test_servers_are_asked_in_the_order_in_which_they_are_named(kdir: Kdir) -> None:
+    la, ny = (kdir.federation[one].address for one in ("/la", "/ny"))
+    for _ in range(5):
+        for first, second in ((la, ny), (ny, la)):
+            steps = kdir.objects(f"--at {first},{second} trace / -o json")
+            assert steps[0]["endpoint"] == first
+
+
 # -- writing -------------------------------------------------------------------------------------
 
 
@@ -269,7 +309,7 @@ def test_create_move_remove(kdir: Kdir) -> None:
     assert "with 1 topic and 1 directory below it, with the data that Kafka has of them" in (
         kdir.run("rm -r --plan #/made").stderr
     )
-    kdir.run("rm -r #/made")
+    kdir.run("rm -r -y #/made")
     assert "made/" not in kdir.lines("ls #")
 
 
@@ -291,7 +331,7 @@ def test_links_and_unions(kdir: Kdir) -> None:
     ]  # fmt: skip
     kdir.run("set #/one targets=#/orders")
     assert kdir.lines("ls #/one") == ["dlq"]
-    kdir.run("rm #/one #/both")
+    kdir.run("rm -y #/one #/both")
     assert "one/" not in kdir.lines("ls #")
 
 
@@ -378,7 +418,7 @@ def test_a_waiting_child_is_shown_and_mounted_by_its_name(kdir: Kdir) -> None:
     )
     assert kdir.lines("ls /la/geo") == []
     assert "is a mount" in kdir.run("rm -r /la/geo", 2).stderr
-    kdir.run("umount /la/geo")
+    kdir.run("umount --yes /la/geo")
     assert "geo/" not in kdir.lines("ls /la")
 
 

@@ -69,7 +69,7 @@ def test_a_level_is_raised_once_all_servers_support_it_and_somebody_finalizes_it
 
     with pytest.raises(LevelNotFinalized, match=f"server {server_id(old)} supports 1"):
         finalize(new, NEWEST)
-    shown = kdir(new, "features finalize --level 2")
+    shown = kdir(new, "features finalize --level 2 -y")
     assert (shown.code, server_id(old) in shown.err) == (5, True)
     assert f"level {NEWEST} needs an upgrade of {server_id(old)}" in kdir(new, "features").err
 
@@ -81,7 +81,7 @@ def test_a_level_is_raised_once_all_servers_support_it_and_somebody_finalizes_it
     assert (planned.code, new.status().finalized_level) == (0, 1)
     assert f"would finalize level {NEWEST}" in planned.err
 
-    done = kdir(new, "features finalize -o json")
+    done = kdir(new, "features finalize -y -o json")
     assert (done.code, done.objects[0]["finalized_level"]) == (0, NEWEST)
     assert new.status().finalized_level == NEWEST
     assert kdir(new, "features").lines[0].split("\t")[:3] == [

@@ -360,7 +360,7 @@ def test_rm_does_not_ask_with_y(kdir: Kdir) -> None:
         (["rm", "/orders"], "remove topic /orders"),
         (["rm", "-r", "/search"], "remove directory /search, with 3 topics"),
         (["umount", "/geo"], "unmount /geo"),
-        (["parent", "detach", "--keep-inherited"], "detach the queried cluster from its parent"),
+        (["parent", "detach", "--keep-inherited"], "detach la from its parent"),
     ],
 )
 def test_nothing_is_destroyed_where_nobody_can_be_asked(
