@@ -25,7 +25,8 @@ class again from it)::
     +-- DeadlineExceeded          DEADLINE_EXCEEDED    exit 3
     +-- Denied                    exit 4
     |   +-- PermissionDenied, Unauthenticated
-    +-- Unimplemented, Internal, Cancelled
+    +-- Internal                                       a bug of ours; exit 70
+    +-- Unimplemented, Cancelled
         +-- Closed                (of Cancelled)       on the client: it was closed before
 
 Only UNAVAILABLE is retried blindly.
@@ -328,7 +329,7 @@ class Unimplemented(KdirError, reason="UNIMPLEMENTED", code="UNIMPLEMENTED"):
     """Error of a method or option that this server does not implement."""
 
 
-class Internal(KdirError, reason="INTERNAL"):
+class Internal(KdirError, reason="INTERNAL", exit_code=70):
     """A bug of ours; the request id finds the stack in the server's log."""
 
 

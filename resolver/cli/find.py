@@ -23,6 +23,8 @@ def table_location(arguments: Arguments, environ: Mapping[str, str]) -> str:
     """Returns the index to use: ``--table``, else ``KDIR_INDEX``, else one in the user's data
     folder.
     """
+    # Else deltalake's libraries print pages of warnings where a cloud has no credentials for them.
+    os.environ.setdefault("RUST_LOG", "error")
     given = arguments.one("table") or environ.get("KDIR_INDEX", "")
     if given:
         return given
@@ -141,6 +143,11 @@ def _build(session: Session, arguments: Arguments, table: str) -> int:
         if not equals:
             raise UsageError(f"--conf {text!r}: KEY=VALUE was expected", verb="index")
         conf[key] = value
+    if not arguments.flag("debug"):
+        import logging
+
+        # py4j logs each error that it raises, with its traceback, by the root logger.
+        logging.getLogger().addHandler(logging.NullHandler())
     settings = SparkSettings(arguments.one("master", "local[*]"), conf)
     servers = session.servers()
     # Spark's own processes begin with the environment of this one.

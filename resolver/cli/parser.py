@@ -117,6 +117,7 @@ GLOBAL_OPTIONS: Final = (
     ),
     Option(("--timeout",), "timeout of a request", "SECONDS"),
     Option(("-v", "--verbose"), "on failure, list every server that was queried"),
+    Option(("--debug",), "on an unforeseen error, print where in kdir it was raised"),
     Option(("-h", "--help"), "explain the verb, with examples"),
 )
 

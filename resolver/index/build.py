@@ -27,7 +27,7 @@ from resolver.index.cluster_discovery import (
 )
 from resolver.index.cluster_scan import SHARD_ROWS, Shard, read_pages, shards_of
 from resolver.index.delta_table import CommitConflict, DataFile, IndexTable, TableState
-from resolver.index.spark_session import SparkSettings, require
+from resolver.index.spark_session import SparkSettings, require, spark_errors
 from resolver.index.table_merge import (
     ClusterLine,
     Finding,
@@ -196,6 +196,7 @@ def build(
     began = time.monotonic()
     index = IndexTable.at(table)
     before = index.load()
+    index.refuse_unwritable()
     found_clusters = discover_clusters(servers, ask_seconds=ask_seconds, clock=clock)
     unchanged, changed = _sorted_out(found_clusters, before, full=full)
     findings: list[Finding] = [
@@ -204,7 +205,7 @@ def build(
         *_missing(found_clusters, before),
     ]
     if changed:
-        with (spark or SparkSettings()).open() as session:
+        with (spark or SparkSettings()).open() as session, spark_errors():
             findings += crawl(session, index, changed, shard_rows)
     version, changes = _commit(index, before, findings)
     return BuildReport(table, version, tuple(changes.lines), time.monotonic() - began)

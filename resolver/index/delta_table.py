@@ -16,15 +16,17 @@ from __future__ import annotations
 
 import json
 import re
+import tempfile
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any, Final
 
-from resolver.errors import InvalidArgument
+from resolver.errors import InvalidArgument, Unreachable
 from resolver.index.row_schema import (
     CLUSTER_COLUMNS,
     COLUMNS,
@@ -123,22 +125,61 @@ class IndexTable:
         return None if "://" in self.location else FilePath(self.location)
 
     def exists(self) -> bool:
-        """True if there is a Delta table."""
+        """True if there is a Delta table.
+
+        Raises:
+            Unreachable: its place cannot be read.
+        """
         from deltalake import DeltaTable
 
-        return DeltaTable.is_deltatable(self.location)
+        with self._readable():
+            return DeltaTable.is_deltatable(self.location)
+
+    @contextmanager
+    def _readable(self) -> Iterator[None]:
+        """Raises ``Unreachable`` for what the place of the table answers, in one sentence."""
+        from deltalake.exceptions import DeltaError, TableNotFoundError
+
+        try:
+            yield
+        except TableNotFoundError:
+            raise
+        except (OSError, DeltaError) as error:
+            hint = "" if self.folder is not None else _CREDENTIALS
+            raise Unreachable(
+                f"the index at {self.location} cannot be reached: {one_sentence(error)}{hint}"
+            ) from error
+
+    def refuse_unwritable(self) -> None:
+        """Looks whether the table can be written, before anything is read for it.
+
+        Raises:
+            InvalidArgument: its folder cannot be made, or written.
+        """
+        if self.folder is None:
+            return
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self.folder):
+                pass
+        except OSError as error:
+            raise InvalidArgument(
+                f"--table {self.location}: cannot be written: {error.strerror}", field="table"
+            ) from error
 
     def open(self) -> DeltaTable:
         """Returns the table as it is now.
 
         Raises:
             InvalidArgument: there is none, or it is another table than an index of ours.
+            Unreachable: its place cannot be read.
         """
         from deltalake import DeltaTable
         from deltalake.exceptions import TableNotFoundError
 
         try:
-            table = DeltaTable(self.location)
+            with self._readable():
+                table = DeltaTable(self.location)
         except TableNotFoundError as error:
             raise InvalidArgument(
                 f"no index at {self.location}: make one with kdir index build --table "
@@ -287,6 +328,20 @@ class IndexTable:
             if DeltaTable(self.location).version() != version:
                 raise CommitConflict from error
             raise
+
+
+_CREDENTIALS: Final = (
+    "; credentials come from the environment, such as AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and "
+    "AWS_REGION for s3://"
+)
+_COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def one_sentence(error: BaseException) -> str:
+    """Returns an error of a library in one line: its first, and its last, which says why."""
+    lines = [one.strip(" ↳.") for one in _COLOURS.sub("", str(error)).splitlines()]
+    found = [one for one in lines if one] or [type(error).__name__]
+    return found[0] if len(found) == 1 else f"{found[0]}: {found[-1]}"
 
 
 def clusters_of(table: DeltaTable) -> dict[str, ClusterFiles]:

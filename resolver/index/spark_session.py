@@ -8,24 +8,27 @@ pyarrow and deltalake. Where all see one environment that is this very interpret
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import signal
 import socket
 import sys
 import tempfile
+import threading
 import zipfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from resolver.errors import InvalidArgument, Unreachable
+from resolver.errors import Internal, InvalidArgument, Unreachable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["SparkSettings", "require"]
+__all__ = ["SparkSettings", "require", "spark_errors"]
 
 _LOOPBACK: Final = "127.0.0.1"
 _CONNECT_SECONDS: Final = 5.0
@@ -40,6 +43,35 @@ def require(*packages: str) -> None:
     for package in packages:
         if find_spec(package) is None:
             raise InvalidArgument(f"the index needs {package}: pip install 'kdir[index]'")
+
+
+@contextmanager
+def spark_errors() -> Iterator[None]:
+    """Raises an error of a job as one of ours, in one sentence: Spark's own has pages of Java.
+
+    Raises:
+        Internal: the job failed.
+    """
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except (Py4JError, PySparkException) as error:
+        raise Internal(f"the job on Spark failed: {cause_of(str(error))}") from error
+
+
+def cause_of(text: str) -> str:
+    """Returns the line of a traceback, of Java with Python's within, that names the cause: the last
+    one of Python's, else the first.
+    """
+    lines = [one.strip() for one in text.splitlines() if one.strip()]
+    python = [one for one in lines if _PYTHON_ERROR.match(one) and "Py4J" not in one]
+    return (python[-1] if python else lines[0] if lines else "no reason given")[:_MOST_CHARACTERS]
+
+
+_PYTHON_ERROR: Final = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception): ")
+_MOST_CHARACTERS: Final = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,15 +102,23 @@ class SparkSettings:
             yield running
             return
         own = Path(tempfile.mkdtemp(prefix="kdir-index-"))
+        interrupts = _Interrupts()
         try:
+            interrupts.take()
             session = self._start(own / "spark.log")
+            interrupts.take()  # Spark put its own in the place
             try:
                 if not self.master.startswith("local"):
                     session.sparkContext.addPyFile(str(packages_zip(own)))
                 yield session
             finally:
                 session.stop()
+        except Exception:
+            if interrupts.came:
+                raise KeyboardInterrupt from None
+            raise
         finally:
+            interrupts.give_back()
             shutil.rmtree(own, ignore_errors=True)
 
     def _start(self, log: Path) -> SparkSession:
@@ -119,6 +159,45 @@ class SparkSettings:
             # Else Spark looks up the host's name, which need not resolve, and listens to the net.
             settings |= {"spark.driver.host": _LOOPBACK, "spark.driver.bindAddress": _LOOPBACK}
         return settings
+
+
+class _Interrupts:
+    """SIGINT while Spark runs: Spark and py4j make other errors of it, with pages of traceback."""
+
+    def __init__(self) -> None:
+        self.came = False
+        self._before = signal.getsignal(signal.SIGINT)
+        self._is_main = threading.current_thread() is threading.main_thread()
+
+    def take(self) -> None:
+        """Notes the signal from now on, and raises KeyboardInterrupt for it."""
+        if self._is_main:
+            signal.signal(signal.SIGINT, self._interrupted)
+
+    def _interrupted(self, _number: int, _frame: object) -> None:
+        self.came = True
+        raise KeyboardInterrupt
+
+    def give_back(self) -> None:
+        """Restores the handler of before; after an interrupt no Java of this process goes on."""
+        if self._is_main:
+            signal.signal(signal.SIGINT, self._before)
+        if self.came:
+            for child in _children_named("java"):
+                os.kill(child, signal.SIGKILL)
+
+
+def _children_named(name: str) -> list[int]:
+    """Returns the ids of this process's children that run a program; none where there is no
+    ``/proc``. PySpark has the id of Java only once it has started.
+    """
+    found = []
+    for task in Path("/proc/self/task").glob("*/children"):
+        for child in task.read_text().split():
+            with suppress(OSError):
+                if Path(f"/proc/{child}/comm").read_text().strip() == name:
+                    found.append(int(child))
+    return found
 
 
 def _require_master(master: str) -> None:

@@ -1,0 +1,113 @@
+"""Errors that no verb expects: an exit code of their own, one sentence, and no traceback."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from resolver.cli import tree
+from tests.support.command_line import run
+from tests.support.waiting import eventually
+
+
+@pytest.fixture
+def broken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Returns the file of the traceback once ``kdir tree`` failed by a bug, as it does now."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+    def fails(*_: object) -> int:
+        raise ZeroDivisionError("no such ratio\nand more")
+
+    verb = next(one for one in tree.VERBS if one.name == "tree")
+    monkeypatch.setattr(tree, "VERBS", (verb._replace(run=fails),))
+    return tmp_path / "kdir" / "last-error.log"
+
+
+def test_an_unforeseen_error_is_70_and_its_traceback_is_in_a_file(broken: Path) -> None:
+    ran = run(["tree", "/la"])
+    assert ran.code == 70
+    assert ran.err == f"error: unforeseen: ZeroDivisionError: no such ratio; details: {broken}\n"
+    text = broken.read_text()
+    assert "tree /la" in text
+    assert "Traceback" in text
+    assert "in fails" in text
+
+
+def test_debug_prints_where(broken: Path) -> None:
+    ran = run(["tree", "/la", "--debug"])
+    assert ran.code == 70
+    assert "Traceback" in ran.err
+    assert broken.exists()
+
+
+def test_a_full_disk_is_one_sentence() -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "resolver.cli.main", "--help"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 70
+    assert "No space left on device" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_an_index_that_cannot_be_written_is_refused_before_anything_is_read() -> None:
+    ran = run(["index", "build", "--table", "/proc/x", "--at", "127.0.0.1:1"])
+    assert ran.code == 2
+    assert ran.err.startswith("error: --table /proc/x: cannot be written: ")
+    assert len(ran.err.splitlines()) == 1
+
+
+def test_what_a_cloud_answers_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(_: str) -> bool:
+        raise OSError("Generic S3 error\n  \x1b[31m↳\x1b[0m no credentials.")
+
+    monkeypatch.setattr("deltalake.DeltaTable.is_deltatable", refused)
+    ran = run(["index", "build", "--table", "s3://bucket/kdir", "--at", "127.0.0.1:1"])
+    assert ran.code == 3
+    assert "cannot be reached: Generic S3 error: no credentials; credentials come from" in ran.err
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+def test_interrupted_while_spark_starts_or_works_it_is_130(tmp_path: Path) -> None:
+    """^C goes to the whole group of processes, Java among them."""
+    from deploy.local.directory import DirectoryProcess
+
+    with DirectoryProcess(tmp_path / "la", "/la", {"cluster": "la"}) as server:
+        arguments = ["index", "build", "--table", str(tmp_path / "t"), "--at", server.address]
+        process = subprocess.Popen(
+            [sys.executable, "-m", "resolver.cli.main", *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        eventually(lambda: _runs_java(process.pid), timeout_seconds=60)
+        time.sleep(1)  # it starts, or works: both are interrupted alike
+        os.killpg(process.pid, signal.SIGINT)
+        _, err = process.communicate(timeout=100)
+        assert process.returncode == 130, err
+        assert "Traceback" not in err
+
+
+def _runs_java(leader: int) -> bool:
+    """True if a process of a session is Java."""
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            name, _, rest = stat.read_text().partition("(")[2].rpartition(")")
+        except OSError:
+            continue
+        if int(rest.split()[3]) == leader and name == "java":
+            return True
+    return False
