@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from resolver import units
+from resolver.cli.clusters_below import armed_summary, plans_below, with_clusters_below
 from resolver.cli.create import ENTRY_FORMATS, PLAN, show_entry
 from resolver.cli.output import Column, Styled, Table, plain
 from resolver.cli.parser import Argument, Arguments, Option, UsageError, Verb
@@ -71,26 +72,34 @@ def _update(
         return answer
 
     partitions = any(one.name == "partitions" for one in fields)
-    if partitions and not arguments.flag("plan"):
-        calls = ask(validate_only=True).plan.kafka_calls
+    reaches_kafka = partitions or any(one.name == "topic_config" for one in fields)
+    planned = ask(validate_only=True) if reaches_kafka or arguments.flag("plan") else None
+    path = planned.entry.path if planned else ""  # none for who may not describe it
+    below = plans_below(session, path, planned.plan.policies) if planned and path else []
+    if planned is not None and not arguments.flag("plan"):
+        calls = planned.plan.kafka_calls
         growth = next((one for one in calls if one.operation == GROW_CALL), None)
         if growth is not None and not session.approve(
             f"grow {growth.resource} from {growth.before} to {growth.after} partitions", GROWTH
         ):
             session.out.note(f"unchanged: {where}")
             return 0
-    answer = ask(validate_only=arguments.flag("plan"))
+    answer = planned if planned and arguments.flag("plan") else ask(validate_only=False)
     if not answer.HasField("entry"):
         answer.entry.path = str(where.path)  # all that is shown to who may not describe it
     names = ", ".join(one.shown for one in fields)
     answered = f"would {past}" if arguments.flag("plan") else past
     show_entry(session, answer.entry, f"{answered} {names} at {answer.entry.path}")
     if arguments.flag("plan"):
-        print_change_plan(session.out, answer.plan)
+        print_change_plan(session.out, with_clusters_below(answer.plan, below))
+        for one in below:
+            if one.error:
+                session.missing(f"not known: {one.cluster} did not answer: {one.error}")
     elif partitions and not answer.entry.HasField("topic"):
         session.out.note(FOR_NEW_TOPICS, "faint")
-    if any(one.name == "topic_config" for one in fields):
-        session.out.note("saved; applied to Kafka only below armed paths (kdir arm)", "faint")
+    if planned is not None and path and not arguments.flag("plan"):
+        own = answer.authority.cluster.cluster
+        session.out.note(armed_summary(own, planned.plan.kafka_calls, below))
     return 0
 
 

@@ -88,7 +88,23 @@ def test_one_set_at_la_reaches_two_clusters_and_a_topics_own_value_holds(
         assert armed(la, "/la/two").code == 0
         assert retention(first, "search.raw") == {"search.raw": DAY}
 
-        assert kdir(la, "set", "/la", "retention.ms=30d").code == 0
+        # A plan above the mounts counts what each cluster below says of itself.
+        planned = kdir(la, "set", "/la", f"retention.ms={MONTH}", "--plan")
+        assert planned.code == 0, planned.err
+        rows = [line.split("\t") for line in planned.lines]
+        assert [row[:5] for row in rows if row[0] == "policy"] == [
+            ["policy", "retention.ms", "-", MONTH, "4"]
+        ]
+        changes = {row[1]: row[3:5] for row in rows if row[0] == "kafka"}
+        assert changes == {
+            "search.clicks": ["(default)", MONTH],
+            "search.views": ["(default)", MONTH],
+            "cpu": [WEEK, MONTH],
+        }
+
+        done = kdir(la, "set", "/la", "retention.ms=30d")
+        assert done.code == 0
+        assert "armed: 2 topics of la-one, 1 topic of la-two are being changed" in done.err
         wanted = {"search.clicks": MONTH, "search.views": MONTH, "search.raw": DAY, "loose": None}
         eventually(lambda: retention(first, *wanted) == wanted)
         eventually(lambda: retention(second, "cpu") == {"cpu": MONTH})
@@ -108,3 +124,14 @@ def test_one_set_at_la_reaches_two_clusters_and_a_topics_own_value_holds(
                 0,
                 "",
             )
+
+        # What does not answer is named, and never counted as 0.
+        two.kill()
+        planned = kdir(la, "set", "/la", "retention.ms=1d", "--plan", "--timeout", "5")
+        assert planned.code == 3
+        assert "not known: la-two did not answer: " in planned.err
+        output = kdir(la, "set", "/la", "retention.ms=6d", "--timeout", "5")
+        assert output.code == 0, output.err
+        assert (
+            "armed: 2 topics of la-one are being changed in Kafka; not known: la-two" in output.err
+        )

@@ -449,7 +449,7 @@ def test_set_names_each_field_in_the_mask(kdir: Kdir) -> None:
         "retention.ms=1d", "segment.bytes=1GiB", "config.preallocate=true", "producer.acks=1",
     )  # fmt: skip
     assert ran.code == 0
-    assert "applied to Kafka only below armed paths" in ran.err
+    assert "not armed: nothing in Kafka changes" in ran.err
     assert "tags.tier, retention.ms, segment.bytes, config.preallocate, producer.acks" in ran.err
     assert list(kdir.asked.update_mask.paths) == [
         "policies.owner",
