@@ -423,7 +423,8 @@ class RetentionTrimmer:
         """
         now_ms, kept_ms = self._now_ms(), self._retention.requests_ms
         if not self._after:
-            if now_ms < self._next_round_ms:
+            # Later than a whole retention from now: the clock was set back.
+            if now_ms < self._next_round_ms <= now_ms + kept_ms + 1:
                 return 0
             self._oldest_ms = now_ms
         removed = 0

@@ -28,7 +28,7 @@ _CONFIG: Final = "topic_config["
 
 @dataclass(frozen=True, slots=True)
 class ClusterPlan:
-    """What a change comes to in one cluster below."""
+    """Plan of a change in one cluster below."""
 
     cluster: str
     mount: str

@@ -261,6 +261,9 @@ class RequestIntake:
         except Exception:  # noqa: BLE001 - the thread is needed
             _log.exception("a call failed outside of its handler")
             ended.end()
+        except BaseException:
+            ended.end()
+            raise
         else:
             ended.end()
 

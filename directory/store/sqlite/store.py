@@ -61,7 +61,7 @@ _FILLED_ROWS: Final = 5_000
 _FILLED_BYTES: Final = 8 * 1024 * 1024
 _SEALED_SECONDS: Final = 30.0
 _ROWS_AT_ONCE: Final = 1_000
-"""Beyond so many rows no further transaction is taken along by who commits its own."""
+"""Beyond so many rows no further transaction is taken into a batch: who is in it waits for all."""
 _REVISION_ROWS: Final = 100
 """So many rows share a revision: of change events, which are rows, a page is read by revision."""
 _ROLE: Final = re.compile(r"[a-z0-9-]{1,64}")
@@ -195,23 +195,24 @@ class SqliteStore:
         deadline = self._clock() + timeout_seconds
         mine = _Queued(transaction)
         self._queue.append(mine)
-        if not self._write_lock.acquire(timeout=max(0.0, timeout_seconds)):
+        if self._write_lock.acquire(timeout=max(0.0, timeout_seconds)):
+            try:
+                while not mine.is_over:
+                    self._commit_batch(mine, deadline - self._clock())
+            finally:
+                self._write_lock.release()
+        elif not mine.is_over:
             with suppress(ValueError):
                 self._queue.remove(mine)  # else it is being committed: nobody knows how that ends
             raise StoreUnreachable(f"{self._file.path}: others wrote for {timeout_seconds:g} s")
-        try:
-            if not mine.is_over:
-                self._commit_queued(mine, deadline - self._clock())
-        finally:
-            self._write_lock.release()
         if mine.trouble is not None:
             raise StoreUnreachable(str(mine.trouble)) from mine.trouble
         assert mine.outcome is not None  # noqa: S101 - it is over
         return mine.outcome
 
-    def _commit_queued(self, mine: _Queued, seconds: float) -> None:
-        """Commits what is queued in one transaction of sqlite: each at a revision of its own, under
-        its guards, as if one after the other.
+    def _commit_batch(self, mine: _Queued, seconds: float) -> None:
+        """Commits what is queued, up to a bound, in one transaction of sqlite: each at a revision
+        of its own, under its guards, as if one after the other. ``mine`` may be behind the bound.
 
         Raises:
             StoreUnreachable: nothing was taken from the queue but ``mine``.
@@ -220,16 +221,21 @@ class SqliteStore:
         try:
             with self._changing(seconds) as change:
                 rows = 0
-                while self._queue and (mine not in taken or rows < _ROWS_AT_ONCE):
-                    one = self._queue.popleft()
+                while rows < _ROWS_AT_ONCE:
+                    try:
+                        one = self._queue.popleft()
+                    except IndexError:
+                        break  # who waits for too long takes its own away
                     taken.append(one)
                     rows += len(one.transaction.writes)
                     one.outcome = change.commit(one.transaction)
         except BaseException as trouble:
-            with suppress(ValueError):
-                self._queue.remove(mine)
             for one in taken:
                 one.trouble = trouble
+            if taken and mine not in taken and isinstance(trouble, Exception):
+                return  # theirs failed: mine is in the next batch
+            with suppress(ValueError):
+                self._queue.remove(mine)
             raise
         finally:
             for one in taken:
@@ -251,7 +257,8 @@ class SqliteStore:
                 return
             connection.execute("COMMIT")
             self._file.committed(change.head)
-        self._news.notify(before.commit_id, change.made)
+            # Before the next one can commit: watches take them in this order.
+            self._news.notify(before.commit_id, change.made)
 
     # -- sealing -----------------------------------------------------------------------------
     # A store that is filled keeps no log of it: what is put in is no change of a tree. The oldest

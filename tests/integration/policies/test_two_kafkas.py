@@ -41,7 +41,7 @@ def retention(kafka: ConfluentAdmin, *names: str) -> dict[str, str | None]:
     }
 
 
-def test_one_set_at_la_reaches_two_clusters_and_a_topics_own_value_holds(
+def test_one_set_at_la_reaches_two_clusters_and_a_topics_own_value_holds(  # noqa: PLR0915 - one story
     brokers: list[KafkaBroker], tmp_path: Path
 ) -> None:
     first, second = (ConfluentAdmin([one.bootstrap]) for one in brokers)

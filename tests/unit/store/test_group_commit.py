@@ -115,6 +115,35 @@ def test_where_one_fails_none_is_made_and_each_gets_the_error(store: SqliteStore
     assert isinstance(store.commit(Transaction((), (put(1),))), Committed)
 
 
+def test_a_batch_is_bounded_also_by_what_was_queued_before(store: SqliteStore) -> None:
+    batches: list[int] = []
+    changing = SqliteStore._changing
+
+    @contextmanager
+    def counted(of: SqliteStore, seconds: float) -> Iterator[SqliteTransaction]:
+        with changing(of, seconds) as change:
+            yield change
+            batches.append(sum(len(one.writes) for one in change.made))
+
+    rows = [tuple(put(1_000 * one + row) for row in range(600)) for one in range(COUNT)]
+    with mock.patch.object(SqliteStore, "_changing", counted):
+        done = together(store, [Transaction((), some) for some in rows])
+        revisions = {one.result().revision for one in done}
+    assert len(revisions) == COUNT
+    assert sum(batches) == 600 * COUNT
+    assert max(batches) <= 1_200, "two of 600 are beyond the bound of 1,000"
+
+
+def test_an_outcome_that_is_known_is_given_though_the_lock_was_not_had_in_time(
+    store: SqliteStore,
+) -> None:
+    with ThreadPoolExecutor(1) as threads, store._write_lock:
+        waiting = threads.submit(store.commit, Transaction((), (put(1),)), 0.5)
+        eventually(lambda: store.queued == 1)
+        store._commit_batch(store._queue[0], 5.0)
+        assert isinstance(waiting.result(), Committed)
+
+
 def test_who_waits_for_too_long_gets_an_error_and_nothing_is_made(
     store: SqliteStore, tmp_path: Path
 ) -> None:
