@@ -31,6 +31,7 @@ _SECONDS: Final = {
     "writes": 60,
     "links": 90,
     "idle": 60,
+    "watchers": 60,
     "pushing": 240,
     "etcd": 480,
     "attacks": 420,

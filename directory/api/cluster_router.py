@@ -163,7 +163,7 @@ class ClusterRouter:
     def read_snapshot(
         self, cluster: Cluster, token: str, call: Call, *, streams: bool = False
     ) -> Snapshot:
-        """Returns the snapshot that a call reads; see ``consistency``. ``streams``: it holds no
+        """Returns the snapshot that a call reads; see ``choose_snapshot``. ``streams``: it holds no
         thread that answers others, so it may wait however many do.
         """
         return choose_snapshot(
@@ -393,7 +393,8 @@ def choose_snapshot(
         return snapshot
     seconds = call.seconds_left(LONGEST_WAIT_SECONDS)
     if places is None:
-        waited = replica.wait_for(position.revision, seconds)
+        with waiting():
+            waited = replica.wait_for(position.revision, seconds)
     else:
         refusal = TooManyWaiting(
             f"revision {position.revision} is not known here yet, and too many calls wait for "

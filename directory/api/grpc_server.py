@@ -24,12 +24,14 @@ from directory.api.directory_service import DirectoryService
 from directory.api.federation_service import FederationService
 from directory.api.policy_service import PolicyService
 from directory.api.resolve_service import ResolveService
+from directory.api.rpc import request_intake, response_writer
 from directory.api.rpc.handlers import CallBounds, Pools, bind_service
 from directory.api.rpc.interceptors.abort_status import abort_with
 from directory.api.rpc.interceptors.request_bounds import RequestBounds
 from directory.api.rpc.listener import bind_listener
 from directory.api.rpc.long_calls import LongCalls
-from directory.api.rpc.request_intake import Received, RequestIntake, takes_request, unsupported
+from directory.api.rpc.polled_streams import PolledStreams
+from directory.api.rpc.request_intake import Received, RequestIntake, takes_request
 from directory.api.rpc.stream_slots import StreamPool, StreamSlots
 from directory.api.rpc.thread_pools import CallPool, WritePool, waiting_call
 from directory.api.rpc.unsent_answers import UnsentAnswers
@@ -223,6 +225,10 @@ _log = logging.getLogger(__name__)
 _HEALTH_SECONDS = 0.1
 _HANDSHAKE_MS = 10_000
 _IDLE_MS = 30 * 60_000
+_BEGINS_AT_ONCE = 4
+"""Watches that begin at a time."""
+_GIVE_WAY_SECONDS = 0.0005
+_LOOKS_TO_GIVE_WAY = 4
 _SPARE_STREAMS = 4
 """Threads beyond those of the streams allowed: they refuse the others."""
 _REFUSED_AT_ONCE = 256
@@ -294,7 +300,7 @@ class DirectoryServer:
     ) -> None:
         self._identities = identities
         limits = clusters[0].config.limits
-        if message := unsupported():
+        if message := request_intake.unsupported() or response_writer.unsupported():
             raise RuntimeError(message)
         self._intake = RequestIntake(
             limits.unfinished_requests, limits.request_seconds, limits.max_concurrent_calls
@@ -321,6 +327,9 @@ class DirectoryServer:
         self._streams = StreamPool(
             limits.max_streams + _SPARE_STREAMS, "stream", self._intake, self._slots
         )
+        # Threads beyond the first are of streams that wait, as their tokens ask for.
+        self._begins = CallPool(_BEGINS_AT_ONCE, limits.max_streams, self._intake)
+        self._polled = PolledStreams(self._begins, self._intake, self._slots, self._give_way)
         self._unsent = UnsentAnswers(
             limits.unsent_bytes, limits.principal_unsent_bytes, limits.max_call_seconds
         )
@@ -355,7 +364,7 @@ class DirectoryServer:
         )
         seconds = self._limits.max_call_seconds
         long = LongCalls(self._calls, self._long, self._intake)
-        pools = Pools(self._streams, self._writes, long)
+        pools = Pools(self._streams, self._writes, long, self._polled)
         bounds = CallBounds(
             self._slots,
             RequestBounds(
@@ -426,6 +435,7 @@ class DirectoryServer:
             try:
                 self._calls.unblock_stalled()
                 self._long.unblock_stalled()
+                self._begins.unblock_stalled()
                 self._intake.refuse_late()
                 self._intake.begin_delayed()
                 self._reflection.end_late()
@@ -434,6 +444,13 @@ class DirectoryServer:
             except Exception:  # noqa: BLE001 - a bug must not end it in silence
                 _log.exception("looking after the calls of %s stumbled", self._listen)
                 self._stopped.wait(1.0)
+
+    def _give_way(self) -> None:
+        """Lets calls that are under way end first, for a short while."""
+        for _ in range(_LOOKS_TO_GIVE_WAY):
+            if not self._intake.calls:
+                return
+            time.sleep(_GIVE_WAY_SECONDS)
 
     def _publish_health(self, reported: int | None) -> int:
         """Sets gRPC's health status where it changed since it was last reported; returns it."""
@@ -456,6 +473,8 @@ class DirectoryServer:
         self._server.stop(self._limits.drain_seconds).wait()
         self._calls.shutdown()
         self._long.shutdown()
+        self._polled.end()
+        self._begins.shutdown()
         self._writes.shutdown(wait=False, cancel_futures=True)
         self._streams.shutdown(wait=False, cancel_futures=True)
         self._health.shutdown()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Hashable, Mapping
+from typing import Final
 
 from kdir.v1 import watch_pb2
 
@@ -12,7 +14,10 @@ from directory.api.cluster_router import ClusterRouter
 from directory.api.page_tokens import PageToken, page_size
 from directory.api.rpc.call_context import Call
 from directory.api.rpc.handlers import Handler, Service
-from directory.api.visible_tree import OpenTree
+from directory.api.rpc.polled_streams import PolledSource
+from directory.api.visible_tree import OpenTree, VisibleTree
+from directory.maintenance.history import Revised
+from directory.server.cluster import Cluster
 from resolver.errors import Resync, TokenExpired, Unmounted, Unreachable
 from resolver.path import Path
 from resolver.revision_token import Token
@@ -25,16 +30,16 @@ class WatchService(Service):
 
     descriptor = watch_pb2.DESCRIPTOR.services_by_name["WatchService"]
     long = frozenset({"ListChanges"})
+    polled = frozenset({"Watch"})
 
     def __init__(self, router: ClusterRouter) -> None:
         self._router = router
+        self._responses = _Responses()
 
     def method_handlers(self) -> Mapping[str, Handler]:
         return {"Watch": self.watch, "ListChanges": self.list_changes}
 
-    def watch(
-        self, request: watch_pb2.WatchRequest, call: Call
-    ) -> Iterator[watch_pb2.WatchResponse]:
+    def watch(self, request: watch_pb2.WatchRequest, call: Call) -> PolledSource:
         """Changes at or below a path, one response a revision, checkpoints when idle.
 
         Ends with RESYNC when the changes after the token are no longer held, or who might see them
@@ -46,58 +51,10 @@ class WatchService(Service):
             path, request.after_token, call, or_above=True, streams=True, past=True
         )
         _require_visible(tree, path)
-        snapshot = tree.snapshot
         position = Token.parse(request.after_token).positions.get(cluster.cluster_id)
-        after = position.revision if position is not None else snapshot.revision
-        idle_seconds = float(request.checkpoint_seconds or 10)
+        after = position.revision if position is not None else tree.snapshot.revision
         ChangeView(tree, cluster.access_history, path).refuse_unknown(after)
-        subscription = cluster.history.follow(after)
-        call.on_end(subscription.close)
-        try:
-            yield watch_pb2.WatchResponse(
-                token=self._token(cluster.cluster_id, snapshot.incarnation, after),
-                authority=cluster.authority(snapshot),
-            )
-            incarnation = snapshot.incarnation
-            sent_at = time.monotonic()
-            reached = after
-            while call.is_active():
-                # What every subscriber had before an empty answer is behind us: a checkpoint may
-                # say so, and a watcher that resumes there need not resync for changes of nothing.
-                delivered = cluster.replica.wait_for(0, _FIRST_SECONDS).revision
-                batch = subscription.next(min(idle_seconds, _LOOK_SECONDS))
-                # Not the snapshot that it began with: a right that is gone ends the stream (N5).
-                before = tree
-                tree = self._router.tree(cluster, cluster.replica.snapshot, call, past=True)
-                _require_visible(tree, path)
-                view = ChangeView(tree, cluster.access_history, path)
-                view.refuse_other_age(before)
-                if not batch and delivered > reached:
-                    view.streamed(reached, delivered, ())
-                    reached = delivered
-                for revision, events in batch:
-                    passed = view.streamed(reached, revision, events)
-                    reached = revision
-                    if passed:
-                        sent_at = time.monotonic()
-                        token = self._token(cluster.cluster_id, incarnation, revision)
-                        yield watch_pb2.WatchResponse(events=passed, token=token)
-                if cluster.draining:
-                    raise Unreachable("this server ends; go on at another one, from the last token")
-                if cluster.federation.view().position.unmounted:
-                    raise Unmounted(f"cluster {cluster.config.cluster} was unmounted")
-                if cluster.replica.snapshot.incarnation != incarnation:
-                    raise Resync("the store has a new incarnation: list again, then watch")
-                if time.monotonic() - sent_at >= idle_seconds:
-                    sent_at = time.monotonic()
-                    token = self._token(cluster.cluster_id, incarnation, reached)
-                    yield watch_pb2.WatchResponse(token=token)
-        finally:
-            subscription.close()
-
-    @staticmethod
-    def _token(cluster_id: str, incarnation: str, revision: int) -> str:
-        return str(Token.from_position(cluster_id, incarnation, revision))
+        return _Watching(self._router, self._responses, cluster, tree, path, after, request, call)
 
     def list_changes(
         self, request: watch_pb2.ListChangesRequest, call: Call
@@ -141,8 +98,159 @@ class WatchService(Service):
         return response
 
 
-_LOOK_SECONDS = 5.0
-_FIRST_SECONDS = 5.0
+class _Watching(PolledSource):
+    """One watch, from the revision that it has reached on."""
+
+    def __init__(
+        self,
+        router: ClusterRouter,
+        responses: _Responses,
+        cluster: Cluster,
+        tree: OpenTree,
+        path: Path,
+        after: int,
+        request: watch_pb2.WatchRequest,
+        call: Call,
+    ) -> None:
+        self._router: Final = router
+        self._responses: Final = responses
+        self._cluster: Final = cluster
+        self._call: Final = call
+        self._path: Final = path
+        self._incarnation: Final = tree.snapshot.incarnation
+        self._idle_seconds: Final = float(request.checkpoint_seconds or 10)
+        self._tree = tree
+        """As it was when it was polled last."""
+        self._reached = after
+        self._has_begun = False
+        self._sent_at = time.monotonic()
+        self._taken: deque[Revised] = deque()
+        """Changes of which none was sent yet."""
+        self._subscription: Final = cluster.history.follow(after)
+
+    def poll(self) -> watch_pb2.WatchResponse | bytes | None:
+        now = time.monotonic()
+        self.due_at = now + min(self._idle_seconds, _LOOK_SECONDS)
+        if not self._has_begun:
+            self._has_begun = True
+            self._sent_at = now
+            # Not before: there is nothing that could be sent before this.
+            self._subscription.on_ready = self.on_ready
+            return watch_pb2.WatchResponse(
+                token=self._token(self._reached),
+                authority=self._cluster.authority(self._tree.snapshot),
+            )
+        response: watch_pb2.WatchResponse | bytes | None = self._next_changes()
+        if response is None and not self.has_more:
+            self._refuse_ended()
+            if now - self._sent_at >= self._idle_seconds:
+                response = watch_pb2.WatchResponse(token=self._token(self._reached))
+        if response is not None:
+            self._sent_at = now
+        return response
+
+    def _next_changes(self) -> bytes | None:
+        """Returns the response of the next revision of which something is shown."""
+        cluster, replica = self._cluster, self._cluster.replica
+        # What every subscriber had before an empty answer is behind us: a checkpoint may say so,
+        # and a watcher that resumes there need not resync for changes of nothing.
+        delivered = replica.reported_revision
+        had_none = not self._taken
+        if had_none:
+            self._taken.extend(self._subscription.next(0))
+        # Not the snapshot that it began with: a right that is gone ends the stream (N5).
+        before = self._tree
+        tree = self._tree = self._router.tree(cluster, replica.snapshot, self._call, past=True)
+        _require_visible(tree, self._path)
+        view = ChangeView(tree, cluster.access_history, self._path)
+        view.refuse_other_age(before)
+        if had_none and not self._taken and delivered > self._reached:
+            view.streamed(self._reached, delivered, ())
+            self._reached = delivered
+        for _ in range(min(len(self._taken), _MOST_REVISIONS)):
+            revised = self._taken.popleft()
+            reached, self._reached = self._reached, revised[0]
+            response = self._response(tree, view, reached, revised)
+            if response:
+                return response
+        return None
+
+    def _response(self, tree: OpenTree, view: ChangeView, reached: int, revised: Revised) -> bytes:
+        """Returns the bytes of the response of a revision, after another one was reached; empty:
+        nothing of it is shown.
+
+        Raises:
+            Resync, StoreUnavailable: see ``ChangeView.streamed``.
+        """
+        revision, events = revised
+
+        def make() -> bytes:
+            passed = view.streamed(reached, revision, events)
+            if not passed:
+                return b""
+            response = watch_pb2.WatchResponse(events=passed, token=self._token(revision))
+            return response.SerializeToString()
+
+        snapshot = tree.snapshot
+        caller = (tree.caller, tree.is_expired) if isinstance(tree, VisibleTree) else None
+        shown = (self._cluster, snapshot.incarnation, snapshot.revision, caller, self._path)
+        return self._responses.of((*shown, reached, revision), make)
+
+    def _refuse_ended(self) -> None:
+        """Refuses to go on where the server ends, or another tree begins.
+
+        Raises:
+            Unreachable, Unmounted, Resync
+        """
+        cluster = self._cluster
+        if cluster.draining:
+            raise Unreachable("this server ends; go on at another one, from the last token")
+        if cluster.federation.view().position.unmounted:
+            raise Unmounted(f"cluster {cluster.config.cluster} was unmounted")
+        if cluster.replica.snapshot.incarnation != self._incarnation:
+            raise Resync("the store has a new incarnation: list again, then watch")
+
+    def _token(self, revision: int) -> str:
+        return str(Token.from_position(self._cluster.cluster_id, self._incarnation, revision))
+
+    @property
+    def has_more(self) -> bool:
+        return bool(self._taken) or self._subscription.is_ready
+
+    @property
+    def may_wait(self) -> bool:
+        return self._has_begun and not self._taken and not self._subscription.has_joined
+
+    def close(self) -> None:
+        self._subscription.close()
+
+
+class _Responses:
+    """Bytes of responses, made once for all watchers who are shown the same: of the same caller,
+    or from whom nothing is hidden, by the rights of the same snapshot. Thread-safe.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[Hashable, bytes] = {}
+        self._bytes = 0
+
+    def of(self, key: Hashable, make: Callable[[], bytes]) -> bytes:
+        """Returns what was made of a key before, else makes it."""
+        made = self._kept.get(key)
+        if made is None:
+            made = make()
+            if len(self._kept) >= _MOST_KEPT or self._bytes > _MOST_KEPT_BYTES:
+                self._kept, self._bytes = {}, 0
+            self._kept[key] = made
+            self._bytes += len(made)
+        return made
+
+
+_LOOK_SECONDS: Final = 5.0
+_MOST_REVISIONS: Final = 200
+"""Of which nothing is shown, before others are polled."""
+_MOST_KEPT: Final = 512
+_MOST_KEPT_BYTES: Final = 8 << 20
 
 
 def _require_visible(tree: OpenTree, path: Path) -> None:

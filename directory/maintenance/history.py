@@ -273,13 +273,16 @@ class ChangeHistory:
 
 
 class Subscription:
-    """One watcher's place. ``next`` is for one thread; ``close`` for any."""
+    """One watcher's place. ``next`` is for one thread at a time; ``close`` for any."""
 
     def __init__(
         self, history: ChangeHistory, after: int, loads: int, clock: Callable[[], float]
     ) -> None:
         self.loads: Final = loads
         """How often the tree had been loaded when it began."""
+        self.on_ready: Callable[[], object] = bool
+        """Is called when ``next`` has something new to return or to raise: from any thread, with a
+        lock held."""
         self._history: Final = history
         self._clock: Final = clock
         self._changed: Final = threading.Condition()
@@ -331,12 +334,22 @@ class Subscription:
         """How many events came and were not taken yet."""
         return self._count
 
+    @property
+    def has_joined(self) -> bool:
+        """True if what is past was read: ``next`` does not wait for the store."""
+        return self._joined or self._closed
+
+    @property
+    def is_ready(self) -> bool:
+        """True if ``next`` would return or raise something at once, or read what is past."""
+        return bool(self._queue or self._lost) or not self.has_joined
+
     def close(self) -> None:
         """Ends it; a waiting ``next`` returns."""
         with self._changed:
             self._closed = True
             self._queue = []
-            self._changed.notify_all()
+            self._notify()
         self._history.forget(self)
 
     def put(self, revised: Revised, size: int, most_events: int, most_bytes: int) -> None:
@@ -354,7 +367,7 @@ class Subscription:
             self._queue.append(revised)
             self._count += len(revised[1])
             self._bytes += size
-            self._changed.notify_all()
+            self._notify()
 
     def drop(self, why: str) -> None:
         """Ends the subscription, because of a gap in it."""
@@ -364,7 +377,11 @@ class Subscription:
     def _give_up(self, why: str) -> None:
         self._lost = why
         self._queue = []
+        self._notify()
+
+    def _notify(self) -> None:
         self._changed.notify_all()
+        self.on_ready()
 
 
 def _lagged(found: str, setting: str) -> str:

@@ -4,16 +4,19 @@ For every call, from the outside in: a request that cannot be read is refused by
 (``malformed``), the server's cap is put on the deadline, it is counted and timed (``metrics``) and
 written to the log (``access``), errors become statuses (``errors``), it is found out who calls
 (``directory.server.authentication``, nowhere else), and the handler runs. Streams run on a thread
-pool of their own: a watch must not hold a thread that answers calls (G3).
+pool of their own, or hold no thread at all (``polled_streams``): a watch must not hold a thread
+that answers calls (G3).
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -24,7 +27,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from directory.api.rpc.call_context import CURRENT, Call
 from directory.api.rpc.caller_slots import TooManyWaiting
-from directory.api.rpc.interceptors.abort_status import abort_with
+from directory.api.rpc.interceptors.abort_status import abort_with, status_of
 from directory.api.rpc.interceptors.malformed_request import (
     MalformedRequest,
     lenient_deserializer,
@@ -32,7 +35,9 @@ from directory.api.rpc.interceptors.malformed_request import (
 )
 from directory.api.rpc.interceptors.request_bounds import RequestBounds
 from directory.api.rpc.long_calls import LongCalls
+from directory.api.rpc.polled_streams import PolledSource, PolledStream, PolledStreams
 from directory.api.rpc.request_intake import DelayedRefusal, Received, takes_request
+from directory.api.rpc.response_writer import Finish, ResponseWriter, sends_without_thread
 from directory.api.rpc.rights import Check, Threads, check_of
 from directory.api.rpc.stream_slots import StreamSlots
 from directory.api.rpc.thread_pools import WritePool
@@ -51,7 +56,8 @@ _SHARE: Final = 0.95
 
 class Service(ABC):
     """A service's handlers by method name: ``unary(request, call) -> response or its bytes``, or
-    for streams ``stream(request or iterator of requests, call) -> iterator of responses``.
+    for streams ``stream(request or iterator of requests, call) -> iterator of responses``, or
+    ``-> PolledSource`` for those of ``polled``.
     """
 
     descriptor: ServiceDescriptor
@@ -60,6 +66,9 @@ class Service(ABC):
 
     long: frozenset[str] = frozenset()
     """Methods that may compute for long: they run on threads of their own, too."""
+
+    polled: frozenset[str] = frozenset()
+    """Streams that hold no thread while they are open."""
 
     @abstractmethod
     def method_handlers(self) -> Mapping[str, Handler]:
@@ -75,6 +84,7 @@ class Pools:
     streams: ThreadPoolExecutor
     writes: WritePool
     long: LongCalls
+    polled: PolledStreams
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +121,14 @@ def bind_service(
         kind = GetMessageClass(method.input_type)
         read = lenient_deserializer(kind, bounds.requests, check.request)
         _refuse_other_threads(service, name, check, streams=method.server_streaming)
-        if method.server_streaming:
+        if name in service.polled:
+            open_stream = takes_request(
+                _polled(handler, known_as, calls, bounds.streams, identities, pools.polled)
+            )
+            sends_without_thread(open_stream)
+            _run_on(open_stream, pools.polled)
+            methods[name] = grpc.stream_stream_rpc_method_handler(open_stream, read, _write)
+        elif method.server_streaming:
             behave = _stream(handler, known_as, calls, bounds.streams, identities)
             if not method.client_streaming:
                 behave = takes_request(_with_first(behave))
@@ -258,6 +275,104 @@ def _stream(
                 CURRENT.call = None
 
     return behave
+
+
+def _polled(
+    handler: Handler,
+    method: str,
+    calls: CallMetrics,
+    slots: StreamSlots,
+    identities: Authenticator | None,
+    streams: PolledStreams,
+) -> Callable[[Received, grpc.ServicerContext, Finish], None]:
+    def behave(first: Received, context: grpc.ServicerContext, finish: Finish) -> None:
+        request = missing_request() if first.request is None else first.request
+        call = Call(
+            deadline=float("inf"),
+            is_active=context.is_active,
+            on_end=context.add_callback,
+            cancel=context.cancel,
+            find_peer=context.peer,
+            metadata=context.invocation_metadata,
+        )
+        writer = ResponseWriter(context, finish)
+        ending = _Ending(method, request, calls)
+
+        def fail(error: Exception) -> None:
+            if not context.is_active():
+                ending.end_by_caller()
+            elif ending.end(error):
+                writer.end(status_of(error, call.request_id))
+
+        if not context.add_callback(ending.end_by_caller):
+            ending.end_by_caller()
+            return
+        CURRENT.call = call
+        try:
+            if identities is not None:
+                _identify(call, identities.authenticate(context, method))
+            if type(request) is MalformedRequest:
+                raise request.error
+            with ExitStack() as held:
+                held.enter_context(slots.hold(method, call.peer, call.principal))
+                source: PolledSource = handler(request, call)
+                held.callback(source.close)
+                stream = PolledStream(source, writer, call, fail)
+                held.callback(streams.discard, stream)
+                if ending.hold(held.pop_all()):
+                    streams.add(stream)
+        except Exception as error:  # noqa: BLE001 - whatever it is becomes a status
+            fail(error)
+        finally:
+            CURRENT.call = None
+
+    return behave
+
+
+class _Ending:
+    """End of a stream that no thread waits for: whoever ends it, it is counted and logged, and what
+    it holds is let go of, once. Thread-safe.
+    """
+
+    def __init__(self, method: str, request: Any, calls: CallMetrics) -> None:
+        self._method: Final = method
+        self._request: Final = request
+        self._calls: Final = calls
+        self._began: Final = time.monotonic()
+        self._lock: Final = threading.Lock()
+        self._held: ExitStack | None = None
+        self._is_over = False
+        calls.stream_began(method)
+
+    def hold(self, held: ExitStack) -> bool:
+        """Closes the stack with the stream; at once, and gives False, where that has ended."""
+        with self._lock:
+            if not self._is_over:
+                self._held = held
+                return True
+        held.close()
+        return False
+
+    def end_by_caller(self) -> None:
+        """Ends the stream, if it has not ended."""
+        self.end(None)
+
+    def end(self, error: Exception | None) -> bool:
+        """Ends the stream, with an error or because its caller did; False: it had ended."""
+        with self._lock:
+            if self._is_over:
+                return False
+            self._is_over = True
+            held, self._held = self._held, None
+        if held is not None:
+            held.close()
+        seconds = time.monotonic() - self._began
+        if error is not None:
+            _log_failure(self._method, self._request, error, seconds)
+        elif _is_success_logged():
+            _log_success(self._method, self._request, "CANCELLED", seconds)
+        self._calls.stream_ended(self._method, "CANCELLED" if error is None else _code_of(error))
+        return True
 
 
 _calls_log = logging.getLogger("directory.calls")

@@ -9,7 +9,7 @@ request, or with one that exceeds a bound, waits a second until it is refused (`
 does one that a handler refuses with ``DelayedRefusal``: a client that asks again at once would
 otherwise keep the server busy with nothing but refusals.
 
-This is the only module that uses private parts of ``grpc._server``;
+Beside ``response_writer.py`` this is the only module that uses private parts of ``grpc._server``;
 ``tests/unit/api/test_request_intake.py`` says when it can be dropped.
 """
 
@@ -40,6 +40,7 @@ __all__ = [
     "Received",
     "RequestIntake",
     "begin_call",
+    "end_with",
     "refused",
     "takes_request",
     "unsupported",
@@ -166,6 +167,11 @@ class RequestIntake:
         self._is_closed = False
         self.refused = 0
         """Calls whose request did not arrive in time."""
+
+    @property
+    def calls(self) -> int:
+        """Calls that are under way, streams not counted."""
+        return self._calls
 
     @property
     def unfinished(self) -> int:
@@ -326,6 +332,17 @@ def begin_call(
         begin(ended, answer, about)
     except RuntimeError:  # the pool is shut down
         event.call.cancel()
+        ended.end()
+
+
+def end_with(ended: CallCompletion, about: tuple[Any, ...]) -> None:
+    """Marks a call as ended when it is over for gRPC, whoever answers it until then."""
+    state = about[2]
+    with state.condition:
+        goes_on = state.callbacks is not None
+        if goes_on:
+            state.callbacks.append(ended.end)
+    if not goes_on:
         ended.end()
 
 

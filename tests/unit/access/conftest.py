@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from kdir.v1 import access_pb2, directory_pb2, entry_pb2, resolve_pb2
+from kdir.v1 import access_pb2, directory_pb2, entry_pb2, resolve_pb2, watch_pb2
 
 from directory.api.access_service import AccessService
 from directory.api.admin_service import AdminService
@@ -58,20 +58,32 @@ class House:
             self.handlers.update(service(self.router).method_handlers())
 
     def ask(self, who: str, method: str, request: Any, host: str = "", **call: Any) -> Any:
-        answer = self.handlers[method](
-            request,
-            Call(
-                time.monotonic() + 10,
-                principal=who if ":" in who or not who else f"User:{who}",
-                caller_host=host,
-                is_active=lambda: True,
-                **call,
-            ),
+        asked = Call(
+            time.monotonic() + 10,
+            principal=who if ":" in who or not who else f"User:{who}",
+            caller_host=host,
+            is_active=lambda: True,
+            **call,
         )
+        if method in WatchService.polled:
+            return self._polled(method, request, asked)
+        answer = self.handlers[method](request, asked)
         if isinstance(answer, bytes):
             kinds = {"Resolve": resolve_pb2.ResolveResponse}
             answer = kinds.get(method, resolve_pb2.BatchResolveResponse).FromString(answer)
         return answer
+
+    def _polled(self, method: str, request: Any, call: Call) -> Iterator[Any]:
+        """Yields responses as a server sends them; the stream begins when the first is read."""
+        with closing(self.handlers[method](request, call)) as source:
+            while True:
+                response = source.poll()
+                if response is None:
+                    time.sleep(0.01)
+                elif isinstance(response, bytes):
+                    yield watch_pb2.WatchResponse.FromString(response)
+                else:
+                    yield response
 
     def refusal(self, who: str, method: str, request: Any) -> KdirError:
         with pytest.raises(KdirError) as refused:

@@ -21,6 +21,7 @@ from directory.api.resolve_service import ResolveService
 from directory.api.rpc.handlers import CallBounds, Pools, Service, bind_service
 from directory.api.rpc.interceptors.request_bounds import RequestBounds
 from directory.api.rpc.long_calls import SHORT_PATHS, LongCalls
+from directory.api.rpc.polled_streams import PolledStreams
 from directory.api.rpc.request_intake import CallCompletion, Received, RequestIntake
 from directory.api.rpc.rights import Threads, check_of
 from directory.api.rpc.stream_slots import StreamPool, StreamSlots
@@ -51,6 +52,7 @@ def pools() -> Iterator[Pools]:
         StreamPool(1, "stream", intake),
         WritePool(1, 1, intake, short),
         LongCalls(short, long, intake),
+        PolledStreams(short, intake, StreamSlots(1, 1, 1)),
     )
     short.shutdown()
     long.shutdown()
@@ -71,6 +73,8 @@ def test_grpc_submits_each_method_to_the_pool_of_its_row(kind: type[Service], po
         found = _server._select_thread_pool_for_behavior(behave, default)
         calls = pools.long if name in service.long else default
         expected = by_threads.get(check_of(f"{service.descriptor.name}/{name}").threads, calls)
+        if name in service.polled:
+            expected = pools.polled
         assert found is expected, name
 
 

@@ -10,7 +10,7 @@ import grpc
 from resolver.error_status import to_status
 from resolver.errors import KdirError
 
-__all__ = ["abort_with"]
+__all__ = ["abort_with", "status_of"]
 
 _log = logging.getLogger("directory.calls")
 
@@ -24,12 +24,16 @@ class _Status(grpc.Status):
         self.trailing_metadata = metadata
 
 
-def abort_with(error: BaseException, context: grpc.ServicerContext, request_id: str) -> NoReturn:
-    """Ends the call with the status of ``error``; it carries the request id, by which
-    the log is searched.
+def status_of(error: BaseException, request_id: str) -> grpc.Status:
+    """Returns the status that an error becomes; it carries the request id, by which the log is
+    searched.
     """
     if not isinstance(error, KdirError):
         _log.error("request %s failed by a bug", request_id, exc_info=error)
-    code, message, trailing = to_status(error, request_id)
-    context.abort_with_status(_Status(code, message, trailing))
+    return _Status(*to_status(error, request_id))
+
+
+def abort_with(error: BaseException, context: grpc.ServicerContext, request_id: str) -> NoReturn:
+    """Ends the call with the status of ``error``."""
+    context.abort_with_status(status_of(error, request_id))
     raise AssertionError("abort_with_status returned")

@@ -1,0 +1,254 @@
+"""Streams that hold no thread while they are open: one thread polls all of them.
+
+A handler of such a method returns a ``PolledSource`` instead of an iterator. Threads are needed
+only to begin a stream, and for a source that may wait for the store. One response of a stream is on
+its way at a time, and nobody waits for it: a caller that reads slowly, or not at all, holds up no
+other.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, Final
+
+from google.protobuf.message import Message
+
+from directory.api.rpc.call_context import CURRENT, Call
+from directory.api.rpc.request_intake import CallCompletion, RequestIntake, begin_call, end_with
+from directory.api.rpc.response_writer import ResponseWriter
+from directory.api.rpc.stream_slots import StreamSlots
+from directory.api.rpc.thread_pools import CallPool
+
+__all__ = ["PolledSource", "PolledStream", "PolledStreams"]
+
+_log = logging.getLogger(__name__)
+_TICK_SECONDS: Final = 0.25
+"""Sources that are due by the clock are looked for so often."""
+
+
+class PolledSource(ABC):
+    """Source of the responses of one stream. Polled by one thread at a time."""
+
+    due_at: float = 0.0
+    """By ``time.monotonic``: when it is to be polled, whatever comes before."""
+    on_ready: Callable[[], object] = bool
+    """It calls this when there may be something to send: from any thread."""
+
+    @abstractmethod
+    def poll(self) -> Message | bytes | None:
+        """Returns the next response, or its bytes; None: there is none now.
+
+        Raises:
+            KdirError: the stream ends with it.
+        """
+
+    @property
+    @abstractmethod
+    def has_more(self) -> bool:
+        """True if it is to be polled again at once. For any thread."""
+
+    @property
+    @abstractmethod
+    def may_wait(self) -> bool:
+        """True if the next poll may wait for the store."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Lets go of what it holds. For any thread, more than once."""
+
+
+class PolledStream:
+    """One open stream."""
+
+    __slots__ = ("call", "fail", "is_busy", "is_closed", "is_due", "is_listed", "source", "writer")
+
+    def __init__(
+        self,
+        source: PolledSource,
+        writer: ResponseWriter,
+        call: Call,
+        fail: Callable[[Exception], object],
+    ) -> None:
+        """``fail`` ends the call with an error."""
+        self.source: Final = source
+        self.writer: Final = writer
+        self.call: Final = call
+        self.fail: Final = fail
+        self.is_listed = False
+        """It is among those to be polled."""
+        self.is_due = False
+        """It was to be polled, and was not free."""
+        self.is_busy = False
+        """Another thread polls it."""
+        self.is_closed = False
+
+
+class PolledStreams(ThreadPoolExecutor):
+    """Executor of the methods of which handlers return a ``PolledSource``, and the thread that
+    polls all of their streams.
+
+    gRPC takes a pool of a method only if it is a ``ThreadPoolExecutor``; so this is one, of no
+    threads.
+
+    Args:
+        pool: threads that begin streams, and poll sources that may wait.
+        intake: receives requests.
+        slots: of streams.
+        give_way: is called between some streams and the next: calls go first.
+    """
+
+    def __init__(
+        self,
+        pool: CallPool,
+        intake: RequestIntake,
+        slots: StreamSlots,
+        give_way: Callable[[], object] = bool,
+    ) -> None:
+        super().__init__(1)  # it starts no thread before one is needed
+        self._pool: Final = pool
+        self._intake: Final = intake
+        self._slots: Final = slots
+        self._give_way: Final = give_way
+        self._streams: Final[set[PolledStream]] = set()
+        self._listed: Final[deque[PolledStream]] = deque()
+        """Those to be polled."""
+        self._lock: Final = threading.Lock()
+        self._woken: Final = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._is_ending = False
+
+    # -- the beginning of a stream ---------------------------------------------------------------
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **_: Any) -> Any:
+        """Has a thread begin a stream once its request is there, or a second later where its
+        connection has no slot left.
+        """
+        return self._intake.submit(self._begin, fn, args, is_stream=True)
+
+    def _begin(
+        self, ended: CallCompletion, fn: Callable[..., object], args: tuple[Any, ...]
+    ) -> None:
+        if self._slots.is_full(args[1].call.peer().decode()):
+            begin = partial(begin_call, self._give_to_pool, ended, fn, args)
+            self._intake.delay(begin, ended)
+        else:
+            self._give_to_pool(ended, fn, args)
+
+    def _give_to_pool(
+        self, ended: CallCompletion, fn: Callable[..., object], args: tuple[Any, ...]
+    ) -> None:
+        # The thread is free before the call ends.
+        self._pool.begin(CallCompletion(), fn, args)
+        end_with(ended, args)
+
+    def add(self, stream: PolledStream) -> None:
+        """Begins to poll a stream."""
+        stream.source.on_ready = partial(self._list, stream)
+        stream.writer.on_taken = partial(self._taken, stream)
+        with self._lock:
+            if stream.is_closed or self._is_ending:
+                return
+            self._streams.add(stream)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="streams", daemon=True)
+                self._thread.start()
+        self._list(stream)
+
+    def discard(self, stream: PolledStream) -> None:
+        """Polls a stream no more."""
+        stream.is_closed = True
+        with self._lock:
+            self._streams.discard(stream)
+        stream.source.on_ready = stream.writer.on_taken = bool
+
+    def end(self) -> None:
+        """Ends the thread."""
+        self._is_ending = True
+        self._woken.set()
+
+    # -- polling ---------------------------------------------------------------------------------
+
+    def _list(self, stream: PolledStream) -> None:
+        if not stream.is_listed:
+            stream.is_listed = True
+            self._listed.append(stream)
+            if not self._woken.is_set():
+                self._woken.set()
+
+    def _taken(self, stream: PolledStream) -> None:
+        # In gRPC's thread.
+        if stream.is_due or stream.source.has_more:
+            self._list(stream)
+
+    def _run(self) -> None:
+        next_tick = 0.0
+        while not self._is_ending:
+            self._woken.wait(max(0.0, next_tick - time.monotonic()))
+            self._woken.clear()
+            try:
+                if time.monotonic() >= next_tick:
+                    self._list_due()
+                    next_tick = time.monotonic() + _TICK_SECONDS
+                self._poll_listed()
+            except Exception:  # noqa: BLE001 - a bug must not end it in silence
+                _log.exception("polling streams failed")
+
+    def _list_due(self) -> None:
+        now = time.monotonic()
+        with self._lock:
+            due = [one for one in self._streams if one.source.due_at <= now]
+        for one in due:
+            self._list(one)
+
+    def _poll_listed(self) -> None:
+        for number in range(len(self._listed)):
+            if number % _AT_ONCE == 0:
+                self._give_way()
+            stream = self._listed.popleft()
+            stream.is_listed = False
+            # Noted before it is looked at: what is taken in between lists it again.
+            stream.is_due = True
+            if stream.is_closed or stream.is_busy or not stream.writer.is_free:
+                continue
+            stream.is_due = False
+            if stream.source.may_wait:
+                stream.is_busy = True
+                self._pool.begin(CallCompletion(), self._poll_waiting, (stream,))
+            else:
+                self._poll(stream)
+
+    def _poll_waiting(self, stream: PolledStream) -> None:
+        # In a thread of the pool.
+        try:
+            self._poll(stream)
+        finally:
+            stream.is_busy = False
+            if stream.writer.is_free and (stream.is_due or stream.source.has_more):
+                self._list(stream)
+
+    def _poll(self, stream: PolledStream) -> None:
+        CURRENT.call = stream.call
+        try:
+            response = stream.source.poll()
+            if response is None:
+                if stream.source.has_more:
+                    self._list(stream)
+                return
+            message = response if isinstance(response, bytes) else response.SerializeToString()
+        except Exception as error:  # noqa: BLE001 - whatever it is becomes a status
+            stream.fail(error)
+            return
+        finally:
+            CURRENT.call = None
+        stream.writer.send(message)
+
+
+_AT_ONCE: Final = 20
+"""Streams that are polled between two looks at whether calls are under way."""
