@@ -228,7 +228,6 @@ _IDLE_MS = 30 * 60_000
 _BEGINS_AT_ONCE = 4
 """Watches that begin at a time."""
 _GIVE_WAY_SECONDS = 0.0005
-_LOOKS_TO_GIVE_WAY = 4
 _SPARE_STREAMS = 4
 """Threads beyond those of the streams allowed: they refuse the others."""
 _REFUSED_AT_ONCE = 256
@@ -445,11 +444,10 @@ class DirectoryServer:
                 _log.exception("looking after the calls of %s stumbled", self._listen)
                 self._stopped.wait(1.0)
 
-    def _give_way(self) -> None:
-        """Lets calls that are under way end first, for a short while."""
-        for _ in range(_LOOKS_TO_GIVE_WAY):
-            if not self._intake.calls:
-                return
+    def _give_way(self, most_seconds: float) -> None:
+        """Lets calls that are under way end first."""
+        until = time.monotonic() + most_seconds
+        while self._intake.calls and time.monotonic() < until:
             time.sleep(_GIVE_WAY_SECONDS)
 
     def _publish_health(self, reported: int | None) -> int:

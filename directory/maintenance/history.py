@@ -281,11 +281,14 @@ class Subscription:
         self.loads: Final = loads
         """How often the tree had been loaded when it began."""
         self.on_ready: Callable[[], object] = bool
-        """Is called when ``next`` has something new to return or to raise: from any thread, with a
-        lock held."""
+        """Is called when ``next`` has something new to return or to raise: from any thread, and
+        it must not wait."""
         self._history: Final = history
         self._clock: Final = clock
-        self._changed: Final = threading.Condition()
+        self._lock: Final = threading.Lock()
+        self._waiter: threading.Event | None = None
+        """Of a thread that waits in ``next``; most subscriptions have none, and ``put`` is called
+        for all of them before a change is acknowledged."""
         self._after = after
         """Up to this revision it has read what is past."""
         self._joined = False
@@ -311,21 +314,28 @@ class Subscription:
             page, self._after = self._history.page(self, self._after)
             if page:
                 return page
-        with self._changed:
-            self._changed.wait_for(
-                lambda: self._queue or self._lost or self._closed, timeout_seconds
-            )
-            if self._closed:
-                self._history.forget(self)  # where it joined while it was being closed
-                return []
-            if self._lost:
-                raise Resync(self._lost)
-            found, self._queue, self._count, self._bytes = self._queue, [], 0, 0
-            return found
+        if timeout_seconds > 0:
+            self._wait(timeout_seconds)
+        with self._lock:
+            if not self._closed:
+                if self._lost:
+                    raise Resync(self._lost)
+                found, self._queue, self._count, self._bytes = self._queue, [], 0, 0
+                return found
+        self._history.forget(self)  # where it joined while it was being closed
+        return []
+
+    def _wait(self, seconds: float) -> None:
+        with self._lock:
+            if self._queue or self._lost or self._closed:
+                return
+            waiter = self._waiter = threading.Event()
+        waiter.wait(seconds)
+        self._waiter = None
 
     def join(self, begin: list[Revised]) -> None:
         """Begins its queue; what it begins with is no lag."""
-        with self._changed:
+        with self._lock:
             self._queue = begin
             self._joined = True
 
@@ -346,7 +356,7 @@ class Subscription:
 
     def close(self) -> None:
         """Ends it; a waiting ``next`` returns."""
-        with self._changed:
+        with self._lock:
             self._closed = True
             self._queue = []
             self._notify()
@@ -354,7 +364,7 @@ class Subscription:
 
     def put(self, revised: Revised, size: int, most_events: int, most_bytes: int) -> None:
         """Adds to the queue, or gives it up where it is full: no watcher slows the replica."""
-        with self._changed:
+        with self._lock:
             if self._lost or self._closed:
                 return
             if self._count and self._count + len(revised[1]) > most_events:
@@ -367,11 +377,13 @@ class Subscription:
             self._queue.append(revised)
             self._count += len(revised[1])
             self._bytes += size
-            self._notify()
+            if self._waiter is not None:
+                self._waiter.set()
+        self.on_ready()
 
     def drop(self, why: str) -> None:
         """Ends the subscription, because of a gap in it."""
-        with self._changed:
+        with self._lock:
             self._give_up(why)
 
     def _give_up(self, why: str) -> None:
@@ -380,7 +392,8 @@ class Subscription:
         self._notify()
 
     def _notify(self) -> None:
-        self._changed.notify_all()
+        if self._waiter is not None:
+            self._waiter.set()
         self.on_ready()
 
 

@@ -101,7 +101,7 @@ class PolledStreams(ThreadPoolExecutor):
         pool: threads that begin streams, and poll sources that may wait.
         intake: receives requests.
         slots: of streams.
-        give_way: is called between some streams and the next: calls go first.
+        give_way: lets calls go first, for so many seconds at most.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class PolledStreams(ThreadPoolExecutor):
         pool: CallPool,
         intake: RequestIntake,
         slots: StreamSlots,
-        give_way: Callable[[], object] = bool,
+        give_way: Callable[[float], object] = bool,
     ) -> None:
         super().__init__(1)  # it starts no thread before one is needed
         self._pool: Final = pool
@@ -210,7 +210,7 @@ class PolledStreams(ThreadPoolExecutor):
     def _poll_listed(self) -> None:
         for number in range(len(self._listed)):
             if number % _AT_ONCE == 0:
-                self._give_way()
+                self._give_way(_BETWEEN_SECONDS if number else _FIRST_SECONDS)
             stream = self._listed.popleft()
             stream.is_listed = False
             # Noted before it is looked at: what is taken in between lists it again.
@@ -252,3 +252,6 @@ class PolledStreams(ThreadPoolExecutor):
 
 _AT_ONCE: Final = 20
 """Streams that are polled between two looks at whether calls are under way."""
+_FIRST_SECONDS: Final = 0.01
+"""At most so long a change waits for calls, of which one is that which made it."""
+_BETWEEN_SECONDS: Final = 0.001

@@ -11,7 +11,6 @@ Beside ``request_intake.py`` this is the only module that uses private parts of 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Final, cast
 
 import grpc
@@ -24,10 +23,10 @@ _USED: Final = (
     "_get_initial_metadata_operation",
     "_is_rpc_state_active",
     "_possibly_finish_call",
-    "_SEND_INITIAL_METADATA_AND_SEND_MESSAGE_TOKEN",
-    "_SEND_MESSAGE_TOKEN",
 )
 _OF_STATE: Final = ("condition", "due", "initial_metadata_allowed")
+_FIRST: Final = _server._SEND_INITIAL_METADATA_AND_SEND_MESSAGE_TOKEN  # noqa: SLF001
+_NEXT: Final = _server._SEND_MESSAGE_TOKEN  # noqa: SLF001
 _NO_FLAGS: Final = 0
 
 Finish = Callable[[None], object]
@@ -59,22 +58,30 @@ class ResponseWriter:
     def send(self, message: bytes) -> None:
         """Hands a response to gRPC; nothing, where the call is over. Only while it is free."""
         state = self._state
+        operations: tuple[Any, ...] = (cygrpc.SendMessageOperation(message, _NO_FLAGS),)
         with state.condition:
             if not _server._is_rpc_state_active(state):  # noqa: SLF001
                 return
-            self.is_free = False
-            operation = cygrpc.SendMessageOperation(message, _NO_FLAGS)
-            operations: tuple[Any, ...] = (operation,)
-            token = _server._SEND_MESSAGE_TOKEN  # noqa: SLF001
             if state.initial_metadata_allowed:
                 first = _server._get_initial_metadata_operation(state, None)  # noqa: SLF001
-                operations = (first, operation)
-                token = _server._SEND_INITIAL_METADATA_AND_SEND_MESSAGE_TOKEN  # noqa: SLF001
                 state.initial_metadata_allowed = False
-            self._call.start_server_batch(operations, partial(self._taken, token))
-            state.due.add(token)
+                operations, taken = (first, *operations), self._first_taken
+                state.due.add(_FIRST)
+            else:
+                taken = self._next_taken
+                state.due.add(_NEXT)
+        self.is_free = False
+        # Not under the condition: gRPC's thread often takes it before this returns, and would have
+        # to wait for this thread.
+        self._call.start_server_batch(operations, taken)
 
-    def _taken(self, token: str, _: object) -> Any:
+    def _first_taken(self, _: object) -> Any:
+        return self._taken(_FIRST)
+
+    def _next_taken(self, _: object) -> Any:
+        return self._taken(_NEXT)
+
+    def _taken(self, token: str) -> Any:
         with self._state.condition:
             finished = _server._possibly_finish_call(self._state, token)  # noqa: SLF001
         self.is_free = True
