@@ -265,6 +265,8 @@ def _grpc_options(limits: Limits, most_calls: int, *, shared: bool) -> tuple[tup
         # Our own clients ping every 20 s at most, also while idle: do not call that abuse.
         ("grpc.keepalive_time_ms", 20_000),
         ("grpc.keepalive_timeout_ms", 10_000),
+        # Without this the answer to a ping is awaited for a minute, whatever the line above says.
+        ("grpc.http2.ping_timeout_ms", 10_000),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
         # Sockets that never say who they are; connections that nobody uses; all of them.
