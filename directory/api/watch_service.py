@@ -219,7 +219,10 @@ class _Watching(PolledSource):
 
     @property
     def may_wait(self) -> bool:
-        return self._has_begun and not self._taken and not self._subscription.has_joined
+        if not self._has_begun:
+            return False
+        reads_past = not self._taken and not self._subscription.has_joined
+        return reads_past or self._cluster.access_history.may_ask_store
 
     def close(self) -> None:
         self._subscription.close()

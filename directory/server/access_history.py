@@ -102,6 +102,11 @@ class AccessHistory:
         except StoreUnavailable:
             return False
 
+    @property
+    def may_ask_store(self) -> bool:
+        """True if what is asked of the revisions that are kept may take a look into the store."""
+        return not self._is_extended and len(self._revisions) <= 1
+
     def _kept(self, revision: int) -> Authorizer | None:
         with self._lock:
             place = bisect_right(self._revisions, revision)

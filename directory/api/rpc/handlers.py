@@ -295,7 +295,7 @@ def _polled(
             find_peer=context.peer,
             metadata=context.invocation_metadata,
         )
-        writer = ResponseWriter(context, finish)
+        writer = ResponseWriter(context, finish, streams.sending)
         ending = _Ending(method, request, calls)
 
         def fail(error: Exception) -> None:

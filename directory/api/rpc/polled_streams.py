@@ -30,14 +30,14 @@ __all__ = ["PolledSource", "PolledStream", "PolledStreams"]
 
 _log = logging.getLogger(__name__)
 _TICK_SECONDS: Final = 0.25
-"""Sources that are due by the clock are looked for so often."""
+"""Sources that are due by the clock are looked for so often at most."""
 
 
 class PolledSource(ABC):
     """Source of the responses of one stream. Polled by one thread at a time."""
 
     due_at: float = 0.0
-    """By ``time.monotonic``: when it is to be polled, whatever comes before."""
+    """By ``time.monotonic``: when it is to be polled, whatever comes before. ``poll`` sets it."""
     on_ready: Callable[[], object] = bool
     """It calls this when there may be something to send: from any thread."""
 
@@ -123,6 +123,10 @@ class PolledStreams(ThreadPoolExecutor):
         self._woken: Final = threading.Event()
         self._thread: threading.Thread | None = None
         self._is_ending = False
+        self._due_at = float("inf")
+        """When the next source is due by the clock; those that are due and not free left out."""
+        self.sending: Final = threading.Lock()
+        """See ``ResponseWriter``."""
 
     # -- the beginning of a stream ---------------------------------------------------------------
 
@@ -188,28 +192,36 @@ class PolledStreams(ThreadPoolExecutor):
             self._list(stream)
 
     def _run(self) -> None:
-        next_tick = 0.0
+        looked_at = 0.0
         while not self._is_ending:
-            self._woken.wait(max(0.0, next_tick - time.monotonic()))
+            next_look = max(self._due_at, looked_at + _TICK_SECONDS)
+            left = next_look - time.monotonic()
+            self._woken.wait(None if left == float("inf") else max(0.0, left))
             self._woken.clear()
             try:
-                if time.monotonic() >= next_tick:
-                    self._list_due()
-                    next_tick = time.monotonic() + _TICK_SECONDS
+                now = time.monotonic()
+                if now >= next_look:
+                    looked_at = now
+                    self._list_due(now)
                 self._poll_listed()
             except Exception:  # noqa: BLE001 - a bug must not end it in silence
                 _log.exception("polling streams failed")
 
-    def _list_due(self) -> None:
-        now = time.monotonic()
+    def _list_due(self, now: float) -> None:
         with self._lock:
             due = [one for one in self._streams if one.source.due_at <= now]
+            later = (one.source.due_at for one in self._streams if one.source.due_at > now)
+            self._due_at = min(later, default=float("inf"))
         for one in due:
             self._list(one)
 
     def _poll_listed(self) -> None:
+        made: list[tuple[PolledStream, bytes]] = []
         for number in range(len(self._listed)):
             if number % _AT_ONCE == 0:
+                if number:
+                    self._send(made)
+                    time.sleep(_PAUSE_SECONDS)
                 self._give_way(_BETWEEN_SECONDS if number else _FIRST_SECONDS)
             stream = self._listed.popleft()
             stream.is_listed = False
@@ -221,37 +233,57 @@ class PolledStreams(ThreadPoolExecutor):
             if stream.source.may_wait:
                 stream.is_busy = True
                 self._pool.begin(CallCompletion(), self._poll_waiting, (stream,))
-            else:
-                self._poll(stream)
+            elif message := self._poll(stream):
+                made.append((stream, message))
+        self._send(made)
 
     def _poll_waiting(self, stream: PolledStream) -> None:
         # In a thread of the pool.
         try:
-            self._poll(stream)
+            if message := self._poll(stream):
+                self._send([(stream, message)])
         finally:
             stream.is_busy = False
             if stream.writer.is_free and (stream.is_due or stream.source.has_more):
                 self._list(stream)
+            self._woken.set()  # it may be due by the clock before all others
 
-    def _poll(self, stream: PolledStream) -> None:
+    def _poll(self, stream: PolledStream) -> bytes:
+        """Returns the next response of a stream; empty: none."""
         CURRENT.call = stream.call
         try:
             response = stream.source.poll()
             if response is None:
                 if stream.source.has_more:
                     self._list(stream)
-                return
-            message = response if isinstance(response, bytes) else response.SerializeToString()
+                return b""
+            return response if isinstance(response, bytes) else response.SerializeToString()
         except Exception as error:  # noqa: BLE001 - whatever it is becomes a status
             stream.fail(error)
-            return
+            return b""
         finally:
             CURRENT.call = None
-        stream.writer.send(message)
+            with self._lock:
+                self._due_at = min(self._due_at, stream.source.due_at)
+
+    def _send(self, made: list[tuple[PolledStream, bytes]]) -> None:
+        """Sends all of them, and forgets them."""
+        failed: list[tuple[PolledStream, Exception]] = []
+        with self.sending:
+            for stream, message in made:
+                try:
+                    stream.writer.send(message)
+                except Exception as error:  # noqa: BLE001 - one stream's is not the others'
+                    failed.append((stream, error))
+        made.clear()
+        for stream, reason in failed:
+            stream.fail(reason)
 
 
 _AT_ONCE: Final = 20
-"""Streams that are polled between two looks at whether calls are under way."""
+"""Streams that are sent to between two looks at whether calls are under way."""
+_PAUSE_SECONDS: Final = 0.000_1
+"""In which gRPC's thread notes what it has taken."""
 _FIRST_SECONDS: Final = 0.01
 """At most so long a change waits for calls, of which one is that which made it."""
 _BETWEEN_SECONDS: Final = 0.001

@@ -10,6 +10,7 @@ Beside ``request_intake.py`` this is the only module that uses private parts of 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any, Final, cast
 
@@ -40,16 +41,22 @@ class ResponseWriter:
     Args:
         context: of the call.
         finish: see ``Finish``.
+        sending: held by whoever sends many responses, of other calls too: gRPC's thread then notes
+            what it has taken after them, instead of changing places with the sender at each. It
+            waits meanwhile, so that nothing else may be done with it.
     """
 
-    __slots__ = ("_call", "_context", "_finish", "_state", "is_free", "on_taken")
+    __slots__ = ("_call", "_context", "_finish", "_sending", "_state", "is_free", "on_taken")
 
-    def __init__(self, context: grpc.ServicerContext, finish: Finish) -> None:
+    def __init__(
+        self, context: grpc.ServicerContext, finish: Finish, sending: threading.Lock
+    ) -> None:
         private = cast("Any", context)
         self._context: Final = context
         self._call: Final = private._rpc_event.call  # noqa: SLF001
         self._state: Final = private._state  # noqa: SLF001
         self._finish: Final = finish
+        self._sending: Final = sending
         self.is_free = True
         """gRPC has taken what was sent last."""
         self.on_taken: Callable[[], object] = bool
@@ -82,6 +89,8 @@ class ResponseWriter:
         return self._taken(_NEXT)
 
     def _taken(self, token: str) -> Any:
+        with self._sending:
+            pass
         with self._state.condition:
             finished = _server._possibly_finish_call(self._state, token)  # noqa: SLF001
         self.is_free = True

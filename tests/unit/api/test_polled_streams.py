@@ -21,7 +21,8 @@ class Source(PolledSource):
     """Source of what a test puts into it."""
 
     def __init__(self) -> None:
-        self.due_at = float("inf")
+        self.seconds = float("inf")
+        """From one poll to the next."""
         self.ready: deque[bytes | Exception] = deque()
         self.polls = 0
         self.waits = False
@@ -35,6 +36,7 @@ class Source(PolledSource):
 
     def poll(self) -> bytes | None:
         self.polls += 1
+        self.due_at = time.monotonic() + self.seconds
         self.threads.append(threading.current_thread().name)
         self.gate.wait(30)
         if not self.ready:
@@ -150,11 +152,15 @@ def test_a_source_that_may_wait_is_polled_by_another_thread(streams: PolledStrea
 
 
 def test_a_source_is_polled_when_it_is_due_by_the_clock(streams: PolledStreams) -> None:
-    one = Open(streams).add()
-    one.source.ready.append(b"checkpoint")
-    assert one.writer.sent == []
-    one.source.due_at = time.monotonic()
-    eventually(lambda: one.writer.sent == [b"checkpoint"])
+    Open(streams).add()
+    one, waiting = Open(streams), Open(streams)
+    one.source.seconds = waiting.source.seconds = 0.3
+    waiting.source.waits = True
+    for each in (one, waiting):
+        each.add()
+        each.source.ready.append(b"checkpoint")
+    for each in (one, waiting):
+        eventually(lambda each=each: each.writer.sent == [b"checkpoint"])  # type: ignore[misc]
 
 
 def test_a_stream_that_ended_while_it_began_is_not_kept(streams: PolledStreams) -> None:
