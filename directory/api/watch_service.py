@@ -225,6 +225,7 @@ class _Watching(PolledSource):
         return reads_past or self._cluster.access_history.may_ask_store
 
     def close(self) -> None:
+        self._subscription.on_ready = bool
         self._subscription.close()
 
 

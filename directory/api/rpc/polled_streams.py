@@ -180,11 +180,14 @@ class PolledStreams(ThreadPoolExecutor):
     # -- polling ---------------------------------------------------------------------------------
 
     def _list(self, stream: PolledStream) -> None:
-        if not stream.is_listed:
+        # Once, whoever lists it: twice in a row it would be polled twice before it is sent to.
+        with self._lock:
+            if stream.is_listed:
+                return
             stream.is_listed = True
             self._listed.append(stream)
-            if not self._woken.is_set():
-                self._woken.set()
+        if not self._woken.is_set():
+            self._woken.set()
 
     def _taken(self, stream: PolledStream) -> None:
         # In gRPC's thread.

@@ -12,7 +12,7 @@ import pytest
 from google.protobuf.field_mask_pb2 import FieldMask
 from kdir.v1 import directory_pb2, watch_pb2
 
-from resolver.errors import Resync
+from resolver.errors import Absent, Resync
 from tests.unit.access.conftest import ADMIN, House
 
 Make = Callable[..., House]
@@ -165,6 +165,55 @@ def test_a_slow_watch_is_judged_by_the_rights_of_each_change(house: Make) -> Non
     # That it was made was to be seen, for a moment; of what came after it only that it is hidden.
     shown = [(one.action, one.path) for one in received[:-1]]
     assert shown == [(INSERT, "/la/p/secret"), (DELETE, "/la/p/secret")]
+
+
+def test_what_is_made_once_for_many_watchers_is_of_those_who_are_shown_the_same(
+    house: Make,
+) -> None:
+    la = house()
+    la.mkdir("/la/p")
+    la.grant("bob", "describe", "/la/p")
+    la.grant("carol", "describe", "/la/p")
+    begun = watch_pb2.WatchRequest(path="/la", checkpoint_seconds=1)
+    streams = {who: la.ask(who, "Watch", begun) for who in (ADMIN, "bob", "carol")}
+    for stream in streams.values():
+        next(stream)
+    la.mkdir("/la/secret")
+    la.mkdir("/la/p/denied")
+    la.grant("carol", "-describe", "/la/p/denied")
+    la.mkdir("/la/p/last")
+
+    def shown(who: str) -> list[str]:
+        paths: list[str] = []
+        for response in streams[who]:
+            paths += [one.path for one in response.events if not one.scope]
+            if paths[-1:] == ["/la/p/last"]:
+                break
+        return paths
+
+    assert shown(ADMIN) == ["/la/secret", "/la/p/denied", "/la/p/last"]
+    assert shown("bob") == ["/la/p/denied", "/la/p/last"]
+    with pytest.raises(Resync):  # it could be seen when it was made, and is hidden now
+        shown("carol")
+    for stream in streams.values():
+        stream.close()
+
+
+def test_what_was_made_for_one_watcher_is_not_sent_to_the_same_caller_by_older_rights(
+    house: Make,
+) -> None:
+    la = house()
+    la.mkdir("/la/p/x")
+    la.grant("bob", "describe", "/la/p")
+    begun = watch_pb2.WatchRequest(path="/la/p", checkpoint_seconds=1)
+    early, late = la.ask("bob", "Watch", begun), la.ask("bob", "Watch", begun)
+    next(early), next(late)
+    la.mkdir("/la/p/x/y")
+    assert next(early).events[0].path == "/la/p/x/y"
+    la.revoke("bob", "describe", "/la/p")
+    for stream in (early, late):
+        with pytest.raises(Absent):
+            next(stream)
 
 
 def test_what_moves_out_of_view_takes_its_new_place_with_it(house: Make) -> None:
