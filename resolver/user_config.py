@@ -46,6 +46,7 @@ __all__ = [
     "environment_login",
     "load_contexts",
     "parse_servers",
+    "remove_context",
     "write_context",
     "write_current",
 ]
@@ -357,7 +358,7 @@ def write_context(context: Context) -> None:
     before = load_contexts()
     wanted = Contexts(before.current, {**before.by_name, context.name: context})
     lines = _lines()
-    header = re.compile(rf"\s*\[\s*contexts\s*\.\s*{re.escape(context.name)}\s*\]")
+    header = _header(context.name)
     start = next((at for at, line in enumerate(lines) if header.match(line)), None)
     if start is None:
         if lines and lines[-1].strip():
@@ -377,7 +378,26 @@ def write_context(context: Context) -> None:
 
 
 def write_current(name: str) -> None:
-    """Makes a context the current one.
+    """Makes a context the current one; with an empty name none is.
+
+    Raises:
+        InvalidArgument: there is none of that name, or the file cannot be written.
+    """
+    before = load_contexts()
+    if name:
+        before.get(name)
+    elif not before.current:
+        return
+    lines = _lines()
+    if name:
+        _set_key(lines, 0, "current", f'"{name}"')
+    else:
+        _remove_current(lines)
+    _write(lines, Contexts(name, before.by_name))
+
+
+def remove_context(name: str) -> None:
+    """Removes a context from the file; where it was the current one, none is.
 
     Raises:
         InvalidArgument: there is none of that name, or the file cannot be written.
@@ -385,8 +405,31 @@ def write_current(name: str) -> None:
     before = load_contexts()
     before.get(name)
     lines = _lines()
-    _set_key(lines, 0, "current", f'"{name}"')
-    _write(lines, Contexts(name, before.by_name))
+    header = _header(name)
+    start = next((at for at, line in enumerate(lines) if header.match(line)), None)
+    if start is not None:
+        end = start + 1
+        while end < len(lines) and not lines[end].lstrip().startswith("["):
+            end += 1
+        del lines[start:end]
+    if before.current == name:
+        _remove_current(lines)
+    kept = {key: context for key, context in before.by_name.items() if key != name}
+    _write(lines, Contexts("" if before.current == name else before.current, kept))
+
+
+def _header(name: str) -> re.Pattern[str]:
+    """Returns what the line matches with which a context's table begins."""
+    return re.compile(rf"\s*\[\s*contexts\s*\.\s*{re.escape(name)}\s*\]")
+
+
+def _remove_current(lines: list[str]) -> None:
+    for at, line in enumerate(lines):
+        if line.lstrip().startswith("["):
+            return
+        if re.match(r"\s*current\s*=", line):
+            del lines[at]
+            return
 
 
 def _lines() -> list[str]:

@@ -27,6 +27,7 @@ from directory.server.config import ConfigError, load_configs
 from directory.store.addresses import describe_address
 from directory.store.base import IncompatibleStore, StoreUnreachable
 from resolver.backup_file import DamagedBackup
+from resolver.command_parser import CommandParser
 from resolver.confirmation import NotApproved, approve
 from resolver.printable import printable
 
@@ -41,7 +42,7 @@ _REFUSED: Final = 5
 
 
 def _restore_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="kdir restore", description="Fill a store from a backup.")
+    parser = CommandParser(prog="kdir restore", description="Fill a store from a backup.")
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--from", metavar="FILE", help="the backup; - is stdin")
     what.add_argument(
@@ -60,10 +61,11 @@ def _restore_parser() -> argparse.ArgumentParser:
 
 
 def _migrate_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="kdir migrate", description="Move a cluster's store.")
+    parser = CommandParser(prog="kdir migrate", description="Move a cluster's store.")
     parser.add_argument("FROM", help="the store that it is in")
     parser.add_argument("TO", help="the store that it shall live in")
     parser.add_argument("--abort", action="store_true", help="undo what was begun")
+    parser.add_argument("-y", "--yes", action="store_true", help="do not ask")
     parser.add_argument("--plan", action="store_true", help="only say what would be done")
     return parser
 
@@ -196,6 +198,13 @@ def _migrate(options: argparse.Namespace) -> int:
         if options.plan:
             _print(found.describe(), "would be undone")
             return 0
+        if not approve(
+            f"abort the migration to {describe_address(target)}",
+            "What the migration wrote there is removed",
+            yes=options.yes,
+        ):
+            _print_progress("unchanged")
+            return 0
         identity = abort(found, _print_progress)
         _print(
             f"cluster {identity.cluster} ({identity.cluster_id}) is in "
@@ -206,6 +215,11 @@ def _migrate(options: argparse.Namespace) -> int:
     if options.plan:
         done = found.stage is Stage.DONE
         _print(found.describe(), f"{'nothing' if done else 'the rest'} would be done")
+        return 0
+    action = f"move cluster {found.identity.cluster} to {describe_address(target)}"
+    consequence = f"{describe_address(source)} is read-only from then on"
+    if found.stage is not Stage.DONE and not approve(action, consequence, yes=options.yes):
+        _print_progress("unchanged")
         return 0
     identity = migrate(found, _print_progress)
     _print(

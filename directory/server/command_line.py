@@ -21,6 +21,7 @@ from directory.server.config import (
 )
 from directory.server.supervisor import MOST_PROCESSES
 from directory.server.toml_table import split_address
+from resolver.command_parser import CommandParser
 from resolver.path import Path
 
 __all__ = [
@@ -51,7 +52,7 @@ examples:
 
 def parser() -> argparse.ArgumentParser:
     """Returns the parser of the arguments."""
-    made = argparse.ArgumentParser(
+    made = CommandParser(
         prog="kdir server",
         description="Run the directory server of one Kafka cluster, or of several.",
         epilog=_EXAMPLES,

@@ -158,31 +158,39 @@ def _acknowledge(session: Session, arguments: Arguments) -> int:
 
     where = parse_path_argument(arguments.one("PATH"))
     resolver = session.resolver
-    answered = arguments.one("stopped")
-    if not answered:
-        status = resolver.call(
-            where.path,
-            "AdminService.GetStatus",
-            admin_pb2.GetStatusRequest(cluster=resolver.owner_of(where.path).cluster_id),
-        )
-        cluster = status.authority.cluster.cluster
-        answered = status.kafka.stop_reason
-        if not answered:
-            session.out.note(f"{cluster} is not stopped: there is nothing to acknowledge")
-            return 0
-        session.out.note(f"{cluster} has stopped: {answered}", "bad")
+    owner = resolver.owner_of(where.path)
+    status = resolver.call(
+        where.path,
+        "AdminService.GetStatus",
+        admin_pb2.GetStatusRequest(cluster=owner.cluster_id),
+    )
+    cluster, stop_reason = status.authority.cluster.cluster, status.kafka.stop_reason
+    given = arguments.one("stopped")
+    if not stop_reason and not given:
+        session.out.note(f"{cluster} is not stopped: there is nothing to acknowledge")
+        return 0
+    if not given:
+        session.out.note(f"{cluster} has stopped: {stop_reason}", "bad")
         if not is_interactive():
             raise UsageError(
-                "to acknowledge, pass the stop reason verbatim: --stopped TEXT", verb="ack"
+                "to acknowledge, pass the beginning of the stop reason: --stopped TEXT", verb="ack"
             )
         if not confirm("resume?"):
             session.out.note(f"{cluster} is still stopped")
             return 0
-    owner = resolver.owner_of(where.path)
-    request = admin_pb2.AcknowledgeRequest(stop_reason=answered, cluster=owner.cluster_id)
+    # The whole text: a reason that changed meanwhile, or another one, is refused by the server.
+    reason = stop_reason if not given or _begins_with(stop_reason, given) else given
+    request = admin_pb2.AcknowledgeRequest(stop_reason=reason, cluster=owner.cluster_id)
     resolver.call(where.path, "AdminService.Acknowledge", request)
     session.out.note("acknowledged: resumed")
     return 0
+
+
+def _begins_with(text: str, beginning: str) -> bool:
+    """True if a text begins so, and the beginning ends where a term of it ends: ``7`` is none of
+    ``70 of 100``."""
+    rest = text.removeprefix(beginning)
+    return rest != text and not rest[:1].isalnum()
 
 
 _MOUNT: Final = Argument("PATH", "any path of the cluster, such as its mount", completes="path")
@@ -237,7 +245,7 @@ VERBS: Final = (
             "asks."
         ),
         arguments=(_MOUNT,),
-        options=(Option(("--stopped",), "the stop reason verbatim; no prompt", "TEXT"),),
+        options=(Option(("--stopped",), "the stop reason, or its beginning; no prompt", "TEXT"),),
         formats=(),
         examples=(
             ("kdir ack /la/tracking", "show the reason, then confirm"),

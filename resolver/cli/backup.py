@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 from resolver import units
 from resolver.cli.output import plain
-from resolver.cli.parser import Argument, Arguments, Option, UsageError, Verb
+from resolver.cli.parser import RAW_ARGUMENTS, Argument, Arguments, Option, UsageError, Verb
 from resolver.cli.streams import CLUSTER, CLUSTER_PATH, chosen_cluster, messages
 from resolver.errors import (
     AlreadyExists,
@@ -182,7 +182,7 @@ def _offline(session: Session, arguments: Arguments) -> int:
     session.out.flush()
     # -P: a folder named "directory" where the user happens to stand is not ours.
     verb = arguments.verb.name
-    command = [sys.executable, "-P", "-m", "directory", verb, *arguments.many("ARGUMENT")]
+    command = [sys.executable, "-P", "-m", "directory", verb, *arguments.many(RAW_ARGUMENTS)]
     os.execv(sys.executable, command)  # noqa: S606 - no shell is wanted
 
 
@@ -228,7 +228,6 @@ VERBS: Final = (
             "answered with TOKEN_EXPIRED. --new-life does only that, for a store that was\n"
             "restored by other means without the servers noticing; its servers may run."
         ),
-        arguments=(Argument("ARGUMENT", "as below", least=0, most=None),),
         options=(
             Option(("--from",), "the backup; - is stdin", "FILE", completes="file"),
             Option(
@@ -261,14 +260,18 @@ VERBS: Final = (
         name="migrate",
         summary="move a cluster from one store to another",
         run=_offline,
+        destroys=True,
         raw=True,
         details=(
             "From sqlite to etcd, back, or between two of a kind. FROM is sealed (read-only) at\n"
             "once; its servers keep answering reads, marked stale. TO accepts writes when it is\n"
             "complete: never both. If killed, run it again to finish; --abort undoes it until TO\n"
-            "accepts writes. Then start the servers with TO."
+            "accepts writes. Both ask first. Then start the servers with TO."
         ),
-        arguments=(Argument("ARGUMENT", "as below", least=0, most=None),),
+        arguments=(
+            Argument("FROM", "the store that the cluster is in, such as sqlite:///FILE"),
+            Argument("TO", "the store to move it to, such as etcd://HOST:PORT,…/PREFIX"),
+        ),
         options=(
             Option(("--abort",), "undo: unseal FROM, empty TO"),
             Option(("--plan",), "check everything, change nothing"),

@@ -23,6 +23,12 @@ def _context(session: Session, arguments: Arguments) -> int:
             return _list(session)
         case "use":
             _use(session, name)
+        case "unset":
+            if name:
+                raise UsageError("context unset takes no name", verb="context")
+            _unset(session)
+        case "rm":
+            _remove(session, name)
         case _:
             _set(session, arguments, name)
     return 0
@@ -77,16 +83,50 @@ def _use(session: Session, name: str) -> None:
     from resolver.user_config import write_current
 
     if not name:
-        raise UsageError("context use wants a NAME", verb="context")
+        raise UsageError(
+            "context use needs a NAME; kdir context unset selects none", verb="context"
+        )
     write_current(name)
-    session.out.note(f"now using context {name}: {','.join(session.contexts().get(name).servers)}")
+    servers = ",".join(session.contexts().get(name).servers)
+    if overriding := session.environ.get("KDIR_AT", ""):
+        session.out.note(f"current context: {name} ({servers})")
+        session.out.note(
+            f"not in use: KDIR_AT={overriding} overrides it; to use it: unset KDIR_AT, or "
+            f"--context {name}",
+            "warn",
+        )
+        return
+    session.out.note(f"now using context {name}: {servers}")
+
+
+def _unset(session: Session) -> None:
+    from resolver.user_config import write_current
+
+    write_current("")
+    session.out.note(f"no context selected; using {','.join(session.servers())}")
+
+
+def _remove(session: Session, name: str) -> None:
+    from resolver.user_config import remove_context
+
+    if not name:
+        raise UsageError("context rm needs a NAME", verb="context")
+    context = session.contexts().get(name)
+    if not session.approve(
+        f"remove context {name} ({','.join(context.servers)})",
+        "Its servers stay as they are; what the file has for it is lost",
+    ):
+        session.out.note(f"unchanged: context {name}")
+        return
+    remove_context(name)
+    session.out.note(f"removed context {name}")
 
 
 def _set(session: Session, arguments: Arguments, name: str) -> None:
     from resolver.user_config import Context, config_file, parse_servers, write_context
 
     if not name:
-        raise UsageError("context set wants a NAME", verb="context")
+        raise UsageError("context set needs a NAME", verb="context")
     if arguments.flag("protected") and arguments.flag("unprotected"):
         raise UsageError("--protected or --unprotected, not both", verb="context")
     known = session.contexts().by_name.get(name)
@@ -136,11 +176,14 @@ def _completion(session: Session, arguments: Arguments) -> int:
 VERBS: Final = (
     Verb(
         name="context",
-        summary="named sets of servers and credentials: list, set, use",
+        summary="named sets of servers and credentials: list, set, use, unset, rm",
         run=_context,
+        destroys=True,
         details=(
             "Contexts live in ~/.config/kdir/config.toml (or under XDG_CONFIG_HOME). A write to\n"
             "the servers of a protected context must name it: kdir mkdir --context prod /la/new\n"
+            "\n"
+            "KDIR_AT and --at override the selected context; context use says so where it does.\n"
             "\n"
             "A context also says who you are: by a certificate, or by a token in a file that only\n"
             "you may read. With --at or KDIR_AT that is the context whose servers are named. The\n"
@@ -154,11 +197,11 @@ VERBS: Final = (
         arguments=(
             Argument(
                 "ACTION",
-                "list (the default), set or use",
+                "list (the default), set, use, unset (use none) or rm",
                 least=0,
-                choices=("list", "set", "use"),
+                choices=("list", "set", "use", "unset", "rm"),
             ),
-            Argument("NAME", "the context to set or use", least=0, completes="context"),
+            Argument("NAME", "the context to set, use or remove", least=0, completes="context"),
         ),
         options=(
             Option(("--servers",), "with set: its directory servers", "HOST:PORT,…"),
@@ -188,6 +231,8 @@ VERBS: Final = (
                 "mutual TLS to its servers",
             ),
             ("kdir context use prod", "select it"),
+            ("kdir context unset", "select none"),
+            ("kdir context rm prod", "remove it; asks first"),
         ),
     ),
     Verb(

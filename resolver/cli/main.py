@@ -137,8 +137,8 @@ def _run(parts: Sequence[str], transport: Transport | None) -> int:
         verb = load_verb(name)
         if verb is None:
             return _unknown(name)
-        arguments = parse(verb, [*rest, *before] if not verb.raw else rest)
-        if {"-h", "--help"} & {*before, *(rest if verb.raw else ())} or arguments.flag("help"):
+        arguments = parse(verb, [*rest, *before])
+        if arguments.flag("help"):
             return _help([name])
         return _serve(verb, arguments, transport)
     except UsageError as error:

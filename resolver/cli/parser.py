@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 __all__ = [
     "FORMATS",
     "GLOBAL_OPTIONS",
+    "RAW_ARGUMENTS",
+    "YES",
     "Argument",
     "Arguments",
     "Option",
@@ -48,6 +50,9 @@ class Option(NamedTuple):
         return max(self.names, key=len).lstrip("-")
 
 
+RAW_ARGUMENTS: Final = "ARGUMENT…"
+"""The name by which a verb that another program runs gets all its arguments, as they are."""
+
 YES: Final = Option(("-y", "--yes"), "do not ask; needed where there is no terminal to ask at")
 
 
@@ -65,8 +70,9 @@ class Argument(NamedTuple):
 class Verb(NamedTuple):
     """One verb: what it takes, how it is explained, and what runs it.
 
-    ``examples`` are command lines with what they do. With ``raw`` the arguments after the verb are
-    handed on as they are, except for ``--help``.
+    ``examples`` are command lines with what they do. With ``raw`` another program runs it: the
+    arguments after the verb are checked as those of every verb, and handed on as they are
+    (``RAW_ARGUMENTS``).
     """
 
     name: str
@@ -94,7 +100,7 @@ class Verb(NamedTuple):
     def common_options(self) -> tuple[Option, ...]:
         """Returns those of every verb, with this one's own default of ``--timeout``."""
         if self.raw:
-            return ()
+            return tuple(option for option in GLOBAL_OPTIONS if option.key == "help")
         patience = Option(
             ("--timeout",),
             f"timeout of a request (default {self.timeout_seconds:g})",
@@ -158,9 +164,6 @@ def parse(verb: Verb, parts: Sequence[str]) -> Arguments:
     options = verb.all_options()
     values: dict[str, list[str]] = {}
     positional: list[str] = []
-    if verb.raw:
-        _gather(verb.arguments, list(parts), values, verb)
-        return Arguments(verb, values)
     for option, value in _scan(options, parts, verb):
         if option is None:
             positional.append(value)
@@ -175,6 +178,8 @@ def parse(verb: Verb, parts: Sequence[str]) -> Arguments:
         values.setdefault(option.key, []).append(value)
     if "help" not in values:
         _gather(verb.arguments, positional, values, verb)
+    if verb.raw:
+        values[RAW_ARGUMENTS] = list(parts)
     return Arguments(verb, values)
 
 

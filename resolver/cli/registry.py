@@ -78,7 +78,7 @@ def nearest_verbs(name: str) -> list[str]:
     others = {"list": "ls", "dir": "ls", "delete": "rm", "remove": "rm", "move": "mv",
               "rename": "mv", "link": "ln", "unmount": "umount", "get": "stat", "info": "stat",
               "locate": "which", "search": "find", "status": "doctor", "log": "history",
-              "serve": "server", "ctx": "context", "policies": "effective",
+              "describe": "stat", "serve": "server", "ctx": "context", "policies": "effective",
               "allow": "grant", "deny": "grant", "acl": "grants"}  # fmt: skip
     if name in others:
         return [others[name]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from resolver.cli.parser import Argument, Arguments, Option, Verb
+from resolver.cli.parser import RAW_ARGUMENTS, Arguments, Option, Verb
 
 if TYPE_CHECKING:
     from resolver.cli.session import Session
@@ -18,7 +18,7 @@ def _server(session: Session, arguments: Arguments) -> int:
 
     session.out.flush()
     # -P: a folder named "directory" where the user happens to stand is not ours.
-    command = [sys.executable, "-P", "-m", "directory", *arguments.many("ARGUMENT")]
+    command = [sys.executable, "-P", "-m", "directory", *arguments.many(RAW_ARGUMENTS)]
     os.execv(sys.executable, command)  # noqa: S606 - no shell is wanted
 
 
@@ -33,10 +33,13 @@ VERBS: Final = (
             "serves the topics of a running Kafka cluster under their own names, and changes\n"
             "nothing in Kafka."
         ),
-        arguments=(Argument("ARGUMENT", "as below", least=0, most=None),),
         options=(
             Option(
-                ("--config",), "TOML file, or folder of them; repeatable", "FILE", completes="file"
+                ("--config",),
+                "TOML file, or folder of them; repeatable",
+                "FILE",
+                repeated=True,
+                completes="file",
             ),
             Option(("--check",), "validate the config, show its effect, exit"),
             Option(("--mount",), "mount point of the cluster", "PATH"),

@@ -277,7 +277,7 @@ class Operator(threading.Thread):
         target = self._world.new_store(cluster.name, self._random.choice(kinds))
         with cluster.alone(), cluster.disturbed():
             self._journal.fault("migrate", cluster.mount, source=cluster.store, target=target)
-            if not self._repeat_kdir("migrate", cluster.store, target):
+            if not self._repeat_kdir("migrate", "--yes", cluster.store, target):
                 return
             for server in cluster.servers:
                 server.stop()

@@ -336,7 +336,11 @@ def test_a_mounted_child_moves_and_its_parent_goes_on(
     planned = kdir("migrate", source, target, "--plan").stdout
     assert f"cluster la ({child.cluster_id})" in planned
     assert "nothing is done yet\nthe rest would be done" in planned
-    reported = kdir("migrate", source, target)
+    unapproved = kdir("migrate", source, target, code=2).stderr
+    assert "to move cluster la to" in unapproved
+    assert "needs --yes" in unapproved
+    assert not child.status().store_status.sealed
+    reported = kdir("migrate", "--yes", source, target)
     assert "start its servers with it" in reported.stdout
     # The servers of the old store go on reading, say so, and write nothing.
     eventually(lambda: child.resolve("/la/a").authority.stale)
@@ -346,7 +350,7 @@ def test_a_mounted_child_moves_and_its_parent_goes_on(
         child.mkdir("/la/b")
     kdir("backup", "--at", child.address, code=5)
     assert child.cluster_id in kdir("migrate", source, target).stdout  # and again: nothing to do
-    refused = kdir("migrate", "--abort", source, target, code=5)
+    refused = kdir("migrate", "--abort", "-y", source, target, code=5)
     assert "takes changes by now" in refused.stderr
 
     # Started anew, they are told where it lives; with the new store all goes on.

@@ -49,7 +49,7 @@ def test_values_of_options() -> None:
     assert _offered("ls", "--output", "j") == ["json"]
     assert _offered("ls", "--output=j") == ["--output=json"]
     assert _offered("completion", "") == ["bash", "zsh", "fish"]
-    assert _offered("context", "u") == ["use"]
+    assert _offered("context", "us") == ["use"]
 
 
 def test_bash_wants_only_what_is_behind_the_equals_sign() -> None:

@@ -11,6 +11,7 @@ from resolver.cli.registry import load_verb
 from resolver.cli.session import Session
 from resolver.errors import InvalidArgument
 from resolver.user_config import Context, LoginSettings
+from tests.support.command_line import run
 
 
 @pytest.fixture
@@ -167,6 +168,58 @@ def test_a_relative_config_home_is_ignored(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("XDG_CONFIG_HOME", "relative")
     monkeypatch.setenv("HOME", "/nowhere")
     assert user_config.config_file() == "/nowhere/.config/kdir/config.toml"
+
+
+# -- selecting none, and removing ---------------------------------------------------------------
+
+
+def test_none_is_selected(config: Path) -> None:
+    config.write_text(WRITTEN)
+    ran = run(["context", "unset"])
+    assert (ran.code, ran.err) == (0, "no context selected; using 127.0.0.1:7420\n")
+    assert config.read_text() == WRITTEN.replace('current = "dev"\n', "")
+    assert run(["context", "unset"]).code == 0
+    assert user_config.load_contexts().current == ""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        WRITTEN,
+        'current = "dev"\n[contexts]\ndev = { servers = ["a:1"] }\nprod = { servers = ["b:1"] }\n',
+        'current = "dev"\ncontexts.dev.servers = ["a:1"]\ncontexts.prod.servers = ["b:1"]\n',
+    ],
+)
+def test_a_context_is_removed_with_y(config: Path, text: str) -> None:
+    config.write_text(text)
+    refused = run(["context", "rm", "dev"])
+    assert refused.code == 2
+    assert "to remove context dev" in refused.err
+    assert "needs --yes" in refused.err
+    assert config.read_text() == text
+    assert run(["context", "rm", "dev", "-y"]).code == 0
+    found = user_config.load_contexts()
+    assert (found.current, list(found.by_name)) == ("", ["prod"])
+    assert run(["context", "rm", "dev", "-y"]).code == 2
+
+
+def test_a_removal_keeps_comments_and_the_current_one(config: Path) -> None:
+    config.write_text(WRITTEN)
+    assert run(["context", "rm", "prod", "-y"]).err == "removed context prod\n"
+    assert config.read_text() == WRITTEN.partition("[contexts.prod]")[0]
+
+
+def test_use_reports_that_kdir_at_overrides_it(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config.write_text(WRITTEN)
+    assert run(["context", "use", "prod"]).err.startswith("now using context prod")
+    monkeypatch.setenv("KDIR_AT", "h:2")
+    ran = run(["context", "use", "prod"])
+    assert ran.code == 0
+    assert "now using" not in ran.err
+    assert "not in use: KDIR_AT=h:2 overrides it" in ran.err
+    assert "--context prod" in ran.err
 
 
 # -- who the user is -----------------------------------------------------------------------------

@@ -2,7 +2,9 @@
 
 import pytest
 
+from directory.maintenance.offline_commands import PARSERS
 from resolver.cli.parser import (
+    RAW_ARGUMENTS,
     Argument,
     Arguments,
     Option,
@@ -11,6 +13,8 @@ from resolver.cli.parser import (
     parse,
     split_verb,
 )
+from resolver.cli.registry import load_verb
+from tests.support.command_line import run
 
 
 def _verb(**changes: object) -> Verb:
@@ -157,11 +161,6 @@ def test_help_asks_for_nothing_else() -> None:
     assert _parse("--help").flag("help")
 
 
-def test_a_raw_verb_hands_its_arguments_on() -> None:
-    raw = _parse("--mount", "/la", "-x", raw=True, arguments=OPTIONAL)
-    assert raw.many("PATH") == ("--mount", "/la", "-x")
-
-
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
@@ -181,3 +180,48 @@ def test_options_may_stand_before_the_verb(
 def test_an_unknown_option_before_the_verb_is_named() -> None:
     with pytest.raises(UsageError, match=r"unknown option --att; did you mean --at\?"):
         split_verb(["--att", "h:1", "ls"])
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ("server --mont /la", "unknown option --mont; did you mean --mount?"),
+        ("server extra", "'extra' is an unexpected argument"),
+        ("server --log-level LOUD", "one of DEBUG, INFO, WARNING, ERROR was expected"),
+        ("restore --form x", "unknown option --form; did you mean --from?"),
+        ("migrate sqlite:///a", "TO is required: the store to move it to"),
+        ("--at h:1 migrate a b", "unknown option --at"),
+    ],
+)
+def test_a_verb_that_another_program_runs_is_checked_like_others(line: str, complaint: str) -> None:
+    ran = run(line.split())
+    assert ran.code == 2
+    assert ran.err.startswith("error: ")
+    assert complaint in ran.err
+    verb = next(part for part in line.split() if part in ("server", "restore", "migrate"))
+    assert ran.err.endswith(f"  kdir {verb} --help explains it\n")
+
+
+def test_what_another_program_is_given_is_as_it_was_written() -> None:
+    parts = ["--config", "a.toml", "--config=b.toml", "--check"]
+    verb = load_verb("server")
+    assert verb is not None
+    assert parse(verb, parts).many(RAW_ARGUMENTS) == tuple(parts)
+
+
+def test_its_help_has_its_own_arguments() -> None:
+    assert "usage: kdir migrate FROM TO [OPTION…]" in run(["migrate", "--help"]).out
+    assert "usage: kdir server [OPTION…]" in run(["server", "--help"]).out
+
+
+def test_an_error_of_the_other_program_looks_like_all(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        PARSERS["restore"]().parse_args([])
+    assert ended.value.code == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: one of the arguments --from --new-life is required\n")
+    assert error.endswith("  kdir restore --help explains it\n")
+
+
+def test_a_verb_of_another_tool_leads_to_the_one_of_kdir() -> None:
+    assert "did you mean: kdir stat\n" in run(["describe", "/la"]).err

@@ -377,7 +377,9 @@ def test_nothing_is_destroyed_where_nobody_can_be_asked(
 def test_verbs_that_destroy_take_yes() -> None:
     """A new verb that does what cannot be undone belongs here, and into ``Session.approve``."""
     destroying = {verb.name for verb in every_verb() if verb.destroys}
-    assert destroying == {"rm", "umount", "features", "grow", "parent", "restore"}
+    assert destroying == {
+        "rm", "umount", "context", "features", "grow", "migrate", "parent", "restore",
+    }  # fmt: skip
     for verb in every_verb():
         assert (YES in verb.all_options()) == (verb.name in destroying)
 
@@ -570,6 +572,12 @@ def test_adopt_of_one_topic(kdir: Kdir) -> None:
     assert kdir.asked.entry.topic.physical_name == "clicks-v2"
 
 
+WHOLE = (
+    "7 of 12 topics vanished from Kafka or changed their topic id at once: a, b; nothing is done "
+    "until this is acknowledged"
+)
+
+
 def test_ack_wants_the_exact_reason_or_a_person(kdir: Kdir) -> None:
     status = admin_pb2.GetStatusResponse(
         kafka=admin_pb2.KafkaStatus(stop_reason="7 topics vanished")
@@ -586,6 +594,24 @@ def test_ack_wants_the_exact_reason_or_a_person(kdir: Kdir) -> None:
     assert kdir.asked.stop_reason == "7 topics vanished"
     kdir("ack", "/", "--stopped", "another reason")
     assert kdir.asked.stop_reason == "another reason"
+
+
+@pytest.mark.parametrize(
+    ("given", "sent"),
+    [
+        ("7 of 12 topics vanished", WHOLE),  # as the help's example has it
+        ("7 of 12", WHOLE),
+        (WHOLE, WHOLE),
+        ("7 of 1", "7 of 1"),  # no whole word: refused by the server
+        ("7 of 13 topics vanished", "7 of 13 topics vanished"),
+    ],
+)
+def test_ack_takes_the_beginning_of_the_reason(kdir: Kdir, given: str, sent: str) -> None:
+    status = admin_pb2.GetStatusResponse(kafka=admin_pb2.KafkaStatus(stop_reason=WHOLE))
+    kdir.answers["AdminService.GetStatus"] = status
+    kdir.answers["AdminService.Acknowledge"] = admin_pb2.AcknowledgeResponse()
+    assert kdir("ack", "/", "--stopped", given).code == 0
+    assert kdir.asked.stop_reason == sent
 
 
 def test_ack_of_what_is_not_stopped_does_nothing(kdir: Kdir) -> None:

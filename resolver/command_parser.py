@@ -1,0 +1,20 @@
+"""Parser of the verbs that run without ``resolver.cli``, with the same form of errors."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import NoReturn
+
+from resolver.printable import printable
+
+__all__ = ["CommandParser"]
+
+
+class CommandParser(argparse.ArgumentParser):
+    """Parser whose errors are printed as ``resolver/cli/main.py`` prints them."""
+
+    def error(self, message: str) -> NoReturn:
+        """Ends the process with one sentence, and the command that explains the verb."""
+        sys.stderr.write(f"error: {printable(message)}\n  {self.prog} --help explains it\n")
+        sys.exit(2)
