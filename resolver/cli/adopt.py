@@ -188,7 +188,8 @@ def _acknowledge(session: Session, arguments: Arguments) -> int:
 
 def _begins_with(text: str, beginning: str) -> bool:
     """True if a text begins so, and the beginning ends where a term of it ends: ``7`` is none of
-    ``70 of 100``."""
+    ``70 of 100``.
+    """
     rest = text.removeprefix(beginning)
     return rest != text and not rest[:1].isalnum()
 
