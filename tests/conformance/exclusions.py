@@ -46,6 +46,4 @@ EXCLUSIONS: Final[Mapping[str, str]] = {
     "where there is something that a decision would say yes to",
     "asked-by-pattern": "kdir is asked about one path or name, never about a pattern of names",
     "tokens": "kdir has no grants on delegation tokens, nor on users",
-    # Any
-    "not-understood": "a kind of row that this driver does not know; to be sorted by a person",
 }

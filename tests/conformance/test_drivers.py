@@ -20,7 +20,7 @@ from tests.conformance import (
     test_kafka_topic_names,
     test_pulsar_names,
 )
-from tests.conformance.cases import FOLDER, TALLIES, Row, cases
+from tests.conformance.cases import FOLDER, NOT_UNDERSTOOD, TALLIES, Row, cases, run
 from tests.conformance.exclusions import EXCLUSIONS
 
 TABLE = {
@@ -36,6 +36,11 @@ def hdfs(op: str, path: str, expected: object, table: object = TABLE) -> Row:
 
 def finagle(kind: str, rules: list[str], given: object, expected: object) -> Row:
     return {"kind": kind, "dtab": rules, "input": given, "expected": expected}
+
+
+def states(tree: str, expected: object, **state: str) -> Row:
+    given = {"tree": tree, "state": state}
+    return {"kind": "bind_tree_state", "dtab": None, "input": given, "expected": expected}
 
 
 def pulsar(kind: str, given: object, expected: object) -> Row:
@@ -90,6 +95,8 @@ FINAGLE, PULSAR = test_finagle_dtab.check, test_pulsar_names.check
         (KAFKA, kafka("has_collision", '"a.b"', "true", '"a_b"'), "false"),
         (HDFS, hdfs("destination", "/a/c", "1->/x/c"), "1->/c"),
         (HDFS, hdfs("destination", "/ab", "ERROR_NO_LOCATION"), "1->/x"),
+        (HDFS, hdfs("destination", "a/b", "ERROR_BAD_PATH"), "ERROR_NO_LOCATION"),
+        (HDFS, hdfs("destination", "", "ERROR_BAD_PATH"), "1->/x"),
         (HDFS, hdfs("mount_point", "/a/b/c", "/a/b"), "/a"),
         (HDFS, hdfs("children", "/a", ["b"]), []),
         (HDFS, hdfs("children", "/z", None), []),
@@ -101,6 +108,13 @@ FINAGLE, PULSAR = test_finagle_dtab.check, test_pulsar_names.check
         (FINAGLE, finagle("bind", ["/s => $"], "/s/x", "EMPTY"), "NEG"),
         (FINAGLE, finagle("bind", ["/s => ~ | /$/inet/1"], "/s", ["1"]), "NEG"),
         (FINAGLE, finagle("bind", ["/s => ! | /$/inet/1"], "/s", "FAIL"), ["1"]),
+        (FINAGLE, finagle("bind", ["/s => /$/inet/h.example/80"], "/s", ["h.example:80"]), ["80"]),
+        (FINAGLE, finagle("lookup_system", [], "/$/inet/h.example/80", {"bound": "h.example:80"}),
+         {"bound": "80"}),
+        (FINAGLE, states("/a & /b", "ERROR", **{"/a": "ERROR", "/b": "ERROR"}), ["1"]),
+        (FINAGLE, states("/a & /b", ["1"], **{"/a": "ERROR", "/b": "-> /$/inet/1"}), "ERROR"),
+        (FINAGLE, states("/a | /b", "ERROR", **{"/a": "ERROR", "/b": "-> /$/inet/1"}), ["1"]),
+        (FINAGLE, states("/a", "ERROR", **{"/a": "-> /b", "/b": "ERROR"}), "PENDING"),
         (FINAGLE, finagle("tree_eval", [], "(~ | /a) & /b", ["/a", "/b"]), ["/a"]),
         (FINAGLE, finagle("prefix_matches", [], ["/s", "/s/x"], True), False),
         (FINAGLE, finagle("prefix_matches", [], ["/s", "/sx"], False), True),
@@ -147,12 +161,12 @@ def test_a_driver_distinguishes_right_from_wrong(
 @pytest.mark.parametrize(
     ("category", "row", "name"),
     [
-        (test_kafka_topic_names.category, kafka("sing", '"a"', "true"), "not-understood"),
+        (test_kafka_topic_names.category, kafka("sing", '"a"', "true"), NOT_UNDERSTOOD),
         (test_hdfs_mount_table.category, hdfs("destination", "/m/x", ""), "several-destinations"),
         (test_hdfs_mount_table.category,
          hdfs("destination", "/z", "0->/z", {**TABLE, "default_ns_enabled": True}),
          "default-namespace"),
-        (test_hdfs_mount_table.category, hdfs("dance", "/z", ""), "not-understood"),
+        (test_hdfs_mount_table.category, hdfs("dance", "/z", ""), NOT_UNDERSTOOD),
         (test_finagle_dtab.category, finagle("bind", ["/s => 3 * /a & /b"], "/s", []), "weights"),
         (test_finagle_dtab.category, finagle("bind", ["/*/s => /"], "/s", []),
          "wildcard-prefixes"),
@@ -167,19 +181,19 @@ def test_a_driver_distinguishes_right_from_wrong(
          {"kind": "bind_tree_state", "dtab": None, "expected": "PENDING",
           "input": {"tree": "/a | /b", "state": {"/a": "PENDING", "/b": "-> /$/inet/1"}}},
          "pending-in-fallback"),
-        (test_finagle_dtab.category, finagle("tickle", [], "/", []), "not-understood"),
+        (test_finagle_dtab.category, finagle("tickle", [], "/", []), NOT_UNDERSTOOD),
         (test_kafka_authorizer.category, access("", resource_type="USER"), "tokens"),
         (test_kafka_authorizer.category, access("", pattern_type="PREFIXED"), "asked-by-pattern"),
-        (test_kafka_authorizer.category, access("", mode="guess"), "not-understood"),
+        (test_kafka_authorizer.category, access("", mode="guess"), NOT_UNDERSTOOD),
         (test_kafka_authorizer.category,
          {"section": "derived_from_code", "fact": "it does not use implied operations"},
          "implied-any"),
         (test_kafka_authorizer.category, {"section": "property_tests", "test": "odd"},
-         "not-understood"),
+         NOT_UNDERSTOOD),
         (test_pulsar_names.category, pulsar("parse_namespace", "ns", "INVALID"), "fixed-levels"),
         (test_pulsar_names.category, incarnation("limit 5, create a new namespace", "E"),
          "directory-quota"),
-        (test_pulsar_names.category, incarnation("paint it green", "OK"), "not-understood"),
+        (test_pulsar_names.category, incarnation("paint it green", "OK"), NOT_UNDERSTOOD),
         (test_pulsar_names.category, {"section": "policy_validation"}, "pulsar-settings"),
     ],
 )  # fmt: skip
@@ -188,7 +202,22 @@ def test_a_row_is_sorted_by_what_it_says(
 ) -> None:
     assert category(row) == name
     assert category({**row, "id": "XX-999"}) == name
-    assert EXCLUSIONS[name]
+    assert name == NOT_UNDERSTOOD or EXCLUSIONS[name]
+
+
+def test_a_row_that_a_driver_cannot_read_fails(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(FOLDER, str(tmp_path))
+    row = {"id": "x", "kind": "tickle", "dtab": [], "input": "/", "expected": []}
+    (tmp_path / "rows.json").write_text(json.dumps({"cases": [row]}))
+    try:
+        (param,) = cases("ours", "rows.json", test_finagle_dtab.read, test_finagle_dtab.category)
+        assert not param.marks
+        with pytest.raises(pytest.fail.Exception, match=r"does not know.*tickle"):
+            run(FINAGLE, param.values[0])
+    finally:
+        TALLIES.pop("ours", None)
 
 
 @pytest.mark.parametrize(

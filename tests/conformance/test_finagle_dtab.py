@@ -33,6 +33,7 @@ from directory.server.config import Limits
 from directory.store.base import Put
 from resolver import reply_decoding
 from resolver.errors import (
+    Internal,
     InvalidArgument,
     InvalidPath,
     KdirError,
@@ -51,14 +52,18 @@ from resolver.resolution.values import (
     United,
 )
 from tests.conformance import dtab
-from tests.conformance.cases import Row, cases
+from tests.conformance.cases import NOT_UNDERSTOOD, Row, cases, run
 from tests.conformance.dtab import Leaf, Many, Nothing, Tree, Weighted
 from tests.support.trees import Cluster
 
 _LANGUAGE = {"parse_tree", "parse_dentry", "parse_dtab"}
 _ALGEBRA = {"concat", "strip_prefix"}
 _BINDING = {"bind", "resolve", "bind_tree", "bind_tree_state", "lookup_system", "tree_eval"}
-_PENDING = Leaf(("kdir-pending",))
+_PENDING, _ERROR = Leaf(("kdir-pending",)), Leaf(("kdir-error",))
+_STATES: dict[str, Tree] = {
+    "PENDING": _PENDING, "ERROR": _ERROR,
+    "NEG": Nothing("~"), "EMPTY": Nothing("$"), "FAIL": Nothing("!"),
+}  # fmt: skip
 
 
 def read(text: str) -> list[Row]:
@@ -82,7 +87,7 @@ def category(row: Row) -> str | None:
     if kind == "prefix_matches":
         return None
     if kind not in _BINDING and kind != "lookup_once" and not kind.startswith("resolve_max_depth"):
-        return "not-understood"
+        return NOT_UNDERSTOOD
     return _unfit(rules_of(row), question_of(row))
 
 
@@ -111,6 +116,11 @@ def _is_system(segments: tuple[str, ...]) -> bool:
     if segments[:1] != ("$",):
         return False
     return segments[1:2] != ("fail",) and (segments[1:2] != ("inet",) or len(segments) < 3)
+
+
+def _is_host(host: str, port: str) -> bool:
+    """True for ``/$/inet/HOST/PORT``; ``/$/inet/PORT`` has what follows as the rest of a path."""
+    return port.isdigit() and not host.isdigit()
 
 
 def _fallbacks(tree: Tree) -> Iterator[tuple[Tree, ...]]:
@@ -153,7 +163,7 @@ def rules_of(row: Row) -> list[tuple[tuple[str, ...], Tree]]:
 
 
 def _state(text: str) -> Tree:
-    return _PENDING if text == "PENDING" else dtab.tree(text.removeprefix("->"))
+    return _STATES.get(text.strip()) or dtab.tree(text.removeprefix("->"))
 
 
 def question_of(row: Row) -> Tree:
@@ -189,12 +199,16 @@ class World:
     def path_of(self, tree: Tree) -> Path:
         """Returns where a tree is to be found: a link of its own for each ``|`` and ``&``."""
         match tree:
+            case Leaf(segments=("$", "inet", host, port, *rest)) if _is_host(host, port):
+                return self._mount(f"inet {host}:{port}", f"{host}:{port}").join(map(legal, rest))
             case Leaf(segments=("$", "inet", name, *rest)):
                 return self._mount(f"inet {name}", name).join(map(legal, rest))
             case Leaf(segments=("$", "fail", *rest)):
                 return self._mount("!", "").join(map(legal, rest))
             case Leaf(segments=segments) if tree == _PENDING:
                 return self._mount("pending", "")
+            case Leaf(segments=segments) if tree == _ERROR:
+                return self._mount("error", "")
             case Leaf(segments=segments):
                 if self._leaves_are_bound:
                     text = "/" + "/".join(segments)
@@ -310,6 +324,8 @@ class World:
             raise PermissionDenied(f"{ask.path} is nobody's to see")
         if cluster_id == "pending":
             raise NotReady(f"{ask.endpoint} has not loaded yet")
+        if cluster_id == "error":
+            raise Internal(f"{ask.endpoint} failed")
         response = resolve_pb2.ResolveResponse()
         response.outcome.resolution.entry.path = str(ask.path)
         response.outcome.resolution.entry.directory.SetInParent()
@@ -389,6 +405,8 @@ def compare(world: World, asked: Path, expected: Any, kind: str) -> None:
         assert expected == "ERROR_MAX_DEPTH"
     except NotReady:
         assert expected == "PENDING"
+    except Internal:
+        assert expected == "ERROR"
     except PermissionDenied:
         # An evaluation that fails is bound to nothing; a resolution says that it failed.
         assert expected is None if kind == "tree_eval" else expected == "FAIL"
@@ -402,11 +420,17 @@ def wanted_of(expected: Any) -> set[str] | None:
     if expected == "EMPTY":
         return set()
     if isinstance(expected, dict):
-        return {expected["bound"]}
+        return {_address(expected["bound"])}
     assert isinstance(expected, list), expected
-    return set(expected)
+    return {_address(one) for one in expected}
+
+
+def _address(text: str) -> str:
+    """Returns a bound name, which may be written ``host:port``, ``host/port`` or as its path."""
+    host, slash, port = text.removeprefix("/$/inet/").partition("/")
+    return f"{host}:{port}" if slash and _is_host(host, port) else text
 
 
 @pytest.mark.parametrize("row", cases("finagle_dtab", "finagle_dtab.json", read, category))
 def test_row(row: Row) -> None:
-    check(row)
+    run(check, row)

@@ -17,10 +17,12 @@ from directory.federation.mount_table import MountTable
 from directory.namespace.command import CreateMount
 from resolver.errors import InvalidPath, MountShadows
 from resolver.path import ROOT, Path
-from tests.conformance.cases import Row, cases
+from tests.conformance.cases import NOT_UNDERSTOOD, Row, cases, run
 from tests.support.trees import Cluster
 
-_NOBODY = {"ERROR_NO_LOCATION", "ERROR_DEFAULT_NS_DISABLED"}
+_NOBODY = ("ERROR_NO_LOCATION", "ERROR_DEFAULT_NS_DISABLED")
+_BAD_PATH = "ERROR_BAD_PATH"
+_ERRORS = (*_NOBODY, _BAD_PATH)
 _OPS = {
     "destination",
     "destination_ns",
@@ -68,8 +70,8 @@ def category(row: Row) -> str | None:
     if "op" not in row:
         return scenario_category(row)
     if row["op"] not in _OPS:
-        return "not-understood"
-    if row["op"] not in {"destination", "destination_ns"}:
+        return NOT_UNDERSTOOD
+    if row["op"] not in {"destination", "destination_ns"} or row["expected"] in _ERRORS:
         return None
     hit = table_of(row["table"]["entries"]).deepest(canonical(row["path"]))
     if hit is not None and len(hit[1]) > 1:
@@ -89,11 +91,15 @@ def check(row: Row) -> None:
     if "op" not in row:
         check_scenario(row)
         return
+    wanted = row["expected"]
+    if wanted == _BAD_PATH:
+        with pytest.raises(InvalidPath):
+            Path.parse(row["path"] or "")
+        return
     path = canonical(row["path"])
     if str(path) != row["path"]:
         with pytest.raises(InvalidPath, match="is empty: no '//' and no trailing '/'"):
             Path.parse(row["path"])
-    wanted = row["expected"]
     if isinstance(wanted, str) and wanted in _NOBODY:
         wanted = None
     assert answer(table_of(row["table"]["entries"]), row["op"], path) == wanted
@@ -184,4 +190,4 @@ def check_scale(flat: int, chain: int, wide: int) -> None:
 
 @pytest.mark.parametrize("row", cases("hdfs_mount_table", "hdfs_mount_table.json", read, category))
 def test_row(row: Row) -> None:
-    check(row)
+    run(check, row)

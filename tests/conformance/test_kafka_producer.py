@@ -11,7 +11,7 @@ import pytest
 
 from resolver.errors import InvalidArgument
 from resolver.kafka.client_settings import SettingLayer, producer_settings
-from tests.conformance.cases import Row, cases
+from tests.conformance.cases import NOT_UNDERSTOOD, Row, cases, run
 
 _SAME = {"all": "-1"}
 """Kafka's producer says -1 for all."""
@@ -22,7 +22,7 @@ def read(text: str) -> Iterator[Row]:
 
 
 def category(row: Row) -> str | None:
-    return None if "props" in row and "expected" in row else "not-understood"
+    return None if "props" in row and "expected" in row else NOT_UNDERSTOOD
 
 
 def check(row: Row) -> None:
@@ -47,4 +47,4 @@ FILE = "kafka_idempotent_producer_config.json"
 
 @pytest.mark.parametrize("row", cases("kafka_producer", FILE, read, category))
 def test_row(row: Row) -> None:
-    check(row)
+    run(check, row)

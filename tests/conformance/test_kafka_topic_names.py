@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from directory.namespace import physical_names
-from tests.conformance.cases import Row, cases
+from tests.conformance.cases import NOT_UNDERSTOOD, Row, cases, run
 
 _REPEAT = re.compile(r'REPEAT\((".*"),\s*(\d+)\)')
 _ONE = {
@@ -30,7 +30,7 @@ def read(text: str) -> Iterator[Row]:
 
 
 def category(row: Row) -> str | None:
-    return None if row["check"] in {*_ONE, "has_collision"} else "not-understood"
+    return None if row["check"] in {*_ONE, "has_collision"} else NOT_UNDERSTOOD
 
 
 def name_of(text: str) -> str:
@@ -52,4 +52,4 @@ def check(row: Row) -> None:
 
 @pytest.mark.parametrize("row", cases("kafka_topic_names", "kafka_topic_names.tsv", read, category))
 def test_row(row: Row) -> None:
-    check(row)
+    run(check, row)

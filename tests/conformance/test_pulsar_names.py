@@ -36,7 +36,7 @@ from resolver.errors import (
     QuotaExceeded,
 )
 from resolver.path import Path
-from tests.conformance.cases import Row, cases
+from tests.conformance.cases import NOT_UNDERSTOOD, Row, cases, run
 from tests.conformance.precedence import check_precedence
 from tests.support.trees import Cluster, path
 
@@ -114,7 +114,7 @@ def name_category(row: Row) -> str | None:
         case _ if kind in _PARTITION:
             return None if expected in (False, -1) else "partition-suffix"
         case _:
-            return "not-understood"
+            return NOT_UNDERSTOOD
 
 
 def local_name(text: str) -> str:
@@ -172,7 +172,7 @@ def lifecycle_category(steps: str) -> str | None:
     for pattern, name in _BEYOND:
         if re.search(pattern, steps):
             return name
-    return "not-understood"
+    return NOT_UNDERSTOOD
 
 
 _BEYOND = (
@@ -391,4 +391,4 @@ _SCRIPTS: tuple[tuple[str, Steps], ...] = (
     cases("pulsar_policies_and_names", "pulsar_policies_and_names.json", read, category),
 )
 def test_row(row: Row) -> None:
-    check(row)
+    run(check, row)
