@@ -13,6 +13,7 @@ same walk, the same checks, without a socket. Everything else is ``Unimplemented
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Final, Self
@@ -261,6 +262,8 @@ class MemoryCluster:
         self._bootstrap = bootstrap
         self.revision = 1
         """Of its tree; each change is the next one."""
+        self._counted_revision = 0
+        """The one of which the directories have the counts."""
         self._entries: dict[tuple[Path, bool], entry_pb2.Entry] = {}
         """By path and whether it is a topic."""
         self.put(mount, entry_pb2.Entry(directory=entry_pb2.Directory()))
@@ -280,7 +283,21 @@ class MemoryCluster:
         for key in [key for key in self._entries if path.is_prefix_of(key[0])]:
             del self._entries[key]
 
+    def _count_topics(self) -> None:
+        """Updates the number of topics below each directory, if the tree has changed."""
+        if self._counted_revision == self.revision:
+            return
+        self._counted_revision = self.revision
+        counts: Counter[Path] = Counter()
+        for path, is_topic in self._entries:
+            if is_topic:
+                counts.update(_from_to(self.mount, path.parent))
+        for (path, _), entry in self._entries.items():
+            if entry.HasField("directory"):
+                entry.directory.total_topic_count = counts[path]
+
     def answer(self, method: str, request: Any) -> Any:
+        self._count_topics()
         match method:
             case "ResolveService.Resolve":
                 response = resolve_pb2.ResolveResponse(authority=self._authority())

@@ -80,6 +80,7 @@ def directory_to_proto(
     entry_to_proto(node.directory, str(tree.mount.join(relative)), node, out)
     seen = tree.count(relative, node)
     out.directory.topic_count, out.directory.container_count = seen.topics, seen.containers
+    out.directory.total_topic_count = tree.count_below(relative, node).topics
 
 
 class ResolveAnswers:

@@ -226,6 +226,7 @@ def _clear_outputs(message: entry_pb2.Entry) -> None:
         case "directory":
             message.directory.ClearField("topic_count")
             message.directory.ClearField("container_count")
+            message.directory.ClearField("total_topic_count")
         case "mount":
             message.mount.ClearField("state")
             message.mount.ClearField("last_contact_age_seconds")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from resolver import units
@@ -34,6 +35,7 @@ COLUMNS: Final = (
     Column("RF", right=True),
     Column("RETENTION"),
     Column("OWNER"),
+    Column("TOPICS", right=True),
     Column("STATE"),
     Column("LOCATION"),
 )
@@ -88,9 +90,21 @@ def entry_row(
         factor,
         _retention(entry, inherited, human=human),
         _owner(entry, inherited),
+        _topic_count(entry, number),
         state_of(entry, human=human),
         _location(entry, cluster),
     ]
+
+
+def _topic_count(entry: entry_pb2.Entry, number: Callable[[int], str]) -> str:
+    """Returns how many topics are below a directory at any depth, or in the cluster of a mount."""
+    match kind_of(entry):
+        case "directory":
+            return number(entry.directory.total_topic_count)
+        case "mount" if entry.mount.HasField("topic_count"):
+            return number(entry.mount.topic_count)
+        case _:
+            return "-"
 
 
 def _retention(
@@ -127,15 +141,10 @@ def _owner(entry: entry_pb2.Entry, inherited: policies_pb2.Policies | None) -> s
 
 
 def state_of(entry: entry_pb2.Entry, *, human: bool) -> str | Styled:
-    """Returns how it is.
-
-    Of a directory the number of its entries, of a topic its Kafka side, of a link its mode, of a
-    mount whether the child is linked.
+    """Returns how it is: of a topic its Kafka side, of a link its mode, of a mount whether the
+    child is linked; a directory has no state.
     """
     match kind_of(entry):
-        case "directory":
-            entries = entry.directory.topic_count + entry.directory.container_count
-            return units.count(entries) if human else str(entries)
         case "topic":
             return _topic_state(entry.topic)
         case "link":

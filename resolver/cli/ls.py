@@ -54,8 +54,11 @@ class Item(NamedTuple):
 def _ls(session: Session, arguments: Arguments) -> int:
     parts = arguments.many("PATH") or ("/",)
     code = 0
+    with_headings = (
+        len(parts) > 1 and session.out.format == "table" and not arguments.flag("directory")
+    )
     for number, part in enumerate(parts):
-        if len(parts) > 1 and session.out.human and not session.out.structured:
+        if with_headings:
             if number:
                 session.out.line()
             session.out.line(f"{part}:")
@@ -366,7 +369,9 @@ VERBS: Final = (
         run=_ls,
         details=(
             "Directories, links and mounts end in /. A PATH may be a glob, quoted from the shell:\n"
-            "* ? […] within a name, ** across directories. With -l, ^ marks inherited values.\n"
+            "* ? […] within a name, ** across directories. Several PATHs are printed with headings.\n"
+            "With -l, ^ marks inherited values, and TOPICS are those below a directory at any\n"
+            "depth in its cluster, or all of a mounted cluster.\n"
             "Behind a link the canonical path is shown too; a union shows its targets merged.\n"
             "Prints as it reads. Unreachable clusters go to stderr; exit code 3."
         ),

@@ -154,6 +154,7 @@ VERBS: Final = (
         summary="known mounts and pending children",
         run=_mounts,
         details=(
+            "TOPICS are all of the mounted cluster, at any depth.\n"
             "AGE is the time since the owner last confirmed the mount. Pending children are known\n"
             "only to the parent that they connect to: name a PATH of its cluster to query it."
         ),

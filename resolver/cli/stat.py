@@ -176,8 +176,14 @@ def _facts_of_kind(entry: entry_pb2.Entry, *, human: bool) -> Iterator[tuple[str
     state = state_of(entry, human=human)
     match kind_of(entry):
         case "directory":
-            yield "topics", str(entry.directory.topic_count)
-            yield "others", str(entry.directory.container_count)
+            below, directly = entry.directory.total_topic_count, entry.directory.topic_count
+            number = units.count if human else str
+            if human:
+                yield "topics", f"{number(below)} at any depth, {number(directly)} directly in it"
+            else:
+                yield "topics", number(below)
+                yield "topics directly", number(directly)
+            yield "directories, links, mounts", number(entry.directory.container_count)
             if entry.directory.closed:
                 yield "closed", "true"
         case "topic":

@@ -163,7 +163,7 @@ def _error_text(node: _Node) -> tuple[str, str, str]:
             parts = units.plural(entry.topic.partitions, "partition")
             return "topic", entry.topic.physical_name, parts if entry.topic.partitions else ""
         case _:
-            count = entry.directory.topic_count
+            count = entry.directory.total_topic_count
             return "", "", units.plural(count, "topic") if count else ""
 
 
@@ -205,6 +205,7 @@ VERBS: Final = (
         run=_tree,
         details=(
             "Directories, mounts and links; topics with -t. Mounts are descended into, links not.\n"
+            "Topics are counted at any depth: below a directory, in the cluster of a mount.\n"
             "Unreachable clusters are marked in the tree; exit code 3."
         ),
         arguments=(Argument("PATH", "where to begin (default: /)", least=0, completes="path"),),

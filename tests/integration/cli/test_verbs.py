@@ -158,7 +158,8 @@ def test_ls(kdir: Kdir) -> None:
 def test_ls_long_on_a_terminal(kdir: Kdir) -> None:
     seen = kdir.on_a_terminal("ls -l #").splitlines()
     assert seen[0].split() == [
-        "KIND", "NAME", "PARTITIONS", "RF", "RETENTION", "OWNER", "STATE", "LOCATION",
+        "KIND", "NAME", "PARTITIONS", "RF", "RETENTION", "OWNER", "TOPICS", "STATE",
+        "LOCATION",
     ]  # fmt: skip
     assert seen[1].split()[:4] == ["topic", "orders", "3", "1"]
     assert seen[2].split()[:2] == ["dir", "orders/"]

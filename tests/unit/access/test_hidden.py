@@ -224,6 +224,14 @@ def test_A12_whose_a_name_in_kafka_is(house: Make) -> None:
     assert "p.secret.x" in la.refusal(ADMIN, "CreateEntry", request).message
 
 
+def test_A12_topics_at_any_depth_are_counted_as_far_as_they_are_seen(la: House) -> None:
+    la.grant("bob", "describe", "/la")
+    topic(la, "/la/p/vis/deep")
+    for who, below in (("bob", 2), (ADMIN, 4)):
+        got = la.ask(who, "GetEntry", directory_pb2.GetEntryRequest(path="/la/p"))
+        assert got.entry.directory.total_topic_count == below
+
+
 def test_A12_how_much_a_directory_holds_is_not_shown_with_what_is_hidden(la: House) -> None:
     topic(la, "/la/p/vis/seen")
     topic(la, "/la/p/vis/secret")

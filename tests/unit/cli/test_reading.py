@@ -71,10 +71,10 @@ def test_ls_of_a_topic_shows_the_topic(kdir: Kdir) -> None:
 
 def test_ls_long_on_a_terminal_is_a_table(kdir: Kdir) -> None:
     assert kdir("ls -l /la/tracking", terminal=True).lines == [
-        "KIND   NAME     PARTITIONS  RF  RETENTION  OWNER  STATE   LOCATION",
-        "topic  orders            1   1  -          -      active  la-tracking:orders",
-        "dir    orders/           -   -  -          -      0       la-tracking",
-        "dir    search/           -   -  -          -      0       la-tracking",
+        "KIND   NAME     PARTITIONS  RF  RETENTION  OWNER  TOPICS  STATE   LOCATION",
+        "topic  orders            1   1  -          -           -  active  la-tracking:orders",
+        "dir    orders/           -   -  -          -           1  -       la-tracking",
+        "dir    search/           -   -  -          -           2  -       la-tracking",
     ]
 
 
@@ -85,6 +85,7 @@ def test_ls_long_elsewhere_is_tab_separated(kdir: Kdir) -> None:
         "orders",
         "1",
         "1",
+        "-",
         "-",
         "-",
         "active",
@@ -144,10 +145,21 @@ def test_a_partial_listing_prints_what_it_has_and_exits_3(kdir: Kdir) -> None:
 
 
 def test_several_paths_have_headings_and_one_that_fails_stops_none(kdir: Kdir) -> None:
-    ran = kdir("ls /nope /ny", terminal=True)
-    assert ran.code == 1
-    assert ran.lines == ["/nope:", "", "/ny:", "bids", "search/"]
-    assert "error: /nope does not exist" in ran.err
+    for terminal in (True, False):
+        ran = kdir("ls /nope /ny", terminal=terminal)
+        assert ran.code == 1
+        assert ran.lines == ["/nope:", "", "/ny:", "bids", "search/"]
+        assert "error: /nope does not exist" in ran.err
+    assert kdir("ls -o name /ny /la").lines == ["/ny/bids", "/ny/search/", "/la/tracking/"]
+
+
+def test_topics_are_counted_at_any_depth(kdir: Kdir) -> None:
+    kdir.tree.topic("/la/tracking/search/ads/seen")
+    listed = kdir("ls -l /la/tracking").lines
+    assert [line.split("\t")[6] for line in listed] == ["-", "1", "3"]
+    assert [line.split("\t")[7] for line in listed] == ["active", "-", "-"]
+    drawn = kdir("tree -L 1 /la/tracking", terminal=True).lines
+    assert [line.split()[1:] for line in drawn if "search/" in line] == [["search/", "3", "topics"]]
 
 
 def test_ls_directory_is_the_entry_itself(kdir: Kdir) -> None:
