@@ -16,13 +16,26 @@ that collects garbage. A Spark session takes half of the processor's time by it.
 """
 
 
-@cache
 def java() -> str:
     """Returns the path of `java`: that of JAVA_HOME, else the first on PATH.
 
     Raises:
         ServerUnavailable: there is none, or only an older one.
     """
+    return _found()[0]
+
+
+def build() -> str:
+    """Returns what `java -version` prints: the release and the maker's build.
+
+    Raises:
+        ServerUnavailable: there is none, or only an older one.
+    """
+    return _found()[1]
+
+
+@cache
+def _found() -> tuple[str, str]:
     home = os.environ.get("JAVA_HOME")
     named = Path(home, "bin", "java") if home else None
     found = str(named) if named is not None and named.exists() else shutil.which("java")
@@ -34,4 +47,4 @@ def java() -> str:
     if match is None or int(match[1]) < OLDEST:
         version = match[1] if match else "unknown"
         raise ServerUnavailable(f"{found} is Java {version}, too old: {advice}.")
-    return found
+    return found, shown.stderr

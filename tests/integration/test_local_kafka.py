@@ -227,4 +227,4 @@ def test_a_record_of_a_process_id_that_is_now_another_ends_nothing(tmp_path: Pat
 
 
 def test_a_made_cluster_id_cannot_be_taken_for_an_option() -> None:
-    assert not any(kafka._new_cluster_id().startswith("-") for _ in range(1000))
+    assert not any(kafka._new_id().startswith("-") for _ in range(1000))
