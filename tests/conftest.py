@@ -2,6 +2,7 @@
 
 import os
 import secrets
+import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -40,6 +41,10 @@ os.environ.setdefault("SPARK_SUBMIT_OPTS", " ".join(QUICK))
 # Without, each of the many hundred processes of a run compiles every module anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+
+# Nor whether a Ctrl-C reaches the commands of a test: a shell starts what runs behind it without.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 Killable = TypeVar("Killable", KafkaBroker, EtcdCluster)
 

@@ -49,15 +49,17 @@ class Server(DirectoryProcess):
         """Of whoever asks by the stubs; None: without TLS."""
         self._channel: grpc.Channel | None = None
 
-    def start(self) -> Self:
+    def start(self, *, loads: bool = True) -> Self:
         """Starts it and waits until its tree is loaded, which is a moment after it is bound; not
-        for long, since there are tests in which it cannot be.
+        for long, since there are tests in which it cannot be. Those that are sure of it say so by
+        ``loads`` and wait for nothing.
         """
         super().start()
         if str(self.settings["listen"]).endswith(":0"):
             self.address = self.listens_at
-        with suppress(AssertionError):
-            eventually(lambda: not self._is_loading(), 20)
+        if loads:
+            with suppress(AssertionError):
+                eventually(lambda: not self._is_loading(), 20)
         return self
 
     def _is_loading(self) -> bool:

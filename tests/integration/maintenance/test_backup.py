@@ -146,7 +146,7 @@ def test_a_server_never_shows_half_of_a_restore(
 
         late = Server(kdir.folder / "late", "/la", {**server.settings, "listen": "127.0.0.1:0"})
         federation.end_with(late)
-        late.start()
+        late.start(loads=False)
         assert late.outcome("/la/a") == "NOT_READY"
     # Saying it finishes it, also with other backups of the cluster.
     kdir("restore", "--from", "one.kdir", "--store", address)
