@@ -369,7 +369,7 @@ class MemoryCluster:
     def _outside(self, path: Path, outcome: resolve_pb2.Outcome) -> None:
         parent = self._whole.deepest(self.mount, strictly_above=True)
         if parent is None:
-            raise errors.NoRoute(f"nothing leads to {path} from {self.mount}")
+            raise errors.NoRoute(f"nothing leads to {path} from {self.mount}", mount=self.mount)
         parent.refer(resolve_pb2.REFERRAL_KIND_UP, outcome.referral)
 
     def refer(self, kind: resolve_pb2.ReferralKind, referral: resolve_pb2.Referral) -> None:

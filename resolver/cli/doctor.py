@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from resolver import units
 from resolver.cli.output import Column, Styled, Table, plain
 from resolver.cli.parser import Arguments, Option, Verb
-from resolver.errors import KdirError, NoRoute
+from resolver.errors import DeadlineExceeded, Denied, KdirError, NoRoute, Unavailable
 
 if TYPE_CHECKING:
     from kdir.v1 import admin_pb2
@@ -36,10 +36,8 @@ def _doctor(session: Session, arguments: Arguments) -> int:
     named = [_Server(endpoint, "", "", "") for endpoint in session.servers()]
     looks = _query_servers(session, named)
     if not arguments.flag("local"):
-        looks += _query_servers(session, _unseen(looks, _known_servers(session, named)))
-        looks += _query_servers(
-            session, _unseen(looks, [one for look in looks for one in _siblings(look)])
-        )
+        looks = _with_known(session, looks, _known_servers(session, named, looks))
+        looks = _with_known(session, looks, [one for look in looks for one in _siblings(look)])
     problems = [problem for look in looks for problem in _problems(look)]
     problems += _shared(looks)
     out = session.out
@@ -60,6 +58,9 @@ def _doctor(session: Session, arguments: Arguments) -> int:
     if not problems and not session.partial:
         unlike = sorted({mount for look in looks for mount in _unlike(look)})
         out.note("all servers healthy" if not unlike else _UNDER_WAY.format(", ".join(unlike)))
+    denied = [look for look in looks if isinstance(look[1], Denied)]
+    if denied and not session.partial and len(denied) == len(problems):
+        return Denied.exit_code  # nothing else is wrong
     session.partial = session.partial or bool(problems)
     return 0
 
@@ -68,6 +69,30 @@ def _place(look: _Look) -> tuple[str, str]:
     server, status = look
     mount = server.mount if isinstance(status, KdirError) else status.authority.cluster.mount
     return server.endpoint, mount
+
+
+def _with_known(session: Session, looks: Sequence[_Look], known: Sequence[_Server]) -> list[_Look]:
+    """Returns the looks, with one at each server that is known besides.
+
+    A server that did not answer is not asked again by another name: its error is that of all its
+    clusters.
+    """
+    silent = {server.endpoint: status for server, status in looks if _is_silent(status)}
+    others = _unseen(looks, known)
+    named = {one.endpoint for one in others}
+    kept = [
+        look for look in looks if look[0].mount or look[0].endpoint not in silent.keys() & named
+    ]
+    again = [(one, silent[one.endpoint]) for one in others if one.endpoint in silent]
+    return [
+        *kept,
+        *again,
+        *_query_servers(session, [one for one in others if one.endpoint not in silent]),
+    ]
+
+
+def _is_silent(status: admin_pb2.GetStatusResponse | KdirError) -> bool:
+    return isinstance(status, Unavailable | DeadlineExceeded)
 
 
 def _unseen(looks: Sequence[_Look], servers: Sequence[_Server]) -> list[_Server]:
@@ -102,7 +127,9 @@ def _level(look: _Look) -> str:
     return f"{cluster.mount}: older than the others: {', '.join(behind)}" if behind else ""
 
 
-def _known_servers(session: Session, named: Sequence[_Server]) -> list[_Server]:
+def _known_servers(
+    session: Session, named: Sequence[_Server], looks: Sequence[_Look]
+) -> list[_Server]:
     """Returns the servers of the root, and of every mount that the first of ``named`` to answer
     knows.
     """
@@ -110,7 +137,10 @@ def _known_servers(session: Session, named: Sequence[_Server]) -> list[_Server]:
 
     from resolver.transport import method
 
+    silent = {server.endpoint for server, status in looks if _is_silent(status)}
     for server in named:
+        if server.endpoint in silent:
+            continue
         try:
             answer: Any = session.transport.call(
                 server.endpoint,
@@ -121,12 +151,23 @@ def _known_servers(session: Session, named: Sequence[_Server]) -> list[_Server]:
             )
         except KdirError:
             continue  # its own row says so
-        return _root(session) + [
+        root = _root(session) if any(map(_leads_up, looks)) else []
+        return root + [
             _Server(endpoint, row.cluster_id, row.cluster, row.mount)
             for row in answer.rows
             for endpoint in row.endpoints or ("",)
         ]
     return []
+
+
+def _leads_up(look: _Look) -> bool:
+    """True if a route to ``/`` may lead from there: not from a cluster of its own, without a
+    parent, where the question would only be an error in its log.
+    """
+    _, status = look
+    if isinstance(status, KdirError):
+        return not _is_silent(status)
+    return status.parent.configured or status.authority.cluster.mount == "/"
 
 
 def _root(session: Session) -> list[_Server]:
@@ -429,6 +470,8 @@ def _set_up(session: Session) -> None:
     session.out.note(f"servers: {','.join(session.servers())} ({source}; {config_file()})", "faint")
     extras = {
         "kafka": ("confluent_kafka",),
+        "etcd": ("etcd3",),
+        "identity": ("cryptography", "jwt"),
         "index": ("pyspark", "pyarrow", "deltalake", "duckdb"),
     }
     reported = [
@@ -443,8 +486,11 @@ def _who(session: Session, looks: Sequence[_Look]) -> None:
     login = session.login().shown
     seen: dict[str, list[str]] = {}
     for server, status in looks:
-        if not isinstance(status, KdirError) and status.principal:
-            seen.setdefault(status.principal, []).append(server.endpoint)
+        principal = (
+            status.metadata.get("principal") if isinstance(status, KdirError) else status.principal
+        )
+        if principal:
+            seen.setdefault(principal, []).append(server.endpoint)
     shown = [
         who if len(seen) == 1 else f"{who} ({', '.join(dict.fromkeys(at))})"
         for who, at in seen.items()
@@ -462,7 +508,8 @@ VERBS: Final = (
         timeout_seconds=3.0,
         details=(
             "Queries the servers of the context, and every server of every mount known to them.\n"
-            "Problems go to stderr; exit code 3."
+            "Problems go to stderr; exit code 3, or 4 if the only one is that you are denied.\n"
+            "Shows your identity as the servers see it, also where they deny you."
         ),
         options=(Option(("--local",), "only the servers of the context"),),
         formats=("table", "json", "yaml"),

@@ -73,6 +73,9 @@ def hints(error: KdirError) -> Iterator[str]:
             nearest = facts.get("nearest_directory") or facts.get("nearest")
             if nearest and nearest != facts.get("path"):
                 yield f"its content: kdir ls {nearest}"
+        case NoRoute() if facts.get("mount", "/") != "/":
+            yield f"what is served there: kdir ls {facts['mount']}"
+            yield _HINTS[NoRoute]
         case AlreadyExists() if "path" in facts:
             yield f"existing entry: kdir stat {facts['path']}"
         case _:

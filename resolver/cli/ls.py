@@ -52,8 +52,9 @@ class Item(NamedTuple):
 
 
 def _ls(session: Session, arguments: Arguments) -> int:
-    parts = arguments.many("PATH") or ("/",)
-    code = 0
+    parts, code = arguments.many("PATH"), 0
+    if not parts:
+        session.show_root(lambda path: _ls_one(session, arguments, path))
     with_headings = (
         len(parts) > 1 and session.out.format == "table" and not arguments.flag("directory")
     )
@@ -376,7 +377,13 @@ VERBS: Final = (
             "Prints as it reads. Unreachable clusters go to stderr; exit code 3."
         ),
         arguments=(
-            Argument("PATH", "what to list (default: /)", least=0, most=None, completes="path"),
+            Argument(
+                "PATH",
+                "what to list; default: /, or the mount that is served",
+                least=0,
+                most=None,
+                completes="path",
+            ),
         ),
         options=(
             Option(("-l", "--long"), "partitions, retention, owner, state and location, too"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from resolver.cli.output import Output
@@ -273,6 +273,24 @@ class Session:
             return approve(action, consequence, yes=self._yes)
         except NotApproved as reason:
             raise UsageError(str(reason), verb=self._verb) from None
+
+    def show_root(self, show: Callable[[str], None]) -> None:
+        """Shows ``/`` where no path was given; where no route leads there, the mount that the
+        queried server serves.
+
+        Raises:
+            KdirError
+        """
+        from resolver.errors import NoRoute
+
+        try:
+            show("/")
+        except NoRoute as error:
+            mount = error.metadata.get("mount", "/")
+            if mount == "/":
+                raise
+            self.out.note(f"no route to /: showing {mount}, which the queried server serves")
+            show(mount)
 
     def not_listed(self, path: object, error: KdirError) -> None:
         """Reports which part of a listing is missing, and why; the exit code becomes 3."""

@@ -188,13 +188,19 @@ def _mount(node: _Node) -> str:
 
 
 def _tree(session: Session, arguments: Arguments) -> int:
-    _draw_tree(
-        session,
-        parse_path_argument(arguments.one("PATH", "/")),
-        levels=arguments.whole("level", 64),
-        topics=arguments.flag("topics"),
-        include_system=arguments.flag("all"),
-    )
+    def draw(path: str) -> None:
+        _draw_tree(
+            session,
+            parse_path_argument(path),
+            levels=arguments.whole("level", 64),
+            topics=arguments.flag("topics"),
+            include_system=arguments.flag("all"),
+        )
+
+    if path := arguments.one("PATH"):
+        draw(path)
+    else:
+        session.show_root(draw)
     return 0
 
 
@@ -208,7 +214,14 @@ VERBS: Final = (
             "Topics are counted at any depth: below a directory, in the cluster of a mount.\n"
             "Unreachable clusters are marked in the tree; exit code 3."
         ),
-        arguments=(Argument("PATH", "where to begin (default: /)", least=0, completes="path"),),
+        arguments=(
+            Argument(
+                "PATH",
+                "where to begin; default: /, or the mount that is served",
+                least=0,
+                completes="path",
+            ),
+        ),
         options=(
             Option(("-L", "--level"), "maximum depth", "N"),
             Option(("-t", "--topics"), "topics, too"),

@@ -38,10 +38,10 @@ class Suggestion(NamedTuple):
     """A command within a text of a source file."""
 
     where: str
-    words: tuple[str, ...]
+    parts: tuple[str, ...]
 
     def __str__(self) -> str:
-        return f"{self.where}: kdir {' '.join(self.words)}".replace(VALUE, "…")
+        return f"{self.where}: kdir {' '.join(self.parts)}".replace(VALUE, "…")
 
 
 def texts(tree: ast.Module) -> Iterator[tuple[int, str]]:
@@ -79,15 +79,15 @@ def suggestions(text: str, where: str) -> Iterator[Suggestion]:
     """Yields the commands of one text, and what looks like one."""
     for line in text.split("\n"):
         for found in _COMMAND.finditer(line.replace("kdir[", "kdir-[")):
-            words: list[str] = []
-            for word in found["rest"].split():
-                if word == "kdir":
+            parts: list[str] = []
+            for part in found["rest"].split():
+                if part == "kdir":
                     break
-                ended = word.endswith(_ENDS) and not word.startswith("sqlite:")
-                words.append(word.rstrip(".:") if ended else word)
-                if ended and word[-1] in ".:":
+                ended = part.endswith(_ENDS) and not part.startswith("sqlite:")
+                parts.append(part.rstrip(".:") if ended else part)
+                if ended and part[-1] in ".:":
                     break
-            yield Suggestion(where, tuple(words))
+            yield Suggestion(where, tuple(parts))
 
 
 def all_suggestions() -> list[Suggestion]:
@@ -102,16 +102,16 @@ def all_suggestions() -> list[Suggestion]:
 
 
 def complaint(one: Suggestion) -> str:
-    """Returns why the words are no command; empty = they are one, or prose."""
-    name, rest = one.words[0], list(one.words[1:])
+    """Returns why the parts are no command; empty = they are one, or prose."""
+    name, rest = one.parts[0], list(one.parts[1:])
     if name in PROSE or VALUE in name or not name[:1].isalpha() or name == "VERB":
         return ""
     verb = load_verb(name)
     if verb is None:
         return "no such verb; a sentence about kdir itself: PROSE"
     known = {option for each in verb.all_options() for option in each.names}
-    for word in rest:
-        flag = word.strip("'\"").partition("=")[0].partition(VALUE)[0]
+    for part in rest:
+        flag = part.strip("'\"").partition("=")[0].partition(VALUE)[0]
         if flag.startswith("--") and flag != "--" and flag not in known:
             return f"no such option: {flag}"
     return _misfit(verb, rest)
@@ -122,19 +122,19 @@ def _misfit(verb: Verb, rest: list[str]) -> str:
     for a sentence that goes on behind it.
     """
     try:
-        words = shlex.split(" ".join(rest))
+        parts = shlex.split(" ".join(rest))
     except ValueError:
-        words = rest
+        parts = rest
     while True:
         try:
-            parse(verb, words)
+            parse(verb, parts)
         except UsageError as error:
-            if "unexpected argument" in error.message and words:
-                words = words[:-1]
+            if "unexpected argument" in error.message and parts:
+                parts = parts[:-1]
                 continue
             if "is required" in error.message or "needs a value" in error.message:
                 return ""
-            if any(VALUE in word and repr(word) in error.message for word in words):
+            if any(VALUE in part and repr(part) in error.message for part in parts):
                 return ""  # it is known only when it is printed
             return error.message
         return ""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from kdir.v1 import admin_pb2
+from kdir.v1 import admin_pb2, entry_pb2, resolve_pb2
 
+from resolver.errors import PermissionDenied
 from resolver.path import Path as KdirPath
 from resolver.testing import MemoryDirectory
 from tests.support.command_line import Ran, answering, run
@@ -64,3 +65,64 @@ def test_what_is_under_way_or_differs_is_not_reported_as_well(count: str) -> Non
     assert ran.code == 0
     assert "all servers healthy\n" not in ran.err
     assert "changes pending or drift in Kafka: kdir effective --diff /la" in ran.err
+
+
+# -- servers that do not answer, or deny ---------------------------------------------------------
+
+DEAD = "127.0.0.1:20009"
+
+
+def _status(*endpoints: str) -> admin_pb2.GetStatusResponse:
+    status = admin_pb2.GetStatusResponse(
+        replica_state=admin_pb2.REPLICA_STATE_SERVING,
+        members=[admin_pb2.Member(server=one, endpoints=[one]) for one in endpoints],
+    )
+    status.authority.cluster.MergeFrom(
+        entry_pb2.Cluster(cluster="la", cluster_id="kc-aaaaaaaaaa", mount="/la")
+    )
+    return status
+
+
+def _doctor_of_two(first: Any, *, named: str = f"{DEAD},{AT}") -> tuple[Ran, list[Any]]:
+    """Runs ``kdir doctor`` over a dead server and one that answers with this; and all requests of
+    the latter.
+    """
+    asked: list[Any] = []
+    with MemoryDirectory() as tree:
+        tree.cluster("/la", "la")
+        owner = tree.deepest(KdirPath.parse("/la"))
+        assert owner is not None
+
+        def otherwise(method: str, request: Any) -> Any:
+            asked.append(request)
+            return owner.answer(method, request)
+
+        answers = {"AdminService.GetStatus": first}
+        tree.transport.serve(AT, answering(answers, otherwise, []))
+        return run(["--at", named, "doctor"], tree.transport), asked
+
+
+def test_a_server_that_does_not_answer_is_listed_once() -> None:
+    ran, asked = _doctor_of_two(_status(AT, DEAD))
+    assert ran.code == 3
+    assert [line.split("\t")[:4] for line in ran.lines] == [
+        ["/la", "la", AT, "serving"],
+        ["/la", "la", DEAD, "unreachable"],
+    ]
+    assert ran.err.count(f"at {DEAD}:") == 1
+    assert "no server answered" not in ran.err
+    # A cluster without a parent is not asked for the root: that is an error in its log.
+    assert not [one for one in asked if isinstance(one, resolve_pb2.ResolveRequest)]
+
+
+def test_who_is_denied_is_shown_who_they_are() -> None:
+    refused = PermissionDenied("User:bob may not DESCRIBE /la", principal="User:bob")
+    ran, _ = _doctor_of_two(refused, named=AT)
+    assert ran.code == 4
+    assert "identity: User:bob\n" in ran.err
+    assert "PERMISSION_DENIED" in ran.err
+
+
+def test_a_dead_server_beside_one_that_denies_is_unavailable() -> None:
+    refused = PermissionDenied("User:bob may not DESCRIBE /la", principal="User:bob")
+    assert _doctor_of_two(refused)[0].code == 3

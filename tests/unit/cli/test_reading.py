@@ -65,6 +65,20 @@ def test_ls_without_a_path_is_the_root(kdir: Kdir) -> None:
     assert kdir("ls").lines == ["la/", "ny/", "search/"]
 
 
+@pytest.mark.parametrize("verb", ["ls", "ls -R", "tree", "ls -o json"])
+def test_without_a_path_and_a_route_to_the_root_the_served_mount_is_shown(verb: str) -> None:
+    with MemoryDirectory() as tree:
+        tree.cluster("/la/tracking", "la-tracking")
+        tree.topic("/la/tracking/orders", "orders")
+        ran = run(["--at", "127.0.0.1:20000", *verb.split()], tree.transport)
+        assert ran.code == 0
+        assert "orders" in ran.out
+        assert "showing /la/tracking, which the queried server serves" in ran.err
+        refused = run(["--at", "127.0.0.1:20000", *verb.split(), "/"], tree.transport)
+        assert (refused.code, refused.out) == (3, "")
+        assert "what is served there: kdir ls /la/tracking" in refused.err
+
+
 def test_ls_of_a_topic_shows_the_topic(kdir: Kdir) -> None:
     assert kdir("ls /la/tracking/search/clicks").lines == ["clicks"]
 
