@@ -370,7 +370,7 @@ VERBS: Final = (
         run=_ls,
         details=(
             "Directories, links and mounts end in /. A PATH may be a glob, quoted from the shell:\n"
-            "* ? […] within a name, ** across directories. Several PATHs are printed with headings.\n"
+            "* ? […] within a name, ** across directories. Several PATHs have headings.\n"
             "With -l, ^ marks inherited values, and TOPICS are those below a directory at any\n"
             "depth in its cluster, or all of a mounted cluster.\n"
             "Behind a link the canonical path is shown too; a union shows its targets merged.\n"

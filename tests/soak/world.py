@@ -128,13 +128,13 @@ class SoakServer(Server):
                 return
         self.start()
 
-    def start(self) -> Self:
+    def start(self, *, loads: bool = True) -> Self:
         """Starts it; what it wrote before stays in another file."""
         log = self.process.log
         if log.exists():
             with (log.parent / "earlier.log").open("ab") as earlier:
                 earlier.write(log.read_bytes())
-        super().start()
+        super().start(loads=loads)
         self.renewed_at = self.steady_since = time.monotonic()
         return self
 

@@ -134,16 +134,6 @@ def test_a_batch_is_bounded_also_by_what_was_queued_before(store: SqliteStore) -
     assert max(batches) <= 1_200, "two of 600 are beyond the bound of 1,000"
 
 
-def test_an_outcome_that_is_known_is_given_though_the_lock_was_not_had_in_time(
-    store: SqliteStore,
-) -> None:
-    with ThreadPoolExecutor(1) as threads, store._write_lock:
-        waiting = threads.submit(store.commit, Transaction((), (put(1),)), 0.5)
-        eventually(lambda: store.queued == 1)
-        store._commit_batch(store._queue[0], 5.0)
-        assert isinstance(waiting.result(), Committed)
-
-
 def test_who_waits_for_too_long_gets_an_error_and_nothing_is_made(
     store: SqliteStore, tmp_path: Path
 ) -> None:
