@@ -220,6 +220,12 @@ class PolledStreams(ThreadPoolExecutor):
 
     def _poll_listed(self) -> None:
         made: list[tuple[PolledStream, bytes]] = []
+        try:
+            self._poll_into(made)
+        finally:
+            self._send(made)  # also where a bug ended it: their sources have gone on
+
+    def _poll_into(self, made: list[tuple[PolledStream, bytes]]) -> None:
         for number in range(len(self._listed)):
             if number % _AT_ONCE == 0:
                 if number:
@@ -238,7 +244,6 @@ class PolledStreams(ThreadPoolExecutor):
                 self._pool.begin(CallCompletion(), self._poll_waiting, (stream,))
             elif message := self._poll(stream):
                 made.append((stream, message))
-        self._send(made)
 
     def _poll_waiting(self, stream: PolledStream) -> None:
         # In a thread of the pool.

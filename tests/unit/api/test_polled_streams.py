@@ -178,3 +178,18 @@ def test_a_bug_of_one_source_ends_its_stream_only(streams: PolledStreams) -> Non
     eventually(lambda: len(one.errors) == 1)
     other.source.put(b"b")
     eventually(lambda: other.writer.sent == [b"b"])
+
+
+def test_a_bug_of_one_stream_loses_nothing_of_another(streams: PolledStreams) -> None:
+    first, one = Open(streams).add(), Open(streams).add()
+
+    def fail(_: Exception) -> None:
+        raise ZeroDivisionError
+
+    one.stream.fail = fail  # type: ignore[misc]
+    for _ in range(20):
+        first.source.put(b"a")
+        one.source.put(ZeroDivisionError())
+        eventually(lambda: not first.writer.is_free)
+        first.writer.read()
+    assert first.writer.sent == [b"a"] * 20
