@@ -15,12 +15,13 @@ from resolver.cli.entry_rows import display_path, kind_of
 from resolver.cli.parser import Argument, Arguments, Option, UsageError, Verb
 from resolver.cli.plan_output import print_change_plan
 from resolver.cli.session import PathArgument, parse_path_argument
-from resolver.errors import Absent, InvalidNamespace, KdirError
+from resolver.errors import Absent, AlreadyExists, InvalidNamespace, KdirError
 
 if TYPE_CHECKING:
     from kdir.v1 import directory_pb2, entry_pb2
 
     from resolver.cli.session import Session
+    from resolver.path import Path
 
 __all__ = [
     "CLOSED_TO_ONESELF",
@@ -34,6 +35,7 @@ __all__ = [
 
 ENTRY_FORMATS: Final = ("table", "json", "yaml", "name")
 
+_TYPO_LETTERS: Final = 2
 PLAN: Final = Option(("--plan",), "check everything, change nothing")
 CLOSED_TO_ONESELF: Final = Option(
     ("-y", "--yes"), "close it also where you could not open it again yourself"
@@ -105,30 +107,82 @@ def _mkdir(session: Session, arguments: Arguments) -> int:
     from kdir.v1 import entry_pb2
 
     def make(where: PathArgument) -> None:
+        made = [str(where.path)]
         entry = entry_pb2.Entry(directory=entry_pb2.Directory(closed=arguments.flag("closed")))
         _policies(arguments, entry)
+
+        def create(*, make_parents: bool) -> directory_pb2.CreateEntryResponse:
+            return _create(
+                session,
+                where.path,
+                entry,
+                arguments,
+                make_parents=make_parents,
+                allow_lock_out=arguments.flag("yes"),
+            )
+
+        # First without: asked for at once, parents would hide that the last tier exists, and
+        # which of them were missing.
         try:
-            answer = _create(
-                session,
-                where.path,
-                entry,
-                arguments,
-                make_parents=arguments.flag("parents"),
-                allow_lock_out=arguments.flag("yes"),
-            )
-        except InvalidNamespace:
-            # Tiers above are missing. Asked for at once, they would hide that the last one exists.
-            answer = _create(
-                session,
-                where.path,
-                entry,
-                arguments,
-                make_parents=True,
-                allow_lock_out=arguments.flag("yes"),
-            )
-        show_entry(session, answer.entry, f"{_did(arguments, 'make')} {answer.entry.path}")
+            answer = create(make_parents=False)
+        except AlreadyExists:
+            if not arguments.flag("parents"):
+                raise
+            answer = create(make_parents=True)
+        except InvalidNamespace as error:
+            missing, similar = error.metadata.get("missing"), error.metadata.get("similar", "")
+            if not _approve_tier(session, arguments, missing, similar):
+                session.out.note(f"unchanged: {where}")
+                return
+            answer = create(make_parents=True)
+            if missing:
+                made = _tiers(missing, where.path)
+        show_entry(session, answer.entry, f"{_did(arguments, 'make')} {', '.join(made)}")
 
     return each(session, arguments.many("PATH"), make)
+
+
+def _tiers(first: str, last: Path) -> list[str]:
+    """Returns the paths from the first directory that was made to the last."""
+    above = first.count("/") - 1
+    return ["/" + "/".join(last.segments[:depth]) for depth in range(above + 1, len(last) + 1)]
+
+
+def _approve_tier(
+    session: Session, arguments: Arguments, missing: str | None, similar: str
+) -> bool:
+    """Returns whether a missing tier is made; asks where its name is almost that of another."""
+    if not missing or arguments.flag("plan"):
+        return True
+    if not is_likely_typo(missing.rpartition("/")[2], similar.rpartition("/")[2]):
+        return True
+    return session.approve(
+        f"make the directory {missing}", f"There is {similar}, with almost the same name."
+    )
+
+
+def is_likely_typo(name: str, other: str) -> bool:
+    """True if one name comes of the other by one or two letters that were changed, added, left out
+    or exchanged with the next; not where only digits differ, as in ``v1`` and ``v2``.
+    """
+    digits = str.maketrans("", "", "0123456789")
+    if not other or name == other or name.translate(digits) == other.translate(digits):
+        return False
+    return _edit_count(name, other) <= min(_TYPO_LETTERS, (len(name) - 1) // 2)
+
+
+def _edit_count(one: str, other: str) -> int:
+    """Returns the optimal string alignment distance of two names."""
+    before: list[int] = []
+    row = list(range(len(other) + 1))
+    for i, letter in enumerate(one, start=1):
+        before, above, row = row, before, [i]
+        for j, second in enumerate(other, start=1):
+            cost = min(before[j] + 1, row[-1] + 1, before[j - 1] + (letter != second))
+            if i > 1 and j > 1 and letter == other[j - 2] and one[i - 2] == second:
+                cost = min(cost, above[j - 2] + 1)
+            row.append(cost)
+    return row[-1]
 
 
 def _did(arguments: Arguments, verb: str) -> str:
@@ -364,13 +418,20 @@ VERBS: Final = (
         summary="create directories and their missing parents",
         run=_mkdir,
         writes=True,
-        details="No other verb creates directories: a topic needs an existing directory.",
+        details=(
+            "No other verb creates directories: a topic needs an existing directory. All missing\n"
+            "parents are made and named (KIP-37); if the first of them is one or two letters off\n"
+            "an existing name, it asks first, and is refused without --yes where it cannot ask."
+        ),
         arguments=(Argument("PATH", "path of the new directory", most=None, completes="path"),),
         options=(
             Option(("-p", "--parents"), "an existing directory is no error"),
             SET,
             Option(("--closed",), "no allow further below opens it"),
-            CLOSED_TO_ONESELF,
+            Option(
+                ("-y", "--yes"),
+                "a parent that looks like a typo, too; close it also against yourself",
+            ),
             PLAN,
         ),
         formats=ENTRY_FORMATS,

@@ -65,9 +65,11 @@ def hints(error: KdirError) -> Iterator[str]:
     facts = error.metadata
     match error:
         case InvalidNamespace() if "missing" in facts:
-            near = facts.get("similar") or facts.get("nearest", "/")
+            if similar := facts.get("similar"):
+                yield f"did you mean {similar}? its content: kdir ls {similar}"
+            near = facts.get("nearest", "/")
             if near != facts["missing"]:  # else it is hidden from who asks, and cannot be made
-                yield f"nearest directory: {near}"
+                yield f"nearest directory above: {near}"
                 yield f"to create it: kdir mkdir {facts['missing']}"
         case Absent():
             nearest = facts.get("nearest_directory") or facts.get("nearest")

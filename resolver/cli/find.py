@@ -55,6 +55,10 @@ def _find(session: Session, arguments: Arguments) -> int:
         out.lines(row.path for row in found.rows)
     else:
         Table(out, _COLUMNS).rows([_table_row(row, human=out.human) for row in found.rows])
+    if not found.rows:
+        within = arguments.one("cluster")
+        where = f"the topics of {within}" if within else "the index"
+        out.note(f"nothing in {where} matches {arguments.one('PATTERN')!r}")
     if found.total > len(found.rows):
         out.note(f"{units.count(found.total - len(found.rows))} more; raise --limit to see them")
     for state in found.stale:

@@ -16,8 +16,12 @@ if TYPE_CHECKING:
     from kdir.v1 import federation_pb2
 
     from resolver.cli.session import Session
+    from resolver.path import Path
 
-__all__ = ["VERBS"]
+__all__ = ["VERBS", "list_mounts_below", "some_paths"]
+
+_MOST_NAMED: Final = 5
+"""Paths in one message."""
 
 
 def _mounts(session: Session, arguments: Arguments) -> int:
@@ -82,6 +86,28 @@ def _waiting(child: federation_pb2.PendingChild, *, human: bool) -> Sequence[str
         units.age(child.age_seconds) if human else f"{child.age_seconds:.3f}",
         ",".join(child.endpoints) or "-",
     )
+
+
+def list_mounts_below(session: Session, path: Path) -> list[str]:
+    """Returns where other clusters are mounted below a path, as far as its owner reports them."""
+    from kdir.v1 import federation_pb2
+
+    from resolver.errors import KdirError
+    from resolver.path import Path
+
+    request = federation_pb2.ListMountsRequest()
+    try:
+        answer = session.resolver.call(path, "FederationService.ListMounts", request)
+    except KdirError:
+        return []
+    mounts = (Path.parse(row.mount) for row in answer.rows)
+    return sorted(str(one) for one in mounts if one != path and path.is_prefix_of(one))
+
+
+def some_paths(paths: Sequence[str]) -> str:
+    """Returns the first few paths, and the number of the others."""
+    more = len(paths) - _MOST_NAMED
+    return ", ".join(paths[:_MOST_NAMED]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def _mount(session: Session, arguments: Arguments) -> int:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from resolver import units
 from resolver.cli.clusters_below import armed_summary, plans_below, with_clusters_below
 from resolver.cli.create import ENTRY_FORMATS, PLAN, show_entry
+from resolver.cli.mount import list_mounts_below, some_paths
 from resolver.cli.output import Column, Styled, Table, plain
 from resolver.cli.parser import Argument, Arguments, Option, UsageError, Verb
 from resolver.cli.plan_output import FOR_NEW_TOPICS, GROW_CALL, GROWTH, print_change_plan
@@ -189,7 +190,7 @@ def _drift_below(session: Session, where: PathArgument) -> int:
 
     from resolver.errors import InvalidArgument
 
-    below = _mounts_below(session, where)
+    below = list_mounts_below(session, where.path)
     request = admin_pb2.ListDriftRequest(path=str(where.path), unarmed=True)
     try:
         answer: admin_pb2.ListDriftResponse = session.resolver.call(
@@ -200,37 +201,18 @@ def _drift_below(session: Session, where: PathArgument) -> int:
             raise
         error.message += f": nothing to compare {where.path} with, and nothing was compared"
         if below:
-            error.message += f"; run the command for each cluster below: {_some(below)}"
+            error.message += f"; run the command for each cluster below: {some_paths(below)}"
         raise
     _show_drift(session.out, answer.drifts)
     if not answer.drifts:
         session.out.note("no drift: Kafka matches every value")
     if below:
-        session.out.note(f"not compared (other clusters, run the command for each): {_some(below)}")
+        session.out.note(
+            f"not compared (other clusters, run the command for each): {some_paths(below)}"
+        )
     if answer.omitted_count:
         session.out.note(f"and {answer.omitted_count:,} more: name a path further below", "warn")
     return _EXIT_DIFFERENT if answer.drifts else 0
-
-
-def _mounts_below(session: Session, where: PathArgument) -> list[str]:
-    """Returns where other clusters are mounted below a path, as far as its owner reports them."""
-    from kdir.v1 import federation_pb2
-
-    from resolver.errors import KdirError
-    from resolver.path import Path
-
-    request = federation_pb2.ListMountsRequest()
-    try:
-        answer = session.resolver.call(where.path, "FederationService.ListMounts", request)
-    except KdirError:
-        return []
-    mounts = (Path.parse(row.mount) for row in answer.rows)
-    return sorted(str(one) for one in mounts if one != where.path and where.path.is_prefix_of(one))
-
-
-def _some(paths: Sequence[str]) -> str:
-    more = len(paths) - _MOST_NAMED
-    return ", ".join(paths[:_MOST_NAMED]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def _show_drift(out: Output, drifts: Sequence[admin_pb2.Drift]) -> None:
@@ -306,8 +288,6 @@ def _in_kafka(one: policies_pb2.EffectiveValue, shown: Callable[[str], str]) -> 
 
 
 _EXIT_DIFFERENT: Final = 5
-_MOST_NAMED: Final = 5
-"""Paths in one message."""
 _COLUMNS: Final = [
     Column("FIELD"), Column("VALUE"), Column("SOURCE PATH"), Column("SET BY"), Column("AGE"),
     Column("OVERRIDES"), Column("IN KAFKA"),

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any, Final
 from resolver.cli.output import Column, Styled, Table, plain
 from resolver.cli.parser import Argument, Arguments, Option, Verb
 from resolver.cli.session import parse_path_argument
-from resolver.errors import KdirError
+from resolver.errors import Absent, KdirError
 
 if TYPE_CHECKING:
     from kdir.v1 import entry_pb2, watch_pb2
 
     from resolver.cli.session import Session
+    from resolver.path import Path
 
-__all__ = ["VERBS", "summary"]
+__all__ = ["VERBS", "note_coverage", "summary"]
 
 _ACTIONS: Final = {1: "insert", 2: "update", 3: "delete"}
 _KINDS: Final = {1: "dir", 2: "topic", 3: "link", 4: "mount"}
@@ -30,11 +31,15 @@ def _watch(session: Session, arguments: Arguments) -> int:
     )
     table = _table(session)
     interrupted = _closes_on_interrupt(watching.close)
+    begun = False
     try:
         for changes in watching:
             if changes.authority is not None:
                 cluster = changes.authority.cluster
                 out.note(f"watching {watching.path} in {cluster.cluster}; Ctrl-C ends it", "faint")
+                if not begun:
+                    note_coverage(session, watching.path)
+                begun = True
             _print(session, table, changes.events)
             if changes.events and arguments.flag("tokens"):
                 out.note(f"token {changes.token}")
@@ -47,6 +52,21 @@ def _watch(session: Session, arguments: Arguments) -> int:
     if interrupted():
         raise KeyboardInterrupt
     return 0
+
+
+def note_coverage(session: Session, path: Path) -> None:
+    """Prints what a watch waits for, and which clusters it leaves out."""
+    from resolver.cli.mount import list_mounts_below, some_paths
+
+    try:
+        session.resolver.resolve(path, no_follow=True)
+    except Absent:
+        session.out.note(f"{path} does not exist: waiting for it to be created")
+    except KdirError:
+        return  # what is to be watched is watched all the same
+    below = list_mounts_below(session, path)
+    if below:
+        session.out.note(f"not included (other clusters, watch each): {some_paths(below)}")
 
 
 def _closes_on_interrupt(close: Callable[[], object]) -> Callable[[], bool]:
@@ -75,7 +95,7 @@ def _history(session: Session, arguments: Arguments) -> int:
     left = arguments.whole("count", 1_000)
     request = watch_pb2.ListChangesRequest(path=str(path))
     table = _table(session)
-    noted = False
+    noted = found_any = False
     while left > 0:
         request.page_size = min(left, 1_000)
         answer: watch_pb2.ListChangesResponse = session.resolver.call(
@@ -83,6 +103,7 @@ def _history(session: Session, arguments: Arguments) -> int:
         )
         _print(session, table, answer.events[:left])
         left -= len(answer.events)
+        found_any = found_any or bool(answer.events)
         since = answer.rights_known_since
         if answer.events and answer.events[-1].revision < since and not noted:
             session.out.note(
@@ -93,6 +114,9 @@ def _history(session: Session, arguments: Arguments) -> int:
         request.page_token = answer.next_page_token
         if not answer.next_page_token:
             break
+    if not found_any:
+        session.resolver.resolve(path, no_follow=True)  # absent: that is the answer
+        session.out.note(f"no changes at or below {path} are kept")
     return 0
 
 
@@ -212,7 +236,8 @@ VERBS: Final = (
         details=(
             "Every committed change at and below PATH, in order, each once; reconnects by itself.\n"
             "Covers the cluster that owns PATH, not those mounted below it. Ends with RESYNC if\n"
-            "it falls too far behind: list again, then watch."
+            "it falls too far behind: list again, then watch. A PATH that does not exist is\n"
+            "waited for."
         ),
         arguments=(_PATH,),
         options=(
@@ -231,7 +256,8 @@ VERBS: Final = (
         run=_history,
         details=(
             "Changes at and below PATH in the cluster that owns it, as far back as its server\n"
-            "keeps them; also of what is no longer there."
+            "keeps them; also of what is no longer there. Exit code 1 if PATH does not exist and\n"
+            "no change of it is kept."
         ),
         arguments=(_PATH,),
         options=(Option(("-n", "--count"), "maximum number of changes (default: 1000)", "N"),),

@@ -317,7 +317,8 @@ def test_create_move_remove(kdir: Kdir) -> None:
 def test_create_where_there_is_no_directory_says_how_to_make_it(kdir: Kdir) -> None:
     assert kdir.run("create #/serach/x", 1).stderr.splitlines() == [
         f"error: {kdir.mount}/serach does not exist (INVALID_NAMESPACE)",
-        f"  nearest directory: {kdir.mount}/search",
+        f"  did you mean {kdir.mount}/search? its content: kdir ls {kdir.mount}/search",
+        f"  nearest directory above: {kdir.mount}",
         f"  to create it: kdir mkdir {kdir.mount}/serach",
     ]
 

@@ -58,7 +58,9 @@ def test_find_says_on_stderr_what_may_be_old(table: str) -> None:
 
 
 def test_find_of_nothing_is_1(table: str) -> None:
-    assert run(["find", "nothing", "--cluster", "la"]).code == 1
+    ran = run(["find", "nothing", "--cluster", "la"])
+    assert (ran.code, ran.out) == (1, "")
+    assert "nothing in the topics of la matches 'nothing'" in ran.err
 
 
 def test_find_in_other_formats(table: str) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import yaml
-from kdir.v1 import directory_pb2, entry_pb2, federation_pb2
+from kdir.v1 import directory_pb2, entry_pb2, federation_pb2, watch_pb2
 
+from resolver.cli.watch import note_coverage
 from resolver.path import Path as KdirPath
 from resolver.testing import MemoryDirectory
 from tests.support.command_line import Ran, answering, run
@@ -399,6 +402,35 @@ def test_mounts_shows_those_that_wait_too(kdir: Kdir) -> None:
     states = [one["state"] for one in kdir("mounts -o json").objects]
     assert states == ["linked", "disconnected", "pending"]
     assert kdir("mounts -o name").lines == ["/la", "/ny"]
+
+
+# -- watch, history ------------------------------------------------------------------------------
+
+
+def test_history_of_what_never_was_is_absent(kdir: Kdir) -> None:
+    root = kdir.tree.at("/")
+    none = {"WatchService.ListChanges": watch_pb2.ListChangesResponse()}
+    kdir.tree.transport.serve("127.0.0.1:20000", answering(none, root.answer, []))
+    ran = kdir("history /typo")
+    assert (ran.code, ran.out) == (1, "")
+    assert "error: /typo does not exist" in ran.err
+    assert kdir("history /") == Ran(0, "", "no changes at or below / are kept\n")
+
+
+def test_watch_states_what_it_waits_for_and_what_it_leaves_out(kdir: Kdir) -> None:
+    mounts = federation_pb2.ListMountsResponse(
+        rows=[federation_pb2.MountRow(mount=mount) for mount in ("/la", "/la/tracking", "/ny")]
+    )
+    handler = answering({"FederationService.ListMounts": mounts}, kdir.tree.at("/").answer, [])
+    kdir.tree.transport.serve("127.0.0.1:20000", handler)
+    notes: list[str] = []
+    session: Any = SimpleNamespace(
+        resolver=kdir.tree.resolver(), out=SimpleNamespace(note=notes.append)
+    )
+    note_coverage(session, _path("/"))
+    assert notes == ["not included (other clusters, watch each): /la, /la/tracking, /ny"]
+    note_coverage(session, _path("/nope"))
+    assert notes[1:] == ["/nope does not exist: waiting for it to be created"]
 
 
 # -- leaving early -------------------------------------------------------------------------------

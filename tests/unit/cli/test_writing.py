@@ -10,6 +10,7 @@ import pytest
 from kdir.v1 import admin_pb2, directory_pb2, entry_pb2, policies_pb2
 
 from resolver import errors
+from resolver.cli.create import is_likely_typo
 from resolver.cli.parser import YES
 from resolver.cli.registry import every_verb
 from resolver.errors import LocksOut
@@ -109,8 +110,40 @@ def test_mkdir_makes_the_tiers_above_where_they_are_missing(kdir: Kdir) -> None:
         return _created(request)
 
     kdir.answers["DirectoryService.CreateEntry"] = missing_once
-    assert kdir("mkdir", "/a/b/c").code == 0
+    assert kdir("mkdir", "/a/b/c") == Ran(0, "", "made /a, /a/b, /a/b/c\n")
     assert [one.make_parents for one in kdir.calls] == [False, True]
+
+
+def test_mkdir_asks_before_it_makes_a_tier_that_looks_like_a_typo(kdir: Kdir) -> None:
+    def missing_once(request: directory_pb2.CreateEntryRequest) -> Any:
+        if request.make_parents:
+            return _created(request)
+        raise errors.InvalidNamespace(
+            "no", missing="/la/trakcing", nearest="/la", metadata={"similar": "/la/tracking"}
+        )
+
+    kdir.answers["DirectoryService.CreateEntry"] = missing_once
+    refused = kdir("mkdir", "-p", "/la/trakcing/x")
+    assert refused.code == 2
+    assert "/la/trakcing" in refused.err
+    assert "--yes" in refused.err
+    assert "/la/tracking, with almost" in kdir("mkdir", "/la/trakcing/x", terminal=True).err
+    assert [one.make_parents for one in kdir.calls] == [False, False]
+    assert "made /la/trakcing, /la/trakcing/x" in kdir("mkdir", "-y", "/la/trakcing/x").err
+    asked = kdir("mkdir", "/la/trakcing/x", terminal=True, stdin="y\n")
+    assert "made /la/trakcing, /la/trakcing/x" in asked.err
+
+
+@pytest.mark.parametrize(
+    ("name", "other", "is_typo"),
+    [
+        ("trakcing", "tracking", True), ("serch", "search", True), ("orderss", "orders", True),
+        ("v1", "v2", False), ("orders-1", "orders-2", False), ("ads", "ops", False),
+        ("tracking", "metrics", False), ("orders", "", False),
+    ],
+)  # fmt: skip
+def test_a_typo_is_one_or_two_letters(name: str, other: str, is_typo: bool) -> None:
+    assert is_likely_typo(name, other) is is_typo
 
 
 def test_mkdir_of_what_exists_is_a_conflict(kdir: Kdir) -> None:
@@ -174,7 +207,8 @@ def test_create_in_no_directory_says_how_to_make_it(kdir: Kdir) -> None:
     assert ran.code == 1
     assert ran.err.splitlines() == [
         "error: /la/trakcing does not exist (INVALID_NAMESPACE)",
-        "  nearest directory: /la/tracking",
+        "  did you mean /la/tracking? its content: kdir ls /la/tracking",
+        "  nearest directory above: /la",
         "  to create it: kdir mkdir /la/trakcing",
     ]
 
