@@ -91,6 +91,12 @@ class LogFormatter(logging.Formatter):
         text = redacted(record.getMessage())
         return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
+    def announcement(self, message: str) -> str:
+        """Returns a line of stdout, by which who started the server sees that it serves: with JSON
+        lines an object, too, since many collectors read both streams.
+        """
+        return message
+
     @staticmethod
     def stack(record: logging.LogRecord) -> str:
         """Returns where an error came from; empty without one."""
@@ -118,6 +124,10 @@ class TextFormatter(LogFormatter):
 
 class JsonFormatter(LogFormatter):
     """Format for machines: one object a line, in ASCII."""
+
+    def announcement(self, message: str) -> str:
+        record = logging.LogRecord("directory", logging.INFO, "", 0, "%s", (message,), None)
+        return self.format(record)
 
     def format(self, record: logging.LogRecord) -> str:
         line = {

@@ -166,7 +166,7 @@ def _run(
         names = [config.cluster for config in configs]
         # Started first, ended last: in between it answers that nothing is ready.
         for address in metrics:
-            reported = _start_metrics_endpoint(address, names, served, watchdog)
+            reported = _start_metrics_endpoint(address, names, served, watchdog, form)
             stack.enter_context(closing(reported))
         stack.callback(_end, served.places)
         if bound is None:
@@ -223,6 +223,7 @@ def _places(
             joining=joining,
             open_cluster=open_cluster,
             bound=partial(served.addresses.__setitem__, key),
+            announce=partial(_announce, form),
             identities=_identities(behind),
         )
 
@@ -266,14 +267,22 @@ def _end(places: Sequence[ServedAddress]) -> None:
 
 
 def _start_metrics_endpoint(
-    address: str, names: Sequence[str], served: _Served, watchdog: Watchdog
+    address: str,
+    names: Sequence[str],
+    served: _Served,
+    watchdog: Watchdog,
+    form: logs.LogFormatter,
 ) -> MetricsEndpoint:
     from directory.server.metrics.prometheus import MetricsEndpoint
 
     endpoint = MetricsEndpoint(address, names, served.clusters, served.servers, watchdog)
-    sys.stdout.write(f"metrics on http://{endpoint.address}/metrics\n")
-    sys.stdout.flush()
+    _announce(form, f"metrics on http://{endpoint.address}/metrics")
     return endpoint
+
+
+def _announce(form: logs.LogFormatter, message: str) -> None:
+    sys.stdout.write(f"{form.announcement(message)}\n")
+    sys.stdout.flush()
 
 
 def _bound_at(bound: Mapping[str, str], key: str) -> str:
@@ -369,6 +378,7 @@ class ServedAddress:
             no caller gets *not ready* by chance.
         open_cluster: opens one.
         bound: called with the address once it is known.
+        announce: prints a line on stdout.
         identities: how callers there say who they are; None: they do not.
     """
 
@@ -381,6 +391,7 @@ class ServedAddress:
         joining: bool = False,
         open_cluster: Callable[[ServerConfig], Cluster],
         bound: Callable[[str], None],
+        announce: Callable[[str], None],
         identities: Authenticator | None = None,
     ) -> None:
         self._identities: Final = identities
@@ -390,6 +401,7 @@ class ServedAddress:
         self._joining: Final = joining
         self._open_cluster: Final = open_cluster
         self._bound: Final = bound
+        self._announce: Final = announce
         self._reported = ""
         self._waiting: NotReadyServer | None = None
         self.clusters: Final[list[Cluster]] = []
@@ -488,9 +500,10 @@ class ServedAddress:
             self.server.start()
         for cluster in self.clusters:
             config = cluster.config
-            line = serving_line(config.mount, config.cluster, cluster.cluster_id, self._listen)
-            sys.stdout.write(f"{line}\n")
-            sys.stdout.flush()
+            with logs.cluster_log_context(config.cluster):
+                self._announce(
+                    serving_line(config.mount, config.cluster, cluster.cluster_id, self._listen)
+                )
 
     def drain(self) -> None:
         """Lets calls end, and takes no new ones."""

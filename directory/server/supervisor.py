@@ -13,6 +13,7 @@ systemd or Kubernetes (``watchdog.py``).
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import queue
@@ -33,6 +34,7 @@ __all__ = [
     "MOST_PROCESSES",
     "Ports",
     "Supervisor",
+    "is_serving_line",
     "serving_line",
 ]
 
@@ -56,6 +58,17 @@ def serving_line(mount: object, cluster: str, cluster_id: str, address: str) -> 
     it.
     """
     return f"{_SERVING}{mount} ({cluster} {cluster_id}) on {address}"
+
+
+def is_serving_line(line: str) -> bool:
+    """True if this is ``serving_line``, or the JSON object with it (``LogFormatter``)."""
+    if not line.startswith("{"):
+        return line.startswith(_SERVING)
+    try:
+        found = json.loads(line)
+    except ValueError:
+        return False
+    return isinstance(found, dict) and str(found.get("message", "")).startswith(_SERVING)
 
 
 class Ports:
@@ -252,7 +265,7 @@ class Supervisor:
         self._events.put(_Ended(worker, process))
 
     def _received(self, worker: _Worker, line: str) -> None:
-        if not line.startswith(_SERVING):
+        if not is_serving_line(line):
             self._out.write(line)
             self._out.flush()
             return

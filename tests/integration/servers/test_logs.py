@@ -24,6 +24,9 @@ from tests.support.server_command import serve
 FORGED = '/la/x\r\n{"level": "ERROR", "message": "all is lost"}\r\n2026-11-21T00:00:00.000Z ERROR'
 
 
+_SERVING = re.compile(r"""(?:^|")serving /la .* on ([\d.:]+)""", re.MULTILINE)
+
+
 class Logged:
     """A server of its own, with the words of its command line."""
 
@@ -40,8 +43,8 @@ class Logged:
             environment=environment,
         )
         self.process.start()
-        self.process.await_ready(lambda: "\nserving " in f"\n{self.text}", 30)
-        (self.address,) = re.findall(r"^serving .* on (\S+)$", self.text, re.MULTILINE)
+        self.process.await_ready(lambda: bool(_SERVING.findall(self.text)), 30)
+        (self.address,) = _SERVING.findall(self.text)
         self.channel = grpc.insecure_channel(self.address)
 
     @property
@@ -113,6 +116,18 @@ def test_a_failed_call_is_one_object_with_its_reason_and_its_callers_request_id(
     assert line["seconds"] >= 0
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", line["time"])
     assert not [one for one in server.objects if one["message"] == "all is lost"]
+
+
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_with_json_every_line_of_both_streams_is_an_object(start: Start, processes: str) -> None:
+    flags = ("--metrics", "127.0.0.1:0") if processes == "1" else ("--processes", processes)
+    server = start("--log-format", "json", *flags)
+    everything = [json.loads(line) for line in server.text.splitlines()]
+    (serving,) = [one for one in everything if one["message"].startswith("serving ")]
+    assert serving["message"].endswith(f" on {server.address}")
+    assert (serving["level"], serving["cluster"]) == ("INFO", "la")
+    metrics = [one for one in everything if one["message"].startswith("metrics on http://")]
+    assert len(metrics) == (processes == "1")
 
 
 def test_a_request_id_is_made_where_the_callers_is_none(start: Start) -> None:
