@@ -163,7 +163,7 @@ ROOT: Final = Path()
 
 
 def is_system(name: str) -> bool:
-    """True if a segment names a system entry, hidden from listings unless asked for."""
+    """True if a segment names a system directory, hidden from listings unless asked for."""
     return name.startswith("__")
 
 

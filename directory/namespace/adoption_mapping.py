@@ -129,8 +129,8 @@ class PlacementSet:
         return None
 
     def _bad_path(self, relative: tuple[str, ...]) -> str | None:
-        for segment in relative[relative[0] == ADOPTED :]:
-            if is_system(segment):
+        for segment in relative[relative[0] == ADOPTED : -1]:
+            if is_system(segment):  # of a directory: a topic may be named so
                 return f"segment {segment!r} would be a system's: such begin with '__'"
         try:
             self._mount.join(relative)
@@ -252,10 +252,11 @@ def map_physical_name(rules: Sequence[MappingRule], physical_name: str) -> Place
     """Returns where the first rule that matches puts a topic below the mount.
 
     A name that would not make a path (``a..b``, ``.a``, ``a.``, ``a.__b``) stays flat, whole, at
-    the mount root. Kafka's and other systems' own topics have no place.
+    the mount root. Kafka's own topics and kdir's have no place; any other is one like all, also if
+    its name begins with ``__``.
     """
-    if physical_names.is_internal(physical_name):
-        return Placement((), 0, "it is a system's own topic")
+    if physical_names.is_protected(physical_name):
+        return Placement((), 0, "it is an internal topic of Kafka or kdir")
     for number, rule in enumerate(rules, start=1):
         if not rule.match.matches_segment(physical_name):
             continue
@@ -270,11 +271,11 @@ def map_physical_name(rules: Sequence[MappingRule], physical_name: str) -> Place
 
 
 def _why_flat(parts: Sequence[str], rule: MappingRule) -> str | None:
-    for part in parts:
+    for position, part in enumerate(parts, start=1):
         if not part:
             why = f"split on {rule.split_on!r} it" if rule.split_on else "without its prefix it"
             return f"{why} would have an empty segment"
-        if is_system(part):
+        if is_system(part) and position < len(parts):
             return f"segment {part!r} would be a system's: such begin with '__'"
         try:
             check_segment(part)

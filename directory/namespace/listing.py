@@ -147,7 +147,7 @@ class _PageTraversal:
                 yield from self._with_inside(one)
             return
         container: ListedContainer | None = next(containers, None)
-        for topic, record in self._visible(node.topics, name, inclusive=topics_too):
+        for topic, record in self._topics(node.topics, name, inclusive=topics_too):
             while container is not None and container.relative[-1] < topic:
                 yield from self._with_inside(container)
                 container = next(containers, None)
@@ -164,12 +164,19 @@ class _PageTraversal:
         for found, entry in self._visible(node.containers, name, inclusive=inclusive):
             yield ListedContainer((*above, found), entry)
 
-    def _visible(
+    def _topics(
         self, entries: SortedMap[str, V], name: str, *, inclusive: bool
     ) -> Iterator[tuple[str, V]]:
+        # None is hidden: a topic whose name begins with `__` is one like any other.
         for found, value in entries.items(name, inclusive=inclusive):
             if not found.startswith(self._prefix):
                 return
+            yield found, value
+
+    def _visible(
+        self, entries: SortedMap[str, V], name: str, *, inclusive: bool
+    ) -> Iterator[tuple[str, V]]:
+        for found, value in self._topics(entries, name, inclusive=inclusive):
             if not self._system and is_system(found):
                 # All that begin with `__` stand together: on with what sorts right after them.
                 if is_system(self._prefix):

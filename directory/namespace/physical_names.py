@@ -29,7 +29,6 @@ __all__ = [
     "has_collision",
     "has_collision_chars",
     "has_only_legal_characters",
-    "is_internal",
     "is_protected",
     "is_valid",
     "next_free_name",
@@ -91,15 +90,6 @@ def has_collision_chars(name: str) -> bool:
 def has_collision(name: str, other: str) -> bool:
     """True if Kafka takes the two for the same name (``Topic#hasCollision``)."""
     return unify(name) == unify(other)
-
-
-def is_internal(name: str) -> bool:
-    """True if a topic is Kafka's own or a system's (kdir's change topics too), never anyone's data.
-
-    ``__consumer_offsets``, ``__change_events``, … : by Kafka's list, and by the leading ``__`` that
-    everybody's systems use.
-    """
-    return name.startswith("__") or name in INTERNAL_TOPICS
 
 
 def is_protected(name: str) -> bool:
@@ -169,7 +159,7 @@ def check_requested_name(name: str, names: NameRegistry, *, base: str) -> None:
             rule=rule,
             free=free,
         )
-    if is_internal(name) or is_protected(name):
+    if name.startswith("__") or is_protected(name):
         free = next_free_name(base, names)
         raise InvalidPhysicalName(
             f"'{name}' is a name that Kafka and other systems keep for themselves (it begins with "

@@ -109,15 +109,15 @@ class _Adoption:
         if not is_new:
             draft.require_sibling_unchanged(parent_id, relative[-1], path)
         draft.insert_entry(parent_id, relative[-1], topic, path, parent_is_new=is_new)
-        if not is_system(relative[0]):
+        if len(relative) == 1 or not is_system(relative[0]):
             standing = traverse(draft.snapshot, relative[:-1]).node
             self.arrivals.add(standing, topic_amount(topic))
         draft.claim_name(name)
         draft.reinstate_name(name)
 
     def _why_not(self, observed: ObservedTopic) -> str | None:
-        if physical_names.is_internal(observed.physical_name):
-            return "it is a system's own topic"
+        if physical_names.is_protected(observed.physical_name):
+            return "it is an internal topic of Kafka or kdir"
         if is_detached(self._draft.snapshot, observed):
             return DETACHED_REASON
         return physical_names.why_invalid(observed.physical_name)

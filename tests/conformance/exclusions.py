@@ -35,7 +35,6 @@ EXCLUSIONS: Final[Mapping[str, str]] = {
     "url-encoding": "kdir's names hold no '/', so nothing is encoded",
     "storage-keys": "the form in which Pulsar stores names",
     "partition-suffix": "a kdir name never stands for one partition: Kafka counts them itself",
-    "system-prefix": "to kdir every topic whose name begins with '__' is a system's",
     "pulsar-settings": "values of settings that Kafka and kdir do not have; what Kafka's own take "
     "is held against a broker (tests/integration/kafka/test_topic_configs.py)",
     "directory-quota": "kdir has no quota on directories",

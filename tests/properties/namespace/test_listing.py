@@ -58,7 +58,8 @@ def expected(
     for path, entry in model.walk(directory_id):
         if len(path) > 1 and not deep:
             continue
-        if not system and any(name.startswith("__") for name in path):
+        containers = path[:-1] if entry.kind is Kind.TOPIC else path
+        if not system and any(name.startswith("__") for name in containers):
             continue
         if kinds and entry.kind not in kinds:
             continue

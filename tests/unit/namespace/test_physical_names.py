@@ -146,9 +146,9 @@ def test_a_hostile_name_does_not_flood_the_message() -> None:
     "name", ["__consumer_offsets", "__transaction_state", "__share_group_state", "__change_events"]
 )
 def test_internal_topics(name: str) -> None:
-    assert physical_names.is_internal(name)
+    assert physical_names.is_protected(name)
 
 
 @pytest.mark.parametrize("name", ["_schemas", "a__b", "orders"])
 def test_topics_of_people(name: str) -> None:
-    assert not physical_names.is_internal(name)
+    assert not physical_names.is_protected(name)

@@ -17,9 +17,11 @@ from directory.namespace.command import (
     ObservedTopic,
     RecordObservations,
     TopicObservation,
+    UpdateEntry,
 )
 from directory.namespace.entry import ROOT_ID, Kind, Provision
 from directory.namespace.keys import entry_key
+from directory.namespace.listing import list_page
 from directory.store.base import Put
 from resolver.path import Path
 from tests.support.trees import NOW_MS, Cluster, path, reported
@@ -134,7 +136,7 @@ def test_a_spare_place_that_is_taken_too_gets_a_number() -> None:
     assert cluster.show().startswith("__adopted/\n  z [active]\n  z.2 [active]\n")
 
 
-@pytest.mark.parametrize("place", ["", "a//b", "__x/y", "a/__b", "a b", ".", "x" * 250])
+@pytest.mark.parametrize("place", ["", "a//b", "__x/y", "__a/b", "a b", ".", "x" * 250])
 def test_a_place_that_is_none(place: str) -> None:
     cluster = Cluster()
     made = cluster.do(adopt((place, "t")))
@@ -149,11 +151,25 @@ def test_a_mount_too_deep_for_any_place() -> None:
     assert made.notes[0].startswith("t is left out: ")
 
 
-@pytest.mark.parametrize("name", ["__consumer_offsets", "__change_events", "__x"])
-def test_a_systems_own_topics_are_nobodys_data(name: str) -> None:
+@pytest.mark.parametrize("name", ["__consumer_offsets", "__change_events"])
+def test_kafkas_own_topics_are_nobodys_data(name: str) -> None:
     made = Cluster().plan(adopt((name, name)))
     assert made.writes == ()
-    assert made.notes == (f"{name} is left out: it is a system's own topic",)
+    assert made.notes == (f"{name} is left out: it is an internal topic of Kafka or kdir",)
+
+
+def test_any_other_topic_is_one_like_all_also_with_two_underscores() -> None:
+    cluster = Cluster()
+    cluster.do(adopt(("__amazon_msk_canary", "__amazon_msk_canary")))
+    assert cluster.show() == "__amazon_msk_canary [active]"
+    page = list_page(cluster.snapshot, ROOT_ID, limit=10)
+    assert [one.relative for one in page.entries] == [("__amazon_msk_canary",)]
+    bounded = Cluster()
+    bounded.do(
+        UpdateEntry(path=path("/la"), kind=Kind.DIRECTORY, changes={"policies.max_topics": 0})
+    )
+    made = bounded.do(adopt(("__amazon_msk_canary", "__amazon_msk_canary")))
+    assert "/la allows 0 topics below it, 1 used" in made.notes[0], "it counts as any other"
 
 
 def test_colliding_names_that_kafka_has_both_are_both_kept() -> None:
