@@ -22,7 +22,8 @@ MOST = 64
 
 
 @pytest.mark.parametrize("count", [MOST, MOST + 1, 10 * MOST])
-def test_so_many_are_read_at_a_time(count: int) -> None:
+def test_so_many_are_read_at_a_time(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("resolver.peer_certificates._READ_SECONDS", 1.0)
     go_on, reading = threading.Event(), threading.Semaphore(0)
 
     def read(endpoint: str, cluster_id: str, _: TlsMaterial) -> bytes:
@@ -132,8 +133,11 @@ def reading(endpoint: str, tls: TlsMaterial) -> Future[bytes]:
     return found
 
 
-def test_a_handshake_of_single_bytes_ends(tmp_path: Path, cleanup: ExitStack) -> None:
+def test_a_handshake_of_single_bytes_ends(
+    tmp_path: Path, cleanup: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each comes soon after the one before."""
+    monkeypatch.setattr("resolver.peer_certificates._READ_SECONDS", 1.0)
     listener = cleanup.enter_context(socket.create_server((LOOPBACK, 0)))
     stop = threading.Event()
     cleanup.callback(stop.set)
