@@ -75,7 +75,7 @@ def _archive(target: Path) -> None:
     """
     broker = KafkaBroker(jvm=[f"-XX:ArchiveClassesAtExit={target / _ARCHIVE}"])
     with suppress(StartFailed), broker:
-        broker.stop()
+        broker.stop(_START_SECONDS)  # it writes the archive as it ends
 
 
 def _archived() -> tuple[str, ...]:
@@ -208,9 +208,9 @@ class KafkaBroker:
                 self._given_port = self.port
                 return
 
-    def stop(self) -> None:
-        """Shuts it down in order."""
-        self._process.stop()
+    def stop(self, grace_seconds: float = 20) -> None:
+        """Shuts it down in order; ends it after `grace_seconds`."""
+        self._process.stop(grace_seconds)
 
     def kill(self) -> None:
         """Sends SIGKILL: the crash of a broker; `start` recovers from its data."""
