@@ -5,9 +5,13 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 
 from directory.server.process import main
+from resolver.unforeseen_errors import EXIT_INTERNAL
+
+_log = logging.getLogger("directory")
 
 
 def _run() -> int:
@@ -15,7 +19,11 @@ def _run() -> int:
         from directory.maintenance.offline_commands import main as keep
 
         return keep(sys.argv[1], sys.argv[2:])
-    return main()
+    try:
+        return main()
+    except Exception as error:  # noqa: BLE001 - into the log, in its form
+        _log.critical("unforeseen: %s", error, exc_info=error)
+        return EXIT_INTERNAL
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from resolver.printable import printable
 
@@ -13,6 +13,10 @@ __all__ = ["CommandParser"]
 
 class CommandParser(argparse.ArgumentParser):
     """Parser whose errors are printed as ``resolver/cli/main.py`` prints them."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.add_argument("--debug", action="store_true", help=argparse.SUPPRESS)
 
     def error(self, message: str) -> NoReturn:
         """Ends the process with one sentence, and the command that explains the verb."""

@@ -37,6 +37,7 @@ __all__ = [
     "Context",
     "Contexts",
     "LoginSettings",
+    "cache_folder",
     "choose_allow",
     "choose_context",
     "choose_credentials",
@@ -134,6 +135,14 @@ def config_file() -> str:
     if not os.path.isabs(base):  # the XDG specification: a relative one is to be ignored
         base = os.path.join(os.path.expanduser("~"), ".config")
     return os.path.join(base, "kdir", "config.toml")
+
+
+def cache_folder() -> str:
+    """Returns where kdir keeps what it can find again (XDG base directories)."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    if not os.path.isabs(base):
+        base = os.path.join(os.path.expanduser("~"), ".cache")
+    return os.path.join(base, "kdir")
 
 
 def choose_context(at: str, name: str, environ: Mapping[str, str]) -> Context | None:

@@ -30,6 +30,7 @@ from resolver.backup_file import DamagedBackup
 from resolver.command_parser import CommandParser
 from resolver.confirmation import NotApproved, approve
 from resolver.printable import printable
+from resolver.unforeseen_errors import report_unforeseen
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -89,6 +90,9 @@ def main(verb: str, arguments: Sequence[str]) -> int:
         return _failed(f"the store cannot be used now: {reason}", _AWAY)
     except KeyboardInterrupt:
         return _failed("interrupted: the same again goes on where this ended", 130)
+    except Exception as error:  # noqa: BLE001 - reported in one sentence
+        command = f"kdir {verb} {' '.join(arguments)}"
+        return report_unforeseen(error, command, debug=options.debug)
 
 
 def _failed(why: str, code: int) -> int:

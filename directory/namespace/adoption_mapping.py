@@ -41,7 +41,8 @@ ADOPTED: Final = "__adopted"
 """The directory under the mount that takes topics whose place is taken."""
 
 DETACHED_REASON: Final = (
-    "its entry was removed while Kafka's topic was left alone; create it again with adopt_existing"
+    "its entry was removed while Kafka's topic was left alone; to adopt it again: kdir adopt "
+    "PATH --topic NAME"
 )
 
 

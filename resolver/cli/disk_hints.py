@@ -13,7 +13,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-__all__ = ["FRESH_SECONDS", "MOST_NAMES", "FailedServers", "ListingCache", "cache_folder"]
+from resolver.user_config import cache_folder
+
+__all__ = ["FRESH_SECONDS", "MOST_NAMES", "FailedServers", "ListingCache"]
 
 
 # pathlib would cost the completion of a path a tenth of its time.
@@ -24,14 +26,6 @@ FRESH_SECONDS: Final = 30.0
 MOST_NAMES: Final = 500
 """More than this is nothing to choose from, and is not kept."""
 _MOST_FILES: Final = 1_000
-
-
-def cache_folder() -> str:
-    """Returns where kdir keeps what it can find again (XDG base directories)."""
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    if not os.path.isabs(base):
-        base = os.path.join(os.path.expanduser("~"), ".cache")
-    return os.path.join(base, "kdir")
 
 
 class ListingCache:

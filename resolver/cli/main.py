@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "EXIT_BROKEN_PIPE",
-    "EXIT_INTERNAL",
     "EXIT_INTERRUPTED",
     "EXIT_PARTIAL",
     "EXIT_USAGE",
@@ -42,12 +41,9 @@ __all__ = [
 
 EXIT_USAGE = 2
 EXIT_PARTIAL = 3
-EXIT_INTERNAL = 70
-"""EX_SOFTWARE of sysexits.h: what no verb expects."""
 EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
 """128 + SIGINT and 128 + SIGPIPE, as shells report a program that the signal ended."""
-_MOST_CHARACTERS: Final = 300
 
 
 def main(parts: Sequence[str] | None = None, *, transport: Transport | None = None) -> int:
@@ -79,47 +75,15 @@ def _guarded(parts: Sequence[str], transport: Transport | None) -> int:
             sys.stdout.flush()
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        _drop_output()  # whoever read has enough
+        from resolver.unforeseen_errors import drop_output
+
+        drop_output()  # whoever read has enough
         return EXIT_BROKEN_PIPE
     except Exception as error:  # noqa: BLE001 - reported in one sentence
-        return _unforeseen(error, parts)
+        from resolver.unforeseen_errors import report_unforeseen
 
-
-def _drop_output() -> None:
-    """Lets what is still buffered not fail once more at exit."""
-    with contextlib.suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _unforeseen(error: Exception, parts: Sequence[str]) -> int:
-    """Reports an error that no verb expects: in one sentence, its traceback in a file."""
-    import traceback
-
-    text = "".join(traceback.format_exception(error))
-    if "--debug" in parts:
-        complain(text.rstrip())
-    shown = str(error).strip().partition("\n")[0][:_MOST_CHARACTERS]
-    if isinstance(error, OSError) and error.strerror:
-        shown = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-        _drop_output()
-    log = _write_log(f"kdir {_version()}: {' '.join(parts)}\n{text}")
-    where = f"; details: {log}" if log else "; --debug shows where"
-    complain(f"error: unforeseen: {type(error).__name__}: {shown}{where}")
-    return EXIT_INTERNAL
-
-
-def _write_log(text: str) -> str:
-    """Writes the newest unforeseen error into the user's cache; empty where that cannot be."""
-    from resolver.cli.disk_hints import cache_folder
-
-    try:
-        path = os.path.join(cache_folder(), "last-error.log")
-        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-        with open(path, "w", encoding="utf-8", errors="replace") as file:
-            file.write(text)
-    except OSError:
-        return ""
-    return path
+        command = f"kdir {_version()}: {' '.join(parts)}"
+        return report_unforeseen(error, command, debug="--debug" in parts)
 
 
 def _run(parts: Sequence[str], transport: Transport | None) -> int:

@@ -100,7 +100,7 @@ class Verb(NamedTuple):
     def common_options(self) -> tuple[Option, ...]:
         """Returns those of every verb, with this one's own default of ``--timeout``."""
         if self.raw:
-            return tuple(option for option in GLOBAL_OPTIONS if option.key == "help")
+            return tuple(option for option in GLOBAL_OPTIONS if option.key in {"help", "debug"})
         patience = Option(
             ("--timeout",),
             f"timeout of a request (default {self.timeout_seconds:g})",

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from directory.maintenance import offline_commands
 from resolver.cli import tree
 from tests.support.command_line import run
 from tests.support.waiting import eventually
@@ -111,3 +112,21 @@ def _runs_java(leader: int) -> bool:
         if int(rest.split()[3]) == leader and name == "java":
             return True
     return False
+
+
+def test_an_unforeseen_error_of_restore_is_70_too(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+    def fails(*_: object) -> int:
+        raise ZeroDivisionError("no such ratio")
+
+    monkeypatch.setattr(offline_commands, "plan_migration", fails)
+    assert offline_commands.main("migrate", ["sqlite:///a", "sqlite:///b"]) == 70
+    error = capsys.readouterr().err
+    assert error.startswith("error: unforeseen: ZeroDivisionError: no such ratio; details: ")
+    assert "Traceback" not in error
+    assert "kdir migrate sqlite:///a" in (tmp_path / "kdir" / "last-error.log").read_text()
+    assert offline_commands.main("migrate", ["--debug", "sqlite:///a", "sqlite:///b"]) == 70
+    assert "Traceback" in capsys.readouterr().err

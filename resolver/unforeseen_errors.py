@@ -1,0 +1,54 @@
+"""Report of an error that no command expects: one sentence, and its traceback in a file."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from pathlib import Path
+from typing import Final
+
+from resolver.printable import printable
+from resolver.user_config import cache_folder
+
+__all__ = ["EXIT_INTERNAL", "drop_output", "report_unforeseen"]
+
+EXIT_INTERNAL: Final = 70
+"""EX_SOFTWARE of sysexits.h: what no command expects."""
+_MOST_CHARACTERS: Final = 300
+
+
+def report_unforeseen(error: Exception, command: str, *, debug: bool) -> int:
+    """Prints one sentence on stderr, with ``debug`` below the traceback; returns the exit code."""
+    import traceback
+
+    text = "".join(traceback.format_exception(error))
+    lines = text.rstrip().splitlines() if debug else []
+    shown = str(error).strip().partition("\n")[0][:_MOST_CHARACTERS]
+    if isinstance(error, OSError) and error.strerror:
+        shown = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+        drop_output()
+    log = _write_log(f"{command}\n{text}")
+    where = f"; details: {log}" if log else "; --debug shows where"
+    lines.append(f"error: unforeseen: {type(error).__name__}: {shown}{where}")
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
+    sys.stderr.writelines(f"{printable(line)}\n" for line in lines)
+    return EXIT_INTERNAL
+
+
+def drop_output() -> None:
+    """Lets what is still buffered not fail once more at exit."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _write_log(text: str) -> str:
+    """Writes the newest unforeseen error into the user's cache; empty where that cannot be."""
+    path = Path(cache_folder()) / "last-error.log"
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    return str(path)
