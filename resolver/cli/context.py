@@ -35,8 +35,7 @@ def _context(session: Session, arguments: Arguments) -> int:
 
 
 def _list(session: Session) -> int:
-    contexts = session.contexts()
-    in_force = session.context()
+    contexts, in_force = session.contexts(), session.context()
     table = Table(
         session.out,
         [
@@ -70,7 +69,10 @@ def _list(session: Session) -> int:
             rows.append(("*" if current else "", context.name, protected, servers, who))
     table.rows(rows)
     if in_force is None:
-        session.out.note(f"no context selected; using {','.join(session.servers())}")
+        overridden = f"context {contexts.current} is overridden" if contexts.current else ""
+        session.out.note(
+            f"{overridden or 'no context selected'}; using {','.join(session.servers())}"
+        )
     return 0
 
 

@@ -220,6 +220,9 @@ def test_use_reports_that_kdir_at_overrides_it(
     assert "now using" not in ran.err
     assert "not in use: KDIR_AT=h:2 overrides it" in ran.err
     assert "--context prod" in ran.err
+    listed = run(["context"])
+    assert "context prod is overridden; using h:2" in listed.err
+    assert "no context selected" not in listed.err
 
 
 # -- who the user is -----------------------------------------------------------------------------
