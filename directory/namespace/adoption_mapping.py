@@ -41,8 +41,8 @@ ADOPTED: Final = "__adopted"
 """The directory under the mount that takes topics whose place is taken."""
 
 DETACHED_REASON: Final = (
-    "its entry was removed while Kafka's topic was left alone; to adopt it again: kdir adopt "
-    "PATH --topic NAME"
+    "its entry was removed while Kafka's topic was left alone; to adopt it again: "
+    "kdir adopt PATH --topic NAME, or all: kdir adopt PATH --detached"
 )
 
 

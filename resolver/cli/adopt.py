@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from resolver import units
 from resolver.cli.create import ENTRY_FORMATS, PLAN, show_entry
@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from kdir.v1 import admin_pb2
 
     from resolver.cli.session import Session
+    from resolver.path import Path
 
-__all__ = ["VERBS"]
+__all__ = ["VERBS", "DetachedTopics", "detached_topics", "note_omitted"]
 
 _RULE_KEYS: Final = ("match", "split_on", "into", "strip_prefix", "ignore")
 
@@ -26,8 +27,10 @@ _RULE_KEYS: Final = ("match", "split_on", "into", "strip_prefix", "ignore")
 def _adopt(session: Session, arguments: Arguments) -> int:
     where = parse_path_argument(arguments.one("PATH"))
     topic, file = arguments.one("topic"), arguments.one("map")
-    if bool(topic) == bool(file):
-        raise UsageError("one of --topic NAME and --map FILE is needed", verb="adopt")
+    if [bool(topic), bool(file), arguments.flag("detached")].count(True) != 1:
+        raise UsageError("one of --topic NAME, --map FILE and --detached is needed", verb="adopt")
+    if arguments.flag("detached"):
+        return _adopt_detached(session, arguments, where)
     if topic:
         return _adopt_one(session, arguments, where, topic)
     return _adopt_by_rules(session, arguments, where, read_rules(file))
@@ -47,6 +50,58 @@ def _adopt_one(session: Session, arguments: Arguments, where: PathArgument, topi
     cluster = answer.authority.cluster.cluster
     show_entry(session, answer.entry, f"{did} {topic} of {cluster} as {answer.entry.path}")
     return 0
+
+
+def _adopt_detached(session: Session, arguments: Arguments, where: PathArgument) -> int:
+    """Adopts all detached topics of a cluster in a directory, each under its name in Kafka."""
+    from resolver.cli.error_hints import explain
+    from resolver.errors import KdirError
+
+    detached = detached_topics(session, where.path)
+    code = 0
+    for one in detached.topics:
+        target = PathArgument(where.path.child(one.physical_name), directory=False)
+        try:
+            _adopt_one(session, arguments, target, one.physical_name)
+        except KdirError as error:
+            explain(error, session)
+            code = code or error.exit_code
+    if not detached.topics:
+        session.out.note("no topics are detached")
+    note_omitted(session, detached)
+    return code
+
+
+class DetachedTopics(NamedTuple):
+    """Topics of a cluster's Kafka that were left alone when their entries were removed."""
+
+    topics: Sequence[admin_pb2.Adoption]
+    omitted_count: int
+    """Topics of the cluster of which nothing is known: they exceeded one answer."""
+    cluster: str
+
+
+def detached_topics(session: Session, path: Path) -> DetachedTopics:
+    """Returns the detached topics of the cluster that a path is in.
+
+    Raises:
+        KdirError
+    """
+    from kdir.v1 import admin_pb2
+
+    owner = session.resolver.owner_of(path)
+    request = admin_pb2.AdoptTopicsRequest(validate_only=True, cluster=owner.cluster_id)
+    answer = session.resolver.call(path, "AdminService.AdoptTopics", request)
+    found = [one for one in answer.adoptions if one.action == "detached"]
+    return DetachedTopics(found, answer.omitted_count, owner.cluster)
+
+
+def note_omitted(session: Session, detached: DetachedTopics) -> None:
+    """Reports topics that the answer had no room for; the exit code becomes 3."""
+    if detached.omitted_count:
+        session.missing(
+            f"not looked at: {units.plural(detached.omitted_count, 'topic')} of {detached.cluster}"
+        )
 
 
 def read_rules(file: str) -> list[admin_pb2.MappingRule]:
@@ -206,7 +261,9 @@ VERBS: Final = (
         details=(
             "With --topic, that one topic of the cluster is adopted as PATH. With --map, all\n"
             "topics of the cluster that PATH is in, by ordered rules; the first that takes a name\n"
-            "decides, what none takes stays flat. Nothing is changed in Kafka. What is too much\n"
+            "decides, what none takes stays flat. With --detached, all topics whose entries were\n"
+            "removed while Kafka kept them (kdir ls --detached) are adopted in directory PATH,\n"
+            "each under its name in Kafka. Nothing is changed in Kafka. What is too much\n"
             "for one command goes on when it has ended, also when a server dies: kdir stat shows\n"
             "how far it is. FILE is TOML:\n"
             "\n"
@@ -226,10 +283,12 @@ VERBS: Final = (
             Option(("--topic",), "the topic's name in Kafka", "NAME"),
             Option(("--map",), "mapping rules; - is stdin", "FILE", completes="file"),
             Option(("--remap",), "with --map: also move topics that were adopted before"),
+            Option(("--detached",), "all detached topics of the cluster, in the directory PATH"),
             PLAN,
         ),
         formats=ENTRY_FORMATS,
         examples=(
+            ("kdir adopt /la/tracking --detached --plan", "which topics would be taken back"),
             ("kdir adopt /la/tracking --map rules.toml --plan", "what each rule would do"),
             ("kdir adopt /la/tracking --map rules.toml", "do it"),
             ("kdir adopt /la/tracking/search/clicks --topic search.clicks", "one topic"),

@@ -76,7 +76,9 @@ def _ls(session: Session, arguments: Arguments) -> int:
 
 
 def _ls_one(session: Session, arguments: Arguments, part: str) -> None:
-    if not _GLOB_SIGNS.isdisjoint(part):
+    if arguments.flag("detached"):
+        _ls_detached(session, parse_path_argument(part))
+    elif not _GLOB_SIGNS.isdisjoint(part):
         _ls_glob(session, arguments, part)
     elif arguments.flag("directory"):
         _print(
@@ -84,6 +86,28 @@ def _ls_one(session: Session, arguments: Arguments, part: str) -> None:
         )
     elif arguments.flag("recursive") or not _ls_quickly(session, arguments, part):
         _ls_resolved(session, arguments, parse_path_argument(part))
+
+
+def _ls_detached(session: Session, where: PathArgument) -> None:
+    """Lists topics of the cluster of a path that Kafka has and the tree does not."""
+    from resolver.cli.adopt import detached_topics, note_omitted
+
+    detached = detached_topics(session, where.path)
+    out = session.out
+    if out.structured:
+        for one in detached.topics:
+            out.record({"physical_name": one.physical_name, "cluster": detached.cluster,
+                        "state": "detached"})  # fmt: skip
+    else:
+        out.lines(one.physical_name for one in detached.topics)
+    if detached.topics:
+        out.note(
+            f"in {detached.cluster}'s Kafka and not in the tree; to take one back: "
+            f"kdir adopt PATH --topic NAME, all: kdir adopt {where.path} --detached"
+        )
+    else:
+        out.note(f"no topics of {detached.cluster} are detached")
+    note_omitted(session, detached)
 
 
 def _ls_quickly(session: Session, arguments: Arguments, part: str) -> bool:
@@ -390,6 +414,10 @@ VERBS: Final = (
             Option(("-a", "--all"), "system entries (__…) too"),
             Option(("-R", "--recursive"), "everything below it, across mounts"),
             Option(("-d", "--directory"), "the entry itself, not what is in it"),
+            Option(
+                ("--detached",),
+                "topics of PATH's cluster that were removed from the tree and left in Kafka",
+            ),
             Option(
                 ("-k", "--kind"),
                 "only these; repeatable",

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from resolver import units
 from resolver.cli.output import Column, Styled, Table
 from resolver.cli.parser import Arguments, Option, Verb
-from resolver.cli.streams import CLUSTER, CLUSTER_PATH, chosen_cluster, messages, name_of
+from resolver.cli.streams import (
+    CLUSTER,
+    CLUSTER_PATH,
+    ChosenCluster,
+    chosen_cluster,
+    messages,
+    name_of,
+)
 from resolver.errors import DeadlineExceeded, KdirError, Unavailable, Unreachable
 
 if TYPE_CHECKING:
@@ -55,7 +62,26 @@ def _verify(session: Session, arguments: Arguments) -> int:
     if summary is None:
         raise Unreachable("the comparison ended before its summary: not everything was compared")
     _sum_up(session, name_of(session, chosen), summary)
+    if summary.HasField("kafka_topics"):
+        _note_detached(session, chosen)
     return _DIFFERENCES if summary.differences else 0
+
+
+def _note_detached(session: Session, chosen: ChosenCluster) -> None:
+    """Prints how many topics are in Kafka and not in the tree: no difference, but good to know."""
+    from kdir.v1 import admin_pb2
+
+    request = admin_pb2.AdoptTopicsRequest(validate_only=True, cluster=chosen.requested)
+    try:
+        answer = session.ask_any("AdminService.AdoptTopics", request, chosen.servers)
+    except KdirError:
+        return  # who may not adopt
+    count = sum(one.action == "detached" for one in answer.adoptions)
+    if count:
+        of = chosen.mount or "PATH"
+        session.out.note(
+            f"{units.plural(count, 'topic')} in Kafka and not in the tree: kdir ls --detached {of}"
+        )
 
 
 def _first_answering(

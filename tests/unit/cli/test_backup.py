@@ -25,6 +25,14 @@ WHOSE = resolve_pb2.ResolveResponse(
 FIRST, SECOND = "127.0.0.1:20001", "127.0.0.1:20002"
 
 
+DETACHED = admin_pb2.AdoptTopicsResponse(
+    adoptions=[
+        admin_pb2.Adoption(physical_name="a", action="detached"),
+        admin_pb2.Adoption(physical_name="b", action="keep"),
+    ]
+)
+
+
 def serving(**answers: Callable[[], Iterator[Any]]) -> MemoryTransport:
     """Returns servers that stream; ``first`` and ``second`` say what."""
     transport = MemoryTransport()
@@ -35,7 +43,12 @@ def serving(**answers: Callable[[], Iterator[Any]]) -> MemoryTransport:
 
 
 def _streaming(answer: Callable[[], Iterator[Any]]) -> Callable[[str, Any], Any]:
-    return lambda name, _: WHOSE if name.endswith("Resolve") else answer()
+    def handle(name: str, _: Any) -> Any:
+        if name.endswith("AdoptTopics"):
+            return DETACHED
+        return WHOSE if name.endswith("Resolve") else answer()
+
+    return handle
 
 
 def whole() -> Iterator[Any]:
@@ -196,6 +209,12 @@ def verify(*answer: Any, arguments: tuple[str, ...] = ()) -> Ran:
             yield one
 
     return run(["verify", "--at", FIRST, *arguments], serving(first=output))
+
+
+def test_verify_counts_topics_that_are_in_kafka_and_not_in_the_tree() -> None:
+    counted = "1 topic in Kafka and not in the tree: kdir ls --detached"
+    assert counted in verify(summary(kafka_topics=3)).err
+    assert counted not in verify(summary()).err
 
 
 @pytest.mark.parametrize(

@@ -554,6 +554,31 @@ def test_an_adoption_that_goes_on_says_how_far_it_is(kdir: Kdir, tmp_path: Path)
     )
 
 
+def test_detached_topics_are_listed_and_taken_back(kdir: Kdir) -> None:
+    kdir.answers["AdminService.AdoptTopics"] = admin_pb2.AdoptTopicsResponse(
+        adoptions=[
+            admin_pb2.Adoption(physical_name="a.b", action="detached"),
+            admin_pb2.Adoption(physical_name="c", path="/c", action="keep"),
+            admin_pb2.Adoption(physical_name="d", action="detached"),
+        ]
+    )
+    listed = kdir("ls", "--detached", "/")
+    assert (listed.code, listed.lines) == (0, ["a.b", "d"])
+    assert kdir.asked.validate_only
+    assert "kdir adopt / --detached" in listed.err
+    taken = kdir("adopt", "/search", "--detached")
+    assert taken.err.splitlines() == [
+        "adopted a.b of la as /search/a.b",
+        "adopted d of la as /search/d",
+    ]
+    made = [one for one in kdir.calls if isinstance(one, directory_pb2.CreateEntryRequest)]
+    assert [(one.path, one.adopt_existing) for one in made] == [
+        ("/search/a.b", True),
+        ("/search/d", True),
+    ]
+    assert kdir("adopt", "/search", "--detached", "--topic", "d").code == 2
+
+
 def test_adopt_by_a_map_shows_what_each_rule_does(kdir: Kdir, tmp_path: Path) -> None:
     kdir.answers["AdminService.AdoptTopics"] = admin_pb2.AdoptTopicsResponse(
         adoptions=[
