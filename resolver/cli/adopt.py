@@ -288,10 +288,10 @@ VERBS: Final = (
         ),
         formats=ENTRY_FORMATS,
         examples=(
-            ("kdir adopt /la/tracking --detached --plan", "which topics would be taken back"),
             ("kdir adopt /la/tracking --map rules.toml --plan", "what each rule would do"),
             ("kdir adopt /la/tracking --map rules.toml", "do it"),
             ("kdir adopt /la/tracking/search/clicks --topic search.clicks", "one topic"),
+            ("kdir adopt /la/tracking --detached --plan", "which topics would be taken back"),
         ),
     ),
     Verb(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from resolver import units
-from resolver.access_requests import grant_text, grants_of, principal_of
+from resolver.access_requests import grant_text, grants_of
 from resolver.cli.create import PLAN
 from resolver.cli.output import Column, Table, plain
 from resolver.cli.parser import Argument, Arguments, Option, UsageError, Verb
@@ -39,11 +39,12 @@ def _revoke(session: Session, arguments: Arguments) -> int:
 
     answer = _put(session, arguments, "RemoveGrants", access_pb2.RemoveGrantsRequest())
     _changed(session, arguments, answer, answer.removed, "removed")
-    if not answer.removed and not session.out.structured:
-        who = principal_of(arguments.one("PRINCIPAL"))
+    if not answer.removed:
+        where = parse_path_argument(arguments.one("PATH"))
         for one in answer.grants:
-            if one.principal == who:
-                session.out.note(f"what {who} has there: {grant_text(one)}")
+            session.out.note(f"on {where}: {grant_text(one)}")
+        if not answer.grants:
+            session.out.note(f"no grants on {where} itself; inherited ones: kdir check … --explain")
     return 0
 
 

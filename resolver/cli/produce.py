@@ -154,6 +154,8 @@ def _split(line: bytes, separator: bytes) -> tuple[bytes | None, bytes]:
 
 
 def _consume(session: Session, arguments: Arguments) -> int:
+    if arguments.one("from") == "end" and not arguments.flag("follow"):
+        raise UsageError("--from end prints only new messages: it needs -f", verb="consume")
     own = {
         "group.id": "kdir-consume",  # the client wants one; none is joined and nothing committed
         "enable.auto.commit": "false",

@@ -275,7 +275,7 @@ def _which(session: Session, arguments: Arguments) -> int:
         out.line(f"{found.path}{owner}")
     else:
         effective = found.effective
-        out.cells([found.path, effective.owner if effective is not None else ""])
+        out.cells([found.path, (effective.owner if effective is not None else "") or "-"])
     _caveats(session, found)
     return 0
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from resolver.cli.output import Column, Styled, Table, plain
@@ -16,12 +16,18 @@ if TYPE_CHECKING:
     from resolver.cli.session import Session
     from resolver.path import Path
 
-__all__ = ["VERBS", "note_coverage", "summary"]
+__all__ = ["VERBS", "note_coverage", "summary", "visible_events"]
 
 _ACTIONS: Final = {1: "insert", 2: "update", 3: "delete"}
 _KINDS: Final = {1: "dir", 2: "topic", 3: "link", 4: "mount"}
-_UNSAID: Final = frozenset({"path", "etag", "change_count", "changed_at", "changed_by", "entry_id"})
+_UNSAID: Final = frozenset(
+    {"path", "etag", "change_count", "changed_at", "changed_by", "entry_id", "provision_attempt"}
+)
 """Fields that change with every change, or that the row says already."""
+_ALSO_POLICIES: Final = frozenset({"partitions", "replication_factor"})
+"""Fields of a topic that are named as policies are: both can be of one entry."""
+_DELETED: Final = "__deleted"
+"""Where the server keeps removed directories until all in them is removed."""
 
 
 def _watch(session: Session, arguments: Arguments) -> int:
@@ -101,8 +107,9 @@ def _history(session: Session, arguments: Arguments) -> int:
         answer: watch_pb2.ListChangesResponse = session.resolver.call(
             path, "WatchService.ListChanges", request
         )
-        _print(session, table, answer.events[:left])
-        left -= len(answer.events)
+        shown = answer.events if session.out.structured else visible_events(answer.events)
+        _print(session, table, shown[:left])
+        left -= len(shown)
         found_any = found_any or bool(answer.events)
         since = answer.rights_known_since
         if answer.events and answer.events[-1].revision < since and not noted:
@@ -132,9 +139,23 @@ def _print(session: Session, table: Table, events: Any) -> None:
         for event in events:
             out.record(event)
     elif out.format == "name":
-        out.lines(event.path for event in events)
+        out.lines(event.path for event in visible_events(events))
     else:
-        table.rows([_table_row(event, human=out.human) for event in events])
+        table.rows([_table_row(event, human=out.human) for event in visible_events(events)])
+
+
+def visible_events(events: Iterable[watch_pb2.ChangeEvent]) -> list[watch_pb2.ChangeEvent]:
+    """Returns the changes that people made, and what came of them: not the server's own records of
+    a removal on its way, or of an attempt at Kafka. ``-o json`` has all.
+    """
+    return [event for event in events if not _is_inner_record(event)]
+
+
+def _is_inner_record(event: watch_pb2.ChangeEvent) -> bool:
+    if _DELETED in event.path.split("/"):
+        return True
+    before, after = event.before.topic.provision_attempt, event.after.topic.provision_attempt
+    return event.HasField("before") and before != after and not any(summary(event))
 
 
 def _table_row(event: watch_pb2.ChangeEvent, *, human: bool) -> list[str | Styled]:
@@ -207,6 +228,8 @@ def _leaves(entry: entry_pb2.Entry) -> Iterator[tuple[str, str]]:
             yield from ((f"kafka {name}", str(one)) for name, one in value.items())
         elif isinstance(value, list):
             yield key, ",".join(map(str, value))
+        elif key in _ALSO_POLICIES:
+            yield f"kafka {key}", _plainer(value)
         else:
             yield key, _plainer(value)
 
@@ -256,7 +279,8 @@ VERBS: Final = (
         run=_history,
         details=(
             "Changes at and below PATH in the cluster that owns it, as far back as its server\n"
-            "keeps them; also of what is no longer there. Exit code 1 if PATH does not exist and\n"
+            "keeps them; also of what is no longer there; -o json also has the servers' own\n"
+            "records. Exit code 1 if PATH does not exist and\n"
             "no change of it is kept."
         ),
         arguments=(_PATH,),

@@ -325,9 +325,9 @@ def test_many_paths_come_from_stdin_and_each_has_its_own_outcome(kdir: Kdir) -> 
 
 
 def test_which_is_the_way_back(kdir: Kdir) -> None:
-    assert kdir("which la-tracking search.clicks").out == "/la/tracking/search/clicks\t\n"
+    assert kdir("which la-tracking search.clicks").out == "/la/tracking/search/clicks\t-\n"
     assert kdir("which la-tracking search.clicks -o name").out == "/la/tracking/search/clicks\n"
-    assert kdir("which bids", at="/ny").out == "/ny/bids\t\n"
+    assert kdir("which bids", at="/ny").out == "/ny/bids\t-\n"
     assert kdir("which la-tracking nothing").code == 1
 
 
@@ -431,6 +431,35 @@ def test_watch_states_what_it_waits_for_and_what_it_leaves_out(kdir: Kdir) -> No
     assert notes == ["not included (other clusters, watch each): /la, /la/tracking, /ny"]
     note_coverage(session, _path("/nope"))
     assert notes[1:] == ["/nope does not exist: waiting for it to be created"]
+
+
+def test_history_shows_what_people_did_and_what_came_of_it(kdir: Kdir) -> None:
+    def topic(**fields: Any) -> entry_pb2.Entry:
+        return entry_pb2.Entry(topic=entry_pb2.Topic(physical_name="a", **fields))
+
+    def change(path: str, before: entry_pb2.Entry, after: entry_pb2.Entry) -> Any:
+        return watch_pb2.ChangeEvent(
+            path=path, action=2, kind=entry_pb2.ENTRY_KIND_TOPIC, before=before, after=after
+        )
+
+    grown = topic(partitions=3)
+    grown.policies.partitions = 12
+    events = [
+        change("/la/a", topic(provision=2), topic(provision=2, provision_attempt="a7d5")),
+        change("/la/__deleted/01e7/a", topic(partitions=1), topic(partitions=2)),
+        change("/la/a", topic(partitions=3), grown),
+        change("/la/a", topic(partitions=3), topic(partitions=12, provision_attempt="a7d5")),
+    ]
+    answer = watch_pb2.ListChangesResponse(events=events)
+    handler = answering({"WatchService.ListChanges": answer}, kdir.tree.at("/").answer, [])
+    kdir.tree.transport.serve("127.0.0.1:20000", handler)
+    rows = [line.split("\t") for line in kdir("history /").lines]
+    assert [(row[4], row[6]) for row in rows] == [
+        ("/la/a", "partitions: - → 12"),
+        ("/la/a", "kafka partitions: 3 → 12"),
+    ]
+    assert len(kdir("history / -n 1").lines) == 1
+    assert len(kdir("history / -o json").objects) == 4
 
 
 # -- leaving early -------------------------------------------------------------------------------

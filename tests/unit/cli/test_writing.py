@@ -579,6 +579,12 @@ def test_detached_topics_are_listed_and_taken_back(kdir: Kdir) -> None:
     assert kdir("adopt", "/search", "--detached", "--topic", "d").code == 2
 
 
+def test_consume_from_the_end_needs_follow(kdir: Kdir) -> None:
+    ran = kdir("consume", "/orders", "--from", "end")
+    assert (ran.code, ran.out, kdir.calls) == (2, "", [])
+    assert "needs -f" in ran.err
+
+
 def test_adopt_by_a_map_shows_what_each_rule_does(kdir: Kdir, tmp_path: Path) -> None:
     kdir.answers["AdminService.AdoptTopics"] = admin_pb2.AdoptTopicsResponse(
         adoptions=[
