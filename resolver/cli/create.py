@@ -220,6 +220,13 @@ def _create_topic(session: Session, arguments: Arguments) -> int:
         location = f"topic {made.physical_name} of {answer.authority.cluster.cluster}"
         answered = f"{_did(arguments, 'create')} {answer.entry.path}: {location}"
         show_entry(session, answer.entry, answered)
+        wanted = _default_physical_name(answer)
+        if not arguments.one("physical") and made.physical_name != wanted:
+            session.out.note(
+                f"its name in Kafka is {made.physical_name}, not {wanted}, which is taken or not "
+                f"allowed there; topics left in Kafka: kdir ls --detached {where.path.parent}",
+                "warn",
+            )
         waiting = made.provision == entry_pb2.PROVISION_PENDING
         if waiting and not (arguments.flag("plan") or arguments.flag("no-wait")):
             session.missing(
@@ -228,6 +235,12 @@ def _create_topic(session: Session, arguments: Arguments) -> int:
             )
 
     return each(session, arguments.many("PATH"), create)
+
+
+def _default_physical_name(answer: directory_pb2.CreateEntryResponse) -> str:
+    """Returns the path below the mount, joined by dots."""
+    mount = answer.authority.cluster.mount.rstrip("/")
+    return answer.entry.path.removeprefix(f"{mount}/").replace("/", ".")
 
 
 # -- rm ------------------------------------------------------------------------------------------

@@ -248,6 +248,9 @@ def _caveats(session: Session, found: TopicLocation) -> None:
             f"{units.age(found.unconfirmed_seconds)}",
             "warn",
         )
+    trouble = _trouble(found) if found.kind == "topic" and session.out.format != "table" else ""
+    if trouble and not trouble.startswith("drift"):
+        session.out.note(f"{found.path}: {trouble}", "warn")
     if found.another_kafka:
         session.out.note(f"{found.path}: {found.another_kafka}", "warn")
 

@@ -279,6 +279,15 @@ def test_resolve_kcat_and_properties(kdir: Kdir) -> None:
     ]
 
 
+def test_settings_for_a_topic_that_kafka_does_not_have_come_with_a_warning(kdir: Kdir) -> None:
+    lost = entry_pb2.Topic(physical_name="lost", provision=entry_pb2.PROVISION_MISSING)
+    kdir.tree.at("/la/tracking").put(_path("/la/tracking/lost"), entry_pb2.Entry(topic=lost))
+    for wanted in ("kcat", "properties", "name"):
+        ran = kdir(f"resolve -o {wanted} /la/tracking/lost")
+        assert ran.code == 0
+        assert ran.err == "/la/tracking/lost: missing\n"
+
+
 @pytest.mark.parametrize(
     ("line", "complaint"),
     [
@@ -439,7 +448,11 @@ def test_history_shows_what_people_did_and_what_came_of_it(kdir: Kdir) -> None:
 
     def change(path: str, before: entry_pb2.Entry, after: entry_pb2.Entry) -> Any:
         return watch_pb2.ChangeEvent(
-            path=path, action=2, kind=entry_pb2.ENTRY_KIND_TOPIC, before=before, after=after
+            path=path,
+            action=watch_pb2.CHANGE_ACTION_UPDATE,
+            kind=entry_pb2.ENTRY_KIND_TOPIC,
+            before=before,
+            after=after,
         )
 
     grown = topic(partitions=3)

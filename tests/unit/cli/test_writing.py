@@ -183,6 +183,21 @@ def test_create_asks_for_what_was_given_and_waits(kdir: Kdir) -> None:
     assert not kdir.asked.validate_only
 
 
+def test_create_names_the_other_physical_name(kdir: Kdir) -> None:
+    def other(request: directory_pb2.CreateEntryRequest) -> Any:
+        answer = _created(request)
+        answer.authority.cluster.mount = "/"
+        answer.entry.topic.physical_name = "search.x.2"
+        return answer
+
+    kdir.answers["DirectoryService.CreateEntry"] = other
+    ran = kdir("create", "/search/x")
+    assert ran.code == 0
+    assert "its name in Kafka is search.x.2, not search.x, which is taken" in ran.err
+    assert "kdir ls --detached /search" in ran.err
+    assert "not search" not in kdir("create", "/search/x", "--physical", "search.x.2").err
+
+
 def test_create_that_is_still_pending_is_3(kdir: Kdir) -> None:
     def pending(request: directory_pb2.CreateEntryRequest) -> Any:
         answer = _created(request)
