@@ -170,7 +170,7 @@ def _print_backup_summary(
             out.line(target)
     out.note(
         f"{header.cluster} ({header.cluster_id}) at revision {header.revision}, from {server}: "
-        f"{units.count(writer.rows)} rows",
+        f"{units.plural(writer.rows, 'row')}",
         "faint",
     )
 

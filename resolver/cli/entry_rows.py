@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "COLUMNS",
+    "cluster_status_at",
     "display_name",
     "display_path",
     "entry_row",
@@ -228,6 +229,16 @@ def large_changes_at(session: Session, path: Path) -> list[admin_pb2.Progress]:
     Raises:
         KdirError: the cluster cannot be found or asked.
     """
+    status = cluster_status_at(session, path)
+    return [] if status is None else list(status.progress)
+
+
+def cluster_status_at(session: Session, path: Path) -> admin_pb2.GetStatusResponse | None:
+    """Returns the status of the cluster that a path is in; None where it may not be asked.
+
+    Raises:
+        KdirError: the cluster cannot be found or asked.
+    """
     from kdir.v1 import admin_pb2
 
     from resolver.errors import Denied
@@ -239,5 +250,5 @@ def large_changes_at(session: Session, path: Path) -> list[admin_pb2.Progress]:
             path, "AdminService.GetStatus", admin_pb2.GetStatusRequest(cluster=owner.cluster_id)
         )
     except Denied:
-        return []
-    return list(status.progress)
+        return None
+    return status

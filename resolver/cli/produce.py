@@ -120,7 +120,9 @@ def _produce(session: Session, arguments: Arguments) -> int:
     for why in (*ended, *failures):
         raise client_error(why, str(found.path), settings, for_writes=True)
     if left:
-        raise KafkaUnavailable(f"{found.path}: {left} messages were not delivered in time")
+        raise KafkaUnavailable(
+            f"{found.path}: {units.plural(left, 'message')} not delivered in time"
+        )
     return 0
 
 

@@ -32,39 +32,48 @@ def _stat(session: Session, arguments: Arguments) -> int:
             _report_removal(session, where)
             raise
         out = session.out
-        changes = _changes(session, where, answer) if out.format != "name" else []
+        status = _cluster_status(session, where, answer) if out.format != "name" else None
+        changes = list(status.progress) if status is not None else []
+        stopped = status.kafka.stop_reason if status is not None else ""
         if out.structured:
             record = plain(answer.entry)
             if answer.quotas:
                 record["quotas"] = [plain(one) for one in answer.quotas]
             if answer.topic_issues:
                 record["topic_issues"] = [plain(one) for one in answer.topic_issues]
+            if stopped:
+                record["stop_reason"] = stopped
             if changes:
                 record["progress"] = [plain(one) for one in changes]
             out.record(record)
         elif out.format == "name":
             out.line(display_path(answer.entry))
         else:
-            _show_facts(out, _facts(answer, human=out.human))
+            facts = _facts(answer, human=out.human)
+            if stopped:
+                facts.append(("stopped", Styled(f"{stopped} (kdir ack {where.path})", "bad")))
+            _show_facts(out, facts)
             for one in changes:
                 out.note(progress_text(one))
 
     return each(session, arguments.many("PATH"), show)
 
 
-def _changes(
+def _cluster_status(
     session: Session, where: PathArgument, answer: directory_pb2.GetEntryResponse
-) -> list[admin_pb2.Progress]:
-    """Returns a cluster's large changes in progress, which are reported where it is mounted."""
-    from resolver.cli.entry_rows import large_changes_at
+) -> admin_pb2.GetStatusResponse | None:
+    """Returns the status of the cluster that is mounted at a path; None elsewhere, and where it
+    may not or cannot be asked.
+    """
+    from resolver.cli.entry_rows import cluster_status_at
 
     mounted = answer.authority.cluster.mount == str(where.path)
     if not mounted and kind_of(answer.entry) != "mount":
-        return []
+        return None
     try:
-        return large_changes_at(session, where.path)
+        return cluster_status_at(session, where.path)
     except KdirError:
-        return []  # the entry is what was asked for
+        return None  # the entry is what was asked for
 
 
 def _report_removal(session: Session, where: PathArgument) -> None:
@@ -224,7 +233,8 @@ VERBS: Final = (
         run=_stat,
         details=(
             "A link or mount is shown itself; with a trailing /, the directory that it leads to.\n"
-            "A mount also shows the progress of large removals and adoptions in its cluster; an\n"
+            "A mount also shows whether changes in its cluster's Kafka are stopped, and the\n"
+            "progress of large removals and adoptions there; an\n"
             "entry that is being removed, the progress of that.\n"
             "Policies are those set on the entry; kdir effective shows inherited ones.\n"
             "Quotas are all that apply here, with their usage. Configs that need approval, are\n"

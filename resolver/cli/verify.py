@@ -157,9 +157,9 @@ class _Shown:
 
 
 def _sum_up(session: Session, cluster: str, summary: admin_pb2.VerifySummary) -> None:
-    compared = f"{units.count(summary.rows)} rows at revision {summary.revision}"
+    compared = f"{units.plural(summary.rows, 'row')} at revision {summary.revision}"
     if summary.HasField("kafka_topics"):
-        compared += f", {units.count(summary.kafka_topics)} topics of Kafka"
+        compared += f", {units.plural(summary.kafka_topics, 'topic')} of Kafka"
     found = "1 difference" if summary.differences == 1 else f"{summary.differences:,} differences"
     if not summary.differences:
         found = "no differences in the parts compared" if summary.message else "no differences"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from kdir.v1 import directory_pb2, entry_pb2, federation_pb2, watch_pb2
+from kdir.v1 import admin_pb2, directory_pb2, entry_pb2, federation_pb2, watch_pb2
 
 from resolver.cli.watch import note_coverage
 from resolver.path import Path as KdirPath
@@ -473,6 +473,19 @@ def test_history_shows_what_people_did_and_what_came_of_it(kdir: Kdir) -> None:
     ]
     assert len(kdir("history / -n 1").lines) == 1
     assert len(kdir("history / -o json").objects) == 4
+
+
+def test_stat_of_a_mount_shows_that_changes_are_stopped(kdir: Kdir) -> None:
+    entry = directory_pb2.GetEntryResponse(
+        entry=entry_pb2.Entry(path="/", directory=entry_pb2.Directory())
+    )
+    entry.authority.cluster.mount = "/"
+    status = admin_pb2.GetStatusResponse(kafka=admin_pb2.KafkaStatus(stop_reason="6 vanished"))
+    answers = {"DirectoryService.GetEntry": entry, "AdminService.GetStatus": status}
+    handler = answering(answers, kdir.tree.at("/").answer, [])
+    kdir.tree.transport.serve("127.0.0.1:20000", handler)
+    assert "stopped\t6 vanished (kdir ack /)" in kdir("stat /").lines
+    assert kdir("stat / -o json").objects[0]["stop_reason"] == "6 vanished"
 
 
 # -- leaving early -------------------------------------------------------------------------------
