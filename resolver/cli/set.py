@@ -139,6 +139,8 @@ def _effective(session: Session, arguments: Arguments) -> int:
         table = Table(out, _COLUMNS if in_kafka else _COLUMNS[:-1])
         table.rows([_table_row(out, one, where.path, in_kafka=in_kafka) for one in values])
     _show_drift(out, acls)
+    if not answer.values:
+        out.note(f"no policy applies to {where}: none is set on it or above it")
     for ancestor in answer.ancestors[:1]:
         age = units.age(ancestor.age_seconds)
         out.note(

@@ -594,6 +594,12 @@ def test_detached_topics_are_listed_and_taken_back(kdir: Kdir) -> None:
     assert kdir("adopt", "/search", "--detached", "--topic", "d").code == 2
 
 
+def test_effective_of_nothing_says_so(kdir: Kdir) -> None:
+    kdir.answers["PolicyService.GetEffectivePolicies"] = policies_pb2.GetEffectivePoliciesResponse()
+    ran = kdir("effective", "/search")
+    assert ran == Ran(0, "", "no policy applies to /search: none is set on it or above it\n")
+
+
 def test_consume_from_the_end_needs_follow(kdir: Kdir) -> None:
     ran = kdir("consume", "/orders", "--from", "end")
     assert (ran.code, ran.out, kdir.calls) == (2, "", [])
