@@ -270,18 +270,13 @@ def _refuse_unloaded(cluster: Cluster, snapshot: Snapshot) -> None:
         raise NotReady(message)
 
 
-def _has_kafka_value(one: ExplainedValue, found: str, at: str) -> bool:
-    """True if the value is one that Kafka should have, now: an inherited number of partitions is
-    for new topics, and for those that have fewer; one of replicas is for new topics only.
+def _has_kafka_value(one: ExplainedValue, at: str) -> bool:
+    """True if the value is one that Kafka should have, now: an inherited number of partitions or
+    replicas is for new topics.
     """
-    inherited = one.origin.path != at
-    match one.field:
-        case "partitions":
-            return not (inherited and found and int(found) >= int(str(one.origin.value)))
-        case "replication_factor":
-            return not inherited
-        case _:
-            return one.field.startswith("topic_config[")
+    if one.field in {"partitions", "replication_factor"}:
+        return one.origin.path == at
+    return one.field.startswith("topic_config[")
 
 
 def _value(
@@ -300,7 +295,7 @@ def _value(
         value.set_by = one.origin.stamp.by
         value.set_time.FromMilliseconds(one.origin.stamp.at_ms)
     found = observed.get(one.field, "")
-    if observed and _has_kafka_value(one, found, at):
+    if observed and _has_kafka_value(one, at):
         key = one.field.removeprefix("topic_config[").removesuffix("]")
         same = same_value(key, value.value, found)
         value.kafka_value = value.value if same else found

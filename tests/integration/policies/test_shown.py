@@ -75,14 +75,16 @@ def test_quotas_and_what_is_to_be_known_of_kafka_are_shown_from_any_server(
         # What nobody armed is a wish, and said to be one.
         unarmed = kdir(root, "effective", "--diff", "/t/d")
         assert unarmed.code == 5
-        assert {line.split("\t")[1] for line in unarmed.lines} == {"retention.ms", "partitions"}
+        assert {line.split("\t")[1] for line in unarmed.lines} == {"retention.ms"}
         assert all(line.endswith("not-armed") for line in unarmed.lines)
-        assert kdir(here, "effective", "--diff", "/t/d/a").out.count("not-armed") == 2
+        assert kdir(here, "effective", "--diff", "/t/d/a").out.count("not-armed") == 1
         what_if = done(here, "effective", "/t/d/a", "--if", "flush.ms=9", "--if", "retention.ms=1d")
         shown = {line.split("\t")[0]: line.split("\t")[-1] for line in what_if.lines}
         assert {shown["flush.ms"], shown["retention.ms"]} == {"default  not-armed"}
 
-        # Armed: it is pushed, as far as there is room.
+        # Armed: it is pushed, as far as there is room. A directory's partitions are for new topics.
+        for name in ("a", "b", "c"):
+            done(here, "set", f"/t/d/{name}", "partitions=2")
         plan = done(here, "arm", "/t/d", "--aspect", "configs", "-o", "name").out.strip()
         done(here, "arm", "/t/d", "--aspect", "configs", "--plan", plan)
         rows = eventually(lambda: _rows(kdir(here, "effective", "--diff", "/t/d"), 2))
