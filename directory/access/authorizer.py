@@ -31,8 +31,8 @@ from directory.access.decision import (
     TraverseRight,
     traverse_right_after,
 )
-from directory.access.grant import IMPLIED_BY, Grant, Operation, Permission, ResourceType
 from directory.access.grant_tree import NO_BRANCH, EntryPlace, GrantChildren, GrantNode, GrantTree
+from directory.access.grants import IMPLIED_BY, Grant, Operation, Permission, ResourceType
 from directory.access.principals import Caller
 from resolver.errors import NotReady
 from resolver.path import Path

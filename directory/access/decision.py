@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 import immutables
 
-from directory.access.grant import (
+from directory.access.grants import (
     IMPLIED_BY,
     Grant,
     Operation,

@@ -12,8 +12,8 @@ from types import MappingProxyType
 
 from directory.access.authorizer import MOUNT_ROOT, Authorizer, InheritedGrantLevel
 from directory.access.decision import AccessQuestion, Decision, DecisionReason, GrantEvaluator
-from directory.access.grant import Grant, Permission
 from directory.access.grant_tree import EntryPlace, GrantNode
+from directory.access.grants import Grant, Permission
 from directory.access.principals import ANY_HOST, EVERYBODY, Caller
 from resolver.path import Path
 

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import immutables
 
 from directory.access.decision import NO_RULES, CompiledGrants
-from directory.access.grant import Grant
+from directory.access.grants import Grant
 
 __all__ = [
     "EMPTY_FAN",

@@ -18,8 +18,8 @@ from typing import Final, NamedTuple
 
 from directory.access.authorizer import Authorizer, InheritedGrantLevel
 from directory.access.decision import AccessQuestion, GrantEvaluator
-from directory.access.grant import Operation, ResourceType
 from directory.access.grant_tree import NO_BRANCH, EntryPlace, GrantNode
+from directory.access.grants import Operation, ResourceType
 from directory.access.principals import ANY_HOST, EVERYBODY, Caller, key_of
 
 __all__ = ["AccessChange", "DiffSide", "diff_permissions"]

@@ -11,8 +11,8 @@ from kdir.v1 import access_pb2
 from directory.access.authorizer import Authorizer
 from directory.access.decision import AccessQuestion, Decision, DecisionReason
 from directory.access.explain import Effect, Explanation, explain
-from directory.access.grant import Operation, ResourceType
 from directory.access.grant_tree import EntryPlace
+from directory.access.grants import Operation, ResourceType
 from directory.access.principals import ANONYMOUS, Caller
 from directory.api.cluster_router import ClusterRouter
 from directory.api.dry_run import fill_change_plan

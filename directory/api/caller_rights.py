@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Final
 
 from directory.access.decision import AccessQuestion, Decision, DecisionReason
-from directory.access.grant import Operation, ResourceType
 from directory.access.grant_tree import EntryPlace
+from directory.access.grants import Operation, ResourceType
 from directory.api.visible_tree import VisibleTree, write_audit_line
 from directory.namespace.entry import Kind
 from resolver.errors import PermissionDenied

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from kdir.v1 import access_pb2, entry_pb2
 
-from directory.access.grant import Operation
 from directory.access.grant_tree import EntryPlace
+from directory.access.grants import Operation
 from directory.access.permission_diff import AccessChange, DiffSide, diff_permissions
 from directory.api.plan_messages import call_to_proto
 from directory.api.write_checks import is_kafka_change_allowed, locks_out

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from kdir.v1 import federation_pb2
 
-from directory.access.grant import Operation, ResourceType
+from directory.access.grants import Operation, ResourceType
 from directory.api.cluster_router import ClusterRouter
 from directory.api.rpc.call_context import Call
 from directory.api.rpc.handlers import Handler, Service

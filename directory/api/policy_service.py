@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from kdir.v1 import policies_pb2
 
-from directory.access.grant import Operation
+from directory.access.grants import Operation
 from directory.api.cluster_router import ClusterRouter
 from directory.api.plan_messages import planned_to_proto
 from directory.api.redaction import redacting_stop

@@ -16,8 +16,8 @@ from typing import ClassVar, Final, NamedTuple
 from directory.access.authorizer import MOUNT_ROOT, Authorizer, DirectoryAuthorization
 from directory.access.decision import AccessQuestion, Decision
 from directory.access.explain import AuditLevel, audit_line
-from directory.access.grant import Operation, ResourceType
 from directory.access.grant_tree import EntryPlace
+from directory.access.grants import Operation, ResourceType
 from directory.access.principals import ANONYMOUS, Caller
 from directory.api.rpc.call_context import CURRENT
 from directory.namespace.effective_policies import Shown

@@ -10,8 +10,8 @@ from typing import Final, TypeVar
 
 from directory.access.authorizer import Authorizer
 from directory.access.decision import AccessQuestion
-from directory.access.grant import Grant, Operation, ResourceType
 from directory.access.grant_tree import EntryPlace
+from directory.access.grants import Grant, Operation, ResourceType
 from directory.access.principals import ANONYMOUS
 from directory.api.access_control import AccessControl, check_owned
 from directory.api.caller_rights import CallerRights

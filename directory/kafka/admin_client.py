@@ -22,7 +22,7 @@ from confluent_kafka import KafkaException, admin
 from confluent_kafka.admin import ConfigResource
 from confluent_kafka.cimpl import Uuid
 
-from directory.access.grant import Operation, Permission, ResourceType
+from directory.access.grants import Operation, Permission, ResourceType
 from directory.kafka.admin_contract import (
     Acl,
     AclBinding,

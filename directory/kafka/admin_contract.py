@@ -14,7 +14,7 @@ from ipaddress import IPv6Address, ip_address
 from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol
 
-from directory.access.grant import Operation, Permission, ResourceType
+from directory.access.grants import Operation, Permission, ResourceType
 from directory.access.principals import ANY_HOST
 
 __all__ = [

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, TypeVar
 
-from directory.access.grant import ResourceType
+from directory.access.grants import ResourceType
 from directory.kafka.admin_contract import (
     AclBinding,
     ConfigChange,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
-from directory.access.grant import Grant
+from directory.access.grants import Grant
 from directory.namespace.bounds import DEFAULT_BOUNDS, Bounds
 from directory.namespace.effective_policies import PolicyLevel
 from directory.namespace.entry import (

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import ClassVar, Final, Protocol
 
-from directory.access.grant import Grant
+from directory.access.grants import Grant
 from resolver.path import Path
 
 __all__ = [

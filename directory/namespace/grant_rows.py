@@ -12,8 +12,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final
 
 from directory.access.decision import NO_RULES, CompiledGrants
-from directory.access.grant import Grant, Operation, Permission, ResourceType
 from directory.access.grant_tree import EntryPlace, GrantedEntry, GrantTree
+from directory.access.grants import Grant, Operation, Permission, ResourceType
 from directory.access.principals import ANY_HOST, EVERYBODY
 from directory.namespace.entry import Codec, Directory, Kind
 from directory.namespace.keys import GRANTS, grants_key, parse_grants_key

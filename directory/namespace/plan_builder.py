@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final, TypeVar
 
-from directory.access.grant import Grant
 from directory.access.grant_tree import EntryPlace
+from directory.access.grants import Grant
 from directory.namespace import physical_names
 from directory.namespace.command import RETIRED_FOR_MS, EntryChange, Plan, PlanContext
 from directory.namespace.effective_policies import stamp_changed_fields

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from directory.access.grant import MOST_GRANTS, Grant, add_grants, remove_grants
+from directory.access.grants import MOST_GRANTS, Grant, add_grants, remove_grants
 from directory.namespace import policy_checks
 from directory.namespace.bounds import check_mount
 from directory.namespace.command import AddGrants, EntryChange, Plan, RemoveGrants, UpdateEntry

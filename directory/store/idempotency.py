@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from directory.access.grant import Grant, Operation, Permission, ResourceType
+from directory.access.grants import Grant, Operation, Permission, ResourceType
 from directory.namespace.command import Command, Plan
 from directory.namespace.entry import Codec
 from resolver.path import Path

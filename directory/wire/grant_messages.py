@@ -9,7 +9,7 @@ from typing import TypeVar, cast
 from google.protobuf.message import DecodeError
 from kdir.v1 import access_pb2
 
-from directory.access.grant import Grant, Operation, Permission, ResourceType, in_order
+from directory.access.grants import Grant, Operation, Permission, ResourceType, in_order
 from directory.access.principals import quote_for_message
 from directory.namespace.entry import EntryGrants
 from resolver.errors import InvalidArgument

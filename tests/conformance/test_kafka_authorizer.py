@@ -22,7 +22,8 @@ import pytest
 from directory.access.authorizer import MOUNT_ROOT, Authorizer
 from directory.access.decision import AccessMode, AccessQuestion, Decision, DecisionReason
 from directory.access.explain import audit_line
-from directory.access.grant import (
+from directory.access.grant_tree import NO_GRANTS, EntryPlace, GrantTree
+from directory.access.grants import (
     Grant,
     Operation,
     Permission,
@@ -30,7 +31,6 @@ from directory.access.grant import (
     add_grants,
     remove_grants,
 )
-from directory.access.grant_tree import NO_GRANTS, EntryPlace, GrantTree
 from directory.access.principals import Caller, parse_principal, parse_super_users
 from resolver.errors import InvalidArgument, InvalidInput, NotReady
 from resolver.path import ROOT, check_segment

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 
-from directory.access.grant import Grant, Operation, Permission, ResourceType
+from directory.access.grants import Grant, Operation, Permission, ResourceType
 from directory.kafka.admin_contract import (
     Acl,
     AclBinding,

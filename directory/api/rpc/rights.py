@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from directory.access.grant import Operation
+from directory.access.grants import Operation
 
 __all__ = ["CHECKS", "Check", "RequestSize", "Threads", "check_of", "cluster_check", "table"]
 

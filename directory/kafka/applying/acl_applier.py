@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final, assert_never
 
-from directory.access.grant import Permission, ResourceType
+from directory.access.grants import Permission, ResourceType
 from directory.kafka.admin_contract import (
     Acl,
     AclBinding,

@@ -14,7 +14,7 @@ from itertools import accumulate
 from types import MappingProxyType
 from typing import Final
 
-from directory.access.grant import Permission, ResourceType
+from directory.access.grants import Permission, ResourceType
 from directory.kafka.admin_contract import (
     CLOSED,
     CREATE_ACLS,

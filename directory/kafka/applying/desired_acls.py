@@ -11,8 +11,8 @@ from itertools import chain
 from typing import Final, NamedTuple
 
 from directory.access.decision import CompiledGrants
-from directory.access.grant import IMPLIED_BY, Grant, Operation, Permission, ResourceType
 from directory.access.grant_tree import GrantNode
+from directory.access.grants import IMPLIED_BY, Grant, Operation, Permission, ResourceType
 from directory.access.principals import ANY_HOST, EVERYBODY
 from directory.federation import parent_state
 from directory.kafka.admin_contract import (

@@ -17,7 +17,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-from directory.access.grant import Operation, Permission, ResourceType
+from directory.access.grants import Operation, Permission, ResourceType
 from directory.kafka.admin_contract import Acl, PatternType, Resource
 from directory.namespace.keys import kafka_key
 from directory.namespace.snapshot import Snapshot

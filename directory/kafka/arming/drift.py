@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from directory.access.grant import ResourceType
+from directory.access.grants import ResourceType
 from directory.kafka.admin_contract import Acl, KafkaMetadata, Resource
 from directory.kafka.adoption.metadata_diff import RecordedTopic, differences, show_id
 from directory.kafka.applying.config_batch import NO_ROOM, PartitionQuota

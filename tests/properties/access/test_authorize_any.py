@@ -11,8 +11,8 @@ import pytest
 from directory.access import grant_tree as branch
 from directory.access.authorizer import MOUNT_ROOT
 from directory.access.decision import AccessQuestion
-from directory.access.grant import Operation, ResourceType
 from directory.access.grant_tree import NO_GRANTS, EntryPlace, GrantChildren, GrantNode, GrantTree
+from directory.access.grants import Operation, ResourceType
 from tests.properties.access.oracle import (
     World,
     allows,

@@ -11,8 +11,8 @@ import pytest
 
 from directory.access.authorizer import Authorizer, InheritedGrantLevel
 from directory.access.decision import AccessMode, AccessQuestion, CompiledGrants
-from directory.access.grant import Grant, Operation, Permission
 from directory.access.grant_tree import EntryPlace
+from directory.access.grants import Grant, Operation, Permission
 from directory.access.permission_diff import DiffSide, diff_permissions
 from directory.access.principals import Caller
 from directory.namespace.command import (

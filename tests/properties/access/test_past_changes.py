@@ -15,8 +15,8 @@ from kdir.v1 import entry_pb2, watch_pb2
 
 from directory.access.authorizer import Authorizer, InheritedGrantLevel
 from directory.access.decision import AccessMode, AccessQuestion, CompiledGrants
-from directory.access.grant import Grant, Operation, Permission
 from directory.access.grant_tree import EntryPlace
+from directory.access.grants import Grant, Operation, Permission
 from directory.access.principals import Caller
 from directory.api.change_view import ChangeView
 from directory.api.visible_tree import VisibleTree

@@ -12,8 +12,8 @@ import pytest
 
 from directory.access import grant_tree
 from directory.access.decision import AccessMode, AccessQuestion
-from directory.access.grant import Grant, Operation, Permission, ResourceType
 from directory.access.grant_tree import EntryPlace, GrantTree
+from directory.access.grants import Grant, Operation, Permission, ResourceType
 from directory.access.permission_diff import AccessChange, DiffSide, diff_permissions
 from directory.access.principals import EVERYBODY, Caller
 from tests.properties.access.oracle import (

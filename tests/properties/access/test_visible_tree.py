@@ -12,8 +12,8 @@ from typing import cast
 
 from directory.access.authorizer import Authorizer
 from directory.access.decision import AccessMode, AccessQuestion
-from directory.access.grant import Grant, Operation, Permission
 from directory.access.grant_tree import EntryPlace
+from directory.access.grants import Grant, Operation, Permission
 from directory.access.principals import Caller
 from directory.api import write_checks
 from directory.api.caller_rights import CallerRights

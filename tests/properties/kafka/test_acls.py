@@ -9,8 +9,8 @@ import random
 import pytest
 
 from directory.access.decision import AccessMode, AccessQuestion, CompiledGrants
-from directory.access.grant import Operation, Permission, ResourceType
 from directory.access.grant_tree import EntryPlace
+from directory.access.grants import Operation, Permission, ResourceType
 from directory.access.principals import Caller
 from directory.kafka.admin_contract import OPERATIONS, AclBinding, Resource, kafka_host
 from directory.kafka.applying.desired_acls import PathLevel, pattern_acls, topic_acls

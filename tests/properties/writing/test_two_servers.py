@@ -14,7 +14,7 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from directory.access.grant import Grant, Operation, Permission, ResourceType
+from directory.access.grants import Grant, Operation, Permission, ResourceType
 from directory.namespace.command import (
     AddGrants,
     Command,

@@ -8,8 +8,8 @@ import pytest
 
 from directory.access.authorizer import Authorizer, InheritedGrantLevel
 from directory.access.decision import CompiledGrants
-from directory.access.grant import Grant, Operation, Permission
 from directory.access.grant_tree import NO_GRANTS, GrantTree
+from directory.access.grants import Grant, Operation, Permission
 from directory.namespace.keys import GRANTS_MARK, INHERITED
 from directory.namespace.snapshot import Snapshot
 from directory.server import access_history

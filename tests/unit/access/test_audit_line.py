@@ -8,7 +8,7 @@ import pytest
 
 from directory.access.decision import AccessQuestion
 from directory.access.explain import AuditLevel, audit_line
-from directory.access.grant import Operation, ResourceType
+from directory.access.grants import Operation, ResourceType
 from directory.access.principals import Caller
 from resolver.path import Path
 from tests.unit.access.places import READ, access, at

@@ -6,8 +6,8 @@ import pytest
 
 from directory.access.authorizer import Authorizer
 from directory.access.decision import AccessMode, AccessQuestion, CompiledGrants
-from directory.access.grant import Operation, ResourceType
 from directory.access.grant_tree import EntryPlace, GrantedEntry, GrantTree
+from directory.access.grants import Operation, ResourceType
 from directory.access.principals import Caller
 from resolver.path import MAX_SEGMENTS
 from tests.unit.access.places import LA, access, at, grant

@@ -9,8 +9,8 @@ import pytest
 
 from directory.access.authorizer import MOUNT_ROOT, Authorizer
 from directory.access.decision import AccessMode, AccessQuestion, DecisionReason
-from directory.access.grant import Operation, ResourceType
 from directory.access.grant_tree import EntryPlace
+from directory.access.grants import Operation, ResourceType
 from directory.access.principals import Caller
 from resolver.errors import NotReady
 from tests.unit.access.places import DESCRIBE, LA, READ, WRITE, access, at, grant

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from directory.access.decision import AccessQuestion, DecisionReason
 from directory.access.explain import Effect, explain
-from directory.access.grant import Operation, ResourceType
+from directory.access.grants import Operation, ResourceType
 from directory.access.principals import Caller
 from tests.unit.access.places import READ, access, at
 

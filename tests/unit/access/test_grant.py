@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from kdir.v1 import access_pb2
 
-from directory.access.grant import (
+from directory.access.grants import (
     Grant,
     Operation,
     Permission,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from directory.access.grant import Grant, Operation, Permission
 from directory.access.grant_tree import EntryPlace
+from directory.access.grants import Grant, Operation, Permission
 from directory.maintenance.backup_stream import rows_of
 from directory.maintenance.restore import DirectoryPaths, EntryCounts, losses
 from directory.maintenance.verify_store import StoreComparison

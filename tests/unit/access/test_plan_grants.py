@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from directory.access.grant import MOST_GRANTS, Grant, Operation, Permission
 from directory.access.grant_tree import EntryPlace
+from directory.access.grants import MOST_GRANTS, Grant, Operation, Permission
 from directory.namespace.command import (
     AddGrants,
     AdoptTopics,

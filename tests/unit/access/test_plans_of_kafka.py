@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from kdir.v1 import policies_pb2
 
-from directory.access.grant import Operation, Permission, ResourceType
+from directory.access.grants import Operation, Permission, ResourceType
 from directory.kafka.admin_contract import Acl, Resource
 from directory.kafka.applying.acl_diff import acl_calls_hash
 from directory.kafka.applying.last_applied import (

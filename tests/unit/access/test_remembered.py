@@ -8,8 +8,8 @@ from kdir.v1 import federation_pb2
 
 from directory.access.authorizer import Authorizer
 from directory.access.decision import AccessQuestion
-from directory.access.grant import Operation
 from directory.access.grant_tree import EntryPlace
+from directory.access.grants import Operation
 from directory.access.principals import Caller
 from directory.federation import parent_state
 from tests.support.waiting import eventually

@@ -12,7 +12,7 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 from kdir.v1 import access_pb2
 
-from directory.access.grant import Operation
+from directory.access.grants import Operation
 from directory.api.rpc import rights
 from directory.api.rpc.handlers import Service, _refuse_other_threads
 from directory.api.rpc.rights import CHECKS, Threads, check_of, cluster_check, table

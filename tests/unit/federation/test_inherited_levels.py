@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 from kdir.v1 import federation_pb2
 
-from directory.access.grant import Grant, Operation, Permission
+from directory.access.grants import Grant, Operation, Permission
 from directory.federation.inherited_levels import levels_at_mount
 from directory.federation.inherited_records import MOST_BYTES, inherited_size
 from directory.federation.link_records import encode_record

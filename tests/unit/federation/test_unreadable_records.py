@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from kdir.v1 import federation_pb2
 
-from directory.access.grant import Grant, Operation, Permission
+from directory.access.grants import Grant, Operation, Permission
 from directory.federation import child_state, parent_state
 from directory.namespace import keys
 from directory.namespace.snapshot import Snapshot

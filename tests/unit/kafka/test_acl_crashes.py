@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from pathlib import Path as FilePath
 
-from directory.access.grant import Operation, ResourceType
+from directory.access.grants import Operation, ResourceType
 from directory.kafka.admin_contract import AclBinding, Resource
 from directory.namespace.entry import Kind
 from tests.support.acls import arm, disarm, grant, kafka_allows, on, revoke

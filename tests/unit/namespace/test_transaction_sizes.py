@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pytest
 
-from directory.access.grant import Grant, Operation, Permission
+from directory.access.grants import Grant, Operation, Permission
 from directory.namespace.command import (
     AddGrants,
     AdoptTopics,

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from directory.access.grant import Grant, Operation, Permission, ResourceType
+from directory.access.grants import Grant, Operation, Permission, ResourceType
 from directory.namespace.command import (
     AddGrants,
     Command,
