@@ -282,7 +282,12 @@ class Resolver:
 
         Arguments as for ``resolve``, but that the time, unless it is given, is longer by a second
         for each 2,000 paths. Paths at the same servers travel in one call.
+
+        Raises:
+            TypeError: ``paths`` is one path, and no sequence of them.
         """
+        if isinstance(paths, str | Path):
+            raise TypeError(f"paths: found one path, {str(paths)!r}; expected several: [path, …]")
         wanted = LookupOptions(kind_number(prefer), no_follow, for_writes)
         parsed = [_path_or_error(path) for path in paths]
         if timeout_seconds is None:

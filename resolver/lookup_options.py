@@ -33,8 +33,13 @@ def as_path(path: str | Path) -> Path:
 
     Raises:
         InvalidPath: not canonical.
+        TypeError: neither.
     """
-    return path if isinstance(path, Path) else Path.parse(path)
+    if isinstance(path, Path):
+        return path
+    if not isinstance(path, str):
+        raise TypeError(f"path: found {path!r}; expected text such as '/la/x', or a Path")
+    return Path.parse(path)
 
 
 def kind_number(name: str) -> int:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from confluent_kafka import KafkaError, KafkaException, Message
 from confluent_kafka import Producer as KafkaProducer
 
-from resolver.errors import InvalidArgument, KafkaUnavailable, KdirError
+from resolver.errors import Closed, InvalidArgument, KafkaUnavailable, KdirError
 from resolver.kafka.client_errors import client_error
 from resolver.kafka.client_settings import for_librdkafka, producer_settings
 from resolver.kafka.listener_choice import (
@@ -77,6 +77,7 @@ class Producer:
         self._transactional = _TRANSACTION in self._settings
         self._open_transaction = False
         self._in_transaction: KafkaProducer | None = None
+        self._is_closed = False
 
     # -- messages ------------------------------------------------------------------------------
 
@@ -100,7 +101,9 @@ class Producer:
             InvalidArgument: it is no topic; or its settings conflict.
             BufferError: the queue is full: ``poll``, then again.
             KafkaException: confluent-kafka's own.
+            Closed: this producer was closed: what it took now would never be sent.
         """
+        self._refuse_closed()
         found = self._resolver.resolve(path, for_writes=True)
         client = self._client(found)
         more: dict[str, Any] = {"timestamp": timestamp} if timestamp else {}
@@ -161,12 +164,19 @@ class Producer:
         return sum(len(client) for client in self._clients.values())
 
     def close(self, timeout: float = 30.0) -> int:
-        """Flushes, closes the connections, and returns how many messages were not delivered."""
+        """Flushes, closes the connections, and returns how many messages were not delivered. It
+        takes no message from then on.
+        """
+        self._is_closed = True
         try:
             return self.flush(timeout)
         finally:
             self._clients.clear()
             self._last.clear()
+
+    def _refuse_closed(self) -> None:
+        if self._is_closed:
+            raise Closed("this producer was closed: make another one")
 
     # -- transactions --------------------------------------------------------------------------
 
@@ -176,7 +186,9 @@ class Producer:
 
         Raises:
             InvalidArgument: without a ``transactional.id``, or one is open.
+            Closed: this producer was closed.
         """
+        self._refuse_closed()
         if not self._transactional:
             raise InvalidArgument(f"{_TRANSACTION} is not set: there are no transactions")
         if self._open_transaction:

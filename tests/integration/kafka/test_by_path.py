@@ -12,7 +12,7 @@ import pytest
 
 from deploy.local.kafka import KafkaBroker
 from resolver import Resolver
-from resolver.errors import Absent, InvalidArgument
+from resolver.errors import Absent, Closed, InvalidArgument
 from resolver.kafka import Consumer, Producer, ReceivedMessage
 from tests.support.command_line import run
 from tests.support.federation import Federation, Server, eventually
@@ -161,6 +161,10 @@ def test_what_makes_no_sense_is_refused_before_anything_is_sent(resolver: Resolv
         producer.produce("/one", b"x")
     with pytest.raises(InvalidArgument, match="transactional"):
         producer.begin_transaction()
+    assert producer.close() == 0
+    for refused in (partial(producer.produce, "/one/t", b"x"), producer.begin_transaction):
+        with pytest.raises(Closed, match="this producer was closed"):
+            refused()
 
 
 def test_G11_a_producer_of_another_process_is_refused(resolver: Resolver) -> None:

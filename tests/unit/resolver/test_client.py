@@ -251,6 +251,18 @@ def test_what_is_gone_is_gone_however_old_the_answer(
 # -- many at once ----------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("paths", ["/la/x", Path.parse("/la/x")])
+def test_resolve_many_takes_no_single_path(directory: MemoryDirectory, paths: Any) -> None:
+    with pytest.raises(TypeError, match="found one path, '/la/x'; expected several"):
+        directory.resolver("/la").resolve_many(paths)
+
+
+@pytest.mark.parametrize("path", [None, 7, b"/la"])
+def test_what_is_no_path_is_named(directory: MemoryDirectory, path: Any) -> None:
+    with pytest.raises(TypeError, match=r"path: found .*; expected text such as '/la/x'"):
+        directory.resolver("/la").resolve(path)
+
+
 def test_resolve_many_gives_each_its_own_outcome_in_order(directory: MemoryDirectory) -> None:
     directory.stop("/ny")
     paths = [CLICKS, "//", "/la/none", "/ny/x", "/", CLICKS]
