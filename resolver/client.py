@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from resolver import errors
+from resolver import errors, user_config
 from resolver.answer_cache import DEFAULT_ENTRIES, Cache
 from resolver.cached_lookup import CachedLookup, Session, Trace, trace_of
 from resolver.endpoints import AllowList, ServerHealth
@@ -27,6 +27,7 @@ from resolver.resolution.state_machine import ResolutionOptions
 from resolver.resolution_driver import Positions, ResolutionDriver
 from resolver.topic_location import Listener, TopicLocation
 from resolver.transport import GrpcTransport, Transport
+from resolver.user_config import LoginSettings
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -51,7 +52,9 @@ class Resolver:
 
     Args:
         servers: ``host:port`` of the directory servers to begin with, all alike; a list or one
-            text with commas. Any cluster's will do: the nearest are best.
+            text with commas. Any cluster's will do: the nearest are best. None: those of the
+            environment (``KDIR_AT``), else of the current context (``kdir context``), with its
+            credentials and what it allows, else this machine's own.
         timeout_seconds: of each verb, all its calls together, unless the call says otherwise.
         max_entries: answers that are remembered; 0: none, only where mounts are.
         max_stale_seconds: so old may be an answer that is given, marked stale, while the owner
@@ -88,7 +91,7 @@ class Resolver:
 
     def __init__(  # noqa: PLR0913 - each is a keyword with a default, documented above
         self,
-        servers: str | Sequence[str],
+        servers: str | Sequence[str] | None = None,
         *,
         timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
         max_entries: int = DEFAULT_ENTRIES,
@@ -107,7 +110,18 @@ class Resolver:
         allow: AllowList | Sequence[str] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        start = parse_servers(servers)
+        login = LoginSettings(
+            os.fspath(ca), os.fspath(cert), os.fspath(key), token, os.fspath(token_file)
+        )
+        if servers is None:
+            named: str | Sequence[str] = user_config.choose_servers("", "", os.environ)
+            if transport is None and not any(login):
+                login = user_config.choose_credentials("", "", os.environ)
+            if allow is None:
+                allow = user_config.choose_allow("", "", os.environ)
+        else:
+            named = servers
+        start = parse_servers(named)
         self.servers = tuple(str(endpoint) for endpoint in start)
         self._timeout_seconds = timeout_seconds
         self._recursive = recursive
@@ -115,7 +129,6 @@ class Resolver:
         self._allow = allow if isinstance(allow, AllowList) else AllowList.of(allow, start)
         self.health = health or ServerHealth(clock)
         """How servers fared lately."""
-        login = (os.fspath(ca), os.fspath(cert), os.fspath(key), token, os.fspath(token_file))
         if transport is not None and any(login):
             raise errors.InvalidArgument("transport: with one, ca, cert, key and token are its own")
         credentials = _credentials(login) if any(login) else None

@@ -3,13 +3,14 @@
 import pickle
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path as FilePath
 from typing import Any
 
 import pytest
 from google.protobuf.message import Message
 from kdir.v1 import directory_pb2, entry_pb2, resolve_pb2
 
-from resolver import Resolver, TopicLocation, errors
+from resolver import Resolver, TopicLocation, errors, user_config
 from resolver.error_status import to_outcome
 from resolver.errors import KdirError
 from resolver.path import Path
@@ -249,6 +250,24 @@ def test_what_is_gone_is_gone_however_old_the_answer(
 
 
 # -- many at once ----------------------------------------------------------------------------
+
+
+def test_without_servers_they_are_those_of_the_environment_and_of_the_context(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: FilePath
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setenv("KDIR_AT", "la-1:7420,la-2:7420")
+    with Resolver() as resolver:
+        assert resolver.servers == ("la-1:7420", "la-2:7420")
+    monkeypatch.delenv("KDIR_AT")
+    with Resolver() as resolver:
+        assert resolver.servers == (user_config.DEFAULT_SERVER,)
+    user_config.write_context(user_config.Context("prod", ("ny-1:7420",)))
+    user_config.write_current("prod")
+    with Resolver() as resolver:
+        assert resolver.servers == ("ny-1:7420",)
+    with Resolver("la-1:7420") as resolver:
+        assert resolver.servers == ("la-1:7420",)
 
 
 @pytest.mark.parametrize("paths", ["/la/x", Path.parse("/la/x")])
