@@ -5,6 +5,7 @@ It knows how to start, stop, kill and pause them; what is in their trees is thei
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import sys
@@ -85,7 +86,7 @@ class DirectoryProcess:
 
     def _serving(self) -> re.Match[str] | None:
         for line in self.process.log.read_text(errors="replace").splitlines():
-            found = _SERVING.match(line)
+            found = _SERVING.match(_message(line))
             if found:
                 return found
         return None
@@ -158,3 +159,12 @@ def _value(value: object) -> str:
     if isinstance(value, Sequence) and not isinstance(value, str):
         return "[" + ", ".join(map(_value, value)) + "]"
     return json.dumps(value)
+
+
+def _message(line: str) -> str:
+    """Returns the message of a line of a log, also where that is JSON."""
+    if not line.startswith("{"):
+        return line
+    with contextlib.suppress(ValueError):
+        return str(json.loads(line).get("message", ""))
+    return ""

@@ -12,6 +12,8 @@ from pathlib import Path
 from deploy.local import leash
 
 _POLL_SECONDS = 0.05
+_STAND_SECONDS = 5.0
+"""SIGSTOP stops a thread only once it leaves the kernel: so long is waited for all of them."""
 
 
 class StartFailed(RuntimeError):
@@ -145,9 +147,14 @@ class LocalProcess:
             self._leash = None
 
     def pause(self) -> None:
-        """Sends SIGSTOP: sockets stay open, nothing answers."""
+        """Sends SIGSTOP and waits until its threads are stopped: sockets stay open, nothing
+        answers.
+        """
         self._signal(signal.SIGSTOP)
         self._paused = True
+        until = time.monotonic() + _STAND_SECONDS
+        while not _is_stopped(self.pid) and time.monotonic() < until:
+            time.sleep(0.001)
 
     def resume(self) -> None:
         """Sends SIGCONT after `pause`."""
@@ -163,6 +170,20 @@ class LocalProcess:
         # The group outlives its leader's end until the last child ended.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, number)
+
+
+def _is_stopped(pid: int) -> bool:
+    """True if all threads of a process, and of its children, are stopped or gone."""
+    for task in Path(f"/proc/{pid}/task").glob("*"):
+        try:
+            # The name before the state is in parentheses, and may hold spaces.
+            state = (task / "stat").read_text().rpartition(")")[2].split()[0]
+            children = (task / "children").read_text().split()
+        except OSError:
+            continue  # it ended
+        if state not in {"T", "t", "Z", "X"} or not all(_is_stopped(int(one)) for one in children):
+            return False
+    return True
 
 
 def is_recorded(record: Path) -> bool:

@@ -137,7 +137,8 @@ def _delete_directory(
 ) -> Plan:
     snapshot = draft.snapshot
     node = snapshot.node(directory.entry_id)
-    if node is None or not (node.topics or node.containers):
+    unreadable = snapshot.unreadable_in(directory.entry_id)
+    if not unreadable and (node is None or not (node.topics or node.containers)):
         # Nothing to reap. Whoever puts something there now is noticed by its key.
         draft.expect_nothing_newer(directory_range(directory.entry_id))
         draft.delete(found.parent_id, found.name, directory, found.path)
@@ -150,11 +151,13 @@ def _delete_directory(
             mounts=mounts,
         )
     if not recursive:
-        topics, others = len(node.topics), len(node.containers)
+        topics = len(node.topics) if node is not None else 0
+        others = len(node.containers) if node is not None else 0
+        more = f", and {plural(unreadable, 'entry', 'entries')} that cannot be read"
         raise NotEmpty(
             f"{found.path} holds {plural(topics, 'topic')} and "
-            f"{plural(others, 'directory or link', 'directories and links')}; remove them first, "
-            f"or remove it with all below it",
+            f"{plural(others, 'directory or link', 'directories and links')}"
+            f"{more if unreadable else ''}; remove them first, or remove it with all below it",
             path=found.path,
             topics=topics,
             containers=others,

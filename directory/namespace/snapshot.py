@@ -102,6 +102,13 @@ class Snapshot:
         """Returns why the record at an entry's key is not in the tree; empty when there is none."""
         return self.tree.unreadable.get(key, "")
 
+    def unreadable_in(self, directory_id: int) -> int:
+        """Returns how many records directly in a directory cannot be read, and so are not in the
+        tree.
+        """
+        place = directory_range(directory_id)
+        return sum(key.startswith(place) for key in self.tree.unreadable)
+
     @property
     def unreadable_values(self) -> Mapping[bytes, str]:
         """Keys of what is in the store and not in the tree, with the reason. A directory's range as

@@ -26,6 +26,7 @@ def test_S21_the_reaper_waits_for_what_it_cannot_read_and_says_so(tmp_path: Path
         key = entry_key(old, Kind.DIRECTORY, "sub")
         (row,) = rows_under(store, key)
         store.commit(Transaction((), (Put(key, b"\xff"),)))
+        eventually(lambda: here.replica.snapshot.has_lost)
         here.execute(DeleteEntry(path=MOUNT.join(("old",)), recursive=True))
         eventually(lambda: here.reaper.step() > IDLE_SECONDS)
         assert "cannot be read" in here.reaper.trouble

@@ -23,9 +23,9 @@ from directory.namespace.command import (
     UpdateEntry,
 )
 from directory.namespace.entry import DELETED_ID, Kind, Policies, Provision, Topic, etag_of
-from directory.namespace.keys import detached_key, mounted_key, retired_key
+from directory.namespace.keys import detached_key, entry_key, mounted_key, retired_key
 from directory.namespace.removal_records import Removal, removals
-from directory.store.base import Limits
+from directory.store.base import Limits, Put
 from resolver.errors import (
     Absent,
     EtagMismatch,
@@ -237,6 +237,22 @@ def test_a_directory_that_holds_something_is_kept() -> None:
     assert (wrong.metadata["topics"], wrong.metadata["containers"]) == ("1", "2")
     cluster.do(mkdir("/la/l"), CreateLink(path=path("/la/l/x"), targets=(path("/ny"),)))
     refused(cluster, rm("/la/l"), NotEmpty, "/la/l holds 0 topics and 1 ")
+
+
+def test_S21_a_directory_with_nothing_but_what_cannot_be_read_is_not_empty() -> None:
+    cluster = Cluster()
+    cluster.do(mkdir("/la/a/b"), topic("/la/a/b/t"))
+    at = cluster.snapshot.find_directory(("a",))
+    assert at is not None
+    broken = Put(entry_key(at, Kind.DIRECTORY, "b"), b"\xff")
+    assert cluster.rows.commit((), (broken,))
+    cluster.snapshot = cluster.snapshot.apply(cluster.rows.revision, (broken,))
+    refused(cluster, rm("/la/a"), NotEmpty, "0 topics and 0 .* 1 entry that cannot be read")
+    cluster.do(rm("/la/a", recursive=True))
+    # What lies in b is found by its directory's record only: so both stay for the reaper.
+    removed = cluster.snapshot.node(DELETED_ID)
+    assert removed is not None
+    assert len(removed.containers) == 1
 
 
 def test_a_directory_is_moved_away_in_one_small_transaction() -> None:
