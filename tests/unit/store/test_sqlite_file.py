@@ -4,7 +4,6 @@ import os
 import shutil
 import sqlite3
 import threading
-import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -456,36 +455,6 @@ def test_S19_a_restore_ends_every_role(path: Path, reopen: Callable[[], SqliteSt
     put(store, b"k")
     store.refresh_identity()
     assert not leadership.held()
-
-
-# -- watching costs little --------------------------------------------------------------------
-
-
-def test_an_idle_watch_asks_a_few_times_a_second_and_wakes_at_once(
-    path: Path, reopen: Callable[[], SqliteStore]
-) -> None:
-    store = reopen()
-    watch = store.watch(0, "")
-    polls = 0
-    poll = watch._poll
-
-    def counted() -> object:
-        nonlocal polls
-        polls += 1
-        return poll()
-
-    watch._poll = counted  # type: ignore[method-assign,assignment]
-    begin = time.monotonic()
-    assert list(watch.next(0.5)) == []
-    seconds = time.monotonic() - begin
-    assert 3 <= polls <= seconds / 0.02 + 3
-    answers: list[object] = []
-    thread = threading.Thread(target=lambda: answers.extend(watch.next(60)))
-    thread.start()
-    put(store, b"k")
-    thread.join(30)
-    assert len(answers) == 1
-    watch.close()
 
 
 def test_a_guard_on_a_value_that_another_process_changed_conflicts(

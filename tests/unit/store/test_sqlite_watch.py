@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
+import math
+import shutil
+import sqlite3
+import sys
+import threading
+import time
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
-from directory.store.base import Committed, CommittedWrites, Put, Transaction
+import pytest
+
+from directory.store.base import (
+    Committed,
+    CommittedWrites,
+    HistoryCompacted,
+    Put,
+    StoreUnreachable,
+    Transaction,
+)
+from directory.store.sqlite import watch as watching
+from directory.store.sqlite.file_events import subscribe
 from directory.store.sqlite.store import SqliteStore
-from directory.store.sqlite.watch import CommitSignal
+from directory.store.sqlite.watch import POLL_SECONDS, REPORTED_SECONDS, CommitSignal
 from tests.support.waiting import eventually
 
 
@@ -66,6 +84,155 @@ def test_no_more_than_some_are_held() -> None:
     assert signal.following(998, "id998") == [commit(999)]
 
 
+@pytest.fixture(params=["reported", "polled"])
+def noticing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Returns how writes of others are noticed: by that alone."""
+    if request.param == "polled":
+        monkeypatch.setattr(watching, "subscribe", lambda *_: None)
+    elif sys.platform != "linux":
+        pytest.skip("reported on Linux only")
+    monkeypatch.setattr(watching, "REPORTED_SECONDS", math.inf)
+    return str(request.param)
+
+
+def put(store: SqliteStore, key: bytes) -> Committed:
+    done = store.commit(Transaction((), (Put(key, b"v"),)))
+    assert isinstance(done, Committed)
+    return done
+
+
+@pytest.mark.usefixtures("noticing")
+def test_a_commit_of_another_store_object_ends_the_wait(tmp_path: Path) -> None:
+    file = tmp_path / "store.db"
+    with closing(SqliteStore(file, "la")) as ours, closing(SqliteStore(file, "la")) as theirs:
+        loading = ours.load()
+        with closing(ours.watch(loading.revision, loading.commit_id)) as watch:
+            assert list(watch.next(0.1)) == []
+            answers: list[CommittedWrites] = []
+            thread = threading.Thread(target=lambda: answers.extend(watch.next(60)))
+            thread.start()
+            done = put(theirs, b"k")
+            thread.join(30)
+            assert [one.revision for one in answers] == [done.revision]
+
+
+def put_over(file: Path, backup: Path) -> None:
+    for leftover in ("-wal", "-shm"):
+        file.with_name(file.name + leftover).unlink()
+    backup.rename(file)
+
+
+def copy_over(file: Path, backup: Path) -> None:
+    for leftover in ("-wal", "-shm"):
+        file.with_name(file.name + leftover).unlink()
+    file.unlink()
+    shutil.copyfile(backup, file)
+
+
+def restore_through_sqlite(file: Path, backup: Path) -> None:
+    with closing(sqlite3.connect(backup)) as source, closing(sqlite3.connect(file)) as target:
+        source.backup(target)
+
+
+def put_another_directory_there(file: Path, backup: Path) -> None:
+    file.parent.rename(file.parent.with_name("before"))
+    file.parent.mkdir()
+    backup.rename(file)
+
+
+@pytest.mark.parametrize(
+    "restore", [put_over, copy_over, restore_through_sqlite, put_another_directory_there]
+)
+@pytest.mark.usefixtures("noticing")
+def test_S11_a_restore_ends_the_wait(tmp_path: Path, restore: Callable[[Path, Path], None]) -> None:
+    file, backup = tmp_path / "data" / "store.db", tmp_path / "backup.db"
+    file.parent.mkdir()
+    with closing(SqliteStore(file, "la")) as store:
+        put(store, b"kept")
+        with closing(sqlite3.connect(file)) as source:
+            source.execute("VACUUM INTO ?", (str(backup),))
+        lost = put(store, b"lost")
+        with closing(store.watch(lost.revision, lost.commit_id)) as watch:
+            assert list(watch.next(0.1)) == []
+            ended = threading.Event()
+
+            def wait() -> None:
+                while not ended.is_set():
+                    try:
+                        watch.next(60)
+                    except HistoryCompacted:
+                        ended.set()
+                    except StoreUnreachable:  # it looked while nothing was there
+                        time.sleep(0.01)
+
+            thread = threading.Thread(target=wait, daemon=True)
+            thread.start()
+            restore(file, backup)
+            assert ended.wait(30)
+            thread.join(30)
+
+
+def test_an_idle_watch_looks_at_the_file_as_often_as_it_must(
+    tmp_path: Path, noticing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watching, "REPORTED_SECONDS", REPORTED_SECONDS)
+    with closing(SqliteStore(tmp_path / "store.db", "la")) as store:
+        done = put(store, b"k")
+        with closing(store.watch(done.revision, done.commit_id)) as watch:
+            looks = 0
+            look = watch._poll
+
+            def counted() -> list[CommittedWrites]:
+                nonlocal looks
+                looks += 1
+                return look()
+
+            watch._poll = counted  # type: ignore[method-assign]
+            begin = time.monotonic()
+            assert list(watch.next(0.5)) == []
+            seconds = time.monotonic() - begin
+    rest, least = (REPORTED_SECONDS, 1) if noticing == "reported" else (POLL_SECONDS, 3)
+    assert least <= looks <= seconds / rest + 3
+
+
+def test_a_directory_that_is_gone_is_reported_once_and_not_any_more(tmp_path: Path) -> None:
+    directory = tmp_path / "data"
+    directory.mkdir()
+    called = threading.Event()
+    subscription = subscribe(directory, ["store.db"], called.set)
+    if subscription is None:
+        pytest.skip("nothing is reported here")
+    assert subscription.is_active
+    directory.rmdir()
+    assert called.wait(30)
+    eventually(lambda: not subscription.is_active)
+    subscription.close()
+
+
+def test_files_of_other_names_and_what_comes_after_the_end_are_not_reported(
+    tmp_path: Path,
+) -> None:
+    called: list[str] = []
+    subscriptions = [
+        subscribe(tmp_path, [name], lambda name=name: called.append(name))  # type: ignore[misc]
+        for name in ("ours", "closed", "last")
+    ]
+    if None in subscriptions:
+        pytest.skip("nothing is reported here")
+    for one in subscriptions[1:2]:
+        assert one is not None
+        one.close()
+        one.close()
+    for name in ("closed", "other", "ours", "last"):
+        (tmp_path / name).write_bytes(b"x")
+    eventually(lambda: set(called) >= {"ours", "last"})
+    assert set(called) == {"ours", "last"}
+    for one in subscriptions:
+        assert one is not None
+        one.close()
+
+
+@pytest.mark.usefixtures("noticing")
 def test_each_revision_comes_once_and_in_order_whoever_writes(tmp_path: Path) -> None:
     file = tmp_path / "store.db"
     with closing(SqliteStore(file, "la")) as ours, closing(SqliteStore(file, "la")) as theirs:
