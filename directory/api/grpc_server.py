@@ -223,6 +223,8 @@ _EVERY = health_pb2.HealthCheckRequest()
 
 _log = logging.getLogger(__name__)
 _HEALTH_SECONDS = 0.1
+_QUIET_SECONDS = 0.5
+"""While every cluster can answer and no call is under way."""
 _HANDSHAKE_MS = 10_000
 _IDLE_MS = 30 * 60_000
 _BEGINS_AT_ONCE = 4
@@ -432,7 +434,7 @@ class DirectoryServer:
 
     def _maintenance_loop(self) -> None:
         reported: int | None = None
-        while not self._stopped.wait(_HEALTH_SECONDS):
+        while not self._stopped.wait(self._look_seconds(reported)):
             try:
                 self._calls.unblock_stalled()
                 self._long.unblock_stalled()
@@ -445,6 +447,10 @@ class DirectoryServer:
             except Exception:  # noqa: BLE001 - a bug must not end it in silence
                 _log.exception("looking after the calls of %s stumbled", self._listen)
                 self._stopped.wait(1.0)
+
+    def _look_seconds(self, reported: int | None) -> float:
+        is_quiet = not self._intake.calls and reported == health_pb2.HealthCheckResponse.SERVING
+        return _QUIET_SECONDS if is_quiet else _HEALTH_SECONDS
 
     def _give_way(self, most_seconds: float) -> None:
         """Lets calls that are under way end first."""

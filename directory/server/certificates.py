@@ -12,6 +12,7 @@ import functools
 import logging
 import threading
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,6 +20,7 @@ import grpc
 
 from directory.server.config_security import TlsConfig
 from directory.server.principal_mapping import CertificateNames
+from directory.server.shared_channels import SharedChannels
 from directory.server.toml_table import ConfigError
 from resolver.errors import Unauthenticated
 from resolver.file_reload import ReloadingValue
@@ -214,6 +216,16 @@ def _texts(values: Sequence[object]) -> tuple[str, ...]:
 
 
 _MOST_BYTES: Final = 64 * 1024 * 1024
+_RECONNECT_MS: Final = 1_000
+_OPTIONS: Final = (
+    ("grpc.max_receive_message_length", _MOST_BYTES),
+    # A connection a channel: gRPC shares them otherwise, beyond the calls that a server takes.
+    ("grpc.use_local_subchannel_pool", 1),
+    # While others hold a channel it is not made anew for who links again.
+    ("grpc.initial_reconnect_backoff_ms", _RECONNECT_MS),
+    ("grpc.max_reconnect_backoff_ms", _RECONNECT_MS),
+)
+_CHANNELS: Final = SharedChannels()
 """Of one message of a server to another: mount tables, and what is handed down."""
 
 
@@ -255,11 +267,16 @@ class PeerCredentials:
     def metadata(self) -> Metadata:
         return ()
 
-    def channel(self, endpoint: str) -> grpc.Channel:
-        """Opens a connection to ``host:port``, which the other's certificate must name."""
+    def channel(self, endpoint: str) -> AbstractContextManager[grpc.Channel]:
+        """Yields a channel to ``host:port``, which the other's certificate must name, for one call:
+        other clusters of this process with the same certificate may have it, too.
+        """
         material = self.tls()[1]
-        options = (("grpc.max_receive_message_length", _MOST_BYTES),)
         target = parse_endpoint(endpoint).target
         if material is None:
-            return grpc.insecure_channel(target, options)
-        return grpc.secure_channel(target, material.channel_credentials(), options)
+            create = functools.partial(grpc.insecure_channel, target, _OPTIONS)
+        else:
+            create = functools.partial(
+                grpc.secure_channel, target, material.channel_credentials(), _OPTIONS
+            )
+        return _CHANNELS.use((target, material), create)

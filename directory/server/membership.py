@@ -8,6 +8,7 @@ register: it must not serve. What levels mean is ``feature_levels.py``'s.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import socket
 import threading
@@ -64,8 +65,14 @@ VERSION: Final = "0.1.0"
 _log = logging.getLogger(__name__)
 
 _LOCK_SECONDS: Final = 1.0
-"""So often it is looked whether the announcement lasts, and says what is so."""
+"""From one try to announce this server to the next."""
+LASTING_SECONDS: Final = 5.0
+"""From one look whether the announcement lasts, and has what is so, to the next: when it is gone
+from the tree, it is looked at once.
+"""
 _SWEEP_SECONDS: Final = 5.0
+_ALONE_SECONDS: Final = 60.0
+"""From one sweep to the next where no other server is registered: only strays are left to find."""
 _TRIES: Final = 8
 
 
@@ -143,13 +150,14 @@ class Membership:
         self.level: Final = max(levels)
         self._clock: Final = clock
         self._started_at_ms: Final = now_ms()
+        self._host: Final = socket.gethostname()
         self._stop: Final = threading.Event()
         self._wake: Final = threading.Event()
         self._thread: threading.Thread | None = None
         self.announcement: EphemeralKey | None = None
         """The key by which others know that it is alive; None while it has none."""
         self._notified = b""
-        self._sweep_due = 0.0
+        self._swept_at = -math.inf
         self._trouble = ""
         self._refused = ""
         self._roster = LiveServers({}, FIRST_LEVEL)
@@ -218,7 +226,7 @@ class Membership:
             endpoints=self._endpoints(),
             feature_level=self.level,
             version=VERSION,
-            host=socket.gethostname(),
+            host=self._host,
             pid=os.getpid(),
             started_at_ms=self._started_at_ms,
         )
@@ -226,9 +234,9 @@ class Membership:
     def _applied(self, applied: AppliedCommit) -> None:
         if not applied.reloaded and not any(_concerns(one.key) for one in applied.writes):
             return
-        if applied.reloaded:
-            self._wake.set()
         before, self._roster = self._roster, LiveServers.from_snapshot(applied.after)
+        if applied.reloaded or self._server_id not in self._roster.servers:
+            self._wake.set()
         # One that lived before the level was spoiled goes on: what was finalized it supports.
         if self.finalized > self.level:
             self._refuse(ServerTooOld(self.finalized, self.level))
@@ -279,7 +287,7 @@ class Membership:
                     _log.warning("not registered among the cluster's servers yet: %s", reason)
             except Exception:  # noqa: BLE001 - a bug must not end the thread in silence
                 _log.exception("registering stumbled")
-            self._wake.wait(_LOCK_SECONDS)
+            self._wake.wait(_LOCK_SECONDS if self.announcement is None else LASTING_SECONDS)
             self._wake.clear()
 
     def refresh(self) -> None:
@@ -303,8 +311,10 @@ class Membership:
         elif value != self._notified:
             announcement.update(value)
         self._notified = value
-        if self._clock() >= self._sweep_due:
-            self._sweep_due = self._clock() + _SWEEP_SECONDS
+        now = self._clock()
+        is_alone = self._roster.servers.keys() <= {self._server_id}
+        if now - self._swept_at >= (_ALONE_SECONDS if is_alone else _SWEEP_SECONDS):
+            self._swept_at = now
             self._store.remove_expired(keys.MEMBER)
 
     def _announce(self, value: bytes) -> EphemeralKey:

@@ -60,6 +60,9 @@ _LOADED_SECONDS: Final = 0.05
 """From one look whether all is loaded to the next."""
 
 
+_SIGNAL_SECONDS: Final = 10.0
+"""Who waits for a message of gRPC looks so often whether the process was sent a signal, by default
+ten times a second. The main thread, which receives signals, waits for no message here."""
 _LOCK_SECONDS: Final = 0.0005
 """Of a thread that computes while others wait for the interpreter. By default it is 5 ms, which a
 short call would wait for several times while a long one is answered."""
@@ -153,7 +156,10 @@ def _run(
         bound: where it listens, by ``_own_address``, as one process of several.
         joining: others of these serve there already.
     """
+    from grpc import _common
+
     sys.setswitchinterval(_LOCK_SECONDS)
+    _common.MAXIMUM_WAIT_TIMEOUT = _SIGNAL_SECONDS
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())

@@ -52,7 +52,7 @@ LOADED_PREFIXES: Final = (
 """What is kept in memory: not claims, answered requests and events."""
 
 _FREEZE_ROWS: Final = 10_000
-_NEXT_SECONDS: Final = 1.0
+_NEXT_SECONDS: Final = 2.0
 _GIVE_WAY_SECONDS: Final = 0.004
 _FIRST_RETRY_SECONDS: Final = 0.05
 _LAST_RETRY_SECONDS: Final = 2.0

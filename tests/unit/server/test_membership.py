@@ -1,5 +1,6 @@
 """Registering, knowing the others, raising the level: on a real store, one turn at a time."""
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -9,6 +10,7 @@ from kdir.v1 import admin_pb2
 
 from directory.namespace.entry import Kind
 from directory.namespace.keys import LEVEL, entry_key, large_change_key, member_key
+from directory.server import membership
 from directory.server.membership import ServerTooOld, check_level_at_startup, unreadable
 from directory.store.base import (
     Committed,
@@ -135,10 +137,25 @@ def test_a_lost_announcement_is_made_again(start: Start) -> None:
     assert two.names() == ["one", "two"]
 
 
+def test_an_announcement_that_is_gone_from_the_tree_is_made_again_at_once(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(membership, "LASTING_SECONDS", 3600.0)
+    one, two = start("one"), start("two").join()
+    one.members.start()
+    eventually(lambda: two.names() == ["one", "two"])
+    held = one.members.announcement
+    assert held is not None
+    held.delete()
+    eventually(lambda: one.members.announcement is not held)
+    eventually(lambda: two.names() == ["one", "two"])
+    one.members.stop()
+
+
 def test_the_dead_are_swept_by_the_living(start: Start) -> None:
     one, two = start("one").join(), start("two").join()
     two.die()
-    one.members._sweep_due = 0.0
+    one.members._swept_at = -math.inf
     one.members.refresh()
     assert one.names() == ["one"]
 

@@ -1,0 +1,57 @@
+"""Connections of a process to other servers, each shared by the links of all of its clusters.
+
+A channel of grpcio has a thread that looks five times a second whether something happened, and so
+had the link of each cluster.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+import grpc
+
+__all__ = ["CALLS", "SharedChannels"]
+
+CALLS: Final = 50
+"""Calls of one channel at a time: servers take 100 of one connection, by default."""
+
+
+@dataclass(slots=True, eq=False)
+class _Shared:
+    channel: grpc.Channel
+    users: int = 0
+
+
+class SharedChannels:
+    """Channels that are shared by whoever wants the same, and closed with their last users."""
+
+    def __init__(self) -> None:
+        self._lock: Final = threading.Lock()
+        self._open: Final[dict[Hashable, list[_Shared]]] = {}
+
+    @contextmanager
+    def use(self, key: Hashable, create: Callable[[], grpc.Channel]) -> Iterator[grpc.Channel]:
+        """Yields one of the channels of this key for one call, made if none has room for it."""
+        with self._lock:
+            shared = self._open.setdefault(key, [])
+            found = next((one for one in shared if one.users < CALLS), None)
+            if found is None:
+                found = _Shared(create())
+                shared.append(found)
+            found.users += 1
+        try:
+            yield found.channel
+        finally:
+            with self._lock:
+                found.users -= 1
+                is_unused = not found.users
+                if is_unused:
+                    shared.remove(found)
+                    if not shared and self._open.get(key) is shared:
+                        del self._open[key]
+            if is_unused:
+                found.channel.close()

@@ -1,0 +1,53 @@
+"""One channel for many calls: made for the first, closed with the last."""
+
+from contextlib import ExitStack
+from typing import cast
+
+import grpc
+from grpc import _common
+
+from directory.server.shared_channels import CALLS, SharedChannels
+
+
+class Channel:
+    """A channel that can be closed."""
+
+    def __init__(self) -> None:
+        self.is_closed = False
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def create() -> grpc.Channel:
+    return cast("grpc.Channel", Channel())
+
+
+def is_closed(channel: grpc.Channel) -> bool:
+    return cast("Channel", channel).is_closed
+
+
+def test_a_channel_is_made_for_the_first_call_and_closed_with_the_last() -> None:
+    channels = SharedChannels()
+    with channels.use("a", create) as one:
+        with channels.use("a", create) as two, channels.use("b", create) as other:
+            assert one is two
+            assert other is not one
+        assert is_closed(other)
+        assert not is_closed(one)
+    assert is_closed(one)
+    with channels.use("a", create) as again:
+        assert again is not one
+
+
+def test_a_channel_has_no_more_calls_than_servers_take_of_a_connection() -> None:
+    channels = SharedChannels()
+    with ExitStack() as stack:
+        used = [stack.enter_context(channels.use("a", create)) for _ in range(2 * CALLS + 1)]
+        assert len({id(one) for one in used}) == 3
+        assert not any(map(is_closed, used))
+    assert all(map(is_closed, used))
+
+
+def test_grpc_has_what_a_server_sets() -> None:
+    assert isinstance(_common.MAXIMUM_WAIT_TIMEOUT, float)
