@@ -33,6 +33,7 @@ _SECONDS: Final = {
     "idle": 60,
     "watchers": 60,
     "pushing": 240,
+    "observing": 300,
     "etcd": 480,
     "attacks": 420,
 }

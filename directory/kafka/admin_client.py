@@ -28,6 +28,7 @@ from directory.kafka.admin_contract import (
     AclBinding,
     AlreadyDone,
     ConfigChange,
+    KafkaListing,
     KafkaMetadata,
     KafkaTopic,
     ObservedAcls,
@@ -163,12 +164,17 @@ class ConfluentAdmin:
             answer = self._wait(client.describe_cluster(request_timeout=self._timeout))
         return answer.cluster_id or ""
 
-    def describe_all(self) -> KafkaMetadata:
+    def list_all(self) -> KafkaListing:
         with self._asking() as client:
             metadata: Any = client.list_topics(timeout=self._timeout)
-        shown = self.describe(list(metadata.topics))
+        counts = {name: len(topic.partitions) for name, topic in metadata.topics.items()}
+        return KafkaListing(metadata.cluster_id or "", counts)
+
+    def describe_all(self) -> KafkaMetadata:
+        listing = self.list_all()
+        shown = self.describe(list(listing.partitions))
         topics = {name: seen for name, seen in shown.items() if isinstance(seen, KafkaTopic)}
-        return KafkaMetadata(metadata.cluster_id or "", topics)
+        return KafkaMetadata(listing.cluster_id, topics)
 
     def describe(self, names: Sequence[str]) -> Mapping[str, KafkaTopic | Rejected]:
         from confluent_kafka import TopicCollection

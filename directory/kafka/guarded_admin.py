@@ -14,6 +14,7 @@ from directory.kafka.admin_contract import (
     AclBinding,
     ConfigChange,
     KafkaAdmin,
+    KafkaListing,
     KafkaMetadata,
     KafkaTopic,
     ObservedAcls,
@@ -45,6 +46,9 @@ class GuardedAdmin:
 
     def cluster_id(self) -> str:
         return self._admin.cluster_id()
+
+    def list_all(self) -> KafkaListing:
+        return self._admin.list_all()
 
     def describe_all(self) -> KafkaMetadata:
         survey = self._admin.describe_all()

@@ -324,16 +324,21 @@ class Reconciler:
             term.admin = self._open_admin()
         self._work(term, term.admin)
         self._push(term, term.admin)
-        if self._adopt_on(term, term.admin) or self._clock() < term.sweeper.due:
+        if self._adopt_on(term, term.admin):
             return
-        waiting = term.sweeper.run_sweep(term.admin, term.commits)
+        if self._clock() >= term.sweeper.look_due:
+            self._look(term, term.admin)
+        term.sweeper.read_configs(term.admin, term.commits)
+
+    def _look(self, term: LeaderTerm, admin: KafkaAdmin) -> None:
+        """Looks at what Kafka has, and begins what follows."""
+        waiting = term.sweeper.run_look(admin, term.commits)
         self._answered(term)
         snapshot = self._latest()
         mount = self._mount_at(snapshot)
         places = (recorded_topics.place_of(snapshot, mount, one) for one in waiting)
         term.worklist.add(place for place in places if place is not None)
-        self._work(term, term.admin)
-        term.sweeper.read_configs(term.admin, term.commits)
+        self._work(term, admin)
 
     def _adopt_on(self, term: LeaderTerm, admin: KafkaAdmin) -> bool:
         """A slice of an adoption that is on its way; whether there was, or may be, one."""
@@ -412,7 +417,7 @@ class Reconciler:
                 one.apply_due(admin)
 
     def _seconds_until_due(self, term: LeaderTerm) -> float:
-        due = term.sweeper.due
+        due = term.sweeper.next_due
         held = PinAndStop.load(self._latest())
         waits = term.sweeper.backlog is not None or self._operations.under_way()
         if waits and held.is_working:

@@ -53,12 +53,13 @@ class KafkaSettings:
     properties: Callable[[], Mapping[str, str]] = field(default=dict, repr=False)
     """librdkafka's, for TLS and SASL towards the brokers; asked for each new client."""
     sweep_interval_seconds: float = 30.0
-    """From one metadata sweep to the next; longer where a sweep itself takes long."""
+    """From one metadata sweep to the next; longer where a sweep itself takes long. What changes in
+    between is looked for 15 times as often (``adoption/sweep.py``)."""
     timeout_seconds: float = 10.0
     """Of one request to Kafka."""
-    configs_per_sweep: int = 1_000
-    """Topics whose configs are read after one sweep, those longest unread first: reading them costs
-    a broker about half a millisecond each, every time."""
+    configs_per_read: int = 500
+    """Topics whose configs are read at a time, those longest unread first: each takes 0.18 ms of
+    the processor here and 0.07 ms of a broker's, every time."""
 
     changes_per_second: float = 500.0
     """Topics that are changed in Kafka in a second, where armed: its controller serves others."""

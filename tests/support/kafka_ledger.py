@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from directory.kafka.admin_contract import (
+    KafkaListing,
     KafkaMetadata,
     KafkaTopic,
     Outcome,
@@ -47,6 +48,11 @@ class Ledger(Kafka):
     def cluster_id(self) -> str:
         self._answer()
         return self.kafka_id
+
+    def list_all(self) -> KafkaListing:
+        shown = self.describe_all()
+        counts = {name: seen.partitions for name, seen in shown.topics.items()}
+        return KafkaListing(shown.cluster_id, counts)
 
     def describe_all(self) -> KafkaMetadata:
         self._answer()

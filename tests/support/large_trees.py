@@ -14,6 +14,7 @@ from directory.kafka.admin_contract import (
     AclBinding,
     AlreadyDone,
     ConfigChange,
+    KafkaListing,
     KafkaMetadata,
     KafkaTopic,
     ObservedAcls,
@@ -152,6 +153,9 @@ class FakeKafka:
 
     def cluster_id(self) -> str:
         return "K"
+
+    def list_all(self) -> KafkaListing:
+        return KafkaListing("K", {name: seen.partitions for name, seen in self.topics.items()})
 
     def describe_all(self) -> KafkaMetadata:
         return KafkaMetadata("K", dict(self.topics))

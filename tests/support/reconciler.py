@@ -52,6 +52,8 @@ __all__ = [
 
 MOUNT = Path.parse("/la/t")
 ALL = frozenset({"create", "delete"})
+PACE = {"sweep_interval_seconds": 300.0}
+"""So that "nothing is due for a while" comes between two looks, which are 20 s apart by it."""
 
 
 def admin_of(bootstrap: str, timeout_seconds: float = 5.0) -> Callable[[], ConfluentAdmin]:
@@ -116,7 +118,7 @@ class World:
             self.replica,
             writer(self.writer) if writer else self.writer,
             lambda _: MOUNT,
-            KafkaSettings(**({"bootstrap": ("unused:1",), "ceiling": ALL} | settings)),
+            KafkaSettings(**({"bootstrap": ("unused:1",), "ceiling": ALL} | PACE | settings)),
             admin,
             clock=lambda: self.now + time.monotonic(),
             chance=random.Random(7),

@@ -62,7 +62,7 @@ class _Counting(ConfluentAdmin):
 def _run(bootstrap: str, file: Path, looks: int) -> None:
     admin = _Counting([bootstrap], timeout_seconds=60)
     # Reading configs takes longer than all else, and other calls of Kafka's client.
-    with world(file, lambda: admin, configs_per_sweep=20) as one:
+    with world(file, lambda: admin, configs_per_read=20) as one:
         for wanted in range(WARM_UP, WARM_UP + looks + 1, max(1, looks // 10)):
             while admin.looks < wanted:
                 one.sweep()

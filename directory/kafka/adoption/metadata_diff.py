@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -61,8 +62,9 @@ class MetadataDiff:
     """Kafka shows them and no entry has them; the mapping says where they go."""
     news: tuple[TopicObservation, ...] = ()
     create: tuple[RecordedTopic, ...] = ()
-    gone: int = 0
-    """Topics that were there at the last look, and are not now, or are others."""
+    gone: tuple[str, ...] = ()
+    """Topics, by name in Kafka, that were there at the last look, and are not now, or are others;
+    with those of the looks before that are still gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,7 @@ def diff_metadata(
     pinned: str = "",
     acknowledged: int = 0,
     under_way: Callable[[RecordedTopic], bool] = lambda _: False,
+    gone_before: AbstractSet[str] = frozenset(),
 ) -> MetadataDiff:
     """Compares the topics of the tree with those of Kafka.
 
@@ -92,6 +95,8 @@ def diff_metadata(
         pinned: Kafka's own id that this directory belongs to; empty = none yet.
         acknowledged: so many topics may be gone now without stopping anything.
         under_way: of a topic that is being pushed to Kafka, what differs is not counted yet.
+        gone_before: names of topics that were recorded as gone a moment ago: of those that are
+            still gone, the guard counts as of one look, so that looking more often stops no less.
     """
     if pinned and survey.cluster_id != pinned:
         known = [one.topic for one in recorded if one.topic.provision is Provision.ACTIVE]
@@ -114,7 +119,7 @@ def diff_metadata(
                 if topic.physical_name in survey.unsettled:
                     continue  # neither there nor gone, for the guard neither: a later look decides
                 seen = survey.topics.get(topic.physical_name)
-                if topic.provision is Provision.ACTIVE:
+                if topic.provision is Provision.ACTIVE or topic.physical_name in gone_before:
                     present += 1
                     if _is_gone(topic, seen):
                         gone.append(topic.physical_name)
@@ -123,7 +128,7 @@ def diff_metadata(
             case Provision.FAILED | Provision.DETACHED | Provision.DELETING:
                 pass
     if exceeds_vanish_guard(len(gone), present) and len(gone) > acknowledged:
-        return MetadataDiff(stop=vanished_stop(gone, present), gone=len(gone))
+        return MetadataDiff(stop=vanished_stop(gone, present), gone=tuple(gone))
     adopt = (
         seen
         for name, seen in survey.topics.items()
@@ -135,7 +140,7 @@ def diff_metadata(
         adopt=tuple(adopt),
         news=tuple(news),
         create=tuple(create),
-        gone=len(gone),
+        gone=tuple(gone),
     )
 
 

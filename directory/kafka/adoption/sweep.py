@@ -1,4 +1,4 @@
-"""One look at all of Kafka, and committing what follows from it for the tree.
+"""Looks at all of Kafka, and in between for what changed; commits what follows for the tree.
 
 Adopts, records and stops; refuses to change anything in Kafka.
 """
@@ -8,7 +8,8 @@ from __future__ import annotations
 import heapq
 import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
 from typing import Final
 
 from directory.kafka.admin_contract import KafkaAdmin, KafkaMetadata, KafkaTopic, Rejected
@@ -43,7 +44,14 @@ _log = logging.getLogger(__name__)
 _BATCHES: Final = 8
 """As many transactions as adopting may take within a sweep; more wait for the next."""
 _SHARE: Final = 20
-"""A sweep that takes a second is made every 20 s at most, whatever the setting says."""
+"""A sweep that takes a second is made every 20 s at most, whatever the setting says; so it is with
+reading configs."""
+_LOOKS: Final = 15
+"""So many times from one sweep to the next, what changed is looked for: every 2 s of 30."""
+_LOOK_SECONDS: Final = 1.0
+"""From one such look to the next at least."""
+_LOOK_SHARE: Final = 8
+"""One that takes a second is made every 8 s at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,18 +103,37 @@ class KafkaSweep:
         self._clock = context.clock
         self._now = context.now
         self._number = 0
-        self._configs_read: dict[str, int] = {}  # name → number of the sweep
+        self._configs_read: dict[str, int] = {}  # name → number of the reading
+        self._readings = 0
+        self._shown: KafkaMetadata | None = None  # the last survey as brokers showed it
+        self._gone: AbstractSet[str] = frozenset()  # recorded as gone since the last sweep
+        every = self._settings.sweep_interval_seconds
+        self._look_seconds = max(every / _LOOKS, min(every, _LOOK_SECONDS))
+        self._look_pause = self._look_seconds
+        self._look_due = 0.0
+        self._configs_due = 0.0
         self.due = 0.0
-        """When the next one is due, by the clock."""
+        """When all of Kafka is to be looked at, by the clock."""
         self.survey: KafkaMetadata | None = None
-        """The last one."""
+        """The last one, with what changed since."""
         self.backlog: AdoptionBacklog | None = None
         """Topics that wait to be adopted, where they are too many for one go."""
         self.note = ""
         """What Kafka did not let us see, as it reported; empty = we see all."""
 
-    def run_sweep(self, admin: KafkaAdmin, commits: TopicCommits) -> Sequence[RecordedTopic]:
-        """Looks, and commits what follows.
+    @property
+    def look_due(self) -> float:
+        """When Kafka is to be looked at, at all of it or for what changed, by the clock."""
+        return min(self.due, self._look_due)
+
+    @property
+    def next_due(self) -> float:
+        """The same, or when configs are to be read."""
+        return min(self.look_due, self._configs_due)
+
+    def run_look(self, admin: KafkaAdmin, commits: TopicCommits) -> Sequence[RecordedTopic]:
+        """Looks at all of Kafka where that is due, else for what changed since: topics that came,
+        went or have more partitions; commits what follows.
 
         Returns:
             The topics that wait to be made in Kafka.
@@ -117,7 +144,10 @@ class KafkaSweep:
         # In this order: what is created after the snapshot was taken is not missed in the survey.
         snapshot = self._latest()
         mount = self._mount_at(snapshot)
-        survey = self._read_metadata(admin)
+        is_sweep = self._clock() >= self.due
+        survey = self._read_metadata(admin) if is_sweep else self._read_changes(admin)
+        if survey is None:
+            return ()
         held = PinAndStop.load(self._latest())
         if held.stop is not None and not self._is_over(held, survey, commits):
             return ()
@@ -127,6 +157,7 @@ class KafkaSweep:
             pinned=held.pinned,
             acknowledged=held.allowed,
             under_way=lambda one: is_under_way(self._latest(), one.topic, one.desired_config),
+            gone_before=self._gone,
         )
         if comparison.stop is not None:
             _log.error("%s: stopped: %s", self._cluster, comparison.stop.text)
@@ -135,8 +166,10 @@ class KafkaSweep:
         if comparison.pin:
             _log.info("%s: pinned to Kafka %s", self._cluster, comparison.pin)
             commits.put(pin_and_stop.pin(comparison.pin, int(self._now() * 1000)))
+        self._gone = frozenset() if is_sweep else frozenset(comparison.gone)
         self._adopt(comparison.adopt, held, commits)
-        self._end_detached(snapshot, survey, admin, commits)
+        if is_sweep:
+            self._end_detached(snapshot, survey, admin, commits)
         commits.record(comparison.news)
         if held.allowed:
             commits.put(pin_and_stop.forget_acknowledgement())
@@ -146,12 +179,40 @@ class KafkaSweep:
         started = self._clock()
         # Also when it fails: how soon it is tried again then is the caller's to say.
         self.due = started + self._settings.sweep_interval_seconds
-        survey = self._recent.correct_metadata(admin.describe_all())
+        self._shown = admin.describe_all()
+        self.survey = self._recent.correct_metadata(self._shown)
         now = self._clock()
         self.due = now + max(self._settings.sweep_interval_seconds, (now - started) * _SHARE)
-        self.survey = survey
+        self._look_due = now + self._look_pause
         self._number += 1
-        return survey
+        return self.survey
+
+    def _read_changes(self, admin: KafkaAdmin) -> KafkaMetadata | None:
+        """Returns the last survey with what changed since; None: nothing did. A topic that was
+        deleted and made again since has the same name, so that only a sweep sees it.
+        """
+        started = self._clock()
+        self._look_due = started + self._look_seconds
+        listing, shown = admin.list_all(), self._shown
+        now = self._clock()
+        self._look_pause = max(self._look_seconds, (now - started) * _LOOK_SHARE)
+        self._look_due = now + self._look_pause
+        if shown is None or listing.cluster_id != shown.cluster_id:
+            return self._read_metadata(admin)
+        known = {name: seen.partitions for name, seen in shown.topics.items()}
+        changed = {name for name, count in listing.partitions.items() if known.get(name) != count}
+        # Another broker may show what the one that was asked for the names does not, or not yet.
+        changed |= known.keys() - listing.partitions.keys()
+        described = admin.describe(sorted(changed)) if changed else {}
+        topics = {name: seen for name, seen in shown.topics.items() if name not in changed}
+        topics |= {name: seen for name, seen in described.items() if isinstance(seen, KafkaTopic)}
+        if topics == shown.topics:
+            return None
+        self._shown = replace(shown, topics=topics)
+        self.survey = self._recent.correct_metadata(self._shown)
+        for name in changed:
+            self._configs_read.pop(name, None)
+        return self.survey
 
     def _is_over(self, held: PinAndStop, survey: KafkaMetadata, commits: TopicCommits) -> bool:
         """True if a stop ended by itself: the pinned Kafka is back at its address."""
@@ -262,21 +323,30 @@ class KafkaSweep:
         )
 
     def read_configs(self, admin: KafkaAdmin, commits: TopicCommits) -> None:
-        """Reads the configs of some topics of the last survey: those not read for longest.
+        """Reads the configs of some topics of the last survey, where that is due: those not read
+        for longest.
 
         Raises:
             KafkaUnavailable, KafkaRejected, LeadershipLost, StoreUnavailable
         """
+        started = self._clock()
+        if started < self._configs_due:
+            return
+        pause = min(2 * self._look_seconds, self._settings.sweep_interval_seconds)
+        self._configs_due = started + pause
         if self.survey is None or PinAndStop.load(self._latest()).stop is not None:
             return
         names = [name for name, seen in self.survey.topics.items() if not seen.internal]
         read = self._configs_read
         chosen = heapq.nsmallest(
-            self._settings.configs_per_sweep, names, key=lambda name: read.get(name, -1)
+            self._settings.configs_per_read, names, key=lambda name: read.get(name, -1)
         )
         found = admin.configs(chosen)
+        now = self._clock()
+        self._configs_due = now + max(pause, (now - started) * _SHARE)
+        self._readings += 1
         self._configs_read = {name: read[name] for name in names if name in read}
-        self._configs_read |= dict.fromkeys(chosen, self._number)
+        self._configs_read |= dict.fromkeys(chosen, self._readings)
         snapshot = self._latest()
         mount = self._mount_at(snapshot)
         desired_configs = DesiredConfigs(snapshot)

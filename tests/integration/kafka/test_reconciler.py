@@ -9,7 +9,7 @@ import pytest
 
 from deploy.local.kafka import KafkaBroker
 from directory.kafka.admin_client import ConfluentAdmin
-from directory.kafka.admin_contract import KafkaTopic, TopicToCreate
+from directory.kafka.admin_contract import ConfigChange, KafkaTopic, TopicToCreate
 from directory.namespace.adoption_mapping import MappingRule
 from directory.namespace.command import UpdateEntry
 from directory.namespace.entry import Kind, Policies, Provision
@@ -58,8 +58,7 @@ def test_existing_topics_are_adopted_flat_and_nothing_changes_in_kafka(
     before, configs = kafka.describe_all(), kafka.configs(["search.clicks"])
     here.sweep()
     topics = here.topics()
-    names = ("__system", "a..b", "orders", "search.clicks")
-    assert here.states() == dict.fromkeys(names, "ACTIVE")
+    assert here.states() == dict.fromkeys(("__system", "a..b", "orders", "search.clicks"), "ACTIVE")
     clicks = topics["search.clicks"]
     assert clicks.adopted
     assert clicks.topic_id == before.topics["search.clicks"].topic_id
@@ -102,7 +101,7 @@ def test_rules_map_and_can_be_read_before_and_hold_for_later_topics(
     assert not [path for path in here.topics() if path.startswith("tmp.y")]
 
 
-def test_a_thousand_topics_are_adopted_in_one_round_with_their_configs(
+def test_a_thousand_topics_are_adopted_in_one_round_and_their_configs_read_in_two(
     here: World, kafka: ConfluentAdmin
 ) -> None:
     make(
@@ -115,7 +114,12 @@ def test_a_thousand_topics_are_adopted_in_one_round_with_their_configs(
     here.sweep()
     topics = here.topics()
     assert state_counts(topics) == {"ACTIVE": 1_000}
-    assert topics["t.7"].observed_config["retention.ms"] == "8"
+    here.sweep()
+    topics = here.topics()
+    assert all(
+        topics[f"t.{number}"].observed_config["retention.ms"] == str(number + 1)
+        for number in range(1_000)
+    )
     # Adopting them took batches, not a transaction for each.
     assert here.replica.snapshot.revision < 20
 
@@ -171,6 +175,32 @@ def test_partitions_and_configs_changed_behind_our_back_are_recorded(
     assert (drift.field, drift.expected, drift.actual) == ("config[retention.ms]", "1000", "5")
     assert here.reconciler.status().drift_count == 1
     assert kafka.configs(["a"]) == {"a": {"retention.ms": "5"}}, "drift is shown, not mended"
+
+
+def test_what_others_change_is_seen_between_two_looks_at_everything(
+    here: World, kafka: ConfluentAdmin
+) -> None:
+    make(kafka, "gone", "grows", "kept")
+    here.sweep()
+    make(kafka, "new")
+    drop(kafka, "gone")
+    kafka.create_partitions({"grows": 4})
+    kafka.alter_configs([ConfigChange("kept", {"retention.ms": "5"})])
+    eventually(lambda: kafka.list_all().partitions.get("grows") == 4)
+    eventually(lambda: kafka.configs(["kept"]) == {"kept": {"retention.ms": "5"}})
+    sweeper = here.reconciler.term.sweeper  # type: ignore[union-attr]
+    due = sweeper.due
+    here.now += 45  # of 300
+    here.reconciler.run_once()
+    assert here.states() == {
+        "gone": "MISSING",
+        "grows": "ACTIVE",
+        "kept": "ACTIVE",
+        "new": "ACTIVE",
+    }
+    assert here.topics()["grows"].partitions == 4
+    assert here.topics()["kept"].observed_config == {"retention.ms": "5"}
+    assert sweeper.due == due, "no sweep was made"
 
 
 # -- creating ------------------------------------------------------------------------------------

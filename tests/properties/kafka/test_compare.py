@@ -124,4 +124,4 @@ def test_once_committed_there_is_no_more_news(
     again = diff_metadata(recorded.values(), survey, pinned="K")
     assert again.stop is None
     assert again.news == ()
-    assert again.gone == 0
+    assert again.gone == ()

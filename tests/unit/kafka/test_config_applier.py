@@ -237,7 +237,7 @@ def test_what_somebody_put_back_is_seen_a_moment_after_kafka_showed_ours(
         retention(here, MONTH)
         here.settle()
         kafka.truth["a"]["retention.ms"] = WEEK
-        here.now += 30
+        here.now += 45
         here.reconciler.run_once()
         assert here.topics()["a"].observed_config == {"retention.ms": WEEK}
 

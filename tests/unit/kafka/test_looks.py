@@ -1,0 +1,132 @@
+"""What is seen of Kafka between two sweeps: which topics came, went or have more partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path as FilePath
+
+import pytest
+
+from directory.kafka.admin_contract import KafkaListing, KafkaMetadata, KafkaTopic, Rejected
+from tests.support.kafka_ledger import Ledger
+from tests.support.reconciler import World, world
+
+LOOK_SECONDS = 21.0
+"""From one look to the next in a world, whose sweeps are 300 s apart."""
+
+
+class Kafka(Ledger):
+    """One that counts what it is asked, and whose listing can leave topics out."""
+
+    def __init__(self, *names: str) -> None:
+        super().__init__(*names)
+        self.sweeps = 0
+        self.described: list[str] = []
+        self.unlisted: frozenset[str] = frozenset()
+        self.read: list[str] = []
+
+    def list_all(self) -> KafkaListing:
+        shown = super().list_all()
+        self.sweeps -= 1  # that one was made of all
+        counts = {name: n for name, n in shown.partitions.items() if name not in self.unlisted}
+        return KafkaListing(shown.cluster_id, counts)
+
+    def describe_all(self) -> KafkaMetadata:
+        self.sweeps += 1
+        return super().describe_all()
+
+    def describe(self, names: Sequence[str]) -> Mapping[str, KafkaTopic]:
+        self.described += names
+        return super().describe(names)
+
+    def configs(self, names: Sequence[str]) -> Mapping[str, Mapping[str, str] | Rejected]:
+        self.read += names
+        return super().configs(names)
+
+
+@pytest.fixture
+def kafka() -> Kafka:
+    return Kafka(*(f"t{number}" for number in range(20)))
+
+
+@pytest.fixture
+def here(tmp_path: FilePath, kafka: Kafka) -> Iterator[World]:
+    """Yields a directory that has made its one sweep."""
+    with world(tmp_path / "store.db", lambda: kafka) as made:
+        made.sweep()
+        assert kafka.sweeps == 1
+        kafka.described.clear()
+        yield made
+
+
+def look(here: World, kafka: Kafka) -> None:
+    """Makes the rounds until Kafka was looked at once more, without a sweep."""
+    here.now += LOOK_SECONDS
+    here.reconciler.run_once()
+    assert kafka.sweeps == 1
+
+
+def test_topics_that_come_go_and_grow_are_seen_between_two_sweeps(
+    here: World, kafka: Kafka
+) -> None:
+    kafka.add("new")
+    look(here, kafka)
+    assert here.topics()["new"].adopted
+    del kafka.topics["t3"]
+    kafka.topics["t4"] = replace(kafka.topics["t4"], partitions=7)
+    look(here, kafka)
+    assert here.states()["t3"] == "MISSING"
+    assert here.topics()["t4"].partitions == 7
+    assert kafka.described == ["new", "t3", "t4"], "what changed, and nothing else"
+
+
+def test_where_nothing_changed_only_the_names_are_listed(here: World, kafka: Kafka) -> None:
+    before = here.replica.snapshot
+    for _ in range(5):
+        look(here, kafka)
+    assert kafka.described == []
+    assert here.replica.snapshot is before
+
+
+def test_a_topic_that_one_broker_does_not_list_and_another_one_shows_is_there(
+    here: World, kafka: Kafka
+) -> None:
+    kafka.unlisted = frozenset({"t5"})
+    look(here, kafka)
+    assert kafka.described == ["t5"]
+    assert here.states()["t5"] == "ACTIVE"
+
+
+def test_topics_that_vanish_one_after_the_other_between_two_sweeps_stop_as_at_once(
+    here: World, kafka: Kafka
+) -> None:
+    for number in range(3):
+        assert not here.stopped
+        del kafka.topics[f"t{number}"]
+        look(here, kafka)
+    assert here.stopped.startswith("3 of 20 topics vanished from Kafka")
+    assert here.states()["t2"] == "ACTIVE"
+
+
+def test_topics_that_vanish_with_sweeps_in_between_do_not_stop_anything(
+    here: World, kafka: Kafka
+) -> None:
+    for number in range(3):
+        del kafka.topics[f"t{number}"]
+        here.sweep()
+    assert not here.stopped
+    assert here.states()["t2"] == "MISSING"
+
+
+def test_configs_are_read_at_every_second_look_those_longest_unread_first(
+    tmp_path: FilePath, kafka: Kafka
+) -> None:
+    with world(tmp_path / "other.db", lambda: kafka, configs_per_read=10) as here:
+        here.sweep()
+        first = set(kafka.read)
+        kafka.read.clear()
+        for _ in range(2):
+            look(here, kafka)
+        assert (len(first), len(kafka.read)) == (10, 10)
+        assert not first & set(kafka.read)
