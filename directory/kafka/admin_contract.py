@@ -176,7 +176,7 @@ class KafkaTopic:
 
 @dataclass(frozen=True, slots=True)
 class KafkaListing:
-    """Names of all topics that Kafka shows, with how many partitions each has."""
+    """List of all topics that Kafka shows, with how many partitions each has."""
 
     cluster_id: str
     partitions: Mapping[str, int]

@@ -221,7 +221,7 @@ _OPTIONS: Final = (
     ("grpc.max_receive_message_length", _MOST_BYTES),
     # A connection a channel: gRPC shares them otherwise, beyond the calls that a server takes.
     ("grpc.use_local_subchannel_pool", 1),
-    # While others hold a channel it is not made anew for who links again.
+    # While others hold a channel it is not made again for who links again.
     ("grpc.initial_reconnect_backoff_ms", _RECONNECT_MS),
     ("grpc.max_reconnect_backoff_ms", _RECONNECT_MS),
 )
