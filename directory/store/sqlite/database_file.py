@@ -38,7 +38,7 @@ __all__ = ["BUSY_SECONDS", "DatabaseFile", "away_on_error", "find_identity"]
 BUSY_SECONDS: Final = 5.0
 _WRITER_CACHE_KIB: Final = 16_384
 _LOG_BYTES: Final = 64 * 1024 * 1024
-_LIFE: Final = "-life"
+_INCARNATION_SUFFIX: Final = "-life"
 
 
 @contextmanager
@@ -115,7 +115,7 @@ class DatabaseFile:
         self._refuse_unusable()
         try:
             self._incarnation: Final = WriterLockFile(
-                path.with_name(f"{path.name}{_LIFE}"), clock, sleep
+                path.with_name(f"{path.name}{_INCARNATION_SUFFIX}"), clock, sleep
             )
             self._create_privately()
         except OSError as error:
@@ -130,7 +130,7 @@ class DatabaseFile:
     def written_names(self) -> tuple[str, ...]:
         """Names in the file's directory of what a commit, a checkpoint or a restore writes."""
         name = self.path.name
-        return name, f"{name}-wal", f"{name}{_LIFE}"
+        return name, f"{name}-wal", f"{name}{_INCARNATION_SUFFIX}"
 
     # -- connections -------------------------------------------------------------------------
 
