@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from resolver import units
-from resolver.cli.output import plain
 from resolver.cli.parser import Argument, Arguments, Option, UsageError, Verb
 from resolver.cli.session import parse_path_argument
+from resolver.message_values import plain
 
 if TYPE_CHECKING:
     from kdir.v1 import policies_pb2

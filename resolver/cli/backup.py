@@ -9,7 +9,6 @@ import sys
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from resolver import units
-from resolver.cli.output import plain
 from resolver.cli.parser import RAW_ARGUMENTS, Argument, Arguments, Option, UsageError, Verb
 from resolver.cli.streams import CLUSTER, CLUSTER_PATH, chosen_cluster, messages
 from resolver.errors import (
@@ -20,6 +19,7 @@ from resolver.errors import (
     Unavailable,
     Unreachable,
 )
+from resolver.message_values import plain
 from resolver.printable import cut_shown
 
 if TYPE_CHECKING:

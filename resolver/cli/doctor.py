@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from resolver import units
-from resolver.cli.output import Column, Styled, Table, plain
+from resolver.cli.output import Column, Styled, Table
 from resolver.cli.parser import Arguments, Option, Verb
 from resolver.errors import DeadlineExceeded, Denied, KdirError, NoRoute, Unavailable
+from resolver.message_values import plain
 
 if TYPE_CHECKING:
     from kdir.v1 import admin_pb2

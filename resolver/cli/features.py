@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from resolver.cli.output import Column, Styled, Table, plain
+from resolver.cli.output import Column, Styled, Table
 from resolver.cli.parser import Argument, Arguments, Option, UsageError, Verb
 from resolver.cli.streams import CLUSTER, CLUSTER_PATH, call_chosen_cluster
+from resolver.message_values import plain
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

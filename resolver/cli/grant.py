@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any, Final
 from resolver import units
 from resolver.access_requests import grant_text, grants_of
 from resolver.cli.create import PLAN
-from resolver.cli.output import Column, Table, plain
+from resolver.cli.output import Column, Table
 from resolver.cli.parser import Argument, Arguments, Option, UsageError, Verb
 from resolver.cli.plan_output import print_change_plan
 from resolver.cli.session import parse_path_argument
 from resolver.cli.streams import CLUSTER, chosen_cluster, name_of
+from resolver.message_values import plain
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from resolver import units
 from resolver.cli.create import ENTRY_FORMATS, PLAN, show_entry
-from resolver.cli.output import Column, Styled, Table, plain
+from resolver.cli.output import Column, Styled, Table
 from resolver.cli.parser import FORMATS, Argument, Arguments, Option, UsageError, Verb
 from resolver.cli.plan_output import print_change_plan
 from resolver.cli.session import parse_path_argument
+from resolver.message_values import plain
 
 if TYPE_CHECKING:
     from kdir.v1 import federation_pb2

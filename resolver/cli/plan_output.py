@@ -11,8 +11,9 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from resolver import units
-from resolver.cli.output import Column, Styled, Table, plain
-from resolver.cli.policy_arguments import policy_key
+from resolver.cli.output import Column, Styled, Table
+from resolver.entry_fields import policy_key
+from resolver.message_values import plain
 
 if TYPE_CHECKING:
     from kdir.v1 import access_pb2, policies_pb2

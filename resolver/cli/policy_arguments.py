@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from resolver.cli.parser import UsageError
+from resolver.entry_fields import map_key
 
 if TYPE_CHECKING:
-    from kdir.v1 import entry_pb2, policies_pb2
+    from kdir.v1 import entry_pb2
 
-__all__ = ["KEYS_HELP", "Field", "assign", "field_of", "flatten", "forget", "policy_key"]
+__all__ = ["KEYS_HELP", "Field", "assign", "field_of", "forget"]
 
 KEYS_HELP: Final = """\
 Keys: owner, contact, description, read_only, partitions and replication_factor (of new topics),
@@ -67,7 +68,7 @@ class Field:
     @property
     def shown(self) -> str:
         """The key that people write for it."""
-        return _key(self.name, self.key) if self.key else self.name
+        return map_key(self.name, self.key) if self.key else self.name
 
 
 def field_of(key: str, verb: str) -> Field:
@@ -195,38 +196,3 @@ def _config(field: Field, value: str, verb: str) -> str:
         known = ", ".join(name for name in units if name)
         raise UsageError(f"{field.key}={value}: units are {known}", verb=verb)
     return str(int(number) * units[unit])
-
-
-def flatten(policies: policies_pb2.Policies) -> Iterator[tuple[str, str | None]]:
-    """Yields each field that is set, by the key that ``set`` takes; None for a key that
-    is cleared.
-    """
-    for field, value in policies.ListFields():
-        if field.name == "stamps":
-            continue
-        if field.message_type is None or not field.message_type.GetOptions().map_entry:
-            yield field.name, _format_value(value)
-            continue
-        for key in sorted(value):
-            one = value[key]
-            cleared = not isinstance(one, bool) and one.cleared
-            shown = None if cleared else _format_value(one) if isinstance(one, bool) else one.value
-            yield _key(field.name, key), shown
-
-
-def policy_key(field: str) -> str:
-    """Returns the key that ``set`` takes, of a field as the contract names it:
-    ``topic_config[flush.ms]`` is ``flush.ms``.
-    """
-    name, bracket, key = field.partition("[")
-    return _key(name, key.removesuffix("]")) if bracket else name
-
-
-def _key(name: str, key: str) -> str:
-    if name == "topic_config":
-        return key if "." in key else f"config.{key}"
-    return f"{name.removesuffix('_defaults')}.{key}"
-
-
-def _format_value(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -8,11 +8,12 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from resolver import units
-from resolver.cli.output import Column, Styled, Table, plain
+from resolver.cli.output import Column, Styled, Table
 from resolver.cli.parser import FORMATS, Argument, Arguments, Option, Verb
 from resolver.cli.session import parse_path_argument
 from resolver.cli.streams import CLUSTER, chosen_cluster, nearest_names
 from resolver.errors import Absent, InvalidArgument, KdirError, NoRoute
+from resolver.message_values import plain
 
 if TYPE_CHECKING:
     from resolver.cli.session import Session

@@ -10,11 +10,13 @@ from resolver import units
 from resolver.cli.clusters_below import armed_summary, plans_below, with_clusters_below
 from resolver.cli.create import ENTRY_FORMATS, PLAN, show_entry
 from resolver.cli.mount import list_mounts_below, some_paths
-from resolver.cli.output import Column, Styled, Table, plain
+from resolver.cli.output import Column, Styled, Table
 from resolver.cli.parser import Argument, Arguments, Option, UsageError, Verb
 from resolver.cli.plan_output import FOR_NEW_TOPICS, GROW_CALL, GROWTH, print_change_plan
-from resolver.cli.policy_arguments import KEYS_HELP, Field, assign, forget, policy_key
+from resolver.cli.policy_arguments import KEYS_HELP, Field, assign, forget
 from resolver.cli.session import parse_path_argument
+from resolver.entry_fields import policy_key
+from resolver.message_values import plain
 
 if TYPE_CHECKING:
     from kdir.v1 import admin_pb2, entry_pb2, policies_pb2

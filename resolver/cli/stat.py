@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Final
 
 from resolver import units
 from resolver.cli.entry_rows import display_path, kind_of
-from resolver.cli.output import Styled, plain
+from resolver.cli.output import Styled
 from resolver.cli.parser import FORMATS, Argument, Arguments, Verb
 from resolver.cli.session import PathArgument
 from resolver.errors import Absent, KdirError, NoRoute
+from resolver.message_values import plain
 
 if TYPE_CHECKING:
     from kdir.v1 import admin_pb2, directory_pb2, entry_pb2, policies_pb2
@@ -132,7 +133,7 @@ def _facts(
     answer: directory_pb2.GetEntryResponse, *, human: bool
 ) -> list[tuple[str, str | Styled]]:
     """Returns what there is to say of an entry, by name."""
-    from resolver.cli.policy_arguments import flatten
+    from resolver.entry_fields import policy_fields
 
     entry, authority = answer.entry, answer.authority
     facts: list[tuple[str, str | Styled]] = [
@@ -146,7 +147,7 @@ def _facts(
         by = f" by {entry.changed_by}" if entry.changed_by else ""
         facts.append(("changed", f"{_when(entry, human=human)}{by}"))
     facts += _facts_of_kind(entry, human=human)
-    for key, setting in flatten(entry.policies):
+    for key, setting in policy_fields(entry.policies):
         shown = "(ends here)" if setting is None else setting
         if human and setting is not None and key.endswith(".ms"):
             shown = units.retention(setting)
@@ -180,7 +181,7 @@ def _when(entry: entry_pb2.Entry, *, human: bool) -> str:
 
 def _facts_of_kind(entry: entry_pb2.Entry, *, human: bool) -> Iterator[tuple[str, str | Styled]]:
     from resolver.cli.entry_rows import state_of
-    from resolver.cli.output import kafka_uuid
+    from resolver.message_values import kafka_uuid
 
     state = state_of(entry, human=human)
     match kind_of(entry):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from resolver.cli.output import Column, Styled, Table, plain
+from resolver.cli.output import Column, Styled, Table
 from resolver.cli.parser import Argument, Arguments, Option, Verb
 from resolver.cli.session import parse_path_argument
 from resolver.errors import Absent, KdirError
@@ -20,12 +20,6 @@ __all__ = ["VERBS", "note_coverage", "summary", "visible_events"]
 
 _ACTIONS: Final = {1: "insert", 2: "update", 3: "delete"}
 _KINDS: Final = {1: "dir", 2: "topic", 3: "link", 4: "mount"}
-_UNSAID: Final = frozenset(
-    {"path", "etag", "change_count", "changed_at", "changed_by", "entry_id", "provision_attempt"}
-)
-"""Fields that change with every change, or that the row says already."""
-_ALSO_POLICIES: Final = frozenset({"partitions", "replication_factor"})
-"""Fields of a topic that are named as policies are: both can be of one entry."""
 _DELETED: Final = "__deleted"
 """Where the server keeps removed directories until all in them is removed."""
 
@@ -182,7 +176,7 @@ def summary(event: watch_pb2.ChangeEvent) -> Iterator[str]:
     yield from _inherited(event)
     if not event.HasField("before") or not event.HasField("after"):
         return
-    before, after = dict(_leaves(event.before)), dict(_leaves(event.after))
+    before, after = _shown(event.before), _shown(event.after)
     for key in sorted(before.keys() | after.keys()):
         old, new = before.get(key), after.get(key)
         if old != new:
@@ -207,41 +201,18 @@ def _inherited(event: watch_pb2.ChangeEvent) -> Iterator[str]:
     """Yields what holds from now on in a cluster whose ancestors changed something."""
     from kdir.v1 import watch_pb2
 
-    from resolver.cli.policy_arguments import flatten
+    from resolver.entry_fields import policy_fields
 
     if event.scope == watch_pb2.CHANGE_SCOPE_INHERITED:
-        holds = ", ".join(f"{key}={value}" for key, value in flatten(event.effective))
+        holds = ", ".join(f"{key}={value}" for key, value in policy_fields(event.effective))
         yield f"inherited policies changed; effective now: {holds or 'none'}"
 
 
-def _leaves(entry: entry_pb2.Entry) -> Iterator[tuple[str, str]]:
-    from resolver.cli.policy_arguments import flatten
+def _shown(entry: entry_pb2.Entry) -> dict[str, str]:
+    from resolver.entry_fields import entry_fields
 
-    for key, value in flatten(entry.policies):
-        yield key, "(ends here)" if value is None else value
-    kind = entry.WhichOneof("kind")
-    own = plain(getattr(entry, kind)) if kind else {}
-    for key, value in own.items():
-        if key in _UNSAID:
-            continue
-        if isinstance(value, dict):
-            yield from ((f"kafka {name}", str(one)) for name, one in value.items())
-        elif isinstance(value, list):
-            yield key, ",".join(map(str, value))
-        elif key in _ALSO_POLICIES:
-            yield f"kafka {key}", _plainer(value)
-        else:
-            yield key, _plainer(value)
-
-
-def _plainer(value: object) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    text = str(value)
-    for prefix in ("PROVISION_", "LINK_MODE_", "LINK_WRITES_", "MOUNT_STATE_"):
-        if text.startswith(prefix):
-            return text.removeprefix(prefix).lower()
-    return text
+    fields = entry_fields(entry)
+    return {key: "(ends here)" if value is None else value for key, value in fields}
 
 
 def _format_value(value: str | None) -> str:

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from kdir.v1 import entry_pb2, policies_pb2, watch_pb2
 
 from resolver import units
-from resolver.cli.output import Column, Output, Styled, Table, kafka_uuid, plain, yaml_document
+from resolver.cli.output import Column, Output, Styled, Table, yaml_document
+from resolver.message_values import kafka_uuid, plain
 
 BIG = 2**63 - 1
 

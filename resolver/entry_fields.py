@@ -1,0 +1,87 @@
+"""Fields of an entry and of its policies by the names that people give them, with values as text.
+
+These names are those that ``kdir set`` takes and ``kdir effective`` prints, and those in the
+records of a change log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from resolver.message_values import plain
+
+if TYPE_CHECKING:
+    from kdir.v1 import entry_pb2, policies_pb2
+
+__all__ = ["entry_fields", "map_key", "policy_fields", "policy_key"]
+
+_LEFT_OUT: Final = frozenset(
+    {"path", "etag", "change_count", "changed_at", "changed_by", "entry_id", "provision_attempt"}
+)
+"""Fields that differ with every change, or that are in the row of the change itself."""
+_ALSO_POLICIES: Final = frozenset({"partitions", "replication_factor"})
+"""Fields of a topic that are named as policies are: both can be of one entry."""
+_PREFIXES: Final = ("PROVISION_", "LINK_MODE_", "LINK_WRITES_", "MOUNT_STATE_")
+
+
+def policy_fields(policies: policies_pb2.Policies) -> Iterator[tuple[str, str | None]]:
+    """Yields each field that is set, by the key that ``set`` takes; None for a key that
+    is cleared.
+    """
+    for field, value in policies.ListFields():
+        if field.name == "stamps":
+            continue
+        if field.message_type is None or not field.message_type.GetOptions().map_entry:
+            yield field.name, _format_value(value)
+            continue
+        for key in sorted(value):
+            one = value[key]
+            cleared = not isinstance(one, bool) and one.cleared
+            shown = None if cleared else _format_value(one) if isinstance(one, bool) else one.value
+            yield map_key(field.name, key), shown
+
+
+def policy_key(field: str) -> str:
+    """Returns the key that ``set`` takes, of a field as the contract names it:
+    ``topic_config[flush.ms]`` is ``flush.ms``.
+    """
+    name, bracket, key = field.partition("[")
+    return map_key(name, key.removesuffix("]")) if bracket else name
+
+
+def map_key(name: str, key: str) -> str:
+    """Returns the key that ``set`` takes, of a key in one of the maps of policies."""
+    if name == "topic_config":
+        return key if "." in key else f"config.{key}"
+    return f"{name.removesuffix('_defaults')}.{key}"
+
+
+def _format_value(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def entry_fields(entry: entry_pb2.Entry) -> Iterator[tuple[str, str | None]]:
+    """Yields the policies of an entry, as ``policy_fields`` does, and what is of its kind."""
+    yield from policy_fields(entry.policies)
+    kind = entry.WhichOneof("kind")
+    own = plain(getattr(entry, kind)) if kind else {}
+    for key, value in own.items():
+        if key in _LEFT_OUT:
+            continue
+        if isinstance(value, dict):
+            yield from ((f"kafka {name}", str(one)) for name, one in value.items())
+        elif isinstance(value, list):
+            yield key, ",".join(map(str, value))
+        elif key in _ALSO_POLICIES:
+            yield f"kafka {key}", _plainer(value)
+        else:
+            yield key, _plainer(value)
+
+
+def _plainer(value: object) -> str:
+    text = _format_value(value)
+    for prefix in _PREFIXES:
+        if text.startswith(prefix):
+            return text.removeprefix(prefix).lower()
+    return text
