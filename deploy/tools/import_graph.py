@@ -24,7 +24,7 @@ LAYERS: Final = (
      "resolver.path", "resolver.printable", "resolver.resolution", "resolver.revision_token",
      "resolver.topic_names"),
     ("resolver",),
-    ("resolver.index", "resolver.kafka"),
+    ("resolver.changes", "resolver.index", "resolver.kafka"),
     ("resolver.cli",),
     ("directory.store.base",),
     ("directory.access",),
@@ -37,11 +37,12 @@ LAYERS: Final = (
      "directory.server.shared_channels", "directory.server.toml_table",
      "directory.api.rpc.call_context"),
     ("directory.store",),
-    ("directory.server.config", "directory.server.config_kafka",
+    ("directory.change_log.settings", "directory.server.config", "directory.server.config_kafka",
      "directory.kafka.client_properties"),
     ("directory.federation",),
     ("directory.kafka",),
     ("directory.maintenance",),
+    ("directory.change_log",),
     ("directory.api.rpc",),
     ("directory.server",),
     ("directory.api",),
@@ -154,11 +155,13 @@ def _imported(tree: ast.AST, modules: AbstractSet[str]) -> Iterator[str]:
 
 
 def names_at_top(root: Path = ROOT, package: str = "directory") -> list[str]:
-    """Returns the modules and packages right in a package's folder, without its package file."""
+    """Returns the modules and packages right in a package's folder, without ``__init__.py`` and
+    ``__main__.py``, which have no other place.
+    """
     return sorted(
         path.name
         for path in (root / package).iterdir()
-        if (path.suffix == ".py" and path.name != "__init__.py") or any(path.glob("*.py"))
+        if (path.suffix == ".py" and not path.name.startswith("__")) or any(path.glob("*.py"))
     )
 
 

@@ -22,6 +22,7 @@ from directory.api.cluster_router import ClusterRouter
 from directory.api.redaction import STOPPED
 from directory.api.rpc.call_context import Call
 from directory.api.rpc.handlers import Handler, Service
+from directory.change_log.log_state import noted_state
 from directory.federation import parent_state
 from directory.federation.federation_state import unix_ms
 from directory.federation.link_records import BELOW, is_path
@@ -31,7 +32,7 @@ from directory.kafka.arming.drift import NOT_ARMED, Drift, drift_of, topic_issue
 from directory.maintenance.backup_stream import backup_of
 from directory.maintenance.verify_copies import Summary, compare_kafka, compare_rows
 from directory.namespace.entry import Kind, Provision
-from directory.namespace.keys import CHILD, MOUNT_ROW
+from directory.namespace.keys import CHANGE_LOG_RESYNC, CHILD, MOUNT_ROW
 from directory.namespace.snapshot import Snapshot
 from directory.namespace.traversal import traverse
 from directory.server import logs
@@ -65,7 +66,14 @@ class AdminService(Service):
     descriptor = admin_pb2.DESCRIPTOR.services_by_name["AdminService"]
     long = frozenset({"ListDrift"})
     writes = frozenset(
-        {"AdoptTopics", "Acknowledge", "FinalizeFeatures", "DetachParent", "AttachParent"}
+        {
+            "AdoptTopics",
+            "Acknowledge",
+            "FinalizeFeatures",
+            "ResyncChangeLog",
+            "DetachParent",
+            "AttachParent",
+        }
     )
 
     def __init__(self, router: ClusterRouter) -> None:
@@ -80,6 +88,7 @@ class AdminService(Service):
             "ListDrift": self.list_drift,
             "Acknowledge": self.acknowledge,
             "FinalizeFeatures": self.finalize_features,
+            "ResyncChangeLog": self.resync_change_log,
             "DetachParent": self._parenting.detach,
             "AttachParent": self._parenting.attach,
             "Backup": self._retention.backup,
@@ -260,6 +269,31 @@ class AdminService(Service):
         if done.revision is not None:
             response.token = cluster.token_at(done.revision)
         return response
+
+    def resync_change_log(
+        self, request: admin_pb2.ResyncChangeLogRequest, call: Call
+    ) -> admin_pb2.ResyncChangeLogResponse:
+        """Records that an operator confirmed it; the server that publishes does it."""
+        call.check()
+        cluster = self._router.require_cluster_by_name(request.cluster)
+
+        def attempt() -> int:
+            self._router.access_control.require_admin(cluster, "AdminService/ResyncChangeLog", call)
+            if noted_state(cluster.replica.snapshot) is None:
+                raise InvalidArgument(
+                    f"cluster {cluster.config.cluster} keeps no change log; expected one with"
+                    f" [change_log] in its servers' configs",
+                    field="cluster",
+                )
+            when = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+            message = f"confirmed by {call.principal or 'somebody'} at {when}"
+            _log.warning(
+                "audit: resync of the change log of %s, %s", cluster.config.cluster, message
+            )
+            return cluster.writer.put_facts((Put(CHANGE_LOG_RESYNC, message.encode()),))
+
+        revision = self._router.decide(cluster, request.token, call, attempt)
+        return admin_pb2.ResyncChangeLogResponse(token=cluster.token_at(revision))
 
 
 def _is_shown(cluster: Cluster, tree: OpenTree, key: bytes) -> bool:

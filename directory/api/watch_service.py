@@ -16,6 +16,7 @@ from directory.api.rpc.call_context import Call
 from directory.api.rpc.handlers import Handler, Service
 from directory.api.rpc.polled_streams import PolledSource
 from directory.api.visible_tree import OpenTree, VisibleTree
+from directory.change_log.log_state import noted_state, published_revision, publisher_of
 from directory.maintenance.history import Revised
 from directory.server.cluster import Cluster
 from resolver.errors import Resync, TokenExpired, Unmounted, Unreachable
@@ -37,7 +38,11 @@ class WatchService(Service):
         self._responses = _Responses()
 
     def method_handlers(self) -> Mapping[str, Handler]:
-        return {"Watch": self.watch, "ListChanges": self.list_changes}
+        return {
+            "Watch": self.watch,
+            "ListChanges": self.list_changes,
+            "GetChangeLog": self.get_change_log,
+        }
 
     def watch(self, request: watch_pb2.WatchRequest, call: Call) -> PolledSource:
         """Changes at or below a path, one response a revision, checkpoints when idle.
@@ -95,6 +100,31 @@ class WatchService(Service):
             response.next_page_token = str(
                 PageToken("changes", str(path), snapshot.incarnation, before, "")
             )
+        return response
+
+    def get_change_log(
+        self, request: watch_pb2.GetChangeLogRequest, call: Call
+    ) -> watch_pb2.GetChangeLogResponse:
+        """Returns where the change log of a cluster is, and how far it is."""
+        call.check()
+        cluster = self._router.require_cluster_by_name(request.cluster)
+        self._router.access_control.require_admin(cluster, "WatchService/GetChangeLog", call)
+        snapshot = cluster.replica.snapshot
+        response = watch_pb2.GetChangeLogResponse(authority=cluster.authority(snapshot))
+        config, log = cluster.config.change_log, cluster.change_log
+        if config is not None and log is not None:
+            response.configured = True
+            response.state_topic, response.history_topic = log.topics.state, log.topics.history
+            response.bootstrap_servers.extend(config.bootstrap)
+        state = noted_state(snapshot)
+        if state is not None:
+            response.state.CopyFrom(state)
+            waiting = cluster.history.index.waiting(published_revision(snapshot) or 0)
+            response.waiting_commits, response.waiting_bytes = waiting.commits, waiting.size_bytes
+            response.waiting_since_ms = waiting.since_ms
+        elif log is not None:
+            response.state.message = log.trouble
+        response.publisher = publisher_of(snapshot)
         return response
 
 

@@ -61,13 +61,17 @@ _USUAL: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ClientProperties:
-    """``kafka.properties`` and ``kafka.properties_file``; the file is read whenever asked."""
+    """``properties`` and ``properties_file`` of a table such as ``[kafka]``; the file is read
+    whenever asked.
+    """
 
     given: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     """Those of the config; no secrets."""
     file: str = ""
     base: pathlib.Path | None = None
     """What the files that properties name are below."""
+    table: str = "kafka"
+    """Name of the table, for errors."""
 
     def read(self) -> dict[str, str]:
         """Returns all of them, as Kafka's client takes them.
@@ -77,18 +81,18 @@ class ClientProperties:
         """
         if find_spec("confluent_kafka") is None:
             raise ConfigError(
-                "[kafka] needs the package confluent-kafka: pip install 'kdir[kafka]'"
+                f"[{self.table}] needs the package confluent-kafka: pip install 'kdir[kafka]'"
             )
         found = dict(self.given)
         if self.file:
             for key, value in self._filed().items():
                 if key in found:
-                    raise ConfigError(f"kafka.properties: {key} is in {self.file}, too")
-                _check_own(f"kafka.properties_file: {self.file}", key)
+                    raise ConfigError(f"{self.table}.properties: {key} is in {self.file}, too")
+                _check_own(f"{self.table}.properties_file: {self.file}", key)
                 found[key] = value
         if found:
             found = {key: self._placed(key, value) for key, value in found.items()}
-            where = "kafka.properties_file" if self.file else "kafka.properties"
+            where = f"{self.table}.properties_file" if self.file else f"{self.table}.properties"
             self._check_known(found)
             _check_protocol(where, found)
         return found
@@ -124,14 +128,15 @@ class ClientProperties:
         if not mode & 0o007:
             return ""
         return (
-            f"kafka.properties_file: everybody on this machine may read it: chmod 600 {self.file}"
+            f"{self.table}.properties_file: everybody on this machine may read it: "
+            f"chmod 600 {self.file}"
         )
 
     def _filed(self) -> dict[str, str]:
         try:
             return read_settings(self.file)
         except ValueError as error:
-            raise ConfigError(f"kafka.properties_file: {error}") from None
+            raise ConfigError(f"{self.table}.properties_file: {error}") from None
 
     def _placed(self, key: str, value: str) -> str:
         """Files are below the config's folder, as those of [tls] are."""
@@ -153,7 +158,8 @@ class ClientProperties:
             return
         unknown = _UNKNOWN.match(message)
         if unknown:
-            where = "kafka.properties" if unknown[1] in self.given else "kafka.properties_file"
+            kind = "properties" if unknown[1] in self.given else "properties_file"
+            where = f"{self.table}.{kind}"
             near = difflib.get_close_matches(unknown[1], _USUAL, n=1, cutoff=0.0)
             raise ConfigError(
                 f"{where}: unknown property {unknown[1]!r}; the nearest known one is {near[0]!r}"
@@ -161,11 +167,11 @@ class ClientProperties:
         for key, value in properties.items():
             if value and _SECRET.search(key):
                 message = message.replace(value, "…")
-        raise ConfigError(f"kafka.properties: Kafka's client: {message}")
+        raise ConfigError(f"{self.table}.properties: Kafka's client: {message}")
 
 
 def client_properties(table: Table, base: pathlib.Path | None) -> ClientProperties:
-    """Reads ``properties`` and ``properties_file`` of ``[kafka]``, but not that file.
+    """Reads ``properties`` and ``properties_file`` of a table, but not that file.
 
     Raises:
         ConfigError
@@ -178,12 +184,13 @@ def client_properties(table: Table, base: pathlib.Path | None) -> ClientProperti
         _check_own(table.where("properties"), key)
         if _SECRET.search(key):
             raise ConfigError(
-                f"kafka.properties: {key} is a secret; expected a line for it in a file that "
-                "kafka.properties_file names"
+                f"{table.where('properties')}: {key} is a secret; expected a line for it in a file "
+                f"that {table.where('properties_file')} names"
             )
     name = table.text("properties_file", "")
     file = os.fspath(((base or pathlib.Path.cwd()) / name).absolute()) if name else ""
-    return ClientProperties(MappingProxyType(given), file, base)
+    section = table.where("properties").rpartition(".")[0]
+    return ClientProperties(MappingProxyType(given), file, base, section)
 
 
 def _flat(where: str, table: Mapping[str, object], prefix: str = "") -> dict[str, str]:

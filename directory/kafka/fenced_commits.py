@@ -67,8 +67,8 @@ class TopicCommits:
         self._principal = principal
         most = min(_MOST, limits.max_writes // 2, limits.max_bytes // _BYTES_EACH)
         self._most = max(1, most)
-        # One operation and some bytes are the guard's.
-        self._most_facts = max(1, min(_MOST, limits.max_writes - 2))
+        # Guards of the role and of the change log, or the row for it, come besides.
+        self._most_facts = max(1, min(_MOST, limits.max_writes - 4))
         self._most_bytes = limits.max_bytes - _BYTES_EACH
         self._sizes: dict[str, int] = {}
         self._first = max(1, min(most, limits.max_writes // _STEPS_EACH))
@@ -227,7 +227,8 @@ class TopicCommits:
         batch: list[Write] = []
         size = 0
         for write in writes:
-            bytes_ = len(write.key) + (len(write.value) if isinstance(write, Put) else 0)
+            # The change log's row names the keys again.
+            bytes_ = 2 * len(write.key) + (len(write.value) if isinstance(write, Put) else 0)
             if batch and (len(batch) >= self._most_facts or size + bytes_ > self._most_bytes):
                 self.put(batch)
                 batch, size = [], 0

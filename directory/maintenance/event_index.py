@@ -9,15 +9,24 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left, bisect_right
+from collections import deque
 from collections.abc import Iterable, Sequence
+from itertools import islice, takewhile
 from typing import Final, NamedTuple
 
 from directory.namespace.keys import EVENT
 from directory.store.base import Put, Store
-from directory.store.event_rows import FLOOR_KEY, Events, event_count, events_of
+from directory.store.event_rows import (
+    FLOOR_KEY,
+    Events,
+    OutboxCommit,
+    commit_of,
+    event_count,
+    made_at_ms,
+)
 from directory.store.replica import AppliedCommit
 
-__all__ = ["EventIndex"]
+__all__ = ["EventIndex", "WaitingRows"]
 
 _PAGE: Final = 1_000
 _READ_BYTES: Final = 4 << 20
@@ -33,6 +42,15 @@ class _Row(NamedTuple):
     """Bytes of its value."""
 
 
+class WaitingRows(NamedTuple):
+    """Rows that wait to be published."""
+
+    commits: int
+    size_bytes: int
+    since_ms: int
+    """When the first of them was made, Unix milliseconds; 0 = there is none."""
+
+
 class EventIndex:
     """The ``o/`` rows of one store by revision. Filled by the replica's thread, read by any."""
 
@@ -44,6 +62,8 @@ class EventIndex:
         self._begin = 0  # rows of later revisions came by ``applied``
         self._rows: list[_Row] = []
         self._removed: set[bytes] = set()
+        self._of_facts: deque[_Row] = deque()
+        """Rows without events; those that were removed may be among them."""
         self._events = 0  # in all rows
         self._bytes = 0  # of all rows
 
@@ -53,23 +73,30 @@ class EventIndex:
             if applied.reloaded:
                 self._complete, self._begin = False, applied.revision
                 self._rows, self._removed = [], set()
+                self._of_facts.clear()
                 self._events = self._bytes = 0
                 return
             for write in applied.writes:
                 if not write.key.startswith(EVENT) or write.key == FLOOR_KEY:
                     continue
                 if isinstance(write, Put):
-                    self._rows.append(_Row(applied.revision, write.key, len(write.value)))
+                    row = _Row(applied.revision, write.key, len(write.value))
+                    self._rows.append(row)
                     self._events += event_count(write.key)
+                    if not event_count(write.key):
+                        self._of_facts.append(row)
                     self._bytes += len(write.value)
                 else:
                     self._removed.add(write.key)
             if len(self._removed) > _PAGE:
                 self._compact()
 
-    def oldest(self, keep_events: int, keep_bytes: int, limit: int) -> Sequence[tuple[int, bytes]]:
+    def oldest(
+        self, keep_events: int, keep_bytes: int, limit: int, until: int | None = None
+    ) -> Sequence[tuple[int, bytes]]:
         """Returns at most ``limit`` of the oldest rows that are in excess of the newest
-        ``keep_events`` events or ``keep_bytes`` bytes, oldest first, as (revision, key).
+        ``keep_events`` events or ``keep_bytes`` bytes, oldest first, as (revision, key); none of
+        revisions after ``until``.
 
         Raises:
             StoreUnreachable
@@ -86,13 +113,31 @@ class EventIndex:
                 # Of events at least so many stay; of bytes at most.
                 if (events < keep_events and is_within) or len(rows) == limit:
                     break
+                if until is not None and row.revision > until:
+                    break
                 rows.append((row.revision, row.key))
             return rows
+
+    def oldest_of_facts(self, until: int, limit: int) -> Sequence[bytes]:
+        """Returns the keys of at most ``limit`` of the oldest rows without events, of revisions up
+        to ``until``. They are no part of the history.
+
+        Raises:
+            StoreUnreachable
+        """
+        self._build()
+        with self._lock:
+            while self._of_facts and self._of_facts[0].key in self._removed:
+                self._of_facts.popleft()
+            oldest = islice(self._of_facts, limit)
+            return [row.key for row in takewhile(lambda row: row.revision <= until, oldest)]
 
     def forget(self, keys: Iterable[bytes]) -> None:
         """Removes these rows, though the replica may not have received that yet."""
         with self._lock:
             self._removed.update(keys)
+            while self._of_facts and self._of_facts[0].key in self._removed:
+                self._of_facts.popleft()
 
     def floor(self) -> int:
         """Returns the revision up to which events are no longer kept.
@@ -110,13 +155,35 @@ class EventIndex:
         Raises:
             StoreUnreachable
         """
+        commits, reached = self.commits(after, until, events)
+        return [(one.revision, one.events) for one in commits if one.events], reached
+
+    def waiting(self, after: int) -> WaitingRows:
+        """Returns how much there is of later revisions.
+
+        Raises:
+            StoreUnreachable
+        """
+        self._build()
+        with self._lock:
+            self._compact()
+            rows = self._rows[bisect_right(self._rows, after, key=_revision) :]
+        since_ms = made_at_ms(rows[0].key) if rows else 0
+        return WaitingRows(len(rows), sum(row.size for row in rows), since_ms)
+
+    def commits(self, after: int, until: int, events: int) -> tuple[list[OutboxCommit], int]:
+        """Returns what ``page`` does, with the facts that each revision wrote.
+
+        Raises:
+            StoreUnreachable
+        """
         self._build()
         with self._lock:
             begin = bisect_right(self._rows, after, key=_revision)
             last = bisect_right(self._rows, until, key=_revision)
             end, count, size = begin, 0, 0
             while end < last and count < events and size < _READ_BYTES:
-                count += event_count(self._rows[end].key)
+                count += max(1, event_count(self._rows[end].key))
                 size += self._rows[end].size
                 end += 1
             # In a store that was filled many rows share one revision.
@@ -138,7 +205,8 @@ class EventIndex:
             self._compact()
             end = begin = bisect_left(self._rows, before, key=_revision)
             count = size = 0
-            while begin and count < limit and size < _READ_BYTES:
+            # Rows without events alone are no page: an empty one means that nothing older is kept.
+            while begin and count < limit and (size < _READ_BYTES or not count):
                 begin -= 1
                 count += event_count(self._rows[begin].key)
                 size += self._rows[begin].size
@@ -146,11 +214,11 @@ class EventIndex:
             if begin < end:
                 begin = bisect_left(self._rows, self._rows[begin].revision, key=_revision)
             wanted = {row.key: row.revision for row in self._rows[begin:end]}
-        return self._fetch(wanted)[::-1]
+        return [(one.revision, one.events) for one in reversed(self._fetch(wanted)) if one.events]
 
-    def _fetch(self, wanted: dict[bytes, int]) -> list[tuple[int, Events]]:
+    def _fetch(self, wanted: dict[bytes, int]) -> list[OutboxCommit]:
         """Reads rows by ranges of keys, in which the wanted ones lie close together."""
-        found: dict[int, Events] = {}
+        found: dict[int, OutboxCommit] = {}
         cluster_id = self._store.identity.cluster_id
         keys = sorted(wanted)
         after = b""
@@ -161,14 +229,14 @@ class EventIndex:
             for row in rows:
                 revision = wanted.get(row.key)
                 if revision is not None:
-                    events = events_of(revision, [Put(row.key, row.value)], cluster_id)
-                    if events:
-                        found[revision] = found.get(revision, ()) + events
+                    one = commit_of(row.key, row.value, revision, cluster_id)
+                    before = found.get(revision)
+                    found[revision] = one if before is None else before.joined(one)
             if not rows:
                 break
             after = rows[-1].key
             keys = keys[bisect_right(keys, after) :]
-        return sorted(found.items())
+        return [found[revision] for revision in sorted(found)]
 
     def _build(self) -> None:
         """Adds the rows that were there before the replica reported any."""
@@ -183,6 +251,9 @@ class EventIndex:
                     if self._begin != begin:
                         continue  # loaded again meanwhile
                     self._rows[:0] = older
+                    self._of_facts.extendleft(
+                        row for row in reversed(older) if not event_count(row.key)
+                    )
                     self._events += sum(event_count(row.key) for row in older)
                     self._bytes += sum(row.size for row in older)
                     self._complete = True

@@ -425,9 +425,15 @@ class RetentionTrimmer:
         index: EventIndex,
         retention: RetentionLimits | None = None,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        *,
+        published: Callable[[], int | None] = lambda: None,
     ) -> None:
+        """``published`` returns the revision up to which the change log has the events: later ones
+        stay. None: there is no change log.
+        """
         self._store: Final = store
         self._index: Final = index
+        self._published: Final = published
         self._retention: Final = retention or RetentionLimits()
         self._now_ms: Final = now_ms
         self._batch: Final = min(_BATCH, store.limits.max_writes // 2 - 1)
@@ -497,10 +503,13 @@ class RetentionTrimmer:
         return False
 
     def _trim_events(self) -> int:
-        removed = 0
+        removed = self._trim_facts()
         for _ in range(_BATCHES):
             rows = self._index.oldest(
-                self._retention.events, self._retention.event_bytes, self._batch
+                self._retention.events,
+                self._retention.event_bytes,
+                self._batch,
+                self._published(),
             )
             if not rows:
                 break
@@ -514,6 +523,16 @@ class RetentionTrimmer:
                 break  # another server trims too
             self._index.forget(key for _, key in rows)
             removed += done
+        return removed
+
+    def _trim_facts(self) -> int:
+        """Removes rows that only name facts for the change log, once it has them."""
+        published = self._published()
+        if published is None:
+            return 0
+        keys = self._index.oldest_of_facts(published, self._batch)
+        removed = self._remove((), tuple(Delete(key) for key in keys), len(keys))
+        self._index.forget(keys)
         return removed
 
     def _remove(self, guards: tuple[Guard, ...], writes: tuple[Write, ...], count: int) -> int:

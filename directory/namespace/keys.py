@@ -12,7 +12,8 @@ Refuses to know what the values mean. Keys are bytes; order of keys is order of 
                                                     Beside a retired name that is not awaited: Kafka
                                                     has it no more, and both go when that is over
     q/<principal>\0<request id>                     an answered request (deduplication, AIP-155)
-    o/<change id>                                   the change events of one commit
+    o/<change id>                                   the change events of one commit, and which
+                                                    facts it wrote (kdir.v1.OutboxRow)
     o/-                                             events up to this revision are not kept
     f/parent                                        what the parent last sent (kdir.v1.Welcome …)
     f/mount/<mount path>                            a row of the mount table handed down
@@ -64,6 +65,11 @@ Refuses to know what the values mean. Keys are bytes; order of keys is order of 
                                                     is. What may delete data is pushed to no other
     k/plan/<plan>                                   a plan that was armed: at which entry, and what
                                                     the effective policies stood on
+    k/log                                           the change log: its generation, and how far it
+                                                    is published (kdir.v1.ChangeLogState); absent:
+                                                    none is kept
+    k/log_resync                                    an operator confirmed that the change log is
+                                                    brought in line with the store: who, when
     l/<role>                                        who holds a role (election)
     m/<server id>                                   a live server (kdir.v1.Member), gone with it
     f/level                                         the finalized feature level, decimal; absent = 1
@@ -77,9 +83,11 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from directory.namespace.entry import Kind
+from directory.namespace.entry import DELETED_ID, Kind
 
 __all__ = [
+    "CHANGE_LOG",
+    "CHANGE_LOG_RESYNC",
     "CHILD",
     "CLAIM",
     "DETACHED",
@@ -92,6 +100,7 @@ __all__ = [
     "KAFKA",
     "LARGE_CHANGE",
     "LEVEL",
+    "LOGGED_PREFIXES",
     "MEMBER",
     "MOUNTED",
     "MOUNT_ROW",
@@ -111,6 +120,7 @@ __all__ = [
     "event_key",
     "grants_key",
     "is_awaited",
+    "is_logged_fact",
     "kafka_key",
     "large_change_key",
     "member_key",
@@ -153,7 +163,16 @@ LARGE_CHANGE: Final = b"k/change/"
 ROLE: Final = b"l/"
 MEMBER: Final = b"m/"
 LEVEL: Final = b"f/level"
+CHANGE_LOG: Final = b"k/log"
+CHANGE_LOG_RESYNC: Final = b"k/log_resync"
+LOGGED_PREFIXES: Final = (GRANTS, RETIRED, DETACHED, FEDERATION, KAFKA)
+"""Where ``is_logged_fact`` and the grants of entries are."""
+_LOGGED_KINDS: Final = (RETIRED, DETACHED, KAFKA, MOUNTED)
+_LOGGED_FACTS: Final = frozenset(
+    (LEVEL, PARENT, INHERITED, b"f/told", b"f/attached", b"f/detached", b"f/unmounted")
+)
 
+_REMOVED_PARENT: Final = DELETED_ID.to_bytes(8, "big")
 _TOPIC: Final = b"t"
 _CONTAINER: Final = b"c"
 _UNIFY: Final = str.maketrans(".", "_")
@@ -317,3 +336,14 @@ def large_change_key(change_id: str) -> bytes:
 def member_key(server_id: str) -> bytes:
     """Returns the key of a live server of the cluster."""
     return MEMBER + server_id.encode()
+
+
+def is_logged_fact(key: bytes) -> bool:
+    """True if the change log holds this row though no change event does: what a store that is
+    rebuilt from it needs, and cannot derive from its entries.
+    """
+    if key.startswith((ENTRY, GRANTS)):
+        return key[2:10] == _REMOVED_PARENT
+    return key in _LOGGED_FACTS or (
+        key.startswith(_LOGGED_KINDS) and not key.startswith(CHANGE_LOG)
+    )

@@ -18,6 +18,7 @@ from kdir.v1 import entry_pb2, federation_pb2, resolve_pb2
 
 from directory.access.authorizer import Authorizer
 from directory.access.decision import AccessMode
+from directory.change_log.log_state import published_revision
 from directory.federation import parent_state
 from directory.federation.child_links import ChildLinks
 from directory.federation.federation_state import FederationState, LocalServer, unix_ms
@@ -46,6 +47,7 @@ from resolver.path import Path
 from resolver.revision_token import Token
 
 if TYPE_CHECKING:
+    from directory.change_log.publisher import ChangeLogPublisher
     from directory.kafka.admin_client import ConfluentAdmin
     from directory.kafka.reconciler import Reconciler
 
@@ -127,12 +129,14 @@ class Cluster:
         self.parent_link = self._parent_link(member)
         self.reconciler = self._reconciler()
         self.reaper = Reaper(self.server_id, store, self.replica, self.writer)
+        self.change_log = self._change_log()
         self._maintenance = RetentionTrimmer(
             store,
             self.history.index,
             RetentionLimits(
                 events=limits.retained_change_events, event_bytes=limits.retained_change_bytes
             ),
+            published=lambda: published_revision(self.replica.snapshot),
         )
         self.beside: Callable[[], Iterable[Cluster]] = tuple
         """The clusters that the same process hosts, whether they know each other or not."""
@@ -230,6 +234,31 @@ class Cluster:
             unmanaged=self.unmanaged,
         )
 
+    def _change_log(self) -> ChangeLogPublisher | None:
+        config = self.config.change_log
+        if config is None:
+            return None
+        from directory.change_log.log_topics import LogTopics
+        from directory.change_log.publisher import ChangeLogPublisher
+
+        def admin() -> ConfluentAdmin:
+            from directory.kafka.admin_client import ConfluentAdmin
+
+            return ConfluentAdmin(config.bootstrap, properties=config.client.read)
+
+        state, history = config.topics(self.cluster_id)
+        return ChangeLogPublisher(
+            self.server_id,
+            self.config.cluster,
+            self.store,
+            self.replica,
+            self.writer,
+            self.history.index,
+            mount=self.mount_at,
+            topics=LogTopics(self.cluster_id, state, history, config.bootstrap, config.client.read),
+            admin=admin,
+        )
+
     # -- start and stop -------------------------------------------------------------------------
 
     def start(self) -> None:
@@ -240,6 +269,8 @@ class Cluster:
             self.parent_link.start()
         if self.reconciler is not None:
             self.reconciler.start()
+        if self.change_log is not None:
+            self.change_log.start()
         self.reaper.start()
         maintain = with_log_context(self._maintain)
         threading.Thread(target=maintain, name="maintenance", daemon=True).start()
@@ -259,6 +290,8 @@ class Cluster:
             self.parent_link.stop()
         if self.reconciler is not None:
             self.reconciler.stop()
+        if self.change_log is not None:
+            self.change_log.stop()
         self.reaper.stop()
         self.replica.stop()
         self.store.close()

@@ -16,6 +16,7 @@ from math import inf
 from typing import Any, Final, TypeVar
 
 from directory.access.decision import AccessMode
+from directory.change_log.settings import ChangeLogConfig, change_log_of
 from directory.namespace.bounds import (
     DEFAULT_BOUNDS,
     DEFAULT_TABLE_BOUNDS,
@@ -200,6 +201,7 @@ class ServerConfig:
     access: AccessMode = AccessMode.OPEN
     """What holds where no grant matches."""
     kafka: KafkaConfig | None = None
+    change_log: ChangeLogConfig | None = None
     links: tuple[SiteLink, ...] = ()
     limits: Limits = field(default_factory=Limits)
 
@@ -277,6 +279,7 @@ def parse_config(document: Mapping[str, Any], base: pathlib.Path | None = None) 
     metrics = top.text("metrics", "")
     if metrics:
         check_loopback(metrics, "metrics")
+    kafka = kafka_of(top.table("kafka"), base)
     config = ServerConfig(
         cluster=_name("cluster", cluster),
         mount=mount,
@@ -290,7 +293,8 @@ def parse_config(document: Mapping[str, Any], base: pathlib.Path | None = None) 
         tls=tls,
         auth=auth,
         access=_access(top),
-        kafka=kafka_of(top.table("kafka"), base),
+        kafka=kafka,
+        change_log=change_log_of(top.table("change_log"), base, kafka),
         links=_links(top.table("links"), mount),
         limits=_limits(top.table("limits")),
     )

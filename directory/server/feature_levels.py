@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from directory.namespace.keys import LEVEL
+from directory.namespace.keys import CHANGE_LOG, LEVEL
 from directory.namespace.snapshot import Snapshot
 from directory.store.base import Put, Write
 from resolver.errors import InvalidArgument, LevelNotFinalized
 
 __all__ = [
+    "CHANGE_LOG_LEVEL",
     "FIRST_LEVEL",
     "LEVELS",
     "FeatureLevel",
@@ -50,7 +51,16 @@ class FeatureLevel:
 Levels = Mapping[int, FeatureLevel]
 """Every level that a release supports, by number, from the first."""
 
-LEVELS: Final[Levels] = MappingProxyType({1: FeatureLevel(1, "first", "this release makes")})
+CHANGE_LOG_LEVEL: Final = 2
+
+LEVELS: Final[Levels] = MappingProxyType(
+    {
+        1: FeatureLevel(1, "first", "this release makes"),
+        CHANGE_LOG_LEVEL: FeatureLevel(
+            CHANGE_LOG_LEVEL, "change-log", "a change log is to hold", (CHANGE_LOG,)
+        ),
+    }
+)
 """Those of this release. Tests of the mechanism invent their own."""
 
 

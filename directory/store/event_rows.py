@@ -1,10 +1,11 @@
 """Change events as the store keeps them; refuses to know who reads them.
 
-An ``o/`` row holds all events of one commit as a ``kdir.v1.WatchResponse``. Revision and cluster
-are not in it, since they are not known before the commit: whoever reads the row fills them in. Its
-change id begins with the time, so that rows lie about in the order of their revisions and a page of
-history is a short range of keys, and says how many events there are, so that they can be counted
-without being read.
+An ``o/`` row holds all events of one commit as a ``kdir.v1.OutboxRow``. Revision and cluster are
+not in it, since they are not known before the commit: whoever reads the row fills them in. It also
+names the facts that the commit wrote and that a change log holds; their values are read when they
+are published. Its change id begins with the time, so that rows lie about in the order of their
+revisions and a page of history is a short range of keys, and says how many events there are, so
+that they can be counted without being read.
 """
 
 from __future__ import annotations
@@ -12,17 +13,30 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from google.protobuf.message import DecodeError
 from kdir.v1 import policies_pb2, watch_pb2
 
 from directory.namespace.command import EntryChange
-from directory.namespace.keys import EVENT, event_key
+from directory.namespace.keys import EVENT, event_key, is_logged_fact
 from directory.store.base import Put, Write
 from directory.wire.entry_codec import change_to_proto, policies_to_proto
 
-__all__ = ["FLOOR_KEY", "Events", "event_count", "events_of", "new_change_id", "pack", "unpack"]
+__all__ = [
+    "FLOOR_KEY",
+    "Events",
+    "OutboxCommit",
+    "commit_of",
+    "event_count",
+    "events_of",
+    "logged_facts",
+    "made_at_ms",
+    "new_change_id",
+    "pack",
+    "unpack",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -47,9 +61,31 @@ def event_count(key: bytes) -> int:
         return 1
 
 
-def pack(changes: Sequence[EntryChange], *, time_ms: int, principal: str, request_id: str) -> bytes:
-    """Returns the value of an ``o/`` row."""
-    message = watch_pb2.WatchResponse()
+def made_at_ms(key: bytes) -> int:
+    """Returns when the commit of an ``o/`` row was made, Unix milliseconds, by its key; 0 for a key
+    of another make.
+    """
+    try:
+        return int(key.removeprefix(EVENT).split(b"-")[0], 16)
+    except ValueError:
+        return 0
+
+
+def logged_facts(writes: Iterable[Write]) -> tuple[bytes, ...]:
+    """Returns the keys of the facts among these writes that a change log holds, in key order."""
+    return tuple(sorted(write.key for write in writes if is_logged_fact(write.key)))
+
+
+def pack(
+    changes: Sequence[EntryChange],
+    *,
+    time_ms: int,
+    principal: str = "",
+    request_id: str = "",
+    facts: Sequence[bytes] = (),
+) -> bytes:
+    """Returns the value of an ``o/`` row. ``facts`` are those of ``logged_facts``."""
+    message = watch_pb2.OutboxRow(logged_facts=facts)
     # Of many topics of one directory it is the same: made once.
     effective: dict[int, policies_pb2.Policies] = {}
     for position, change in enumerate(changes):
@@ -69,31 +105,53 @@ def pack(changes: Sequence[EntryChange], *, time_ms: int, principal: str, reques
     return message.SerializeToString()
 
 
-def unpack(value: bytes, revision: int, cluster_id: str) -> Events:
-    """Returns the events of an ``o/`` row, with what only its reader knows.
+@dataclass(frozen=True, slots=True)
+class OutboxCommit:
+    """Contents of the ``o/`` rows of one revision."""
+
+    revision: int
+    events: Events
+    logged_facts: tuple[bytes, ...]
+    """Keys; see ``logged_facts``."""
+
+    def joined(self, other: OutboxCommit) -> OutboxCommit:
+        """Returns this and another row of the same revision, as a store that was filled has."""
+        facts = self.logged_facts + other.logged_facts
+        return OutboxCommit(self.revision, self.events + other.events, facts)
+
+
+def unpack(value: bytes, revision: int, cluster_id: str) -> OutboxCommit:
+    """Returns what an ``o/`` row holds, with what only its reader knows.
 
     Raises:
         ValueError: no such row.
     """
     try:
-        message = watch_pb2.WatchResponse.FromString(value)
+        message = watch_pb2.OutboxRow.FromString(value)
     except DecodeError as error:
         raise ValueError(f"not change events: {error}") from None
     for event in message.events:
         event.revision = revision
         event.cluster_id = cluster_id
-    return tuple(message.events)
+    return OutboxCommit(revision, tuple(message.events), tuple(message.logged_facts))
+
+
+def commit_of(key: bytes, value: bytes, revision: int, cluster_id: str) -> OutboxCommit:
+    """Returns what ``unpack`` does. A row that cannot be read holds nothing, and is logged: a
+    watcher must not be stopped for good by it.
+    """
+    try:
+        return unpack(value, revision, cluster_id)
+    except ValueError as error:
+        _log.error("revision %d: %r: %s", revision, key, error)
+        return OutboxCommit(revision, (), ())
 
 
 def events_of(revision: int, writes: Iterable[Write], cluster_id: str) -> Events:
-    """Returns the events among a revision's writes. One that cannot be read is left out, and
-    logged: a watcher must not be stopped for good by it.
-    """
-    events: list[watch_pb2.ChangeEvent] = []
-    for write in writes:
-        if isinstance(write, Put) and write.key.startswith(EVENT) and write.key != FLOOR_KEY:
-            try:
-                events.extend(unpack(write.value, revision, cluster_id))
-            except ValueError as error:
-                _log.error("revision %d: %r: %s", revision, write.key, error)
-    return tuple(events)
+    """Returns the events among a revision's writes."""
+    return tuple(
+        event
+        for write in writes
+        if isinstance(write, Put) and write.key.startswith(EVENT) and write.key != FLOOR_KEY
+        for event in commit_of(write.key, write.value, revision, cluster_id).events
+    )

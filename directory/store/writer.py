@@ -25,7 +25,7 @@ from directory.namespace.bounds import DEFAULT_BOUNDS, Bounds
 from directory.namespace.command import Command, Plan, PlanContext
 from directory.namespace.effective_policies import PolicyLevel
 from directory.namespace.entry import Codec
-from directory.namespace.keys import QUOTA, event_key, request_key
+from directory.namespace.keys import CHANGE_LOG, QUOTA, event_key, request_key
 from directory.namespace.plan import plan
 from directory.namespace.snapshot import Snapshot
 from directory.store.base import (
@@ -41,7 +41,7 @@ from directory.store.base import (
     Transaction,
     Write,
 )
-from directory.store.event_rows import new_change_id, pack
+from directory.store.event_rows import logged_facts, new_change_id, pack
 from directory.store.idempotency import RequestRecord, command_fingerprint
 from directory.store.keyed_locks import KeyedLock, KeyedLocks
 from directory.store.replica import Replica, ReplicaState
@@ -74,6 +74,8 @@ _log = logging.getLogger(__name__)
 _TRIES: Final = 16
 """So often a command is planned again after others changed what it had read."""
 _FACTS_SECONDS: Final = 5.0
+_NOT_LOGGED: Final = KeyEquals(CHANGE_LOG, None)
+"""Guard that holds while the cluster keeps no change log."""
 _NOT_OF_THE_TREE: Final[tuple[type[KdirError], ...]] = (
     Cancelled,
     DeadlineExceeded,
@@ -422,16 +424,43 @@ class Writer:
             LimitExceeded, StoreSealed, StoreUnavailable
         """
         self._refuse_while_away()
-        try:
-            done = self._commit_once(Transaction(tuple(guards), tuple(writes)), _FACTS_SECONDS)
-        except StoreUnreachable as reason:
-            raise store_unavailable_error(reason, effect="unknown") from reason
+        deadline = self._clock() + _FACTS_SECONDS
+        done = self._put_facts(writes, guards, deadline)
+        if isinstance(done, Conflict) and done.guard == _NOT_LOGGED:
+            # The change log was begun meanwhile: from now on it is to have them.
+            self._catch_up(done.revision, deadline)
+            done = self._put_facts(writes, guards, deadline)
         if isinstance(done, Conflict):
             self._now_at(done.revision)
             raise WriteConflict(f"{done.guard} does not hold any more; nothing was written")
         self._wrote()
         self._see(done.revision, self._clock() + _FACTS_SECONDS)
         return done.revision
+
+    def _put_facts(
+        self, writes: Sequence[Write], guards: Sequence[Guard], deadline: float
+    ) -> Committed | Conflict:
+        logged_guards, logged_writes = self._for_change_log(logged_facts(writes))
+        transaction = Transaction((*guards, *logged_guards), (*writes, *logged_writes))
+        try:
+            return self._commit_once(transaction, max(0.001, deadline - self._clock()))
+        except StoreUnreachable as reason:
+            raise store_unavailable_error(reason, effect="unknown") from reason
+
+    def _for_change_log(
+        self, facts: Sequence[bytes]
+    ) -> tuple[tuple[Guard, ...], tuple[Write, ...]]:
+        """Returns what a transaction without events that writes these facts has besides, so that
+        the change log gets them: the row that names them, or, where none is kept, a guard that
+        this is still so.
+        """
+        if not facts:
+            return (), ()
+        if self._replica.snapshot.fact(CHANGE_LOG) is None:
+            return (_NOT_LOGGED,), ()
+        now_ms = self._now_ms()
+        key = event_key(new_change_id(now_ms, 0))
+        return (), (Put(key, pack((), time_ms=now_ms, facts=facts)),)
 
     def _commit_once(self, transaction: Transaction, seconds: float) -> Committed | Conflict:
         """Commits what the store, and every server of the cluster, can take.
@@ -482,14 +511,20 @@ class Writer:
         guards: list[Guard] = [KeyEquals(request.key, None)] if request.request_id else []
         guards += [*planned.guards, *request.extra_guards]
         writes = [*planned.writes, *request.extra_writes]
+        facts = logged_facts(writes)
         if planned.changes:
             value = pack(
                 planned.changes,
                 time_ms=now_ms,
                 principal=request.principal,
                 request_id=request.request_id,
+                facts=facts,
             )
             writes.append(Put(change_key, value))
+        else:
+            logged_guards, logged_writes = self._for_change_log(facts)
+            guards += logged_guards
+            writes += logged_writes
         if request.request_id:
             record = RequestRecord.from_plan(request.command, planned, self._codec, now_ms)
             writes.append(Put(request.key, record.to_bytes()))

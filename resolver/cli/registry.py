@@ -18,7 +18,7 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
               "grant", "revoke", "arm", "adopt", "ack"),
     "Data": ("produce", "consume"),
     "Operate": ("server", "index", "doctor", "verify", "backup", "restore", "migrate", "features",
-                "parent", "context", "completion"),
+                "log", "parent", "context", "completion"),
 }  # fmt: skip
 """The verbs as help shows them: what for, and in which order."""
 
@@ -42,6 +42,7 @@ FAMILIES: Final[Mapping[str, tuple[str, ...]]] = {
     "backup": ("backup", "restore", "migrate"),
     "verify": ("verify",),
     "features": ("features",),
+    "log": ("log",),
     "parent": ("parent",),
     "context": ("context", "completion"),
 }

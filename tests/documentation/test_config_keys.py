@@ -66,7 +66,7 @@ def read_by_the_code() -> set[str]:
 def test_every_key_that_the_code_reads_is_documented() -> None:
     assert {"bootstrap", "mode", "into", "read_threads", "advertise", "jwks"} <= read_by_the_code()
     last = {key.rpartition(".")[2] for key in documented()}
-    tables = {"kafka", "limits", "tls", "auth", "dial"}
+    tables = {"kafka", "limits", "tls", "auth", "dial", "change_log"}
     assert read_by_the_code() - last - tables == set()
 
 
@@ -102,6 +102,12 @@ def _document(row: Documented) -> str:
     if table == "kafka":
         needed = "" if row.key == "kafka.bootstrap" else 'bootstrap = ["127.0.0.1:9092"]\n'
         return f"[kafka]\n{needed}{row.example}\n"
+    if table == "change_log":
+        bootstrap = 'bootstrap = ["127.0.0.1:9092"]'
+        if row.key == "change_log":
+            return f"[kafka]\n{bootstrap}\n{row.example}\n"
+        needed = "" if row.key == "change_log.bootstrap" else f"{bootstrap}\n"
+        return f"[change_log]\n{needed}{row.example}\n"
     if table == "tls":
         lines = {name: f'{name} = "x"' for name in ("cert", "key", "ca")}
         lines[row.key.rpartition(".")[2]] = row.example

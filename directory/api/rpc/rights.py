@@ -141,6 +141,7 @@ CHECKS: Final[Mapping[str, Check]] = MappingProxyType(
             takes="DESCRIBE on the entry of each event, then and now",
             by="change_view:ChangeView.logged",
         ),
+        "WatchService/GetChangeLog": _on_cluster(Operation.DESCRIBE),
         "FederationService/Link": Check(
             takes="a certificate of the child's cluster id; without certificates CLUSTER_ACTION on "
             "the cluster",
@@ -188,6 +189,7 @@ CHECKS: Final[Mapping[str, Check]] = MappingProxyType(
         ),
         "AdminService/Acknowledge": _on_cluster(Operation.ALTER, Threads.WRITES),
         "AdminService/FinalizeFeatures": _on_cluster(Operation.ALTER, Threads.WRITES),
+        "AdminService/ResyncChangeLog": _on_cluster(Operation.ALTER, Threads.WRITES),
         "AdminService/DetachParent": _on_cluster(Operation.ALTER, Threads.WRITES),
         "AdminService/AttachParent": _on_cluster(Operation.ALTER, Threads.WRITES),
         "AdminService/Verify": _on_cluster(Operation.ALTER, Threads.STREAMS),

@@ -104,6 +104,20 @@ class Progress(_message.Message):
     message: str
     def __init__(self, change_id: _Optional[str] = ..., kind: _Optional[str] = ..., path: _Optional[str] = ..., done: _Optional[int] = ..., remaining: _Optional[int] = ..., started_at_ms: _Optional[int] = ..., principal: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
 
+class ResyncChangeLogRequest(_message.Message):
+    __slots__ = ("cluster", "token")
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    cluster: str
+    token: str
+    def __init__(self, cluster: _Optional[str] = ..., token: _Optional[str] = ...) -> None: ...
+
+class ResyncChangeLogResponse(_message.Message):
+    __slots__ = ("token",)
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    token: str
+    def __init__(self, token: _Optional[str] = ...) -> None: ...
+
 class LargeChange(_message.Message):
     __slots__ = ("progress", "rules", "remap_adopted")
     PROGRESS_FIELD_NUMBER: _ClassVar[int]

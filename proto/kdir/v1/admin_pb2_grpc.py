@@ -60,6 +60,11 @@ class AdminServiceStub:
                 request_serializer=kdir_dot_v1_dot_admin__pb2.FinalizeFeaturesRequest.SerializeToString,
                 response_deserializer=kdir_dot_v1_dot_admin__pb2.FinalizeFeaturesResponse.FromString,
                 _registered_method=True)
+        self.ResyncChangeLog = channel.unary_unary(
+                '/kdir.v1.AdminService/ResyncChangeLog',
+                request_serializer=kdir_dot_v1_dot_admin__pb2.ResyncChangeLogRequest.SerializeToString,
+                response_deserializer=kdir_dot_v1_dot_admin__pb2.ResyncChangeLogResponse.FromString,
+                _registered_method=True)
         self.DetachParent = channel.unary_unary(
                 '/kdir.v1.AdminService/DetachParent',
                 request_serializer=kdir_dot_v1_dot_admin__pb2.DetachParentRequest.SerializeToString,
@@ -121,6 +126,13 @@ class AdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ResyncChangeLog(self, request, context):
+        """Confirms that the change log in Kafka is brought in line with the store, whatever is removed from its state by that.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def DetachParent(self, request, context):
         """Keeps the inherited policies and grants as the cluster's own, and disables the parent link.
         """
@@ -176,6 +188,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.FinalizeFeatures,
                     request_deserializer=kdir_dot_v1_dot_admin__pb2.FinalizeFeaturesRequest.FromString,
                     response_serializer=kdir_dot_v1_dot_admin__pb2.FinalizeFeaturesResponse.SerializeToString,
+            ),
+            'ResyncChangeLog': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResyncChangeLog,
+                    request_deserializer=kdir_dot_v1_dot_admin__pb2.ResyncChangeLogRequest.FromString,
+                    response_serializer=kdir_dot_v1_dot_admin__pb2.ResyncChangeLogResponse.SerializeToString,
             ),
             'DetachParent': grpc.unary_unary_rpc_method_handler(
                     servicer.DetachParent,
@@ -334,6 +351,33 @@ class AdminService:
             '/kdir.v1.AdminService/FinalizeFeatures',
             kdir_dot_v1_dot_admin__pb2.FinalizeFeaturesRequest.SerializeToString,
             kdir_dot_v1_dot_admin__pb2.FinalizeFeaturesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ResyncChangeLog(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/kdir.v1.AdminService/ResyncChangeLog',
+            kdir_dot_v1_dot_admin__pb2.ResyncChangeLogRequest.SerializeToString,
+            kdir_dot_v1_dot_admin__pb2.ResyncChangeLogResponse.FromString,
             options,
             channel_credentials,
             insecure,

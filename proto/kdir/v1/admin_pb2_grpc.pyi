@@ -43,6 +43,8 @@ class AdminServiceStub:
     """Resumes the reconciler after the vanish guard or the Kafka pin stopped it."""
     FinalizeFeatures: _grpc.UnaryUnaryMultiCallable[_admin_pb2.FinalizeFeaturesRequest, _admin_pb2.FinalizeFeaturesResponse]
     """Raises the cluster's feature level if every live server supports it."""
+    ResyncChangeLog: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ResyncChangeLogRequest, _admin_pb2.ResyncChangeLogResponse]
+    """Confirms that the change log in Kafka is brought in line with the store, whatever is removed from its state by that."""
     DetachParent: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DetachParentRequest, _admin_pb2.DetachParentResponse]
     """Keeps the inherited policies and grants as the cluster's own, and disables the parent link."""
     AttachParent: _grpc.UnaryUnaryMultiCallable[_admin_pb2.AttachParentRequest, _admin_pb2.AttachParentResponse]
@@ -67,6 +69,8 @@ class AdminServiceAsyncStub(AdminServiceStub):
     """Resumes the reconciler after the vanish guard or the Kafka pin stopped it."""
     FinalizeFeatures: _aio.UnaryUnaryMultiCallable[_admin_pb2.FinalizeFeaturesRequest, _admin_pb2.FinalizeFeaturesResponse]  # type: ignore[assignment]
     """Raises the cluster's feature level if every live server supports it."""
+    ResyncChangeLog: _aio.UnaryUnaryMultiCallable[_admin_pb2.ResyncChangeLogRequest, _admin_pb2.ResyncChangeLogResponse]  # type: ignore[assignment]
+    """Confirms that the change log in Kafka is brought in line with the store, whatever is removed from its state by that."""
     DetachParent: _aio.UnaryUnaryMultiCallable[_admin_pb2.DetachParentRequest, _admin_pb2.DetachParentResponse]  # type: ignore[assignment]
     """Keeps the inherited policies and grants as the cluster's own, and disables the parent link."""
     AttachParent: _aio.UnaryUnaryMultiCallable[_admin_pb2.AttachParentRequest, _admin_pb2.AttachParentResponse]  # type: ignore[assignment]
@@ -118,6 +122,14 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.FinalizeFeaturesResponse, _abc.Awaitable[_admin_pb2.FinalizeFeaturesResponse]]:
         """Raises the cluster's feature level if every live server supports it."""
+
+    @_abc_1.abstractmethod
+    def ResyncChangeLog(
+        self,
+        request: _admin_pb2.ResyncChangeLogRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ResyncChangeLogResponse, _abc.Awaitable[_admin_pb2.ResyncChangeLogResponse]]:
+        """Confirms that the change log in Kafka is brought in line with the store, whatever is removed from its state by that."""
 
     @_abc_1.abstractmethod
     def DetachParent(

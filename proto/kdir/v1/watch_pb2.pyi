@@ -74,6 +74,58 @@ class ChangeEvent(_message.Message):
     effective: _policies_pb2.Policies
     def __init__(self, action: _Optional[_Union[ChangeAction, str]] = ..., kind: _Optional[_Union[_entry_pb2.EntryKind, str]] = ..., entry_id: _Optional[int] = ..., parent_id: _Optional[int] = ..., path: _Optional[str] = ..., path_before: _Optional[str] = ..., revision: _Optional[int] = ..., position: _Optional[int] = ..., time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., principal: _Optional[str] = ..., before: _Optional[_Union[_entry_pb2.Entry, _Mapping]] = ..., after: _Optional[_Union[_entry_pb2.Entry, _Mapping]] = ..., cluster_id: _Optional[str] = ..., request_id: _Optional[str] = ..., scope: _Optional[_Union[ChangeScope, str]] = ..., grants_before: _Optional[_Union[_access_pb2.Grants, _Mapping]] = ..., grants_after: _Optional[_Union[_access_pb2.Grants, _Mapping]] = ..., effective: _Optional[_Union[_policies_pb2.Policies, _Mapping]] = ...) -> None: ...
 
+class OutboxRow(_message.Message):
+    __slots__ = ("events", "logged_facts")
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
+    LOGGED_FACTS_FIELD_NUMBER: _ClassVar[int]
+    events: _containers.RepeatedCompositeFieldContainer[ChangeEvent]
+    logged_facts: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, events: _Optional[_Iterable[_Union[ChangeEvent, _Mapping]]] = ..., logged_facts: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
+class ChangeLogState(_message.Message):
+    __slots__ = ("generation", "incarnation", "revision", "message", "waits_for_operator")
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    WAITS_FOR_OPERATOR_FIELD_NUMBER: _ClassVar[int]
+    generation: int
+    incarnation: str
+    revision: int
+    message: str
+    waits_for_operator: bool
+    def __init__(self, generation: _Optional[int] = ..., incarnation: _Optional[str] = ..., revision: _Optional[int] = ..., message: _Optional[str] = ..., waits_for_operator: _Optional[bool] = ...) -> None: ...
+
+class GetChangeLogRequest(_message.Message):
+    __slots__ = ("cluster",)
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    cluster: str
+    def __init__(self, cluster: _Optional[str] = ...) -> None: ...
+
+class GetChangeLogResponse(_message.Message):
+    __slots__ = ("authority", "configured", "state_topic", "history_topic", "bootstrap_servers", "state", "publisher", "waiting_commits", "waiting_bytes", "waiting_since_ms")
+    AUTHORITY_FIELD_NUMBER: _ClassVar[int]
+    CONFIGURED_FIELD_NUMBER: _ClassVar[int]
+    STATE_TOPIC_FIELD_NUMBER: _ClassVar[int]
+    HISTORY_TOPIC_FIELD_NUMBER: _ClassVar[int]
+    BOOTSTRAP_SERVERS_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    PUBLISHER_FIELD_NUMBER: _ClassVar[int]
+    WAITING_COMMITS_FIELD_NUMBER: _ClassVar[int]
+    WAITING_BYTES_FIELD_NUMBER: _ClassVar[int]
+    WAITING_SINCE_MS_FIELD_NUMBER: _ClassVar[int]
+    authority: _resolve_pb2.Authority
+    configured: bool
+    state_topic: str
+    history_topic: str
+    bootstrap_servers: _containers.RepeatedScalarFieldContainer[str]
+    state: ChangeLogState
+    publisher: str
+    waiting_commits: int
+    waiting_bytes: int
+    waiting_since_ms: int
+    def __init__(self, authority: _Optional[_Union[_resolve_pb2.Authority, _Mapping]] = ..., configured: _Optional[bool] = ..., state_topic: _Optional[str] = ..., history_topic: _Optional[str] = ..., bootstrap_servers: _Optional[_Iterable[str]] = ..., state: _Optional[_Union[ChangeLogState, _Mapping]] = ..., publisher: _Optional[str] = ..., waiting_commits: _Optional[int] = ..., waiting_bytes: _Optional[int] = ..., waiting_since_ms: _Optional[int] = ...) -> None: ...
+
 class WatchRequest(_message.Message):
     __slots__ = ("path", "after_token", "checkpoint_seconds")
     PATH_FIELD_NUMBER: _ClassVar[int]

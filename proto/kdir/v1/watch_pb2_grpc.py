@@ -45,6 +45,11 @@ class WatchServiceStub:
                 request_serializer=kdir_dot_v1_dot_watch__pb2.ListChangesRequest.SerializeToString,
                 response_deserializer=kdir_dot_v1_dot_watch__pb2.ListChangesResponse.FromString,
                 _registered_method=True)
+        self.GetChangeLog = channel.unary_unary(
+                '/kdir.v1.WatchService/GetChangeLog',
+                request_serializer=kdir_dot_v1_dot_watch__pb2.GetChangeLogRequest.SerializeToString,
+                response_deserializer=kdir_dot_v1_dot_watch__pb2.GetChangeLogResponse.FromString,
+                _registered_method=True)
 
 
 class WatchServiceServicer:
@@ -65,6 +70,13 @@ class WatchServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetChangeLog(self, request, context):
+        """Returns where the change log of a cluster is in Kafka, and how far it is.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_WatchServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -77,6 +89,11 @@ def add_WatchServiceServicer_to_server(servicer, server):
                     servicer.ListChanges,
                     request_deserializer=kdir_dot_v1_dot_watch__pb2.ListChangesRequest.FromString,
                     response_serializer=kdir_dot_v1_dot_watch__pb2.ListChangesResponse.SerializeToString,
+            ),
+            'GetChangeLog': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetChangeLog,
+                    request_deserializer=kdir_dot_v1_dot_watch__pb2.GetChangeLogRequest.FromString,
+                    response_serializer=kdir_dot_v1_dot_watch__pb2.GetChangeLogResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -134,6 +151,33 @@ class WatchService:
             '/kdir.v1.WatchService/ListChanges',
             kdir_dot_v1_dot_watch__pb2.ListChangesRequest.SerializeToString,
             kdir_dot_v1_dot_watch__pb2.ListChangesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetChangeLog(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/kdir.v1.WatchService/GetChangeLog',
+            kdir_dot_v1_dot_watch__pb2.GetChangeLogRequest.SerializeToString,
+            kdir_dot_v1_dot_watch__pb2.GetChangeLogResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -37,6 +37,8 @@ class WatchServiceStub:
     """Streams the changes below a path."""
     ListChanges: _grpc.UnaryUnaryMultiCallable[_watch_pb2.ListChangesRequest, _watch_pb2.ListChangesResponse]
     """Returns past changes by page, newest first."""
+    GetChangeLog: _grpc.UnaryUnaryMultiCallable[_watch_pb2.GetChangeLogRequest, _watch_pb2.GetChangeLogResponse]
+    """Returns where the change log of a cluster is in Kafka, and how far it is."""
 
 @_typing.type_check_only
 class WatchServiceAsyncStub(WatchServiceStub):
@@ -47,6 +49,8 @@ class WatchServiceAsyncStub(WatchServiceStub):
     """Streams the changes below a path."""
     ListChanges: _aio.UnaryUnaryMultiCallable[_watch_pb2.ListChangesRequest, _watch_pb2.ListChangesResponse]  # type: ignore[assignment]
     """Returns past changes by page, newest first."""
+    GetChangeLog: _aio.UnaryUnaryMultiCallable[_watch_pb2.GetChangeLogRequest, _watch_pb2.GetChangeLogResponse]  # type: ignore[assignment]
+    """Returns where the change log of a cluster is in Kafka, and how far it is."""
 
 class WatchServiceServicer(metaclass=_abc_1.ABCMeta):
     """Filtered, ordered, unique, atomic, reliable, resumable, with checkpoints when idle."""
@@ -66,5 +70,13 @@ class WatchServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_watch_pb2.ListChangesResponse, _abc.Awaitable[_watch_pb2.ListChangesResponse]]:
         """Returns past changes by page, newest first."""
+
+    @_abc_1.abstractmethod
+    def GetChangeLog(
+        self,
+        request: _watch_pb2.GetChangeLogRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_watch_pb2.GetChangeLogResponse, _abc.Awaitable[_watch_pb2.GetChangeLogResponse]]:
+        """Returns where the change log of a cluster is in Kafka, and how far it is."""
 
 def add_WatchServiceServicer_to_server(servicer: WatchServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

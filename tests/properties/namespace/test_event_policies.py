@@ -80,7 +80,7 @@ def test_each_change_carries_what_holds(given_above: list[Policies], steps: list
         for change in made.changes:
             then = before if change.after is None else cluster.snapshot
             assert change.effective == holding(then, change, above)
-        events = unpack(pack(made.changes, time_ms=1, principal="", request_id=""), 1, "kc")
+        events = unpack(pack(made.changes, time_ms=1), 1, "kc").events
         for change, event in zip(made.changes, events, strict=True):
             alone = change_to_proto(change, time_ms=1)
             assert event.effective == alone.effective

@@ -168,6 +168,8 @@ NAMES_NO_ENTRY: Final = {
     "AdminService/AdoptTopics",
     "AdminService/Acknowledge",
     "AdminService/FinalizeFeatures",
+    "AdminService/ResyncChangeLog",
+    "WatchService/GetChangeLog",
     "AdminService/DetachParent",
     "AdminService/AttachParent",
     "AdminService/Verify",

@@ -23,6 +23,7 @@ from directory.federation import parent_state
 from directory.federation.federation_state import unix_ms
 from directory.namespace.keys import INHERITED
 from directory.server.cluster import Cluster
+from directory.server.feature_levels import LEVELS
 from directory.wire.grant_messages import grant_from_proto, grant_to_proto
 from resolver.errors import (
     Absent,
@@ -350,7 +351,7 @@ def test_operators_calls_need_rights_on_the_cluster(la: House) -> None:
         with pytest.raises(PermissionDenied):
             first(la.ask("bob", method, request))
     la.grant("bob", "alter", "/la", kind=cluster)
-    assert la.ask("bob", "FinalizeFeatures", finalize).finalized_level == 1
+    assert la.ask("bob", "FinalizeFeatures", finalize).finalized_level == max(LEVELS)
 
 
 def test_a_child_is_linked_by_its_certificate_or_by_a_grant(la: House) -> None:
@@ -401,6 +402,8 @@ def test_every_call_of_the_contract_is_checked(la: House) -> None:
         "ListChanges": watch_pb2.ListChangesRequest(path="/la/open"),
         "GetStatus": admin_pb2.GetStatusRequest(),
         "FinalizeFeatures": admin_pb2.FinalizeFeaturesRequest(),
+        "GetChangeLog": watch_pb2.GetChangeLogRequest(),
+        "ResyncChangeLog": admin_pb2.ResyncChangeLogRequest(),
         "Verify": admin_pb2.VerifyRequest(),
         "Backup": admin_pb2.BackupRequest(),
     }

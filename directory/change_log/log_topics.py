@@ -1,0 +1,301 @@
+"""The two topics of a change log at Kafka: made and checked, read to their end, written in
+transactions; decides nothing about what is written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from directory.change_log.outbox_records import state_digest
+from directory.kafka.admin_contract import KafkaTopic, Rejected, TopicToCreate
+from directory.kafka.client_properties import OWN
+from resolver.changes import record
+from resolver.changes.record import Change, Schemas, UndecodableRecord
+from resolver.changes.topic_reader import TopicReader
+from resolver.errors import KafkaUnavailable
+
+if TYPE_CHECKING:
+    from confluent_kafka import Producer
+
+    from directory.kafka.admin_contract import KafkaAdmin
+
+__all__ = ["LogRecord", "LogRefused", "LogTopics", "TopicWriter"]
+
+_MOST_BYTES: Final = 8 * 1024 * 1024
+"""Of one record, at least."""
+_DAY_MS: Final = 24 * 3600 * 1000
+_SETTINGS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
+    {
+        "state": {
+            "cleanup.policy": "compact",
+            "delete.retention.ms": str(7 * _DAY_MS),
+            "segment.ms": str(_DAY_MS),
+            "max.message.bytes": str(_MOST_BYTES),
+        },
+        "history": {
+            "cleanup.policy": "delete",
+            "retention.ms": "-1",
+            "retention.bytes": "-1",
+            "max.message.bytes": str(_MOST_BYTES),
+        },
+    }
+)
+_REPLICAS: Final = (3, 2, 1)
+_BACK: Final = 4
+"""So many offsets before the end the newest checkpoint is looked for first: it is the last record
+of a transaction, whose end has an offset, too."""
+
+
+class LogRefused(Exception):
+    """Error of a log that cannot be published to as it is: why, and what would be right."""
+
+
+class LogRecord(NamedTuple):
+    """A record to be written; ``value`` None removes the key."""
+
+    topic: str
+    key: str
+    value: bytes | None
+
+
+class LogTopics:
+    """The topics of one cluster's change log.
+
+    Args:
+        state, history: their names.
+        bootstrap: ``host:port`` of some brokers.
+        properties: librdkafka's, for TLS and SASL.
+    """
+
+    def __init__(
+        self,
+        cluster_id: str,
+        state: str,
+        history: str,
+        bootstrap: Iterable[str],
+        properties: Callable[[], Mapping[str, str]],
+        *,
+        timeout_seconds: float = 30.0,
+    ) -> None:
+        self.cluster_id: Final = cluster_id
+        self.state: Final = state
+        self.history: Final = history
+        self._bootstrap: Final = ",".join(bootstrap)
+        self._properties: Final = properties
+        self._timeout: Final = timeout_seconds
+
+    def _client(self) -> dict[str, Any]:
+        return {**OWN, **self._properties(), "bootstrap.servers": self._bootstrap}
+
+    # -- the topics themselves -------------------------------------------------------------------
+
+    def make_and_check(self, admin: KafkaAdmin, *, were_there: bool) -> None:
+        """Makes the topics where they are missing, unless they ``were_there`` before, and looks
+        whether they are as the log needs them.
+
+        Raises:
+            LogRefused: one of them is not, and how to mend it.
+            KafkaUnavailable, KafkaRejected
+        """
+        names = {"state": self.state, "history": self.history}
+        found = admin.describe(list(names.values()))
+        missing = {kind: name for kind, name in names.items() if name not in found}
+        if missing and were_there:
+            raise LogRefused(
+                f"topic {' and '.join(missing.values())} is not in Kafka any more; kdir log resync "
+                f"makes it again, from the store"
+            )
+        for kind, name in missing.items():
+            _make(admin, name, _SETTINGS[kind])
+        for kind, name in names.items():
+            self._check(admin, name, found.get(name), _SETTINGS[kind])
+
+    def _check(
+        self,
+        admin: KafkaAdmin,
+        name: str,
+        found: KafkaTopic | Rejected | None,
+        wanted: Mapping[str, str],
+    ) -> None:
+        if isinstance(found, Rejected):
+            raise LogRefused(f"topic {name}: {found.message}")
+        if found is not None and found.partitions > 1:
+            raise LogRefused(
+                f"topic {name} has {found.partitions} partitions; a change log has one, which is "
+                f"what keeps its order: delete the topic, or name another Kafka"
+            )
+        own = admin.configs([name]).get(name, {})
+        if isinstance(own, Rejected):
+            raise LogRefused(f"topic {name}: {own.message}")
+        policy = own.get("cleanup.policy", "delete")
+        if policy != wanted["cleanup.policy"]:
+            raise _wrong(name, "cleanup.policy", policy, wanted["cleanup.policy"])
+        size = own.get("max.message.bytes", "")
+        if not size.isdigit() or int(size) < _MOST_BYTES:
+            raise _wrong(
+                name, "max.message.bytes", size or "the broker's default", str(_MOST_BYTES)
+            )
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    def last_checkpoint(
+        self, topic: str, keep_on: Callable[[], bool] = lambda: True
+    ) -> Change | None:
+        """Returns the newest committed checkpoint of one of the topics; None: there is none.
+
+        Raises:
+            KafkaUnavailable
+        """
+        schemas = Schemas()
+        with self._reading(topic, keep_on) as reader:
+            low, high = reader.bounds()
+            back = _BACK
+            while low < high:
+                begin = max(low, high - back)
+                newest = None
+                for one in reader.read(begin, high):
+                    with contextlib.suppress(UndecodableRecord):
+                        change = schemas.decode(one.value or b"")
+                        if change.checkpoint is not None and change.cluster_id == self.cluster_id:
+                            newest = change
+                if newest is not None or begin == low:
+                    return newest
+                back *= 16
+        return None
+
+    def state_digests(self, keep_on: Callable[[], bool] = lambda: True) -> dict[str, bytes]:
+        """Returns what the state topic holds by key, each as ``state_digest``; schemas and the
+        checkpoint left out.
+
+        Raises:
+            KafkaUnavailable
+        """
+        schemas = Schemas()
+        found: dict[str, bytes] = {}
+        left_out = (f"{self.cluster_id}/s/", record.checkpoint_key(self.cluster_id))
+        with self._reading(self.state, keep_on) as reader:
+            for one in reader.read(*reader.bounds()):
+                if one.key is None:
+                    continue
+                key = one.key.decode(errors="replace")
+                if key.startswith(left_out):
+                    continue
+                if one.value is None:
+                    found.pop(key, None)
+                    continue
+                try:
+                    found[key] = state_digest(schemas.decode(one.value))
+                except UndecodableRecord:
+                    found[key] = b""  # equal to nothing, so that it is written again
+        return found
+
+    @contextlib.contextmanager
+    def _reading(self, topic: str, keep_on: Callable[[], bool]) -> Iterator[TopicReader]:
+        reader = TopicReader(self._client(), topic, timeout_seconds=self._timeout, keep_on=keep_on)
+        try:
+            yield reader
+        finally:
+            reader.close()
+
+    def writer(self, transactional_id: str) -> TopicWriter:
+        """Returns a producer that has ended what others of its transactional id had begun.
+
+        Raises:
+            KafkaUnavailable
+        """
+        return TopicWriter(self._client(), transactional_id, self._timeout)
+
+
+class TopicWriter:
+    """Transactional producer. After any error it is of no use: what was sent is not known, so a new
+    one begins by reading the log's end.
+    """
+
+    def __init__(
+        self, properties: Mapping[str, Any], transactional_id: str, timeout_seconds: float
+    ) -> None:
+        from confluent_kafka import Producer
+
+        self._timeout: Final = timeout_seconds
+        self._last_error = ""
+        self._producer: Producer = Producer(
+            {
+                **{key: one for key, one in properties.items() if not key.startswith("receive.")},
+                "transactional.id": transactional_id,
+                "transaction.timeout.ms": int(timeout_seconds * 1000),
+                "message.max.bytes": _MOST_BYTES + 1024 * 1024,
+                "linger.ms": 5,
+                "compression.type": "lz4",
+                "error_cb": self._on_error,
+            }
+        )
+        self._call(self._producer.init_transactions)
+
+    def write(self, records: Iterable[LogRecord]) -> None:
+        """Writes records as one transaction; they are committed when it returns.
+
+        Raises:
+            KafkaUnavailable: whether they are is not known.
+        """
+        producer = self._producer
+        self._call(lambda _: producer.begin_transaction())
+        for one in records:
+            self._produce(one)
+        self._call(producer.commit_transaction)
+
+    def _produce(self, one: LogRecord) -> None:
+        from confluent_kafka import KafkaException
+
+        for _ in range(round(self._timeout)):
+            try:
+                self._producer.produce(one.topic, one.value, one.key, 0)
+            except BufferError:
+                self._producer.poll(1.0)
+            except KafkaException as error:
+                raise self._unavailable(error) from error
+            else:
+                return
+        raise KafkaUnavailable(f"{one.topic}: the queue of Kafka's client stays full")
+
+    def close(self) -> None:
+        """Ends an open transaction, as far as it can be ended at once."""
+        with contextlib.suppress(Exception):
+            self._producer.purge()
+            self._producer.abort_transaction(1.0)
+
+    def _call(self, call: Callable[[float], object]) -> None:
+        from confluent_kafka import KafkaException
+
+        try:
+            call(self._timeout)
+        except KafkaException as error:
+            raise self._unavailable(error) from error
+
+    def _on_error(self, error: Any) -> None:
+        self._last_error = str(error.str())
+
+    def _unavailable(self, error: Any) -> KafkaUnavailable:
+        text = str(error.args[0].str())
+        more = f" ({self._last_error})" if self._last_error and self._last_error != text else ""
+        return KafkaUnavailable(f"{text}{more}")
+
+
+def _make(admin: KafkaAdmin, name: str, settings: Mapping[str, str]) -> None:
+    """Makes a topic, with three replicas where there are brokers for them."""
+    refused = ""
+    for replicas in _REPLICAS:
+        outcome = admin.create([TopicToCreate(name, 1, replicas, settings)])[name]
+        if not isinstance(outcome, Rejected):
+            return
+        refused = outcome.message
+    raise LogRefused(f"topic {name} cannot be made: {refused}")
+
+
+def _wrong(name: str, setting: str, found: str, right: str) -> LogRefused:
+    return LogRefused(
+        f"topic {name} has {setting} = {found}; a change log needs {right}: kafka-configs.sh "
+        f"--alter --topic {name} --add-config {setting}={right}"
+    )

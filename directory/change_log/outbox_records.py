@@ -1,0 +1,277 @@
+"""Records of the change log, from rows of the outbox and of the tree; computation only.
+
+State keeps one record a row of the store: that of an entry, of its grants, or of a fact, under a
+key that stays the same where the entry is moved (``resolver/changes/record.py``). History keeps
+one record a change event.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from kdir.v1 import access_pb2, entry_pb2, watch_pb2
+
+from directory.namespace.entry import DELETED_ID, ROOT_ID, Kind
+from directory.namespace.keys import (
+    GRANTS,
+    INHERITED,
+    LOGGED_PREFIXES,
+    entry_key,
+    is_logged_fact,
+    parse_grants_key,
+)
+from directory.namespace.snapshot import Snapshot
+from directory.store.event_rows import OutboxCommit
+from resolver.changes import record
+from resolver.changes.record import Change, Checkpoint, grants_text
+from resolver.path import Path
+
+__all__ = [
+    "PageRecords",
+    "StateRecords",
+    "checkpoint_of",
+    "page_records",
+    "snapshot_records",
+    "state_digest",
+]
+
+StateRecords = Mapping[str, Change | None]
+"""The newest value of each key of the state topic; None = the row is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class PageRecords:
+    """Set of records that one transaction publishes, but for its checkpoint."""
+
+    state: StateRecords
+    history: tuple[Change, ...]
+    time: int
+    """Of the newest change, Unix milliseconds; 0 where there is none."""
+
+
+def page_records(
+    commits: Iterable[OutboxCommit],
+    cluster_id: str,
+    generation: int,
+    fact: Callable[[bytes], bytes | None],
+    now_ms: int,
+) -> PageRecords:
+    """Returns the records of some commits, in order.
+
+    Args:
+        fact: returns the value of a row of the store now; None = it is gone.
+    """
+    state: dict[str, Change | None] = {}
+    history: list[Change] = []
+    time = 0
+    for commit in commits:
+        for event in commit.events:
+            change = record.change_of_event(event, generation)
+            history.append(change)
+            time = max(time, change.time)
+            state.update(_state_of_event(event, change))
+        for key in commit.logged_facts:
+            value = fact(key)
+            name = _fact_key(cluster_id, key)
+            state[name] = (
+                None
+                if value is None
+                else _fact_record(
+                    key, value, cluster_id, generation, revision=commit.revision, time=now_ms
+                )
+            )
+    return PageRecords(state, tuple(history), time)
+
+
+def _fact_record(
+    key: bytes, value: bytes, cluster_id: str, generation: int, *, revision: int, time: int
+) -> Change:
+    """Returns the record of a row of the store that is neither an entry nor grants."""
+    return Change(
+        cluster_id=cluster_id,
+        generation=generation,
+        revision=revision,
+        time=time,
+        scope="inherited" if key == INHERITED else "fact",
+        key=key,
+        record=value,
+    )
+
+
+def checkpoint_of(
+    point: Checkpoint, cluster_id: str, generation: int, *, revision: int, time: int
+) -> Change:
+    """Returns the record that ends a transaction."""
+    return Change(
+        cluster_id=cluster_id,
+        generation=generation,
+        revision=revision,
+        time=time,
+        scope="checkpoint",
+        checkpoint=point,
+    )
+
+
+def _fact_key(cluster_id: str, key: bytes) -> str:
+    if key == INHERITED:
+        return record.inherited_key(cluster_id)
+    return record.fact_key(cluster_id, key)
+
+
+def _state_of_event(
+    event: watch_pb2.ChangeEvent, change: Change
+) -> Iterator[tuple[str, Change | None]]:
+    """Yields what one event means for the state."""
+    entry = record.entry_key(event.cluster_id, event.entry_id)
+    grants = record.grants_key(event.cluster_id, event.entry_id)
+    if event.scope == watch_pb2.CHANGE_SCOPE_GRANTS:
+        yield grants, _grants_record(change, event.grants_after) if change.grants_after else None
+    elif event.scope == watch_pb2.CHANGE_SCOPE_INHERITED:
+        pass  # the row of what is inherited is among the facts
+    elif event.HasField("after"):
+        name = event.path.rpartition("/")[2]
+        key = entry_key(event.parent_id, Kind(event.kind), name)
+        yield entry, replace(change, before=None, key=key, record=stored_form(event.after))
+    else:
+        yield entry, None
+        if event.HasField("grants_before"):
+            yield grants, None
+
+
+def _grants_record(change: Change, grants: access_pb2.Grants) -> Change:
+    value = grants.SerializeToString(deterministic=True)
+    return replace(change, before=None, after=None, grants_before=None, record=value)
+
+
+def stored_form(entry: entry_pb2.Entry) -> bytes:
+    """Returns the record of an entry in the store, from that in its event."""
+    stored = entry_pb2.Entry()
+    stored.CopyFrom(entry)
+    stored.ClearField("path")
+    stored.ClearField("etag")
+    return stored.SerializeToString(deterministic=True)
+
+
+# -- the whole state -------------------------------------------------------------------------------
+
+
+def snapshot_records(
+    snapshot: Snapshot, mount: Path, cluster_id: str, generation: int, now_ms: int
+) -> Iterator[tuple[str, Change]]:
+    """Yields the state of a whole tree: every record that the state topic is to hold, by its key,
+    but for checkpoint and schemas.
+    """
+    made = _SnapshotRecords(snapshot, mount, cluster_id, generation, now_ms)
+    yield from made.entries()
+    yield from made.facts()
+
+
+class _SnapshotRecords:
+    def __init__(
+        self, snapshot: Snapshot, mount: Path, cluster_id: str, generation: int, now_ms: int
+    ) -> None:
+        self._snapshot: Final = snapshot
+        self._mount: Final = mount
+        self._cluster_id: Final = cluster_id
+        self._generation: Final = generation
+        self._now_ms: Final = now_ms
+
+    def entries(self) -> Iterator[tuple[str, Change]]:
+        """Yields entries, in no order; those that were removed are facts."""
+        codec = self._snapshot.codec
+        for directory_id, contents in self._snapshot.contents():
+            if directory_id == DELETED_ID:
+                for name, value in contents.topics.items():
+                    yield self._fact(entry_key(directory_id, Kind.TOPIC, name), value)
+                for name, one in contents.containers.items():
+                    yield self._fact(entry_key(directory_id, one.kind, name), codec.encode(one))
+                continue
+            relative = self._snapshot.path_of(directory_id)
+            for name, value in contents.topics.items():
+                yield self._entry(directory_id, relative, Kind.TOPIC, name, value)
+            for name, one in contents.containers.items():
+                yield self._entry(directory_id, relative, one.kind, name, codec.encode(one))
+
+    def facts(self) -> Iterator[tuple[str, Change]]:
+        """Yields the grants of entries, and the facts that the log holds."""
+        for prefix in LOGGED_PREFIXES:
+            for key, value in self._snapshot.facts(prefix):
+                if is_logged_fact(key):
+                    yield self._fact(key, value)
+                elif key.startswith(GRANTS) and (owner := self._owner_of(key)):
+                    grants = access_pb2.Grants.FromString(value)
+                    change = self._change(
+                        scope="grants",
+                        entry_id=owner,
+                        grants_after=grants_text(grants),
+                        record=value,
+                    )
+                    yield record.grants_key(self._cluster_id, owner), change
+
+    def _entry(
+        self,
+        parent_id: int,
+        relative: tuple[str, ...] | None,
+        kind: Kind,
+        name: str,
+        value: bytes,
+    ) -> tuple[str, Change]:
+        entry_id = self._snapshot.codec.entry_id(value)
+        message = entry_pb2.Entry.FromString(value)
+        change = self._change(
+            scope="entry",
+            action="insert",
+            kind=record.KINDS[kind.value],
+            entry_id=entry_id,
+            parent_id=parent_id,
+            path="" if relative is None else str(self._mount.join((*relative, name))),
+            after=record.fields_of(message),
+            key=entry_key(parent_id, kind, name),
+            record=value,
+        )
+        return record.entry_key(self._cluster_id, entry_id), change
+
+    def _fact(self, key: bytes, value: bytes) -> tuple[str, Change]:
+        change = _fact_record(
+            key,
+            value,
+            self._cluster_id,
+            self._generation,
+            revision=self._snapshot.revision,
+            time=self._now_ms,
+        )
+        return _fact_key(self._cluster_id, key), change
+
+    def _owner_of(self, key: bytes) -> int:
+        """Returns the id of the entry that these are the grants of; 0: there is none."""
+        place = parse_grants_key(key)
+        if not place.parent_id:
+            return ROOT_ID
+        node = self._snapshot.node(place.parent_id)
+        if node is None:
+            return 0
+        if place.is_topic:
+            value = node.topics.get(place.name)
+            return 0 if value is None else self._snapshot.codec.entry_id(value)
+        one = node.containers.get(place.name)
+        return 0 if one is None else one.entry_id
+
+    def _change(self, **fields: Any) -> Change:
+        return Change(
+            cluster_id=self._cluster_id,
+            generation=self._generation,
+            revision=self._snapshot.revision,
+            time=self._now_ms,
+            cause="resync",
+            **fields,
+        )
+
+
+def state_digest(change: Change) -> bytes:
+    """Returns what two records of the state are compared by: the row that they stand for."""
+    return hashlib.blake2b(
+        (change.key or b"") + b"\0" + (change.record or b""), digest_size=16
+    ).digest()

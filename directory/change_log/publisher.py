@@ -1,0 +1,451 @@
+"""Publishes a cluster's changes to its change log, on one server of the cluster.
+
+Who holds the role works in this order: the topics are checked; the transactional producer is made,
+which fences whoever published before; only then the newest checkpoint is read, which is the
+position. So whoever came last is right, whether or not it still holds the role, and after a crash
+anywhere nothing is published twice or left out. A page of the outbox is one transaction of Kafka:
+the state, the history, and a checkpoint in each topic.
+
+Where the log and the store do not meet (first use, another incarnation of the store, an outbox that
+was trimmed), the state topic is read to its end, compared with the tree, and the difference
+published (``_resync``). It refuses to publish into a log that is another cluster's, that has a
+later incarnation than the store's, or of which much would vanish, until an operator confirms it.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import chain, islice
+from typing import Final
+
+from kdir.v1 import watch_pb2
+
+from directory.change_log.log_state import ROLE, noted_state
+from directory.change_log.log_topics import LogRecord, LogRefused, LogTopics, TopicWriter
+from directory.change_log.outbox_records import (
+    StateRecords,
+    checkpoint_of,
+    page_records,
+    snapshot_records,
+    state_digest,
+)
+from directory.kafka.admin_contract import KafkaAdmin
+from directory.maintenance.event_index import EventIndex
+from directory.namespace.keys import CHANGE_LOG, CHANGE_LOG_RESYNC
+from directory.namespace.snapshot import Snapshot
+from directory.server.feature_levels import CHANGE_LOG_LEVEL, finalized_level
+from directory.server.logs import with_log_context
+from directory.store.base import Delete, KeyEquals, Put, Store, StoreUnreachable
+from directory.store.leader import Leader, LeadershipLost
+from directory.store.replica import AppliedCommit, Replica, ReplicaState
+from directory.store.writer import Writer
+from resolver.changes import record
+from resolver.changes.record import Change, Checkpoint
+from resolver.errors import KafkaRejected, KafkaUnavailable, KdirError, NotReady, WriteConflict
+from resolver.path import Path
+
+__all__ = ["ChangeLogPublisher"]
+
+_log = logging.getLogger(__name__)
+
+_PAGE_EVENTS: Final = 500
+_RESYNC_RECORDS: Final = 1_000
+_ELECT_SECONDS: Final = 1.0
+_AWAY_SECONDS: Final = 1.0
+_MOST_AWAY_SECONDS: Final = 30.0
+_REFUSED_SECONDS: Final = 5.0
+_IDLE_SECONDS: Final = 30.0
+"""It is woken by changes; so often it looks by itself."""
+_NOTE_SECONDS: Final = 1.0
+"""At most so often it writes down in the store how far it is: a hint for trimming the outbox."""
+_MOST_VANISHING: Final = 20
+_PART_VANISHING: Final = 0.05
+
+
+class _WaitsForOperator(LogRefused):
+    """Refusal that ``kdir log resync`` overcomes."""
+
+
+@dataclass(slots=True)
+class _Session:
+    """One producer's time: from its first look at the log to its first error."""
+
+    writer: TopicWriter
+    generation: int
+    incarnations: tuple[str, ...]
+    revision: int
+    """Up to this one everything is in the log."""
+    checkpoint: int = 0
+    """The revision of the log's newest checkpoint; there is nothing of the log between the two."""
+
+
+class ChangeLogPublisher:
+    """Publisher of one directory server.
+
+    Args:
+        server: its id, which is its name in the election.
+        cluster: name of the cluster.
+        mount: where the cluster was mounted at a snapshot.
+        topics: those of the log.
+        admin: makes a client of the brokers; closed by the publisher.
+        clock: monotonic seconds.
+        now_ms: Unix milliseconds.
+    """
+
+    def __init__(  # noqa: PLR0913 - what one cluster has, each once
+        self,
+        server: str,
+        cluster: str,
+        store: Store,
+        replica: Replica,
+        writer: Writer,
+        index: EventIndex,
+        *,
+        mount: Callable[[Snapshot], Path],
+        topics: LogTopics,
+        admin: Callable[[], KafkaAdmin],
+        clock: Callable[[], float] = time.monotonic,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        self.leader: Final = Leader(store, replica, ROLE, server)
+        self.topics: Final = topics
+        self._cluster: Final = cluster
+        self._store: Final = store
+        self._replica: Final = replica
+        self._writer: Final = writer
+        self._index: Final = index
+        self._mount: Final = mount
+        self._admin: Final = admin
+        self._clock: Final = clock
+        self._now_ms: Final = now_ms
+        self._stopping: Final = threading.Event()
+        self._wake: Final = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._unsubscribe: Callable[[], None] = lambda: None
+        self._session: _Session | None = None
+        self._noted = (0, 0)  # generation and revision of the last note
+        self._noted_at = 0.0
+        self._away = _AWAY_SECONDS
+        self.trouble = ""
+        """Why it does not go on, where this server publishes; empty = it does."""
+
+    # -- start and stop --------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begins to publish, in a thread, once elected."""
+        self._unsubscribe = self._replica.subscribe(self._on_applied)
+        self._thread = threading.Thread(
+            target=with_log_context(self._run), name="change-log", daemon=True
+        )
+        self._thread.start()
+
+    def stop(self, timeout_seconds: float = 10.0) -> None:
+        """Ends the thread, an open transaction with it, and gives up the role."""
+        self._stopping.set()
+        self._wake.set()
+        self._unsubscribe()
+        if self._thread is not None:
+            self._thread.join(timeout_seconds)
+        self.leader.resign()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            self._wake.clear()
+            try:
+                delay = self.step()
+            except Exception as error:  # noqa: BLE001 - a bug must not end the thread in silence
+                _log.exception("the change log is held up by a bug; it is tried again")
+                self._end_session()
+                self._report(f"{type(error).__name__}: {error}")
+                delay = _REFUSED_SECONDS
+            self._wake.wait(delay)
+        self._end_session()
+
+    def _on_applied(self, applied: AppliedCommit) -> None:
+        """In the replica's thread. What waits for brokers or an operator must not be woken by every
+        change.
+        """
+        confirmed = any(write.key == CHANGE_LOG_RESYNC for write in applied.writes)
+        if self._session is not None or confirmed:
+            self._wake.set()
+
+    # -- one round -------------------------------------------------------------------------------
+
+    def step(self) -> float:
+        """Publishes a page, or gets ready to; returns the seconds until there is something to do
+        again, unless a change comes.
+        """
+        if self._replica.state is not ReplicaState.SERVING:
+            return _AWAY_SECONDS
+        try:
+            if (finalized_level(self._replica.snapshot) or 0) < CHANGE_LOG_LEVEL:
+                self._report(
+                    f"feature level {CHANGE_LOG_LEVEL} is not finalized: kdir features finalize"
+                )
+                return _IDLE_SECONDS
+            if self.leader.campaign() is None:
+                self._end_session()
+                self.trouble = ""
+                return _ELECT_SECONDS * random.uniform(0.5, 1.0)
+            if not self.leader.wait_for_election(self._stopping.wait):
+                return 0.0
+            delay = self._publish()
+            self._away = _AWAY_SECONDS
+        except (LeadershipLost, WriteConflict):
+            _log.warning("another server publishes the change log by now")
+            self._end_session()
+            self.leader.resign()
+            return _ELECT_SECONDS
+        except NotReady:
+            return _AWAY_SECONDS
+        except LogRefused as reason:
+            self._end_session()
+            self._report(str(reason), waits=isinstance(reason, _WaitsForOperator))
+            return _REFUSED_SECONDS
+        except (KafkaUnavailable, KafkaRejected, KdirError, StoreUnreachable) as reason:
+            self._end_session()
+            self._report(str(reason))
+            self._away = min(2 * self._away, _MOST_AWAY_SECONDS)
+            return self._away * random.uniform(0.5, 1.0)
+        else:
+            self._report("")
+            return delay
+
+    def _publish(self) -> float:
+        session = self._session
+        if session is None:
+            session = self._session = self._begin()
+        snapshot = self._replica.snapshot
+        if snapshot.incarnation != session.incarnations[-1]:
+            raise NotReady("the store began another incarnation")
+        if session.revision >= snapshot.revision:
+            self._note(session)
+            return _IDLE_SECONDS if self._is_noted(session) else _NOTE_SECONDS
+        commits, reached = self._index.commits(session.revision, snapshot.revision, _PAGE_EVENTS)
+        if self._index.floor() > session.revision:
+            # Trimmed while it was read, or before: what is missing shows in the state only.
+            self._resync(session, snapshot)
+        elif commits:
+            page = page_records(
+                commits,
+                self._store.identity.cluster_id,
+                session.generation,
+                snapshot.fact,
+                self._now_ms(),
+            )
+            state = page.state.items()
+            records = chain(self._state(state), self._history(page.history))
+            point = self._checkpoint(session, reached, page.time or self._now_ms(), snapshot)
+            session.writer.write(chain(records, point))
+            session.revision = session.checkpoint = reached
+        else:
+            session.revision = reached
+        self._note(session)
+        return 0.0
+
+    # -- beginning -------------------------------------------------------------------------------
+
+    def _begin(self) -> _Session:
+        """Begins a session: from now on every other producer of this log is fenced off."""
+        snapshot = self._replica.snapshot
+        noted = noted_state(snapshot)
+        confirmed = snapshot.fact(CHANGE_LOG_RESYNC)
+        admin = self._admin()
+        try:
+            were_there = noted is not None and noted.generation > 0 and confirmed is None
+            self.topics.make_and_check(admin, were_there=were_there)
+        finally:
+            admin.close()
+        writer = self.topics.writer(f"kdir-{self._store.identity.cluster_id}")
+        try:
+            session = self._meet(writer, is_confirmed=confirmed is not None)
+            # Every server's writer names facts for the log from this commit on, so what is
+            # compared with the log is at least as new.
+            self._note(session, is_first=True)
+            if confirmed is not None or not session.revision:
+                snapshot = self._replica.snapshot
+                self._resync(session, snapshot, is_confirmed=confirmed is not None)
+                if confirmed is not None:
+                    done = (Delete(CHANGE_LOG_RESYNC),)
+                    guard = KeyEquals(CHANGE_LOG_RESYNC, confirmed)
+                    self._writer.put_facts(done, (self.leader.guard, guard))
+        except BaseException:
+            writer.close()
+            raise
+        return session
+
+    def _meet(self, writer: TopicWriter, *, is_confirmed: bool) -> _Session:
+        """Compares the log's newest checkpoint with the store."""
+        incarnation = self._store.identity.incarnation
+        found = self.topics.last_checkpoint(self.topics.history, self._goes_on)
+        state = self.topics.last_checkpoint(self.topics.state, self._goes_on)
+        point = None if found is None else found.checkpoint
+        if found is None or point is None:
+            return _Session(writer, 1, (incarnation,), 0)
+        if point.incarnations[-1] == incarnation:
+            if found.revision > self._store.newest_revision() and not is_confirmed:
+                raise _WaitsForOperator(
+                    f"the log is at revision {found.revision}, which the store has not reached: "
+                    f"an older state of its disk was put back; kdir log resync makes the log "
+                    f"follow this store"
+                )
+            # Both are of one transaction. Where they differ one topic was made again or cut off.
+            at = found.revision if state is not None and state.order == found.order else 0
+            return _Session(writer, found.generation, point.incarnations, at, checkpoint=at)
+        if incarnation in point.incarnations and not is_confirmed:
+            raise _WaitsForOperator(
+                f"the log has a later incarnation of this store, of generation "
+                f"{found.generation}: a copy of the store publishes too, or an older state of its "
+                f"disk was put back; kdir log resync makes the log follow this store"
+            )
+        incarnations = (*(one for one in point.incarnations if one != incarnation), incarnation)
+        return _Session(writer, found.generation + 1, incarnations, 0)
+
+    def _goes_on(self) -> bool:
+        return not self._stopping.is_set() and self.leader.leads
+
+    # -- resync ----------------------------------------------------------------------------------
+
+    def _resync(self, session: _Session, snapshot: Snapshot, *, is_confirmed: bool = False) -> None:
+        """Brings the log in line with a tree. ``is_confirmed``: by an operator, whatever vanishes
+        from the log.
+        """
+        now_ms = self._now_ms()
+        cluster_id = self._store.identity.cluster_id
+        held = self.topics.state_digests(self._goes_on)
+        foreign = next((key for key in held if not key.startswith(f"{cluster_id}/")), None)
+        if foreign is not None:
+            raise LogRefused(
+                f"topic {self.topics.state} holds the log of cluster {foreign.partition('/')[0]}: "
+                f"name another Kafka in change_log.bootstrap, where the topics have the cluster id "
+                f"in their names"
+            )
+        is_first = not held
+        gone = dict.fromkeys(held)
+        entries = sum(key.startswith(f"{cluster_id}/e/") for key in held)
+        changed: dict[str, Change | None] = {}
+        mount = self._mount(snapshot)
+        for key, change in snapshot_records(
+            snapshot, mount, cluster_id, session.generation, now_ms
+        ):
+            gone.pop(key, None)
+            if held.get(key) != state_digest(change):
+                changed[key] = change
+        vanished = sum(key.startswith(f"{cluster_id}/e/") for key in gone)
+        most = max(_MOST_VANISHING, int(entries * _PART_VANISHING))
+        if vanished > most and not is_confirmed:
+            raise _WaitsForOperator(
+                f"{vanished:,} of {entries:,} entries of the log are not in the store: kdir log "
+                f"resync removes them from the log"
+            )
+        changed.update(gone)
+        items = iter(changed.items())
+        while page := dict(islice(items, _RESYNC_RECORDS)):
+            history = () if is_first else tuple(self._resynced(page, now_ms, session, snapshot))
+            session.writer.write(chain(self._state(page.items()), self._history(history)))
+        session.writer.write(
+            chain(self._schema(), self._checkpoint(session, snapshot.revision, now_ms, snapshot))
+        )
+        session.revision = session.checkpoint = snapshot.revision
+        _log.info("change log in line with the store: %d records", len(changed))
+
+    def _resynced(
+        self, page: StateRecords, now_ms: int, session: _Session, snapshot: Snapshot
+    ) -> Iterator[Change]:
+        """Yields what the history gets of entries and grants that a resync found different."""
+        cluster_id = self._store.identity.cluster_id
+        for key, change in page.items():
+            if change is not None and change.scope in {"entry", "grants"}:
+                yield replace(change, key=None, record=None, action="update")
+            elif change is None and key.startswith(f"{cluster_id}/e/"):
+                yield Change(
+                    cluster_id=cluster_id,
+                    generation=session.generation,
+                    revision=snapshot.revision,
+                    time=now_ms,
+                    cause="resync",
+                    action="delete",
+                    entry_id=int(key.rpartition("/")[2], 16),
+                )
+
+    # -- records ---------------------------------------------------------------------------------
+
+    def _state(self, items: Iterable[tuple[str, Change | None]]) -> Iterator[LogRecord]:
+        for key, change in items:
+            value = None if change is None else record.encode(change)
+            yield LogRecord(self.topics.state, key, value)
+
+    def _history(self, changes: Sequence[Change]) -> Iterator[LogRecord]:
+        for change in changes:
+            yield LogRecord(self.topics.history, change.path, record.encode(change))
+
+    def _schema(self) -> Iterator[LogRecord]:
+        key = record.schema_key(self._store.identity.cluster_id, record.fingerprint())
+        yield LogRecord(self.topics.state, key, record.schema_text().encode())
+
+    def _checkpoint(
+        self, session: _Session, revision: int, time_ms: int, snapshot: Snapshot
+    ) -> Iterator[LogRecord]:
+        identity = self._store.identity
+        point = Checkpoint(
+            incarnation=session.incarnations[-1],
+            incarnations=session.incarnations,
+            cluster=self._cluster,
+            mount=str(self._mount(snapshot)),
+            schema_version=identity.schema_version,
+            feature_level=finalized_level(snapshot) or 0,
+        )
+        change = checkpoint_of(
+            point, identity.cluster_id, session.generation, revision=revision, time=time_ms
+        )
+        key, value = record.checkpoint_key(identity.cluster_id), record.encode(change)
+        yield LogRecord(self.topics.state, key, value)
+        yield LogRecord(self.topics.history, "", value)
+
+    # -- what is known of it ---------------------------------------------------------------------
+
+    def _is_noted(self, session: _Session) -> bool:
+        return self._noted == (session.generation, session.checkpoint)
+
+    def _note(self, session: _Session, *, is_first: bool = False) -> None:
+        """Writes down how far the log is."""
+        now = self._clock()
+        if not is_first and (self._is_noted(session) or now - self._noted_at < _NOTE_SECONDS):
+            return
+        state = watch_pb2.ChangeLogState(
+            generation=session.generation,
+            incarnation=session.incarnations[-1],
+            revision=session.checkpoint,
+            message=self.trouble,
+        )
+        self._put(state)
+        self._noted, self._noted_at = (session.generation, session.checkpoint), now
+
+    def _report(self, trouble: str, *, waits: bool = False) -> None:
+        """Reports what holds it up, in the log, and where it can, in the store; empty = nothing."""
+        if trouble == self.trouble:
+            return
+        if trouble:
+            _log.warning("the change log waits: %s", trouble)
+        self.trouble = trouble
+        if not self.leader.leads:
+            return
+        state = noted_state(self._replica.snapshot) or watch_pb2.ChangeLogState()
+        state.message, state.waits_for_operator = trouble, waits
+        with suppress(KdirError, StoreUnreachable):
+            self._put(state)
+
+    def _put(self, state: watch_pb2.ChangeLogState) -> None:
+        write = Put(CHANGE_LOG, state.SerializeToString(deterministic=True))
+        self._writer.put_facts((write,), (self.leader.guard,))
+
+    def _end_session(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            session.writer.close()

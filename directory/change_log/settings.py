@@ -1,0 +1,62 @@
+"""The table ``[change_log]`` of a server's config; asks no broker that it names."""
+
+from __future__ import annotations
+
+import pathlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from directory.kafka.client_properties import ClientProperties, client_properties
+from directory.server.toml_table import ConfigError, Table
+
+if TYPE_CHECKING:
+    from directory.server.config_kafka import KafkaConfig
+
+__all__ = ["HISTORY_TOPIC", "STATE_TOPIC", "ChangeLogConfig", "change_log_of"]
+
+STATE_TOPIC: Final = "__change_events"
+"""Compacted: the newest state of each entry, what caches are fed from and a lost store is rebuilt
+from."""
+HISTORY_TOPIC: Final = "__change_history"
+"""Every change, for audit."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeLogConfig:
+    """Location of the change log of a cluster."""
+
+    bootstrap: tuple[str, ...]
+    client: ClientProperties
+    """How kdir comes to those brokers."""
+    is_shared: bool
+    """It is in a Kafka that other clusters may keep theirs in, so the topics have the cluster's id
+    in their names."""
+
+    def topics(self, cluster_id: str) -> tuple[str, str]:
+        """Returns the names of the state topic and of the history topic."""
+        suffix = f".{cluster_id}" if self.is_shared else ""
+        return STATE_TOPIC + suffix, HISTORY_TOPIC + suffix
+
+
+def change_log_of(
+    table: Table | None, base: pathlib.Path | None, kafka: KafkaConfig | None
+) -> ChangeLogConfig | None:
+    """Reads ``[change_log]``: empty = on the cluster's own Kafka; absent = None, no change log.
+
+    Raises:
+        ConfigError: naming the key, what was found and what would be right.
+    """
+    if table is None:
+        return None
+    bootstrap = table.addresses("bootstrap")
+    if bootstrap:
+        client = client_properties(table, base)
+        table.done()
+        return ChangeLogConfig(bootstrap, client, is_shared=True)
+    table.done()
+    if kafka is None:
+        raise ConfigError(
+            "change_log.bootstrap: missing; expected host:port of a broker, since there is no"
+            " [kafka] whose brokers could be taken"
+        )
+    return ChangeLogConfig(kafka.bootstrap, kafka.client, is_shared=False)

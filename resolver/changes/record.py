@@ -1,0 +1,294 @@
+"""Records of a change log: one Avro schema (``change.avsc``), its framing, and the keys.
+
+A record is framed by its own schema's fingerprint (Avro's single-object encoding): ``C3 01``, eight
+bytes of CRC-64-AVRO, the value. So a reader that knows the schema of a fingerprint, which the state
+topic holds under ``s/``, reads what an older or a newer kdir wrote: fields that it does not know
+are dropped, and those that the writer did not know have their defaults.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote_from_bytes
+
+from resolver.access_requests import grant_text
+from resolver.entry_fields import entry_fields, policy_fields
+
+if TYPE_CHECKING:
+    from kdir.v1 import access_pb2, entry_pb2, watch_pb2
+
+__all__ = [
+    "CHECKPOINT",
+    "INHERITED",
+    "KINDS",
+    "Change",
+    "Checkpoint",
+    "Fields",
+    "Schemas",
+    "UndecodableRecord",
+    "change_of_event",
+    "checkpoint_key",
+    "encode",
+    "entry_key",
+    "fact_key",
+    "fields_of",
+    "fingerprint",
+    "grants_key",
+    "grants_text",
+    "inherited_key",
+    "schema_key",
+    "schema_text",
+]
+
+_MAGIC: Final = b"\xc3\x01"
+_FINGERPRINT_BYTES: Final = 8
+CHECKPOINT: Final = "c"
+INHERITED: Final = "i"
+
+Fields = Mapping[str, "str | None"]
+"""Fields of an entry by name. A missing name is unset, None cleared, and "" empty."""
+
+_ACTIONS: Final = {0: "", 1: "insert", 2: "update", 3: "delete"}
+_SCOPES: Final = {0: "entry", 1: "grants", 2: "inherited"}
+KINDS: Final = {1: "dir", 2: "topic", 3: "link", 4: "mount"}
+
+
+class UndecodableRecord(Exception):
+    """Error of a record that cannot be read: not framed so, of an unknown schema, or damaged. One
+    sentence.
+    """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """Source of a log, and up to where it is whole; the fields are those of ``change.avsc``."""
+
+    incarnation: str
+    incarnations: tuple[str, ...]
+    cluster: str
+    mount: str = ""
+    schema_version: int = 1
+    feature_level: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One record; the fields are those of ``change.avsc``. ``time`` is in Unix milliseconds."""
+
+    cluster_id: str
+    generation: int
+    revision: int
+    position: int = 0
+    time: int
+    cause: str = "change"
+    scope: str = "entry"
+    action: str = ""
+    kind: str = ""
+    entry_id: int = 0
+    parent_id: int = 0
+    path: str = ""
+    path_before: str | None = None
+    principal: str = ""
+    request_id: str = ""
+    before: Fields | None = None
+    after: Fields | None = None
+    effective: Fields | None = None
+    grants_before: tuple[str, ...] | None = None
+    grants_after: tuple[str, ...] | None = None
+    cut: tuple[str, ...] = ()
+    key: bytes | None = None
+    record: bytes | None = None
+    checkpoint: Checkpoint | None = None
+
+    @property
+    def order(self) -> tuple[int, int, int]:
+        """Where it lies among the changes of its cluster."""
+        return (self.generation, self.revision, self.position)
+
+
+# -- keys of the state topic -----------------------------------------------------------------------
+
+
+def entry_key(cluster_id: str, entry_id: int) -> str:
+    """Returns the key of an entry, which stays the same wherever the entry is moved."""
+    return f"{cluster_id}/e/{entry_id:016x}"
+
+
+def grants_key(cluster_id: str, entry_id: int) -> str:
+    """Returns the key of the grants of an entry."""
+    return f"{cluster_id}/g/{entry_id:016x}"
+
+
+def fact_key(cluster_id: str, key: bytes) -> str:
+    """Returns the key of any other row of the store: the row's key, percent-encoded."""
+    return f"{cluster_id}/r/{quote_from_bytes(key)}"
+
+
+def inherited_key(cluster_id: str) -> str:
+    """Returns the key of what the cluster inherits from above its mount."""
+    return f"{cluster_id}/{INHERITED}"
+
+
+def schema_key(cluster_id: str, fingerprint: bytes) -> str:
+    """Returns the key of the text of a schema."""
+    return f"{cluster_id}/s/{fingerprint.hex()}"
+
+
+def checkpoint_key(cluster_id: str) -> str:
+    """Returns the key of the cluster's checkpoint."""
+    return f"{cluster_id}/{CHECKPOINT}"
+
+
+# -- Avro ------------------------------------------------------------------------------------------
+
+
+@cache
+def schema_text() -> str:
+    """Returns the schema of this kdir, as JSON."""
+    return files("resolver.changes").joinpath("change.avsc").read_text()
+
+
+@cache
+def fingerprint() -> bytes:
+    """Returns the fingerprint of ``schema_text``, as it is in front of a record."""
+    return _fingerprint_of(json.loads(schema_text()))
+
+
+def _fingerprint_of(schema: Any) -> bytes:
+    from fastavro.schema import fingerprint as computed
+    from fastavro.schema import to_parsing_canonical_form
+
+    return bytes.fromhex(computed(to_parsing_canonical_form(schema), "CRC-64-AVRO"))
+
+
+@cache
+def _own_schema() -> Any:
+    return _parsed(schema_text())
+
+
+def _parsed(text: str) -> Any:
+    """Returns a schema for fastavro. Times stay numbers: the logical type changes no byte."""
+    from fastavro import parse_schema
+
+    def without_logical_types(value: Any) -> Any:
+        if isinstance(value, dict):
+            rest = {key: one for key, one in value.items() if key != "logicalType"}
+            return {key: without_logical_types(one) for key, one in rest.items()}
+        if isinstance(value, list):
+            return [without_logical_types(one) for one in value]
+        return value
+
+    return parse_schema(without_logical_types(json.loads(text)), _force=True)
+
+
+def encode(change: Change) -> bytes:
+    """Returns a record with its framing."""
+    from fastavro import schemaless_writer
+
+    value = {one.name: getattr(change, one.name) for one in fields(Change)}
+    if change.checkpoint is not None:
+        point = change.checkpoint
+        value["checkpoint"] = {one.name: getattr(point, one.name) for one in fields(Checkpoint)}
+    written = io.BytesIO()
+    written.write(_MAGIC + fingerprint())
+    schemaless_writer(written, _own_schema(), value, disable_tuple_notation=True)
+    return written.getvalue()
+
+
+class Schemas:
+    """The schemas that a reader knows, by fingerprint: its own, and those that a topic holds."""
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, Any] = {fingerprint(): _own_schema()}
+
+    def add(self, text: str) -> bytes:
+        """Takes in a schema, as JSON; returns its fingerprint.
+
+        Raises:
+            UndecodableRecord: it is none.
+        """
+        from fastavro.schema import SchemaParseException, UnknownType
+
+        try:
+            found = _fingerprint_of(json.loads(text))
+            if found not in self._known:
+                self._known[found] = _parsed(text)
+        except (ValueError, KeyError, TypeError, SchemaParseException, UnknownType) as error:
+            raise UndecodableRecord(f"not an Avro schema: {error}") from None
+        return found
+
+    def decode(self, value: bytes) -> Change:
+        """Returns the change of a record.
+
+        Raises:
+            UndecodableRecord
+        """
+        from fastavro import schemaless_reader
+
+        end = len(_MAGIC) + _FINGERPRINT_BYTES
+        if value[: len(_MAGIC)] != _MAGIC or len(value) < end:
+            raise UndecodableRecord(f"not framed as Avro's single objects: {value[:end].hex()}")
+        schema = self._known.get(value[len(_MAGIC) : end])
+        if schema is None:
+            raise UndecodableRecord(f"of an unknown schema: {value[len(_MAGIC) : end].hex()}")
+        stream = io.BytesIO(value)
+        stream.seek(end)
+        try:
+            found = schemaless_reader(stream, schema, _own_schema())
+            return _change_of(found)
+        except Exception as error:  # noqa: BLE001 - fastavro raises many types for damaged bytes
+            raise UndecodableRecord(f"{type(error).__name__}: {error}") from None
+
+
+def _change_of(value: Any) -> Change:
+    point = value["checkpoint"]
+    for name in ("grants_before", "grants_after", "cut"):
+        if value[name] is not None:
+            value[name] = tuple(value[name])
+    if point is not None:
+        value["checkpoint"] = Checkpoint(**{**point, "incarnations": tuple(point["incarnations"])})
+    return Change(**value)
+
+
+# -- from the contract -----------------------------------------------------------------------------
+
+
+def change_of_event(event: watch_pb2.ChangeEvent, generation: int) -> Change:
+    """Returns the record of history of a change event."""
+    return Change(
+        cluster_id=event.cluster_id,
+        generation=generation,
+        revision=event.revision,
+        position=event.position,
+        time=event.time.ToMilliseconds(),
+        scope=_SCOPES.get(event.scope, f"scope {event.scope}"),
+        action=_ACTIONS.get(event.action, ""),
+        kind=KINDS.get(event.kind, ""),
+        entry_id=event.entry_id,
+        parent_id=event.parent_id,
+        path=event.path,
+        path_before=event.path_before or None,
+        principal=event.principal,
+        request_id=event.request_id,
+        before=fields_of(event.before) if event.HasField("before") else None,
+        after=fields_of(event.after) if event.HasField("after") else None,
+        effective=dict(policy_fields(event.effective)) if event.HasField("effective") else None,
+        grants_before=grants_text(event.grants_before) if event.HasField("grants_before") else None,
+        grants_after=grants_text(event.grants_after) if event.HasField("grants_after") else None,
+    )
+
+
+def fields_of(entry: entry_pb2.Entry) -> Fields:
+    """Returns the fields of an entry, as records hold them."""
+    return dict(entry_fields(entry))
+
+
+def grants_text(message: access_pb2.Grants) -> tuple[str, ...]:
+    """Returns grants as records hold them, and as ``kdir grants`` prints them."""
+    return tuple(grant_text(one) for one in message.grants)

@@ -1,0 +1,137 @@
+"""Reads a topic of a change log from some offset to its end, as of when the reading began.
+
+One consumer, without a group: partition 0 is assigned, only committed transactions are read, a
+topic is never made by asking, and an offset that is gone is an error instead of another offset.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+from resolver.errors import KafkaUnavailable
+
+__all__ = ["TopicReader", "TopicRecord"]
+
+_POLL_SECONDS: Final = 0.5
+_BATCH: Final = 500
+
+
+class TopicRecord(NamedTuple):
+    """One record as Kafka has it. ``value`` None: a tombstone."""
+
+    offset: int
+    key: bytes | None
+    value: bytes | None
+
+
+class TopicReader:
+    """Reader of one topic of one partition. Used by one thread; the caller closes it.
+
+    Args:
+        properties: librdkafka's, for the way to the brokers.
+        timeout_seconds: so long no record may come before the end is reached.
+        keep_on: False ends a read early.
+    """
+
+    def __init__(
+        self,
+        properties: Mapping[str, Any],
+        topic: str,
+        *,
+        timeout_seconds: float = 30.0,
+        keep_on: Callable[[], bool] = lambda: True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        from confluent_kafka import Consumer
+
+        self._topic: Final = topic
+        self._timeout: Final = timeout_seconds
+        self._keep_on: Final = keep_on
+        self._clock: Final = clock
+        self._last_error = ""
+        self._consumer = Consumer(
+            {
+                **properties,
+                # librdkafka wants a name for a group that is neither joined nor committed to.
+                "group.id": "kdir-change-log",
+                "enable.auto.commit": False,
+                "enable.partition.eof": True,
+                "isolation.level": "read_committed",
+                "auto.offset.reset": "error",
+                "allow.auto.create.topics": False,
+                "error_cb": self._on_error,
+            }
+        )
+
+    def bounds(self) -> tuple[int, int]:
+        """Returns the first offset that is kept, and the one after the last stable record.
+
+        Raises:
+            KafkaUnavailable
+        """
+        from confluent_kafka import KafkaException, TopicPartition
+
+        try:
+            found = self._consumer.get_watermark_offsets(
+                TopicPartition(self._topic, 0), timeout=self._timeout
+            )
+        except KafkaException as error:
+            raise self._unavailable(error) from error
+        if found is None:
+            raise KafkaUnavailable(f"no broker answered in {self._timeout:g} s: {self._topic}")
+        low, high = found
+        return low, high
+
+    def read(self, begin: int, end: int) -> Iterator[TopicRecord]:
+        """Yields the records from one offset up to another, which need not be a record's: offsets
+        of compacted records and of the ends of transactions are passed over.
+
+        Raises:
+            KafkaUnavailable: also where nothing came for long.
+        """
+        from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+        if begin >= end:
+            return
+        self._consumer.assign([TopicPartition(self._topic, 0, begin)])
+        quiet_since = self._clock()
+        try:
+            while self._keep_on():
+                for message in self._consumer.consume(_BATCH, _POLL_SECONDS):
+                    error, offset = message.error(), message.offset()
+                    if error is None and offset is not None:
+                        quiet_since = self._clock()
+                        if offset >= end:
+                            return
+                        yield TopicRecord(offset, message.key(), message.value())
+                        if offset + 1 >= end:
+                            return
+                    elif error is None or error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001
+                        raise self._unavailable(error)
+                    elif offset is not None and offset >= end:
+                        return
+                if self._clock() - quiet_since > self._timeout:
+                    more = f": {self._last_error}" if self._last_error else ""
+                    raise KafkaUnavailable(
+                        f"{self._topic}: nothing came for {self._timeout:g} s, though records up "
+                        f"to offset {end} are there{more}"
+                    )
+        except KafkaException as error:
+            raise self._unavailable(error) from error
+        finally:
+            self._consumer.unassign()
+
+    def close(self) -> None:
+        """Ends the consumer."""
+        self._consumer.close()
+
+    def _on_error(self, error: Any) -> None:
+        self._last_error = str(error.str())
+
+    def _unavailable(self, error: Any) -> KafkaUnavailable:
+        found = error.args[0] if getattr(error, "args", None) else error
+        text = found.str() if hasattr(found, "str") else str(found)
+        more = f" ({self._last_error})" if self._last_error and self._last_error != text else ""
+        return KafkaUnavailable(f"{self._topic}: {text}{more}")

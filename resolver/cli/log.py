@@ -1,0 +1,118 @@
+"""The verb ``log``: where a cluster's change log is in Kafka, how far it is, and why it waits."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+from resolver import units
+from resolver.cli.output import Column, Styled, Table
+from resolver.cli.parser import Argument, Arguments, Verb
+from resolver.cli.streams import CLUSTER, CLUSTER_PATH, call_chosen_cluster
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kdir.v1 import watch_pb2
+
+    from resolver.cli.session import Session
+
+__all__ = ["VERBS"]
+
+
+def _log(session: Session, arguments: Arguments) -> int:
+    from kdir.v1 import watch_pb2
+
+    found: watch_pb2.GetChangeLogResponse = call_chosen_cluster(
+        session, arguments, "WatchService.GetChangeLog", watch_pb2.GetChangeLogRequest()
+    )
+    if arguments.one("ACTION", "status") == "resync":
+        return _resync(session, arguments, found)
+    out = session.out
+    if out.structured:
+        out.record(found)
+        return 0
+    cluster = found.authority.cluster.cluster
+    if not found.configured and not found.HasField("state"):
+        out.note(f"{cluster} keeps no change log: its servers' configs have no [change_log]")
+        return 0
+    Table(out, _COLUMNS).rows([[name, value] for name, value in _rows(found)])
+    if found.state.waits_for_operator:
+        out.note(f"an operator has to confirm it: kdir log resync --cluster {cluster}")
+    return 0
+
+
+_COLUMNS: Final = (Column("CHANGE LOG"), Column("VALUE"))
+
+
+def _rows(found: watch_pb2.GetChangeLogResponse) -> Iterator[tuple[str, str | Styled]]:
+    state, out_of = found.state, found.authority
+    yield "cluster", f"{out_of.cluster.cluster} ({out_of.cluster.cluster_id})"
+    yield "state topic", found.state_topic or Styled("not in the config of this server", "warn")
+    yield "history topic", found.history_topic or "-"
+    yield "brokers", ",".join(found.bootstrap_servers) or "-"
+    yield "generation", str(state.generation) if state.generation else "none yet"
+    yield "published revision", str(state.revision) if state.revision else "none yet"
+    yield "store revision", str(out_of.revision)
+    yield "publisher", found.publisher or "none"
+    yield "waiting", _waiting(found)
+    if state.message:
+        yield "held up", Styled(state.message, "bad")
+
+
+def _waiting(found: watch_pb2.GetChangeLogResponse) -> str:
+    if not found.waiting_commits:
+        return "nothing"
+    age = max(0.0, time.time() - found.waiting_since_ms / 1000)
+    return (
+        f"{units.plural(found.waiting_commits, 'commit')}, "
+        f"{units.plural(found.waiting_bytes, 'byte')}, the oldest made {units.age(age)}"
+    )
+
+
+def _resync(session: Session, arguments: Arguments, found: watch_pb2.GetChangeLogResponse) -> int:
+    from kdir.v1 import admin_pb2
+
+    session.allow_write("log")
+    cluster, out = found.authority.cluster.cluster, session.out
+    if not session.approve(
+        f"make the change log of {cluster} follow its store",
+        "What the log holds and the store does not is removed from the log's state",
+    ):
+        out.note("unchanged")
+        return 0
+    answer: admin_pb2.ResyncChangeLogResponse = call_chosen_cluster(
+        session, arguments, "AdminService.ResyncChangeLog", admin_pb2.ResyncChangeLogRequest()
+    )
+    out.note(f"{cluster}: recorded; the server that publishes does it: kdir log")
+    if out.structured:
+        out.record(answer)
+    return 0
+
+
+VERBS: Final = (
+    Verb(
+        name="log",
+        summary="the change log of a cluster in Kafka: topics, progress, what holds it up",
+        run=_log,
+        destroys=True,
+        details=(
+            "The change log holds every change of a cluster in two topics of Kafka, once and in\n"
+            "order, where [change_log] is in its servers' configs. It waits for an operator where\n"
+            "publishing could remove much from the log; resync confirms that."
+        ),
+        arguments=(
+            Argument("ACTION", "status (default) or resync", 0, choices=("status", "resync")),
+            CLUSTER_PATH,
+        ),
+        options=(CLUSTER,),
+        formats=("table", "json", "yaml"),
+        examples=(
+            ("kdir log", "how far the asked cluster's log is, and why it waits"),
+            (
+                "kdir log resync /la --yes",
+                "make the log follow the store",
+            ),
+        ),
+    ),
+)

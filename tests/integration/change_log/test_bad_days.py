@@ -1,0 +1,231 @@
+"""A change log whose store, topics or brokers are not as they were: it waits, says why, loses
+nothing.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+)
+from kdir.v1 import admin_pb2, admin_pb2_grpc, watch_pb2, watch_pb2_grpc
+
+from deploy.local.kafka import KafkaBroker
+from tests.conftest import SharedBroker, SharedEtcd
+from tests.integration.change_log.test_publishing import (
+    caught_up,
+    changes_of,
+    log_of,
+    logged_rows,
+)
+from tests.support.change_logs import ChangeLogTopics
+from tests.support.federation import Server, eventually
+
+
+def made(folder: Path, bootstrap: str, **settings: Any) -> Server:
+    folder.mkdir(exist_ok=True)
+    store = f"sqlite:///{folder / 'la.sqlite'}"
+    return Server(
+        folder, "/la", {"store": store, "change_log": {"bootstrap": [bootstrap]}, **settings}
+    )
+
+
+def state_of(server: Server) -> watch_pb2.GetChangeLogResponse:
+    answer: watch_pb2.GetChangeLogResponse = server.ask(
+        watch_pb2_grpc.WatchServiceStub, "GetChangeLog", watch_pb2.GetChangeLogRequest()
+    )
+    return answer
+
+
+def waits_because(server: Server, text: str) -> watch_pb2.GetChangeLogResponse:
+    eventually(lambda: text in state_of(server).state.message)
+    return state_of(server)
+
+
+def confirm(server: Server) -> None:
+    request = admin_pb2.ResyncChangeLogRequest()
+    server.ask(admin_pb2_grpc.AdminServiceStub, "ResyncChangeLog", request)
+
+
+def admin_of(bootstrap: str) -> AdminClient:
+    return AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+
+
+def test_brokers_away_changes_are_made_and_wait_for_them(
+    tmp_path: Path, kafka_brokers: Callable[..., KafkaBroker]
+) -> None:
+    with kafka_brokers() as broker, made(tmp_path / "la", broker.bootstrap) as server:
+        log = log_of(server, broker)
+        store = str(tmp_path / "la" / "la.sqlite")
+        caught_up(log, store)
+        broker.kill()
+        for number in range(10):
+            server.mkdir(f"/la/a{number}")
+        waiting = waits_because(server, "")
+        eventually(lambda: state_of(server).waiting_commits >= 10)
+        assert waiting.configured
+        broker.start()
+        found = caught_up(log, store)
+        eventually(lambda: state_of(server).waiting_commits == 0)
+        assert state_of(server).state.message == ""
+    assert [path for _, path in changes_of(found)] == [f"/la/a{number}" for number in range(10)]
+
+
+def test_another_incarnation_of_the_store_is_the_next_generation(
+    tmp_path: Path, kafka_broker: SharedBroker
+) -> None:
+    store = tmp_path / "la" / "la.sqlite"
+    server = made(tmp_path / "la", kafka_broker.bootstrap)
+    with server:
+        server.mkdir("/la/kept")
+        log = log_of(server, kafka_broker)
+        caught_up(log, str(store))
+        server.stop()
+        shutil.copy(store, tmp_path / "backup.sqlite")
+        server.start()
+        server.mkdir("/la/lost")
+        caught_up(log, str(store))
+        server.stop()
+        for suffix in ("-wal", "-shm"):
+            store.with_name(store.name + suffix).unlink(missing_ok=True)
+        shutil.copy(tmp_path / "backup.sqlite", store)
+        server.start()
+        eventually(lambda: state_of(server).state.generation == 2)
+        server.mkdir("/la/new")
+        eventually(lambda: "/la/new" in [path for _, path in changes_of(log.read())])
+        found = log.read()
+        rows = logged_rows(str(store))
+    assert found.rows == rows
+    assert found.checkpoint is not None
+    assert found.checkpoint.generation == 2
+    by_cause = [(one.cause, one.action, one.generation) for one in found.history if one.path != ""]
+    assert ("change", "insert", 1) in by_cause
+    gone = [one for one in found.history if one.cause == "resync" and one.action == "delete"]
+    assert len(gone) == 1, "of the change that the restored store does not have"
+
+
+def test_a_store_that_lost_much_does_not_empty_the_log_by_itself(
+    tmp_path: Path, kafka_broker: SharedBroker
+) -> None:
+    store = tmp_path / "la" / "la.sqlite"
+    server = made(tmp_path / "la", kafka_broker.bootstrap)
+    with server:
+        server.stop()
+        shutil.copy(store, tmp_path / "empty.sqlite")
+        server.start()
+        log = log_of(server, kafka_broker)
+        for number in range(40):
+            server.mkdir(f"/la/a{number}")
+        before = caught_up(log, str(store))
+        server.stop()
+        for suffix in ("-wal", "-shm"):
+            store.with_name(store.name + suffix).unlink(missing_ok=True)
+        shutil.copy(tmp_path / "empty.sqlite", store)
+        server.start()
+        found = waits_because(server, "40 of 40 entries of the log are not in the store")
+        assert found.state.waits_for_operator
+        assert log.read().rows == before.rows
+        confirm(server)
+        eventually(lambda: log.read().rows == logged_rows(str(store)))
+        eventually(lambda: state_of(server).state.message == "")
+
+
+def test_a_topic_that_was_deleted_is_made_again_only_for_an_operator(
+    tmp_path: Path, kafka_broker: SharedBroker
+) -> None:
+    store = tmp_path / "la" / "la.sqlite"
+    server = made(tmp_path / "la", kafka_broker.bootstrap)
+    with server:
+        server.mkdir("/la/a")
+        log = log_of(server, kafka_broker)
+        caught_up(log, str(store))
+        server.stop()
+        admin = admin_of(kafka_broker.bootstrap)
+        admin.delete_topics([log.state_topic])[log.state_topic].result(30)
+        server.start()
+        waits_because(server, f"topic {log.state_topic} is not in Kafka any more")
+        assert log.state_topic not in admin.list_topics(timeout=10).topics
+        confirm(server)
+        eventually(lambda: state_of(server).state.message == "")
+        eventually(lambda: log.read().rows == logged_rows(str(store)))
+
+
+@pytest.mark.parametrize(
+    ("partitions", "config", "because"),
+    [
+        (1, {"cleanup.policy": "delete"}, "cleanup.policy = delete; a change log needs compact"),
+        (2, {"cleanup.policy": "compact"}, "has 2 partitions"),
+        (1, {"cleanup.policy": "compact"}, "max.message.bytes"),
+    ],
+)
+def test_P19_topics_that_are_not_as_needed_are_refused(
+    tmp_path: Path,
+    kafka_broker: SharedBroker,
+    partitions: int,
+    config: dict[str, str],
+    because: str,
+) -> None:
+    server = made(tmp_path / "la", kafka_broker.bootstrap)
+    with server:
+        cluster_id = server.cluster_id
+        server.stop()
+        store = tmp_path / "la" / "la.sqlite"
+        log = ChangeLogTopics(kafka_broker.bootstrap, cluster_id, suffix=f".{cluster_id}")
+        admin = admin_of(kafka_broker.bootstrap)
+        if log.state_topic in admin.list_topics(timeout=10).topics:
+            admin.delete_topics([log.state_topic])[log.state_topic].result(30)
+            eventually(lambda: log.state_topic not in admin.list_topics(timeout=10).topics)
+        topic = NewTopic(log.state_topic, partitions, 1, config=config)
+        admin.create_topics([topic])[log.state_topic].result(30)
+        server.start()
+        waits_because(server, because)
+        server.mkdir("/la/a")
+        if partitions > 1:
+            return
+        entries = [
+            ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+            for name, value in (("cleanup.policy", "compact"), ("max.message.bytes", "8388608"))
+        ]
+        resource = ConfigResource(
+            ConfigResource.Type.TOPIC, log.state_topic, incremental_configs=entries
+        )
+        admin.incremental_alter_configs([resource])[resource].result(30)
+        assert caught_up(log, str(store)).rows == logged_rows(str(store))
+
+
+def test_two_servers_on_one_store_the_other_goes_on(
+    tmp_path: Path, kafka_broker: SharedBroker, etcd_cluster: SharedEtcd
+) -> None:
+    store = etcd_cluster.address()
+    servers = [
+        made(tmp_path / name, kafka_broker.bootstrap, store=store) for name in ("one", "two")
+    ]
+    one, two = servers
+    expected: list[str] = []
+
+    def is_there(log: ChangeLogTopics) -> bool:
+        return [path for _, path in changes_of(log.read())] == expected
+
+    with one, two:
+        log = log_of(one, kafka_broker)
+        eventually(lambda: state_of(one).publisher and log.read().checkpoint is not None)
+        for number in range(2):
+            asked = servers[number % 2]
+            asked.mkdir(f"/la/a{number}")
+            publisher = state_of(asked).publisher
+            holder = next(s for s in servers if s.status().authority.server == publisher)
+            other = next(s for s in servers if s is not holder)
+            holder.kill()
+            other.mkdir(f"/la/b{number}")
+            expected += [f"/la/a{number}", f"/la/b{number}"]
+            eventually(lambda: is_there(log))
+            holder.start()

@@ -1,0 +1,159 @@
+"""The change log on a real broker: every change once and in order, and the store's own state."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from kdir.v1 import entry_pb2
+
+from deploy.local.kafka import KafkaBroker
+from directory.namespace.keys import ENTRY, EVENT, is_logged_fact
+from directory.store.addresses import open_store
+from directory.store.event_rows import FLOOR_KEY, unpack
+from resolver.errors import KdirError
+from tests.conftest import SharedBroker
+from tests.support.change_logs import ChangeLogTopics, LogContents
+from tests.support.federation import Server, eventually
+
+
+@pytest.fixture
+def server(tmp_path: Path, kafka_broker: SharedBroker) -> Server:
+    settings = {
+        "change_log": {"bootstrap": [kafka_broker.bootstrap]},
+        "store": f"sqlite:///{tmp_path / 'la.sqlite'}",
+    }
+    return Server(tmp_path / "la", "/la", settings)
+
+
+def log_of(server: Server, broker: SharedBroker | KafkaBroker) -> ChangeLogTopics:
+    cluster_id = server.cluster_id
+    return ChangeLogTopics(broker.bootstrap, cluster_id, suffix=f".{cluster_id}")
+
+
+def changes_of(found: LogContents) -> list[tuple[str, str]]:
+    return [(one.action, one.path) for one in found.history if one.checkpoint is None]
+
+
+def logged_rows(store: str) -> dict[bytes, bytes]:
+    """Returns the rows of a store that a log holds by their keys: all but the grants of entries."""
+    opened = open_store(f"sqlite:///{store}", "la")
+    try:
+        return {
+            key: value
+            for page in opened.load().pages()
+            for key, value in page
+            if key.startswith(ENTRY) or is_logged_fact(key)
+        }
+    finally:
+        opened.close()
+
+
+def caught_up(log: ChangeLogTopics, store: str) -> LogContents:
+    """Returns what the log holds once it has all that the store's outbox has."""
+    found: list[LogContents] = []
+
+    def is_there() -> bool:
+        found[:] = [log.read()]
+        point, outbox = found[0].checkpoint, outbox_of(store)
+        return point is not None and (not outbox or point.revision >= outbox[-1][0])
+
+    eventually(is_there, 60)
+    return found[0]
+
+
+def outbox_of(store: str, after: int = 0) -> list[tuple[int, int, str]]:
+    """Returns what the store's own outbox has of later revisions: revision, position, path."""
+    opened = open_store(f"sqlite:///{store}", "la")
+    try:
+        return sorted(
+            (row.revision, event.position, event.path)
+            for row in opened.read(EVENT, limit=100_000)
+            if row.key != FLOOR_KEY and row.revision > after
+            for event in unpack(row.value, row.revision, "").events
+        )
+    finally:
+        opened.close()
+
+
+def test_changes_are_in_the_log_once_and_in_order(
+    server: Server, kafka_broker: SharedBroker, tmp_path: Path
+) -> None:
+    store = str(tmp_path / "la.sqlite")
+    with server:
+        for name in "abc":
+            server.mkdir(f"/la/{name}")
+        log = log_of(server, kafka_broker)
+        first = caught_up(log, store)
+        assert changes_of(first) == [], "what there was before is in the state only"
+        for number in range(20):
+            server.mkdir(f"/la/a/t{number}")
+        found = caught_up(log, store)
+        rows = logged_rows(store)
+    assert changes_of(found) == [("insert", f"/la/a/t{number}") for number in range(20)]
+    assert found.rows == rows
+
+
+def change_at_random(server: Server, thread: int, chance: random.Random) -> None:
+    """Makes one change of what this thread has, as far as the server is there."""
+    home = f"/la/w{thread}"
+    one, other = (f"{home}/{chance.randrange(6)}" for _ in range(2))
+    with suppress(KdirError):
+        match chance.randrange(6):
+            case 0 | 1:
+                server.mkdir(f"{one}/{chance.randrange(4)}")
+            case 2:
+                topic = entry_pb2.Entry(topic=entry_pb2.Topic())
+                server.entries("CreateEntry", path=f"{one}/t{chance.randrange(4)}", entry=topic)
+            case 3:
+                server.entries("DeleteEntry", path=one, recursive=True)
+            case 4:
+                server.entries("MoveEntry", path=one, new_path=f"{other}/m{chance.randrange(9)}")
+            case _:
+                changed = entry_pb2.Entry(path=one)
+                changed.policies.owner = f"owner-{chance.randrange(99)}"
+                server.entries(
+                    "UpdateEntry", entry=changed, update_mask={"paths": ["policies.owner"]}
+                )
+
+
+def test_killed_again_and_again_it_holds_every_change_once(
+    server: Server, kafka_broker: SharedBroker, tmp_path: Path
+) -> None:
+    store = str(tmp_path / "la.sqlite")
+    chance = random.Random(14)
+    with server:
+        for thread in range(4):
+            server.mkdir(f"/la/w{thread}")
+        log = log_of(server, kafka_broker)
+        begun = caught_up(log, store)
+        assert begun.checkpoint is not None
+        ended = threading.Event()
+
+        def write(thread: int) -> None:
+            own = random.Random(thread)
+            while not ended.is_set():
+                change_at_random(server, thread, own)
+
+        writers = [threading.Thread(target=write, args=(thread,)) for thread in range(4)]
+        for writer in writers:
+            writer.start()
+        for _ in range(6):
+            time.sleep(chance.uniform(0.5, 3.0))
+            server.kill()
+            server.start()
+        ended.set()
+        for writer in writers:
+            writer.join()
+        found = caught_up(log, store)
+        rows = logged_rows(store)
+    made = [one for one in found.history if one.checkpoint is None]
+    assert [(one.revision, one.position, one.path) for one in made] == outbox_of(
+        store, begun.checkpoint.revision
+    )
+    assert len(made) > 100
+    assert found.rows == rows

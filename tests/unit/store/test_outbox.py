@@ -1,0 +1,135 @@
+"""The outbox: which facts its rows name, and that nothing is missing from the day a log is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from directory.maintenance.event_index import EventIndex
+from directory.maintenance.history import RetentionLimits, RetentionTrimmer
+from directory.namespace.command import CreateDirectory
+from directory.namespace.entry import DELETED_ID, Kind
+from directory.namespace.keys import (
+    CHANGE_LOG,
+    EVENT,
+    QUOTA,
+    detached_key,
+    entry_key,
+    grants_key,
+    is_logged_fact,
+    kafka_key,
+    mounted_key,
+    request_key,
+    retired_key,
+    role_key,
+)
+from directory.store.base import Delete, Put
+from directory.store.event_rows import FLOOR_KEY, OutboxCommit, unpack
+from tests.support.large_trees import MOUNT, Server, server
+from tests.support.large_trees import TightSqlite as Store
+from tests.support.waiting import eventually
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "store.db", "la")
+
+
+@pytest.fixture
+def here(store: Store) -> Iterator[Server]:
+    with server(store) as made:
+        yield made
+
+
+def outbox(store: Store) -> list[OutboxCommit]:
+    rows = [row for row in store.read(EVENT) if row.key != FLOOR_KEY]
+    rows.sort(key=lambda row: row.revision)
+    return [unpack(row.value, row.revision, "") for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("key", "is_logged"),
+    [
+        (retired_key("a"), True),
+        (detached_key("a"), True),
+        (kafka_key("pin"), True),
+        (mounted_key("kc-a"), True),
+        (b"f/level", True),
+        (b"f/parent", True),
+        (b"f/inherited", True),
+        (b"f/detached", True),
+        (entry_key(DELETED_ID, Kind.TOPIC, "0a"), True),
+        (grants_key(DELETED_ID, Kind.DIRECTORY, "0a"), True),
+        (entry_key(77, Kind.TOPIC, "a"), False),
+        (grants_key(77, Kind.TOPIC, "a"), False),
+        (CHANGE_LOG, False),
+        (QUOTA + b"00", False),
+        (b"f/child/kc-a", False),
+        (role_key("reaper"), False),
+        (request_key("User:a", "1"), False),
+    ],
+)
+def test_what_no_event_holds_and_a_rebuilt_store_needs_is_named(
+    key: bytes, is_logged: bool
+) -> None:
+    assert is_logged_fact(key) is is_logged
+
+
+def test_without_a_change_log_facts_make_no_rows(here: Server, store: Store) -> None:
+    here.writer.put_facts((Put(kafka_key("pin"), b"x"),))
+    assert outbox(store) == []
+
+
+def test_with_a_change_log_each_commit_of_facts_has_a_row(here: Server, store: Store) -> None:
+    here.writer.put_facts((Put(CHANGE_LOG, b""),))
+    assert outbox(store) == [], "how far the log is, is not in the log"
+    revision = here.writer.put_facts((Put(kafka_key("pin"), b"x"), Put(QUOTA + b"00", b"x")))
+    removed = here.writer.put_facts((Delete(kafka_key("pin")),))
+    here.writer.put_facts((Put(QUOTA + b"00", b"y"),))
+    assert [(one.revision, one.logged_facts) for one in outbox(store)] == [
+        (revision, (kafka_key("pin"),)),
+        (removed, (kafka_key("pin"),)),
+    ]
+
+
+def test_a_change_names_the_facts_of_its_own_transaction(here: Server, store: Store) -> None:
+    fact = Put(kafka_key("pin"), b"x")
+    here.execute(CreateDirectory(path=MOUNT.join(("a",))), extra_writes=(fact,))
+    (one,) = outbox(store)
+    assert [event.path for event in one.events] == ["/la/a"]
+    assert one.logged_facts == (kafka_key("pin"),)
+
+
+def test_a_log_that_is_begun_by_another_server_misses_no_fact(store: Store, tmp_path: Path) -> None:
+    """The other server's replica does not show the log yet when it writes."""
+    with server(store) as here, server(Store(tmp_path / "store.db", "la")) as other:
+        for number in range(20):
+            here.writer.put_facts((Put(CHANGE_LOG, b"%d" % number),))
+            other.writer.put_facts((Put(kafka_key("pin"), b"%d" % number),))
+            here.writer.put_facts((Delete(CHANGE_LOG),))
+    assert len(outbox(store)) == 20
+
+
+def test_what_is_not_published_is_not_trimmed(here: Server, store: Store) -> None:
+    index = EventIndex(store)
+    here.replica.subscribe(index.applied)
+    published: list[int | None] = [0]
+    trimmer = RetentionTrimmer(
+        store, index, RetentionLimits(events=2), published=lambda: published[0]
+    )
+    here.writer.put_facts((Put(CHANGE_LOG, b""),))
+    fact = here.writer.put_facts((Put(kafka_key("pin"), b"x"),))
+    for name in "abcdef":
+        here.execute(CreateDirectory(path=MOUNT.join((name,))))
+    eventually(lambda: here.replica.snapshot.revision >= store.newest_revision())
+    assert trimmer.step() == 0
+    published[0] = fact
+    assert trimmer.step() == 1, "the row of the fact, and no event"
+    assert index.floor() == 0
+    published[0] = store.newest_revision()
+    assert trimmer.step() == 4
+    assert [event.path for one in outbox(store) for event in one.events] == ["/la/e", "/la/f"]
+    published[0] = None
+    assert trimmer.step() == 0
