@@ -84,7 +84,13 @@ class PolicyService(Service):
             arming_service = _arming_service(cluster)
             call.check()
             with redacting_stop(self._router.access_control, cluster, call):
-                return arming_service.plan(path, request.aspect, kind, takeover=request.takeover)
+                return arming_service.plan(
+                    path,
+                    request.aspect,
+                    kind,
+                    takeover=request.takeover,
+                    armed_only=request.armed,
+                )
 
         picked = self._router.cluster_for_path(path)
         planned = self._router.decide(picked, request.token, call, attempt, ask_first=True)

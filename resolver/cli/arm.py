@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Final
 
 from resolver import units
+from resolver.cli.kafka_wait import WAIT, wait_seconds
 from resolver.cli.parser import Argument, Arguments, Option, UsageError, Verb
 from resolver.cli.session import parse_path_argument
 from resolver.message_values import plain
@@ -30,7 +32,8 @@ def _arm(session: Session, arguments: Arguments) -> int:
     if takeover and aspect != "acls":
         raise UsageError("--takeover goes with --aspect acls only", verb="arm")
     if plan:
-        return _do(session, where, aspect, plan, takeover=takeover)
+        seconds = wait_seconds(arguments) if arguments.flag("wait") else 0.0
+        return _do(session, where, aspect, plan, takeover=takeover, wait=seconds)
     answer: policies_pb2.PlanArmingResponse = session.resolver.call(
         where.path,
         "PolicyService.PlanArming",
@@ -104,7 +107,15 @@ def _value(call: policies_pb2.KafkaCall, field: str) -> str:
     return str(getattr(call, field)) if call.HasField(field) else "(default)"
 
 
-def _do(session: Session, where: PathArgument, aspect: str, plan: str, *, takeover: bool) -> int:
+def _do(
+    session: Session,
+    where: PathArgument,
+    aspect: str,
+    plan: str,
+    *,
+    takeover: bool,
+    wait: float,
+) -> int:
     from kdir.v1 import policies_pb2
 
     path = str(where.path)
@@ -114,6 +125,13 @@ def _do(session: Session, where: PathArgument, aspect: str, plan: str, *, takeov
     answer: policies_pb2.ArmResponse = session.resolver.call(
         where.path, "PolicyService.Arm", request
     )
+    until = time.monotonic() + wait
+    while answer.in_progress and not answer.message and time.monotonic() < until:
+        # The same request, asked again: the server waits for the calls that are left.
+        left = min(session.timeout_seconds, max(1.0, until - time.monotonic()))
+        answer = session.resolver.call(
+            where.path, "PolicyService.Arm", request, timeout_seconds=left
+        )
     out = session.out
     if out.structured:
         out.record(plain(answer))
@@ -127,8 +145,7 @@ def _do(session: Session, where: PathArgument, aspect: str, plan: str, *, takeov
         out.note(f"armed {path} for {aspect}: {made} made")
     if answer.message:
         out.note(answer.message, "warn")
-        return _EXIT_PARTIAL
-    return 0
+    return _EXIT_PARTIAL if answer.message or (wait and answer.in_progress) else 0
 
 
 _EXIT_PARTIAL: Final = 3
@@ -164,6 +181,7 @@ VERBS: Final = (
             Option(("--aspect",), "what kdir may change", "ASPECT", choices=ASPECTS),
             Option(("--plan",), "apply the plan with this hash", "HASH"),
             Option(("--takeover",), "acls: also add the first ACL to resources open to all"),
+            WAIT,
         ),
         formats=("table", "json", "yaml", "name"),
         examples=(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from resolver import units
 from resolver.cli.entry_rows import display_path, kind_of
+from resolver.cli.kafka_wait import WAIT, wait_for_topic, wait_seconds
 from resolver.cli.parser import Argument, Arguments, Option, UsageError, Verb
 from resolver.cli.plan_output import print_change_plan
 from resolver.cli.session import PathArgument, parse_path_argument
@@ -227,6 +228,8 @@ def _create_topic(session: Session, arguments: Arguments) -> int:
                 f"allowed there; topics left in Kafka: kdir ls --detached {where.path.parent}",
                 "warn",
             )
+        if arguments.flag("wait") and not arguments.flag("plan"):
+            made = wait_for_topic(session, answer.entry, wait_seconds(arguments))
         waiting = made.provision == entry_pb2.PROVISION_PENDING
         if waiting and not (arguments.flag("plan") or arguments.flag("no-wait")):
             session.missing(
@@ -478,6 +481,7 @@ VERBS: Final = (
             ),
             SET,
             Option(("--no-wait",), "do not wait for Kafka"),
+            WAIT,
             PLAN,
         ),
         formats=ENTRY_FORMATS,

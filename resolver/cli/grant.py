@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from resolver import units
 from resolver.access_requests import grant_text, grants_of
 from resolver.cli.create import PLAN
+from resolver.cli.kafka_wait import WAIT, clusters_at, wait_for_kafka, wait_seconds
 from resolver.cli.output import Column, Table
 from resolver.cli.parser import Argument, Arguments, Option, UsageError, Verb
 from resolver.cli.plan_output import print_change_plan
@@ -32,6 +33,7 @@ def _grant(session: Session, arguments: Arguments) -> int:
 
     answer = _put(session, arguments, "AddGrants", access_pb2.AddGrantsRequest())
     _changed(session, arguments, answer, answer.added, "granted")
+    _wait(session, arguments, answer, answer.added)
     return 0
 
 
@@ -46,7 +48,33 @@ def _revoke(session: Session, arguments: Arguments) -> int:
             session.out.note(f"on {where}: {grant_text(one)}")
         if not answer.grants:
             session.out.note(f"no grants on {where} itself; inherited ones: kdir check … --explain")
+    _wait(session, arguments, answer, answer.removed)
     return 0
+
+
+def _wait(
+    session: Session, arguments: Arguments, answer: Any, changed: Sequence[access_pb2.Grant]
+) -> None:
+    """Waits until Kafka has the principal's ACLs as granted, in every cluster that inherits the
+    grants, too; where that was asked for.
+    """
+    if not arguments.flag("wait") or arguments.flag("plan"):
+        return
+    where, principal = parse_path_argument(arguments.one("PATH")), arguments.one("PRINCIPAL")
+    owner = session.resolver.owner_of(where.path)
+    names = {one.principal for one in (*changed, *_desired_config(arguments))}
+    done = wait_for_kafka(
+        session,
+        "acls",
+        clusters_at(session, owner.cluster, str(owner.path), directory=where.directory),
+        lambda call: call.acl.principal in names,
+        answer.token if changed else "",
+        wait_seconds(arguments),
+    )
+    if done:
+        session.out.note(
+            f"done: Kafka has the ACLs of {principal} as granted, where they are armed"
+        )
 
 
 def _put(session: Session, arguments: Arguments, method: str, request: Any) -> Any:
@@ -236,7 +264,7 @@ VERBS: Final = (
             "match no grant are decided by the servers' setting (access = open or enforce)."
         ),
         arguments=(_WHO, _OPERATIONS, _PATH),
-        options=(_DENY, *_ABOUT, PLAN),
+        options=(_DENY, *_ABOUT, PLAN, WAIT),
         formats=("table", "json", "yaml"),
         examples=(
             ("kdir grant alice read /la/tracking/search", "consume there and below"),
@@ -251,7 +279,7 @@ VERBS: Final = (
         run=_revoke,
         writes=True,
         arguments=(_WHO, _OPERATIONS, _PATH),
-        options=(_DENY, *_ABOUT, PLAN),
+        options=(_DENY, *_ABOUT, PLAN, WAIT),
         formats=("table", "json", "yaml"),
         examples=(
             ("kdir revoke alice read /la/tracking/search", "undo that grant"),

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from resolver import units
 from resolver.cli.create import PLAN
+from resolver.cli.kafka_wait import WAIT, clusters_at, wait_for_kafka, wait_seconds
 from resolver.cli.output import Column, Table
 from resolver.cli.parser import Argument, Arguments, Option, UsageError, Verb
 from resolver.cli.plan_output import GROW_CALL, GROWTH
@@ -28,8 +29,8 @@ class _Growth(NamedTuple):
 
     path: str
     before: int
-    armed: bool
-    """Kafka would be asked now; else kdir changes no configs there."""
+    name: str
+    """In Kafka, which would be asked now; empty: kdir changes no configs there."""
 
 
 def _grow(session: Session, arguments: Arguments) -> int:
@@ -38,7 +39,7 @@ def _grow(session: Session, arguments: Arguments) -> int:
     if not 0 < count < _MOST:
         raise UsageError("--to N is needed: how many partitions, up to 2^31-1", verb="grow")
     found = list(_growths(session, where, count))
-    growing = [one for one in found if one.armed]
+    growing = [one for one in found if one.name]
     if out.structured:
         for one in growing:
             out.record({"path": one.path, "partitions": one.before, "grows_to": count})
@@ -62,6 +63,19 @@ def _grow(session: Session, arguments: Arguments) -> int:
     for one in growing:
         _set_partitions(session, one.path, count, validate_only=False)
     out.note(f"armed: {units.plural(len(growing), 'topic')} are being grown to {count} partitions")
+    if arguments.flag("wait"):
+        names = {one.name for one in growing}
+        owner = session.resolver.owner_of(where.path)
+        done = wait_for_kafka(
+            session,
+            "configs",
+            clusters_at(session, owner.cluster, str(owner.path), directory=where.directory),
+            lambda call: call.operation == GROW_CALL and call.resource in names,
+            "",
+            wait_seconds(arguments),
+        )
+        if done:
+            out.note(f"done: Kafka shows {count} partitions of each")
     return 0
 
 
@@ -79,8 +93,9 @@ def _growths(session: Session, where: PathArgument, count: int) -> Iterator[_Gro
     for path, partitions in topics:
         if partitions < count:
             planned = _set_partitions(session, path, count, validate_only=True)
-            calls = {call.operation for call in planned.plan.kafka_calls}
-            yield _Growth(path, partitions, GROW_CALL in calls)
+            calls = planned.plan.kafka_calls
+            name = next((call.resource for call in calls if call.operation == GROW_CALL), "")
+            yield _Growth(path, partitions, name)
 
 
 def _set_partitions(
@@ -117,6 +132,7 @@ VERBS: Final = (
         options=(
             Option(("--to",), "how many partitions each topic is to have", "N"),
             PLAN,
+            WAIT,
         ),
         formats=("table", "json", "yaml"),
         examples=(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from resolver import units
 from resolver.cli.clusters_below import armed_summary, plans_below, with_clusters_below
 from resolver.cli.create import ENTRY_FORMATS, PLAN, show_entry
+from resolver.cli.kafka_wait import WAIT, clusters_at, wait_for_kafka, wait_seconds
 from resolver.cli.mount import list_mounts_below, some_paths
 from resolver.cli.output import Column, Styled, Table
 from resolver.cli.parser import Argument, Arguments, Option, UsageError, Verb
@@ -19,7 +20,7 @@ from resolver.entry_fields import policy_key
 from resolver.message_values import plain
 
 if TYPE_CHECKING:
-    from kdir.v1 import admin_pb2, entry_pb2, policies_pb2
+    from kdir.v1 import admin_pb2, directory_pb2, entry_pb2, policies_pb2
 
     from resolver.cli.output import Output
     from resolver.cli.session import PathArgument, Session
@@ -103,7 +104,34 @@ def _update(
     if planned is not None and path and not arguments.flag("plan"):
         own = answer.authority.cluster.cluster
         session.out.note(armed_summary(own, planned.plan.kafka_calls, below))
+        if arguments.flag("wait"):
+            token = answer.token if planned.plan.policies else ""
+            _wait(session, arguments, planned, fields, token)
     return 0
+
+
+def _wait(
+    session: Session,
+    arguments: Arguments,
+    planned: directory_pb2.UpdateEntryResponse,
+    fields: Sequence[Field],
+    token: str,
+) -> None:
+    """Waits until Kafka shows what was set, in every cluster that inherits it, too."""
+    entry, own = planned.entry, planned.authority.cluster.cluster
+    keys = {one.shown for one in fields}
+    is_directory = entry.HasField("directory")
+    affected = clusters_at(session, own, entry.path, directory=is_directory)
+    done = wait_for_kafka(
+        session,
+        "configs",
+        affected,
+        lambda call: call.key in keys,
+        token,
+        wait_seconds(arguments),
+    )
+    if done:
+        session.out.note(f"done: Kafka shows {', '.join(sorted(keys))} as it is set")
 
 
 # -- effective -----------------------------------------------------------------------------------
@@ -320,6 +348,7 @@ VERBS: Final = (
             ),
             _ETAG,
             PLAN,
+            WAIT,
         ),
         formats=ENTRY_FORMATS,
         examples=(
@@ -349,6 +378,7 @@ VERBS: Final = (
             Option(("--clear",), "end the inheritance of the key here (keys of maps only)"),
             _ETAG,
             PLAN,
+            WAIT,
         ),
         formats=ENTRY_FORMATS,
         examples=(

@@ -124,11 +124,18 @@ class ArmingService:
         self._plans: OrderedDict[str, ArmingPlan] = OrderedDict()
 
     def plan(
-        self, path: Path, aspect: str, kind: Kind | None = None, *, takeover: bool = False
+        self,
+        path: Path,
+        aspect: str,
+        kind: Kind | None = None,
+        *,
+        takeover: bool = False,
+        armed_only: bool = False,
     ) -> ArmingPlan:
         """Returns the exact calls that arming an aspect at a path would make now; asks Kafka,
         changes nothing. ``kind`` is that of the entry that is meant; None: the topic, where there
-        is one. ``takeover``, of ACLs: also those that close what is open to all.
+        is one. ``takeover``, of ACLs: also those that close what is open to all. ``armed_only``:
+        those alone that are still to be made where it is armed already, and no plan to arm by.
 
         Raises:
             InvalidArgument: no such aspect.
@@ -138,7 +145,11 @@ class ArmingService:
             LimitExceeded: there would be more ACLs than the server's config allows.
             KafkaUnavailable, KafkaRejected, KafkaReplaced, VanishGuard
         """
-        planned = self._plan(self._context.latest(), path, kind, aspect, takeover)
+        planned = self._plan(
+            self._context.latest(), path, kind, aspect, takeover, armed_only=armed_only
+        )
+        if armed_only:
+            return planned
         with self._lock:
             self._plans[planned.plan] = planned
             while len(self._plans) > _PLANS:
@@ -313,15 +324,18 @@ class ArmingService:
         kind: Kind | None,
         aspect: str,
         takeover: bool,  # noqa: FBT001
+        *,
+        armed_only: bool = False,
     ) -> ArmingPlan:
         self._check(snapshot, aspect)
         if takeover and aspect != ACLS:
             raise InvalidArgument("takeover: is about acls, and no other aspect", field="takeover")
         entry, place = self._found(snapshot, path, kind)
+        assume = 0 if armed_only else entry.entry_id
         if aspect == ACLS:
-            return self._plan_acls(snapshot, path, entry, place, takeover)
+            return self._plan_acls(snapshot, path, entry, place, takeover, assume)
         if aspect == CONFIGS:
-            return self._plan_configs(snapshot, path, entry, place)
+            return self._plan_configs(snapshot, path, entry, place, assume)
         # Kafka is asked for topics to be made or deleted when somebody asks for it, by path:
         # nothing waits there that arming could set off.
         return ArmingPlan(plan_hash(path, _about(entry, aspect), ()), (), entry, place)
@@ -332,8 +346,9 @@ class ArmingService:
         path: Path,
         entry: Directory | Topic,
         place: tuple[int, str] | None,
+        assume: int,
     ) -> ArmingPlan:
-        subjects = self._subjects(snapshot, entry, place)
+        subjects = self._subjects(snapshot, entry, place, assume)
         calls = self._calls(snapshot, subjects)
         names = tuple(one for one in subjects if not one.released and one.topic.topic_id)
         # The same calls may be needed again later, or the same ones name other topics: that is
@@ -350,6 +365,7 @@ class ArmingService:
         entry: Directory | Topic,
         place: tuple[int, str] | None,
         takeover: bool,  # noqa: FBT001
+        assume: int,
     ) -> ArmingPlan:
         settings = self._context.settings
         most = settings.grants_max_age_seconds
@@ -359,7 +375,7 @@ class ArmingService:
                 snapshot,
                 self._context.mount_at(snapshot),
                 ArmedEntry(entry.entry_id) if place is None else ArmedEntry(*place),
-                entry.entry_id,
+                assume,
                 takeover=takeover,
                 expired=most is not None and self._context.unconfirmed_seconds() > most,
                 limit=settings.max_acls,
@@ -418,14 +434,20 @@ class ArmingService:
                 raise _nothing_to_arm(path)
 
     def _subjects(
-        self, snapshot: Snapshot, entry: Directory | Topic, place: tuple[int, str] | None
+        self,
+        snapshot: Snapshot,
+        entry: Directory | Topic,
+        place: tuple[int, str] | None,
+        assume: int,
     ) -> list[ArmedTopic]:
-        """Returns the topics that a plan is about, by path."""
+        """Returns the topics that a plan is about, by path: those that are armed, also by the entry
+        of the id ``assume``.
+        """
         mount, above = (
             self._context.mount_at(snapshot),
             parent_state.inherited_policies(snapshot),
         )
-        armed = ArmedTopics(snapshot, mount, above, entry.entry_id)
+        armed = ArmedTopics(snapshot, mount, above, assume)
         if place is None:
             return sorted(armed.below(entry.entry_id), key=lambda one: one.path)
         one = armed.at_place(place)

@@ -195,18 +195,20 @@ class GetEffectivePoliciesResponse(_message.Message):
     def __init__(self, values: _Optional[_Iterable[_Union[EffectiveValue, _Mapping]]] = ..., ancestors: _Optional[_Iterable[_Union[AncestorPosition, _Mapping]]] = ..., topics_changed: _Optional[int] = ..., token: _Optional[str] = ...) -> None: ...
 
 class PlanArmingRequest(_message.Message):
-    __slots__ = ("path", "aspect", "takeover", "token", "directory")
+    __slots__ = ("path", "aspect", "takeover", "token", "directory", "armed")
     PATH_FIELD_NUMBER: _ClassVar[int]
     ASPECT_FIELD_NUMBER: _ClassVar[int]
     TAKEOVER_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     DIRECTORY_FIELD_NUMBER: _ClassVar[int]
+    ARMED_FIELD_NUMBER: _ClassVar[int]
     path: str
     aspect: str
     takeover: bool
     token: str
     directory: bool
-    def __init__(self, path: _Optional[str] = ..., aspect: _Optional[str] = ..., takeover: _Optional[bool] = ..., token: _Optional[str] = ..., directory: _Optional[bool] = ...) -> None: ...
+    armed: bool
+    def __init__(self, path: _Optional[str] = ..., aspect: _Optional[str] = ..., takeover: _Optional[bool] = ..., token: _Optional[str] = ..., directory: _Optional[bool] = ..., armed: _Optional[bool] = ...) -> None: ...
 
 class PlanArmingResponse(_message.Message):
     __slots__ = ("plan_hash", "calls", "acl_counts")

@@ -58,7 +58,8 @@ def test_existing_topics_are_adopted_flat_and_nothing_changes_in_kafka(
     before, configs = kafka.describe_all(), kafka.configs(["search.clicks"])
     here.sweep()
     topics = here.topics()
-    assert here.states() == dict.fromkeys(("__system", "a..b", "orders", "search.clicks"), "ACTIVE")
+    names = ("__system", "a..b", "orders", "search.clicks")
+    assert here.states() == dict.fromkeys(names, "ACTIVE")
     clicks = topics["search.clicks"]
     assert clicks.adopted
     assert clicks.topic_id == before.topics["search.clicks"].topic_id

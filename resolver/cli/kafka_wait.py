@@ -1,0 +1,205 @@
+"""``--wait``: a verb ends once Kafka shows what it changed, in every cluster that inherits it.
+
+Each cluster is asked for the calls that its armed entries still need (``PlanArming`` with
+``armed``): it reads its Kafka then, not what was recorded of it before. A cluster below has to have
+received the change first, which the positions of its ancestors show.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from resolver import units
+from resolver.cli.parser import Option
+from resolver.errors import AboveCeiling, Absent, KafkaRejected, KdirError
+
+if TYPE_CHECKING:
+    from kdir.v1 import entry_pb2, policies_pb2
+
+    from resolver.cli.parser import Arguments
+    from resolver.cli.session import Session
+    from resolver.revision_token import Position
+
+__all__ = [
+    "WAIT",
+    "Affected",
+    "clusters_at",
+    "wait_for_kafka",
+    "wait_for_topic",
+    "wait_seconds",
+]
+
+WAIT: Final = Option(("--wait",), "wait until Kafka shows it, 60 s or --timeout; else exit code 3")
+_SECONDS: Final = 60.0
+_PAUSE_SECONDS: Final = 0.2
+_NAMED: Final = 5
+_AT_ONCE: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Affected:
+    """A cluster that a change reaches."""
+
+    cluster: str
+    path: str
+    """Of the change; of a cluster below, where it is mounted."""
+    directory: bool = False
+    is_below: bool = False
+
+
+def wait_seconds(arguments: Arguments) -> float:
+    """Returns for how long Kafka is waited for."""
+    return arguments.seconds("timeout", _SECONDS)
+
+
+def wait_for_topic(session: Session, entry: entry_pb2.Entry, seconds: float) -> entry_pb2.Topic:
+    """Returns a new topic once Kafka has it, or as it is when the time is over.
+
+    Raises:
+        KafkaRejected: Kafka refused it.
+        KdirError
+    """
+    from kdir.v1 import directory_pb2, entry_pb2
+
+    until, topic = time.monotonic() + seconds, entry.topic
+    request = directory_pb2.GetEntryRequest(path=entry.path, kind=entry_pb2.ENTRY_KIND_TOPIC)
+    while topic.provision == entry_pb2.PROVISION_PENDING and time.monotonic() < until:
+        time.sleep(_PAUSE_SECONDS)
+        answer = session.resolver.call(entry.path, "DirectoryService.GetEntry", request)
+        topic = answer.entry.topic
+    if topic.provision == entry_pb2.PROVISION_FAILED:
+        raise KafkaRejected(f"{entry.path}: {topic.provision_message}")
+    return topic
+
+
+def clusters_at(
+    session: Session, cluster: str, path: str, *, directory: bool = False
+) -> list[Affected]:
+    """Returns the cluster of a path, and those that are mounted below it.
+
+    Raises:
+        KdirError: the owner of the path did not answer.
+    """
+    from kdir.v1 import federation_pb2
+
+    from resolver.path import Path
+
+    where = Path.parse(path)
+    listed = session.resolver.call(
+        path, "FederationService.ListMounts", federation_pb2.ListMountsRequest()
+    )
+    below = (
+        Affected(row.cluster or row.cluster_id, row.mount, directory=True, is_below=True)
+        for row in listed.rows
+        if Path.parse(row.mount) != where and where.is_prefix_of(Path.parse(row.mount))
+    )
+    return [Affected(cluster, path, directory), *sorted(below, key=lambda one: one.path)]
+
+
+def wait_for_kafka(
+    session: Session,
+    aspect: str,
+    affected: Iterable[Affected],
+    is_ours: Callable[[policies_pb2.KafkaCall], bool],
+    token: str,
+    seconds: float,
+) -> bool:
+    """Waits until no call of the change is left in any cluster; reports what is, where there is no
+    time left (exit code 3).
+
+    Args:
+        aspect: configs or acls.
+        is_ours: of a call, whether it belongs to the change.
+        token: of the change: what a cluster below has to have received; empty: nothing new.
+    """
+    from concurrent.futures import ThreadPoolExecutor
+
+    from resolver.revision_token import Token
+
+    until = time.monotonic() + seconds
+    positions = Token.parse(token).positions
+
+    def wait(one: Affected) -> str:
+        left = "it was not asked"
+        while True:
+            started = time.monotonic()
+            budget = max(0.5, min(session.timeout_seconds, until - started))
+            try:
+                left = _left(session, one, aspect, is_ours, positions, budget)
+            except KdirError as error:
+                left = f"not known: {error.message}"
+            now = time.monotonic()
+            if not left or now >= until:
+                return left
+            # Reading Kafka takes a server as long as this: no more than half of its time.
+            time.sleep(min(max(_PAUSE_SECONDS, now - started), max(0.0, until - now)))
+
+    every: Sequence[Affected] = list(affected)
+    session.resolver  # noqa: B018 - made once, before several threads want it
+    with ThreadPoolExecutor(min(_AT_ONCE, max(1, len(every)))) as pool:
+        found = list(pool.map(wait, every))
+    for one, left in zip(every, found, strict=True):
+        if left:
+            session.missing(f"not in Kafka after {seconds:g} s: {one.cluster}: {left}")
+    return not any(found)
+
+
+def _left(
+    session: Session,
+    one: Affected,
+    aspect: str,
+    is_ours: Callable[[policies_pb2.KafkaCall], bool],
+    positions: Mapping[str, Position],
+    seconds: float,
+) -> str:
+    """Returns what is left in one cluster, for people; empty = nothing.
+
+    Raises:
+        KdirError
+    """
+    from kdir.v1 import policies_pb2
+
+    if one.is_below and positions and not _has_received(session, one, positions, seconds):
+        return "it has not received the change yet"
+    request = policies_pb2.PlanArmingRequest(
+        path=one.path, aspect=aspect, directory=one.directory, armed=True
+    )
+    try:
+        plan: policies_pb2.PlanArmingResponse = session.resolver.call(
+            one.path, "PolicyService.PlanArming", request, timeout_seconds=seconds
+        )
+    except (AboveCeiling, Absent):
+        return ""  # there is no Kafka, or none of it is ever changed by kdir
+    calls = [call for call in plan.calls if is_ours(call)]
+    names = list(dict.fromkeys(call.resource.removeprefix("topic ") for call in calls))
+    more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
+    takeover = (
+        ": needs kdir arm --takeover" if calls and all(call.takeover for call in calls) else ""
+    )
+    counted = units.plural(len(names), "topic" if aspect == "configs" else "resource")
+    return f"{counted} ({', '.join(names[:_NAMED])}{more}){takeover}" if calls else ""
+
+
+def _has_received(
+    session: Session, one: Affected, positions: Mapping[str, Position], seconds: float
+) -> bool:
+    from kdir.v1 import policies_pb2
+
+    answer: policies_pb2.GetEffectivePoliciesResponse = session.resolver.call(
+        one.path,
+        "PolicyService.GetEffectivePolicies",
+        policies_pb2.GetEffectivePoliciesRequest(path=one.path, directory=True),
+        timeout_seconds=seconds,
+    )
+    received = {ancestor.cluster_id: ancestor for ancestor in answer.ancestors}
+    return all(
+        cluster_id in received
+        and (
+            received[cluster_id].incarnation != position.incarnation
+            or received[cluster_id].revision >= position.revision
+        )
+        for cluster_id, position in positions.items()
+    )
