@@ -7,9 +7,9 @@ own. A cluster that does not answer is named, and never counted as 0.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from resolver import units
 from resolver.errors import KdirError
@@ -17,13 +17,75 @@ from resolver.errors import KdirError
 if TYPE_CHECKING:
     from kdir.v1 import access_pb2, entry_pb2, policies_pb2
 
+    from resolver.cli.policy_arguments import Field
     from resolver.cli.session import Session
 
-__all__ = ["ClusterPlan", "armed_summary", "plans_below", "with_clusters_below"]
+__all__ = [
+    "ClusterBelow",
+    "ClusterPlan",
+    "armed_summary",
+    "clusters_below",
+    "inheriting_topics",
+    "plans_below",
+    "query_each",
+    "with_clusters_below",
+]
+
+_T = TypeVar("_T")
 
 _AT_ONCE: Final = 16
 """Clusters that are asked at a time."""
 _CONFIG: Final = "topic_config["
+
+
+class ClusterBelow(NamedTuple):
+    """Cluster that is mounted below a path."""
+
+    mount: str
+    cluster: str
+    """Its name; its id where that is not known."""
+
+
+def clusters_below(session: Session, path: str) -> list[ClusterBelow]:
+    """Returns the clusters that are mounted below a path, by mount.
+
+    Raises:
+        KdirError: the owner of the path did not answer.
+    """
+    from kdir.v1 import federation_pb2
+
+    from resolver.path import Path
+
+    where = Path.parse(path)
+    listed = session.resolver.call(
+        path, "FederationService.ListMounts", federation_pb2.ListMountsRequest()
+    )
+    return sorted(
+        ClusterBelow(row.mount, row.cluster or row.cluster_id)
+        for row in listed.rows
+        if Path.parse(row.mount) != where and where.is_prefix_of(Path.parse(row.mount))
+    )
+
+
+def query_each(
+    session: Session, below: Sequence[ClusterBelow], query: Callable[[ClusterBelow], _T]
+) -> list[_T | KdirError]:
+    """Returns the answer of each cluster, or the error instead of it; several are queried at a
+    time.
+    """
+    from concurrent.futures import ThreadPoolExecutor
+
+    def ask(one: ClusterBelow) -> _T | KdirError:
+        try:
+            return query(one)
+        except KdirError as error:
+            return error
+
+    if not below:
+        return []
+    session.resolver  # noqa: B018 - made once, before several threads want it
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        return list(pool.map(ask, below))
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,37 +110,71 @@ def plans_below(
     """Returns what changed values of a path come to in each cluster that is mounted below it, by
     mount.
     """
-    from concurrent.futures import ThreadPoolExecutor
-
-    from kdir.v1 import federation_pb2
-
     from resolver.path import Path
 
     changed, where = list(changes), Path.parse(path)
     if not any(one.cluster_count for one in changed):
         return []  # no mount inherits it
     try:
-        listed = session.resolver.call(
-            path, "FederationService.ListMounts", federation_pb2.ListMountsRequest()
-        )
+        below = clusters_below(session, path)
     except KdirError as error:
         return [ClusterPlan("the clusters below", path, error=error.message)]
-    below = sorted(
-        (row.mount, row.cluster or row.cluster_id)
-        for row in listed.rows
-        if Path.parse(row.mount) != where and where.is_prefix_of(Path.parse(row.mount))
+    plans = query_each(session, below, lambda one: _plan_of(session, where.segments, *one, changed))
+    return [
+        ClusterPlan(one.cluster, one.mount, error=plan.message)
+        if isinstance(plan, KdirError)
+        else plan
+        for one, plan in zip(below, plans, strict=True)
+    ]
+
+
+def inheriting_topics(
+    session: Session,
+    below: Sequence[ClusterBelow],
+    path: str,
+    policies: policies_pb2.Policies,
+    fields: Sequence[Field],
+) -> list[int | KdirError]:
+    """Returns how many topics of each cluster below would inherit other values, were these set at a
+    path above their mounts.
+    """
+    from resolver.path import Path
+
+    depth = len(Path.parse(path).segments)
+
+    def count(one: ClusterBelow) -> int:
+        sources = _sources(session, one.mount)
+        # What a nearer directory sets stays as it is.
+        reaching = [each for each in fields if len(sources.get(each.in_answers, ())) <= depth]
+        if not reaching:
+            return 0
+        return int(_effective(session, one.mount, policies, reaching).topics_changed)
+
+    return query_each(session, below, count)
+
+
+def _sources(session: Session, mount: str) -> dict[str, tuple[str, ...]]:
+    """Returns where each value that holds at a mount is set, by field."""
+    from resolver.path import Path
+
+    held = _effective(session, mount)
+    return {one.field: Path.parse(one.source_path).segments for one in held.values}
+
+
+def _effective(
+    session: Session,
+    mount: str,
+    policies: policies_pb2.Policies | None = None,
+    fields: Sequence[Field] = (),
+) -> policies_pb2.GetEffectivePoliciesResponse:
+    from kdir.v1 import policies_pb2
+
+    request = policies_pb2.GetEffectivePoliciesRequest(path=mount, directory=True, what_if=policies)
+    request.what_if_mask.paths.extend(one.mask for one in fields)
+    answer: policies_pb2.GetEffectivePoliciesResponse = session.resolver.call(
+        mount, "PolicyService.GetEffectivePolicies", request
     )
-
-    def ask(one: tuple[str, str]) -> ClusterPlan:
-        mount, cluster = one
-        try:
-            return _plan_of(session, where.segments, mount, cluster, changed)
-        except KdirError as error:
-            return ClusterPlan(cluster, mount, error=error.message)
-
-    session.resolver  # noqa: B018 - made once, before several threads want it
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        return list(pool.map(ask, below))
+    return answer
 
 
 def _plan_of(
@@ -88,16 +184,9 @@ def _plan_of(
     cluster: str,
     changes: Sequence[access_pb2.PolicyChange],
 ) -> ClusterPlan:
-    from kdir.v1 import directory_pb2, policies_pb2
+    from kdir.v1 import directory_pb2
 
-    from resolver.path import Path
-
-    held: policies_pb2.GetEffectivePoliciesResponse = session.resolver.call(
-        mount,
-        "PolicyService.GetEffectivePolicies",
-        policies_pb2.GetEffectivePoliciesRequest(path=mount, directory=True),
-    )
-    sources = {one.field: Path.parse(one.source_path).segments for one in held.values}
+    sources = _sources(session, mount)
     reaching = [
         one
         for one in changes

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from resolver import units
+from resolver.cli.clusters_below import clusters_below
 from resolver.cli.parser import Option
 from resolver.errors import AboveCeiling, Absent, KafkaRejected, KdirError
 
@@ -83,20 +84,11 @@ def clusters_at(
     Raises:
         KdirError: the owner of the path did not answer.
     """
-    from kdir.v1 import federation_pb2
-
-    from resolver.path import Path
-
-    where = Path.parse(path)
-    listed = session.resolver.call(
-        path, "FederationService.ListMounts", federation_pb2.ListMountsRequest()
-    )
     below = (
-        Affected(row.cluster or row.cluster_id, row.mount, directory=True, is_below=True)
-        for row in listed.rows
-        if Path.parse(row.mount) != where and where.is_prefix_of(Path.parse(row.mount))
+        Affected(one.cluster, one.mount, directory=True, is_below=True)
+        for one in clusters_below(session, path)
     )
-    return [Affected(cluster, path, directory), *sorted(below, key=lambda one: one.path)]
+    return [Affected(cluster, path, directory), *below]
 
 
 def wait_for_kafka(

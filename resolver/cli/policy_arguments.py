@@ -66,6 +66,11 @@ class Field:
     """Of the map, such as ``retention.ms``; empty for what is no map."""
 
     @property
+    def in_answers(self) -> str:
+        """What servers call it: ``topic_config[retention.ms]``."""
+        return f"{self.name}[{self.key}]" if self.key else self.name
+
+    @property
     def shown(self) -> str:
         """The key that people write for it."""
         return map_key(self.name, self.key) if self.key else self.name

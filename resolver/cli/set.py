@@ -7,17 +7,23 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from resolver import units
-from resolver.cli.clusters_below import armed_summary, plans_below, with_clusters_below
+from resolver.cli.clusters_below import (
+    ClusterBelow,
+    armed_summary,
+    clusters_below,
+    inheriting_topics,
+    plans_below,
+    query_each,
+    with_clusters_below,
+)
 from resolver.cli.create import ENTRY_FORMATS, PLAN, show_entry
 from resolver.cli.kafka_wait import WAIT, clusters_at, wait_for_kafka, wait_seconds
-from resolver.cli.mount import list_mounts_below, some_paths
 from resolver.cli.output import Column, Styled, Table
 from resolver.cli.parser import Argument, Arguments, Option, UsageError, Verb
 from resolver.cli.plan_output import FOR_NEW_TOPICS, GROW_CALL, GROWTH, print_change_plan
 from resolver.cli.policy_arguments import KEYS_HELP, Field, assign, forget
 from resolver.cli.session import parse_path_argument
-from resolver.entry_fields import policy_key
-from resolver.message_values import plain
+from resolver.errors import InvalidArgument, KdirError
 
 if TYPE_CHECKING:
     from kdir.v1 import admin_pb2, directory_pb2, entry_pb2, policies_pb2
@@ -149,7 +155,8 @@ def _effective(session: Session, arguments: Arguments) -> int:
         return _drift_below(session, where)
     if changes:
         entry = entry_pb2.Entry()
-        masks = [assign(entry, text, "effective").mask for text in changes]
+        fields = [assign(entry, text, "effective") for text in changes]
+        masks = [one.mask for one in fields]
         for mask in masks:
             if not mask.startswith("policies."):
                 raise UsageError(f"--if is for policies; {mask} is none", verb="effective")
@@ -178,8 +185,7 @@ def _effective(session: Session, arguments: Arguments) -> int:
             "faint",
         )
     if changes:
-        topics = units.plural(answer.topics_changed, "topic")
-        out.note(f"dry run: the effective value of {topics} in this cluster would change")
+        _show_topics_changed(session, where, answer.topics_changed, request.what_if, fields)
     if not arguments.flag("diff"):
         return 0
     if not values and not acls:
@@ -188,6 +194,28 @@ def _effective(session: Session, arguments: Arguments) -> int:
             same if in_kafka else "directories have no values in Kafka; use --diff or name a topic"
         )
     return _EXIT_DIFFERENT if values or acls else 0
+
+
+def _show_topics_changed(
+    session: Session,
+    where: PathArgument,
+    own: int,
+    policies: policies_pb2.Policies,
+    fields: Sequence[Field],
+) -> None:
+    """Shows how many topics would have another value, in each cluster that inherits it."""
+    owner = session.resolver.owner_of(where.path)
+    counts, path = [(owner.cluster, own)], str(owner.path)
+    below = [] if owner.kind == "topic" and not where.directory else clusters_below(session, path)
+    found = inheriting_topics(session, below, path, policies, fields)
+    for one, count in zip(below, found, strict=True):
+        if isinstance(count, KdirError):
+            session.missing(f"not known: {one.cluster} did not answer: {count.message}")
+        else:
+            counts.append((one.cluster, count))
+    some = [one for one in counts if one[1]] or counts[:1]
+    text = ", ".join(f"{units.plural(number, 'topic')} of {name}" for name, number in some)
+    session.out.note(f"dry run: the effective value of {text} would change")
 
 
 def _acl_drift(session: Session, where: PathArgument) -> list[admin_pb2.Drift]:
@@ -218,33 +246,47 @@ def _is_directory(session: Session, where: PathArgument) -> bool:
 
 
 def _drift_below(session: Session, where: PathArgument) -> int:
+    """Shows the differences of the cluster of a directory and of each that is mounted below it."""
     from kdir.v1 import admin_pb2
 
-    from resolver.errors import InvalidArgument
+    owner = session.resolver.owner_of(where.path)
+    every = [ClusterBelow(str(owner.path), owner.cluster)]
+    every += clusters_below(session, str(owner.path))
 
-    below = list_mounts_below(session, where.path)
-    request = admin_pb2.ListDriftRequest(path=str(where.path), unarmed=True)
-    try:
-        answer: admin_pb2.ListDriftResponse = session.resolver.call(
-            where.path, "AdminService.ListDrift", request
-        )
-    except InvalidArgument as error:
-        if error.metadata.get("field") != "cluster":
-            raise
-        error.message += f": nothing to compare {where.path} with, and nothing was compared"
-        if below:
-            error.message += f"; run the command for each cluster below: {some_paths(below)}"
-        raise
-    _show_drift(session.out, answer.drifts)
-    if not answer.drifts:
+    def compare(one: ClusterBelow) -> admin_pb2.ListDriftResponse | InvalidArgument:
+        request = admin_pb2.ListDriftRequest(path=one.mount, unarmed=True)
+        try:
+            answer: admin_pb2.ListDriftResponse = session.resolver.call(
+                one.mount, "AdminService.ListDrift", request
+            )
+        except InvalidArgument as error:
+            if error.metadata.get("field") != "cluster":
+                raise
+            return error  # it has no Kafka
+        return answer
+
+    drifts: list[admin_pb2.Drift] = []
+    without, omitted, compared = None, 0, 0
+    for one, answer in zip(every, query_each(session, every, compare), strict=True):
+        if isinstance(answer, admin_pb2.ListDriftResponse):
+            drifts += answer.drifts
+            omitted += answer.omitted_count
+            compared += 1
+        elif isinstance(answer, InvalidArgument) and answer.metadata.get("field") == "cluster":
+            without = without or answer
+        elif one is every[0]:
+            raise answer
+        else:
+            session.missing(f"not compared: {one.cluster} did not answer: {answer.message}")
+    if not compared and without is not None and not session.partial:
+        without.message += f": nothing to compare {where.path} with, and nothing was compared"
+        raise without
+    _show_drift(session.out, drifts)
+    if not drifts and not session.partial:
         session.out.note("no drift: Kafka matches every value")
-    if below:
-        session.out.note(
-            f"not compared (other clusters, run the command for each): {some_paths(below)}"
-        )
-    if answer.omitted_count:
-        session.out.note(f"and {answer.omitted_count:,} more: name a path further below", "warn")
-    return _EXIT_DIFFERENT if answer.drifts else 0
+    if omitted:
+        session.out.note(f"and {omitted:,} more: name a path further below", "warn")
+    return _EXIT_DIFFERENT if drifts else 0
 
 
 def _show_drift(out: Output, drifts: Sequence[admin_pb2.Drift]) -> None:
@@ -397,7 +439,7 @@ VERBS: Final = (
             "needs-approval (may delete data: kdir arm); contested (another writer keeps\n"
             "reverting it); rejected (by Kafka); quota-exceeded; not-armed (no armed path covers\n"
             "it); if set (with --if: kdir would apply it). n/a: not a setting of Kafka.\n"
-            "--diff shows only differences, for a directory those of all topics below it in its\n"
+            "--diff shows only differences, for a directory those of all topics below it, in each\n"
             "cluster; exit code 5 if there are any, 2 if there is no Kafka to compare with.\n"
             "Quotas show their usage, and apply at every level, overridden or not."
         ),

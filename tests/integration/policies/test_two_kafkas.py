@@ -66,13 +66,14 @@ def test_one_set_at_la_reaches_two_clusters_and_a_topics_own_value_holds(  # noq
         eventually(lambda: (one.status().topic_count, two.status().topic_count) == (4, 1))
         assert kdir(la, "set", "/la/one/search/raw", f"retention.ms={DAY}").code == 0
 
-        # Above the mounts there is no Kafka, so nothing to read and nothing to arm.
+        # Above the mounts there is no Kafka, so nothing to arm; what is below is compared.
         refused = kdir(la, "arm", "/la", "--aspect", "configs")
         assert (refused.code, "no Kafka behind it" in refused.err) == (5, True)
         compared = kdir(la, "effective", "/la", "--diff")
-        assert (compared.code, compared.out) == (2, "")
-        assert "nothing was compared; run the command for each cluster below: " in compared.err
-        assert "/la/one, /la/two" in compared.err
+        assert compared.code == 5, compared.err
+        assert compared.lines == [f"/la/one/search/raw\tretention.ms\t{DAY}\t(default)  drift"]
+        alone = kdir(la, "effective", "/", "--diff", "--timeout", "5")
+        assert (alone.code, alone.out) == (5, compared.out), alone.err
         output = kdir(la, "set", "/la/one/search", "manage.configs=true")
         assert output.code == 2
         assert "kdir arm /la/one/search --aspect configs" in output.err
@@ -102,6 +103,13 @@ def test_one_set_at_la_reaches_two_clusters_and_a_topics_own_value_holds(  # noq
             "cpu": [WEEK, MONTH],
         }
 
+        would = kdir(la, "effective", "/la", "--if", f"retention.ms={MONTH}")
+        assert would.code == 0, would.err
+        assert (
+            "dry run: the effective value of 3 topics of la-one, 1 topic of la-two would change"
+            in would.err
+        )
+
         done = kdir(la, "set", "/la", "retention.ms=30d")
         assert done.code == 0
         assert "armed: 2 topics of la-one, 1 topic of la-two are being changed" in done.err
@@ -130,6 +138,12 @@ def test_one_set_at_la_reaches_two_clusters_and_a_topics_own_value_holds(  # noq
         planned = kdir(la, "set", "/la", "retention.ms=1d", "--plan", "--timeout", "5")
         assert planned.code == 3
         assert "not known: la-two did not answer: " in planned.err
+        would = kdir(la, "effective", "/la", "--if", "retention.ms=1d", "--timeout", "5")
+        assert would.code == 3
+        assert "not known: la-two did not answer: " in would.err
+        compared = kdir(la, "effective", "/la", "--diff", "--timeout", "5")
+        assert "not compared: la-two did not answer: " in compared.err
+        assert compared.code == (5 if compared.out else 3)
         output = kdir(la, "set", "/la", "retention.ms=6d", "--timeout", "5")
         assert output.code == 0, output.err
         assert (
