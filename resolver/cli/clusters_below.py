@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ClusterBelow",
     "ClusterPlan",
+    "acl_calls_below",
     "armed_summary",
     "clusters_below",
     "inheriting_topics",
@@ -44,6 +45,8 @@ class ClusterBelow(NamedTuple):
     mount: str
     cluster: str
     """Its name; its id where that is not known."""
+    topics: int = 0
+    """So many it has, as it last reported."""
 
 
 def clusters_below(session: Session, path: str) -> list[ClusterBelow]:
@@ -61,7 +64,7 @@ def clusters_below(session: Session, path: str) -> list[ClusterBelow]:
         path, "FederationService.ListMounts", federation_pb2.ListMountsRequest()
     )
     return sorted(
-        ClusterBelow(row.mount, row.cluster or row.cluster_id)
+        ClusterBelow(row.mount, row.cluster or row.cluster_id, row.topic_count)
         for row in listed.rows
         if Path.parse(row.mount) != where and where.is_prefix_of(Path.parse(row.mount))
     )
@@ -119,12 +122,39 @@ def plans_below(
         below = clusters_below(session, path)
     except KdirError as error:
         return [ClusterPlan("the clusters below", path, error=error.message)]
-    plans = query_each(session, below, lambda one: _plan_of(session, where.segments, *one, changed))
+    plans = query_each(
+        session,
+        below,
+        lambda one: _plan_of(session, where.segments, one.mount, one.cluster, changed),
+    )
     return [
         ClusterPlan(one.cluster, one.mount, error=plan.message)
         if isinstance(plan, KdirError)
         else plan
         for one, plan in zip(below, plans, strict=True)
+    ]
+
+
+def acl_calls_below(
+    session: Session, below: Sequence[ClusterBelow], grants: Sequence[access_pb2.Grant]
+) -> list[ClusterPlan]:
+    """Returns the calls about ACLs that grants above their mounts come to in clusters below."""
+    from kdir.v1 import access_pb2
+
+    def ask(one: ClusterBelow) -> ClusterPlan:
+        # What is inherited at a mount is what would be granted there.
+        request = access_pb2.AddGrantsRequest(
+            path=one.mount, kind="ENTRY_KIND_DIRECTORY", grants=grants, validate_only=True
+        )
+        answer = session.resolver.call(one.mount, "AccessService.AddGrants", request)
+        calls, omitted = list(answer.plan.kafka_calls), answer.plan.kafka_calls_omitted
+        return ClusterPlan(one.cluster, one.mount, calls=calls, calls_omitted=omitted)
+
+    return [
+        ClusterPlan(one.cluster, one.mount, error=plan.message)
+        if isinstance(plan, KdirError)
+        else plan
+        for one, plan in zip(below, query_each(session, below, ask), strict=True)
     ]
 
 

@@ -6,6 +6,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from resolver import units
 from resolver.access_requests import grant_text, grants_of
+from resolver.cli.clusters_below import (
+    ClusterBelow,
+    acl_calls_below,
+    clusters_below,
+    with_clusters_below,
+)
 from resolver.cli.create import PLAN
 from resolver.cli.kafka_wait import WAIT, clusters_at, wait_for_kafka, wait_seconds
 from resolver.cli.output import Column, Table
@@ -13,6 +19,7 @@ from resolver.cli.parser import Argument, Arguments, Option, UsageError, Verb
 from resolver.cli.plan_output import print_change_plan
 from resolver.cli.session import parse_path_argument
 from resolver.cli.streams import CLUSTER, chosen_cluster, name_of
+from resolver.errors import KdirError
 from resolver.message_values import plain
 
 if TYPE_CHECKING:
@@ -125,6 +132,7 @@ def _changed(
     what: str,
 ) -> None:
     out, planned = session.out, arguments.flag("plan")
+    below, unknown = _clusters_below(session, arguments) if changed else ([], "")
     if out.structured:
         out.record(plain(answer))
     else:
@@ -133,13 +141,36 @@ def _changed(
             f"{f'would be {what}' if planned else what} at "
             f"{parse_path_argument(arguments.one('PATH'))}"
         )
-        topics = units.plural(answer.topic_count, "topic")
+        topics = units.plural(answer.topic_count + sum(one.topics for one in below), "topic")
         grants = units.plural(len(changed), "grant")
         about = f"{answered}: {grants}, for {topics} there and below"
+        about += f", in {len(below) + 1} clusters" if below else ""
         none = "already granted" if what == "granted" else "no such grant"
         out.note(about if changed else f"no change: {none}")
-    if planned:
+    if unknown:
+        session.missing(f"not known: the clusters below: {unknown}")
+    if not planned:
+        return
+    if what == "granted":
+        plans = acl_calls_below(session, below, changed)
+        print_change_plan(out, with_clusters_below(answer.plan, plans), recorded=True)
+        for one in plans:
+            if one.error:
+                session.missing(f"not known: {one.cluster} did not answer: {one.error}")
+    else:
         print_change_plan(out, answer.plan, recorded=True)
+        if below:
+            names = ", ".join(one.cluster for one in below)
+            out.note(f"not counted: calls about ACLs in the clusters below ({names})", "warn")
+
+
+def _clusters_below(session: Session, arguments: Arguments) -> tuple[list[ClusterBelow], str]:
+    """Returns the clusters that inherit what is granted, or why they are not known."""
+    try:
+        owner = session.resolver.owner_of(parse_path_argument(arguments.one("PATH")).path)
+        return clusters_below(session, str(owner.path)), ""
+    except KdirError as error:
+        return [], error.message
 
 
 # -- reading ---------------------------------------------------------------------------------------

@@ -23,7 +23,9 @@ from resolver.cli.parser import Argument, Arguments, Option, UsageError, Verb
 from resolver.cli.plan_output import FOR_NEW_TOPICS, GROW_CALL, GROWTH, print_change_plan
 from resolver.cli.policy_arguments import KEYS_HELP, Field, assign, forget
 from resolver.cli.session import parse_path_argument
+from resolver.entry_fields import policy_key
 from resolver.errors import InvalidArgument, KdirError
+from resolver.message_values import plain
 
 if TYPE_CHECKING:
     from kdir.v1 import admin_pb2, directory_pb2, entry_pb2, policies_pb2

@@ -110,6 +110,18 @@ def test_grow_returns_once_kafka_shows_the_partitions(site: Site) -> None:
     assert site.partitions("a") == 4
 
 
+def test_a_plan_of_a_grant_above_mounts_has_the_topics_and_calls_of_the_clusters_below(
+    site: Site,
+) -> None:
+    planned = kdir(site.la, "grant", "User:bob", "read", "/la", "--plan")
+    assert planned.code == 0, planned.err
+    assert "would be granted at /la: 1 grant, for 3 topics there and below, in 3 clusters" in (
+        planned.err
+    )
+    calls = [line.split("\t")[1] for line in planned.lines if line.startswith("kafka\t")]
+    assert {"topic a", "topic b", "topic c"} <= set(calls), planned.out
+
+
 def test_grant_and_revoke_return_once_every_kafka_has_the_acls(site: Site) -> None:
     done = kdir(site.la, "grant", "User:bob", "read", "/la", "--wait")
     assert done.code == 0, done.err
