@@ -13,11 +13,11 @@ import pathlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from types import MappingProxyType
 from typing import Final
 
 from directory.server.toml_table import ConfigError, Table
+from resolver.extras import missing_extra
 from resolver.properties_file import read_settings
 
 __all__ = ["OWN", "ClientProperties", "client_properties"]
@@ -79,10 +79,8 @@ class ClientProperties:
         Raises:
             ConfigError: also where that client is not installed.
         """
-        if find_spec("confluent_kafka") is None:
-            raise ConfigError(
-                f"[{self.table}] needs the package confluent-kafka: pip install 'kdir[kafka]'"
-            )
+        if missing := missing_extra(f"[{self.table}]", "kafka"):
+            raise ConfigError(missing)
         found = dict(self.given)
         if self.file:
             for key, value in self._filed().items():

@@ -27,6 +27,7 @@ from directory.server.config_security import AuthConfig, TlsConfig
 from directory.server.principal_mapping import principal_of
 from directory.server.toml_table import ConfigError
 from resolver.errors import InvalidArgument, Unauthenticated
+from resolver.extras import missing_extra
 from resolver.file_reload import ReloadingValue
 from resolver.transport import BEARER
 
@@ -364,11 +365,8 @@ def read_keys(auth: AuthConfig) -> tuple[TokenKey, ...]:
     Raises:
         ConfigError: it is missing, or is no key and no set of keys.
     """
-    try:
-        import cryptography  # noqa: F401
-        import jwt  # noqa: F401
-    except ImportError:
-        raise ConfigError("tokens need the package pyjwt: pip install 'kdir[identity]'") from None
+    if missing := missing_extra("[auth] with a key of tokens", "identity"):
+        raise ConfigError(missing)
     name, file = ("jwks", auth.jwks) if auth.jwks else ("jwt_key", auth.jwt_key)
     try:
         with open(file, "rb") as opened:  # noqa: PTH123 - as given

@@ -23,6 +23,7 @@ from directory.server.principal_mapping import CertificateNames
 from directory.server.shared_channels import SharedChannels
 from directory.server.toml_table import ConfigError
 from resolver.errors import Unauthenticated
+from resolver.extras import missing_extra
 from resolver.file_reload import ReloadingValue
 from resolver.host_port import parse_endpoint
 from resolver.peer_certificates import TlsMaterial
@@ -58,7 +59,8 @@ def read_material(tls: TlsConfig, now: dt.datetime | None = None) -> KeyMaterial
         ConfigError: one is missing or no PEM, the key is not the certificate's, or the certificate
             has expired or is not valid yet.
     """
-    _need_cryptography()
+    if missing := missing_extra("[tls]", "identity", "cryptography"):
+        raise ConfigError(missing)
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
@@ -80,15 +82,6 @@ def read_material(tls: TlsConfig, now: dt.datetime | None = None) -> KeyMaterial
 
 
 _KEYS: Final = ("cert", "key", "ca")
-
-
-def _need_cryptography() -> None:
-    try:
-        import cryptography  # noqa: F401
-    except ImportError:
-        raise ConfigError(
-            "[tls] needs the package cryptography: pip install 'kdir[identity]'"
-        ) from None
 
 
 def _read(name: str, file: str) -> bytes:

@@ -43,6 +43,7 @@ from directory.store.addresses import is_remote
 from directory.store.base import IncompatibleStore, StoreUnreachable
 from directory.store.replica import ReplicaState
 from resolver.errors import KdirError
+from resolver.extras import missing_extra
 from resolver.printable import printable
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def main(arguments: Sequence[str] | None = None, levels: Levels = LEVELS) -> int
         metrics = metrics_addresses(configs, options)
         for behind in _by_listen(configs).values():
             _identities(behind)
-        _check_kafkas(configs, reported=bool(options.check or options.bound))
+        _check_clients(configs, reported=bool(options.check or options.bound))
         if options.check:
             for config in configs:
                 sys.stdout.write(describe_config(config, options.processes) + "\n")
@@ -107,12 +108,17 @@ def main(arguments: Sequence[str] | None = None, levels: Levels = LEVELS) -> int
         return 3
 
 
-def _check_kafkas(configs: Sequence[ServerConfig], *, reported: bool) -> None:
-    """How Kafka's clients would come in; advice on it is logged, unless it is reported elsewhere.
+def _check_clients(configs: Sequence[ServerConfig], *, reported: bool) -> None:
+    """Checks the clients of etcd and Kafka: that they are installed, and how Kafka's would come in.
+    Advice on it is logged, unless it is reported elsewhere.
 
     Raises:
         ConfigError: they could not.
     """
+    if any(config.store.startswith("etcd://") for config in configs) and (
+        missing := missing_extra("a store at etcd://…", "etcd")
+    ):
+        raise ConfigError(missing)
     for client in (config.kafka.client for config in configs if config.kafka is not None):
         client.read()
         if client.advice() and not reported:

@@ -462,22 +462,15 @@ def _record(server: _Server, status: admin_pb2.GetStatusResponse | KdirError) ->
 
 def _set_up(session: Session) -> None:
     """Where the servers come from, and which extras are installed."""
-    from importlib.util import find_spec
-
+    from resolver.extras import EXTRAS, is_installed
     from resolver.user_config import config_file
 
     context = session.context()
     source = f"context {context.name}" if context else "no context"
     session.out.note(f"servers: {','.join(session.servers())} ({source}; {config_file()})", "faint")
-    extras = {
-        "kafka": ("confluent_kafka",),
-        "etcd": ("etcd3",),
-        "identity": ("cryptography", "jwt"),
-        "index": ("pyspark", "pyarrow", "deltalake", "duckdb"),
-    }
     reported = [
-        f"kdir[{name}] {'installed' if all(find_spec(one) for one in needs) else 'not installed'}"
-        for name, needs in extras.items()
+        f"kdir[{name}] {'installed' if all(map(is_installed, modules)) else 'not installed'}"
+        for name, modules in EXTRAS.items()
     ]
     session.out.note(f"extras:  {', '.join(reported)}", "faint")
 

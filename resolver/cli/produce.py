@@ -38,10 +38,11 @@ def _client(
     Raises:
         InvalidArgument: the path is no topic, or kdir[kafka] is not installed.
     """
-    from importlib.util import find_spec
+    from resolver.extras import missing_extra
 
-    if find_spec("confluent_kafka") is None:
-        raise InvalidArgument("confluent-kafka is not installed: pip install 'kdir[kafka]'")
+    verb = "kdir produce" if for_writes else "kdir consume"
+    if missing := missing_extra(verb, "kafka"):
+        raise InvalidArgument(missing)
     where = parse_path_argument(arguments.one("PATH"))
     # A producer stays with a link's first target: an outage must not move data.
     found = session.resolver.resolve(where.path, for_writes=for_writes)

@@ -19,11 +19,11 @@ import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from resolver.errors import Internal, InvalidArgument, Unreachable
+from resolver.extras import missing_extra
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,15 +34,14 @@ _LOOPBACK: Final = "127.0.0.1"
 _CONNECT_SECONDS: Final = 5.0
 
 
-def require(*packages: str) -> None:
-    """Raises an error unless the packages are installed, without the cost of importing them.
+def require(*modules: str) -> None:
+    """Raises an error unless the modules are installed, without the cost of importing them.
 
     Raises:
-        InvalidArgument: one is missing; says what to do.
+        InvalidArgument: one is missing; names the extra and the command that installs it.
     """
-    for package in packages:
-        if find_spec(package) is None:
-            raise InvalidArgument(f"the index needs {package}: pip install 'kdir[index]'")
+    if missing := missing_extra("the index", "index", *modules):
+        raise InvalidArgument(missing)
 
 
 @contextmanager

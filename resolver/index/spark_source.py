@@ -1,7 +1,7 @@
 """Spark's data source ``kdir``: every topic of every cluster as a row; refuses to write.
 
     register(spark)
-    spark.read.format("kdir").option("servers", "la-1:7400,ny-1:7400").load("/la")
+    spark.read.format("kdir").option("servers", "la-1:7420,ny-1:7420").load("/la")
 
 The driver's planner asks the servers for the clusters (``discovery``) and makes one partition of
 each, more of a large one; each executor opens its own channel to the cluster that it reads, since
@@ -17,14 +17,19 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
-
 from resolver.errors import Absent, InvalidArgument, KdirError, Unreachable
+from resolver.extras import missing_extra
 from resolver.index.arrow_rows import unread_batch, with_cluster
 from resolver.index.cluster_discovery import ASK_SECONDS, FederationClusters, discover_clusters
 from resolver.index.cluster_scan import PAGE_ROWS, SHARD_ROWS, Shard, read_pages, shards_of
 from resolver.index.row_schema import ClusterState, spark_schema
 from resolver.path import ROOT, Path
+
+try:
+    from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+except ModuleNotFoundError as error:
+    missing = missing_extra("Spark's data source kdir", "index", "pyspark")
+    raise ImportError(missing or str(error)) from None
 
 if TYPE_CHECKING:
     import pyarrow as pa

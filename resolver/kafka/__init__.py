@@ -18,13 +18,11 @@ __all__ = ["Consumer", "Producer", "ReceivedMessage"]
 def __getattr__(name: str) -> object:
     # The directory imports the rules of settings, and must not load a Kafka client for it.
     if name in __all__:
-        try:
-            from resolver.kafka import consumer, producer
-        except ModuleNotFoundError as error:
-            if (error.name or "").partition(".")[0] != "confluent_kafka":
-                raise
-            raise ImportError(
-                f"{name} needs the package confluent-kafka: pip install 'kdir[kafka]'"
-            ) from None
+        from resolver.extras import missing_extra
+
+        if missing := missing_extra(name, "kafka"):
+            raise ImportError(missing)
+        from resolver.kafka import consumer, producer
+
         return getattr(producer if name == "Producer" else consumer, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -305,7 +305,7 @@ class TestMissing:
             pass
 
     def test_packages(self, monkeypatch: pytest.MonkeyPatch, table: str) -> None:
-        monkeypatch.setattr("resolver.index.spark_session.find_spec", lambda _: None)
+        monkeypatch.setattr("resolver.extras.is_installed", lambda _: False)
         with pytest.raises(InvalidArgument, match=r"pip install 'kdir\[index\]'"):
             build(["127.0.0.1:1"], table)
 

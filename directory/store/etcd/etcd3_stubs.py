@@ -26,6 +26,7 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.internal import builder
 
 from directory.store.base import IncompatibleStore
+from resolver.extras import missing_extra
 
 __all__ = ["etcdrpc", "transactions"]
 
@@ -46,13 +47,18 @@ def _folder() -> Path:
     Raises:
         Incompatible: the package is not there.
     """
+    if missing := missing_extra("a store at etcd://…", "etcd"):
+        raise IncompatibleStore(missing)
     spec = importlib.util.find_spec(_PACKAGE)
     if spec is None or not spec.submodule_search_locations:
-        raise IncompatibleStore(
-            "a store at etcd://… needs the package etcd3, which is not installed:"
-            " pip install 'kdir[etcd]'"
-        )
+        raise _unknown()
     return Path(spec.submodule_search_locations[0]) / "etcdrpc"
+
+
+def _unknown() -> IncompatibleStore:
+    return IncompatibleStore(
+        "the package etcd3 is not the one that kdir knows: pip install 'kdir[etcd]' brings 0.12.0"
+    )
 
 
 def _descriptor_in(source: str) -> bytes:
@@ -70,9 +76,7 @@ def _descriptor_in(source: str) -> bytes:
                 return text.encode("latin-1")
             case _:
                 continue
-    raise IncompatibleStore(
-        "the package etcd3 is not the one that kdir knows: pip install 'kdir[etcd]' brings 0.12.0"
-    )
+    raise _unknown()
 
 
 def _brought_up_to_date(serialized: bytes) -> bytes:

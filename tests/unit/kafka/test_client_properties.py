@@ -173,9 +173,10 @@ def test_a_file_that_everybody_may_read_is_advised_against(tmp_path: Path) -> No
 def test_a_server_of_a_kafka_is_refused_at_once_without_the_client(
     arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("directory.kafka.client_properties.find_spec", lambda _: None)
+    monkeypatch.setattr("resolver.extras.is_installed", lambda _: False)
     flags = ["--mount", "/x", "--cluster", "x", "--kafka", "127.0.0.1:1", *arguments]
     assert main(flags) == 2
     assert capsys.readouterr().err == (
-        "error: [kafka] needs the package confluent-kafka: pip install 'kdir[kafka]'\n"
+        "error: [kafka] needs the package confluent-kafka, which is not installed: "
+        "pip install 'kdir[kafka]'\n"
     )

@@ -52,5 +52,8 @@ try:
 except ImportError as error:
     print(error)
 """
-    wanted = f"{name} needs the package confluent-kafka: pip install 'kdir[kafka]'"
+    wanted = (
+        f"{name} needs the package confluent-kafka, which is not installed: "
+        "pip install 'kdir[kafka]'"
+    )
     assert run(code) == wanted
