@@ -20,20 +20,20 @@ __all__ = ["Listener", "TopicLocation", "location_of"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicLocation:
-    """Location of a path. For what is no topic, ``topic`` is empty and ``kind`` names its kind."""
+    """Location of a path. What is no topic has a ``kind``, a cluster and listeners; its ``topic``
+    and ``bootstrap_servers`` are an InvalidArgument.
+    """
 
     path: str
     """Canonical: behind the links."""
     cluster: str
     """The cluster's name, for people."""
     cluster_id: str
-    topic: str
-    """The topic's name in Kafka."""
+    physical_name: str
+    """The topic's name in Kafka; empty for what is no topic."""
     topic_id: str
     """Kafka's topic id in Kafka's own text form (22 characters); empty while unknown."""
     listeners: tuple[Listener, ...]
-    bootstrap_servers: str
-    """Of the first listener, as Kafka's clients want it: ``host:port,host:port``."""
     mount: str
     """The path at which the cluster's tree is attached."""
     token: str
@@ -59,6 +59,37 @@ class TopicLocation:
     """The whole answer of the contract. Shared: do not change it."""
     authority: resolve_pb2.Authority = field(compare=False, repr=False)
     """Who answered, from what, how fresh. Shared: do not change it."""
+
+    @property
+    def topic(self) -> str:
+        """The topic's name in Kafka.
+
+        Raises:
+            InvalidArgument: the path is no topic.
+        """
+        self.check_topic()
+        return self.physical_name
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """Those of the first listener, as Kafka's clients take them: ``host:port,host:port``.
+
+        Raises:
+            InvalidArgument: the path is no topic.
+        """
+        self.check_topic()
+        return ",".join(self.listeners[0].bootstrap_servers) if self.listeners else ""
+
+    def check_topic(self) -> None:
+        """Checks that the path is a topic's.
+
+        Raises:
+            InvalidArgument: it is something else; names what.
+        """
+        if self.kind != "topic":
+            raise InvalidArgument(
+                f"{self.path} is a {self.kind}, not a topic: only topics have brokers to connect to"
+            )
 
     @property
     def entry(self) -> entry_pb2.Entry:
@@ -129,10 +160,9 @@ def location_of(answer: Answer, sender: Sender, links: tuple[LinkStep, ...] = ()
         path=entry.path,
         cluster=sender.cluster,
         cluster_id=sender.cluster_id,
-        topic=topic.physical_name if topic is not None else "",
+        physical_name=topic.physical_name if topic is not None else "",
         topic_id=_kafka_text(topic.topic_id) if topic is not None else "",
         listeners=listeners,
-        bootstrap_servers=",".join(listeners[0].bootstrap_servers) if listeners else "",
         mount=authority.cluster.mount,
         token=authority.token,
         stale=sender.stale,

@@ -112,11 +112,11 @@ def _record(found: TopicLocation) -> dict[str, Any]:
         "cluster": found.cluster,
         "cluster_id": found.cluster_id,
         "mount": found.mount,
-        "topic": found.topic,
+        "topic": found.physical_name,
         "topic_id": found.topic_id,
         "partitions": found.partitions,
         "replication_factor": found.replication_factor,
-        "bootstrap_servers": found.bootstrap_servers,
+        "bootstrap_servers": found.bootstrap_servers if found.kind == "topic" else "",
         "listeners": [plain(one) for one in found.authority.cluster.listeners],
         "has_container": found.has_container,
         "token": found.token,
@@ -143,8 +143,7 @@ def _listener(found: TopicLocation, name: str) -> Listener:
     Raises:
         InvalidArgument: the path is no topic, or its cluster has no such listener.
     """
-    if found.kind != "topic":
-        raise InvalidArgument(f"{found.path} is a {found.kind}; only topics have bootstrap servers")
+    found.check_topic()
     if not found.listeners:
         raise InvalidArgument(
             f"cluster {found.cluster} advertises no listeners; set kafka.listeners on its servers"
@@ -362,8 +361,10 @@ def _how(session: Session, step: Attempt) -> str:
 
 def _destination(found: TopicLocation, lifetime_seconds: int) -> tuple[str, str, str]:
     first = found.listeners[0] if found.listeners else None
-    reached = f"{first.security_protocol} {found.bootstrap_servers}" if first else ""
-    name = f"{found.cluster}:{found.topic}" if found.topic else f"{found.cluster} {found.kind}"
+    brokers = ",".join(first.bootstrap_servers) if first else ""
+    reached = f"{first.security_protocol} {brokers}" if first else ""
+    is_topic = found.kind == "topic"
+    name = f"{found.cluster}:{found.topic}" if is_topic else f"{found.cluster} {found.kind}"
     return name, reached, f"ttl {lifetime_seconds}s"
 
 

@@ -22,8 +22,7 @@ def connection(found: TopicLocation, listener: str = "") -> dict[str, str]:
     Raises:
         InvalidArgument: the path is no topic, or its cluster has no such listener.
     """
-    if found.kind != "topic":
-        raise InvalidArgument(f"{found.path} is a {found.kind}, not a topic")
+    found.check_topic()
     named = [one for one in found.listeners if not listener or one.name == listener]
     one = next(iter(named), None)
     if one is None:

@@ -291,7 +291,7 @@ def test_settings_for_a_topic_that_kafka_does_not_have_come_with_a_warning(kdir:
 @pytest.mark.parametrize(
     ("line", "complaint"),
     [
-        ("resolve -o kcat /la/tracking/search", "is a directory; only topics"),
+        ("resolve -o kcat /la/tracking/search", "is a directory, not a topic"),
         ("resolve -o kcat --listener edge /ny/bids", "no listener 'edge'; it has memory"),
     ],
 )

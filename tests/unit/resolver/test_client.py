@@ -80,7 +80,10 @@ def test_a_directory_is_found_too_and_is_no_topic(directory: MemoryDirectory) ->
     assert resolver.resolve("/la/tracking/search").kind == "topic"
     assert resolver.resolve("/la/tracking/search").has_container
     found = resolver.resolve("/la/tracking/search", prefer="directory")
-    assert (found.kind, found.topic) == ("directory", "")
+    assert (found.kind, found.physical_name) == ("directory", "")
+    for name in ("topic", "bootstrap_servers"):
+        with pytest.raises(errors.InvalidArgument, match="search is a directory, not a topic"):
+            getattr(found, name)
     assert resolver.resolve("/la/tracking").kind == "directory"
 
 
