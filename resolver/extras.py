@@ -11,7 +11,7 @@ __all__ = ["EXTRAS", "is_installed", "missing_extra"]
 
 EXTRAS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
     {
-        "kafka": {"confluent_kafka": "confluent-kafka"},
+        "kafka": {"confluent_kafka": "confluent-kafka", "fastavro": "fastavro"},
         "etcd": {"etcd3": "etcd3"},
         "identity": {"cryptography": "cryptography", "jwt": "pyjwt"},
         "index": {

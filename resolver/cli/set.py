@@ -155,6 +155,7 @@ def _effective(session: Session, arguments: Arguments) -> int:
     changes = arguments.many("if")
     if arguments.flag("diff") and not changes and _is_directory(session, where):
         return _drift_below(session, where)
+    fields: list[Field] = []
     if changes:
         entry = entry_pb2.Entry()
         fields = [assign(entry, text, "effective") for text in changes]

@@ -231,11 +231,12 @@ class SqliteAnnouncement:
     def delete(self) -> None:
         if not self._alive.held:
             return
-        try:
-            with contextlib.suppress(StoreUnreachable, StoreIsSealed, IncompatibleStore):
-                self._store.withdraw_announced(self._key, self._alive.token)
-        finally:
-            self._alive.remove()  # at the latest the next sweep finds the key without its process
+        # First, so that who sees the key go finds that this is not alive. At the latest the next sweep
+        # finds the key without its process.
+        token = self._alive.token
+        self._alive.remove()
+        with contextlib.suppress(StoreUnreachable, StoreIsSealed, IncompatibleStore):
+            self._store.withdraw_announced(self._key, token)
 
 
 def note(connection: sqlite3.Connection, key: bytes, token: str) -> None:
