@@ -231,7 +231,7 @@ class SqliteAnnouncement:
     def delete(self) -> None:
         if not self._alive.held:
             return
-        # First, so that who sees the key go finds that this is not alive. At the latest the next sweep
+        # First: who sees the key go is to find that this is not alive. At the latest the next sweep
         # finds the key without its process.
         token = self._alive.token
         self._alive.remove()
