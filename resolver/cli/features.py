@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from resolver.cli.output import Column, Styled, Table
 from resolver.cli.parser import Argument, Arguments, Option, UsageError, Verb
-from resolver.cli.streams import CLUSTER, CLUSTER_PATH, call_chosen_cluster
+from resolver.cli.streams import CLUSTER, CLUSTER_PATH, call_chosen_cluster, chosen_cluster
 from resolver.message_values import plain
 
 if TYPE_CHECKING:
@@ -105,12 +105,14 @@ def _finalize(session: Session, arguments: Arguments) -> int:
     def ask(*, validate_only: bool) -> admin_pb2.FinalizeFeaturesResponse:
         request = admin_pb2.FinalizeFeaturesRequest(level=level, validate_only=validate_only)
         answer: admin_pb2.FinalizeFeaturesResponse = call_chosen_cluster(
-            session, arguments, "AdminService.FinalizeFeatures", request
+            session, arguments, "AdminService.FinalizeFeatures", request, changes=True
         )
         return answer
 
     reported = ask(validate_only=True)
     wanted = level or max(reported.supported_level, reported.finalized_level)
+    cluster = chosen_cluster(session, arguments).name
+    of = f" of {cluster}" if cluster else ""
     if wanted <= reported.finalized_level:
         out.note(f"level {reported.finalized_level} is already finalized")
     elif plan:
@@ -118,7 +120,7 @@ def _finalize(session: Session, arguments: Arguments) -> int:
             f"dry run: would finalize level {wanted} (current level: "
             f"{reported.finalized_level or 'unreadable'}); older servers could not rejoin"
         )
-    elif not session.approve(f"finalize level {wanted}", "Older servers cannot come back"):
+    elif not session.approve(f"finalize level {wanted}{of}", "Older servers cannot come back"):
         out.note("unchanged")
     else:
         reported = ask(validate_only=False)

@@ -23,10 +23,15 @@ __all__ = ["VERBS"]
 def _log(session: Session, arguments: Arguments) -> int:
     from kdir.v1 import watch_pb2
 
+    resync = arguments.one("ACTION", "status") == "resync"
     found: watch_pb2.GetChangeLogResponse = call_chosen_cluster(
-        session, arguments, "WatchService.GetChangeLog", watch_pb2.GetChangeLogRequest()
+        session,
+        arguments,
+        "WatchService.GetChangeLog",
+        watch_pb2.GetChangeLogRequest(),
+        changes=resync,
     )
-    if arguments.one("ACTION", "status") == "resync":
+    if resync:
         return _resync(session, arguments, found)
     out = session.out
     if out.structured:

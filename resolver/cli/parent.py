@@ -25,7 +25,11 @@ def _parent(session: Session, arguments: Arguments) -> int:
         if keep:
             raise UsageError("--keep-inherited goes with detach", verb="parent")
         call_chosen_cluster(
-            session, arguments, "AdminService.AttachParent", admin_pb2.AttachParentRequest()
+            session,
+            arguments,
+            "AdminService.AttachParent",
+            admin_pb2.AttachParentRequest(),
+            changes=True,
         )
         out.note(f"{_meant(session, arguments)} attached to its parent again")
         return 0
@@ -41,6 +45,7 @@ def _parent(session: Session, arguments: Arguments) -> int:
             arguments,
             "AdminService.DetachParent",
             admin_pb2.DetachParentRequest(keep_inherited=keep),
+            changes=True,
         )
     except InvalidArgument as refused:
         if refused.metadata.get("field") != "keep_inherited":
@@ -60,7 +65,7 @@ def _parent(session: Session, arguments: Arguments) -> int:
 
 def _meant(session: Session, arguments: Arguments) -> str:
     """Returns the cluster, for people."""
-    return name_of(session, chosen_cluster(session, arguments))
+    return name_of(session, chosen_cluster(session, arguments, changes=True))
 
 
 VERBS = (

@@ -86,6 +86,8 @@ class Session:
         self._health: ServerHealth | None = None
         self._troubles: FailedServers | None = None
         self._remembered: dict[str, float] = {}
+        self.chosen_cluster: Any = None
+        """The cluster that the command is about, once it was chosen (``resolver.cli.streams``)."""
 
     # -- which servers ---------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from resolver.cli.parsed_verb import UsageError
 from resolver.cli.parser import Argument, Arguments, Option
 from resolver.cli.session import parse_path_argument
-from resolver.errors import Cancelled, DeadlineExceeded, KdirError
+from resolver.errors import Cancelled, DeadlineExceeded, KdirError, NotReady, Unmounted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,15 +49,29 @@ class ChosenCluster(NamedTuple):
     mount: str = ""
 
 
-def chosen_cluster(session: Session, arguments: Arguments) -> ChosenCluster:
+def chosen_cluster(
+    session: Session, arguments: Arguments, *, changes: bool = False
+) -> ChosenCluster:
     """Returns the cluster that PATH or ``--cluster`` names, else that of the servers that the user
-    named.
+    named. It is chosen once a command: what was confirmed of one cluster is done to no other,
+    though other servers answer by then.
+
+    Args:
+        changes: something of the cluster is to be changed, so that of several servers none may
+            leave open which cluster it belongs to.
 
     Raises:
-        UsageError: both are given; or neither, and those servers belong to several clusters; or no
-            cluster of this name is known.
+        UsageError: both are given; or neither, and those servers belong to several clusters, or
+            may; or no cluster of this name is known.
         KdirError
     """
+    if session.chosen_cluster is None:
+        session.chosen_cluster = _choose(session, arguments, changes=changes)
+    chosen: ChosenCluster = session.chosen_cluster
+    return chosen
+
+
+def _choose(session: Session, arguments: Arguments, *, changes: bool) -> ChosenCluster:
     path, name = arguments.one("PATH"), arguments.one("cluster")
     if path and name:
         raise UsageError("PATH or --cluster, not both", verb=arguments.verb.name)
@@ -80,6 +94,14 @@ def chosen_cluster(session: Session, arguments: Arguments) -> ChosenCluster:
     if not known:
         assert last is not None  # noqa: S101 - there is always a server
         raise last
+    if changes and last is not None:
+        silent = sorted(set(session.servers()) - set(known[0].servers))
+        raise UsageError(
+            f"{', '.join(silent)} did not answer, so that it is not known to belong to "
+            f"{known[0].name} as the other servers do; say which is meant: --cluster "
+            f"{known[0].name}",
+            verb=arguments.verb.name,
+        )
     # Not by its id: a server that hosts others, too, is to say so.
     return known[0]._replace(requested="")
 
@@ -96,7 +118,7 @@ def _clusters_of_servers(session: Session) -> tuple[list[ChosenCluster], KdirErr
     """Returns the clusters of the servers that the user named, in their order, and the last error
     of a server that cannot say.
     """
-    from kdir.v1 import resolve_pb2
+    from kdir.v1 import admin_pb2, resolve_pb2
 
     from resolver.transport import method
 
@@ -106,10 +128,17 @@ def _clusters_of_servers(session: Session) -> tuple[list[ChosenCluster], KdirErr
     for server in servers:
         request = resolve_pb2.ResolveRequest(path="/")
         limit = session.timeout_seconds / len(servers)
+        answer: Any
         try:
-            answer = session.transport.call(
-                server, method("ResolveService.Resolve"), request, limit
-            )
+            try:
+                answer = session.transport.call(
+                    server, method("ResolveService.Resolve"), request, limit
+                )
+            except (NotReady, Unmounted):
+                # It resolves nothing, and is there all the same for whoever mends that.
+                answer = session.transport.call(
+                    server, method("AdminService.GetStatus"), admin_pb2.GetStatusRequest(), limit
+                )
         except KdirError as error:
             attempts.append(f"{server}: {error}")
             last = error
@@ -150,11 +179,13 @@ def nearest_names(name: str, known: Sequence[str]) -> str:
 
 
 def call_chosen_cluster(
-    session: Session, arguments: Arguments, method_name: str, request: Any
+    session: Session, arguments: Arguments, method_name: str, request: Any, *, changes: bool = False
 ) -> Any:
-    """Returns one call at a server of the cluster that is meant, which its request names."""
+    """Returns one call at a server of the cluster that is meant, which its request names;
+    ``changes`` as of ``chosen_cluster``.
+    """
     path = arguments.one("PATH")
-    chosen = chosen_cluster(session, arguments)
+    chosen = chosen_cluster(session, arguments, changes=changes)
     request.cluster = chosen.requested
     if path:
         where = parse_path_argument(path).path

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from deploy.local.ports import free_port
 from tests.conftest import SharedBroker
 from tests.support.federation import Federation, eventually
 
@@ -235,6 +236,12 @@ def test_a_cluster_is_never_chosen_by_chance(
         refused = kdir.run(f"{both} {verb}", 2).stderr
         assert f"several clusters: la-tracking ({tracking}), la ({la})" in refused, verb
         assert "--cluster la-tracking" in refused
+    silent = f"127.0.0.1:{free_port()}"
+    for verb in ("parent attach", "parent detach --keep-inherited", "features finalize"):
+        refused = kdir.run(f"--at {silent},{tracking} {verb} --yes", 2).stderr
+        assert f"{silent} did not answer" in refused, verb
+        assert "say which is meant: --cluster la-tracking" in refused, verb
+    assert "la-tracking" in kdir.run(f"--at {silent},{tracking} features").stderr
     assert not list(tmp_path.glob("*.kdir"))
     assert (
         "la-tracking: compared"
