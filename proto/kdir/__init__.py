@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from resolver.client import Resolver, TopicLocation
     from resolver.errors import KdirError
-    from resolver.kafka.consumer import Consumer, ReceivedMessage
+    from resolver.kafka.consumer import Consumer
+    from resolver.kafka.messages import PathMessage, ReceivedMessage
     from resolver.kafka.producer import Producer
     from resolver.path import Path
 
@@ -20,13 +21,14 @@ __all__ = [
     "Consumer",
     "KdirError",
     "Path",
+    "PathMessage",
     "Producer",
     "ReceivedMessage",
     "Resolver",
     "TopicLocation",
 ]
 
-_OF_KAFKA = {"Consumer", "Producer", "ReceivedMessage"}
+_OF_KAFKA = {"Consumer", "PathMessage", "Producer", "ReceivedMessage"}
 
 
 def __getattr__(name: str) -> object:

@@ -9,10 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from resolver.kafka.consumer import Consumer, ReceivedMessage
+    from resolver.kafka.consumer import Consumer
+    from resolver.kafka.messages import PathMessage, ReceivedMessage
     from resolver.kafka.producer import Producer
 
-__all__ = ["Consumer", "Producer", "ReceivedMessage"]
+__all__ = ["Consumer", "PathMessage", "Producer", "ReceivedMessage"]
 
 
 def __getattr__(name: str) -> object:
@@ -22,7 +23,8 @@ def __getattr__(name: str) -> object:
 
         if missing := missing_extra(name, "kafka"):
             raise ImportError(missing)
-        from resolver.kafka import consumer, producer
+        from resolver.kafka import consumer, messages, producer
 
-        return getattr(producer if name == "Producer" else consumer, name)
+        homes = {"Consumer": consumer, "Producer": producer}
+        return getattr(homes.get(name, messages), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

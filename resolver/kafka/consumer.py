@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from confluent_kafka import Consumer as KafkaConsumer
 from confluent_kafka import KafkaException, TopicPartition
 
-from resolver.errors import InvalidArgument, KdirError
+from resolver.errors import InvalidArgument
 from resolver.kafka.client_errors import client_error
 from resolver.kafka.client_settings import Client, consumer_settings, for_librdkafka
 from resolver.kafka.listener_choice import (
@@ -25,75 +25,22 @@ from resolver.kafka.listener_choice import (
     setting_layers,
     without_brokers,
 )
+from resolver.kafka.messages import ReceivedMessage
 
 if TYPE_CHECKING:
-    from confluent_kafka import KafkaError, Message
+    from confluent_kafka import KafkaError
 
     from resolver.client import Resolver
+    from resolver.errors import KdirError
     from resolver.path import Path
     from resolver.topic_location import TopicLocation
 
-__all__ = ["Consumer", "ReceivedMessage"]
+__all__ = ["Consumer"]
 
 Assigned = Callable[[list[TopicPartition]], None]
 """Called with partitions, with paths where Kafka has topics."""
 
 _POLL_SECONDS: Final = 0.05
-
-
-@dataclass(frozen=True, slots=True)
-class ReceivedMessage:
-    """A message, or what went wrong on the way to one: confluent-kafka's, with its path."""
-
-    message: Message
-    cluster: str
-    """The cluster's name, for people."""
-    path: str
-    """Empty for an error that is no topic's."""
-    client: KafkaConsumer = field(repr=False, compare=False)
-    settings: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
-    """Of the client."""
-
-    def topic(self) -> str:
-        """Returns the path."""
-        return self.path
-
-    def error(self) -> KafkaError | None:
-        """Returns None: this is a message."""
-        return self.message.error()
-
-    def explained(self) -> KdirError | None:
-        """Returns the error; where Kafka denied it, with the right that is missing and how to ask
-        for the reason. None: this is a message.
-        """
-        error = self.message.error()
-        if error is None:
-            return None
-        return client_error(error, self.path or "PATH", self.settings, for_writes=False)
-
-    def key(self) -> Any:
-        """Returns the key as it was produced; None = none."""
-        return self.message.key()
-
-    def value(self) -> Any:
-        """Returns the value as it was produced; None = a tombstone."""
-        return self.message.value()
-
-    def headers(self) -> Any:
-        """Returns pairs of name and bytes, or None."""
-        return self.message.headers()
-
-    def partition(self) -> int | None:
-        """Returns Kafka's number of it."""
-        return self.message.partition()
-
-    def offset(self) -> int | None:
-        """Returns the offset within the partition."""
-        return self.message.offset()
-
-    def timestamp(self) -> tuple[int, int]:
-        """Returns which kind it is, and Unix milliseconds."""
-        return self.message.timestamp()
 
 
 @dataclass(slots=True)
@@ -104,6 +51,45 @@ class _Source:
     cluster: str
     settings: Mapping[str, str]
     paths: dict[str, str] = field(default_factory=dict)
+
+    def by_path(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+        """Returns Kafka's partitions with the paths of their topics."""
+        return [
+            TopicPartition(self.paths.get(one.topic, one.topic), one.partition, one.offset)
+            for one in partitions
+        ]
+
+    def checked(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+        """Returns partitions by path.
+
+        Raises:
+            KdirError: Kafka has an error in the place of one.
+        """
+        found = list(partitions)
+        for one in found:
+            if one.error is not None:
+                raise self.error(one.error, one.topic)
+        return self.by_path(found)
+
+    def query(
+        self,
+        partitions: list[TopicPartition],
+        method: Callable[[KafkaConsumer], Callable[..., list[TopicPartition]]],
+        timeout: float,
+    ) -> list[TopicPartition]:
+        """Returns what Kafka answers about partitions.
+
+        Raises:
+            KdirError: Kafka refused, or did not answer.
+        """
+        try:
+            return self.checked(method(self.client)(partitions, timeout=timeout))
+        except KafkaException as error:
+            raise self.error(error.args[0], partitions[0].topic) from error
+
+    def error(self, error: KafkaError, topic: str) -> KdirError:
+        """Returns the error to raise for what Kafka answered about a topic."""
+        return client_error(error, self.paths.get(topic, topic), self.settings, for_writes=False)
 
 
 class Consumer:
@@ -223,13 +209,122 @@ class Consumer:
         """Notes that this one is done with; for ``enable.auto.offset.store=false``."""
         message.client.store_offsets(message=message.message)
 
+    # -- partitions: TopicPartition has a path where Kafka's has a topic -------------------------
+
     def assignment(self) -> list[TopicPartition]:
         """Returns what of the paths this member of the groups consumes."""
         return [
-            TopicPartition(source.paths.get(one.topic, one.topic), one.partition, one.offset)
-            for source in self._sources
-            for one in source.client.assignment()
+            one for source in self._sources for one in source.by_path(source.client.assignment())
         ]
+
+    def seek(self, partition: TopicPartition) -> None:
+        """Goes on at the offset of ``partition``, which is assigned to this consumer.
+
+        Raises:
+            InvalidArgument: its path was not subscribed to.
+            KafkaException: it is not assigned, or has not been fetched yet: poll first.
+        """
+        ((source, found),) = self._by_source([partition])
+        source.client.seek(*found)
+
+    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        """Receives nothing of these partitions until ``resume``; they stay assigned.
+
+        Raises:
+            InvalidArgument: a path was not subscribed to.
+        """
+        for source, found in self._by_source(partitions):
+            source.client.pause(found)
+
+    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        """Receives messages of these partitions again.
+
+        Raises:
+            InvalidArgument: a path was not subscribed to.
+        """
+        for source, found in self._by_source(partitions):
+            source.client.resume(found)
+
+    def position(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+        """Returns the offset of the next message of each, as far as was polled.
+
+        Raises:
+            InvalidArgument: a path was not subscribed to.
+        """
+        return [
+            one
+            for source, found in self._by_source(partitions)
+            for one in source.checked(source.client.position(found))
+        ]
+
+    def committed(
+        self, partitions: Iterable[TopicPartition], timeout: float = 30.0
+    ) -> list[TopicPartition]:
+        """Returns the offsets that the group has committed; -1001 = none.
+
+        Raises:
+            InvalidArgument: a path was not subscribed to.
+            PermissionDenied, KafkaUnavailable, KafkaRejected: as Kafka answers.
+        """
+        return [
+            one
+            for source, found in self._by_source(partitions)
+            for one in source.query(found, lambda client: client.committed, timeout)
+        ]
+
+    def offsets_for_times(
+        self, partitions: Iterable[TopicPartition], timeout: float = 30.0
+    ) -> list[TopicPartition]:
+        """Returns the first offset at or after a time, which is in the place of the offset in Unix
+        milliseconds; -1 = the end.
+
+        Raises:
+            InvalidArgument: a path was not subscribed to.
+            PermissionDenied, KafkaUnavailable, KafkaRejected: as Kafka answers.
+        """
+        return [
+            one
+            for source, found in self._by_source(partitions)
+            for one in source.query(found, lambda client: client.offsets_for_times, timeout)
+        ]
+
+    def get_watermark_offsets(
+        self, partition: TopicPartition, timeout: float = 30.0
+    ) -> tuple[int, int]:
+        """Returns the first offset that is there, and the one behind the last.
+
+        Raises:
+            InvalidArgument: its path was not subscribed to.
+            PermissionDenied, KafkaUnavailable, KafkaRejected: as Kafka answers.
+        """
+        ((source, (found,)),) = self._by_source([partition])
+        try:
+            low, high = source.client.get_watermark_offsets(found, timeout)
+        except KafkaException as error:
+            raise source.error(error.args[0], found.topic) from error
+        return low, high
+
+    def _by_source(
+        self, partitions: Iterable[TopicPartition]
+    ) -> list[tuple[_Source, list[TopicPartition]]]:
+        """Returns partitions with Kafka's names, by the client that consumes them."""
+        self._same_process()
+        places = {
+            path: (source, topic)
+            for source in self._sources
+            for topic, path in source.paths.items()
+        }
+        found: dict[int, tuple[_Source, list[TopicPartition]]] = {}
+        for one in partitions:
+            if one.topic not in places:
+                subscribed = ", ".join(sorted(places)) or "nothing"
+                raise InvalidArgument(
+                    f"{one.topic}: found no subscription to this path; subscribed: {subscribed}"
+                )
+            source, topic = places[one.topic]
+            _, listed = found.setdefault(id(source), (source, []))
+            listed.append(TopicPartition(topic, one.partition, one.offset))
+        return list(found.values())
 
     def _asked(self, source: _Source, timeout: float) -> ReceivedMessage | None:
         message = source.client.poll(timeout)
@@ -261,11 +356,6 @@ class Consumer:
 
 def _with_paths(source: _Source, callback: Assigned) -> Callable[[object, Any], None]:
     def reported(_client: object, partitions: list[TopicPartition]) -> None:
-        callback(
-            [
-                TopicPartition(source.paths.get(one.topic, one.topic), one.partition, one.offset)
-                for one in partitions
-            ]
-        )
+        callback(source.by_path(partitions))
 
     return reported

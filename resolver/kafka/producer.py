@@ -25,6 +25,7 @@ from resolver.kafka.listener_choice import (
     setting_layers,
     without_brokers,
 )
+from resolver.kafka.messages import PathMessage
 from resolver.path import Path
 
 if TYPE_CHECKING:
@@ -33,8 +34,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Producer", "flush_deliveries"]
 
-Delivered = Callable[[KafkaError | None, Message], None]
-"""Called for each message by ``poll`` or ``flush``: an error, or None, and the message."""
+Delivered = Callable[[KafkaError | None, PathMessage], None]
+"""Called for each message by ``poll`` or ``flush``: an error, or None, and the message, whose
+``topic()`` is the path."""
 
 _TRANSACTION: Final = "transactional.id"
 _SWITCH_SECONDS: Final = 30.0
@@ -109,9 +111,9 @@ class Producer:
         more: dict[str, Any] = {"timestamp": timestamp} if timestamp else {}
         if headers is not None:
             more["headers"] = headers
-        client.produce(
-            found.topic, value=value, key=key, partition=partition, on_delivery=on_delivery, **more
-        )
+        if on_delivery is not None:
+            more["on_delivery"] = _with_path(found, on_delivery)
+        client.produce(found.topic, value=value, key=key, partition=partition, **more)
 
     def poll(self, timeout: float = 0.0) -> int:
         """Reports what was delivered; waits so many seconds for a report. How much it was.
@@ -316,6 +318,15 @@ class Producer:
             raise InvalidArgument(
                 "this producer was made by another process; make one after the fork (librdkafka)"
             )
+
+
+def _with_path(
+    found: TopicLocation, callback: Delivered
+) -> Callable[[KafkaError | None, Message], None]:
+    def reported(error: KafkaError | None, message: Message) -> None:
+        callback(error, PathMessage(message, found.cluster, found.path))
+
+    return reported
 
 
 def flush_deliveries(client: KafkaProducer, seconds: float) -> int:

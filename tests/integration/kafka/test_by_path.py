@@ -9,11 +9,12 @@ from functools import partial
 from typing import Any
 
 import pytest
+from confluent_kafka import TopicPartition
 
 from deploy.local.kafka import KafkaBroker
 from resolver import Resolver
 from resolver.errors import Absent, Closed, InvalidArgument
-from resolver.kafka import Consumer, Producer, ReceivedMessage
+from resolver.kafka import Consumer, PathMessage, Producer, ReceivedMessage
 from tests.support.command_line import run
 from tests.support.federation import Federation, Server, eventually
 
@@ -37,7 +38,7 @@ def tree(
             federation.join(
                 path, "/", kafka={"bootstrap": [broker.bootstrap], "ceiling": ["create"]}
             )
-        for path in ("/one/t", "/one/u", "/one/v", "/one/w", "/two/t"):
+        for path in ("/one/t", "/one/u", "/one/v", "/one/w", "/one/x", "/two/t", "/two/x"):
             eventually(partial(made, root, path))
         yield root
 
@@ -66,13 +67,19 @@ def test_one_producer_and_one_consumer_for_paths_of_two_clusters(
     resolver: Resolver,
 ) -> None:
     producer = Producer(resolver, {"linger.ms": 1})
-    reported: list[Any] = []
+    reported: list[tuple[Any, str, str | None]] = []
+
+    def on_delivery(error: object, message: PathMessage) -> None:
+        reported.append((error, message.topic(), message.physical_name()))
+
     for number in range(20):
         for path in ("/one/t", "/two/t"):
             value = f"{path} {number}".encode()
-            producer.produce(path, value, on_delivery=lambda error, _: reported.append(error))
+            producer.produce(path, value, on_delivery=on_delivery)
     assert producer.flush() == 0
-    assert reported == [None] * 40
+    # As everywhere where Kafka's clients have a topic: both topics are named t in Kafka.
+    assert sorted(set(reported)) == [(None, "/one/t", "t"), (None, "/two/t", "t")]
+    assert len(reported) == 40
     assert len(producer) == 0
 
     own = {"group.id": "by-path", "auto.offset.reset": "earliest", "enable.auto.commit": False}
@@ -88,6 +95,7 @@ def test_one_producer_and_one_consumer_for_paths_of_two_clusters(
             values = [one.value() for one in found if one.topic() == path]
             assert values == [f"{path} {number}".encode() for number in range(20)]
         assert {one.cluster for one in found} == {"one", "two"}
+        assert {one.physical_name() for one in found} == {"t"}
         assert set(assigned) == {"/one/t", "/two/t"} == {one.topic for one in consumer.assignment()}
         consumer.commit(asynchronous=False)
     finally:
@@ -102,6 +110,50 @@ def test_one_producer_and_one_consumer_for_paths_of_two_clusters(
         assert [one.value() for one in received(again, 1)] == [b"later"]
     finally:
         again.close()
+
+
+def test_partitions_are_named_by_path(resolver: Resolver) -> None:
+    paths = ("/one/x", "/two/x")
+    producer = Producer(resolver)
+    for number in range(4):
+        for path in paths:
+            producer.produce(path, str(number), partition=0, timestamp=1_000 + number)
+    assert producer.close() == 0
+    own = {"group.id": "partitions", "auto.offset.reset": "earliest", "enable.auto.commit": False}
+    consumer = Consumer(resolver, own)
+    consumer.subscribe(paths)
+    first = [TopicPartition(path, 0) for path in paths]
+
+    def offsets(partitions: list[TopicPartition]) -> dict[str, int]:
+        assert {one.partition for one in partitions} == {0}
+        return {one.topic: one.offset for one in partitions}
+
+    def values(count: int) -> set[tuple[str, Any]]:
+        return {(one.topic(), one.value()) for one in received(consumer, count)}
+
+    try:
+        assert offsets(consumer.committed(first)) == dict.fromkeys(paths, -1001)
+        assert len(values(8)) == 8
+        assert offsets(consumer.position(first)) == dict.fromkeys(paths, 4)
+        consumer.commit(asynchronous=False)
+        assert offsets(consumer.committed(first)) == dict.fromkeys(paths, 4)
+        assert consumer.get_watermark_offsets(first[0]) == (0, 4)
+        at_two = consumer.offsets_for_times([TopicPartition(path, 0, 1_002) for path in paths])
+        assert offsets(at_two) == dict.fromkeys(paths, 2)
+        for one in at_two:
+            consumer.seek(one)
+        assert values(4) == {(path, value) for path in paths for value in (b"2", b"3")}
+        consumer.pause(first[:1])
+        for one in at_two:
+            consumer.seek(one)
+        assert values(2) == {("/two/x", b"2"), ("/two/x", b"3")}
+        assert consumer.poll(0.5) is None
+        consumer.resume(first[:1])
+        assert values(2) == {("/one/x", b"2"), ("/one/x", b"3")}
+        with pytest.raises(InvalidArgument, match="/one/t: found no subscription to this path"):
+            consumer.seek(TopicPartition("/one/t", 0, 0))
+    finally:
+        consumer.close()
 
 
 def test_policies_are_defaults_and_a_conflict_with_them_names_both(
