@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from resolver.errors import Absent, InvalidArgument, KdirError, Unreachable
+from resolver.errors import Absent, InvalidArgument, KdirError, NoRoute, Unreachable
 from resolver.extras import missing_extra
 from resolver.index.arrow_rows import unread_batch, with_cluster
 from resolver.index.cluster_discovery import ASK_SECONDS, FederationClusters, discover_clusters
@@ -107,6 +107,9 @@ class ShardPartition(InputPartition):
     """Topics of one cluster, to be read by one task."""
 
     shard: Shard
+    owns_path: bool = False
+    """The path that is read is this cluster's, and no other is mounted below it: where the cluster
+    has no such directory, there is none."""
 
 
 @dataclass(frozen=True)
@@ -125,8 +128,9 @@ class KdirReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         options = self.options
         found_clusters = discover_clusters(options.servers, ask_seconds=options.ask_seconds)
+        owner_id = _owner_id(found_clusters, options.below)
         shards = [
-            ShardPartition(shard)
+            ShardPartition(shard, one.state.cluster_id == owner_id)
             for one in found_clusters.answered.values()
             for shard in shards_of(
                 one,
@@ -139,19 +143,21 @@ class KdirReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         match partition:
-            case ShardPartition(shard=shard):
-                yield from self._read(shard)
+            case ShardPartition(shard=shard, owns_path=owns_path):
+                yield from self._read(shard, owns_path=owns_path)
             case UnreadPartition(state=state):
                 yield unread_batch(state)
             case _:
                 raise TypeError(f"not a partition of this source: {partition!r}")
 
-    def _read(self, shard: Shard) -> Iterator[pa.RecordBatch]:
+    def _read(self, shard: Shard, *, owns_path: bool) -> Iterator[pa.RecordBatch]:
         try:
             for page in read_pages(shard):
                 yield with_cluster(page.batch, page.state)
-        except Absent:
-            return  # it has no such directory as the wanted path: no topics, and no failure
+        except Absent as error:
+            # Else the directory is another cluster's: no topics here, and no failure.
+            if owns_path:
+                raise Absent(f"{self.options.below}: {error.message}") from None
         except KdirError as error:
             match self.options.failures:
                 case "raise":
@@ -192,6 +198,22 @@ class KdirReader(DataSourceReader):
             )
             for one in silent
         ]
+
+
+def _owner_id(found_clusters: FederationClusters, below: Path) -> str:
+    """Returns the id of the cluster that owns a path; empty where clusters are mounted below it.
+
+    Raises:
+        NoRoute: no cluster that the servers lead to owns it, or is mounted below it.
+    """
+    places = {key: one.mount for key, one in found_clusters.answered.items()}
+    places |= {key: one.mount for key, one in found_clusters.silent.items()}
+    if any(below.is_prefix_of(place) for place in places.values()):
+        return ""
+    above = [key for key, place in places.items() if place.is_prefix_of(below)]
+    if not above:
+        raise NoRoute(f"{below}: no cluster that the servers lead to has this path")
+    return max(above, key=lambda key: len(places[key]))
 
 
 def _positive(options: Mapping[str, str], name: str, default: float) -> float:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from kdir.v1 import entry_pb2
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from deploy.local.kafka import KafkaBroker
@@ -92,6 +93,11 @@ def test_the_index_of_real_clusters_from_first_build_to_unmount(
         "/la/tracking/search/clicks",
         "/la/tracking/search/views",
     ]
+
+    reader = spark.read.format("kdir").option("servers", federation["/ny"].address)
+    for path in ("/la/nope", "/nope", "/la/tracking/nope"):
+        with pytest.raises(PySparkException, match=f"Absent: {path}: "):
+            reader.load(path).collect()
 
     # An owner that is set above two mounts is inherited by the topics below them.
     federation["/la"].entries(

@@ -65,10 +65,27 @@ def test_it_is_read_by_several_tasks(spark: SparkSession, tree: dict[str, FakeCl
     assert len(shards) == len(TREE) + 2  # la-tracking in three
 
 
-@pytest.mark.parametrize("below", ["/la", "/la/tracking/d3", "/ny/search", "/ny/none"])
+@pytest.mark.parametrize("below", ["/la", "/la/tracking/d3", "/ny/search"])
 def test_below_a_path(spark: SparkSession, tree: dict[str, FakeCluster], below: str) -> None:
     wanted = [path for path in ALL if path.startswith(f"{below}/")]
     assert paths(read(spark, tree, below)) == wanted
+
+
+@pytest.mark.parametrize("path", ["/ny/none", "/none", "/la/tracking/d3/none"])
+@pytest.mark.parametrize("failures", ["row", "skip"])
+def test_a_path_that_does_not_exist_is_an_error_and_no_empty_result(
+    spark: SparkSession, tree: dict[str, FakeCluster], path: str, failures: str
+) -> None:
+    with pytest.raises(PySparkException, match=f"Absent: {path}: "):
+        read(spark, tree, path, failures=failures)
+
+
+def test_a_path_of_a_cluster_that_is_down_is_not_absent(
+    spark: SparkSession, tree: dict[str, FakeCluster]
+) -> None:
+    tree["/ny"].stop()
+    rows = read(spark, tree, "/ny/none")
+    assert [(row.kind, row.path) for row in rows] == [("unread", "/ny")]
 
 
 def test_a_cluster_that_is_down_is_one_row_that_says_so(
