@@ -25,6 +25,7 @@ __all__ = [
     "large_changes_at",
     "progress_text",
     "state_of",
+    "stop_note_at",
     "topic_config",
 ]
 
@@ -231,6 +232,20 @@ def large_changes_at(session: Session, path: Path) -> list[admin_pb2.Progress]:
     """
     status = cluster_status_at(session, path)
     return [] if status is None else list(status.progress)
+
+
+def stop_note_at(session: Session, path: Path) -> str:
+    """Returns that all changes in the Kafka of a path's cluster are stopped, and why; empty where
+    none are, and where that may not or cannot be asked.
+    """
+    from resolver.errors import KdirError
+
+    try:
+        status = cluster_status_at(session, path)
+    except KdirError:
+        return ""
+    reason = status.kafka.stop_reason if status is not None else ""
+    return f"{reason}; until then states are those of before (kdir ack {path})" if reason else ""
 
 
 def cluster_status_at(session: Session, path: Path) -> admin_pb2.GetStatusResponse | None:

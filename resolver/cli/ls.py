@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from resolver.cli.entry_rows import COLUMNS, display_name, entry_row, kind_of
+from resolver.cli.entry_rows import COLUMNS, display_name, entry_row, kind_of, stop_note_at
 from resolver.cli.output import Column, Output, Styled, Table
 from resolver.cli.parser import FORMATS, Argument, Arguments, Option, Verb
 from resolver.cli.session import PathArgument, parse_path_argument
@@ -84,8 +84,18 @@ def _ls_one(session: Session, arguments: Arguments, part: str) -> None:
         _print(
             session, arguments, [_itself(session, parse_path_argument(part))], named_by_path=True
         )
-    elif arguments.flag("recursive") or not _ls_quickly(session, arguments, part):
-        _ls_resolved(session, arguments, parse_path_argument(part))
+    else:
+        if arguments.flag("recursive") or not _ls_quickly(session, arguments, part):
+            _ls_resolved(session, arguments, parse_path_argument(part))
+        if arguments.flag("long"):
+            _note_stopped(session, parse_path_argument(part))
+
+
+def _note_stopped(session: Session, where: PathArgument) -> None:
+    """Prints why the states that were listed are not those of now, where changes are stopped."""
+    stopped = stop_note_at(session, where.path)
+    if stopped:
+        session.out.note(stopped, "bad")
 
 
 def _ls_detached(session: Session, where: PathArgument) -> None:

@@ -17,6 +17,7 @@ from resolver.cli.clusters_below import (
     with_clusters_below,
 )
 from resolver.cli.create import ENTRY_FORMATS, PLAN, show_entry
+from resolver.cli.entry_rows import stop_note_at
 from resolver.cli.kafka_wait import WAIT, clusters_at, wait_for_kafka, wait_seconds
 from resolver.cli.output import Column, Styled, Table
 from resolver.cli.parser import Argument, Arguments, Option, UsageError, Verb
@@ -26,15 +27,18 @@ from resolver.cli.session import parse_path_argument
 from resolver.entry_fields import policy_key
 from resolver.errors import InvalidArgument, KdirError
 from resolver.message_values import plain
+from resolver.path import Path
 
 if TYPE_CHECKING:
     from kdir.v1 import admin_pb2, directory_pb2, entry_pb2, policies_pb2
 
     from resolver.cli.output import Output
     from resolver.cli.session import PathArgument, Session
-    from resolver.path import Path
 
 __all__ = ["VERBS"]
+
+_BESIDES: Final = frozenset({"acl", "topic_id"})
+"""What drifts of a topic and is no policy."""
 
 
 def _set(session: Session, arguments: Arguments) -> int:
@@ -146,7 +150,7 @@ def _wait(
 
 
 def _effective(session: Session, arguments: Arguments) -> int:
-    from kdir.v1 import entry_pb2, policies_pb2
+    from kdir.v1 import policies_pb2
 
     where = parse_path_argument(arguments.one("PATH"))
     request = policies_pb2.GetEffectivePoliciesRequest(
@@ -155,21 +159,13 @@ def _effective(session: Session, arguments: Arguments) -> int:
     changes = arguments.many("if")
     if arguments.flag("diff") and not changes and _is_directory(session, where):
         return _drift_below(session, where)
-    fields: list[Field] = []
-    if changes:
-        entry = entry_pb2.Entry()
-        fields = [assign(entry, text, "effective") for text in changes]
-        masks = [one.mask for one in fields]
-        for mask in masks:
-            if not mask.startswith("policies."):
-                raise UsageError(f"--if is for policies; {mask} is none", verb="effective")
-        request.what_if.CopyFrom(entry.policies)
-        request.what_if_mask.paths.extend(dict.fromkeys(masks))
+    fields = _assume(request, changes)
     answer: policies_pb2.GetEffectivePoliciesResponse = session.resolver.call(
         where.path, "PolicyService.GetEffectivePolicies", request
     )
     values = [one for one in answer.values if not arguments.flag("diff") or _differs(one)]
-    acls = _acl_drift(session, where) if arguments.flag("diff") and not changes else []
+    compares = arguments.flag("diff") and not changes
+    drifts = _topic_drift(session, where) if compares else []
     out = session.out
     in_kafka = any(one.HasField("kafka_value") for one in answer.values)
     if out.structured:
@@ -178,8 +174,10 @@ def _effective(session: Session, arguments: Arguments) -> int:
     else:
         table = Table(out, _COLUMNS if in_kafka else _COLUMNS[:-1])
         table.rows([_table_row(out, one, where.path, in_kafka=in_kafka) for one in values])
-    _show_drift(out, acls)
-    if not answer.values:
+    _show_drift(out, drifts)
+    if compares:
+        _note_stopped(session, where.path)
+    if not answer.values and not drifts:
         out.note(f"no policy applies to {where}: none is set on it or above it")
     for ancestor in answer.ancestors[:1]:
         age = units.age(ancestor.age_seconds)
@@ -189,14 +187,39 @@ def _effective(session: Session, arguments: Arguments) -> int:
         )
     if changes:
         _show_topics_changed(session, where, answer.topics_changed, request.what_if, fields)
-    if not arguments.flag("diff"):
-        return 0
-    if not values and not acls:
+    if arguments.flag("diff") and not (values or drifts or session.partial):
         same = "no drift: Kafka matches every value"
         out.note(
             same if in_kafka else "directories have no values in Kafka; use --diff or name a topic"
         )
-    return _EXIT_DIFFERENT if values or acls else 0
+    return _EXIT_DIFFERENT if arguments.flag("diff") and (values or drifts) else 0
+
+
+def _note_stopped(session: Session, path: Path) -> None:
+    """Reports where nothing new is seen of the Kafka of a path; the exit code becomes 3."""
+    if stopped := stop_note_at(session, path):
+        session.missing(stopped)
+
+
+def _assume(
+    request: policies_pb2.GetEffectivePoliciesRequest, changes: Sequence[str]
+) -> list[Field]:
+    """Asks for the policies as if these were set; returns their fields.
+
+    Raises:
+        UsageError: one is no policy.
+    """
+    from kdir.v1 import entry_pb2
+
+    entry = entry_pb2.Entry()
+    fields = [assign(entry, text, "effective") for text in changes]
+    for one in fields:
+        if not one.mask.startswith("policies."):
+            raise UsageError(f"--if is for policies; {one.mask} is none", verb="effective")
+    if fields:
+        request.what_if.CopyFrom(entry.policies)
+        request.what_if_mask.paths.extend(dict.fromkeys(one.mask for one in fields))
+    return fields
 
 
 def _show_topics_changed(
@@ -221,9 +244,9 @@ def _show_topics_changed(
     session.out.note(f"dry run: the effective value of {text} would change")
 
 
-def _acl_drift(session: Session, where: PathArgument) -> list[admin_pb2.Drift]:
-    """Returns where the ACLs of a topic differ; nothing for who may not ask that, and without a
-    Kafka.
+def _topic_drift(session: Session, where: PathArgument) -> list[admin_pb2.Drift]:
+    """Returns where a topic differs besides its policies: it is missing or another one, or its
+    ACLs differ; nothing for who may not ask that, and without a Kafka.
     """
     from kdir.v1 import admin_pb2
 
@@ -235,7 +258,8 @@ def _acl_drift(session: Session, where: PathArgument) -> list[admin_pb2.Drift]:
         )
     except (InvalidArgument, PermissionDenied):
         return []
-    return [one for one in answer.drifts if one.field == "acl" and one.path == str(where.path)]
+    path = str(where.path)
+    return [one for one in answer.drifts if one.field in _BESIDES and one.path == path]
 
 
 def _is_directory(session: Session, where: PathArgument) -> bool:
@@ -275,6 +299,7 @@ def _drift_below(session: Session, where: PathArgument) -> int:
             drifts += answer.drifts
             omitted += answer.omitted_count
             compared += 1
+            _note_stopped(session, Path.parse(one.mount))
         elif isinstance(answer, InvalidArgument) and answer.metadata.get("field") == "cluster":
             without = without or answer
         elif one is every[0]:

@@ -34,7 +34,8 @@ def _stat(session: Session, arguments: Arguments) -> int:
             raise
         out = session.out
         status = _cluster_status(session, where, answer) if out.format != "name" else None
-        changes = list(status.progress) if status is not None else []
+        is_topic = answer.entry.HasField("topic")
+        changes = list(status.progress) if status is not None and not is_topic else []
         stopped = status.kafka.stop_reason if status is not None else ""
         if out.structured:
             record = plain(answer.entry)
@@ -63,13 +64,13 @@ def _stat(session: Session, arguments: Arguments) -> int:
 def _cluster_status(
     session: Session, where: PathArgument, answer: directory_pb2.GetEntryResponse
 ) -> admin_pb2.GetStatusResponse | None:
-    """Returns the status of the cluster that is mounted at a path; None elsewhere, and where it
-    may not or cannot be asked.
+    """Returns the status of the cluster that is mounted at a path, or that a topic is of; None
+    elsewhere, and where it may not or cannot be asked.
     """
     from resolver.cli.entry_rows import cluster_status_at
 
     mounted = answer.authority.cluster.mount == str(where.path)
-    if not mounted and kind_of(answer.entry) != "mount":
+    if not mounted and kind_of(answer.entry) not in {"mount", "topic"}:
         return None
     try:
         return cluster_status_at(session, where.path)
@@ -234,8 +235,8 @@ VERBS: Final = (
         run=_stat,
         details=(
             "A link or mount is shown itself; with a trailing /, the directory that it leads to.\n"
-            "A mount also shows whether changes in its cluster's Kafka are stopped, and the\n"
-            "progress of large removals and adoptions there; an\n"
+            "A mount also shows whether changes in its cluster's Kafka are stopped, as a topic\n"
+            "does, and the progress of large removals and adoptions there; an\n"
             "entry that is being removed, the progress of that.\n"
             "Policies are those set on the entry; kdir effective shows inherited ones.\n"
             "Quotas are all that apply here, with their usage. Configs that need approval, are\n"

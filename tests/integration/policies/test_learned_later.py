@@ -110,6 +110,7 @@ def settings(broker: KafkaBroker, **more: Any) -> dict[str, Any]:
         "bootstrap": [broker.bootstrap],
         "ceiling": ["create", "configs", "delete"],
         "sweep_interval_seconds": 1,
+        "mapping_rules": [{"match": "__control-*", "ignore": True}],
         **more,
     }
 
@@ -196,7 +197,8 @@ def test_another_kafka_at_the_address_that_was_acknowledged(
             kdir(la, "ack", "/la", "--stopped", stopped)
             eventually(lambda: "replaced" in run(["stat", "/la/first", "--at", la.address]).out)
             rules = tmp_path / "rules.toml"
-            rules.write_text('[[rule]]\nmatch = "*"\n')
+            ignored = '[[rule]]\nmatch = "__control-*"\nignore = true\n'
+            rules.write_text(f'{ignored}[[rule]]\nmatch = "*"\n')
             kdir(la, "adopt", "/la", "--map", str(rules))
             check_waits(la, data, "first", "unknown")
 
