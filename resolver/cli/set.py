@@ -113,12 +113,12 @@ def _update(
                 session.missing(f"not known: {one.cluster} did not answer: {one.error}")
     elif partitions and not answer.entry.HasField("topic"):
         session.out.note(FOR_NEW_TOPICS, "faint")
-    if planned is not None and path and not arguments.flag("plan"):
-        own = answer.authority.cluster.cluster
-        session.out.note(armed_summary(own, planned.plan.kafka_calls, below))
-        if arguments.flag("wait"):
-            token = answer.token if planned.plan.policies else ""
-            _wait(session, arguments, planned, fields, token)
+    if planned is not None and not arguments.flag("plan"):
+        if path:
+            own = answer.authority.cluster.cluster
+            session.out.note(armed_summary(own, planned.plan.kafka_calls, below))
+        token = answer.token if planned.plan.policies else ""
+        _wait(session, arguments, planned, fields, token)
     return 0
 
 
@@ -129,8 +129,16 @@ def _wait(
     fields: Sequence[Field],
     token: str,
 ) -> None:
-    """Waits until Kafka shows what was set, in every cluster that inherits it, too."""
+    """Waits until Kafka shows what was set, in every cluster that inherits it, too; where that was
+    asked for.
+    """
+    if not arguments.flag("wait"):
+        return
     entry, own = planned.entry, planned.authority.cluster.cluster
+    if not entry.path:
+        where = arguments.one("PATH")
+        session.missing(f"not waited for: that takes the right to DESCRIBE {where}")
+        return
     keys = {one.shown for one in fields}
     is_directory = entry.HasField("directory")
     affected = clusters_at(session, own, entry.path, directory=is_directory)
@@ -143,7 +151,7 @@ def _wait(
         wait_seconds(arguments),
     )
     if done:
-        session.out.note(f"done: Kafka shows {', '.join(sorted(keys))} as it is set")
+        session.out.note(f"done: nothing of {', '.join(sorted(keys))} is left to change in Kafka")
 
 
 # -- effective -----------------------------------------------------------------------------------
