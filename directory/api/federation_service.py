@@ -125,7 +125,7 @@ def _check_hello(hello: federation_pb2.Hello, bounds: Bounds) -> None:
         InvalidPath, InvalidArgument, LimitExceeded
     """
     Path.parse(hello.mount)
-    for field in ("cluster_id", "cluster", "incarnation"):
+    for field in ("cluster_id", "cluster", "incarnation", "link_group"):
         check_text(f"hello.{field}", getattr(hello, field), _NAME_BYTES, "")
     check_kafka_claim("hello.kafka", hello.kafka)
     _check_endpoints("hello.endpoints", hello.endpoints, bounds)

@@ -10,6 +10,7 @@ message, and the child is kept among the *waiting* for ``kdir mounts`` to show.
 from __future__ import annotations
 
 import logging
+import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -30,6 +31,7 @@ from directory.federation.federation_state import (
 )
 from directory.federation.inherited_levels import levels_at_mount
 from directory.federation.inherited_records import refuse_oversized
+from directory.federation.link_groups import LINK_GROUPS, SILENT_BEATS, LinkGroup, LinkGroups
 from directory.federation.table_exchange import ReceivedTable
 from directory.namespace.entry import Mount
 from directory.namespace.keys import ENTRY
@@ -61,8 +63,6 @@ __all__ = ["ChildLinks"]
 
 _log = logging.getLogger(__name__)
 
-_SILENT_BEATS = 3
-"""So many heartbeats in a row must fail to come before the other side counts as away."""
 _KEEP_SECONDS = 1.0
 """What one child reports is kept once in this time at most."""
 _KEEP_BYTES_A_SECOND = 64 * 1024
@@ -81,7 +81,7 @@ class _Pace:
     """Its last link of which not all that came is kept yet; None: all of all links is."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Session:
     hello: federation_pb2.Hello
     received_at: float
@@ -99,6 +99,34 @@ class _Session:
     """Whether all messages are dealt with, and no more come."""
     is_kept: bool = True
     """Whether the store has all that the child reported."""
+    is_beat_due: bool = False
+    group: LinkGroup | None = None
+    """None: the link has heartbeats of its own."""
+
+    def beat(self) -> bool:
+        """Has the link's thread send a heartbeat; False where it has not sent the one before."""
+        if self.is_beat_due:
+            return False
+        self.is_beat_due = True
+        self.news.set()
+        return True
+
+    def end(self) -> None:
+        """Has the link's thread end it."""
+        self.ended = True
+        self.news.set()
+
+    def sent(self) -> None:
+        """Records that a message was sent."""
+        self.is_beat_due = False
+        if self.group is not None:
+            self.group.note_sent()
+
+    def received(self, at: float) -> None:
+        """Records that a message came, or was dealt with."""
+        self.received_at = at
+        if self.group is not None:
+            self.group.note_received()
 
 
 class ChildLinks:
@@ -111,7 +139,10 @@ class ChildLinks:
         writer: Writer,
         member: LocalServer,
         clock: Callable[[], float] = time.monotonic,
+        groups: LinkGroups = LINK_GROUPS,
     ) -> None:
+        self._groups = groups
+        self._link_group = secrets.token_hex(16)
         self._federation = federation
         self._replica = replica
         self._writer = writer
@@ -157,9 +188,13 @@ class ChildLinks:
         except KdirError as error:
             self._candidates.remember(hello, error)
             raise
+        token, hello.link_group = hello.link_group, ""  # it is of this link: it is not kept
         session = self._session(hello)
         try:
             self._begin(session)
+            if token:
+                key = (self._link_group, token)
+                session.group = self._groups.join(key, session, self._heartbeat_seconds)
             reader = threading.Thread(
                 target=self._receive_updates,
                 args=(session, requests),
@@ -244,6 +279,8 @@ class ChildLinks:
 
     def _end(self, session: _Session) -> None:
         session.ended = True
+        if session.group is not None:
+            self._groups.leave(session.group, session)
         with self._lock:
             current = self._sessions.get(session.hello.cluster_id)
             if current is not session:
@@ -274,7 +311,11 @@ class ChildLinks:
         changed. The mount and what is inherited there are of one revision, and after each welcome
         both come. The table is never of a tree in which more changed than was reported to the link.
         """
-        yield federation_pb2.LinkResponse(welcome=welcome)
+        group = session.group
+        heartbeat_seconds = self._heartbeat_seconds if group is None else group.link_seconds
+        first = federation_pb2.LinkResponse(welcome=welcome)
+        first.welcome.link_group = "" if group is None else self._link_group
+        yield first
         sent_at = self._clock()
         table_version = 0
         reported_inherited: federation_pb2.Inherited | None = None
@@ -310,18 +351,23 @@ class ChildLinks:
                 responses.extend(federation_pb2.LinkResponse(mount_table=one) for one in tables)
             else:
                 session.news.set()  # the table may be newer than what is inherited: after that
-            if not responses and self._clock() - sent_at >= self._heartbeat_seconds:
+            is_due = session.is_beat_due or self._clock() - sent_at >= heartbeat_seconds
+            if not responses and is_due:
                 beat = federation_pb2.Heartbeat(revision=self._replica.snapshot.revision)
                 responses.append(federation_pb2.LinkResponse(heartbeat=beat))
             for response in responses:
                 yield response
                 sent_at = self._clock()
-            rest = sent_at + self._heartbeat_seconds - self._clock()
+                session.sent()
+            rest = sent_at + heartbeat_seconds - self._clock()
             session.news.wait(max(0.0, rest))
-            is_receiving = session.is_receiving  # before the time since it was
-            silent = self._clock() - session.received_at
-            if not is_receiving and silent > _SILENT_BEATS * self._heartbeat_seconds:
+            if self._is_silent(session, heartbeat_seconds):
                 return
+
+    def _is_silent(self, session: _Session, heartbeat_seconds: float) -> bool:
+        is_receiving = session.is_receiving  # before the time since it was
+        silent = self._clock() - session.received_at
+        return not is_receiving and silent > SILENT_BEATS * heartbeat_seconds
 
     def _knows_what_is_above(self, snapshot: Snapshot) -> bool:
         """True if what is handed down is all of it: not loaded is not nothing (A3)."""
@@ -354,7 +400,8 @@ class ChildLinks:
         """What comes up, until the child hangs up or says something that cannot be kept."""
         try:
             for request in requests:
-                session.received_at, session.is_receiving = self._clock(), True
+                session.is_receiving = True
+                session.received(self._clock())
                 if request.HasField("mounts_below"):
                     self._receive_below(session, request.mounts_below)
                 elif request.HasField("heartbeat"):
@@ -362,7 +409,7 @@ class ChildLinks:
                 elif request.HasField("hello"):
                     self._hello_again(session, request.hello)
                 self._keep_reported(session)
-                session.received_at = self._clock()
+                session.received(self._clock())
                 session.is_receiving = False
         except (grpc.RpcError, KdirError, StoreUnreachable) as error:
             # The stream broke, or what it sent cannot be kept: the child will link again.
@@ -473,6 +520,7 @@ class ChildLinks:
 
     def _hello_again(self, session: _Session, hello: federation_pb2.Hello) -> None:
         """A child whose level was raised sends its hello again."""
+        hello.link_group = ""
         if hello.cluster_id != session.hello.cluster_id:
             raise InvalidArgument(
                 f"link: found a hello of {hello.cluster_id} on the link of "

@@ -12,7 +12,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import grpc
@@ -21,6 +21,7 @@ from kdir.v1 import federation_pb2, federation_pb2_grpc
 from directory.federation import parent_state
 from directory.federation.federation_state import FederationState, LocalServer, unix_ms
 from directory.federation.inherited_records import inherited_change_event
+from directory.federation.link_groups import LINK_GROUPS, SILENT_BEATS, LinkGroup, LinkGroups
 from directory.federation.table_exchange import ReceivedTable
 from directory.namespace.keys import PARENT
 from directory.namespace.snapshot import Snapshot
@@ -47,7 +48,6 @@ __all__ = ["LinkStatus", "ParentLink"]
 
 _log = logging.getLogger(__name__)
 _ROLE = "parent-link"
-_SILENT_BEATS = 3
 _TABLE_SHARE = 0.5
 """The part of a heartbeat in which the mount table is kept; then what else came is looked at."""
 _TABLE_WRITES = 500
@@ -89,7 +89,14 @@ class ParentLink:
         member: LocalServer,
         clock: Callable[[], float] = time.monotonic,
         dialling: PeerCredentials | None = None,
+        groups: LinkGroups = LINK_GROUPS,
     ) -> None:
+        self._groups = groups
+        self._group: LinkGroup | None = None
+        """Of this link; None: it has heartbeats of its own."""
+        self._link_group = ""
+        """Names the connection of this link to the parent."""
+        self._is_beat_due = False
         self._dialling = dialling or PeerCredentials(None)
         self._federation = federation
         self._store = store
@@ -105,14 +112,12 @@ class ParentLink:
         self._thread = threading.Thread(
             target=with_log_context(self._run), name="parent-link", daemon=True
         )
-        self._holder = False
-        self._standby = False
-        self._linked = False
+        self._holder = self._standby = self._linked = False
         self._message = "not tried yet"
         self._received_at: float | None = None
         self._waits_since = 0.0
         """When it began to wait for a message of the parent, on this link."""
-        self._is_receiving = False
+        self.is_receiving = False
         """Whether a message is dealt with: until then others wait, and the parent is not silent."""
         self._confirmed_at: float | None = None
         self._confirmed_kept_at: float | None = None
@@ -212,14 +217,17 @@ class ParentLink:
         self._reported = set()
         self._welcome, self._awaits_inherited, self._has_inherited = None, False, False
         self._table, self._table_is_new = self._new_table(), False
-        self._waits_since, self._is_receiving = self._clock(), False
+        self._waits_since, self.is_receiving = self._clock(), False
+        self._is_beat_due = False
         self._attached = self._replica.snapshot.fact(parent_state.ATTACHED_KEY)
         endpoint = self._federation.parent_endpoint(attempt)
         outbox: _Outbox = queue.SimpleQueue()
         try:
-            with self._dialling.channel(endpoint) as channel:
-                outbox.put(federation_pb2.LinkRequest(hello=self._hello()))
-                stub = federation_pb2_grpc.FederationServiceStub(channel)
+            with self._dialling.channel(endpoint) as shared:
+                hello, self._link_group = self._hello(), shared.token
+                hello.link_group = shared.token
+                outbox.put(federation_pb2.LinkRequest(hello=hello))
+                stub = federation_pb2_grpc.FederationServiceStub(shared.channel)
                 call = stub.Link(iter(outbox.get, None))
                 self._call = call
                 sender = threading.Thread(
@@ -229,19 +237,7 @@ class ParentLink:
                     daemon=True,
                 )
                 sender.start()
-                for response in call:
-                    received_at = self._received_at = self._clock()
-                    self._is_receiving = True
-                    self._handle_message(response)
-                    if self._linked:
-                        self._confirmed_at = received_at
-                    self._keep_table()
-                    self._store_last_contact()
-                    self._end_link_if_corrupt()
-                    self._waits_since = self._clock()
-                    self._is_receiving = False
-                    if self._stop.is_set() or self._detached() or self._attached_again():
-                        break
+                self._receive(call)
                 self._message = f"{endpoint} ended the link"
         except grpc.RpcError as error:
             failure = from_rpc_error(error, secure=self._dialling.is_secure)
@@ -261,9 +257,30 @@ class ParentLink:
             if was_linked:
                 self._store_last_contact()
             outbox.put(None)
+            group, self._group = self._group, None
+            if group is not None:
+                self._groups.leave(group, self)
             call_now, self._call = self._call, None
             if call_now is not None:
                 call_now.cancel()
+
+    def _receive(self, call: Iterable[federation_pb2.LinkResponse]) -> None:
+        """Takes what comes down, until the parent ends the link or it is to end."""
+        for response in call:
+            received_at = self._received_at = self._clock()
+            self.is_receiving = True
+            self._note_received()
+            self._handle_message(response)
+            if self._linked:
+                self._confirmed_at = received_at
+            self._keep_table()
+            self._store_last_contact()
+            self._end_link_if_corrupt()
+            self._waits_since = self._clock()
+            self._note_received()
+            self.is_receiving = False
+            if self._stop.is_set() or self._detached() or self._attached_again():
+                break
 
     def _end_link_if_corrupt(self) -> None:
         """Ends a link whose stored updates became unreadable since: the next one brings them again.
@@ -334,13 +351,39 @@ class ParentLink:
                     revision=self._replica.snapshot.revision,
                 )
                 outbox.put(federation_pb2.LinkRequest(heartbeat=beat))
-            is_receiving = self._is_receiving  # before the time since it waits
+            self._is_beat_due = False
+            group = self._group
+            if group is not None:
+                group.note_sent()
+            seconds = self._heartbeat_seconds if group is None else group.link_seconds
+            is_receiving = self.is_receiving  # before the time since it waits
             silent = self._clock() - self._waits_since
-            if not is_receiving and silent > _SILENT_BEATS * self._heartbeat_seconds:
-                self._message = "the parent has been silent for too long"
-                call.cancel()
+            if not is_receiving and silent > SILENT_BEATS * seconds:
+                self.end()
                 return
-            self._news.wait(self._heartbeat_seconds)
+            self._news.wait(seconds)
+
+    # -- heartbeats that are shared with other links ---------------------------------------------
+
+    def beat(self) -> bool:
+        """Has the link send a heartbeat; False where it has not sent the one before."""
+        if self._is_beat_due:
+            return False
+        self._is_beat_due = True
+        self._news.set()
+        return True
+
+    def end(self) -> None:
+        """Ends the link: the parent is silent."""
+        call = self._call
+        if call is not None:
+            self._message = "the parent has been silent for too long"
+            call.cancel()
+
+    def _note_received(self) -> None:
+        group = self._group
+        if group is not None:
+            group.note_received()
 
     def _may_report_mounts(self, welcome: federation_pb2.Welcome) -> bool:
         """True if the paths of the mounts below are those that they have for the parent."""
@@ -352,6 +395,7 @@ class ParentLink:
         snapshot = self._replica.snapshot
         match response.WhichOneof("kind"):
             case "welcome":
+                self._join_group(response.welcome)
                 self._on_welcome(response.welcome)
             case "remounted":
                 self._on_welcome(response.remounted)
@@ -363,6 +407,13 @@ class ParentLink:
                 self._unmounted(response.unmounted.message)
             case _:
                 pass
+
+    def _join_group(self, welcome: federation_pb2.Welcome) -> None:
+        """Shares heartbeats from now on, where the parent does."""
+        token, welcome.link_group = welcome.link_group, ""  # it is of this link: it is not kept
+        if token and self._group is None:
+            key = (self._link_group, token)
+            self._group = self._groups.join(key, self, self._heartbeat_seconds)
 
     def _on_welcome(self, welcome: federation_pb2.Welcome) -> None:
         own_id = self._member.cluster_id

@@ -20,7 +20,7 @@ import grpc
 
 from directory.server.config_security import TlsConfig
 from directory.server.principal_mapping import CertificateNames
-from directory.server.shared_channels import SharedChannels
+from directory.server.shared_channels import SharedChannel, SharedChannels
 from directory.server.toml_table import ConfigError
 from resolver.errors import Unauthenticated
 from resolver.extras import missing_extra
@@ -260,7 +260,7 @@ class PeerCredentials:
     def metadata(self) -> Metadata:
         return ()
 
-    def channel(self, endpoint: str) -> AbstractContextManager[grpc.Channel]:
+    def channel(self, endpoint: str) -> AbstractContextManager[SharedChannel]:
         """Yields a channel to ``host:port``, which the other's certificate must name, for one call:
         other clusters of this process with the same certificate may have it, too.
         """

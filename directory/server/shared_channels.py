@@ -6,23 +6,28 @@ had the link of each cluster.
 
 from __future__ import annotations
 
+import secrets
 import threading
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import grpc
 
-__all__ = ["CALLS", "SharedChannels"]
+__all__ = ["CALLS", "SharedChannel", "SharedChannels"]
 
 CALLS: Final = 50
 """Calls of one channel at a time: servers take 100 of one connection, by default."""
 
 
 @dataclass(slots=True, eq=False)
-class _Shared:
+class SharedChannel:
+    """One channel, which has a connection of its own."""
+
     channel: grpc.Channel
+    token: str = field(default_factory=lambda: secrets.token_hex(16))
+    """Names it to the other side."""
     users: int = 0
 
 
@@ -31,20 +36,20 @@ class SharedChannels:
 
     def __init__(self) -> None:
         self._lock: Final = threading.Lock()
-        self._open: Final[dict[Hashable, list[_Shared]]] = {}
+        self._open: Final[dict[Hashable, list[SharedChannel]]] = {}
 
     @contextmanager
-    def use(self, key: Hashable, create: Callable[[], grpc.Channel]) -> Iterator[grpc.Channel]:
+    def use(self, key: Hashable, create: Callable[[], grpc.Channel]) -> Iterator[SharedChannel]:
         """Yields one of the channels of this key for one call, made if none has room for it."""
         with self._lock:
             shared = self._open.setdefault(key, [])
             found = next((one for one in shared if one.users < CALLS), None)
             if found is None:
-                found = _Shared(create())
+                found = SharedChannel(create())
                 shared.append(found)
             found.users += 1
         try:
-            yield found.channel
+            yield found
         finally:
             with self._lock:
                 found.users -= 1

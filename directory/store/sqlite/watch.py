@@ -154,7 +154,10 @@ class SqliteWatch:
             now = self._clock()
             if changes or now >= deadline:
                 return changes
-            self._news.wait(count, max(0.0, min(self._poll_at, deadline) - now))
+            # One wake for both, where they are close: it costs more than the look.
+            is_close = 0 <= deadline - self._poll_at < self._poll_seconds() / 10
+            until = deadline if is_close else min(self._poll_at, deadline)
+            self._news.wait(count, max(0.0, until - now))
 
     def _poll_seconds(self) -> float:
         if self._version is None:

@@ -35,7 +35,7 @@ class LinkResponse(_message.Message):
     def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., mount_table: _Optional[_Union[MountTable, _Mapping]] = ..., inherited: _Optional[_Union[Inherited, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., remounted: _Optional[_Union[Welcome, _Mapping]] = ..., unmounted: _Optional[_Union[Unmounted, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("cluster_id", "cluster", "mount", "epoch", "endpoints", "feature_level", "incarnation", "topic_count", "kafka")
+    __slots__ = ("cluster_id", "cluster", "mount", "epoch", "endpoints", "feature_level", "incarnation", "topic_count", "kafka", "link_group")
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
     MOUNT_FIELD_NUMBER: _ClassVar[int]
@@ -45,6 +45,7 @@ class Hello(_message.Message):
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     TOPIC_COUNT_FIELD_NUMBER: _ClassVar[int]
     KAFKA_FIELD_NUMBER: _ClassVar[int]
+    LINK_GROUP_FIELD_NUMBER: _ClassVar[int]
     cluster_id: str
     cluster: str
     mount: str
@@ -54,7 +55,8 @@ class Hello(_message.Message):
     incarnation: str
     topic_count: int
     kafka: KafkaClaim
-    def __init__(self, cluster_id: _Optional[str] = ..., cluster: _Optional[str] = ..., mount: _Optional[str] = ..., epoch: _Optional[int] = ..., endpoints: _Optional[_Iterable[str]] = ..., feature_level: _Optional[int] = ..., incarnation: _Optional[str] = ..., topic_count: _Optional[int] = ..., kafka: _Optional[_Union[KafkaClaim, _Mapping]] = ...) -> None: ...
+    link_group: str
+    def __init__(self, cluster_id: _Optional[str] = ..., cluster: _Optional[str] = ..., mount: _Optional[str] = ..., epoch: _Optional[int] = ..., endpoints: _Optional[_Iterable[str]] = ..., feature_level: _Optional[int] = ..., incarnation: _Optional[str] = ..., topic_count: _Optional[int] = ..., kafka: _Optional[_Union[KafkaClaim, _Mapping]] = ..., link_group: _Optional[str] = ...) -> None: ...
 
 class KafkaClaim(_message.Message):
     __slots__ = ("kafka_cluster_id", "pinned_at_ms", "cluster_id", "cluster", "mount")
@@ -71,7 +73,7 @@ class KafkaClaim(_message.Message):
     def __init__(self, kafka_cluster_id: _Optional[str] = ..., pinned_at_ms: _Optional[int] = ..., cluster_id: _Optional[str] = ..., cluster: _Optional[str] = ..., mount: _Optional[str] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("mount", "epoch", "parent_cluster_id", "parent_cluster", "parent_mount", "ancestor_cluster_ids", "parent_endpoints", "incarnation", "revision", "kafka_above")
+    __slots__ = ("mount", "epoch", "parent_cluster_id", "parent_cluster", "parent_mount", "ancestor_cluster_ids", "parent_endpoints", "incarnation", "revision", "kafka_above", "link_group")
     MOUNT_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     PARENT_CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -82,6 +84,7 @@ class Welcome(_message.Message):
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
     KAFKA_ABOVE_FIELD_NUMBER: _ClassVar[int]
+    LINK_GROUP_FIELD_NUMBER: _ClassVar[int]
     mount: str
     epoch: int
     parent_cluster_id: str
@@ -92,7 +95,8 @@ class Welcome(_message.Message):
     incarnation: str
     revision: int
     kafka_above: _containers.RepeatedCompositeFieldContainer[KafkaClaim]
-    def __init__(self, mount: _Optional[str] = ..., epoch: _Optional[int] = ..., parent_cluster_id: _Optional[str] = ..., parent_cluster: _Optional[str] = ..., parent_mount: _Optional[str] = ..., ancestor_cluster_ids: _Optional[_Iterable[str]] = ..., parent_endpoints: _Optional[_Iterable[str]] = ..., incarnation: _Optional[str] = ..., revision: _Optional[int] = ..., kafka_above: _Optional[_Iterable[_Union[KafkaClaim, _Mapping]]] = ...) -> None: ...
+    link_group: str
+    def __init__(self, mount: _Optional[str] = ..., epoch: _Optional[int] = ..., parent_cluster_id: _Optional[str] = ..., parent_cluster: _Optional[str] = ..., parent_mount: _Optional[str] = ..., ancestor_cluster_ids: _Optional[_Iterable[str]] = ..., parent_endpoints: _Optional[_Iterable[str]] = ..., incarnation: _Optional[str] = ..., revision: _Optional[int] = ..., kafka_above: _Optional[_Iterable[_Union[KafkaClaim, _Mapping]]] = ..., link_group: _Optional[str] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
     __slots__ = ("topic_count", "endpoints", "revision")

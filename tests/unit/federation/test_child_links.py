@@ -18,6 +18,7 @@ from kdir.v1 import federation_pb2
 from directory.federation.child_links import ChildLinks
 from directory.federation.child_state import below_rows, below_writes, child_hello, link_of
 from directory.federation.federation_state import unix_ms
+from directory.federation.link_groups import LINK_GROUPS, LinkGroups
 from directory.federation.link_records import BELOW
 from directory.federation.parent_state import TableRow
 from directory.namespace.command import CreateMount
@@ -145,10 +146,99 @@ def children_of(
     writing: Writing,
     link_heartbeat_seconds: float,
     clock: Callable[[], float] = time.monotonic,
+    groups: LinkGroups = LINK_GROUPS,
 ) -> ChildLinks:
     member = replace(cluster.member(), link_heartbeat_seconds=link_heartbeat_seconds)
     writer = cast("Writer", writing)
-    return ChildLinks(cluster.federation, cluster.replica, writer, member, clock)
+    return ChildLinks(cluster.federation, cluster.replica, writer, member, clock, groups)
+
+
+def hello_of(number: int, group: str) -> federation_pb2.Hello:
+    return federation_pb2.Hello(
+        cluster_id=f"kc-{number}", cluster=f"c{number}", mount=f"/c{number}", link_group=group
+    )
+
+
+def links_of(cluster: Cluster, children: ChildLinks, count: int, group: str) -> list[Link]:
+    """Returns so many links of one process, each with its welcome."""
+    for number in range(count):
+        mount = CreateMount(path=path(f"/c{number}"), cluster_id=f"kc-{number}")
+        cluster.writer.commit_command(mount)
+    links = [Link(children, hello_of(number, group)) for number in range(count)]
+    eventually(lambda: all(one.responses for one in links))
+    return links
+
+
+def test_of_a_hundred_links_that_share_heartbeats_one_that_hangs_is_noticed(
+    cluster: Cluster,
+) -> None:
+    """Its process works: the others beat. It is alone to say nothing."""
+    children = children_of(cluster, Writing(cluster), 0.2)
+    hanging, *others = links = links_of(cluster, children, 100, "one process")
+    try:
+        assert all(one.responses[0].welcome.link_group for one in links)
+
+        def is_noticed() -> bool:
+            for one in others:
+                one.beat()
+            return not hanging.existing
+
+        assert eventually(is_noticed)
+        assert all(one.existing for one in others)
+        assert children.linked_count() == len(others)
+    finally:
+        for one in links:
+            one.close()
+        children.stop()
+
+
+def test_links_that_share_heartbeats_end_together_when_their_process_is_silent(
+    cluster: Cluster,
+) -> None:
+    now = 0.0
+    groups = LinkGroups(lambda: now)
+    children = children_of(cluster, Writing(cluster), 1_000.0, lambda: now, groups)
+    links = links_of(cluster, children, 3, "one process")
+    alone = Link(children)
+    try:
+        for _ in range(10):  # one of them shows that all live
+            now += 1_000.0
+            links[0].beat()
+            links[0].wait()
+            groups.look()
+        assert all(one.existing for one in links)
+        now += 2_900.0
+        groups.look()
+        assert all(one.existing for one in links)
+        now += 200.0
+        assert eventually(lambda: groups.look() is None)
+        assert eventually(lambda: not any(one.existing for one in links))
+    finally:
+        for one in (*links, alone):
+            one.close()
+        children.stop()
+
+
+def test_a_parent_sends_one_heartbeat_for_all_links_of_a_process_(
+    cluster: Cluster,
+) -> None:
+    now = 0.0
+    groups = LinkGroups(lambda: now)
+    children = children_of(cluster, Writing(cluster), 1_000.0, lambda: now, groups)
+    links = links_of(cluster, children, 3, "one process")
+    try:
+        eventually(lambda: all(len(one.responses) >= 3 for one in links))  # with table
+        for number in range(1, 7):
+            now += 1_000.0
+            links[0].beat()
+            links[0].wait()
+            groups.look()
+            eventually(lambda number=number: sum(one.beats for one in links) == number)  # type: ignore[misc]
+        assert [one.beats for one in links] == [2, 2, 2]
+    finally:
+        for one in links:
+            one.close()
+        children.stop()
 
 
 def test_heartbeats_go_on_while_what_a_child_reported_is_committed(cluster: Cluster) -> None:

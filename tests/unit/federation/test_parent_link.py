@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -246,6 +247,69 @@ def test_a_link_stays_open_while_the_mount_table_is_committed(
     finally:
         go_on.set()
         cluster.stop()
+
+
+class OneHeartbeatForAll(Parent):
+    """Parent that shares heartbeats between links: it sends them on the first alone."""
+
+    def __init__(self) -> None:
+        super().__init__("one")
+        self.is_silent = False
+        self.linked_at: list[float] = []
+
+    def send(
+        self, requests: Iterator[federation_pb2.LinkRequest]
+    ) -> Iterator[federation_pb2.LinkResponse]:
+        is_first = self.links == 1
+        self.linked_at.append(time.monotonic())
+        threading.Thread(target=self._read, args=(requests,), daemon=True).start()
+        welcome = federation_pb2.Welcome(link_group="of this process")
+        welcome.MergeFrom(WELCOME)
+        yield federation_pb2.LinkResponse(welcome=welcome)
+        yield federation_pb2.LinkResponse(inherited=inherited(self.name))
+        while not self.ended.wait(0.1):
+            if is_first and not self.is_silent:
+                yield HEARTBEAT
+
+
+def test_links_of_a_process_share_heartbeats_and_one_whose_parent_hangs_is_noticed(
+    tmp_path: Path,
+) -> None:
+    with OneHeartbeatForAll() as output:
+        clusters = [
+            Cluster.open(config_of(f"sqlite:///{tmp_path / name}.sqlite", output.address))
+            for name in ("one", "two")
+        ]
+        first, second = clusters
+        try:
+            for one in clusters:
+                one.start()
+                assert eventually(lambda one=one: one.link_status().linked)  # type: ignore[misc]
+            assert eventually(lambda: output.links == 3)
+            # Nothing came on it for longer than three heartbeats: they came on the first.
+            _, begun, again = output.linked_at
+            assert again - begun > 2.0
+            assert first.link_status().linked
+            assert eventually(lambda: second.link_status().linked)
+            output.is_silent = True
+            assert eventually(lambda: output.links >= 4)
+        finally:
+            for one in clusters:
+                one.stop()
+
+
+def test_what_names_a_link_is_not_kept(tmp_path: Path) -> None:
+    with OneHeartbeatForAll() as output:
+        cluster = Cluster.open(config_of(f"sqlite:///{tmp_path / 'la.sqlite'}", output.address))
+        cluster.start()
+        try:
+            assert eventually(lambda: cluster.link_status().linked)
+            known = cluster.federation.view().position.parent
+            assert known is not None
+            assert known.parent_cluster_id == WELCOME.parent_cluster_id
+            assert not known.link_group
+        finally:
+            cluster.stop()
 
 
 def welcome_at(*endpoints: str) -> federation_pb2.Welcome:

@@ -6,7 +6,7 @@ from typing import cast
 import grpc
 from grpc import _common
 
-from directory.server.shared_channels import CALLS, SharedChannels
+from directory.server.shared_channels import CALLS, SharedChannel, SharedChannels
 
 
 class Channel:
@@ -23,8 +23,8 @@ def create() -> grpc.Channel:
     return cast("grpc.Channel", Channel())
 
 
-def is_closed(channel: grpc.Channel) -> bool:
-    return cast("Channel", channel).is_closed
+def is_closed(shared: SharedChannel) -> bool:
+    return cast("Channel", shared.channel).is_closed
 
 
 def test_a_channel_is_made_for_the_first_call_and_closed_with_the_last() -> None:
@@ -44,7 +44,7 @@ def test_a_channel_has_no_more_calls_than_servers_take_of_a_connection() -> None
     channels = SharedChannels()
     with ExitStack() as stack:
         used = [stack.enter_context(channels.use("a", create)) for _ in range(2 * CALLS + 1)]
-        assert len({id(one) for one in used}) == 3
+        assert len({one.token for one in used}) == 3
         assert not any(map(is_closed, used))
     assert all(map(is_closed, used))
 

@@ -1,0 +1,150 @@
+"""Links that share heartbeats: those of the same two processes over one connection.
+
+A message on one of them shows that the other process and the connection work for all, so that one
+heartbeat is sent in the time in which each link sent one. Each link still sends one now and then,
+from threads of its own cluster: one that hangs in a process that works is noticed by that.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Hashable
+from typing import Final, Protocol
+
+__all__ = ["LINK_GROUPS", "SILENT_BEATS", "GroupedLink", "LinkGroup", "LinkGroups"]
+
+_log = logging.getLogger(__name__)
+
+SILENT_BEATS: Final = 3
+"""So many heartbeats in a row must fail to come before the other side counts as away."""
+_RARE_BEATS: Final = 5
+"""A link of a group sends one of its own each time in which so many were due."""
+_LOOKS_A_BEAT: Final = 4
+
+
+class GroupedLink(Protocol):
+    """Link of a group. May be called from any thread, and must not wait."""
+
+    @property
+    def is_receiving(self) -> bool:
+        """Whether a message is dealt with: until then others wait."""
+
+    def beat(self) -> bool:
+        """Has the link send a heartbeat; False where it has not sent the one before yet."""
+
+    def end(self) -> None:
+        """Ends the link: the other side is silent."""
+
+
+class LinkGroup:
+    """Group of links that share heartbeats. One thread calls ``look``."""
+
+    def __init__(self, key: Hashable, heartbeat_seconds: float, clock: Callable[[], float]) -> None:
+        self.key: Final = key
+        self.heartbeat_seconds: Final = heartbeat_seconds
+        self.link_seconds: Final = _RARE_BEATS * heartbeat_seconds
+        """Each link sends something so often by itself."""
+        self._clock: Final = clock
+        self._links: dict[GroupedLink, None] = {}
+        """In the order in which they are to beat; replaced, never changed."""
+        self._sent_at = self._received_at = clock()
+
+    @property
+    def is_empty(self) -> bool:
+        """True once the last link is discarded."""
+        return not self._links
+
+    def add(self, link: GroupedLink) -> None:
+        """Adds a link on which a message just came."""
+        self._links = {**self._links, link: None}
+        self.note_received()
+
+    def discard(self, link: GroupedLink) -> None:
+        """Removes a link."""
+        self._links = {one: None for one in self._links if one is not link}
+
+    def note_sent(self) -> None:
+        """Records that a link sent a message."""
+        self._sent_at = self._clock()
+
+    def note_received(self) -> None:
+        """Records that a message came on a link, or was dealt with."""
+        self._received_at = self._clock()
+
+    def look(self) -> None:
+        """Ends all links where the other side is silent; has one send a heartbeat where it is time.
+
+        Whether it is sent shows at the next look: if not, another is to send one.
+        """
+        links = list(self._links)
+        now = self._clock()
+        is_silent = now - self._received_at > SILENT_BEATS * self.heartbeat_seconds
+        if is_silent and not any(one.is_receiving for one in links):
+            for one in links:
+                one.end()
+            return
+        if now - self._sent_at >= self.heartbeat_seconds * (1 - 1 / _LOOKS_A_BEAT):
+            for one in links:
+                self.discard(one)
+                self._links = {**self._links, one: None}  # the last to beat again
+                if one.beat():
+                    return
+
+
+class LinkGroups:
+    """All groups of a process, and the thread that looks after them."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock: Final = clock
+        self._lock: Final = threading.Lock()
+        self._groups: Final[dict[Hashable, LinkGroup]] = {}
+        self._joined: Final = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def join(self, key: Hashable, link: GroupedLink, heartbeat_seconds: float) -> LinkGroup:
+        """Returns the group of this key, with the link in it."""
+        with self._lock:
+            group = self._groups.get((key, heartbeat_seconds))
+            if group is None:
+                group = LinkGroup((key, heartbeat_seconds), heartbeat_seconds, self._clock)
+                self._groups[group.key] = group
+            group.add(link)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="link-beats", daemon=True)
+                self._thread.start()
+        self._joined.set()
+        return group
+
+    def leave(self, group: LinkGroup, link: GroupedLink) -> None:
+        """Removes a link from its group."""
+        with self._lock:
+            group.discard(link)
+            if group.is_empty and self._groups.get(group.key) is group:
+                del self._groups[group.key]
+
+    def look(self) -> float | None:
+        """Looks after each group once. Returns the time until the next look; None: none is due."""
+        with self._lock:
+            groups = list(self._groups.values())
+            for group in groups:
+                group.look()
+        return min((one.heartbeat_seconds for one in groups), default=None)
+
+    def _run(self) -> None:
+        while True:
+            self._joined.clear()
+            seconds: float | None = 1.0
+            try:
+                seconds = self.look()
+            except Exception:  # noqa: BLE001 - a bug must not end it in silence
+                _log.exception("looking after the heartbeats of links failed")
+            if seconds is None:
+                self._joined.wait()
+            else:
+                time.sleep(seconds / _LOOKS_A_BEAT)
+
+
+LINK_GROUPS: Final = LinkGroups()
+"""Of this process."""
