@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +18,8 @@ __all__ = ["EXIT_INTERNAL", "drop_output", "report_unforeseen"]
 EXIT_INTERNAL: Final = 70
 """EX_SOFTWARE of sysexits.h: what no command expects."""
 _MOST_CHARACTERS: Final = 300
+_PASSWORD: Final = re.compile(r"(://[^:/@\s]+:)[^@/\s]+@")
+"""That of an address such as ``etcd://user:password@host``."""
 
 
 def report_unforeseen(error: Exception, command: str, *, debug: bool) -> int:
@@ -48,7 +52,11 @@ def _write_log(text: str) -> str:
     path = Path(cache_folder()) / "last-error.log"
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8", errors="replace")
+        # A new file, since one that is there has rights of its own: command lines may hold secrets.
+        path.unlink(missing_ok=True)
+        opener = partial(os.open, mode=0o600)
+        with open(path, "x", encoding="utf-8", errors="replace", opener=opener) as log:
+            log.write(_PASSWORD.sub(r"\1***@", text))
     except OSError:
         return ""
     return str(path)

@@ -153,7 +153,7 @@ class _Watching(PolledSource):
         """As it was when it was polled last."""
         self._reached = after
         self._has_begun = False
-        self._sent_at = time.monotonic()
+        self._sent_at = self._looked_at = time.monotonic()
         self._taken: deque[Revised] = deque()
         """Changes of which none was sent yet."""
         self._subscription: Final = cluster.history.follow(after)
@@ -170,6 +170,10 @@ class _Watching(PolledSource):
                 token=self._token(self._reached),
                 authority=self._cluster.authority(self._tree.snapshot),
             )
+        if not self._taken and now - self._looked_at >= _LOOK_SECONDS:
+            # Also while changes come all the time.
+            self._looked_at = now
+            self._refuse_ended()
         response: watch_pb2.WatchResponse | bytes | None = self._next_changes()
         if response is None and not self.has_more:
             self._refuse_ended()

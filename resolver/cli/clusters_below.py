@@ -103,6 +103,8 @@ class ClusterPlan:
     """Fields of which Kafka may delete data."""
     calls: Sequence[policies_pb2.KafkaCall] = ()
     calls_omitted: int = 0
+    incomplete: bool = False
+    """The cluster's time limit was reached: its counts are lower bounds."""
     error: str = ""
     """Why nothing of it is known."""
 
@@ -147,8 +149,13 @@ def acl_calls_below(
             path=one.mount, kind="ENTRY_KIND_DIRECTORY", grants=grants, validate_only=True
         )
         answer = session.resolver.call(one.mount, "AccessService.AddGrants", request)
-        calls, omitted = list(answer.plan.kafka_calls), answer.plan.kafka_calls_omitted
-        return ClusterPlan(one.cluster, one.mount, calls=calls, calls_omitted=omitted)
+        return ClusterPlan(
+            one.cluster,
+            one.mount,
+            calls=list(answer.plan.kafka_calls),
+            calls_omitted=answer.plan.kafka_calls_omitted,
+            incomplete=answer.plan.incomplete,
+        )
 
     return [
         ClusterPlan(one.cluster, one.mount, error=plan.message)
@@ -241,6 +248,7 @@ def _plan_of(
         frozenset(one.field for one in plan.policies if one.deletes_data),
         list(plan.kafka_calls),
         plan.kafka_calls_omitted,
+        plan.incomplete,
     )
 
 
@@ -271,21 +279,25 @@ def with_clusters_below(
     for one in below:
         whole.kafka_calls.extend(one.calls)
         whole.kafka_calls_omitted += one.calls_omitted
+        whole.incomplete |= one.incomplete
     return whole
 
 
-def armed_summary(
-    own: str, calls: Sequence[policies_pb2.KafkaCall], below: Sequence[ClusterPlan]
-) -> str:
+def armed_summary(own: str, plan: access_pb2.ChangePlan, below: Sequence[ClusterPlan]) -> str:
     """Returns what a change does to Kafka, in one sentence: how many topics of which clusters."""
-    counted = [(own, calls), *((one.cluster, one.calls) for one in below)]
-    parts = [
-        f"{units.plural(len({call.resource for call in some}), 'topic')} of {cluster}"
-        for cluster, some in counted
-        if some
-    ]
-    unknown = [one.cluster for one in below if one.error]
+    calls, omitted = list(plan.kafka_calls), plan.kafka_calls_omitted
+    planned = ClusterPlan(own, "", calls=calls, calls_omitted=omitted, incomplete=plan.incomplete)
+    every = [planned, *below]
+    parts = []
+    for one in every:
+        if topics := {call.resource for call in one.calls}:
+            least = "at least " if one.calls_omitted or one.incomplete else ""
+            parts.append(f"{least}{units.plural(len(topics), 'topic')} of {one.cluster}")
+    # Of one that had no time nothing is known, where it found nothing.
+    unknown = [one.cluster for one in every if one.error or (one.incomplete and not one.calls)]
     left = f"; not known: {', '.join(unknown)} did not answer" if unknown else ""
+    if not parts and planned.incomplete:
+        return "not known: the time limit was reached before the calls to Kafka were counted"
     if not parts:
         return f"not armed: nothing in Kafka changes{left}"
     return f"armed: {', '.join(parts)} {_are(parts)} being changed in Kafka{left}"

@@ -116,7 +116,7 @@ def _update(
     if planned is not None and not arguments.flag("plan"):
         if path:
             own = answer.authority.cluster.cluster
-            session.out.note(armed_summary(own, planned.plan.kafka_calls, below))
+            session.out.note(armed_summary(own, planned.plan, below))
         token = answer.token if planned.plan.policies else ""
         _wait(session, arguments, planned, fields, token)
     return 0

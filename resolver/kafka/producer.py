@@ -108,6 +108,7 @@ class Producer:
         self._refuse_closed()
         found = self._resolver.resolve(path, for_writes=True)
         client = self._client(found)
+        self._refuse_closed()  # by another thread, while the path was resolved
         more: dict[str, Any] = {"timestamp": timestamp} if timestamp else {}
         if headers is not None:
             more["headers"] = headers

@@ -40,6 +40,16 @@ def test_an_unforeseen_error_is_70_and_its_traceback_is_in_a_file(broken: Path) 
     assert "in fails" in text
 
 
+def test_the_file_is_its_owners_and_holds_no_password(broken: Path) -> None:
+    broken.parent.mkdir()
+    broken.write_text("older")
+    broken.chmod(0o644)
+    assert run(["tree", "/la", "--at", "etcd://ana:secret@127.0.0.1:2379/kdir"]).code == 70
+    assert broken.stat().st_mode & 0o777 == 0o600
+    assert "secret" not in broken.read_text()
+    assert "etcd://ana:***@127.0.0.1" in broken.read_text()
+
+
 def test_debug_prints_where(broken: Path) -> None:
     ran = run(["tree", "/la", "--debug"])
     assert ran.code == 70
