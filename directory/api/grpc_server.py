@@ -225,6 +225,8 @@ _log = logging.getLogger(__name__)
 _HEALTH_SECONDS = 0.1
 _QUIET_SECONDS = 0.5
 """While every cluster can answer and no call is under way."""
+_READY_SECONDS = 1.0
+"""From one look whether clusters that can answer still can to the next."""
 _HANDSHAKE_MS = 10_000
 _IDLE_MS = 30 * 60_000
 _BEGINS_AT_ONCE = 4
@@ -434,6 +436,7 @@ class DirectoryServer:
 
     def _maintenance_loop(self) -> None:
         reported: int | None = None
+        published_at = 0.0
         while not self._stopped.wait(self._look_seconds(reported)):
             try:
                 self._calls.unblock_stalled()
@@ -443,7 +446,10 @@ class DirectoryServer:
                 self._intake.begin_delayed()
                 self._reflection.end_late()
                 self._unsent.end_late()
-                reported = self._publish_health(reported)
+                now = time.monotonic()
+                was_ready = reported == health_pb2.HealthCheckResponse.SERVING
+                if not was_ready or now - published_at >= _READY_SECONDS:
+                    published_at, reported = now, self._publish_health(reported)
             except Exception:  # noqa: BLE001 - a bug must not end it in silence
                 _log.exception("looking after the calls of %s stumbled", self._listen)
                 self._stopped.wait(1.0)

@@ -31,7 +31,7 @@ from directory.federation.federation_state import (
 )
 from directory.federation.inherited_levels import levels_at_mount
 from directory.federation.inherited_records import refuse_oversized
-from directory.federation.link_groups import LINK_GROUPS, SILENT_BEATS, LinkGroup, LinkGroups
+from directory.federation.link_groups import LINK_GROUPS, LinkGroup, LinkGroups, LinkPace
 from directory.federation.table_exchange import ReceivedTable
 from directory.namespace.entry import Mount
 from directory.namespace.keys import ENTRY
@@ -311,10 +311,9 @@ class ChildLinks:
         changed. The mount and what is inherited there are of one revision, and after each welcome
         both come. The table is never of a tree in which more changed than was reported to the link.
         """
-        group = session.group
-        heartbeat_seconds = self._heartbeat_seconds if group is None else group.link_seconds
+        pace = LinkPace(self._heartbeat_seconds, session.group)
         first = federation_pb2.LinkResponse(welcome=welcome)
-        first.welcome.link_group = "" if group is None else self._link_group
+        first.welcome.link_group = "" if session.group is None else self._link_group
         yield first
         sent_at = self._clock()
         table_version = 0
@@ -345,13 +344,14 @@ class ChildLinks:
                     refuse_oversized(inherited)
                     reported_inherited = lasting
                     responses.append(federation_pb2.LinkResponse(inherited=inherited))
+            marked = self._federation.sent_down.marked  # before the table is looked at
             version, tables = self._federation.sent_down.messages_since(table_version)
             if self._federation.view().handed_sequence == view.handed_sequence:
                 table_version = version
                 responses.extend(federation_pb2.LinkResponse(mount_table=one) for one in tables)
             else:
                 session.news.set()  # the table may be newer than what is inherited: after that
-            is_due = session.is_beat_due or self._clock() - sent_at >= heartbeat_seconds
+            is_due = session.is_beat_due or self._clock() - sent_at >= pace.seconds
             if not responses and is_due:
                 beat = federation_pb2.Heartbeat(revision=self._replica.snapshot.revision)
                 responses.append(federation_pb2.LinkResponse(heartbeat=beat))
@@ -359,15 +359,16 @@ class ChildLinks:
                 yield response
                 sent_at = self._clock()
                 session.sent()
-            rest = sent_at + heartbeat_seconds - self._clock()
-            session.news.wait(max(0.0, rest))
-            if self._is_silent(session, heartbeat_seconds):
+            if responses:
+                pace.note_sent(marked)
+            session.news.wait(max(0.0, sent_at + pace.seconds - self._clock()))
+            if self._is_silent(session, pace.silent_seconds):
                 return
 
-    def _is_silent(self, session: _Session, heartbeat_seconds: float) -> bool:
+    def _is_silent(self, session: _Session, seconds: float) -> bool:
         is_receiving = session.is_receiving  # before the time since it was
         silent = self._clock() - session.received_at
-        return not is_receiving and silent > SILENT_BEATS * heartbeat_seconds
+        return not is_receiving and silent > seconds
 
     def _knows_what_is_above(self, snapshot: Snapshot) -> bool:
         """True if what is handed down is all of it: not loaded is not nothing (A3)."""

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Hashable
 from typing import Final, Protocol
 
-__all__ = ["LINK_GROUPS", "SILENT_BEATS", "GroupedLink", "LinkGroup", "LinkGroups"]
+__all__ = ["LINK_GROUPS", "GroupedLink", "LinkGroup", "LinkGroups", "LinkPace"]
 
 _log = logging.getLogger(__name__)
 
@@ -21,7 +21,41 @@ SILENT_BEATS: Final = 3
 """So many heartbeats in a row must fail to come before the other side counts as away."""
 _RARE_BEATS: Final = 5
 """A link of a group sends one of its own each time in which so many were due."""
+_QUIET_BEATS: Final = 4
+"""After so many in which nothing changed it sends them rarely: what changes soon after something
+else is to wait, and goes with the next.
+"""
 _LOOKS_A_BEAT: Final = 4
+
+
+class LinkPace:
+    """How often one end of a link sends a heartbeat.
+
+    Args:
+        heartbeat_seconds: of a link that shares none.
+        group: None: it shares none.
+    """
+
+    def __init__(self, heartbeat_seconds: float, group: LinkGroup | None) -> None:
+        self._often: Final = heartbeat_seconds
+        self._rarely: Final = heartbeat_seconds if group is None else group.link_seconds
+        self._marked = -1
+        self._quiet = 0
+
+    @property
+    def seconds(self) -> float:
+        """From the last message to the next heartbeat."""
+        return self._rarely if self._quiet > _QUIET_BEATS else self._often
+
+    @property
+    def silent_seconds(self) -> float:
+        """After so long without a message the other end of the link counts as away."""
+        return SILENT_BEATS * self._rarely
+
+    def note_sent(self, marked: int) -> None:
+        """Records that something was sent, and how often the table was marked as changed then."""
+        self._quiet = self._quiet + 1 if marked == self._marked else 0
+        self._marked = marked
 
 
 class GroupedLink(Protocol):

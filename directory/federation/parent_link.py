@@ -21,7 +21,7 @@ from kdir.v1 import federation_pb2, federation_pb2_grpc
 from directory.federation import parent_state
 from directory.federation.federation_state import FederationState, LocalServer, unix_ms
 from directory.federation.inherited_records import inherited_change_event
-from directory.federation.link_groups import LINK_GROUPS, SILENT_BEATS, LinkGroup, LinkGroups
+from directory.federation.link_groups import LINK_GROUPS, LinkGroup, LinkGroups, LinkPace
 from directory.federation.table_exchange import ReceivedTable
 from directory.namespace.keys import PARENT
 from directory.namespace.snapshot import Snapshot
@@ -331,13 +331,19 @@ class ParentLink:
         parent that has been silent for too long.
         """
         version = 0
+        group: LinkGroup | None = None
+        pace = LinkPace(self._heartbeat_seconds, group)
         reported_self = self._member.feature_level(), self._member.kafka_claim()
         while call.is_active() and not self._stop.is_set():
             self._news.clear()
+            if self._detached() or self._attached_again():
+                call.cancel()
+                return
             itself = self._member.feature_level(), self._member.kafka_claim()
             if self._linked and reported_self != itself:
                 reported_self = itself
                 outbox.put(federation_pb2.LinkRequest(hello=self._hello()))
+            marked = self._federation.sent_up.marked  # before the table is looked at
             tables: Sequence[federation_pb2.MountTable] = ()
             if (welcome := self._welcome) is not None and self._may_report_mounts(welcome):
                 version, tables = self._federation.sent_up.messages_since(version)
@@ -352,16 +358,18 @@ class ParentLink:
                 )
                 outbox.put(federation_pb2.LinkRequest(heartbeat=beat))
             self._is_beat_due = False
-            group = self._group
+            if group is not self._group:
+                group = self._group
+                pace = LinkPace(self._heartbeat_seconds, group)
+            pace.note_sent(marked)
             if group is not None:
                 group.note_sent()
-            seconds = self._heartbeat_seconds if group is None else group.link_seconds
             is_receiving = self.is_receiving  # before the time since it waits
             silent = self._clock() - self._waits_since
-            if not is_receiving and silent > SILENT_BEATS * seconds:
+            if not is_receiving and silent > pace.silent_seconds:
                 self.end()
                 return
-            self._news.wait(seconds)
+            self._news.wait(pace.seconds)
 
     # -- heartbeats that are shared with other links ---------------------------------------------
 

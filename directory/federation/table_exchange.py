@@ -77,6 +77,8 @@ class SentTable:
         self._clock: Final = clock
         self._lock: Final = threading.Lock()
         self._changed = True
+        self.marked = 0
+        """How often it was marked as changed."""
         self._made_at = -_MOST_REST_SECONDS
         self._refreshed_at = clock()
         self._sent: dict[str, _Sent] = {}
@@ -89,6 +91,7 @@ class SentTable:
         """Has the table made again for the next link that asks for it; True if links should ask,
         False if it was just made, or is awaited already.
         """
+        self.marked += 1
         is_awaited, self._changed = self._changed, True
         return not is_awaited and self._clock() >= self._made_at + self._rest_seconds()
 
@@ -115,13 +118,17 @@ class SentTable:
         refreshes = now >= self._refreshed_at + _REFRESH_SECONDS
         if not refreshes and not (self._changed and now >= self._made_at + rest):
             return
-        self._changed = False  # first: what changes meanwhile marks it again
+        was_changed, self._changed = (
+            self._changed,
+            False,
+        )  # first: what changes meanwhile marks it again
         try:
             rows = self._rows()
         except BaseException:
             self._changed = True
             raise
-        self._made_at = now
+        if was_changed:
+            self._made_at = now
         if refreshes:
             self._refreshed_at = now
         made: dict[str, _Sent] = {}

@@ -22,7 +22,7 @@ __all__ = ["POLL_SECONDS", "REPORTED_SECONDS", "CommitSignal", "SqliteWatch"]
 
 POLL_SECONDS: Final = 0.02
 """From one look at the file to the next where the system reports no writes,"""
-REPORTED_SECONDS: Final = 2.0
+REPORTED_SECONDS: Final = 4.0
 """and where it does: another directory may have been put in the place of this one."""
 _RECENT: Final = 256
 _RECENT_BYTES: Final = 16_384

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from directory.federation.link_groups import LinkGroups
+from directory.federation.link_groups import LinkGroups, LinkPace
 
 
 class Link:
@@ -110,3 +110,24 @@ def test_a_link_that_left_neither_beats_nor_ends_and_groups_are_apart() -> None:
     group.groups.leave(apart, other)
     assert group.groups.look() is None
     assert group.groups.join("key", stays, 2.0) is not group.group
+
+
+def test_heartbeats_are_rare_only_once_nothing_has_changed_for_some_of_them() -> None:
+    pace = LinkPace(2.0, Group(1).group)
+    for marked in (
+        1,
+        2,
+    ):  # what changes right after goes with the next heartbeat, not with a rare one
+        for _ in range(5):
+            pace.note_sent(marked)
+            assert pace.seconds == 2.0
+        pace.note_sent(marked)
+        assert pace.seconds == 10.0
+    assert pace.silent_seconds == 30.0
+
+
+def test_a_link_that_shares_none_has_heartbeats_of_its_own() -> None:
+    pace = LinkPace(2.0, None)
+    for _ in range(20):
+        pace.note_sent(1)
+    assert (pace.seconds, pace.silent_seconds) == (2.0, 6.0)

@@ -97,6 +97,22 @@ def test_the_table_is_made_once_for_all_links_and_not_when_nothing_changed() -> 
     assert [one.mount for one in sending.since(1)[1][0].rows] == ["/la/7"]
 
 
+def test_after_rows_were_sent_again_for_their_age_a_change_goes_at_once() -> None:
+    """Links that rest would look for it at their next heartbeat, which may be long."""
+    sending = Sending("/la/a", "/la/b")
+    version, _ = sending.since(0)
+    sending.now += 40.0
+    sending.put("/la/a")
+    again, (aged,) = sending.since(version)
+    assert [one.mount for one in aged.rows] == ["/la/a"]
+    sending.put("/la/b", epoch=2)
+    marked = sending.sent.marked
+    assert sending.sent.mark_changed()
+    assert sending.sent.marked == marked + 1
+    _, (change,) = sending.since(again)
+    assert [one.mount for one in change.rows] == ["/la/b"]
+
+
 def test_a_link_that_is_far_behind_gets_the_whole_table() -> None:
     sending = Sending("/la/a")
     first, _ = sending.since(0)
