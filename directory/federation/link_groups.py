@@ -19,6 +19,8 @@ _log = logging.getLogger(__name__)
 
 SILENT_BEATS: Final = 3
 """So many heartbeats in a row must fail to come before the other side counts as away."""
+_SILENT_GROUP_BEATS: Final = SILENT_BEATS - 0.5
+"""With the time from one look to the next: it is noticed within those."""
 _RARE_BEATS: Final = 5
 """A link of a group sends one of its own each time in which so many were due."""
 _QUIET_BEATS: Final = 4
@@ -114,7 +116,7 @@ class LinkGroup:
         """
         links = list(self._links)
         now = self._clock()
-        is_silent = now - self._received_at > SILENT_BEATS * self.heartbeat_seconds
+        is_silent = now - self._received_at > _SILENT_GROUP_BEATS * self.heartbeat_seconds
         if is_silent and not any(one.is_receiving for one in links):
             for one in links:
                 one.end()

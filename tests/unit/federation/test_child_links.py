@@ -207,7 +207,7 @@ def test_links_that_share_heartbeats_end_together_when_their_process_is_silent(
             links[0].wait()
             groups.look()
         assert all(one.existing for one in links)
-        now += 2_900.0
+        now += 2_400.0
         groups.look()
         assert all(one.existing for one in links)
         now += 200.0

@@ -65,19 +65,19 @@ def test_one_heartbeat_is_sent_for_all_links_by_one_after_the_other() -> None:
 
 def test_links_that_hang_hold_up_no_heartbeat_for_longer_than_the_other_side_waits() -> None:
     group = Group(100)
-    for one in group.links[20:28]:
+    for one in group.links[20:25]:
         one.hangs = True
     for _ in range(200):
         group.group.note_received()
         group.go_on(2.0)
-    assert group.longest_pause() < 6.0
+    assert group.longest_pause() < 5.0
     assert not any(one.is_ended for one in group.links)
     assert all(one.beats for one in group.links if not one.hangs)
 
 
 def test_where_nothing_comes_all_links_end() -> None:
     group = Group(3)
-    group.go_on(6.0)
+    group.go_on(5.0)
     assert not any(one.is_ended for one in group.links)
     group.go_on(0.5)
     assert all(one.is_ended for one in group.links)
