@@ -13,7 +13,7 @@ contract to that.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, assert_never, cast
 
 from kdir.v1 import policies_pb2, resolve_pb2
@@ -40,7 +40,7 @@ from directory.wire.entry_codec import (
     policies_to_proto,
     record_to_proto,
 )
-from directory.wire.topic_splicer import TopicSplicer
+from directory.wire.topic_splicer import TopicSplicer, splice_topics
 from resolver.error_status import from_outcome, to_outcome
 from resolver.errors import Internal, InvalidArgument, InvalidPath, KdirError, NoRoute
 from resolver.path import MAX_PATH_BYTES, ROOT, Path
@@ -394,7 +394,7 @@ class ResponseCache:
     def outcomes(
         self,
         tree: OpenTree,
-        texts: Iterable[str],
+        texts: Sequence[str],
         prefer: Kind | None = None,
         *,
         no_follow: bool = False,
@@ -402,8 +402,16 @@ class ResponseCache:
         """Returns the parts for many paths, errors among them, as one caller may know them."""
         if prefer is not None or no_follow or not tree.is_open:
             return [self._part(tree, text, prefer, no_follow=no_follow) for text in texts]
-        known, splice = self._outcomes.get, self._splice
-        return [known(text) or splice(text) or self._part(tree, text) for text in texts]
+        parts = list(map(self._outcomes.get, texts))
+        places = [] if all(parts) else [at for at, part in enumerate(parts) if part is None]
+        if not places:
+            return cast("list[bytes]", parts)
+        new = [texts[place] for place in places]
+        spliced = splice_topics(self._splicers, new)
+        self._remember_all(new, spliced)
+        for place, part in zip(places, spliced, strict=True):
+            parts[place] = part or self._part(tree, texts[place])
+        return cast("list[bytes]", parts)
 
     def _part(
         self, tree: OpenTree, text: str, prefer: Kind | None = None, *, no_follow: bool = False
@@ -417,7 +425,7 @@ class ResponseCache:
         """As ``_topic``, at half the cost, for most topics. Only where nothing is left that could
         be unreadable: the bytes go out as they are.
         """
-        above, _, name = text.rpartition("/")
+        above = text.rpartition("/")[0]
         splicer = self._splicers.get(above)
         if splicer is None:
             node = self._see_directory(above) if self._snapshot.all_read else None
@@ -433,7 +441,7 @@ class ResponseCache:
                 self._left_bytes -= splicer.size
             self._splicers[above] = splicer
             self._splicer_bytes += splicer.size
-        part = splicer.resolve_response_bytes(text, name)
+        (part,) = splice_topics({above: splicer}, (text,))
         return None if part is None else self._remember(text, part)
 
     def _topic(self, text: str) -> bytes | None:
@@ -487,12 +495,33 @@ class ResponseCache:
             self._left_bytes = left
             self._outcomes[text] = part
             return part
-        # Full. Where paths are asked from all over a big tree, remembering is half of the cost and
-        # of no use: so it rests for a while before it begins again.
-        self._unremembered += 1
+        self._count_unremembered(1)
+        return part
+
+    def _remember_all(self, texts: Sequence[str], parts: Sequence[bytes | None]) -> None:
+        """Remembers the parts that are there; where it is full, it only counts them."""
+        room = _MOST_OUTCOMES - len(self._outcomes)
+        if room <= 0:
+            self._count_unremembered(len(parts))
+            return
+        made = [(text, part) for text, part in zip(texts, parts, strict=True) if part is not None]
+        left = self._left_bytes - sum(len(part) for _, part in made)
+        if left >= 0 and len(made) <= room:
+            self._left_bytes = left
+            self._outcomes.update(made)
+            return
+        for text, part in made:
+            self._remember(text, part)
+
+    def _count_unremembered(self, count: int) -> None:
+        """Counts outcomes that were not remembered; after so many it begins anew.
+
+        Where paths are asked from all over a big tree, remembering is half of the cost and of no
+        use: so it rests for a while.
+        """
+        self._unremembered += count
         if self._unremembered >= _REST:
             self._forget_outcomes()
-        return part
 
     def _forget_outcomes(self) -> None:
         """Removes the remembered outcomes and keeps the splicers: with paths from all over a

@@ -7,6 +7,7 @@ are the bytes of the entry (the encoding spec: *last one wins*, fields in any or
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from struct import Struct
 from typing import Final
 
@@ -14,7 +15,7 @@ from kdir.v1 import policies_pb2, resolve_pb2
 
 from directory.namespace.snapshot import Node
 
-__all__ = ["TopicSplicer"]
+__all__ = ["TopicSplicer", "splice_topics"]
 
 _ENTRY_ID: Final = 0x11
 _TOPIC: Final = 0x2A
@@ -32,59 +33,87 @@ _ETAGS: Final = [b"\x1a%c" % length for length in range(_MANY)]
 class TopicSplicer:
     """Encoder of the parts of answers for the topics directly in one directory."""
 
-    __slots__ = ("_containers", "_heads", "_tail", "_topic", "size")
+    __slots__ = ("containers", "heads", "keys", "records", "size", "tags", "tail", "topics")
 
     def __init__(
         self, node: Node, lifetime_seconds: int, inherited: policies_pb2.Policies | None
     ) -> None:
-        self._topic = node.topics.get
-        self._containers = node.containers or None
+        self.topics: Final = node.topics
+        leaf = node.topics.only_leaf
+        self.keys: Final = None if leaf is None else leaf[0]
+        self.records: Final = () if leaf is None else leaf[1]
+        self.tags: Final = b"" if leaf is None else leaf[2]
+        self.containers: Final = node.containers or None
         rest = resolve_pb2.Resolution(lifetime_seconds=lifetime_seconds)
         if inherited is not None:
             rest.effective.CopyFrom(inherited)
-        self._tail = rest.SerializeToString()
-        self.size: Final = len(self._tail)
-        self._heads = _heads_for(len(self._tail))
+        self.tail: Final = rest.SerializeToString()
+        self.size: Final = len(self.tail)
+        self.heads: Final = _heads_for(self.size)
 
-    def resolve_response_bytes(self, path: str, name: str) -> bytes | None:
-        """Returns the bytes of a ResolveResponse with the topic's outcome only; None: ask protobuf.
 
-        ``path`` is the canonical path whose last segment is ``name``.
-        """
-        if self._containers is not None and name in self._containers:
-            return None
-        record = self._topic(name)
+def splice_topics(splicers: Mapping[str, TopicSplicer], paths: Sequence[str]) -> list[bytes | None]:
+    """Returns for each path the bytes of a ResolveResponse with the topic's outcome only; None: ask
+    protobuf.
+
+    Among a million topics each object on the way to a record is one that the processor has to fetch
+    from memory, 0.1 µs each: so this looks into a directory's only leaf itself.
+
+    Args:
+        splicers: by the canonical path of the directory.
+    """
+    find, join = splicers.get, b"".join
+    parts: list[bytes | None] = []
+    for path in paths:
+        above, _, name = path.rpartition("/")
+        splicer = find(above)
+        if splicer is None or (splicer.containers is not None and name in splicer.containers):
+            parts.append(None)
+            continue
+        keys = splicer.keys
+        if keys is None:
+            record = splicer.topics.get(name)
+        else:
+            tags, tag = splicer.tags, hash(name) & 0xFF
+            index = tags.find(tag)
+            while index >= 0 and keys[index] != name:
+                index = tags.find(tag, index + 1)
+            record = splicer.records[index] if index >= 0 else None
         if record is None or len(record) < _SHORTEST:
-            return None
+            parts.append(None)
+            continue
         first, entry_id, second, length = _beginning(record)
         after = 11 + length
         if length >= _MANY:
-            if record[11] >= _MANY:
-                return None
-            after = 12 + (length - _MANY | record[11] << 7)
-        # A record with policies has another tag here.
+            # A third byte of the length makes it none of those that are spliced.
+            after = 12 + (length - _MANY | record[11] << 7) if record[11] < _MANY else len(record)
+        size = len(path)
+        # A record with policies has another tag behind the topic.
         if (
             first != _ENTRY_ID
             or second != _TOPIC
             or after + 1 >= len(record)
             or record[after] != _CHANGE_COUNT
+            or size >= _MANY
+            or (count := record[after + 1]) >= _MANY
         ):
-            return None
-        count, size = record[after + 1], len(path)
-        if count >= _MANY or size >= _MANY:
-            return None
+            parts.append(None)
+            continue
         etag = b"%x-%d" % (entry_id, count)
-        return b"".join(
-            (
-                self._heads[len(record) + size + len(etag) + 4],
-                record,
-                _PATHS[size],
-                path.encode(),
-                _ETAGS[len(etag)],
-                etag,
-                self._tail,
+        parts.append(
+            join(
+                (
+                    splicer.heads[len(record) + size + len(etag) + 4],
+                    record,
+                    _PATHS[size],
+                    path.encode(),
+                    _ETAGS[len(etag)],
+                    etag,
+                    splicer.tail,
+                )
             )
         )
+    return parts
 
 
 class _Heads(dict[int, bytes]):

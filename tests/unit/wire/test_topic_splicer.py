@@ -5,15 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from types import MappingProxyType
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kdir.v1 import policies_pb2, resolve_pb2
 
 from directory.namespace.entry import ROOT_ID, Directory, Policies, Provision, Topic
-from directory.namespace.sorted_map import SortedMap
+from directory.namespace.sorted_map import MOST, SortedMap
 from directory.namespace.tree_nodes import Node
 from directory.wire.entry_codec import ProtoCodec, record_to_proto
-from directory.wire.topic_splicer import TopicSplicer
+from directory.wire.topic_splicer import TopicSplicer, splice_topics
 
 CODEC = ProtoCodec()
 NAME = "clicks"
@@ -52,6 +53,11 @@ def node_of(record: bytes, *, directory_too: bool = False) -> Node:
     )
 
 
+def spliced(splicer: TopicSplicer, path: str) -> bytes | None:
+    (part,) = splice_topics({path.rpartition("/")[0]: splicer}, [path])
+    return part
+
+
 def by_protobuf(
     record: bytes, path: str, above: policies_pb2.Policies | None
 ) -> resolve_pb2.ResolveResponse:
@@ -69,7 +75,7 @@ def test_the_splice_is_what_protobuf_makes(
     topic: Topic, path: str, above: policies_pb2.Policies | None
 ) -> None:
     record = CODEC.encode(topic)
-    part = TopicSplicer(node_of(record), 60, above).resolve_response_bytes(path, NAME)
+    part = spliced(TopicSplicer(node_of(record), 60, above), path)
     if part is not None:
         assert resolve_pb2.ResolveResponse.FromString(part) == by_protobuf(record, path, above)
         assert topic.policies == Policies()
@@ -77,16 +83,13 @@ def test_the_splice_is_what_protobuf_makes(
 
 def test_a_usual_topic_is_spliced() -> None:
     record = CODEC.encode(Topic(entry_id=2**40, physical_name="a" * 249, changed_by="User:ana"))
-    assert (
-        TopicSplicer(node_of(record), 60, None).resolve_response_bytes(f"/la/{NAME}", NAME)
-        is not None
-    )
+    assert spliced(TopicSplicer(node_of(record), 60, None), f"/la/{NAME}") is not None
 
 
 def test_what_a_newer_version_stored_goes_out_too() -> None:
     topic = Topic(entry_id=7, physical_name="a")
     record = CODEC.encode(topic) + b"\xf2\x3f\x03new"
-    part = TopicSplicer(node_of(record), 60, None).resolve_response_bytes(f"/{NAME}", NAME)
+    part = spliced(TopicSplicer(node_of(record), 60, None), f"/{NAME}")
     assert part is not None
     assert b"\xf2\x3f\x03new" in part
     assert resolve_pb2.ResolveResponse.FromString(part) == by_protobuf(record, f"/{NAME}", None)
@@ -102,11 +105,26 @@ def test_what_is_not_plain_is_left_to_protobuf() -> None:
         *(TopicSplicer(node_of(record[:length]), 60, None) for length in range(len(record) - 2)),
     ]
     for splicer in left:
-        assert splicer.resolve_response_bytes(f"/{NAME}", NAME) is None
-    assert TopicSplicer(node_of(record), 60, None).resolve_response_bytes("/other", "other") is None
-    assert (
-        TopicSplicer(node_of(record), 60, None).resolve_response_bytes(
-            "/" + "a" * 130 + f"/{NAME}", NAME
-        )
-        is None
-    )
+        assert spliced(splicer, f"/{NAME}") is None
+    splicer = TopicSplicer(node_of(record), 60, None)
+    assert spliced(splicer, "/other") is None
+    assert spliced(splicer, "/" + "a" * 130 + f"/{NAME}") is None
+    assert splice_topics({}, [f"/{NAME}"]) == [None]
+
+
+@pytest.mark.parametrize("count", [1, 2, 100, MOST, MOST + 1, 1_000])
+def test_each_topic_of_a_directory_is_found_and_no_other(count: int) -> None:
+    names = [f"t{number:04}" for number in range(count)]
+    records = [
+        CODEC.encode(Topic(entry_id=7 + at, physical_name=one)) for at, one in enumerate(names)
+    ]
+    directory = replace(node_of(b""), topics=SortedMap.from_sorted(names, records))
+    splicer = TopicSplicer(directory, 60, None)
+    paths = [f"/la/{name}" for name in names]
+    others = [f"/la/u{number:04}" for number in range(count)]
+    for path, record, part in zip(
+        paths, records, splice_topics({"/la": splicer}, paths), strict=True
+    ):
+        assert part is not None
+        assert resolve_pb2.ResolveResponse.FromString(part) == by_protobuf(record, path, None)
+    assert splice_topics({"/la": splicer}, others) == [None] * count
