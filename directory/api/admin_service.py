@@ -120,6 +120,8 @@ class AdminService(Service):
             response.authority.CopyFrom(cluster.authority(snapshot))
             seen = view.count_below((), snapshot.root)
             response.topic_count, response.directory_count = seen.topics, seen.containers
+            if (log := noted_state(snapshot)) is not None:
+                response.change_log.CopyFrom(log)
             response.progress.extend(
                 one
                 for one in progress_of(snapshot, cluster.reaper.trouble)

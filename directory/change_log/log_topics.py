@@ -221,6 +221,7 @@ class TopicWriter:
 
         self._timeout: Final = timeout_seconds
         self._last_error = ""
+        self._not_delivered = ""
         self._producer: Producer = Producer(
             {
                 **{key: one for key, one in properties.items() if not key.startswith("receive.")},
@@ -251,7 +252,9 @@ class TopicWriter:
 
         for _ in range(round(self._timeout)):
             try:
-                self._producer.produce(one.topic, one.value, one.key, 0)
+                self._producer.produce(
+                    one.topic, one.value, one.key, 0, on_delivery=self._on_delivery
+                )
             except BufferError:
                 self._producer.poll(1.0)
             except KafkaException as error:
@@ -277,8 +280,13 @@ class TopicWriter:
     def _on_error(self, error: Any) -> None:
         self._last_error = str(error.str())
 
+    def _on_delivery(self, error: Any, _: object) -> None:
+        """A commit that fails for what was not delivered does not say why."""
+        if error is not None and not self._not_delivered:
+            self._not_delivered = str(error.str())
+
     def _unavailable(self, error: Any) -> KafkaUnavailable:
-        text = str(error.args[0].str())
+        text = self._not_delivered or str(error.args[0].str())
         more = f" ({self._last_error})" if self._last_error and self._last_error != text else ""
         return KafkaUnavailable(f"{text}{more}")
 

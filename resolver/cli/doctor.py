@@ -375,6 +375,11 @@ def _problems(look: _Look) -> Iterator[str]:
         elif status.kafka.leader and not status.kafka.reachable:
             yield f"{where}: Kafka is unreachable: {status.kafka.message}"
         yield from _attended(where, status)
+    if status.change_log.message:
+        yield (
+            f"{where}: the change log waits: {status.change_log.message}: "
+            f"kdir log status {status.authority.cluster.mount}"
+        )
     yield from _set_aside(where, status)
 
 

@@ -1,5 +1,6 @@
 from kdir.v1 import entry_pb2 as _entry_pb2
 from kdir.v1 import resolve_pb2 as _resolve_pb2
+from kdir.v1 import watch_pb2 as _watch_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -27,7 +28,7 @@ class GetStatusRequest(_message.Message):
     def __init__(self, cluster: _Optional[str] = ...) -> None: ...
 
 class GetStatusResponse(_message.Message):
-    __slots__ = ("authority", "replica_state", "topic_count", "directory_count", "parent", "kafka", "version", "feature_level", "store", "unreadable_values", "uptime_seconds", "members", "finalized_level", "progress", "store_status", "unreadable_value_count", "principal")
+    __slots__ = ("authority", "replica_state", "topic_count", "directory_count", "parent", "kafka", "version", "feature_level", "store", "unreadable_values", "uptime_seconds", "members", "finalized_level", "progress", "store_status", "unreadable_value_count", "principal", "change_log")
     AUTHORITY_FIELD_NUMBER: _ClassVar[int]
     REPLICA_STATE_FIELD_NUMBER: _ClassVar[int]
     TOPIC_COUNT_FIELD_NUMBER: _ClassVar[int]
@@ -45,6 +46,7 @@ class GetStatusResponse(_message.Message):
     STORE_STATUS_FIELD_NUMBER: _ClassVar[int]
     UNREADABLE_VALUE_COUNT_FIELD_NUMBER: _ClassVar[int]
     PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
+    CHANGE_LOG_FIELD_NUMBER: _ClassVar[int]
     authority: _resolve_pb2.Authority
     replica_state: ReplicaState
     topic_count: int
@@ -62,7 +64,8 @@ class GetStatusResponse(_message.Message):
     store_status: StoreStatus
     unreadable_value_count: int
     principal: str
-    def __init__(self, authority: _Optional[_Union[_resolve_pb2.Authority, _Mapping]] = ..., replica_state: _Optional[_Union[ReplicaState, str]] = ..., topic_count: _Optional[int] = ..., directory_count: _Optional[int] = ..., parent: _Optional[_Union[ParentStatus, _Mapping]] = ..., kafka: _Optional[_Union[KafkaStatus, _Mapping]] = ..., version: _Optional[str] = ..., feature_level: _Optional[int] = ..., store: _Optional[str] = ..., unreadable_values: _Optional[_Iterable[str]] = ..., uptime_seconds: _Optional[float] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., finalized_level: _Optional[int] = ..., progress: _Optional[_Iterable[_Union[Progress, _Mapping]]] = ..., store_status: _Optional[_Union[StoreStatus, _Mapping]] = ..., unreadable_value_count: _Optional[int] = ..., principal: _Optional[str] = ...) -> None: ...
+    change_log: _watch_pb2.ChangeLogState
+    def __init__(self, authority: _Optional[_Union[_resolve_pb2.Authority, _Mapping]] = ..., replica_state: _Optional[_Union[ReplicaState, str]] = ..., topic_count: _Optional[int] = ..., directory_count: _Optional[int] = ..., parent: _Optional[_Union[ParentStatus, _Mapping]] = ..., kafka: _Optional[_Union[KafkaStatus, _Mapping]] = ..., version: _Optional[str] = ..., feature_level: _Optional[int] = ..., store: _Optional[str] = ..., unreadable_values: _Optional[_Iterable[str]] = ..., uptime_seconds: _Optional[float] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., finalized_level: _Optional[int] = ..., progress: _Optional[_Iterable[_Union[Progress, _Mapping]]] = ..., store_status: _Optional[_Union[StoreStatus, _Mapping]] = ..., unreadable_value_count: _Optional[int] = ..., principal: _Optional[str] = ..., change_log: _Optional[_Union[_watch_pb2.ChangeLogState, _Mapping]] = ...) -> None: ...
 
 class Member(_message.Message):
     __slots__ = ("server", "endpoints", "feature_level", "version", "host", "pid", "started_at_ms", "roles")

@@ -70,9 +70,9 @@ def test_brokers_away_changes_are_made_and_wait_for_them(
         broker.kill()
         for number in range(10):
             server.mkdir(f"/la/a{number}")
-        waiting = waits_because(server, "")
         eventually(lambda: state_of(server).waiting_commits >= 10)
-        assert waiting.configured
+        assert state_of(server).configured
+        eventually(lambda: server.status().change_log.message)
         broker.start()
         found = caught_up(log, store)
         eventually(lambda: state_of(server).waiting_commits == 0)
