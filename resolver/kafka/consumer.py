@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from confluent_kafka import Consumer as KafkaConsumer
 from confluent_kafka import KafkaException, TopicPartition
 
-from resolver.errors import InvalidArgument
+from resolver.errors import Closed, InvalidArgument
 from resolver.kafka.client_errors import client_error
 from resolver.kafka.client_settings import Client, consumer_settings, for_librdkafka
 from resolver.kafka.listener_choice import (
@@ -113,6 +113,7 @@ class Consumer:
         self._process = os.getpid()
         self._sources: list[_Source] = []
         self._next_source = 0
+        self._is_closed = False
 
     def subscribe(
         self,
@@ -125,8 +126,10 @@ class Consumer:
         Raises:
             KdirError: what resolving a path raises; then nothing has changed.
             InvalidArgument: no topic; or paths of one cluster whose policies differ.
+            Closed: this consumer was closed.
         """
         self._same_process()
+        self._refuse_closed()
         sources: dict[str, _Source] = {}
         for found in [self._resolver.resolve(path) for path in paths]:
             settings = self._settings_of(found)
@@ -159,14 +162,23 @@ class Consumer:
         self._sources = []
 
     def close(self) -> None:
-        """Leaves the groups and lets go of the connections."""
+        """Leaves the groups and closes the connections. It receives no message from then on."""
+        self._is_closed = True
         self.unsubscribe()
+
+    def _refuse_closed(self) -> None:
+        if self._is_closed:
+            raise Closed("this consumer was closed: make another one")
 
     def poll(self, timeout: float = 1.0) -> ReceivedMessage | None:
         """Returns the next message of any path, or an error; None = none came within so many
         seconds.
+
+        Raises:
+            Closed: this consumer was closed.
         """
         self._same_process()
+        self._refuse_closed()
         deadline = time.monotonic() + timeout
         while True:
             for _ in self._sources:

@@ -56,8 +56,10 @@ def server(
 
 
 @pytest.mark.timeout(180)
-def test_the_programs_in_python(server: Server, kafka_broker: SharedBroker) -> None:
-    resolving, failing, watching, testing = bodies(_PYTHON, "python")
+def test_the_programs_in_python(
+    server: Server, kafka_broker: SharedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resolving, failing, default, watching, testing = bodies(_PYTHON, "python")
     assert "127.0.0.1:7420" in resolving
     assert run_program(resolving, server.address).split(maxsplit=2)[:2] == ["la-tracking", _TOPIC]
     assert kafka_broker.bootstrap in run_program(resolving, server.address)
@@ -65,6 +67,8 @@ def test_the_programs_in_python(server: Server, kafka_broker: SharedBroker) -> N
     assert absent.startswith("absent: ")
     assert directory.startswith("directory - /la/tracking/search is a directory, not a topic")
     assert many == ["found", "ABSENT"]
+    monkeypatch.setenv("KDIR_AT", server.address)
+    assert run_program(default, server.address) == f"('{server.address}',)\n"
     assert "/la/tracking/new" in run_program(watching, server.address)
     assert run_program(testing, server.address) == ""
 

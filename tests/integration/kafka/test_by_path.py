@@ -217,6 +217,12 @@ def test_what_makes_no_sense_is_refused_before_anything_is_sent(resolver: Resolv
     for refused in (partial(producer.produce, "/one/t", b"x"), producer.begin_transaction):
         with pytest.raises(Closed, match="this producer was closed"):
             refused()
+    consumer = Consumer(resolver, {"group.id": "closed"})
+    consumer.close()
+    consumer.close()
+    for call in (partial(consumer.subscribe, ["/one/t"]), partial(consumer.poll, 0.0)):
+        with pytest.raises(Closed, match="this consumer was closed"):
+            call()
 
 
 def test_G11_a_producer_of_another_process_is_refused(resolver: Resolver) -> None:
