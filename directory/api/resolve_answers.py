@@ -514,7 +514,7 @@ class ResponseCache:
             self._remember(text, part)
 
     def _count_unremembered(self, count: int) -> None:
-        """Counts outcomes that were not remembered; after so many it begins anew.
+        """Counts outcomes that were not remembered; after so many it begins again.
 
         Where paths are asked from all over a big tree, remembering is half of the cost and of no
         use: so it rests for a while.

@@ -31,7 +31,7 @@ _LOOKS_A_BEAT: Final = 4
 
 
 class LinkPace:
-    """How often one end of a link sends a heartbeat.
+    """Pace of the heartbeats that one end of a link sends.
 
     Args:
         heartbeat_seconds: of a link that shares none.
