@@ -33,11 +33,15 @@ __all__ = ["explain", "headline", "hints"]
 
 _MOST_ATTEMPTS = 8
 _COULD_NOT_SAY = 3
+_NAMES: Final = 1_000
+"""Of so many names at most a similar one is looked for."""
 
 
 def explain(error: KdirError, session: Session | None) -> None:
     """Prints the error, and what could be done about it."""
     complain(f"error: {headline(error)} ({error.reason})")
+    if isinstance(error, Absent) and session is not None and (similar := _similar(error, session)):
+        complain(f"  did you mean {similar}?")
     complain(*(f"  {hint}" for hint in hints(error)))
     if isinstance(error, Absent) and session is not None and any(session.login()):
         complain("  or you lack DESCRIBE on it; your identity: kdir doctor")
@@ -50,6 +54,31 @@ def explain(error: KdirError, session: Session | None) -> None:
     complain(*(f"  queried: {attempt}" for attempt in attempts[:most]))
     if len(attempts) > most:
         complain(f"  and {len(attempts) - most} more; --verbose shows them")
+
+
+def _similar(error: Absent, session: Session) -> str:
+    """Returns an entry of a similar name in the nearest directory, of those that the caller may
+    see; empty where there is none, or it is not known.
+    """
+    from difflib import get_close_matches
+
+    from kdir.v1 import directory_pb2
+
+    from resolver.path import Path
+
+    nearest = error.metadata.get("nearest_directory") or error.metadata.get("nearest")
+    if not nearest or "path" not in error.metadata:
+        return ""
+    request = directory_pb2.ListEntriesRequest(path=str(nearest), page_size=_NAMES)
+    try:
+        above = Path.parse(str(nearest))
+        (missing, *_) = Path.parse(str(error.metadata["path"])).segments[len(above.segments) :]
+        listed = session.resolver.call(above, "DirectoryService.ListEntries", request)
+    except (KdirError, ValueError):
+        return ""
+    names = {entry.path.rpartition("/")[2] for entry in listed.entries}
+    near = get_close_matches(missing, sorted(names - {missing}), n=1)
+    return str(above.join((near[0],))) if near else ""
 
 
 def headline(error: KdirError) -> str:

@@ -24,6 +24,16 @@ def _parent(session: Session, arguments: Arguments) -> int:
     if arguments.one("ACTION") == "attach":
         if keep:
             raise UsageError("--keep-inherited goes with detach", verb="parent")
+        status: admin_pb2.GetStatusResponse = call_chosen_cluster(
+            session,
+            arguments,
+            "AdminService.GetStatus",
+            admin_pb2.GetStatusRequest(),
+            changes=True,
+        )
+        if not status.parent.detached_reason:
+            out.note(f"unchanged: {status.authority.cluster.cluster} was not detached")
+            return 0
         call_chosen_cluster(
             session,
             arguments,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from resolver.cli.parsed_verb import UsageError
 from resolver.cli.parser import Argument, Arguments, Option
 from resolver.cli.session import parse_path_argument
-from resolver.errors import Cancelled, DeadlineExceeded, KdirError, NotReady, Unmounted
+from resolver.errors import Cancelled, DeadlineExceeded, KdirError, NoRoute, NotReady, Unmounted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -134,7 +134,7 @@ def _clusters_of_servers(session: Session) -> tuple[list[ChosenCluster], KdirErr
                 answer = session.transport.call(
                     server, method("ResolveService.Resolve"), request, limit
                 )
-            except (NotReady, Unmounted):
+            except (NotReady, NoRoute, Unmounted):
                 # It resolves nothing, and is there all the same for whoever mends that.
                 answer = session.transport.call(
                     server, method("AdminService.GetStatus"), admin_pb2.GetStatusRequest(), limit

@@ -218,6 +218,7 @@ def test_absent_is_1_and_says_what_is_near(kdir: Kdir) -> None:
     assert ran.err == (
         "error: /la/tracking/search/klicks does not exist; "
         "the nearest directory is /la/tracking/search (ABSENT)\n"
+        "  did you mean /la/tracking/search/clicks?\n"
         "  its content: kdir ls /la/tracking/search\n"
     )
 
