@@ -182,19 +182,20 @@ class _Interrupts:
         if self._is_main:
             signal.signal(signal.SIGINT, self._before)
         if self.came:
-            for child in _children_named("java"):
+            for child in _spark_children():
                 os.kill(child, signal.SIGKILL)
 
 
-def _children_named(name: str) -> list[int]:
-    """Returns the ids of this process's children that run a program; none where there is no
-    ``/proc``. PySpark has the id of Java only once it has started.
+def _spark_children() -> list[int]:
+    """Returns the ids of this process's children that are Spark's Java, or the scripts that become
+    it; none where there is no ``/proc``. PySpark has the id of Java only once it has started.
     """
     found = []
     for task in Path("/proc/self/task").glob("*/children"):
         for child in task.read_text().split():
             with suppress(OSError):
-                if Path(f"/proc/{child}/comm").read_text().strip() == name:
+                command = Path(f"/proc/{child}/cmdline").read_bytes()
+                if b"spark" in command.lower():
                     found.append(int(child))
     return found
 

@@ -91,8 +91,9 @@ def test_what_a_cloud_answers_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.slow
 @pytest.mark.timeout(200)
-def test_interrupted_while_spark_starts_or_works_it_is_130(tmp_path: Path) -> None:
-    """^C goes to the whole group of processes, Java among them."""
+@pytest.mark.parametrize("seconds", [0.0, 3.0], ids=["script", "java"])
+def test_interrupted_while_spark_starts_or_works_it_is_130(tmp_path: Path, seconds: float) -> None:
+    """^C goes to the whole group of processes, Java among them, and the scripts that become it."""
     from deploy.local.directory import DirectoryProcess
 
     with DirectoryProcess(tmp_path / "la", "/la", {"cluster": "la"}) as server:
@@ -105,7 +106,7 @@ def test_interrupted_while_spark_starts_or_works_it_is_130(tmp_path: Path) -> No
             start_new_session=True,
         )
         eventually(lambda: _runs_java(process.pid), timeout_seconds=60)
-        time.sleep(1)  # it starts, or works: both are interrupted alike
+        time.sleep(seconds)  # it starts, or works: both are interrupted alike
         os.killpg(process.pid, signal.SIGINT)
         _, err = process.communicate(timeout=100)
         assert process.returncode == 130, err
