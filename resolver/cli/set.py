@@ -100,12 +100,12 @@ def _update(
         ):
             session.out.note(f"unchanged: {where}")
             return 0
+    without = [] if past == "set" or arguments.flag("clear") else _not_set(session, where, fields)
     answer = planned if planned and arguments.flag("plan") else ask(validate_only=False)
     if not answer.HasField("entry"):
         answer.entry.path = str(where.path)  # all that is shown to who may not describe it
-    names = ", ".join(one.shown for one in fields)
     answered = f"would {past}" if arguments.flag("plan") else past
-    show_entry(session, answer.entry, f"{answered} {names} at {answer.entry.path}")
+    show_entry(session, answer.entry, _summary(answered, answer.entry.path, fields, without))
     if arguments.flag("plan"):
         print_change_plan(session.out, with_clusters_below(answer.plan, below))
         for one in below:
@@ -120,6 +120,33 @@ def _update(
         token = answer.token if planned.plan.policies else ""
         _wait(session, arguments, planned, fields, token)
     return 0
+
+
+def _summary(answered: str, path: str, fields: Sequence[Field], without: Sequence[Field]) -> str:
+    """Returns what was changed; ``without`` are the fields of which nothing was set there."""
+    names = ", ".join(one.shown for one in fields if one not in without)
+    text = f"{answered} {names} at {path}" if names else ""
+    if not without:
+        return text
+    missing = ", ".join(one.shown for one in without)
+    return f"{f'{text}; ' if text else 'no change: '}not set at {path} itself: {missing}"
+
+
+def _not_set(session: Session, where: PathArgument, fields: Sequence[Field]) -> list[Field]:
+    """Returns which of the policies an entry itself does not set; none for who may not see it."""
+    from kdir.v1 import directory_pb2
+
+    request = directory_pb2.GetEntryRequest(path=str(where.path), kind=where.kind)
+    try:
+        answer = session.resolver.call(where.path, "DirectoryService.GetEntry", request)
+    except KdirError:
+        return []
+    policies = answer.entry.policies
+
+    def is_set(one: Field) -> bool:
+        return one.key in getattr(policies, one.name) if one.key else policies.HasField(one.name)
+
+    return [one for one in fields if not is_set(one)]
 
 
 def _wait(

@@ -330,6 +330,27 @@ def test_create_where_there_is_no_directory_says_how_to_make_it(kdir: Kdir) -> N
     ]
 
 
+def test_unset_of_what_is_not_set_is_no_change(kdir: Kdir) -> None:
+    kdir.run("mkdir #/bare")
+    kdir.run("set #/bare owner=a")
+    where = f"{kdir.mount}/bare"
+    assert f"no change: not set at {where} itself: tags.tier" in (
+        kdir.run("unset #/bare tags.tier").stderr
+    )
+    assert f"unset owner at {where}; not set at {where} itself: tags.tier" in (
+        kdir.run("unset #/bare owner tags.tier").stderr
+    )
+
+
+@pytest.mark.parametrize("verb", ["resolve", "stat", "rm", "set # owner=a", "effective"])
+def test_a_missing_topic_names_the_similar_one(kdir: Kdir, verb: str) -> None:
+    line = verb.replace("#", "#/search/klicks") if "#" in verb else f"{verb} #/search/klicks"
+    if verb == "rm":
+        line += " -y"
+    assert f"  did you mean {kdir.mount}/search/clicks?" in kdir.run(line, 1).stderr
+    assert "did you mean" not in kdir.run(line.replace("klicks", "nothing-like-it"), 1).stderr
+
+
 def test_links_and_unions(kdir: Kdir) -> None:
     kdir.run("ln #/search #/orders #/one")
     assert kdir.lines("ls #/one") == ["clicks"]
