@@ -93,6 +93,7 @@ FIELDS: Final[Mapping[str, Values]] = {
     "adopt_existing": fixed(False, True),
     "after_token": lambda _, asked: [asked.known.before],
     "allow_lock_out": fixed(False, True),
+    "armed": fixed(False, True),
     "aspect": fixed("configs", "acls", "create", "none"),
     "checkpoint_seconds": fixed(1),
     "cluster": fixed("", "la", "kc-other"),
