@@ -15,6 +15,7 @@ from deploy.local.process import StartFailed
 from directory.federation.child_state import child_hello
 from directory.namespace.keys import LEVEL
 from directory.namespace.snapshot import Snapshot
+from directory.server.feature_levels import LEVELS
 from directory.store.addresses import open_store
 from directory.store.base import Put, Transaction
 from directory.wire.entry_codec import ProtoCodec
@@ -24,6 +25,8 @@ from tests.support.feature_levels import NEWEST
 from tests.support.federation import Server, eventually
 
 Start = Callable[..., Server]
+RELEASED = max(LEVELS)
+"""What this release supports; the later one supports ``NEWEST``."""
 
 
 @pytest.fixture(params=["sqlite", "etcd"])
@@ -62,14 +65,14 @@ def test_a_level_is_raised_once_all_servers_support_it_and_somebody_finalizes_it
 ) -> None:
     old = start("/la", "old", store=store)
     new = start("/la", "new", later_release=True, store=store)
-    eventually(lambda: sorted(levels(new).values()) == [1, NEWEST])
-    assert new.status().finalized_level == 1
+    eventually(lambda: sorted(levels(new).values()) == [RELEASED, NEWEST])
+    assert new.status().finalized_level == RELEASED
     new.mkdir("/la/both")  # what both support goes on
     eventually(lambda: old.outcome("/la/both") == "resolution")
 
-    with pytest.raises(LevelNotFinalized, match=f"server {server_id(old)} supports 1"):
+    with pytest.raises(LevelNotFinalized, match=f"server {server_id(old)} supports {RELEASED}"):
         finalize(new, NEWEST)
-    shown = kdir(new, "features finalize --level 2 -y")
+    shown = kdir(new, f"features finalize --level {NEWEST} -y")
     assert (shown.code, server_id(old) in shown.err) == (5, True)
     assert f"level {NEWEST} needs an upgrade of {server_id(old)}" in kdir(new, "features").err
 
@@ -78,7 +81,7 @@ def test_a_level_is_raised_once_all_servers_support_it_and_somebody_finalizes_it
     eventually(lambda: list(levels(new)) == [server_id(new)])
     assert "kdir features finalize /la" in kdir(new, "doctor").err
     planned = kdir(new, "features finalize --plan")
-    assert (planned.code, new.status().finalized_level) == (0, 1)
+    assert (planned.code, new.status().finalized_level) == (0, RELEASED)
     assert f"would finalize level {NEWEST}" in planned.err
 
     done = kdir(new, "features finalize -y -o json")
@@ -109,8 +112,8 @@ def test_a_server_that_was_away_while_the_level_was_raised_serves_no_more(
     if leased:
         old.pause()
     with closing(open_store(store, "la")) as opened:
-        opened.commit(Transaction((), (Put(LEVEL, b"2"),)))
-    eventually(lambda: new.status().finalized_level == 2)
+        opened.commit(Transaction((), (Put(LEVEL, b"%d" % NEWEST),)))
+    eventually(lambda: new.status().finalized_level == NEWEST)
     if leased:
         old.resume()
     eventually(lambda: not old.process.running)
@@ -124,7 +127,7 @@ def test_all_processes_of_one_port_that_are_behind_end_with_their_supervisor(
     old = start("/la", "old", store=store, processes=2)
     eventually(lambda: len(levels(old)) == 2)
     with closing(open_store(store, "la")) as opened:
-        opened.commit(Transaction((), (Put(LEVEL, b"2"),)))
+        opened.commit(Transaction((), (Put(LEVEL, b"%d" % NEWEST),)))
     eventually(lambda: not old.process.running)
     assert old.process.exit_code == 2
 
@@ -142,11 +145,11 @@ def test_the_level_is_reported_to_the_parent_and_again_when_it_is_raised(
     old = start("/la", "old", parent=[root.address])
     root.mount_child("/la", old.cluster_id)
     eventually(lambda: old.status().parent.linked)
-    assert reported_level(tmp_path, old.cluster_id) == 1
+    assert reported_level(tmp_path, old.cluster_id) == RELEASED
     old.stop()
     new = start("/la", "new", later_release=True, parent=[root.address])
     eventually(lambda: new.status().parent.linked)
-    assert reported_level(tmp_path, new.cluster_id) == 1
+    assert reported_level(tmp_path, new.cluster_id) == RELEASED
     finalize(new)
     eventually(lambda: reported_level(tmp_path, new.cluster_id) == NEWEST)
     assert new.status().parent.linked

@@ -24,7 +24,6 @@ from directory.namespace.keys import child_key
 from directory.namespace.snapshot import Snapshot
 from directory.server.cluster import Cluster
 from directory.server.config import ServerConfig
-from directory.store.replica import ReplicaState
 from resolver.path import Path as Path_
 from tests.support.federation import eventually
 from tests.support.trees import path
@@ -39,12 +38,15 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         ServerConfig.quick(path("/"), store=f"sqlite:///{tmp_path / 'root.sqlite'}")
     )
     made.start()
-    eventually(lambda: made.replica.state is ReplicaState.SERVING)
-    commit(made, CreateDirectory(path=path("/m")))
-    for number in range(CHILDREN):
-        commit(made, CreateMount(path=path(f"/m/c{number}"), cluster_id=f"kc-{number}"))
-    yield made
-    made.stop()
+    try:
+        # A write waits for what the subscribers know, which is a moment after the tree is served.
+        eventually(lambda: made.replica.reported_revision >= 0)
+        commit(made, CreateDirectory(path=path("/m")))
+        for number in range(CHILDREN):
+            commit(made, CreateMount(path=path(f"/m/c{number}"), cluster_id=f"kc-{number}"))
+        yield made
+    finally:
+        made.stop()
 
 
 def commit(cluster: Cluster, command: Command) -> None:
