@@ -18,7 +18,7 @@ from deploy.local import etcd, kafka, spark
 from deploy.local.cache import ServerUnavailable
 from deploy.local.etcd import EtcdCluster
 from deploy.local.java import QUICK
-from deploy.local.kafka import KafkaBroker
+from deploy.local.kafka import KafkaBroker, KafkaCluster
 from tests.conformance.reporting import (  # noqa: F401 - hooks of pytest's
     pytest_sessionfinish,
     pytest_terminal_summary,
@@ -46,7 +46,7 @@ sys.dont_write_bytecode = False
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-Killable = TypeVar("Killable", KafkaBroker, EtcdCluster)
+Killable = TypeVar("Killable", KafkaBroker, KafkaCluster, EtcdCluster)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -124,6 +124,15 @@ def kafka_brokers() -> Iterator[Callable[..., KafkaBroker]]:
     The arguments are those of `KafkaBroker`. A broker that is still there at the end is ended.
     """
     yield from _made(KafkaBroker, kafka.installed)
+
+
+@pytest.fixture(scope="session")
+def kafka_clusters() -> Iterator[Callable[..., KafkaCluster]]:
+    """Makes clusters of three brokers: `with kafka_clusters() as cluster`.
+
+    The arguments are those of `KafkaCluster`. What is still there at the end is ended.
+    """
+    yield from _made(KafkaCluster, kafka.installed)
 
 
 @pytest.fixture(scope="session")

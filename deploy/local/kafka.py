@@ -1,4 +1,5 @@
-"""Runs real Apache Kafka brokers on loopback: one KRaft node each, data in a folder of its own.
+"""Runs real Apache Kafka brokers on loopback: one KRaft node each, data in a folder of its own, and
+clusters of them.
 
 It says nothing of topics: what is in a broker is its user's business.
 """
@@ -12,6 +13,7 @@ import tempfile
 import uuid
 from base64 import urlsafe_b64encode
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -171,6 +173,10 @@ class KafkaBroker:
         """What the broker wrote; warnings and errors only."""
         return self._process.log
 
+    def tail(self) -> str:
+        """Returns the last lines of it."""
+        return self._process.tail(100)
+
     @property
     def record(self) -> Path:
         """For a detached broker: what `process.stop_recorded` takes."""
@@ -198,7 +204,7 @@ class KafkaBroker:
             try:
                 self._process.await_ready(self._answers, _START_SECONDS)
             except StartFailed:
-                taken = "Address already in use" in self._process.tail(100)
+                taken = "Address already in use" in self.tail()
                 self._process.kill()
                 if not (taken and attempts_left and self._given_port is None):
                     raise
@@ -276,7 +282,8 @@ class KafkaBroker:
         """Formats the data folder by Kafka's tool, which is a Java of its own; for the second
         broker of the same jars and properties by what the tool wrote for the first.
         """
-        alike = (self._libs, *sorted(self._properties.items()))
+        own = {key: one for key, one in self._properties.items() if key not in _OF_ONE_NODE}
+        alike = (self._libs, *sorted(own.items()))
         if alike in _formatted:
             data.mkdir()
             node = (_DEFAULTS | self._properties)["node.id"]
@@ -312,6 +319,81 @@ class KafkaBroker:
         return str(metadata.cluster_id) == self.cluster_id and bool(metadata.brokers)
 
 
+class KafkaCluster:
+    """Brokers that are also the controllers of one cluster, on new data, removed when the context
+    ends. What a topic or a transaction needs is kept while all but one are there.
+    """
+
+    def __init__(self, count: int = 3) -> None:
+        self._count = count
+        self.cluster_id = _new_id()
+        self.brokers: list[KafkaBroker] = []
+
+    @property
+    def bootstrap(self) -> str:
+        """Every broker's address, as a Kafka client takes it."""
+        return ",".join(broker.bootstrap for broker in self.brokers)
+
+    def broker(self, node: int) -> KafkaBroker:
+        """Returns the broker that Kafka calls by this number."""
+        return self.brokers[node - 1]
+
+    def __enter__(self) -> Self:
+        for attempts_left in (2, 1, 0):
+            self.brokers = self._made()
+            try:
+                # None of them answers before most of them are there.
+                with ThreadPoolExecutor(self._count) as pool:
+                    list(pool.map(KafkaBroker.start, self.brokers))
+            except BaseException as error:
+                taken = any("Address already in use" in one.tail() for one in self.brokers)
+                self.kill()
+                if not (isinstance(error, StartFailed) and taken and attempts_left):
+                    raise
+            else:
+                break
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.kill()
+
+    def kill(self) -> None:
+        """Ends every broker at once, and removes their data."""
+        for broker in self.brokers:
+            broker.__exit__(None, None, None)
+
+    def _made(self) -> list[KafkaBroker]:
+        nodes = {node: (free_port(), free_port()) for node in range(1, self._count + 1)}
+        voters = ",".join(f"{node}@{LOOPBACK}:{own}" for node, (_, own) in nodes.items())
+        copies, most = str(self._count), str(self._count - 1)
+        shared = {
+            "controller.quorum.voters": voters,
+            "default.replication.factor": copies,
+            "offsets.topic.replication.factor": copies,
+            "transaction.state.log.replication.factor": copies,
+            "transaction.state.log.min.isr": most,
+        }
+        return [
+            KafkaBroker(
+                port=port,
+                cluster_id=self.cluster_id,
+                properties={
+                    **shared,
+                    "node.id": str(node),
+                    "listeners": _listeners("PLAINTEXT", port, own)["listeners"],
+                },
+            )
+            for node, (port, own) in nodes.items()
+        ]
+
+
+_OF_ONE_NODE = ("node.id", "listeners", "controller.quorum.voters")
+"""Settings that do not show in the metadata that a broker begins with."""
 _formatted: dict[tuple[object, ...], bytes] = {}
 """The metadata that a broker of some jars and properties begins with; no id of its own is in it."""
 

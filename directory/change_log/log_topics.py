@@ -295,7 +295,9 @@ def _make(admin: KafkaAdmin, name: str, settings: Mapping[str, str]) -> None:
     """Makes a topic, with three replicas where there are brokers for them."""
     refused = ""
     for replicas in _REPLICAS:
-        outcome = admin.create([TopicToCreate(name, 1, replicas, settings)])[name]
+        # What is acknowledged outlives any one broker.
+        kept = {"min.insync.replicas": str(replicas - 1)} if replicas > 2 else {}
+        outcome = admin.create([TopicToCreate(name, 1, replicas, {**settings, **kept})])[name]
         if not isinstance(outcome, Rejected):
             return
         refused = outcome.message

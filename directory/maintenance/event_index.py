@@ -60,6 +60,7 @@ class EventIndex:
         self._building: Final = threading.Lock()
         self._complete = False
         self._begin = 0  # rows of later revisions came by ``applied``
+        self._end = 0  # and of this one: the newest tree may be a step ahead
         self._rows: list[_Row] = []
         self._removed: set[bytes] = set()
         self._of_facts: deque[_Row] = deque()
@@ -70,6 +71,7 @@ class EventIndex:
     def applied(self, applied: AppliedCommit) -> None:
         """Takes in what one step wrote or removed."""
         with self._lock:
+            self._end = applied.revision
             if applied.reloaded:
                 self._complete, self._begin = False, applied.revision
                 self._rows, self._removed = [], set()
@@ -172,13 +174,15 @@ class EventIndex:
         return WaitingRows(len(rows), sum(row.size for row in rows), since_ms)
 
     def commits(self, after: int, until: int, events: int) -> tuple[list[OutboxCommit], int]:
-        """Returns what ``page`` does, with the facts that each revision wrote.
+        """Returns what ``page`` does, with the facts that each revision wrote; of revisions that it
+        has not got yet nothing, and it does not reach them.
 
         Raises:
             StoreUnreachable
         """
         self._build()
         with self._lock:
+            until = max(after, min(until, self._end))
             begin = bisect_right(self._rows, after, key=_revision)
             last = bisect_right(self._rows, until, key=_revision)
             end, count, size = begin, 0, 0

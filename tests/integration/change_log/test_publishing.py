@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from kdir.v1 import entry_pb2
 
-from deploy.local.kafka import KafkaBroker
+from deploy.local.kafka import KafkaBroker, KafkaCluster
 from directory.namespace.keys import ENTRY, EVENT, is_logged_fact
 from directory.store.addresses import open_store
 from directory.store.event_rows import FLOOR_KEY, unpack
@@ -30,7 +30,7 @@ def server(tmp_path: Path, kafka_broker: SharedBroker) -> Server:
     return Server(tmp_path / "la", "/la", settings)
 
 
-def log_of(server: Server, broker: SharedBroker | KafkaBroker) -> ChangeLogTopics:
+def log_of(server: Server, broker: SharedBroker | KafkaBroker | KafkaCluster) -> ChangeLogTopics:
     cluster_id = server.cluster_id
     return ChangeLogTopics(broker.bootstrap, cluster_id, suffix=f".{cluster_id}")
 

@@ -27,6 +27,7 @@ from directory.namespace.keys import (
 )
 from directory.store.base import Delete, Put
 from directory.store.event_rows import FLOOR_KEY, OutboxCommit, unpack
+from directory.store.replica import AppliedCommit
 from tests.support.large_trees import MOUNT, Server, server
 from tests.support.large_trees import TightSqlite as Store
 from tests.support.waiting import eventually
@@ -110,6 +111,27 @@ def test_a_log_that_is_begun_by_another_server_misses_no_fact(store: Store, tmp_
             other.writer.put_facts((Put(kafka_key("pin"), b"%d" % number),))
             here.writer.put_facts((Delete(CHANGE_LOG),))
     assert len(outbox(store)) == 20
+
+
+def test_a_page_does_not_reach_a_revision_whose_row_has_not_come_yet(
+    here: Server, store: Store
+) -> None:
+    """The replica swaps the tree in before it hands the change to the index."""
+    index = EventIndex(store)
+    reached: list[tuple[int, int]] = []
+
+    def look(applied: AppliedCommit) -> None:
+        newest = here.replica.snapshot.revision
+        _, end = index.commits(applied.before.revision, newest, 100)
+        reached.append((applied.before.revision, end))
+
+    ends = [here.replica.subscribe(one) for one in (look, index.applied)]
+    first = here.execute(CreateDirectory(path=MOUNT.join(("a",)))).revision
+    second = here.execute(CreateDirectory(path=MOUNT.join(("b",)))).revision
+    for end in ends:
+        end()
+    assert reached == [(first - 1, first - 1), (first, first)]
+    assert index.commits(first, second, 100)[1] == second
 
 
 def test_what_is_not_published_is_not_trimmed(here: Server, store: Store) -> None:
