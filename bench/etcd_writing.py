@@ -1,8 +1,8 @@
 """Writes through servers on a three-member etcd, beside the same transactions made bare.
 
-The bare client makes the very transactions that a server makes (``bare_etcd``), from as many
-threads of the same kind of client. Nothing is pinned: members, servers and the load share all
-cores, as they come. A server follows what the bare client writes, too.
+The bare peer makes the very transactions that a server makes (``bare_etcd``), behind the same gRPC
+where a server's rate is compared (``bare_etcd_server``). Nothing is pinned: members, servers and
+the load share all cores, as they come. A server follows what the bare peer writes, too.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from bench import bare_etcd, ground
 from bench.bare_etcd import PARENT, NewDirectories, address_of, number_in
 from bench.load import channel_to, method_of
 from bench.rows import Row, at_least, at_most, reported
-from bench.writes import CREATE, Mkdirs, calls_per_second
+from bench.writes import BARE, CREATE, Mkdirs, Side, bare_server
 from deploy.local.directory import DirectoryProcess
 from deploy.local.etcd import EtcdCluster
 
@@ -33,7 +33,6 @@ __all__ = ["measured"]
 _WRITE_THREADS: Final = (16, 1)
 """As many as a server writes with at most, and the least."""
 _WRITE_ROUNDS: Final = 7
-_WRITE_SECONDS: Final = 2.0
 _SEEN_ROUNDS: Final = 5
 _SEEN_CHANGES: Final = 300
 _SEEN_PER_SECOND: Final = 100
@@ -49,7 +48,7 @@ def measured(folder: Path, etcd: EtcdCluster) -> list[Row]:
     """
     bare = NewDirectories.record(address_of(etcd))
     with _server(folder / "here", etcd) as here:
-        rows = _writes(etcd, bare, here)
+        rows = _writes(folder, etcd, here)
         with _server(folder / "elsewhere", etcd) as elsewhere:
             return [
                 *rows,
@@ -81,40 +80,43 @@ def _answers(call: Callable[..., object], request: bytes) -> bool:
 # -- writes --------------------------------------------------------------------------------------
 
 
-def _writes(etcd: EtcdCluster, bare: NewDirectories, server: DirectoryProcess) -> list[Row]:
+def _writes(folder: Path, etcd: EtcdCluster, server: DirectoryProcess) -> list[Row]:
     rows: list[Row] = []
+    command = [sys.executable, "-m", "bench.bare_etcd_server", address_of(etcd)]
     with (
-        bare_etcd.transacting(etcd.endpoints[0]) as transact,
+        bare_server(command, folder / "bare.log") as (address, pid),
+        channel_to(address) as bare_channel,
         channel_to(server.address) as channel,
     ):
-        create, ours = method_of(channel, CREATE), Mkdirs(PARENT, "here")
+        ours = Side(method_of(channel, CREATE), server.process.pid)
+        theirs = Side(method_of(bare_channel, BARE), pid)
+        mkdirs = Mkdirs(PARENT, "here")
         for threads in _WRITE_THREADS:
-            rates: list[float] = []
-            rates_of_bare: list[float] = []
-            spent: list[float] = []
+            ours.clear()
+            theirs.clear()
             for _ in range(_WRITE_ROUNDS):
-                rates_of_bare.append(calls_per_second(transact, bare.next, threads, _WRITE_SECONDS))
-                before = ground.cpu_seconds(server.process.pid)
-                rates.append(calls_per_second(create, ours.next, threads, _WRITE_SECONDS))
-                seconds = ground.cpu_seconds(server.process.pid) - before
-                spent.append(seconds / (rates[-1] * _WRITE_SECONDS))
-            ratio = statistics.median(map(truediv, rates, rates_of_bare))
-            rate_of_bare = statistics.median(rates_of_bare)
+                theirs.measure(mkdirs.next, threads)
+                ours.measure(mkdirs.next, threads)
+            ratio = statistics.median(map(truediv, ours.rates, theirs.rates))
+            rate = statistics.median(theirs.rates)
             of = f"{threads} threads" if threads > 1 else "one thread"
-            rows.append(
+            rows += [
                 at_least(
                     f"writes through a server on three members, {of}",
-                    ratio * rate_of_bare,
+                    ratio * rate,
                     "/s",
-                    "the same transactions made bare",
-                    rate_of_bare,
-                    0.8,
-                )
-            )
-            sys.stderr.write(
-                f"etcd: a write of {of} took {1e6 * statistics.median(spent):.0f} µs of processor"
-                " in the server\n"
-            )
+                    "bare transactions behind the same gRPC",
+                    rate,
+                    0.6,
+                ),
+                reported(
+                    f"processor of a write on three members, {of}",
+                    ours.spent_ms,
+                    "ms",
+                    "a bare one behind the same gRPC",
+                    theirs.spent_ms,
+                ),
+            ]
     return rows
 
 
