@@ -24,7 +24,7 @@ from directory.api.directory_service import DirectoryService
 from directory.api.federation_service import FederationService
 from directory.api.policy_service import PolicyService
 from directory.api.resolve_service import ResolveService
-from directory.api.rpc import request_intake, response_writer
+from directory.api.rpc import grpc_internals
 from directory.api.rpc.handlers import CallBounds, Pools, bind_service
 from directory.api.rpc.interceptors.abort_status import abort_with
 from directory.api.rpc.interceptors.request_bounds import RequestBounds
@@ -305,7 +305,7 @@ class DirectoryServer:
     ) -> None:
         self._identities = identities
         limits = clusters[0].config.limits
-        if message := request_intake.unsupported() or response_writer.unsupported():
+        if message := grpc_internals.unsupported():
             raise RuntimeError(message)
         self._intake = RequestIntake(
             limits.unfinished_requests, limits.request_seconds, limits.max_concurrent_calls

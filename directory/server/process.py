@@ -162,10 +162,10 @@ def _run(
         bound: where it listens, by ``_own_address``, as one process of several.
         joining: others of these serve there already.
     """
-    from grpc import _common
+    from directory.api.rpc.grpc_internals import set_longest_wait
 
     sys.setswitchinterval(_LOCK_SECONDS)
-    _common.MAXIMUM_WAIT_TIMEOUT = _SIGNAL_SECONDS
+    set_longest_wait(_SIGNAL_SECONDS)
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())

@@ -27,6 +27,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from directory.api.rpc.call_context import CURRENT, Call
 from directory.api.rpc.caller_slots import TooManyWaiting
+from directory.api.rpc.grpc_internals import Finish, ResponseWriter, sends_without_thread
 from directory.api.rpc.interceptors.abort_status import abort_with, status_of
 from directory.api.rpc.interceptors.malformed_request import (
     MalformedRequest,
@@ -37,7 +38,6 @@ from directory.api.rpc.interceptors.request_bounds import RequestBounds
 from directory.api.rpc.long_calls import LongCalls
 from directory.api.rpc.polled_streams import PolledSource, PolledStream, PolledStreams
 from directory.api.rpc.request_intake import DelayedRefusal, Received, takes_request
-from directory.api.rpc.response_writer import Finish, ResponseWriter, sends_without_thread
 from directory.api.rpc.rights import Check, Threads, check_of
 from directory.api.rpc.stream_slots import StreamSlots
 from directory.api.rpc.thread_pools import WritePool

@@ -21,8 +21,8 @@ from typing import Any, Final
 from google.protobuf.message import Message
 
 from directory.api.rpc.call_context import CURRENT, Call
+from directory.api.rpc.grpc_internals import ResponseWriter
 from directory.api.rpc.request_intake import CallCompletion, RequestIntake, begin_call, end_with
-from directory.api.rpc.response_writer import ResponseWriter
 from directory.api.rpc.stream_slots import StreamSlots
 from directory.api.rpc.thread_pools import CallPool
 

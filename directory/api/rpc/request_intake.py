@@ -9,13 +9,11 @@ request, or with one that exceeds a bound, waits a second until it is refused (`
 does one that a handler refuses with ``DelayedRefusal``: a client that asks again at once would
 otherwise keep the server busy with nothing but refusals.
 
-Beside ``response_writer.py`` this is the only module that uses private parts of ``grpc._server``;
-``tests/unit/api/test_request_intake.py`` says when it can be dropped.
+``tests/unit/api/test_request_intake.py`` shows when it can be dropped.
 """
 
 from __future__ import annotations
 
-import inspect
 import logging
 import threading
 import time
@@ -26,12 +24,9 @@ from functools import partial
 from itertools import islice
 from typing import Any, Final, TypeVar
 
-import grpc
-from grpc import _common, _server
-from grpc._cython import cygrpc  # type: ignore[attr-defined]
-
+from directory.api.rpc.grpc_internals import abort_call, is_call_active, receive_message
+from directory.api.rpc.interceptors.abort_status import status_of
 from directory.api.rpc.interceptors.malformed_request import MalformedRequest
-from resolver.error_status import to_status
 from resolver.errors import KdirError, LimitExceeded
 
 __all__ = [
@@ -43,7 +38,6 @@ __all__ = [
     "end_with",
     "refused",
     "takes_request",
-    "unsupported",
 ]
 
 Behaviour = TypeVar("Behaviour", bound=Callable[..., object])
@@ -51,15 +45,6 @@ Behaviour = TypeVar("Behaviour", bound=Callable[..., object])
 _log = logging.getLogger(__name__)
 
 _MARK: Final = "kdir_takes_request"
-_BODIES: Final = (_server._unary_response_in_pool, _server._stream_response_in_pool)  # noqa: SLF001
-_PARAMETERS: Final = (
-    "rpc_event",
-    "state",
-    "behavior",
-    "argument_thunk",
-    "request_deserializer",
-    "response_serializer",
-)
 _FREED_AT_ONCE: Final = 8
 """One in so many unfinished requests is refused when there are too many: the oldest ones, several
 at a time, so that a flood copies the list of them once for many."""
@@ -198,20 +183,16 @@ class RequestIntake:
         run, event, state, behave, _, read, write = about
         if not (is_stream or self._take_call()):
             why = f"{self._most_calls} calls are under way (limits.max_concurrent_calls); ask again"
-            _abort(event, state, LimitExceeded(why, limit=self._most_calls))
+            abort_call(event, state, status_of(LimitExceeded(why, limit=self._most_calls), ""))
             ended = CallCompletion()
             ended.end()
             return ended
         ended = CallCompletion() if is_stream else CallCompletion(self._give_call_back)
         call = _Unfinished(event, state, self._clock(), ended)
         key = id(call)
-        receive = _server._receive_message(state, event.call, read)  # noqa: SLF001
 
-        def received(happened: Any) -> Any:
-            finished = receive(happened)
+        def received(request: Any) -> None:
             self._unfinished.pop(key, None)
-            with state.condition:
-                request, state.request = state.request, None
             first = Received(request)
             about = (run, event, state, behave, lambda: first, read, write)
             start = partial(begin_call, begin, call.ended, answer, about)
@@ -219,12 +200,10 @@ class RequestIntake:
                 self.delay(start, call.ended)
             else:
                 start()
-            return finished
 
         self._unfinished[key] = call
         # gRPC holds the condition of the call around submit.
-        event.call.start_server_batch((cygrpc.ReceiveMessageOperation(0),), received)
-        state.due.add(_server._RECEIVE_MESSAGE_TOKEN)  # noqa: SLF001
+        receive_message(event.call, state, read, received)
         if len(self._unfinished) > self._most:
             self._refuse_oldest()
         return call.ended
@@ -315,7 +294,7 @@ class RequestIntake:
         if self._unfinished.pop(key, None) is None:
             return  # its request arrived meanwhile
         self.refused += 1
-        _abort(call.event, call.state, LimitExceeded(why))
+        abort_call(call.event, call.state, status_of(LimitExceeded(why), ""))
 
 
 def begin_call(
@@ -323,9 +302,7 @@ def begin_call(
 ) -> None:
     """Gives a call to a pool. It only ends where its caller is gone or the pool is shut down."""
     _, event, state, *_ = about
-    with state.condition:
-        is_active = _server._is_rpc_state_active(state)  # noqa: SLF001
-    if not is_active:
+    if not is_call_active(state):
         ended.end()
         return
     try:
@@ -357,33 +334,9 @@ def _is_excess(request: object) -> bool:
     return isinstance(request, MalformedRequest) and isinstance(request.error, LimitExceeded)
 
 
-def _abort(event: Any, state: Any, error: LimitExceeded) -> None:
-    """Ends a call that no handler has begun."""
-    code, message, trailing = to_status(error)
-    with state.condition:
-        if not _server._is_rpc_state_active(state):  # noqa: SLF001
-            return
-        state.trailing_metadata = trailing
-        state.code = code
-        state.details = _common.encode(message)
-        _server._abort(state, event.call, cygrpc.StatusCode.resource_exhausted, b"")  # noqa: SLF001
-
-
 def takes_request(behave: Behaviour) -> Behaviour:
     """Marks a handler of ``stream_unary`` or ``stream_stream``: instead of an iterator it gets the
     ``Received`` first message, once that is there.
     """
     setattr(behave, _MARK, True)
     return behave
-
-
-def unsupported() -> str:
-    """Returns what of this version of grpcio is not as this module expects it; empty = nothing."""
-    for body in _BODIES:
-        found = tuple(inspect.signature(body).parameters)
-        if found != _PARAMETERS:
-            return f"grpcio {grpc.__version__}: {body.__name__}{found}; expected {_PARAMETERS}"
-    for name in ("_receive_message", "_is_rpc_state_active", "_abort", "_RECEIVE_MESSAGE_TOKEN"):
-        if not hasattr(_server, name):
-            return f"grpcio {grpc.__version__}: grpc._server.{name} is not there"
-    return ""

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from grpc import _server
 
-from directory.api.rpc import request_intake
 from directory.api.rpc.interceptors.malformed_request import MalformedRequest
 from directory.api.rpc.request_intake import (
     CallCompletion,
@@ -18,7 +17,6 @@ from directory.api.rpc.request_intake import (
     RequestIntake,
     begin_call,
     takes_request,
-    unsupported,
 )
 from directory.api.rpc.stream_slots import StreamPool, StreamSlots
 from resolver.errors import NotReady
@@ -28,15 +26,6 @@ from tests.support.waiting import eventually
 def state(*, is_there: bool = True) -> SimpleNamespace:
     """Returns what gRPC knows of a call: whether it has told the caller its status."""
     return SimpleNamespace(condition=threading.Condition(), client="", statused=not is_there)
-
-
-def test_this_grpcio_is_as_the_intake_expects_it() -> None:
-    assert unsupported() == ""
-
-
-def test_another_grpcio_is_named_before_a_server_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(request_intake, "_PARAMETERS", ("rpc_event",))
-    assert "_unary_response_in_pool" in unsupported()
 
 
 def test_it_can_be_dropped_once_grpcio_receives_requests_before_it_takes_a_thread() -> None:

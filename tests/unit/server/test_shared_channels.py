@@ -4,7 +4,6 @@ from contextlib import ExitStack
 from typing import cast
 
 import grpc
-from grpc import _common
 
 from directory.server.shared_channels import CALLS, SharedChannel, SharedChannels
 
@@ -47,7 +46,3 @@ def test_a_channel_has_no_more_calls_than_servers_take_of_a_connection() -> None
         assert len({one.token for one in used}) == 3
         assert not any(map(is_closed, used))
     assert all(map(is_closed, used))
-
-
-def test_grpc_has_what_a_server_sets() -> None:
-    assert isinstance(_common.MAXIMUM_WAIT_TIMEOUT, float)

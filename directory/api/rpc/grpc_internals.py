@@ -1,0 +1,220 @@
+"""The private parts of grpcio that the server uses: no other module uses any.
+
+grpcio's synchronous server has a thread for each open stream: its own way to send a response
+returns only when gRPC has taken it, its own way to receive a message waits for it. Here both are
+handed to gRPC, and gRPC's thread calls back when it has taken the one, or received the other.
+
+``tests/unit/api/test_grpc_internals.py`` shows when each part can be dropped.
+"""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Callable
+from typing import Any, Final, cast
+
+import grpc
+from grpc import _common, _server
+from grpc._cython import cygrpc  # type: ignore[attr-defined]
+
+__all__ = [
+    "RequestReader",
+    "ResponseWriter",
+    "abort_call",
+    "is_call_active",
+    "receive_message",
+    "sends_without_thread",
+    "set_longest_wait",
+    "unsupported",
+]
+
+_USED: Final = (
+    "_RECEIVE_MESSAGE_TOKEN",
+    "_abort",
+    "_get_initial_metadata_operation",
+    "_is_rpc_state_active",
+    "_possibly_finish_call",
+    "_receive_message",
+)
+_OF_STATE: Final = ("condition", "due", "initial_metadata_allowed", "request")
+_BODIES: Final = ("_unary_response_in_pool", "_stream_response_in_pool")
+"""What grpcio submits to a pool, with these parameters."""
+_PARAMETERS: Final = (
+    "rpc_event",
+    "state",
+    "behavior",
+    "argument_thunk",
+    "request_deserializer",
+    "response_serializer",
+)
+_FIRST: Final = _server._SEND_INITIAL_METADATA_AND_SEND_MESSAGE_TOKEN  # noqa: SLF001
+_NEXT: Final = _server._SEND_MESSAGE_TOKEN  # noqa: SLF001
+_RECEIVE: Final = _server._RECEIVE_MESSAGE_TOKEN  # noqa: SLF001
+_NO_FLAGS: Final = 0
+
+Finish = Callable[[None], object]
+"""What gRPC gives a handler that ``sends_without_thread``: ends the call with the context's status,
+and does not wait for that to be sent."""
+
+
+def set_longest_wait(seconds: float) -> None:
+    """Has a thread that waits for a message of gRPC wake so rarely: by default ten times a second,
+    for signals, which only the main thread receives.
+    """
+    _common.MAXIMUM_WAIT_TIMEOUT = seconds
+
+
+def is_call_active(state: Any) -> bool:
+    """Returns whether a call has neither ended nor been cancelled."""
+    with state.condition:
+        return bool(_server._is_rpc_state_active(state))  # noqa: SLF001
+
+
+def abort_call(event: Any, state: Any, status: grpc.Status) -> None:
+    """Ends a call that no handler has begun; nothing, where it is over."""
+    with state.condition:
+        if not _server._is_rpc_state_active(state):  # noqa: SLF001
+            return
+        state.trailing_metadata = status.trailing_metadata
+        state.code = status.code
+        state.details = _common.encode(status.details)
+        _server._abort(state, event.call, cygrpc.StatusCode.unknown, b"")  # noqa: SLF001
+
+
+def receive_message(
+    call: Any, state: Any, deserialize: Any, on_received: Callable[[Any], object]
+) -> None:
+    """Has gRPC receive the next message of a call. Its thread calls ``on_received`` with the
+    message, or with None where none came: that must not wait, nor raise.
+    """
+    receive = _server._receive_message(state, call, deserialize)  # noqa: SLF001
+
+    def received(happened: Any) -> Any:
+        finished = receive(happened)
+        with state.condition:
+            request, state.request = state.request, None
+        on_received(request)
+        return finished
+
+    with state.condition:
+        state.due.add(_RECEIVE)
+    call.start_server_batch((cygrpc.ReceiveMessageOperation(_NO_FLAGS),), received)
+
+
+class RequestReader:
+    """Reader of the messages of one call after the first, one at a time.
+
+    Args:
+        context: of the call.
+        on_received: see ``receive_message``.
+    """
+
+    __slots__ = ("_context", "_on_received")
+
+    def __init__(self, context: grpc.ServicerContext, on_received: Callable[[Any], object]) -> None:
+        self._context: Final = cast("Any", context)
+        self._on_received: Final = on_received
+
+    def ask(self) -> None:
+        """Has gRPC receive the next message; nothing, where the call is over. Only once the one
+        before was received, and not after a None.
+        """
+        private = self._context
+        state, call = private._state, private._rpc_event.call  # noqa: SLF001
+        if is_call_active(state):
+            deserialize = private._request_deserializer  # noqa: SLF001
+            receive_message(call, state, deserialize, self._on_received)
+
+
+class ResponseWriter:
+    """Writer of the responses of one call, one at a time. For one thread at a time.
+
+    Args:
+        context: of the call.
+        finish: see ``Finish``.
+        sending: held by whoever sends many responses, of other calls too: gRPC's thread then notes
+            what it has taken after them, instead of changing places with the sender at each. It
+            waits meanwhile, so that nothing else may be done with it.
+    """
+
+    __slots__ = ("_call", "_context", "_finish", "_sending", "_state", "is_free", "on_taken")
+
+    def __init__(
+        self, context: grpc.ServicerContext, finish: Finish, sending: threading.Lock
+    ) -> None:
+        private = cast("Any", context)
+        self._context: Final = context
+        self._call: Final = private._rpc_event.call  # noqa: SLF001
+        self._state: Final = private._state  # noqa: SLF001
+        self._finish: Final = finish
+        self._sending: Final = sending
+        self.is_free = True
+        """gRPC has taken what was sent last."""
+        self.on_taken: Callable[[], object] = bool
+        """Is called in gRPC's thread once it has: it must not wait, nor raise."""
+
+    def send(self, message: bytes) -> None:
+        """Hands a response to gRPC; nothing, where the call is over. Only while it is free."""
+        state = self._state
+        operations: tuple[Any, ...] = (cygrpc.SendMessageOperation(message, _NO_FLAGS),)
+        with state.condition:
+            if not _server._is_rpc_state_active(state):  # noqa: SLF001
+                return
+            if state.initial_metadata_allowed:
+                first = _server._get_initial_metadata_operation(state, None)  # noqa: SLF001
+                state.initial_metadata_allowed = False
+                operations, taken = (first, *operations), self._first_taken
+                state.due.add(_FIRST)
+            else:
+                taken = self._next_taken
+                state.due.add(_NEXT)
+        self.is_free = False
+        # Not under the condition: gRPC's thread often takes it before this returns, and would have
+        # to wait for this thread.
+        self._call.start_server_batch(operations, taken)
+
+    def _first_taken(self, _: object) -> Any:
+        return self._taken(_FIRST)
+
+    def _next_taken(self, _: object) -> Any:
+        return self._taken(_NEXT)
+
+    def _taken(self, token: str) -> Any:
+        with self._sending:
+            pass
+        with self._state.condition:
+            finished = _server._possibly_finish_call(self._state, token)  # noqa: SLF001
+        self.is_free = True
+        self.on_taken()
+        return finished
+
+    def end(self, status: grpc.Status) -> None:
+        """Ends the call. Only while it is free."""
+        self._context.set_code(status.code)
+        self._context.set_details(status.details)
+        self._context.set_trailing_metadata(status.trailing_metadata or ())
+        self._finish(None)
+
+
+def sends_without_thread(behave: Callable[[Any, grpc.ServicerContext, Finish], None]) -> None:
+    """Marks a handler of ``stream_stream`` that returns while its call goes on; it gets ``Finish``
+    as one more argument.
+    """
+    behave.experimental_non_blocking = True  # type: ignore[attr-defined]
+
+
+def unsupported() -> str:
+    """Returns what of this version of grpcio is not as this module expects it; empty = nothing."""
+    missing = [f"_server.{name}" for name in (*_USED, *_BODIES) if not hasattr(_server, name)]
+    state = _server._RPCState()  # type: ignore[no-untyped-call]  # noqa: SLF001
+    missing += [f"_server._RPCState.{name}" for name in _OF_STATE if not hasattr(state, name)]
+    if not isinstance(getattr(_common, "MAXIMUM_WAIT_TIMEOUT", None), float):
+        missing.append("_common.MAXIMUM_WAIT_TIMEOUT")
+    if missing:
+        return f"grpcio {grpc.__version__}: grpc has no {', '.join(missing)}"
+    for name in _BODIES:
+        found = tuple(inspect.signature(getattr(_server, name)).parameters)
+        if found != _PARAMETERS:
+            return f"grpcio {grpc.__version__}: {name}{found}; expected {_PARAMETERS}"
+    return ""
