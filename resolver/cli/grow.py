@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from resolver import units
@@ -11,9 +12,10 @@ from resolver.cli.output import Column, Table
 from resolver.cli.parser import Argument, Arguments, Option, UsageError, Verb
 from resolver.cli.plan_output import GROW_CALL, GROWTH
 from resolver.cli.session import parse_path_argument
+from resolver.errors import DeadlineExceeded, KdirError, Unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from kdir.v1 import directory_pb2
 
@@ -28,9 +30,49 @@ class _Growth(NamedTuple):
     """A topic that would get more partitions."""
 
     path: str
+    cluster: str
     before: int
+    etag: str
+    """Of the entry as it was shown: what changed since then is not overwritten."""
     name: str
     """In Kafka, which would be asked now; empty: kdir changes no configs there."""
+
+
+class _Candidate(NamedTuple):
+    """A topic at or below the path."""
+
+    path: str
+    cluster: str
+    partitions: int
+    etag: str
+
+
+@dataclass(slots=True)
+class _Report:
+    """Which topics are not grown, and why; the first error decides the exit code."""
+
+    session: Session
+    failed_count: int = 0
+    exit_code: int = 0
+    _silent: dict[str, KdirError] = field(default_factory=dict)
+    """The error of each cluster that did not answer: its other topics are not tried."""
+
+    def set_partitions(
+        self, path: str, cluster: str, count: int, etag: str, *, validate_only: bool
+    ) -> directory_pb2.UpdateEntryResponse | None:
+        """Sets a topic's partitions; None where that fails, which is reported."""
+        error = self._silent.get(cluster)
+        if error is None:
+            try:
+                return _set_partitions(self.session, path, count, etag, validate_only=validate_only)
+            except KdirError as raised:
+                error = raised
+                if isinstance(error, Unavailable | DeadlineExceeded):
+                    self._silent[cluster] = error
+        self.failed_count += 1
+        self.exit_code = self.exit_code or error.exit_code
+        self.session.out.note(f"not grown: {path}: {error}", "bad")
+        return None
 
 
 def _grow(session: Session, arguments: Arguments) -> int:
@@ -38,7 +80,8 @@ def _grow(session: Session, arguments: Arguments) -> int:
     count = arguments.whole("to")
     if not 0 < count < _MOST:
         raise UsageError("--to N is needed: how many partitions, up to 2^31-1", verb="grow")
-    found = list(_growths(session, where, count))
+    report = _Report(session)
+    found = list(_growths(session, where, count, report))
     growing = [one for one in found if one.name]
     if out.structured:
         for one in growing:
@@ -50,21 +93,20 @@ def _grow(session: Session, arguments: Arguments) -> int:
     if left:
         out.note(f"not armed for configs, left as they are: {units.plural(left, 'topic')}")
     if not growing:
-        out.note(f"no armed topic at or below {where} has fewer than {count} partitions")
-        return 0
+        if not (report.failed_count or session.partial):
+            out.note(f"no armed topic at or below {where} has fewer than {count} partitions")
+        return report.exit_code
     if arguments.flag("plan"):
         out.note(f"dry run: would grow {units.plural(len(growing), 'topic')}. {GROWTH}", "warn")
-        return 0
+        return report.exit_code
     if not session.approve(
         f"grow {units.plural(len(growing), 'topic')} to {count} partitions", GROWTH
     ):
         out.note(f"unchanged: {where}")
         return 0
-    for one in growing:
-        _set_partitions(session, one.path, count, validate_only=False)
-    out.note(f"armed: {units.plural(len(growing), 'topic')} are being grown to {count} partitions")
-    if arguments.flag("wait"):
-        names = {one.name for one in growing}
+    grown = _grow_each(growing, count, report)
+    if arguments.flag("wait") and grown:
+        names = {one.name for one in grown}
         owner = session.resolver.owner_of(where.path)
         done = wait_for_kafka(
             session,
@@ -76,35 +118,77 @@ def _grow(session: Session, arguments: Arguments) -> int:
         )
         if done:
             out.note(f"done: Kafka shows {count} partitions of each")
-    return 0
+    return report.exit_code
 
 
-def _growths(session: Session, where: PathArgument, count: int) -> Iterator[_Growth]:
+def _grow_each(growing: Sequence[_Growth], count: int, report: _Report) -> list[_Growth]:
+    """Grows topic by topic, and returns those that grow; one that fails stops no other.
+
+    Sums up also where it is interrupted.
+    """
+    grown: list[_Growth] = []
+    try:
+        for one in growing:
+            if report.set_partitions(one.path, one.cluster, count, one.etag, validate_only=False):
+                grown.append(one)  # noqa: PERF401 - kept where a later one is interrupted
+    finally:
+        out, every = report.session.out, len(growing)
+        if len(grown) == every:
+            out.note(f"armed: {units.plural(every, 'topic')} {_are(every)} to {count} partitions")
+        else:
+            out.note(
+                f"armed: {len(grown):,} of {units.plural(every, 'topic')} {_are(len(grown))} to "
+                f"{count} partitions; the same command tries the others again",
+                "warn",
+            )
+    return grown
+
+
+def _are(count: int) -> str:
+    return "is being grown" if count == 1 else "are being grown"
+
+
+def _growths(
+    session: Session, where: PathArgument, count: int, report: _Report
+) -> Iterator[_Growth]:
     """Yields the topics at or below a path that have fewer partitions."""
-    located = session.resolver.resolve(where.path, prefer=where.prefer)
-    if located.kind == "topic":
-        topics = [(located.path, located.partitions)]
-    else:
-        listing = session.resolver.list(where.path, recursive=True, kinds=("topic",))
-        topics = [(str(one.path), one.entry.topic.partitions) for one in listing]
-        for gap in listing.not_listed:
-            session.not_listed(gap.path, gap.error)
-        topics.sort()
-    for path, partitions in topics:
-        if partitions < count:
-            planned = _set_partitions(session, path, count, validate_only=True)
+    for one in _candidates(session, where):
+        if one.partitions >= count:
+            continue
+        planned = report.set_partitions(one.path, one.cluster, count, one.etag, validate_only=True)
+        if planned is not None:
             calls = planned.plan.kafka_calls
             name = next((call.resource for call in calls if call.operation == GROW_CALL), "")
-            yield _Growth(path, partitions, name)
+            yield _Growth(one.path, one.cluster, one.partitions, one.etag, name)
+
+
+def _candidates(session: Session, where: PathArgument) -> list[_Candidate]:
+    """Returns the topics at or below a path, by path.
+
+    Raises:
+        KdirError: the owner of the path did not answer.
+    """
+    located = session.resolver.resolve(where.path, prefer=where.prefer)
+    if located.kind == "topic":
+        topics = [(located.path, located.resolution.entry, located.authority)]
+    else:
+        listing = session.resolver.list(where.path, recursive=True, kinds=("topic",))
+        topics = [(str(one.path), one.entry, one.authority) for one in listing]
+        for gap in listing.not_listed:
+            session.not_listed(gap.path, gap.error)
+    return sorted(
+        _Candidate(path, authority.cluster.cluster, entry.topic.partitions, entry.etag)
+        for path, entry, authority in topics
+    )
 
 
 def _set_partitions(
-    session: Session, path: str, count: int, *, validate_only: bool
+    session: Session, path: str, count: int, etag: str, *, validate_only: bool
 ) -> directory_pb2.UpdateEntryResponse:
     from kdir.v1 import directory_pb2
 
     request = directory_pb2.UpdateEntryRequest(
-        path=path, kind="ENTRY_KIND_TOPIC", validate_only=validate_only
+        path=path, kind="ENTRY_KIND_TOPIC", etag=etag, validate_only=validate_only
     )
     request.entry.policies.partitions = count
     request.update_mask.paths.append("policies.partitions")
@@ -126,7 +210,9 @@ VERBS: Final = (
             "Shows each armed topic at or below PATH that has fewer partitions, and asks first:\n"
             "more partitions cannot be taken back, and a key's new data comes to another\n"
             "partition than its old data. Topics that no armed path covers (kdir arm --aspect\n"
-            "configs) stay as they are. partitions set on a directory is for new topics only."
+            "configs) stay as they are. partitions set on a directory is for new topics only.\n"
+            "A topic that fails is named and stops no other; the exit code is that of the first\n"
+            "error. One that was changed after it was shown is not grown."
         ),
         arguments=(Argument("PATH", "a directory, or a topic", completes="path"),),
         options=(

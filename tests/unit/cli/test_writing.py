@@ -353,6 +353,52 @@ def test_grow_shows_what_would_grow_and_asks(kdir: Kdir) -> None:
     assert "has fewer than 8 partitions" in kdir("grow", "/orders", "--to", "8", "--yes").err
 
 
+def test_grow_that_fails_half_way_names_each_topic_and_sums_up(kdir: Kdir) -> None:
+    kdir.tree.topic("/search/a.clicks")
+    kdir.tree.topic("/search/b.clicks")
+
+    def update(request: directory_pb2.UpdateEntryRequest) -> directory_pb2.UpdateEntryResponse:
+        if request.path == "/search/a.clicks" and not request.validate_only:
+            raise errors.EtagMismatch("/search/a.clicks has changed since")
+        return _grown(request)
+
+    kdir.answers["DirectoryService.UpdateEntry"] = update
+    ran = kdir("grow", "/search", "--to", "8", "--yes")
+    assert ran.code == errors.EtagMismatch.exit_code
+    assert "not grown: /search/a.clicks: /search/a.clicks has changed since (ETAG_MI" in ran.err
+    assert "armed: 2 of 3 topics are being grown to 8 partitions" in ran.err
+    made = [one for one in kdir.calls if not one.validate_only]
+    assert [one.path for one in made] == ["/search/a.clicks", "/search/b.clicks", "/search/clicks"]
+
+
+def test_grow_tries_no_more_topics_of_a_cluster_that_does_not_answer(kdir: Kdir) -> None:
+    kdir.tree.topic("/search/a.clicks")
+
+    def update(request: directory_pb2.UpdateEntryRequest) -> directory_pb2.UpdateEntryResponse:
+        if not request.validate_only:
+            raise errors.Unreachable("nobody listens there")
+        return _grown(request)
+
+    kdir.answers["DirectoryService.UpdateEntry"] = update
+    ran = kdir("grow", "/search", "--to", "8", "--yes", "--wait")
+    assert ran.code == errors.Unreachable.exit_code
+    assert ran.err.count("nobody listens there (UNREACHABLE)") == 2
+    assert "armed: 0 of 2 topics are being grown" in ran.err
+    assert len({one.path for one in kdir.calls if not one.validate_only}) == 1
+
+
+def test_grow_that_is_interrupted_sums_up(kdir: Kdir) -> None:
+    def update(request: directory_pb2.UpdateEntryRequest) -> directory_pb2.UpdateEntryResponse:
+        if not request.validate_only:
+            raise KeyboardInterrupt
+        return _grown(request)
+
+    kdir.answers["DirectoryService.UpdateEntry"] = update
+    ran = kdir("grow", "/search", "--to", "8", "--yes")
+    assert ran.code == 130
+    assert "armed: 0 of 1 topic are being grown" in ran.err
+
+
 # -- rm ------------------------------------------------------------------------------------------
 
 
