@@ -157,7 +157,7 @@ class AccessService(Service):
             allowed=decision.allowed, token=cluster.token_of(tree.snapshot)
         )
         if not shown:
-            response.message = "denied" if not decision.allowed else "allowed"
+            response.message = _without_reason(caller, question, path, allowed=decision.allowed)
             return response
         _why(decision, response)
         if request.explain:
@@ -264,6 +264,22 @@ def _kind_asked(
         raise
     except KdirError:
         return Kind.TOPIC
+
+
+def _without_reason(caller: Caller, question: AccessQuestion, path: Path, *, allowed: bool) -> str:
+    """Returns a decision for a caller that asks for itself and may not describe the entry: who it
+    is, and which rights it has and lacks; the same whether or not there is such an entry.
+    """
+    asked = question.operation.name
+    if question.kind is not ResourceType.TOPIC:
+        asked = f"{asked} ({question.kind.name} {question.name or '*'})"
+    if allowed:
+        held = f"allowed: {caller.principal} has {asked} and lacks DESCRIBE"
+    elif question.operation is Operation.DESCRIBE:
+        held = f"denied: {caller.principal} lacks {asked}"
+    else:
+        held = f"denied: {caller.principal} lacks {asked} and DESCRIBE"
+    return f"{held} on {path}; the deciding grants are shown only with DESCRIBE"
 
 
 def _age(cluster: Cluster) -> float:

@@ -31,6 +31,7 @@ from directory.kafka.applying.desired_configs import DesiredConfigs
 from directory.kafka.arming.drift import NOT_ARMED, Drift, drift_of, topic_issues
 from directory.maintenance.backup_stream import backup_of
 from directory.maintenance.verify_copies import Summary, compare_kafka, compare_rows
+from directory.namespace.adoption_mapping import AdoptionAction
 from directory.namespace.entry import Kind, Provision
 from directory.namespace.keys import CHANGE_LOG_RESYNC, CHILD, MOUNT_ROW
 from directory.namespace.snapshot import Snapshot
@@ -56,6 +57,8 @@ __all__ = ["AdminService", "adoption_to_proto", "drift_to_proto", "end_with_call
 _ADOPTIONS_BYTES: Final = 15 * 1024 * 1024
 """Clients take messages of 16 MiB (``resolver.transport.MAX_MESSAGE_BYTES``)."""
 _AROUND_BYTES: Final = 5
+_ORDER: Final = {AdoptionAction.DETACHED.value: 0, AdoptionAction.KEEP.value: 2}
+"""Of the rows of an answer, whose last ones may be left out; 1 = all others."""
 _SHOWN: Final = 100
 """So many of the values that were set aside are named; a store full of them is one message."""
 
@@ -376,7 +379,9 @@ def _unarmed_at(snapshot: Snapshot, mount: Path, path: Path) -> list[Drift]:
 def _drifts_to_proto(
     snapshot: Snapshot, mount: Path, drifts: Sequence[Drift], unarmed: Collection[Drift] = ()
 ) -> admin_pb2.ListDriftResponse:
-    """Returns the rows of an answer, as many as one message holds."""
+    """Returns the rows of an answer, as many as one message holds; what stays as it is comes last,
+    and detached topics, of which this is the only list, first.
+    """
     response = admin_pb2.ListDriftResponse()
     unarmed = frozenset(unarmed)
     rows = sorted({*drifts, *unarmed}, key=lambda row: (row.path, row.field))
@@ -599,7 +604,7 @@ def adoptions_to_proto(rows: Sequence[AdoptionRow]) -> admin_pb2.AdoptTopicsResp
     """Returns the rows of an answer, as many as one message holds."""
     response = admin_pb2.AdoptTopicsResponse()
     room = _ADOPTIONS_BYTES
-    for row in rows:
+    for row in sorted(rows, key=lambda row: _ORDER.get(row.action, 1)):
         one = adoption_to_proto(row)
         room -= one.ByteSize() + _AROUND_BYTES
         if room < 0:

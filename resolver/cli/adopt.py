@@ -93,7 +93,9 @@ def detached_topics(session: Session, path: Path) -> DetachedTopics:
     request = admin_pb2.AdoptTopicsRequest(validate_only=True, cluster=owner.cluster_id)
     answer = session.resolver.call(path, "AdminService.AdoptTopics", request)
     found = [one for one in answer.adoptions if one.action == "detached"]
-    return DetachedTopics(found, answer.omitted_count, owner.cluster)
+    # They come first in the answer: where it has others, too, none was left out.
+    is_whole = len(found) < len(answer.adoptions)
+    return DetachedTopics(found, 0 if is_whole else answer.omitted_count, owner.cluster)
 
 
 def note_omitted(session: Session, detached: DetachedTopics) -> None:
@@ -226,6 +228,7 @@ def _acknowledge(session: Session, arguments: Arguments) -> int:
         return 0
     if not given:
         session.out.note(f"{cluster} has stopped: {stop_reason}", "bad")
+        session.out.note(f"every difference from Kafka: kdir verify {where}")
         if not is_interactive():
             raise UsageError(
                 "to acknowledge, pass the beginning of the stop reason: --stopped TEXT", verb="ack"

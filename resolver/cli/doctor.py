@@ -367,8 +367,8 @@ def _problems(look: _Look) -> Iterator[str]:
         if status.kafka.stop_reason:
             mount = status.authority.cluster.mount
             yield (
-                f"{where}: stopped by a guard ({status.kafka.stop_reason}); to continue: "
-                f"kdir ack {mount}"
+                f"{where}: stopped by a guard ({status.kafka.stop_reason}); every difference: "
+                f"kdir verify {mount}; to continue: kdir ack {mount}"
             )
         elif status.kafka.unmanaged:
             yield f"{where}: {status.kafka.unmanaged}"

@@ -40,6 +40,8 @@ class _Group(NamedTuple):
 
 
 _WHERES: Final = 3
+_NAMED: Final = 20
+"""So many topics that are not in the tree are named; ``kdir ls --detached`` lists all."""
 
 
 def _verify(session: Session, arguments: Arguments) -> int:
@@ -68,7 +70,7 @@ def _verify(session: Session, arguments: Arguments) -> int:
 
 
 def _note_detached(session: Session, chosen: ChosenCluster) -> None:
-    """Prints how many topics are in Kafka and not in the tree: no difference, but good to know."""
+    """Prints which topics are in Kafka and not in the tree: no difference, but good to know."""
     from kdir.v1 import admin_pb2
 
     request = admin_pb2.AdoptTopicsRequest(validate_only=True, cluster=chosen.requested)
@@ -76,11 +78,16 @@ def _note_detached(session: Session, chosen: ChosenCluster) -> None:
         answer = session.ask_any("AdminService.AdoptTopics", request, chosen.servers)
     except KdirError:
         return  # who may not adopt
-    count = sum(one.action == "detached" for one in answer.adoptions)
-    if count:
+    names = [one.physical_name for one in answer.adoptions if one.action == "detached"]
+    if names:
         of = chosen.mount or "PATH"
+        more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
         session.out.note(
-            f"{units.plural(count, 'topic')} in Kafka and not in the tree: kdir ls --detached {of}"
+            f"{units.plural(len(names), 'topic')} in Kafka and not in the tree: "
+            f"{', '.join(names[:_NAMED])}{more}"
+        )
+        session.out.note(
+            f"  to list all: kdir ls --detached {of}; to take all back: kdir adopt PATH --detached"
         )
 
 

@@ -27,7 +27,7 @@ def test_detached_topics_are_listed_counted_and_taken_back(
         kdir(server, "rm", "-r", "-y", "/la/mine")
         eventually(partial(_has_topics, server, 1))
         eventually(lambda: kdir(server, "ls", "--detached", "/la").lines == ["mine.a", "mine.b"])
-        assert "2 topics in Kafka and not in the tree" in kdir(server, "verify").err
+        assert "2 topics in Kafka and not in the tree: mine.a, mine.b" in kdir(server, "verify").err
         kdir(server, "mkdir", "/la/back")
         assert kdir(server, "adopt", "/la/back", "--detached", "--plan").code == 0
         assert _has_topics(server, 1)

@@ -6,6 +6,7 @@ import pytest
 
 from directory.api import admin_service
 from directory.api.rpc.call_context import Call
+from directory.kafka.adoption.adoption import AdoptionRow
 from directory.store.base import StoreUnreachable
 from resolver.errors import Cancelled, StoreUnavailable
 
@@ -43,3 +44,17 @@ def test_a_caller_that_went_away_ends_it() -> None:
     call = Call(deadline=float("inf"), is_active=lambda: False)
     with pytest.raises(Cancelled):
         next(admin_service.end_with_call(iter(["one"]), call))
+
+
+def test_detached_topics_come_first_where_an_answer_has_no_room_for_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    actions = {"a": "keep", "b": "adopt", "c": "detached", "d": "keep"}
+    rows = [AdoptionRow(name, None, 0, action) for name, action in actions.items()]
+    whole = admin_service.adoptions_to_proto(rows)
+    assert [one.physical_name for one in whole.adoptions] == ["c", "b", "a", "d"]
+    sizes = [one.ByteSize() + admin_service._AROUND_BYTES for one in whole.adoptions]
+    monkeypatch.setattr(admin_service, "_ADOPTIONS_BYTES", sum(sizes[:2]))
+    cut = admin_service.adoptions_to_proto(rows)
+    assert [one.physical_name for one in cut.adoptions] == ["c", "b"]
+    assert cut.omitted_count == 2

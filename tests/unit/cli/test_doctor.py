@@ -126,3 +126,8 @@ def test_who_is_denied_is_shown_who_they_are() -> None:
 def test_a_dead_server_beside_one_that_denies_is_unavailable() -> None:
     refused = PermissionDenied("User:bob may not DESCRIBE /la", principal="User:bob")
     assert _doctor_of_two(refused)[0].code == 3
+
+
+def test_a_stop_names_the_command_that_lists_every_difference() -> None:
+    stopped = doctor(stop_reason="7 of 11 topics vanished from Kafka: a, b, …")
+    assert "every difference: kdir verify /la; to continue: kdir ack /la" in stopped.err
