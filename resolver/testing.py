@@ -6,8 +6,8 @@
         resolver = directory.resolver()
         assert resolver.resolve("/la/tracking/search/clicks").topic == "search.clicks"
 
-Resolving, listing and finding by physical name work as with servers: by the same contract, the
-same walk, the same checks, without a socket. Everything else is ``Unimplemented``.
+Resolving, listing, finding by physical name and the mount table work as with servers: by the same
+contract, the same walk, the same checks, without a socket. Everything else is ``Unimplemented``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from google.protobuf.message import Message
-from kdir.v1 import directory_pb2, entry_pb2, resolve_pb2
+from kdir.v1 import directory_pb2, entry_pb2, federation_pb2, resolve_pb2
 
 from resolver import errors
 from resolver.client import Resolver
@@ -59,6 +59,10 @@ class MemoryTransport:
             KeyError: nothing does.
         """
         return self._handlers[endpoint]
+
+    def is_served(self, endpoint: str) -> bool:
+        """True if something answers at ``endpoint``."""
+        return endpoint in self._handlers
 
     def call(
         self,
@@ -262,8 +266,8 @@ class MemoryCluster:
         self._bootstrap = bootstrap
         self.revision = 1
         """Of its tree; each change is the next one."""
-        self._counted_revision = 0
-        """The one of which the directories have the counts."""
+        self._counted: tuple[int, frozenset[str]] = (0, frozenset())
+        """The revision and the mounts of which the directories have the counts."""
         self._entries: dict[tuple[Path, bool], entry_pb2.Entry] = {}
         """By path and whether it is a topic."""
         self.put(mount, entry_pb2.Entry(directory=entry_pb2.Directory()))
@@ -283,18 +287,28 @@ class MemoryCluster:
         for key in [key for key in self._entries if path.is_prefix_of(key[0])]:
             del self._entries[key]
 
+    @property
+    def topic_count(self) -> int:
+        """Topics of the cluster."""
+        return sum(is_topic for _, is_topic in self._entries)
+
     def _count_topics(self) -> None:
-        """Updates the number of topics below each directory, if the tree has changed."""
-        if self._counted_revision == self.revision:
+        """Updates the counts of each directory, if the tree has changed."""
+        mounts = self._whole.mounts
+        if self._counted == (self.revision, mounts):
             return
-        self._counted_revision = self.revision
+        self._counted = (self.revision, mounts)
         counts: Counter[Path] = Counter()
+        containers = Counter(Path.parse(one).parent for one in mounts)
         for path, is_topic in self._entries:
             if is_topic:
                 counts.update(_from_to(self.mount, path.parent))
+            elif path != self.mount:
+                containers[path.parent] += 1
         for (path, _), entry in self._entries.items():
             if entry.HasField("directory"):
                 entry.directory.total_topic_count = counts[path]
+                entry.directory.container_count = containers[path]
 
     def answer(self, method: str, request: Any) -> Any:
         self._count_topics()
@@ -312,6 +326,8 @@ class MemoryCluster:
                 return self._locate(request)
             case "DirectoryService.ListEntries":
                 return self._list(request)
+            case "FederationService.ListMounts":
+                return self._mount_table()
             case _:
                 raise errors.Unimplemented(f"{method}: not in memory")
 
@@ -427,6 +443,22 @@ class MemoryCluster:
         response.entries.extend(entry for _, _, entry in sorted(found, key=lambda one: one[:2]))
         return response
 
+    def _mount_table(self) -> federation_pb2.ListMountsResponse:
+        """Returns all mounts, linked where their server answers."""
+        response = federation_pb2.ListMountsResponse()
+        for one in map(self._whole.at, sorted(self._whole.mounts)):
+            if one.mount != ROOT:
+                response.rows.add(
+                    mount=str(one.mount),
+                    cluster_id=one.cluster_id,
+                    cluster=one.name,
+                    epoch=1,
+                    endpoints=[one.endpoint],
+                    topic_count=one.topic_count,
+                    linked=self._whole.transport.is_served(one.endpoint),
+                )
+        return response
+
     def _mounts_below(
         self, path: Path, *, recursive: bool
     ) -> Sequence[tuple[tuple[str, ...], bool, entry_pb2.Entry]]:
@@ -436,7 +468,18 @@ class MemoryCluster:
                 continue
             near = path.is_prefix_of(one.mount) if recursive else one.mount.parent == path
             if near and one.mount != ROOT:
-                mount = entry_pb2.Mount(cluster_id=one.cluster_id, cluster=one.name, epoch=1)
+                linked = self._whole.transport.is_served(one.endpoint)
+                mount = entry_pb2.Mount(
+                    cluster_id=one.cluster_id,
+                    cluster=one.name,
+                    epoch=1,
+                    state=(
+                        entry_pb2.MOUNT_STATE_LINKED
+                        if linked
+                        else entry_pb2.MOUNT_STATE_DISCONNECTED
+                    ),
+                    topic_count=one.topic_count,
+                )
                 entry = entry_pb2.Entry(path=str(one.mount), mount=mount)
                 mounts.append((one.mount.segments, True, entry))
         return mounts

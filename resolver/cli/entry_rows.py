@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from resolver import units
@@ -71,12 +70,13 @@ def entry_row(
     cluster: str,
     inherited: policies_pb2.Policies | None,
     human: bool,
+    topics: str = "-",
     name: str = "",
 ) -> list[str | Styled]:
     """Returns one line of ``ls -l``; ``^`` marks what is inherited, ``-`` what is not set.
 
-    ``inherited`` is what the directory hands down, None where that is not known; ``name`` is shown
-    instead of the entry's own.
+    ``inherited`` is what the directory hands down, None where that is not known; ``topics`` is how
+    many are below; ``name`` is shown instead of the entry's own.
     """
     kind = kind_of(entry)
     shown = display_name(entry)
@@ -92,21 +92,10 @@ def entry_row(
         factor,
         _retention(entry, inherited, human=human),
         _owner(entry, inherited),
-        _topic_count(entry, number),
+        topics,
         state_of(entry, human=human),
         _location(entry, cluster),
     ]
-
-
-def _topic_count(entry: entry_pb2.Entry, number: Callable[[int], str]) -> str:
-    """Returns how many topics are below a directory at any depth, or in the cluster of a mount."""
-    match kind_of(entry):
-        case "directory":
-            return number(entry.directory.total_topic_count)
-        case "mount" if entry.mount.HasField("topic_count"):
-            return number(entry.mount.topic_count)
-        case _:
-            return "-"
 
 
 def _retention(

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from kdir.v1 import directory_pb2, entry_pb2, policies_pb2
 
     from resolver.cli.session import Session
+    from resolver.cli.topic_counts import TopicCounts
     from resolver.client import Resolver
     from resolver.directory_listing import ListedEntry, NotListed
     from resolver.glob import Glob
@@ -44,6 +45,8 @@ class Item(NamedTuple):
     entry: entry_pb2.Entry
     cluster: str
     """The name of the cluster that it is of."""
+    mount: str
+    """Where that is mounted."""
     inherited: policies_pb2.Policies | None
     """What it inherits; None where nothing is set above."""
 
@@ -130,9 +133,9 @@ def _ls_quickly(session: Session, arguments: Arguments, part: str) -> bool:
     )
     if page is None:
         return False
-    cluster = page.authority.cluster.cluster
+    cluster = page.authority.cluster
     inherited = page.inherited if page.HasField("inherited") else None
-    items = [Item(one.path, one, cluster, inherited) for one in page.entries]
+    items = [Item(one.path, one, cluster.cluster, cluster.mount, inherited) for one in page.entries]
     _print(session, arguments, items, named_by_path=False)
     _remember(session, arguments, path, items)
     return True
@@ -164,12 +167,13 @@ def _kinds(arguments: Arguments) -> tuple[str, ...]:
 
 
 def _item(one: ListedEntry) -> Item:
-    return Item(str(one.path), one.entry, one.authority.cluster.cluster, one.inherited)
+    cluster = one.authority.cluster
+    return Item(str(one.path), one.entry, cluster.cluster, cluster.mount, one.inherited)
 
 
 def _itself(session: Session, where: PathArgument) -> Item:
     found = session.resolver.resolve(where.path, prefer=where.prefer, no_follow=not where.directory)
-    return Item(str(where.path), found.entry, found.cluster, found.effective)
+    return Item(str(where.path), found.entry, found.cluster, str(found.mount), found.effective)
 
 
 def _remember(session: Session, arguments: Arguments, path: str, items: Sequence[Item]) -> None:
@@ -186,7 +190,7 @@ def _print(
     session: Session, arguments: Arguments, items: Iterable[Item], *, named_by_path: bool
 ) -> None:
     """Prints entries as they come."""
-    show = _printer(session.out, long=arguments.flag("long"), named_by_path=named_by_path)
+    show = _printer(session, long=arguments.flag("long"), named_by_path=named_by_path)
     chunk: list[Item] = []
     for item in items:
         chunk.append(item)
@@ -196,16 +200,21 @@ def _print(
     show(chunk)
 
 
-def _printer(out: Output, *, long: bool, named_by_path: bool) -> Callable[[Sequence[Item]], None]:
+def _printer(
+    session: Session, *, long: bool, named_by_path: bool
+) -> Callable[[Sequence[Item]], None]:
     """Returns what prints a chunk of entries in the format asked for."""
+    out = session.out
     if out.structured:
         return lambda chunk: _each(out.record, (item.entry for item in chunk))
     if out.format == "name":
         return lambda chunk: out.lines(_reached(item) for item in chunk)
     if long:
-        table = Table(out, COLUMNS)
+        from resolver.cli.topic_counts import TopicCounts
+
+        table, counts = Table(out, COLUMNS), TopicCounts(session)
         return lambda chunk: table.rows(
-            [_long_row(item, human=out.human, named_by_path=named_by_path) for item in chunk]
+            [_long_row(item, counts, out, named_by_path=named_by_path) for item in chunk]
         )
     short = Table(out, (Column(""), Column("")) if out.human else (Column(""),), header=False)
     return lambda chunk: short.rows(
@@ -236,12 +245,16 @@ def _short_row(item: Item, *, human: bool, named_by_path: bool) -> list[str | St
     return [shown, Styled(item.entry.path, "faint") if via_link else ""]
 
 
-def _long_row(item: Item, *, human: bool, named_by_path: bool) -> list[str | Styled]:
+def _long_row(
+    item: Item, counts: TopicCounts, out: Output, *, named_by_path: bool
+) -> list[str | Styled]:
+    topics = counts.at(item.entry, item.mount)
     return entry_row(
         item.entry,
         cluster=item.cluster,
         inherited=item.inherited,
-        human=human,
+        human=out.human,
+        topics="-" if topics is None else topics.cell(human=out.human),
         name=_reached(item) if named_by_path else "",
     )
 
@@ -405,8 +418,8 @@ VERBS: Final = (
         details=(
             "Directories, links and mounts end in /. A PATH may be a glob, quoted from the shell:\n"
             "* ? […] within a name, ** across directories. Several PATHs have headings.\n"
-            "With -l, ^ marks inherited values, and TOPICS are those below a directory at any\n"
-            "depth in its cluster, or all of a mounted cluster.\n"
+            "With -l, ^ marks inherited values, and TOPICS are those below a directory or mount,\n"
+            "at any depth, in all clusters there: at least so many (9+) where one is not linked.\n"
             "Behind a link the canonical path is shown too; a union shows its targets merged.\n"
             "Prints as it reads. Unreachable clusters go to stderr; exit code 3."
         ),

@@ -11,6 +11,7 @@ from resolver.cli.output import Column, Styled, Table
 from resolver.cli.parser import FORMATS, Argument, Arguments, Option, UsageError, Verb
 from resolver.cli.plan_output import print_change_plan
 from resolver.cli.session import parse_path_argument
+from resolver.cli.topic_counts import TopicCount, count_in_rows
 from resolver.message_values import plain
 
 if TYPE_CHECKING:
@@ -45,7 +46,10 @@ def _mounts(session: Session, arguments: Arguments) -> int:
     elif out.format == "name":
         out.lines(row.mount for row in answer.rows)
     else:
-        rows = [_table_row(row, human=out.human) for row in answer.rows]
+        rows = [
+            _table_row(row, count_in_rows(answer.rows, row.mount), human=out.human)
+            for row in answer.rows
+        ]
         Table(out, _COLUMNS).rows(
             rows + [_waiting(one, human=out.human) for one in answer.pending_children]
         )
@@ -60,21 +64,32 @@ _COLUMNS: Final = (
     Column("CLUSTER ID"),
     Column("STATE"),
     Column("TOPICS", right=True),
+    Column("OWN", right=True),
     Column("AGE", right=True),
     Column("SERVERS"),
 )
 
 
-def _table_row(row: federation_pb2.MountRow, *, human: bool) -> Sequence[str | Styled]:
+def _table_row(
+    row: federation_pb2.MountRow, topics: TopicCount, *, human: bool
+) -> Sequence[str | Styled]:
     return (
         row.mount,
         row.cluster or "-",
         row.cluster_id,
         "linked" if row.linked else Styled("disconnected", "bad"),
-        units.count(row.topic_count) if human else str(row.topic_count),
+        topics.cell(human=human),
+        _own_count(row, human=human),
         units.age(row.age_seconds) if human else f"{row.age_seconds:.3f}",
         ",".join(row.endpoints) or "-",
     )
+
+
+def _own_count(row: federation_pb2.MountRow, *, human: bool) -> str:
+    """Returns how many topics a cluster last reported; ``-`` where it may never have."""
+    if not row.linked and not row.topic_count:
+        return "-"
+    return units.count(row.topic_count) if human else str(row.topic_count)
 
 
 def _waiting(child: federation_pb2.PendingChild, *, human: bool) -> Sequence[str | Styled]:
@@ -83,6 +98,7 @@ def _waiting(child: federation_pb2.PendingChild, *, human: bool) -> Sequence[str
         child.cluster or "-",
         child.cluster_id,
         Styled("pending", "warn"),
+        "-",
         "-",
         units.age(child.age_seconds) if human else f"{child.age_seconds:.3f}",
         ",".join(child.endpoints) or "-",
@@ -181,7 +197,8 @@ VERBS: Final = (
         summary="known mounts and pending children",
         run=_mounts,
         details=(
-            "TOPICS are all of the mounted cluster, at any depth.\n"
+            "TOPICS are those of the cluster and of all that are mounted below it: at least so\n"
+            "many (9+) where one is not linked. OWN are its own, as last reported.\n"
             "AGE is the time since the owner last confirmed the mount. Pending children are known\n"
             "only to the parent that they connect to: name a PATH of its cluster to query it."
         ),

@@ -10,6 +10,7 @@ from resolver.cli.entry_rows import display_path, kind_of
 from resolver.cli.output import Styled
 from resolver.cli.parser import FORMATS, Argument, Arguments, Verb
 from resolver.cli.session import PathArgument
+from resolver.cli.topic_counts import TopicCounts
 from resolver.errors import Absent, KdirError, NoRoute
 from resolver.message_values import plain
 
@@ -51,7 +52,7 @@ def _stat(session: Session, arguments: Arguments) -> int:
         elif out.format == "name":
             out.line(display_path(answer.entry))
         else:
-            facts = _facts(answer, human=out.human)
+            facts = _facts(answer, TopicCounts(session), human=out.human)
             if stopped:
                 facts.append(("stopped", Styled(f"{stopped} (kdir ack {where.path})", "bad")))
             _show_facts(out, facts)
@@ -131,7 +132,7 @@ def _show_facts(out: Output, facts: Sequence[tuple[str, str | Styled]]) -> None:
 
 
 def _facts(
-    answer: directory_pb2.GetEntryResponse, *, human: bool
+    answer: directory_pb2.GetEntryResponse, counts: TopicCounts, *, human: bool
 ) -> list[tuple[str, str | Styled]]:
     """Returns what there is to say of an entry, by name."""
     from resolver.entry_fields import policy_fields
@@ -147,7 +148,9 @@ def _facts(
     if entry.HasField("changed_at") and entry.changed_at.seconds:
         by = f" by {entry.changed_by}" if entry.changed_by else ""
         facts.append(("changed", f"{_when(entry, human=human)}{by}"))
-    facts += _facts_of_kind(entry, human=human)
+    topics = counts.at(entry, authority.cluster.mount)
+    shown = "-" if topics is None else topics.cell(human=human)
+    facts += _facts_of_kind(entry, shown, human=human)
     for key, setting in policy_fields(entry.policies):
         shown = "(ends here)" if setting is None else setting
         if human and setting is not None and key.endswith(".ms"):
@@ -180,20 +183,22 @@ def _when(entry: entry_pb2.Entry, *, human: bool) -> str:
     return f"{shown[:19].replace('T', ' ')} UTC, {age} ago"
 
 
-def _facts_of_kind(entry: entry_pb2.Entry, *, human: bool) -> Iterator[tuple[str, str | Styled]]:
+def _facts_of_kind(
+    entry: entry_pb2.Entry, topics: str, *, human: bool
+) -> Iterator[tuple[str, str | Styled]]:
     from resolver.cli.entry_rows import state_of
     from resolver.message_values import kafka_uuid
 
     state = state_of(entry, human=human)
     match kind_of(entry):
         case "directory":
-            below, directly = entry.directory.total_topic_count, entry.directory.topic_count
             number = units.count if human else str
+            directly = number(entry.directory.topic_count)
             if human:
-                yield "topics", f"{number(below)} at any depth, {number(directly)} directly in it"
+                yield "topics", f"{topics} at any depth, {directly} directly in it"
             else:
-                yield "topics", number(below)
-                yield "topics directly", number(directly)
+                yield "topics", topics
+                yield "topics directly", directly
             yield "directories, links, mounts", number(entry.directory.container_count)
             if entry.directory.closed:
                 yield "closed", "true"
@@ -222,8 +227,10 @@ def _facts_of_kind(entry: entry_pb2.Entry, *, human: bool) -> Iterator[tuple[str
             if mount.message:
                 yield "why", mount.message
             yield "servers", ", ".join(mount.endpoints) or "-"
+            yield "topics", f"{topics} at any depth" if human else topics
             if mount.HasField("topic_count"):
-                yield "topics", str(mount.topic_count)
+                own = units.count(mount.topic_count) if human else str(mount.topic_count)
+                yield "own topics", own
         case _:
             pass  # a kind of a newer version
 

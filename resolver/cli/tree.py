@@ -10,6 +10,7 @@ from resolver.cli.entry_rows import display_name, kind_of
 from resolver.cli.output import Styled
 from resolver.cli.parser import FORMATS, Argument, Arguments, Option, Verb
 from resolver.cli.session import parse_path_argument
+from resolver.cli.topic_counts import TopicCount, TopicCounts
 from resolver.errors import Absent, KdirError
 from resolver.printable import printable
 
@@ -39,6 +40,8 @@ class _Node(NamedTuple):
     stem: str
     one: ListedEntry
     error: KdirError | None
+    topics: TopicCount | None
+    """How many are below."""
 
 
 def _draw_tree(
@@ -54,10 +57,11 @@ def _draw_tree(
     pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="tree")
     try:
         walk = _TreeFetcher(session, pool, topics=topics, include_system=include_system)
+        counts = TopicCounts(session) if session.out.format == "table" else None
         first = walk.level(where.path)
         if first.error is not None:
             raise first.error
-        nodes = walk.nodes(first, "", levels)
+        nodes = walk.nodes(first, "", levels, counts)
         if session.out.structured:
             for node in nodes:
                 session.out.record(node.one.entry)
@@ -95,7 +99,9 @@ class _TreeFetcher:
             return _TreeLevel(error=error)
         return _TreeLevel(entries, listing.not_listed)
 
-    def nodes(self, level: _TreeLevel, indent: str, levels: int) -> Iterator[_Node]:
+    def nodes(
+        self, level: _TreeLevel, indent: str, levels: int, counts: TopicCounts | None
+    ) -> Iterator[_Node]:
         """Yields the lines of one directory, each followed by those below it."""
         self.silent.extend((gap.path, gap.error) for gap in level.gaps)
         if levels < 1:
@@ -108,8 +114,10 @@ class _TreeFetcher:
             error = None if isinstance(below.error, Absent) else below.error
             if error is not None:
                 self.silent.append((one.path, error))
-            yield _Node(f"{indent}{corner}", one, error)
-            yield from self.nodes(below, f"{indent}{bar}", levels - 1)
+            mount = one.authority.cluster.mount
+            topics = counts.at(one.entry, mount) if counts is not None else None
+            yield _Node(f"{indent}{corner}", one, error, topics)
+            yield from self.nodes(below, f"{indent}{bar}", levels - 1, counts)
 
     def _fetch_level(self, one: ListedEntry, levels: int) -> Future[_TreeLevel] | None:
         # Links are shown, not gone into: a tree has no circles.
@@ -163,8 +171,7 @@ def _error_text(node: _Node) -> tuple[str, str, str]:
             parts = units.plural(entry.topic.partitions, "partition")
             return "topic", entry.topic.physical_name, parts if entry.topic.partitions else ""
         case _:
-            count = entry.directory.total_topic_count
-            return "", "", units.plural(count, "topic") if count else ""
+            return "", "", _topics(node) if node.topics != TopicCount(0) else ""
 
 
 def _mount(node: _Node) -> str:
@@ -184,7 +191,11 @@ def _mount(node: _Node) -> str:
         return "pending: its server has not connected yet"
     if mount.state == entry_pb2.MOUNT_STATE_REFUSED:
         return f"refused: {mount.message}"
-    return units.plural(mount.topic_count, "topic") if mount.HasField("topic_count") else ""
+    return _topics(node)
+
+
+def _topics(node: _Node) -> str:
+    return "" if node.topics is None else node.topics.phrase()
 
 
 def _tree(session: Session, arguments: Arguments) -> int:
@@ -211,7 +222,8 @@ VERBS: Final = (
         run=_tree,
         details=(
             "Directories, mounts and links; topics with -t. Mounts are descended into, links not.\n"
-            "Topics are counted at any depth: below a directory, in the cluster of a mount.\n"
+            "Topics are counted at any depth, in all clusters below a directory or mount: at\n"
+            "least so many, where one of them is not linked.\n"
             "Unreachable clusters are marked in the tree; exit code 3."
         ),
         arguments=(

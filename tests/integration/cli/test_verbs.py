@@ -447,6 +447,13 @@ def test_a_waiting_child_is_shown_and_mounted_by_its_name(kdir: Kdir) -> None:
         )
     )
     assert kdir.lines("ls /la/geo") == []
+    # All topics of all clusters below, as the mount table has them.
+    eventually(
+        lambda: (
+            f"\t{len(kdir.lines('ls -R -a -k topic -o name /la'))}\tlinked\tla"
+            in kdir.lines("ls -l /")[0]
+        )
+    )
     assert "is a mount" in kdir.run("rm -r /la/geo", 2).stderr
     kdir.run("umount --yes /la/geo")
     assert "geo/" not in kdir.lines("ls /la")

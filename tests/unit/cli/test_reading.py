@@ -11,6 +11,7 @@ import yaml
 from kdir.v1 import admin_pb2, directory_pb2, entry_pb2, federation_pb2, watch_pb2
 
 from resolver.cli.watch import note_coverage
+from resolver.errors import Unavailable
 from resolver.path import Path as KdirPath
 from resolver.testing import MemoryDirectory
 from tests.support.command_line import Ran, answering, run
@@ -367,10 +368,55 @@ def test_tree_draws_directories_mounts_and_links(kdir: Kdir) -> None:
     # The servers in memory do not choose by kind, so that topics are drawn along.
     assert kdir("tree -L 1 /").lines == [
         "/",
-        "├── la/       mount  la",
-        "├── ny/       mount  ny",
+        "├── la/       mount  la                                         4 topics",
+        "├── ny/       mount  ny                                         2 topics",
         "└── search/   link   union of /la/tracking/search, /ny/search",
     ]
+
+
+def _topics_in_stat(kdir: Kdir, path: str) -> list[str]:
+    """Returns the numbers of topics that stat prints of what the root has at a path."""
+    root = kdir.tree.at("/")
+    listed = root.answer("DirectoryService.ListEntries", directory_pb2.ListEntriesRequest(path="/"))
+    (entry,) = (one for one in (listed.directory, *listed.entries) if one.path == path)
+    found = directory_pb2.GetEntryResponse(entry=entry, authority=listed.authority)
+    canned = {"DirectoryService.GetEntry": found}
+    for number, mount in enumerate(("/", "/la")):
+        handler = answering(canned, kdir.tree.at(mount).answer, [])
+        kdir.tree.transport.serve(f"127.0.0.1:{20_000 + number}", handler)
+    return [line for line in kdir(f"stat {path}").lines if "topics" in line.split("\t")[0]]
+
+
+def test_topics_are_counted_in_all_clusters_below_by_every_verb(kdir: Kdir) -> None:
+    assert [line.split("\t")[6] for line in kdir("ls -l /").lines] == ["4", "2", "-"]
+    assert _topics_in_stat(kdir, "/") == ["topics\t6", "topics directly\t0"]
+    assert _topics_in_stat(kdir, "/la") == ["topics\t4", "own topics\t0"]
+    listed = [line.split("\t") for line in kdir("mounts").lines]
+    assert [(row[0], row[4], row[5]) for row in listed] == [
+        ("/la", "4", "0"), ("/la/tracking", "4", "4"), ("/ny", "2", "2"),
+    ]  # fmt: skip
+
+
+def test_of_clusters_that_are_not_linked_the_topics_are_not_known(kdir: Kdir) -> None:
+    kdir.tree.cluster("/la/ads", "la-ads")
+    kdir.tree.topic("/la/ads/seen")
+    kdir.tree.stop("/la/tracking")
+    assert "at least 1 topic" in next(one for one in kdir("tree -L 1 /").lines if "la/" in one)
+    assert [line.split("\t")[6] for line in kdir("ls -l /").lines][:2] == ["1+", "2"]
+    assert kdir("ls -l /", terminal=True).lines[1].split()[6:9] == ["at", "least", "1"]
+    assert [line.split("\t")[6] for line in kdir("ls -l /la").lines] == ["1", "-"]
+    assert _topics_in_stat(kdir, "/") == ["topics\t3+", "topics directly\t0"]
+    listed = [line.split("\t") for line in kdir("mounts").lines]
+    assert [(row[0], row[4], row[5]) for row in listed] == [
+        ("/la", "1+", "0"), ("/la/ads", "1", "1"), ("/la/tracking", "-", "4"), ("/ny", "2", "2"),
+    ]  # fmt: skip
+
+
+def test_where_the_mount_table_cannot_be_read_no_number_is_claimed(kdir: Kdir) -> None:
+    silent = {"FederationService.ListMounts": Unavailable("gone")}
+    handler = answering(silent, kdir.tree.at("/").answer, [])
+    kdir.tree.transport.serve("127.0.0.1:20000", handler)
+    assert [line.split("\t")[6] for line in kdir("ls -l /").lines] == ["-", "2+", "-"]
 
 
 def test_tree_shows_in_its_place_what_does_not_answer(kdir: Kdir) -> None:
@@ -403,10 +449,10 @@ def test_mounts_shows_those_that_wait_too(kdir: Kdir) -> None:
     kdir.tree.transport.serve("127.0.0.1:20000", handler)
     ran = kdir("mounts -o table")
     assert ran.lines == [
-        "MOUNT  CLUSTER  CLUSTER ID  STATE         TOPICS   AGE  SERVERS",
-        "/la    la       kc-la       linked         1,204  0.0s  la-1:7420",
-        "/ny    -        kc-ny       disconnected       0    6m  -",
-        "/eu    eu       kc-eu       pending            -  1.0s  -",
+        "MOUNT  CLUSTER  CLUSTER ID  STATE         TOPICS    OWN   AGE  SERVERS",
+        "/la    la       kc-la       linked         1,204  1,204  0.0s  la-1:7420",
+        "/ny    -        kc-ny       disconnected       -      -    6m  -",
+        "/eu    eu       kc-eu       pending            -      -  1.0s  -",
     ]
     assert ran.err == "pending child eu: no mount\n"
     states = [one["state"] for one in kdir("mounts -o json").objects]
