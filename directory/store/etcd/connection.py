@@ -65,6 +65,8 @@ OPTIONS: Final = (
     ("grpc.enable_retries", 0),  # it cannot know what may be sent twice
     # Channels with one target share a connection otherwise, also with a forked child's.
     ("grpc.use_local_subchannel_pool", 1),
+    # A stream of answers is read by the thread that wants it: else each commit wakes one more.
+    (grpc.experimental.ChannelOptions.SingleThreadedUnaryStream, 1),  # type: ignore[attr-defined]
 )
 
 

@@ -7,7 +7,6 @@ own history.
 
 from __future__ import annotations
 
-import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -35,6 +34,7 @@ __all__ = [
 
 Metadata = tuple[tuple[str, str], ...]
 
+_WATCH: Final = "/etcdserverpb.Watch/Watch"
 _READ_AHEAD_BYTES: Final = 16 * 1024 * 1024
 _READ_AHEAD: Final = 2_000  # responses
 
@@ -119,11 +119,12 @@ class Stream:
         self._failure: grpc.RpcError | None = None
         self._ended = False
         self._closed = False
-        self._requests: Final[queue.SimpleQueue[Any]] = queue.SimpleQueue()
-        self._requests.put(request)
-        self._call: Final = etcdrpc.WatchStub(channel).Watch(
-            iter(self._requests.get, None), metadata=metadata
+        # One request and a stream of answers, which no thread but the reader's has to serve. etcd
+        # goes on with a watch that sends no more.
+        open_watch = channel.unary_stream(
+            _WATCH, etcdrpc.WatchRequest.SerializeToString, etcdrpc.WatchResponse.FromString
         )
+        self._call: Final[Any] = open_watch(request, metadata=metadata)
         self.thread: Final = threading.Thread(target=self._read, name="etcd-watch", daemon=True)
         self.thread.start()
 
@@ -154,7 +155,6 @@ class Stream:
             self._closed = True
             self._arrived.clear()
             self._changed.notify()
-        self._requests.put(None)
         self._call.cancel()
 
     def _read(self) -> None:
