@@ -13,7 +13,6 @@ changed, in one of its own.
 from __future__ import annotations
 
 import logging
-import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -44,6 +43,7 @@ from directory.store.base import (
 from directory.store.event_rows import logged_facts, new_change_id, pack
 from directory.store.idempotency import RequestRecord, command_fingerprint
 from directory.store.keyed_locks import KeyedLock, KeyedLocks
+from directory.store.random_numbers import random_bits
 from directory.store.replica import Replica, ReplicaState
 from directory.store.store_errors import (
     refuse_oversized,
@@ -660,7 +660,7 @@ def _counts(guard: Guard) -> TypeGuard[KeyEquals]:
 
 def _new_id() -> int:
     """Entry ids are random: two servers need not agree on the next one."""
-    return 3 + secrets.randbelow(2**63 - 3)
+    return max(3, random_bits() >> 1)
 
 
 def _read_row(store: Store, key: bytes) -> tuple[bytes, int] | None:

@@ -19,7 +19,6 @@ the read is sent, and ``why_restored`` compares with that.
 from __future__ import annotations
 
 import logging
-import secrets
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -36,13 +35,13 @@ from directory.store.base import (
     StoreUnreachable,
 )
 from directory.store.etcd.connection import Compacted, EtcdConnection, FutureRevision
-from directory.store.etcd.etcd3_stubs import transactions
 from directory.store.etcd.incarnation import Incarnation
 from directory.store.etcd.key_layout import Layout
 from directory.store.etcd.member_stream import head_of, head_request
 from directory.store.etcd.open_or_create import incarnation_of, open_or_create, read_head
-from directory.store.etcd.transaction import put, read, request_of, unfulfilled
+from directory.store.etcd.transaction import has_value, put, read, request_of, unfulfilled
 from directory.store.etcd.watch_state import Head
+from directory.store.random_numbers import random_bits
 
 __all__ = [
     "READ_SECONDS",
@@ -319,7 +318,7 @@ class Keyspace:
         return bool(self.connection.txn(request, READ_SECONDS).succeeded)
 
     def _is(self, incarnation: Incarnation) -> Any:
-        return (transactions.Value(self.layout.identity) == incarnation.stored).build_message()
+        return has_value(self.layout.identity, incarnation.stored)
 
     # -- writing -----------------------------------------------------------------------------
 
@@ -391,4 +390,4 @@ class Keyspace:
 
 def new_commit_id() -> str:
     """Returns a random id."""
-    return secrets.token_hex(8)
+    return f"{random_bits():016x}"

@@ -29,7 +29,15 @@ from directory.store.etcd.etcd3_stubs import etcdrpc, transactions
 from directory.store.etcd.incarnation import Incarnation
 from directory.store.etcd.key_layout import end_of
 from directory.store.etcd.keyspace import READ_SECONDS, GuardFailed, Keyspace, TransactionDraft
-from directory.store.etcd.transaction import compares_of, delete, put, read, reads_of
+from directory.store.etcd.transaction import (
+    compares_of,
+    delete,
+    has_value,
+    is_absent,
+    put,
+    read,
+    reads_of,
+)
 
 __all__ = [
     "LEASE_SECONDS",
@@ -198,7 +206,7 @@ def elect(keyspace: Keyspace, leases: Leases, role: str, candidate: str) -> Etcd
         return None
     lease = leases.grant()
     value = f"{candidate}\n{secrets.token_hex(8)}".encode()
-    free = (transactions.Create(alive) == 0).build_message()
+    free = is_absent(alive)
     operations = [put(alive, value, lease.id), put(layout.row(role_key(role)), value)]
     try:
         done = keyspace.write(lambda _: TransactionDraft([free], operations))
@@ -305,7 +313,7 @@ class EtcdAnnouncement:
     def _write(self, operations: Sequence[Any]) -> bool:
         """True if the key was still this announcement's, and so it was done."""
         announced = self._keyspace.layout.announced + self._key
-        mine = (transactions.Value(announced) == self._token).build_message()
+        mine = has_value(announced, self._token)
         done = self._keyspace.write(lambda _: TransactionDraft([mine], operations))
         return isinstance(done, Committed)
 
@@ -339,9 +347,7 @@ def _remove(keyspace: Keyspace, dead: Sequence[Any]) -> int:
     operations: list[Any] = []
     for kv in dead:
         key = kv.key.removeprefix(layout.announced)
-        still = transactions.Value(kv.key) == kv.value
-        gone = transactions.Create(layout.alive + kv.value) == 0
-        compares += [still.build_message(), gone.build_message()]
+        compares += [has_value(kv.key, kv.value), is_absent(layout.alive + kv.value)]
         operations += [delete(kv.key), delete(layout.row(key))]
     done = keyspace.write(lambda _: TransactionDraft(compares, operations))
     return len(dead) if isinstance(done, Committed) else 0
@@ -354,8 +360,7 @@ def _remove_stray(keyspace: Keyspace, stray: Sequence[Any]) -> int:
     for kv in stray:
         key = kv.key.removeprefix(layout.rows)
         same = transactions.Mod(kv.key) == kv.mod_revision
-        never = transactions.Create(layout.announced + key) == 0
-        compares += [same.build_message(), never.build_message()]
+        compares += [same.build_message(), is_absent(layout.announced + key)]
     operations = [delete(kv.key) for kv in stray]
     done = keyspace.write(lambda _: TransactionDraft(compares, operations))
     return len(stray) if isinstance(done, Committed) else 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import sqlite3
 from collections.abc import Sequence
 from typing import Final, assert_never
@@ -19,6 +18,7 @@ from directory.store.base import (
     UnchangedSince,
     Write,
 )
+from directory.store.random_numbers import random_bits
 from directory.store.schema import Head
 
 __all__ = ["SqliteTransaction", "key_range"]
@@ -65,7 +65,7 @@ class SqliteTransaction:
     def write(self, writes: tuple[Write, ...]) -> None:
         """Makes the next revision."""
         connection, head = self.connection, self.head
-        revision, commit_id = head.revision + 1, secrets.token_hex(8)
+        revision, commit_id = head.revision + 1, f"{random_bits():016x}"
         puts: list[tuple[bytes, bytes, int]] = []
         removes: list[tuple[bytes]] = []
         log: list[tuple[int, int, bytes, bytes | None]] = []
