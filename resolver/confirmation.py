@@ -1,4 +1,5 @@
-"""Approval of what cannot be undone: by ``--yes``, or by a person at a terminal.
+"""Approval of what cannot be undone: by ``--yes``, or by a person at a terminal; and what of a
+planned change that is.
 
 The one place that decides it, for the verbs that ask servers (``Session.approve``) and for those
 that work on stores (``directory/maintenance/offline_commands.py``).
@@ -7,10 +8,32 @@ that work on stores (``directory/maintenance/offline_commands.py``).
 from __future__ import annotations
 
 import sys
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
 
+from resolver import units
+from resolver.entry_fields import policy_key
 from resolver.printable import printable
 
-__all__ = ["NotApproved", "approve", "confirm", "is_interactive"]
+if TYPE_CHECKING:
+    from kdir.v1 import access_pb2
+
+__all__ = [
+    "GROWTH",
+    "GROW_CALL",
+    "NotApproved",
+    "approve",
+    "confirm",
+    "irreversible_effect",
+    "is_interactive",
+]
+
+GROW_CALL: Final = "CreatePartitions"
+"""Kafka's call that gives a topic more partitions."""
+GROWTH: Final = "This cannot be undone, and keyed data changes place"
+"""What comes of more partitions, for people."""
+_DATA_LOSS: Final = "Kafka may delete data, which cannot be undone"
 
 
 class NotApproved(Exception):
@@ -53,3 +76,34 @@ def approve(action: str, consequence: str = "", *, yes: bool) -> bool:
     if not is_interactive():
         raise NotApproved(action)
     return confirm(f"{action}? {consequence}".rstrip())
+
+
+def irreversible_effect(
+    plan: access_pb2.ChangePlan, unknown: Sequence[str] = ()
+) -> tuple[str, str] | None:
+    """Returns what a planned change of policies does that cannot be undone, and what comes of it;
+    None = it can be undone.
+
+    That is more partitions, and what may make Kafka delete data of armed topics. What takes rights
+    away or disarms is undone by granting or arming again (decision 0062).
+
+    Args:
+        plan: with what the clusters below add.
+        unknown: the clusters below of which it is not known.
+    """
+    for call in plan.kafka_calls:
+        if call.operation == GROW_CALL:
+            return f"grow {call.resource} from {call.before} to {call.after} partitions", GROWTH
+    losing = Counter(call.key for call in plan.kafka_calls if call.deletes_data)
+    of_plan = [policy_key(one.field) for one in plan.policies if one.deletes_data]
+    if not losing and not (of_plan and (plan.kafka_calls_omitted or plan.incomplete or unknown)):
+        return None
+    topics = []
+    if losing:
+        least = "at least " if plan.kafka_calls_omitted or plan.incomplete else ""
+        topics.append(f"{least}{units.plural(max(losing.values()), 'topic')}")
+    elif plan.kafka_calls_omitted or plan.incomplete:
+        topics.append("topics that were not all counted")
+    if unknown:
+        topics.append(f"topics of {', '.join(unknown)} (not known)")
+    return f"change {', '.join(sorted(losing) or of_plan)} of {' and '.join(topics)}", _DATA_LOSS

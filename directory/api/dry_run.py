@@ -232,7 +232,8 @@ class _ChangePlanBuilder:
     # -- Kafka ---------------------------------------------------------------------------------
 
     def _kafka_calls(self, now: LocatedEntry | None, out: access_pb2.ChangePlan) -> None:
-        calls = chain(() if now is None else self._config_calls(now), self._acl_calls())
+        out.caller_view = not self._sees_all
+        calls = chain(() if now is None else self._config_calls(now, out), self._acl_calls())
         for one in _take_limited(calls, out, "kafka_calls_omitted"):
             out.kafka_calls.append(call_to_proto(one))
 
@@ -240,16 +241,20 @@ class _ChangePlanBuilder:
         kafka = self._cluster.config.kafka
         return kafka is not None and aspect in kafka.ceiling
 
-    def _config_calls(self, now: LocatedEntry) -> Iterable[KafkaCall]:
+    def _config_calls(self, now: LocatedEntry, out: access_pb2.ChangePlan) -> Iterable[KafkaCall]:
+        """Yields the calls about configs, and fills in what is armed and what is held back."""
         if not self._is_allowed(CONFIGS):
-            return ()
+            return
         above = [level.policies for level in self._above]
-        return dry_run_calls.predict_config_calls(
-            dry_run_calls.KafkaChangeSide(self._before, self._was, self._mount, above),
-            dry_run_calls.KafkaChangeSide(self._after, now, self._mount, above),
-            self._budget,
-            self._shown,
+        was, then = (
+            dry_run_calls.KafkaChangeSide(snapshot, standing, self._mount, above)
+            for snapshot, standing in ((self._before, self._was), (self._after, now))
         )
+        out.armed = dry_run_calls.is_armed(then)
+        for topic in dry_run_calls.predict_topics(was, then, self._budget, self._shown):
+            out.armed = True
+            out.held_topic_count += topic.is_held
+            yield from topic.calls
 
     def _acl_calls(self) -> Iterable[KafkaCall]:
         if not self._is_allowed(ACLS):

@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING
 
 from kdir.v1 import policies_pb2
 
+from directory.kafka.admin_contract import ALTER
+from directory.namespace.topic_configs import deletes_data
+
 if TYPE_CHECKING:
     from directory.kafka.admin_contract import AclBinding, KafkaCall
     from directory.kafka.arming.arming import ArmingPlan
@@ -35,6 +38,7 @@ def call_to_proto(one: KafkaCall) -> policies_pb2.KafkaCall:
         after=one.after,
         acl=None if one.binding is None else _acl(one.binding),
         takeover=one.takeover,
+        deletes_data=one.operation == ALTER and deletes_data(one.key, one.before, one.after),
     )
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from resolver import units
-from resolver.errors import KdirError
+from resolver.errors import Absent, DeadlineExceeded, Denied, KdirError, NoRoute, Unavailable
 
 if TYPE_CHECKING:
     from kdir.v1 import access_pb2, entry_pb2, policies_pb2
@@ -26,6 +26,7 @@ __all__ = [
     "acl_calls_below",
     "armed_summary",
     "clusters_below",
+    "failure_text",
     "inheriting_topics",
     "plans_below",
     "query_each",
@@ -36,7 +37,10 @@ _T = TypeVar("_T")
 
 _AT_ONCE: Final = 16
 """Clusters that are asked at a time."""
-_CONFIG: Final = "topic_config["
+_NOT_INHERITED: Final = frozenset({"manage", "max_topics", "max_partitions"})
+"""Fields of which no topic of another cluster has a value: arming is of one cluster's Kafka, and
+quotas are of their directories.
+"""
 
 
 class ClusterBelow(NamedTuple):
@@ -98,15 +102,37 @@ class ClusterPlan:
     cluster: str
     mount: str
     topics: dict[str, int] = field(default_factory=dict)
-    """Topics whose value changes, by field."""
+    """Topics whose value changes, by field that the cluster inherits."""
     data_loss: frozenset[str] = frozenset()
     """Fields of which Kafka may delete data."""
     calls: Sequence[policies_pb2.KafkaCall] = ()
     calls_omitted: int = 0
+    is_armed: bool = False
+    held_topics: int = 0
+    """Armed topics whose change waits for approval."""
     incomplete: bool = False
     """The cluster's time limit was reached: its counts are lower bounds."""
-    error: str = ""
+    caller_view: bool = False
+    """Its counts are of what the caller may describe."""
+    error: KdirError | None = None
     """Why nothing of it is known."""
+
+    @property
+    def is_lower_bound(self) -> bool:
+        """True if there may be more topics than are counted."""
+        return bool(self.calls_omitted) or self.incomplete or self.caller_view
+
+
+def failure_text(cluster: str, error: KdirError) -> str:
+    """Returns why nothing is known of a cluster: it denied it, did not answer, or refused it."""
+    match error:
+        case Denied() | Absent():  # of a mount that is there: to who may not describe it
+            what = "denied it"
+        case Unavailable() | DeadlineExceeded() | NoRoute():
+            what = "did not answer"
+        case _:
+            what = "refused it"
+    return f"{cluster} {what}: {error.message}"
 
 
 def plans_below(
@@ -123,16 +149,14 @@ def plans_below(
     try:
         below = clusters_below(session, path)
     except KdirError as error:
-        return [ClusterPlan("the clusters below", path, error=error.message)]
+        return [ClusterPlan("the clusters below", path, error=error)]
     plans = query_each(
         session,
         below,
         lambda one: _plan_of(session, where.segments, one.mount, one.cluster, changed),
     )
     return [
-        ClusterPlan(one.cluster, one.mount, error=plan.message)
-        if isinstance(plan, KdirError)
-        else plan
+        ClusterPlan(one.cluster, one.mount, error=plan) if isinstance(plan, KdirError) else plan
         for one, plan in zip(below, plans, strict=True)
     ]
 
@@ -155,12 +179,11 @@ def acl_calls_below(
             calls=list(answer.plan.kafka_calls),
             calls_omitted=answer.plan.kafka_calls_omitted,
             incomplete=answer.plan.incomplete,
+            caller_view=answer.plan.caller_view,
         )
 
     return [
-        ClusterPlan(one.cluster, one.mount, error=plan.message)
-        if isinstance(plan, KdirError)
-        else plan
+        ClusterPlan(one.cluster, one.mount, error=plan) if isinstance(plan, KdirError) else plan
         for one, plan in zip(below, query_each(session, below, ask), strict=True)
     ]
 
@@ -229,6 +252,7 @@ def _plan_of(
         for one in changes
         # What a nearer directory sets stays as it is.
         if len(sources.get(one.field, ())) <= len(where)
+        and one.field.partition("[")[0] not in _NOT_INHERITED
     ]
     request = directory_pb2.UpdateEntryRequest(
         path=mount, kind="ENTRY_KIND_DIRECTORY", validate_only=True
@@ -244,27 +268,32 @@ def _plan_of(
     return ClusterPlan(
         cluster,
         mount,
-        {one.field: one.topic_count for one in plan.policies},
+        {one.field: 0 for one in reaching} | {one.field: one.topic_count for one in plan.policies},
         frozenset(one.field for one in plan.policies if one.deletes_data),
         list(plan.kafka_calls),
         plan.kafka_calls_omitted,
-        plan.incomplete,
+        is_armed=plan.armed,
+        held_topics=plan.held_topic_count,
+        incomplete=plan.incomplete,
+        caller_view=plan.caller_view,
     )
 
 
 def _put(entry: entry_pb2.Entry, change: access_pb2.PolicyChange) -> str:
-    """Puts the value that would hold into an entry; returns its place in an update mask, empty for
-    what Kafka does not have.
-    """
-    if not change.field.startswith(_CONFIG):
-        return ""
-    key = change.field.removeprefix(_CONFIG).removesuffix("]")
-    value = entry.policies.topic_config[key]
+    """Puts the value that would hold into an entry; returns its place in an update mask."""
+    from resolver.cli.policy_arguments import assign, field_of
+    from resolver.entry_fields import policy_key
+
+    key = policy_key(change.field)
+    wanted = field_of(key, "set")
     if change.HasField("after"):
-        value.value = change.after
-    else:
-        value.cleared = True
-    return f"policies.topic_config.{key}"
+        return assign(entry, f"{key}={change.after}", "set").mask
+    if wanted.key:
+        getattr(entry.policies, wanted.name)[wanted.key].cleared = True
+        return wanted.mask
+    # The end of a value cannot be put there; another value changes it for the same topics.
+    others = ("1", "2") if change.before.isdigit() else ("false", "true")
+    return assign(entry, f"{key}={others[change.before == others[0]]}", "set").mask
 
 
 def with_clusters_below(
@@ -276,31 +305,64 @@ def with_clusters_below(
     for row in whole.policies:
         row.topic_count += sum(one.topics.get(row.field, 0) for one in below)
         row.deletes_data |= any(row.field in one.data_loss for one in below)
+        # Those that are mounted in clusters below inherit it, too.
+        row.cluster_count = max(row.cluster_count, sum(row.field in one.topics for one in below))
     for one in below:
         whole.kafka_calls.extend(one.calls)
         whole.kafka_calls_omitted += one.calls_omitted
         whole.incomplete |= one.incomplete
+        whole.armed |= one.is_armed
+        whole.held_topic_count += one.held_topics
+        whole.caller_view |= one.caller_view
     return whole
 
 
-def armed_summary(own: str, plan: access_pb2.ChangePlan, below: Sequence[ClusterPlan]) -> str:
-    """Returns what a change does to Kafka, in one sentence: how many topics of which clusters."""
-    calls, omitted = list(plan.kafka_calls), plan.kafka_calls_omitted
-    planned = ClusterPlan(own, "", calls=calls, calls_omitted=omitted, incomplete=plan.incomplete)
+def armed_summary(
+    own: str, path: str, plan: access_pb2.ChangePlan, below: Sequence[ClusterPlan]
+) -> str:
+    """Returns what a change at a path does to Kafka: how many topics of which clusters."""
+    planned = ClusterPlan(
+        own,
+        path,
+        calls=list(plan.kafka_calls),
+        calls_omitted=plan.kafka_calls_omitted,
+        is_armed=plan.armed,
+        held_topics=plan.held_topic_count,
+        incomplete=plan.incomplete,
+        caller_view=plan.caller_view,
+    )
     every = [planned, *below]
-    parts = []
-    for one in every:
-        if topics := {call.resource for call in one.calls}:
-            least = "at least " if one.calls_omitted or one.incomplete else ""
-            parts.append(f"{least}{units.plural(len(topics), 'topic')} of {one.cluster}")
+    changed = [
+        _topics_of(one, len(topics))
+        for one in every
+        if (topics := {call.resource for call in one.calls})
+    ]
+    held = [
+        f"{_topics_of(one, one.held_topics)} (kdir arm {one.mount} --aspect configs)"
+        for one in every
+        if one.held_topics
+    ]
     # Of one that had no time nothing is known, where it found nothing.
-    unknown = [one.cluster for one in every if one.error or (one.incomplete and not one.calls)]
-    left = f"; not known: {', '.join(unknown)} did not answer" if unknown else ""
-    if not parts and planned.incomplete:
+    late = [one for one in every if not one.error and one.incomplete and not one.calls]
+    unknown = [f"not known: {failure_text(one.cluster, one.error)}" for one in every if one.error]
+    unknown += [f"not known: {one.cluster} did not answer in time" for one in late if one.mount]
+    if changed:
+        text = f"armed: {', '.join(changed)} {_are(changed)} being changed in Kafka"
+    elif planned in late and not planned.held_topics:
         return "not known: the time limit was reached before the calls to Kafka were counted"
-    if not parts:
-        return f"not armed: nothing in Kafka changes{left}"
-    return f"armed: {', '.join(parts)} {_are(parts)} being changed in Kafka{left}"
+    elif any(one.is_armed for one in every):
+        text = f"armed: nothing in Kafka changes{' yet' if held else ''}"
+    else:
+        text = "not armed: nothing in Kafka changes"
+    waiting = (
+        [f"held back until approved, since data may be lost: {', '.join(held)}"] if held else []
+    )
+    return "; ".join((text, *waiting, *unknown))
+
+
+def _topics_of(one: ClusterPlan, count: int) -> str:
+    least = "at least " if one.is_lower_bound else ""
+    return f"{least}{units.plural(count, 'topic')} of {one.cluster}"
 
 
 def _are(parts: Sequence[str]) -> str:

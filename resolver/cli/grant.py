@@ -10,6 +10,7 @@ from resolver.cli.clusters_below import (
     ClusterBelow,
     acl_calls_below,
     clusters_below,
+    failure_text,
     with_clusters_below,
 )
 from resolver.cli.create import PLAN
@@ -156,7 +157,7 @@ def _changed(
         print_change_plan(out, with_clusters_below(answer.plan, plans), recorded=True)
         for one in plans:
             if one.error:
-                session.missing(f"not known: {one.cluster} did not answer: {one.error}")
+                session.missing(f"not known: {failure_text(one.cluster, one.error)}")
     else:
         print_change_plan(out, answer.plan, recorded=True)
         if below:

@@ -10,8 +10,8 @@ from resolver.cli.create import PLAN
 from resolver.cli.kafka_wait import WAIT, clusters_at, wait_for_kafka, wait_seconds
 from resolver.cli.output import Column, Table
 from resolver.cli.parser import Argument, Arguments, Option, UsageError, Verb
-from resolver.cli.plan_output import GROW_CALL, GROWTH
 from resolver.cli.session import parse_path_argument
+from resolver.confirmation import GROW_CALL, GROWTH
 from resolver.errors import DeadlineExceeded, KdirError, Unavailable
 
 if TYPE_CHECKING:

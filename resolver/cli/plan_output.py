@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from resolver import units
 from resolver.cli.output import Column, Styled, Table
+from resolver.confirmation import GROW_CALL, GROWTH
 from resolver.entry_fields import policy_key
 from resolver.message_values import plain
 
@@ -20,12 +21,8 @@ if TYPE_CHECKING:
 
     from resolver.cli.output import Output
 
-__all__ = ["FOR_NEW_TOPICS", "GROWTH", "GROW_CALL", "print_change_plan"]
+__all__ = ["FOR_NEW_TOPICS", "print_change_plan"]
 
-GROW_CALL: Final = "CreatePartitions"
-"""Kafka's call that gives a topic more partitions."""
-GROWTH: Final = "This cannot be undone, and keyed data changes place"
-"""What comes of more partitions, for people."""
 FOR_NEW_TOPICS: Final = (
     "of new topics: those that exist keep their partitions and replicas (kdir grow gives more)"
 )
@@ -79,10 +76,15 @@ def _show(out: Output, plan: access_pb2.ChangePlan) -> None:
         out.note(f"partitions grow. {GROWTH}", "bad")
     elif any(policy_key(one.field) in _OF_NEW_TOPICS for one in plan.policies):
         out.note(f"partitions and replication_factor are {FOR_NEW_TOPICS}", "faint")
+    if plan.held_topic_count:
+        held = units.plural(plan.held_topic_count, "topic")
+        out.note(f"held back until approved by kdir arm --aspect configs: {held}", "warn")
     if plan.locks_out:
         out.note("you would lose the right to reopen it: refused without --yes", "warn")
     if plan.incomplete:
         out.note("incomplete: the time limit was reached; counts are lower bounds", "warn")
+    elif plan.caller_view:
+        out.note("counts are of the entries that you may describe: lower bounds", "faint")
 
 
 def _section(out: Output, name: str, rows: Iterable[Sequence[str | Styled]]) -> None:
@@ -119,7 +121,7 @@ def _entries(plan: access_pb2.ChangePlan) -> str:
         parts.append(f"{units.plural(entries.kafka_missing, 'topic')} not in Kafka any more")
     if entries.kafka_replaced:
         parts.append(f"{units.plural(entries.kafka_replaced, 'topic')} replaced in Kafka and left")
-    least = "at least " if plan.incomplete else ""
+    least = "at least " if plan.incomplete or plan.caller_view else ""
     return least + (", ".join(parts) or "nothing")
 
 

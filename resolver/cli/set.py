@@ -11,6 +11,7 @@ from resolver.cli.clusters_below import (
     ClusterBelow,
     armed_summary,
     clusters_below,
+    failure_text,
     inheriting_topics,
     plans_below,
     query_each,
@@ -21,9 +22,10 @@ from resolver.cli.entry_rows import stop_note_at
 from resolver.cli.kafka_wait import WAIT, clusters_at, wait_for_kafka, wait_seconds
 from resolver.cli.output import Column, Styled, Table
 from resolver.cli.parser import Argument, Arguments, Option, UsageError, Verb
-from resolver.cli.plan_output import FOR_NEW_TOPICS, GROW_CALL, GROWTH, print_change_plan
+from resolver.cli.plan_output import FOR_NEW_TOPICS, print_change_plan
 from resolver.cli.policy_arguments import KEYS_HELP, Field, assign, forget
 from resolver.cli.session import parse_path_argument
+from resolver.confirmation import irreversible_effect
 from resolver.entry_fields import policy_key
 from resolver.errors import InvalidArgument, KdirError
 from resolver.message_values import plain
@@ -88,16 +90,16 @@ def _update(
         return answer
 
     partitions = any(one.name == "partitions" for one in fields)
-    reaches_kafka = partitions or any(one.name == "topic_config" for one in fields)
+    reaches_kafka = partitions or any(
+        one.name == "topic_config" or (one.name, one.key) == ("manage", "configs") for one in fields
+    )
     planned = ask(validate_only=True) if reaches_kafka or arguments.flag("plan") else None
     path = planned.entry.path if planned else ""  # none for who may not describe it
     below = plans_below(session, path, planned.plan.policies) if planned and path else []
     if planned is not None and not arguments.flag("plan"):
-        calls = planned.plan.kafka_calls
-        growth = next((one for one in calls if one.operation == GROW_CALL), None)
-        if growth is not None and not session.approve(
-            f"grow {growth.resource} from {growth.before} to {growth.after} partitions", GROWTH
-        ):
+        unknown = [one.cluster for one in below if one.error]
+        effect = irreversible_effect(with_clusters_below(planned.plan, below), unknown)
+        if effect is not None and not session.approve(*effect):
             session.out.note(f"unchanged: {where}")
             return 0
     without = [] if past == "set" or arguments.flag("clear") else _not_set(session, where, fields)
@@ -110,13 +112,13 @@ def _update(
         print_change_plan(session.out, with_clusters_below(answer.plan, below))
         for one in below:
             if one.error:
-                session.missing(f"not known: {one.cluster} did not answer: {one.error}")
+                session.missing(f"not known: {failure_text(one.cluster, one.error)}")
     elif partitions and not answer.entry.HasField("topic"):
         session.out.note(FOR_NEW_TOPICS, "faint")
     if planned is not None and not arguments.flag("plan"):
         if path:
             own = answer.authority.cluster.cluster
-            session.out.note(armed_summary(own, planned.plan, below))
+            session.out.note(armed_summary(own, path, planned.plan, below))
         token = answer.token if planned.plan.policies else ""
         _wait(session, arguments, planned, fields, token)
     return 0
@@ -271,7 +273,7 @@ def _show_topics_changed(
     found = inheriting_topics(session, below, path, policies, fields)
     for one, count in zip(below, found, strict=True):
         if isinstance(count, KdirError):
-            session.missing(f"not known: {one.cluster} did not answer: {count.message}")
+            session.missing(f"not known: {failure_text(one.cluster, count)}")
         else:
             counts.append((one.cluster, count))
     some = [one for one in counts if one[1]] or counts[:1]
@@ -340,7 +342,7 @@ def _drift_below(session: Session, where: PathArgument) -> int:
         elif one is every[0]:
             raise answer
         else:
-            session.missing(f"not compared: {one.cluster} did not answer: {answer.message}")
+            session.missing(f"not compared: {failure_text(one.cluster, answer)}")
     if not compared and without is not None and not session.partial:
         without.message += f": nothing to compare {where.path} with, and nothing was compared"
         raise without
@@ -443,13 +445,16 @@ VERBS: Final = (
             "entry overrides\n"
             "it."
             f"\n\n{KEYS_HELP}\n\nTopic configs are desired state: below a path that is armed for "
-            "configs (kdir arm)\nthey are applied to Kafka within seconds."
+            "configs (kdir arm)\nthey are applied to Kafka within seconds; it asks first where "
+            "Kafka may then delete\ndata, as with a shorter retention.ms, or where a topic's "
+            "partitions grow."
         ),
         arguments=(_PATH, Argument("KEY=VALUE", "what to set", most=None, completes="assignment")),
         options=(
             Option(
                 ("-y", "--yes"),
-                "do not ask before partitions grow; close it also against yourself",
+                "do not ask before partitions grow or Kafka may delete data; close it also against "
+                "yourself",
             ),
             _ETAG,
             PLAN,
@@ -480,6 +485,7 @@ VERBS: Final = (
         ),
         arguments=(_PATH, Argument("KEY", "the policy to remove", most=None, completes="key")),
         options=(
+            Option(("-y", "--yes"), "do not ask where Kafka may delete data"),
             Option(("--clear",), "end the inheritance of the key here (keys of maps only)"),
             _ETAG,
             PLAN,

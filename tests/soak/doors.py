@@ -450,8 +450,8 @@ def _message(op: Op) -> list[str]:
         case "set":
             names = [(name.removeprefix("topic_config."), value) for name, value in op.fields]
             if names[0][1] is None:
-                return ["unset", place, *(name for name, _ in names)]
-            return ["set", place, *(f"{name}={value}" for name, value in names)]
+                return ["unset", "-y", place, *(name for name, _ in names)]
+            return ["set", "-y", place, *(f"{name}={value}" for name, value in names)]
         case _:
             raise AssertionError(op)
 

@@ -38,7 +38,7 @@ from directory.namespace.time_budget import TimeBudget
 from directory.namespace.traversal import LocatedEntry
 from resolver.path import Path
 
-__all__ = ["KafkaChangeSide", "predict_acl_calls", "predict_config_calls"]
+__all__ = ["KafkaChangeSide", "PredictedTopic", "is_armed", "predict_acl_calls", "predict_topics"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +56,21 @@ class KafkaChangeSide:
         return ArmedTopics(self.snapshot, self.mount, self.above)
 
 
-def predict_config_calls(
+@dataclass(frozen=True, slots=True)
+class PredictedTopic:
+    """Armed topic at or below a changed entry."""
+
+    calls: tuple[KafkaCall, ...]
+    """Those about its configs and partitions that follow from the change."""
+    is_held: bool
+    """Something of the change waits for approval, since it may delete data or cannot be undone."""
+
+
+def predict_topics(
     before: KafkaChangeSide, after: KafkaChangeSide, budget: TimeBudget, shown: Shown | None = None
-) -> Iterator[KafkaCall]:
-    """Yields the calls about configs and partitions of the topics at and below an entry that follow
-    from its change, topic by topic; with ``shown`` only of those of which it says so. Ends with the
-    budget.
+) -> Iterator[PredictedTopic]:
+    """Yields what follows from a change for each armed topic at and below its entry; with ``shown``
+    only for those of which it says so. Ends with the budget.
     """
     if not armed_anywhere(after.snapshot, CONFIGS):
         return
@@ -74,22 +83,34 @@ def predict_config_calls(
             continue
         is_entry = isinstance(after.standing.entry, Topic)
         was = armed_before.at_place(_place(before.standing) if is_entry else place)
-        known = set(_calls(before.snapshot, was))
-        news = (call for call in _calls(after.snapshot, now) if call not in known)
-        yield from room.allowed_calls(now, news)
+        known, kept_back = _diff(before.snapshot, was)
+        calls, held = _diff(after.snapshot, now)
+        news = (call for call in calls if call not in known)
+        yield PredictedTopic(tuple(room.allowed_calls(now, news)), bool(held - kept_back))
 
 
-def _calls(snapshot: Snapshot, subject: ArmedTopic | None) -> tuple[KafkaCall, ...]:
+def _diff(
+    snapshot: Snapshot, subject: ArmedTopic | None
+) -> tuple[tuple[KafkaCall, ...], frozenset[tuple[str, str | None]]]:
+    """Returns the calls for a topic, and which settings wait for approval, with their values."""
     if subject is None:
-        return ()
+        return (), frozenset()
     topic = subject.topic
     try:
         pushed = load_applied_configs(snapshot, topic.entry_id)
     except ValueError:
-        return ()  # nothing may be done to it
-    return diff_configs(
-        subject, ObservedConfig(topic.observed_config, topic.partitions), pushed
-    ).calls
+        return (), frozenset()  # nothing may be done to it
+    found = diff_configs(subject, ObservedConfig(topic.observed_config, topic.partitions), pushed)
+    held = ((key, subject.configs.get(key, str(subject.partitions))) for key in found.asked.held)
+    return found.calls, frozenset(held)
+
+
+def is_armed(seen: KafkaChangeSide) -> bool:
+    """True if configs are armed at a directory itself, whether or not it has topics."""
+    entry = seen.standing.entry
+    if not (isinstance(entry, Directory) and armed_anywhere(seen.snapshot, CONFIGS)):
+        return False
+    return DesiredConfigs(seen.snapshot, above=seen.above).is_armed(entry.entry_id)
 
 
 def _places(seen: KafkaChangeSide, budget: TimeBudget) -> Iterator[tuple[int, str]]:

@@ -260,7 +260,7 @@ class AuthorizeAnyResponse(_message.Message):
     def __init__(self, allowed: _Optional[bool] = ..., token: _Optional[str] = ...) -> None: ...
 
 class ChangePlan(_message.Message):
-    __slots__ = ("entries", "access", "access_omitted", "policies", "kafka_calls", "kafka_calls_omitted", "quotas", "retired_names", "retired_names_omitted", "incomplete", "locks_out")
+    __slots__ = ("entries", "access", "access_omitted", "policies", "kafka_calls", "kafka_calls_omitted", "quotas", "retired_names", "retired_names_omitted", "incomplete", "armed", "held_topic_count", "caller_view", "locks_out")
     ENTRIES_FIELD_NUMBER: _ClassVar[int]
     ACCESS_FIELD_NUMBER: _ClassVar[int]
     ACCESS_OMITTED_FIELD_NUMBER: _ClassVar[int]
@@ -271,6 +271,9 @@ class ChangePlan(_message.Message):
     RETIRED_NAMES_FIELD_NUMBER: _ClassVar[int]
     RETIRED_NAMES_OMITTED_FIELD_NUMBER: _ClassVar[int]
     INCOMPLETE_FIELD_NUMBER: _ClassVar[int]
+    ARMED_FIELD_NUMBER: _ClassVar[int]
+    HELD_TOPIC_COUNT_FIELD_NUMBER: _ClassVar[int]
+    CALLER_VIEW_FIELD_NUMBER: _ClassVar[int]
     LOCKS_OUT_FIELD_NUMBER: _ClassVar[int]
     entries: ChangedEntries
     access: _containers.RepeatedCompositeFieldContainer[AccessChange]
@@ -282,8 +285,11 @@ class ChangePlan(_message.Message):
     retired_names: _containers.RepeatedScalarFieldContainer[str]
     retired_names_omitted: int
     incomplete: bool
+    armed: bool
+    held_topic_count: int
+    caller_view: bool
     locks_out: bool
-    def __init__(self, entries: _Optional[_Union[ChangedEntries, _Mapping]] = ..., access: _Optional[_Iterable[_Union[AccessChange, _Mapping]]] = ..., access_omitted: _Optional[int] = ..., policies: _Optional[_Iterable[_Union[PolicyChange, _Mapping]]] = ..., kafka_calls: _Optional[_Iterable[_Union[_policies_pb2.KafkaCall, _Mapping]]] = ..., kafka_calls_omitted: _Optional[int] = ..., quotas: _Optional[_Iterable[_Union[ExceededQuota, _Mapping]]] = ..., retired_names: _Optional[_Iterable[str]] = ..., retired_names_omitted: _Optional[int] = ..., incomplete: _Optional[bool] = ..., locks_out: _Optional[bool] = ...) -> None: ...
+    def __init__(self, entries: _Optional[_Union[ChangedEntries, _Mapping]] = ..., access: _Optional[_Iterable[_Union[AccessChange, _Mapping]]] = ..., access_omitted: _Optional[int] = ..., policies: _Optional[_Iterable[_Union[PolicyChange, _Mapping]]] = ..., kafka_calls: _Optional[_Iterable[_Union[_policies_pb2.KafkaCall, _Mapping]]] = ..., kafka_calls_omitted: _Optional[int] = ..., quotas: _Optional[_Iterable[_Union[ExceededQuota, _Mapping]]] = ..., retired_names: _Optional[_Iterable[str]] = ..., retired_names_omitted: _Optional[int] = ..., incomplete: _Optional[bool] = ..., armed: _Optional[bool] = ..., held_topic_count: _Optional[int] = ..., caller_view: _Optional[bool] = ..., locks_out: _Optional[bool] = ...) -> None: ...
 
 class ChangedEntries(_message.Message):
     __slots__ = ("directories", "topics", "links", "mounts", "entries_with_grants", "kafka_deleted", "kafka_detached", "kafka_missing", "kafka_replaced")

@@ -130,7 +130,7 @@ def test_a_server_killed_between_its_record_and_kafka_finishes_when_it_is_back(
         assert ran.code == 0, ran.err
         return ran.out
 
-    kdir("set", "/t/d", f"retention.ms={MONTH}")
+    kdir("set", "-y", "/t/d", f"retention.ms={MONTH}")
     plan = kdir("arm", "/t/d", "--aspect", "configs", "-o", "name").strip()
     arguments = ["arm", "/t/d", "--aspect", "configs", "--plan", plan, "--at", server.address]
     assert "calls in progress" in run([*arguments, "--timeout", "2s"]).err

@@ -48,8 +48,8 @@ def test_a_server_killed_amid_many_topics_is_followed_by_one_that_goes_on(
     # Nothing to do yet: what is set from now on reaches Kafka.
     plan = kdir(server, "arm", "/t/d", "--aspect", "configs", "-o", "name").strip()
     kdir(server, "arm", "/t/d", "--aspect", "configs", "--plan", plan)
-    kdir(server, "set", "/t/d/t007", f"retention.ms={DAY}")
-    kdir(server, "set", "/t", f"retention.ms={MONTH}")
+    kdir(server, "set", "-y", "/t/d/t007", f"retention.ms={DAY}")
+    kdir(server, "set", "-y", "/t", f"retention.ms={MONTH}")
 
     def changed() -> int:
         return sum(one == {"retention.ms": MONTH} for one in configs(kafka, *NAMES).values())
@@ -62,6 +62,6 @@ def test_a_server_killed_amid_many_topics_is_followed_by_one_that_goes_on(
     eventually(lambda: changed() == TOPICS - 1, 40)
     assert configs(kafka, "d.t007") == {"d.t007": {"retention.ms": DAY}}
     # All of it is known to be kdir's own, whoever asked for it: it is taken back.
-    kdir(server, "unset", "/t", "retention.ms")
+    kdir(server, "unset", "-y", "/t", "retention.ms")
     own = {"d.t007": {"retention.ms": DAY}}
     eventually(lambda: configs(kafka, *NAMES) == {name: {} for name in NAMES} | own, 40)

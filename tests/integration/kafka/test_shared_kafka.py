@@ -106,11 +106,11 @@ def test_what_was_set_while_another_cluster_managed_waits_for_a_plan_of_now(
         assert arguments in kdir(second, "arm", "/b", "--aspect", "configs", code=5).err
 
         unmount_first()
-        kdir(second, "set", "/b", f"retention.ms={MONTH}")
+        kdir(second, "set", "-y", "/b", f"retention.ms={MONTH}")
         arm(second, "/b")
         root.mount_child("/a", first.cluster_id)
         eventually(lambda: second.status().kafka.unmanaged, 60)
-        kdir(second, "set", "/b", f"retention.ms={DAY}")
+        kdir(second, "set", "-y", "/b", f"retention.ms={DAY}")
         unmount_first()
         eventually(lambda: second.status().kafka.needs_approval_count == 1, 60)
         assert retention() == MONTH

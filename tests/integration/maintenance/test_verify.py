@@ -247,8 +247,8 @@ def test_each_difference_to_kafka_is_named(
         TopicToCreate(names("other"), partitions=2),
         TopicToCreate(names("new"), partitions=1),
     )
-    kdir("set", "/la/good", "retention.ms=1234567", "--at", server.address)
-    kdir("set", "/la/grown", "retention.ms=1234567", "--at", server.address)
+    kdir("set", "-y", "/la/good", "retention.ms=1234567", "--at", server.address)
+    kdir("set", "-y", "/la/grown", "retention.ms=1234567", "--at", server.address)
     found = brief(verified(kdir, server, code=5))
     assert sorted((one[1], one[2]) for one in found) == [
         ("/la/gone", "topic"),

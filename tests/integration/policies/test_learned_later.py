@@ -124,7 +124,7 @@ def arm(server: Server) -> None:
 def begin(server: Server, data: Data) -> None:
     """Sets a retention of a day, and arms it with a plan that names one topic."""
     eventually(lambda: server.status().topic_count == 1)
-    kdir(server, "set", "/la", f"retention.ms={DAY}")
+    kdir(server, "set", "-y", "/la", f"retention.ms={DAY}")
     arm(server)
     eventually(lambda: data.retention("first") == DAY)
     assert server.status().kafka.needs_approval_count == 0
@@ -146,7 +146,7 @@ def check_waits(server: Server, data: Data, *names: str) -> None:
     for name in names:
         assert "needs-approval\tretention.ms" in kdir(server, "stat", f"/la/{name}").out
     # What is set meanwhile waits with it, and what deletes nothing does not.
-    kdir(server, "set", "/la", "retention.ms=12h", "segment.ms=1d")
+    kdir(server, "set", "-y", "/la", "retention.ms=12h", "segment.ms=1d")
     eventually(lambda: data.config(names[0], "segment.ms") == DAY)
     data.let_it_delete()
     assert {name: data.count(name) for name in names} == dict.fromkeys(names, MESSAGES)
@@ -168,7 +168,7 @@ def test_a_topic_that_an_older_backup_does_not_know(
         backup = str(tmp_path / "one.kdir")
         kdir(la, "backup", "--to", backup)
         kdir(la, "create", "/la/since", "--partitions", "1")
-        kdir(la, "set", "/la/since", "retention.ms=30d")
+        kdir(la, "set", "-y", "/la/since", "retention.ms=30d")
         eventually(lambda: data.retention("since") == MONTH)
         data.produce("since")
         la.process.stop()
@@ -211,13 +211,13 @@ def test_a_topic_that_is_made_while_the_cluster_is_detached(
         root = federation.start("/")
         la = federation.join("/la", "/", kafka=settings(broker))
         eventually(lambda: la.status().topic_count == 1)
-        kdir(root, "set", "/", "retention.ms=30d")
+        kdir(root, "set", "-y", "/", "retention.ms=30d")
         eventually(lambda: MONTH in kdir(la, "effective", "/la/first").out)
         arm(la)
         eventually(lambda: data.retention("first") == MONTH)
         kdir(la, "parent", "detach", "/la", "--keep-inherited", "-y")
         data.fill("late")
-        kdir(root, "set", "/", f"retention.ms={DAY}")
+        kdir(root, "set", "-y", "/", f"retention.ms={DAY}")
         kdir(la, "parent", "attach", "/la")
         eventually(lambda: la.status().parent.linked)
         data.produce("first")
@@ -247,9 +247,9 @@ def test_a_topic_that_somebody_makes_there_and_not_one_that_kdir_makes(
         begin(la, data)
         kdir(la, "create", "/la/own", "--partitions", "1")
         eventually(lambda: data.retention("own") == DAY)
-        kdir(la, "set", "/la", "retention.ms=20h")
+        kdir(la, "set", "-y", "/la", "retention.ms=20h")
         eventually(lambda: data.retention("own") == "72000000")
-        kdir(la, "set", "/la", f"retention.ms={DAY}")
+        kdir(la, "set", "-y", "/la", f"retention.ms={DAY}")
         eventually(lambda: data.retention("own") == DAY)
         data.fill("theirs")
         check_waits(la, data, "theirs")

@@ -40,7 +40,7 @@ def test_what_was_set_above_while_a_cluster_was_detached_waits_for_a_person(
         mount = "/la/m" if below else "/la"
         has_kafka = federation.join(mount, "/la", kafka=settings) if below else la
         eventually(lambda: has_kafka.status().topic_count == 1)
-        kdir(root, "set", "/", "retention.ms=30d")
+        kdir(root, "set", "-y", "/", "retention.ms=30d")
 
         def arm() -> None:
             aspect = ("arm", mount, "--aspect", "configs")
@@ -56,20 +56,20 @@ def test_what_was_set_above_while_a_cluster_was_detached_waits_for_a_person(
 
         for attempt in range(2):
             kdir(la, "parent", "detach", "/la", "--keep-inherited", "-y")
-            kdir(root, "set", "/", f"retention.ms={DAY}")
+            kdir(root, "set", "-y", "/", f"retention.ms={DAY}")
             kdir(la, "parent", "attach", "/la")
             # It is known here, and waits.
             eventually(lambda: has_kafka.status().kafka.needs_approval_count == 1)
             assert DAY in effective()
             assert retention(kafka, "clicks") == {"clicks": MONTH}
             if attempt == 0:
-                kdir(root, "set", "/", "retention.ms=30d")
+                kdir(root, "set", "-y", "/", "retention.ms=30d")
                 eventually(lambda: has_kafka.status().kafka.needs_approval_count == 0)
 
         arm()  # read, and agreed to
         eventually(lambda: retention(kafka, "clicks") == {"clicks": DAY})
         # What is set from now on is a person's word again, and reaches Kafka.
-        kdir(root, "set", "/", "retention.ms=12h")
+        kdir(root, "set", "-y", "/", "retention.ms=12h")
         eventually(lambda: retention(kafka, "clicks") == {"clicks": "43200000"})
 
 
@@ -88,7 +88,7 @@ def test_what_was_set_above_after_a_backup_waits_once_it_is_restored(
         }
         la = federation.join("/la", "/", kafka=settings, store=store)
         eventually(lambda: la.status().topic_count == 1)
-        kdir(root, "set", "/", "retention.ms=5d")
+        kdir(root, "set", "-y", "/", "retention.ms=5d")
         eventually(lambda: kdir(la, "effective", "/la/clicks").out.count("432000000"))
         plan = kdir(la, "arm", "/la", "--aspect", "configs", "-o", "name").out.strip()
         kdir(la, "arm", "/la", "--aspect", "configs", "--plan", plan)
@@ -97,9 +97,9 @@ def test_what_was_set_above_after_a_backup_waits_once_it_is_restored(
         kdir(la, "backup", "--to", backup)
 
         # Below somebody keeps the data longer, while above less is wanted.
-        kdir(la, "set", "/la", "retention.ms=30d")
+        kdir(la, "set", "-y", "/la", "retention.ms=30d")
         eventually(lambda: retention(kafka, "clicks") == {"clicks": MONTH})
-        kdir(root, "set", "/", f"retention.ms={DAY}")
+        kdir(root, "set", "-y", "/", f"retention.ms={DAY}")
         la.process.stop()
         # In a process of its own: it becomes the directory's command.
         command = [sys.executable, "-m", "resolver.cli.main", "restore", "--from", backup]

@@ -64,7 +64,7 @@ def test_one_set_at_la_reaches_two_clusters_and_a_topics_own_value_holds(  # noq
             for path, broker in zip(("/la/one", "/la/two"), brokers, strict=True)
         )
         eventually(lambda: (one.status().topic_count, two.status().topic_count) == (4, 1))
-        assert kdir(la, "set", "/la/one/search/raw", f"retention.ms={DAY}").code == 0
+        assert kdir(la, "set", "-y", "/la/one/search/raw", f"retention.ms={DAY}").code == 0
 
         # Above the mounts there is no Kafka, so nothing to arm; what is below is compared.
         refused = kdir(la, "arm", "/la", "--aspect", "configs")
@@ -110,14 +110,23 @@ def test_one_set_at_la_reaches_two_clusters_and_a_topics_own_value_holds(  # noq
             in would.err
         )
 
-        done = kdir(la, "set", "/la", "retention.ms=30d")
+        done = kdir(la, "set", "-y", "/la", "retention.ms=30d")
         assert done.code == 0
         assert "armed: 2 topics of la-one, 1 topic of la-two are being changed" in done.err
         wanted = {"search.clicks": MONTH, "search.views": MONTH, "search.raw": DAY, "loose": None}
         eventually(lambda: retention(first, *wanted) == wanted)
         eventually(lambda: retention(second, "cpu") == {"cpu": MONTH})
-        # Whoever sets it shorter, as a person and not as a mount, is obeyed.
-        assert kdir(la, "set", "/la", "retention.ms=7d").code == 0
+        planned = kdir(la, "set", "/la", "owner=x", "--plan")
+        (row,) = (line.split("\t") for line in planned.lines)
+        assert row[:6] == ["policy", "owner", "-", "x", "5", "2"]
+        # Whoever sets it shorter, as a person and not as a mount, is obeyed, where that is meant.
+        refused = kdir(la, "set", "/la", "retention.ms=7d")
+        assert (refused.code, "change retention.ms of 3 topics needs --yes" in refused.err) == (
+            2,
+            True,
+        ), refused.err
+        assert retention(second, "cpu") == {"cpu": MONTH}
+        assert kdir(la, "set", "-y", "/la", "retention.ms=7d").code == 0
         eventually(lambda: retention(second, "cpu") == {"cpu": WEEK})
         eventually(lambda: retention(first, "search.views") == {"search.views": WEEK})
 
@@ -144,7 +153,7 @@ def test_one_set_at_la_reaches_two_clusters_and_a_topics_own_value_holds(  # noq
         compared = kdir(la, "effective", "/la", "--diff", "--timeout", "5")
         assert "not compared: la-two did not answer: " in compared.err
         assert compared.code == (5 if compared.out else 3)
-        output = kdir(la, "set", "/la", "retention.ms=6d", "--timeout", "5")
+        output = kdir(la, "set", "-y", "/la", "retention.ms=6d", "--timeout", "5")
         assert output.code == 0, output.err
         assert (
             "armed: 2 topics of la-one are being changed in Kafka; not known: la-two" in output.err

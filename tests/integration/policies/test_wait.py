@@ -89,14 +89,14 @@ def site(
 def test_set_and_unset_above_two_clusters_return_once_both_kafkas_show_it(site: Site) -> None:
     for number in range(2):
         value = str(86_400_000 + number)
-        done = kdir(site.la, "set", "/la", f"retention.ms={value}", "--wait")
+        done = kdir(site.la, "set", "-y", "/la", f"retention.ms={value}", "--wait")
         assert done.code == 0, done.err
         assert site.retention() == [value] * 3
-    done = kdir(site.la, "set", "/la", f"retention.ms={MONTH}", "--wait")
+    done = kdir(site.la, "set", "-y", "/la", f"retention.ms={MONTH}", "--wait")
     assert (done.code, site.retention()) == (0, [MONTH] * 3)
     assert "armed: 2 topics of la-one, 1 topic of la-two are being changed" in done.err
     assert "done: nothing of retention.ms is left to change in Kafka" in done.err
-    done = kdir(site.la, "unset", "/la", "retention.ms", "--wait")
+    done = kdir(site.la, "unset", "-y", "/la", "retention.ms", "--wait")
     assert done.code == 0, done.err
     assert site.retention() == [None] * 3
 
@@ -139,7 +139,7 @@ def test_create_returns_once_kafka_has_the_topic(site: Site) -> None:
 
 def test_what_does_not_come_in_time_is_named_with_its_cluster(site: Site) -> None:
     site.brokers[1].kill()
-    done = kdir(site.la, "set", "/la", f"retention.ms={MONTH}", "--wait", "--timeout", "6")
+    done = kdir(site.la, "set", "-y", "/la", f"retention.ms={MONTH}", "--wait", "--timeout", "6")
     assert done.code == 3, done.err
     assert "not in Kafka after 6 s: la-two: " in done.err
     assert "la-one: " not in done.err

@@ -95,6 +95,26 @@ def test_set_and_mv_say_what_kafka_is_asked_where_it_is_armed_and_nowhere_else(l
     assert asked(plan_mv(la, "/la/armed/u", "/la/a/u")) == []
 
 
+def test_plans_say_what_is_armed_what_is_held_back_and_what_may_delete_data(la: House) -> None:
+    def found(path: str, **policies: Any) -> tuple[bool, int, list[bool]]:
+        plan = plan_set(la, path, **policies)
+        return plan.armed, plan.held_topic_count, [one.deletes_data for one in plan.kafka_calls]
+
+    assert found("/la/a", topic_config={"retention.ms": NEW}) == (False, 0, [])
+    assert found("/la/armed", partitions=9) == (True, 0, []), "it is for new topics"
+    assert found("/la/armed/u", owner="x") == (True, 0, [])
+    assert found("/la", topic_config={"retention.ms": NEW}) == (True, 0, [True])
+    assert found("/la", topic_config={"retention.ms": "-1"}) == (True, 0, [False])
+    # Without a release nothing is done that may delete data.
+    topic(la, "/la/armed/later", topic_id=b"another-topic-id", partitions=1)
+    assert found("/la", topic_config={"retention.ms": NEW}) == (True, 1, [True])
+    assert found("/la/armed/later", topic_config={"retention.ms": NEW}) == (True, 1, [])
+    set_now = setting("/la/armed/later", plan=False, topic_config={"retention.ms": NEW})
+    la.ask(ADMIN, "UpdateEntry", set_now)
+    assert found("/la/armed/later", owner="x") == (True, 0, []), "it was held back before"
+    assert plan_mv(la, "/la/armed/u", "/la/a/u").armed is False
+
+
 def test_growth_that_quotas_leave_no_room_for_is_not_asked(la: House) -> None:
     la.ask(ADMIN, "UpdateEntry", setting("/la/armed", plan=False, max_partitions=3))
     grown = ("CreatePartitions", "armed.u", "partitions", "1", "3")

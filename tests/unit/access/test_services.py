@@ -19,6 +19,7 @@ from kdir.v1 import (
     watch_pb2,
 )
 
+from directory.api import watch_service
 from directory.federation import parent_state
 from directory.federation.federation_state import unix_ms
 from directory.namespace.keys import INHERITED
@@ -32,6 +33,7 @@ from resolver.errors import (
     KdirError,
     NotReady,
     PermissionDenied,
+    Unreachable,
 )
 from tests.support.federation import eventually
 from tests.unit.access.conftest import ADMIN, House, grants, topic
@@ -538,6 +540,25 @@ def test_N5_a_watch_ends_when_the_right_to_it_does(la: House) -> None:
     la.mkdir("/la/open/two")
     with pytest.raises(Absent):
         list(stream)
+
+
+def test_a_watch_that_is_never_idle_ends_with_its_cluster(
+    la: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch_service, "_LOOK_SECONDS", 0.0)
+    stream = la.ask(ADMIN, "Watch", watch_pb2.WatchRequest(path="/la"))
+    next(stream)
+    la.mkdir("/la/busy")
+    assert next(stream).events
+    la.cluster.draining = True
+
+    def keep_busy() -> None:
+        for number in range(20):
+            la.mkdir(f"/la/busy/{number}")
+            next(stream)
+
+    with pytest.raises(Unreachable, match="from the last token"):
+        keep_busy()
 
 
 # -- what is above the mount ---

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from kdir.v1 import access_pb2, policies_pb2
 
+from resolver import errors
 from resolver.cli.clusters_below import ClusterPlan, armed_summary, with_clusters_below
+from resolver.confirmation import irreversible_effect
 
 
 def calls(*topics: str) -> list[policies_pb2.KafkaCall]:
@@ -14,25 +17,94 @@ def calls(*topics: str) -> list[policies_pb2.KafkaCall]:
 def test_topics_are_counted_by_cluster() -> None:
     plan = access_pb2.ChangePlan(kafka_calls=calls("a", "a", "b"))
     below = [ClusterPlan("ny", "/ny", calls=calls("c")), ClusterPlan("la", "/la")]
-    assert armed_summary("root", plan, below) == (
+    assert armed_summary("root", "/", plan, below) == (
         "armed: 2 topics of root, 1 topic of ny are being changed in Kafka"
     )
-    assert armed_summary("root", access_pb2.ChangePlan(), ()) == (
+    assert armed_summary("root", "/", access_pb2.ChangePlan(), ()) == (
         "not armed: nothing in Kafka changes"
+    )
+    assert armed_summary("root", "/", access_pb2.ChangePlan(armed=True), ()) == (
+        "armed: nothing in Kafka changes"
     )
 
 
 def test_calls_that_were_left_out_make_it_a_lower_bound() -> None:
     plan = access_pb2.ChangePlan(kafka_calls=calls("a", "b"), kafka_calls_omitted=98)
-    assert armed_summary("root", plan, ()) == (
+    assert armed_summary("root", "/", plan, ()) == (
         "armed: at least 2 topics of root are being changed in Kafka"
     )
 
 
 def test_a_time_limit_is_no_answer() -> None:
     plan = access_pb2.ChangePlan(incomplete=True)
-    assert armed_summary("root", plan, ()).startswith("not known: the time limit was reached")
+    assert armed_summary("root", "/", plan, ()).startswith("not known: the time limit was reached")
     late = ClusterPlan("ny", "/ny", incomplete=True)
-    found = armed_summary("root", access_pb2.ChangePlan(kafka_calls=calls("a")), [late])
-    assert found.endswith("; not known: ny did not answer")
+    found = armed_summary("root", "/", access_pb2.ChangePlan(kafka_calls=calls("a")), [late])
+    assert found.endswith("; not known: ny did not answer in time")
     assert with_clusters_below(access_pb2.ChangePlan(), [late]).incomplete
+
+
+def test_what_is_held_back_is_not_shown_as_unarmed() -> None:
+    below = [ClusterPlan("ny", "/ny", is_armed=True, held_topics=2)]
+    assert armed_summary("root", "/", access_pb2.ChangePlan(), below) == (
+        "armed: nothing in Kafka changes yet; held back until approved, since data may be lost: "
+        "2 topics of ny (kdir arm /ny --aspect configs)"
+    )
+    plan = access_pb2.ChangePlan(armed=True, kafka_calls=calls("a"), held_topic_count=1)
+    assert armed_summary("la", "/la/x", plan, ()) == (
+        "armed: 1 topic of la is being changed in Kafka; held back until approved, since data may "
+        "be lost: 1 topic of la (kdir arm /la/x --aspect configs)"
+    )
+
+
+def test_what_a_caller_may_not_describe_makes_it_a_lower_bound() -> None:
+    plan = access_pb2.ChangePlan(kafka_calls=calls("a", "b"), caller_view=True)
+    assert armed_summary("la", "/la", plan, ()) == (
+        "armed: at least 2 topics of la are being changed in Kafka"
+    )
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (errors.PermissionDenied("User:bob may not ALTER_CONFIGS /ny"), "ny denied it: User:bob"),
+        (errors.Absent("/ny does not exist"), "ny denied it: /ny"),
+        (errors.Unreachable("no server answered"), "ny did not answer: no server"),
+        (errors.DeadlineExceeded("5 s were over"), "ny did not answer: 5 s"),
+        (errors.ReadOnly("/ny is read-only"), "ny refused it: /ny is"),
+    ],
+)
+def test_a_cluster_that_denies_is_not_one_that_does_not_answer(
+    error: errors.KdirError, text: str
+) -> None:
+    unknown = [ClusterPlan("ny", "/ny", error=error)]
+    found = armed_summary("root", "/", access_pb2.ChangePlan(), unknown)
+    assert f"; not known: {text}" in found
+
+
+def test_clusters_mounted_in_clusters_below_are_counted_and_so_are_their_topics() -> None:
+    plan = access_pb2.ChangePlan()
+    plan.policies.add(field="owner", after="x", cluster_count=1)
+    below = [ClusterPlan("la", "/la", {"owner": 0}), ClusterPlan("la-x", "/la/x", {"owner": 3})]
+    (row,) = with_clusters_below(plan, below).policies
+    assert (row.cluster_count, row.topic_count) == (2, 3)
+
+
+def test_what_may_delete_data_cannot_be_undone_and_what_disarms_can() -> None:
+    losing = [*calls("a"), *calls("b")]
+    for one in losing:
+        one.deletes_data = True
+    effect = irreversible_effect(access_pb2.ChangePlan(kafka_calls=losing))
+    assert effect == (
+        "change retention.ms of 2 topics", "Kafka may delete data, which cannot be undone"
+    )  # fmt: skip
+    assert irreversible_effect(access_pb2.ChangePlan(kafka_calls=calls("a"))) is None
+    row = access_pb2.PolicyChange(field="topic_config[retention.ms]", deletes_data=True)
+    unarmed = access_pb2.ChangePlan(policies=[row])
+    assert irreversible_effect(unarmed) is None
+    unknown = irreversible_effect(unarmed, ["ny"])
+    assert unknown is not None
+    assert unknown[0] == "change retention.ms of topics of ny (not known)"
+    row.field = "manage[acls]"
+    row.deletes_data = False
+    assert irreversible_effect(access_pb2.ChangePlan(policies=[row]), ["ny"]) is None
