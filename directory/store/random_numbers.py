@@ -13,14 +13,14 @@ from typing import Final
 __all__ = ["random_bits"]
 
 _BYTES: Final = 4_096
-_WORDS: Final[deque[int]] = deque()
-os.register_at_fork(after_in_child=_WORDS.clear)  # two processes must not use the same
+_NUMBERS: Final[deque[int]] = deque()
+os.register_at_fork(after_in_child=_NUMBERS.clear)  # two processes must not use the same
 
 
 def random_bits() -> int:
     """Returns a random number of 64 bits."""
     while True:
         try:
-            return _WORDS.pop()
+            return _NUMBERS.pop()
         except IndexError:
-            _WORDS.extend(memoryview(os.urandom(_BYTES)).cast("Q"))
+            _NUMBERS.extend(memoryview(os.urandom(_BYTES)).cast("Q"))
