@@ -202,7 +202,9 @@ class ChangeLogPublisher:
             self._end_session()
             self.leader.resign()
             return _ELECT_SECONDS
-        except NotReady:
+        except NotReady as reason:
+            _log.info("the change log begins again: %s", reason)
+            self._end_session()
             return _AWAY_SECONDS
         except LogRefused as reason:
             self._end_session()
@@ -221,13 +223,13 @@ class ChangeLogPublisher:
         session = self._session
         if session is None:
             session = self._session = self._begin()
-        snapshot = self._replica.snapshot
-        if snapshot.incarnation != session.incarnations[-1]:
-            raise NotReady("the store began another incarnation")
+        snapshot = self._snapshot_for(session)
         if session.revision >= snapshot.revision:
             self._note(session)
             return _IDLE_SECONDS if self._is_noted(session) else _NOTE_SECONDS
         commits, reached = self._index.commits(session.revision, snapshot.revision, _PAGE_EVENTS)
+        # The tree is swapped before the index: what was read is of this incarnation, too.
+        self._snapshot_for(session)
         if self._index.floor() > session.revision:
             # Trimmed while it was read, or before: what is missing shows in the state only.
             self._resync(session, snapshot)
@@ -249,6 +251,17 @@ class ChangeLogPublisher:
         self._note(session)
         return 0.0
 
+    def _snapshot_for(self, session: _Session) -> Snapshot:
+        """Returns the newest tree.
+
+        Raises:
+            NotReady: the store began another incarnation since this session began.
+        """
+        snapshot = self._replica.snapshot
+        if snapshot.incarnation != session.incarnations[-1]:
+            raise NotReady("the store began another incarnation")
+        return snapshot
+
     # -- beginning -------------------------------------------------------------------------------
 
     def _begin(self) -> _Session:
@@ -264,12 +277,12 @@ class ChangeLogPublisher:
             admin.close()
         writer = self.topics.writer(f"kdir-{self._store.identity.cluster_id}")
         try:
-            session = self._meet(writer, is_confirmed=confirmed is not None)
+            session = self._meet(writer, snapshot.incarnation, is_confirmed=confirmed is not None)
             # Every server's writer names facts for the log from this commit on, so what is
             # compared with the log is at least as new.
             self._note(session, is_first=True)
             if confirmed is not None or not session.revision:
-                snapshot = self._replica.snapshot
+                snapshot = self._snapshot_for(session)
                 self._resync(session, snapshot, is_confirmed=confirmed is not None)
                 if confirmed is not None:
                     done = (Delete(CHANGE_LOG_RESYNC),)
@@ -280,9 +293,8 @@ class ChangeLogPublisher:
             raise
         return session
 
-    def _meet(self, writer: TopicWriter, *, is_confirmed: bool) -> _Session:
-        """Compares the log's newest checkpoint with the store."""
-        incarnation = self._store.identity.incarnation
+    def _meet(self, writer: TopicWriter, incarnation: str, *, is_confirmed: bool) -> _Session:
+        """Compares the log's newest checkpoint with the store, which is in this incarnation."""
         found = self.topics.last_checkpoint(self.topics.history, self._goes_on)
         state = self.topics.last_checkpoint(self.topics.state, self._goes_on)
         point = None if found is None else found.checkpoint

@@ -22,8 +22,8 @@ def back_up(store: Store) -> bytes:
     return file.getvalue()
 
 
-def put_back(backup: bytes, address: str) -> None:
-    """Replaces what a store holds, while no server has it open, by a backup."""
-    plan = plan_restore(Backup.read(io.BytesIO(backup)), address, replace=True)
+def put_back(backup: bytes, address: str, *, force: bool = False) -> None:
+    """Replaces what a store holds by a backup; with ``force`` while servers have it open."""
+    plan = plan_restore(Backup.read(io.BytesIO(backup)), address, replace=True, force=force)
     assert not plan.refusals, plan.refusals
     restore(plan)

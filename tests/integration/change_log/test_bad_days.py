@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from confluent_kafka.admin import (
 from kdir.v1 import admin_pb2, admin_pb2_grpc, watch_pb2, watch_pb2_grpc
 
 from deploy.local.kafka import KafkaBroker
+from directory.store.addresses import open_store
 from tests.conftest import SharedBroker, SharedEtcd
 from tests.integration.change_log.test_publishing import (
     caught_up,
@@ -27,6 +29,7 @@ from tests.integration.change_log.test_publishing import (
     log_of,
     logged_rows,
 )
+from tests.support.backups import back_up, put_back
 from tests.support.change_logs import ChangeLogTopics
 from tests.support.federation import Server, eventually
 
@@ -37,6 +40,11 @@ def made(folder: Path, bootstrap: str, **settings: Any) -> Server:
     return Server(
         folder, "/la", {"store": store, "change_log": {"bootstrap": [bootstrap]}, **settings}
     )
+
+
+def backup_in(store: Path) -> bytes:
+    with closing(open_store(f"sqlite:///{store}", "la")) as opened:
+        return back_up(opened)
 
 
 def state_of(server: Server) -> watch_pb2.GetChangeLogResponse:
@@ -80,8 +88,9 @@ def test_brokers_away_changes_are_made_and_wait_for_them(
     assert [path for _, path in changes_of(found)] == [f"/la/a{number}" for number in range(10)]
 
 
+@pytest.mark.parametrize("runs", [False, True], ids=["stopped", "running"])
 def test_another_incarnation_of_the_store_is_the_next_generation(
-    tmp_path: Path, kafka_broker: SharedBroker
+    tmp_path: Path, kafka_broker: SharedBroker, runs: bool
 ) -> None:
     store = tmp_path / "la" / "la.sqlite"
     server = made(tmp_path / "la", kafka_broker.bootstrap)
@@ -89,16 +98,19 @@ def test_another_incarnation_of_the_store_is_the_next_generation(
         server.mkdir("/la/kept")
         log = log_of(server, kafka_broker)
         caught_up(log, str(store))
-        server.stop()
-        shutil.copy(store, tmp_path / "backup.sqlite")
-        server.start()
+        if not runs:
+            server.stop()
+        backup = backup_in(store)
+        if not runs:
+            server.start()
         server.mkdir("/la/lost")
         caught_up(log, str(store))
-        server.stop()
-        for suffix in ("-wal", "-shm"):
-            store.with_name(store.name + suffix).unlink(missing_ok=True)
-        shutil.copy(tmp_path / "backup.sqlite", store)
-        server.start()
+        if runs:
+            put_back(backup, f"sqlite:///{store}", force=True)
+        else:
+            server.stop()
+            put_back(backup, f"sqlite:///{store}")
+            server.start()
         eventually(lambda: state_of(server).state.generation == 2)
         server.mkdir("/la/new")
         eventually(lambda: "/la/new" in [path for _, path in changes_of(log.read())])
