@@ -23,6 +23,7 @@ class again from it)::
     +-- WalkFailed                                     the tree itself is wrong; exit 3
     |   +-- ReferralLoop, BadReferral, TooManyHops
     +-- DeadlineExceeded          DEADLINE_EXCEEDED    exit 3
+    +-- OutboxFull                RESOURCE_EXHAUSTED   exit 3
     +-- Denied                    exit 4
     |   +-- PermissionDenied, Unauthenticated
     +-- Internal                                       a bug of ours; exit 70
@@ -243,6 +244,10 @@ class LimitExceeded(Conflict, reason="LIMIT_EXCEEDED", code="RESOURCE_EXHAUSTED"
 
 class StoreSealed(Conflict, reason="STORE_SEALED", code="FAILED_PRECONDITION"):
     """The store takes no changes: it is being filled, or the cluster moved to another one."""
+
+
+class OutboxFull(KdirError, reason="OUTBOX_FULL", code="RESOURCE_EXHAUSTED"):
+    """Too many changes wait for the change log in Kafka; nothing was written."""
 
 
 class LocksOut(Conflict, reason="LOCKS_OUT"):

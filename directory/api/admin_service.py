@@ -16,13 +16,18 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from kdir.v1 import admin_pb2, entry_pb2
+from kdir.v1 import admin_pb2, entry_pb2, watch_pb2
 
 from directory.api.cluster_router import ClusterRouter
 from directory.api.redaction import STOPPED
 from directory.api.rpc.call_context import Call
 from directory.api.rpc.handlers import Handler, Service
-from directory.change_log.log_state import noted_state
+from directory.change_log.log_state import (
+    noted_state,
+    published_revision,
+    publisher_of,
+    unpublished_reason,
+)
 from directory.federation import parent_state
 from directory.federation.federation_state import unix_ms
 from directory.federation.link_records import BELOW, is_path
@@ -33,7 +38,13 @@ from directory.maintenance.backup_stream import backup_of
 from directory.maintenance.verify_copies import Summary, compare_kafka, compare_rows
 from directory.namespace.adoption_mapping import AdoptionAction
 from directory.namespace.entry import Kind, Provision
-from directory.namespace.keys import CHANGE_LOG_RESYNC, CHILD, MOUNT_ROW
+from directory.namespace.keys import (
+    CHANGE_LOG,
+    CHANGE_LOG_RESYNC,
+    CHANGE_LOG_SKIP,
+    CHILD,
+    MOUNT_ROW,
+)
 from directory.namespace.snapshot import Snapshot
 from directory.namespace.traversal import traverse
 from directory.server import logs
@@ -41,6 +52,7 @@ from directory.server.cluster import Cluster
 from directory.server.health import has_inherited_policy
 from directory.server.membership import VERSION, FinalizeResult, unreadable
 from directory.store.base import Delete, KeyEquals, Put, StoreUnreachable, Write
+from directory.store.event_rows import Operation
 from directory.store.large_changes import progress_of, rules_from_proto
 from directory.store.replica import ReplicaState
 from resolver.errors import InvalidArgument, NotReady, StoreUnavailable
@@ -74,6 +86,8 @@ class AdminService(Service):
             "Acknowledge",
             "FinalizeFeatures",
             "ResyncChangeLog",
+            "SkipChangeLog",
+            "EndChangeLog",
             "DetachParent",
             "AttachParent",
         }
@@ -83,6 +97,7 @@ class AdminService(Service):
         self._router = router
         self._retention = _BackupAndVerifyCalls(router)
         self._parenting = _ParentLinkCalls(router)
+        self._change_log = _ChangeLogCalls(router)
 
     def method_handlers(self) -> Mapping[str, Handler]:
         return {
@@ -91,7 +106,9 @@ class AdminService(Service):
             "ListDrift": self.list_drift,
             "Acknowledge": self.acknowledge,
             "FinalizeFeatures": self.finalize_features,
-            "ResyncChangeLog": self.resync_change_log,
+            "ResyncChangeLog": self._change_log.resync,
+            "SkipChangeLog": self._change_log.skip,
+            "EndChangeLog": self._change_log.end,
             "DetachParent": self._parenting.detach,
             "AttachParent": self._parenting.attach,
             "Backup": self._retention.backup,
@@ -124,6 +141,9 @@ class AdminService(Service):
             seen = view.count_below((), snapshot.root)
             response.topic_count, response.directory_count = seen.topics, seen.containers
             if (log := noted_state(snapshot)) is not None:
+                is_configured = cluster.change_log is not None
+                unpublished = unpublished_reason(snapshot, is_configured=is_configured)
+                log.message = unpublished or log.message
                 response.change_log.CopyFrom(log)
             response.progress.extend(
                 one
@@ -248,7 +268,9 @@ class AdminService(Service):
 
         def attempt() -> None:
             self._router.access_control.require_admin(cluster, "AdminService/Acknowledge", call)
-            reconciler.acknowledge(request.stop_reason)
+            reconciler.acknowledge(
+                request.stop_reason, principal=call.principal, request_id=call.request_id
+            )
 
         self._router.decide(cluster, request.token, call, attempt)
         token = cluster.token_of(cluster.replica.snapshot)
@@ -265,7 +287,12 @@ class AdminService(Service):
             self._router.access_control.require_admin(
                 cluster, "AdminService/FinalizeFeatures", call
             )
-            return cluster.members.finalize(request.level, validate_only=request.validate_only)
+            return cluster.members.finalize(
+                request.level,
+                validate_only=request.validate_only,
+                principal=call.principal,
+                request_id=call.request_id,
+            )
 
         done = self._router.decide(cluster, request.token, call, attempt)
         response = admin_pb2.FinalizeFeaturesResponse(
@@ -274,31 +301,6 @@ class AdminService(Service):
         if done.revision is not None:
             response.token = cluster.token_at(done.revision)
         return response
-
-    def resync_change_log(
-        self, request: admin_pb2.ResyncChangeLogRequest, call: Call
-    ) -> admin_pb2.ResyncChangeLogResponse:
-        """Records that an operator confirmed it; the server that publishes does it."""
-        call.check()
-        cluster = self._router.require_cluster_by_name(request.cluster)
-
-        def attempt() -> int:
-            self._router.access_control.require_admin(cluster, "AdminService/ResyncChangeLog", call)
-            if noted_state(cluster.replica.snapshot) is None:
-                raise InvalidArgument(
-                    f"cluster {cluster.config.cluster} keeps no change log; expected one with"
-                    f" [change_log] in its servers' configs",
-                    field="cluster",
-                )
-            when = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-            message = f"confirmed by {call.principal or 'somebody'} at {when}"
-            _log.warning(
-                "audit: resync of the change log of %s, %s", cluster.config.cluster, message
-            )
-            return cluster.writer.put_facts((Put(CHANGE_LOG_RESYNC, message.encode()),))
-
-        revision = self._router.decide(cluster, request.token, call, attempt)
-        return admin_pb2.ResyncChangeLogResponse(token=cluster.token_at(revision))
 
 
 def _is_shown(cluster: Cluster, tree: OpenTree, key: bytes) -> bool:
@@ -552,13 +554,15 @@ class _ParentLinkCalls:
                     parent_state.nothing_inherited(snapshot, unix_ms()),
                     parent_state.rights_mark(),
                 )
-            cluster.writer.put_facts(writes, guards)
+            kept_text = "nothing from now on: it could not be read" if spoiled else "kept"
+            text = f"detached the cluster from its parent; what it inherits is {kept_text}"
+            cluster.writer.put_facts(writes, guards, _operation(text, call))
             _log.warning(
                 "audit: %s detached cluster %s from its parent, request %s; what it inherits is %s",
                 call.principal or "somebody",
                 cluster.config.cluster,
                 call.request_id,
-                "nothing from now on: it could not be read" if spoiled else "kept",
+                kept_text,
             )
         return kept
 
@@ -577,7 +581,8 @@ class _ParentLinkCalls:
             # Its next state is not its last one, and the last one may be old.
             again = Put(parent_state.ATTACHED_KEY, secrets.token_hex(8).encode())
             guards = (KeyEquals(parent_state.DETACHED_KEY, detached),)
-            cluster.writer.put_facts((Delete(parent_state.DETACHED_KEY), again), guards)
+            operation = _operation("attached the cluster to its parent again", call)
+            cluster.writer.put_facts((Delete(parent_state.DETACHED_KEY), again), guards, operation)
             _log.warning(
                 "audit: %s attached cluster %s to its parent again, request %s",
                 call.principal or "somebody",
@@ -587,6 +592,116 @@ class _ParentLinkCalls:
 
         self._router.decide(cluster, request.token, call, attempt)
         return admin_pb2.AttachParentResponse(token=cluster.token_of(cluster.replica.snapshot))
+
+
+class _ChangeLogCalls:
+    """What operators do to the change log."""
+
+    def __init__(self, router: ClusterRouter) -> None:
+        self._router: Final = router
+
+    def resync(
+        self, request: admin_pb2.ResyncChangeLogRequest, call: Call
+    ) -> admin_pb2.ResyncChangeLogResponse:
+        """Records that an operator confirmed it; the server that publishes does it."""
+        call.check()
+        cluster = self._router.require_cluster_by_name(request.cluster)
+
+        def attempt() -> int:
+            self._require_log(cluster, "AdminService/ResyncChangeLog", call)
+            when = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+            message = f"confirmed by {call.principal or 'somebody'} at {when}"
+            text = "confirmed that the change log follows the store (resync)"
+            return self._put(cluster, (Put(CHANGE_LOG_RESYNC, message.encode()),), text, call)
+
+        revision = self._router.decide(cluster, request.token, call, attempt)
+        return admin_pb2.ResyncChangeLogResponse(token=cluster.token_at(revision))
+
+    def skip(
+        self, request: admin_pb2.SkipChangeLogRequest, call: Call
+    ) -> admin_pb2.SkipChangeLogResponse:
+        """Gives up what waits; the server that publishes puts that on record in the history."""
+        call.check()
+        cluster = self._router.require_cluster_by_name(request.cluster)
+
+        def attempt() -> tuple[int | None, int]:
+            self._require_log(cluster, "AdminService/SkipChangeLog", call)
+            snapshot = cluster.replica.snapshot
+            waiting = cluster.history.index.waiting(published_revision(snapshot) or 0)
+            if not waiting.commits:
+                return None, 0
+            row = watch_pb2.ChangeLogSkip(
+                incarnation=snapshot.incarnation,
+                revision=snapshot.revision,
+                commits=waiting.commits,
+                principal=call.principal,
+                request_id=call.request_id,
+                time_ms=unix_ms(),
+            )
+            text = (
+                f"gave up {waiting.commits:,} commits that waited for the change log, up to "
+                f"revision {snapshot.revision}"
+            )
+            write = Put(CHANGE_LOG_SKIP, row.SerializeToString(deterministic=True))
+            return self._put(cluster, (write,), text, call), waiting.commits
+
+        revision, commits = self._router.decide(cluster, request.token, call, attempt)
+        token = "" if revision is None else cluster.token_at(revision)
+        return admin_pb2.SkipChangeLogResponse(token=token, commits=commits)
+
+    def end(
+        self, request: admin_pb2.EndChangeLogRequest, call: Call
+    ) -> admin_pb2.EndChangeLogResponse:
+        """Ends a log that is in no server's config any more."""
+        call.check()
+        cluster = self._router.require_cluster_by_name(request.cluster)
+
+        def attempt() -> int:
+            self._require_log(cluster, "AdminService/EndChangeLog", call)
+            publisher = publisher_of(cluster.replica.snapshot)
+            if cluster.change_log is not None or publisher:
+                server = publisher or cluster.server_id
+                raise InvalidArgument(
+                    f"server {server} publishes the change log; expected no server with"
+                    f" [change_log] in its config: take it out and restart the servers first",
+                    field="cluster",
+                )
+            keys = (CHANGE_LOG, CHANGE_LOG_RESYNC, CHANGE_LOG_SKIP)
+            text = "ended the change log: changes are not published any more"
+            return self._put(cluster, tuple(Delete(key) for key in keys), text, call)
+
+        revision = self._router.decide(cluster, request.token, call, attempt)
+        return admin_pb2.EndChangeLogResponse(token=cluster.token_at(revision))
+
+    def _require_log(self, cluster: Cluster, method: str, call: Call) -> None:
+        """Checks that the caller may, and that there is a change log.
+
+        Raises:
+            PermissionDenied, InvalidArgument
+        """
+        self._router.access_control.require_admin(cluster, method, call)
+        if noted_state(cluster.replica.snapshot) is None:
+            raise InvalidArgument(
+                f"cluster {cluster.config.cluster} keeps no change log; expected one with"
+                f" [change_log] in its servers' configs",
+                field="cluster",
+            )
+
+    @staticmethod
+    def _put(cluster: Cluster, writes: tuple[Write, ...], text: str, call: Call) -> int:
+        revision = cluster.writer.put_facts(writes, operation=_operation(text, call))
+        _log.warning(
+            "audit: %s %s, cluster %s, request %s",
+            call.principal or "somebody",
+            text,
+            cluster.config.cluster,
+            call.request_id,
+        )
+        return revision
+
+
+def _operation(text: str, call: Call) -> Operation:
+    return Operation(text, call.principal, call.request_id)
 
 
 def adoption_to_proto(adopted: AdoptionRow) -> admin_pb2.Adoption:

@@ -296,11 +296,15 @@ class _Step:
         return _as_removal(self.event) if saw else None
 
 
+_OF_SCOPES: Final = ("grants_before", "grants_after", "operation", "scope")
+"""Fields of an event whose entry is unchanged."""
+
+
 def _as_insert(event: Event, *, is_hidden: bool = False) -> Event:
     """Returns the change as the coming of an entry; ``is_hidden``: hidden after it, too."""
     part = watch_pb2.ChangeEvent()
     part.CopyFrom(event)
-    for of_before in ("path_before", "before", "grants_before", "grants_after", "scope"):
+    for of_before in ("path_before", "before", *_OF_SCOPES):
         part.ClearField(of_before)
     if is_hidden:
         part.ClearField("effective")  # what held then, while it was hidden
@@ -312,7 +316,7 @@ def _as_removal(event: Event) -> Event:
     """Returns the change as the going of an entry from where it was."""
     part = watch_pb2.ChangeEvent()
     part.CopyFrom(event)
-    for of_after in ("path_before", "after", "effective", "grants_before", "grants_after", "scope"):
+    for of_after in ("path_before", "after", "effective", *_OF_SCOPES):
         part.ClearField(of_after)
     if event.path_before:
         part.path = event.path_before

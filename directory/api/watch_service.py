@@ -16,7 +16,12 @@ from directory.api.rpc.call_context import Call
 from directory.api.rpc.handlers import Handler, Service
 from directory.api.rpc.polled_streams import PolledSource
 from directory.api.visible_tree import OpenTree, VisibleTree
-from directory.change_log.log_state import noted_state, published_revision, publisher_of
+from directory.change_log.log_state import (
+    noted_state,
+    published_revision,
+    publisher_of,
+    unpublished_reason,
+)
 from directory.maintenance.history import Revised
 from directory.server.cluster import Cluster
 from resolver.errors import Resync, TokenExpired, Unmounted, Unreachable
@@ -118,6 +123,8 @@ class WatchService(Service):
             response.bootstrap_servers.extend(config.bootstrap)
         state = noted_state(snapshot)
         if state is not None:
+            unpublished = unpublished_reason(snapshot, is_configured=log is not None)
+            state.message = unpublished or state.message
             response.state.CopyFrom(state)
             waiting = cluster.history.index.waiting(published_revision(snapshot) or 0)
             response.waiting_commits, response.waiting_bytes = waiting.commits, waiting.size_bytes

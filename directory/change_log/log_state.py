@@ -1,19 +1,32 @@
-"""How far a cluster's change log is, as its publisher noted it in the store."""
+"""How far a cluster's change log is, as the store holds it, and how much may wait for it."""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Final
 
 from google.protobuf.message import DecodeError
 from kdir.v1 import watch_pb2
 
-from directory.namespace.keys import CHANGE_LOG, role_key
+from directory.maintenance.event_index import EventIndex
+from directory.namespace.keys import CHANGE_LOG, CHANGE_LOG_SKIP, member_key, role_key
 from directory.namespace.snapshot import Snapshot
+from resolver.errors import OutboxFull
 
-__all__ = ["ROLE", "noted_state", "published_revision", "publisher_of"]
+__all__ = [
+    "ROLE",
+    "noted_state",
+    "published_revision",
+    "publisher_of",
+    "refuse_full_outbox",
+    "skip_of",
+    "unpublished_reason",
+]
 
 ROLE: Final = "change-log"
 """Role of the server that publishes."""
+_URGENT_FACTOR: Final = 2
+"""Changes that are not to wait for Kafka go on up to so many times the limit."""
 
 
 def noted_state(snapshot: Snapshot) -> watch_pb2.ChangeLogState | None:
@@ -27,17 +40,74 @@ def noted_state(snapshot: Snapshot) -> watch_pb2.ChangeLogState | None:
         return watch_pb2.ChangeLogState()
 
 
+def skip_of(snapshot: Snapshot) -> watch_pb2.ChangeLogSkip | None:
+    """Returns what an operator gave up and the log does not have on record yet; None: nothing."""
+    value = snapshot.fact(CHANGE_LOG_SKIP)
+    if value is None:
+        return None
+    try:
+        skip = watch_pb2.ChangeLogSkip.FromString(value)
+    except DecodeError:
+        return None
+    return skip if skip.incarnation == snapshot.incarnation else None
+
+
 def published_revision(snapshot: Snapshot) -> int | None:
-    """Returns the revision up to which the change log has every change of this incarnation; None:
-    no change log is kept.
+    """Returns the revision up to which no change of this incarnation waits for the change log: it
+    has them, or they were given up. None: no change log is kept.
     """
     noted = noted_state(snapshot)
     if noted is None:
         return None
-    return noted.revision if noted.incarnation == snapshot.incarnation else 0
+    skip = skip_of(snapshot)
+    revision = noted.revision if noted.incarnation == snapshot.incarnation else 0
+    return max(revision, 0 if skip is None else skip.revision)
 
 
 def publisher_of(snapshot: Snapshot) -> str:
-    """Returns the id of the server that holds the role; empty = none does."""
+    """Returns the id of the live server that holds the role; empty = none does."""
     holder = snapshot.fact(role_key(ROLE)) or b""
-    return holder.partition(b"\n")[0].decode(errors="replace")
+    server = holder.partition(b"\n")[0].decode(errors="replace")
+    return server if snapshot.fact(member_key(server)) is not None else ""
+
+
+def unpublished_reason(snapshot: Snapshot, *, is_configured: bool) -> str:
+    """Returns why nobody publishes a log that is kept, as far as this server can see; empty: one
+    does, or will. ``is_configured``: this server's config has a change log.
+    """
+    if is_configured or snapshot.fact(CHANGE_LOG) is None or publisher_of(snapshot):
+        return ""
+    return (
+        "no server publishes it, and the config of this one has no [change_log]: what is committed "
+        "waits in the store; add it again, or end the log: kdir log off"
+    )
+
+
+def refuse_full_outbox(
+    snapshot: Snapshot, index: EventIndex, most: int, *, is_urgent: bool
+) -> None:
+    """Checks that fewer than ``most`` commits wait for the change log; twice as many where
+    ``is_urgent``. Costs nothing by how many wait.
+
+    Raises:
+        OutboxFull
+    """
+    published = published_revision(snapshot)
+    if published is None:
+        return
+    limit = most * _URGENT_FACTOR if is_urgent else most
+    if snapshot.revision - published < limit:
+        return  # each commit has a revision of its own
+    count, since_ms = index.count_after(published)
+    if count < limit:
+        return
+    since = datetime.fromtimestamp(since_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    noted = noted_state(snapshot)
+    why = "" if noted is None or not noted.message else f", because of this: {noted.message}"
+    raise OutboxFull(
+        f"{count:,} changes wait for the change log, the oldest since {since} "
+        f"(limits.outbox_changes = {most:,}); nothing was written{why}",
+        waiting=count,
+        limit=most,
+        since=since,
+    )

@@ -38,6 +38,11 @@ __all__ = [
     "state_digest",
 ]
 
+_OF_THE_CLUSTER: Final = frozenset(
+    (watch_pb2.CHANGE_SCOPE_INHERITED, watch_pb2.CHANGE_SCOPE_OPERATED)
+)
+"""Scopes of events that leave their entry as it was."""
+
 StateRecords = Mapping[str, Change | None]
 """The newest value of each key of the state topic; None = the row is gone."""
 
@@ -129,8 +134,8 @@ def _state_of_event(
     grants = record.grants_key(event.cluster_id, event.entry_id)
     if event.scope == watch_pb2.CHANGE_SCOPE_GRANTS:
         yield grants, _grants_record(change, event.grants_after) if change.grants_after else None
-    elif event.scope == watch_pb2.CHANGE_SCOPE_INHERITED:
-        pass  # the row of what is inherited is among the facts
+    elif event.scope in _OF_THE_CLUSTER:
+        pass  # what they changed is among the facts
     elif event.HasField("after"):
         name = event.path.rpartition("/")[2]
         key = entry_key(event.parent_id, Kind(event.kind), name)
@@ -159,24 +164,37 @@ def stored_form(entry: entry_pb2.Entry) -> bytes:
 
 
 def snapshot_records(
-    snapshot: Snapshot, mount: Path, cluster_id: str, generation: int, now_ms: int
+    snapshot: Snapshot,
+    mount: Path,
+    cluster_id: str,
+    generation: int,
+    *,
+    revision: int,
+    now_ms: int,
 ) -> Iterator[tuple[str, Change]]:
     """Yields the state of a whole tree: every record that the state topic is to hold, by its key,
-    but for checkpoint and schemas.
+    but for checkpoint and schemas. ``revision``: the one that the records have.
     """
-    made = _SnapshotRecords(snapshot, mount, cluster_id, generation, now_ms)
+    made = _SnapshotRecords(snapshot, mount, cluster_id, generation, revision, now_ms)
     yield from made.entries()
     yield from made.facts()
 
 
 class _SnapshotRecords:
     def __init__(
-        self, snapshot: Snapshot, mount: Path, cluster_id: str, generation: int, now_ms: int
+        self,
+        snapshot: Snapshot,
+        mount: Path,
+        cluster_id: str,
+        generation: int,
+        revision: int,
+        now_ms: int,
     ) -> None:
         self._snapshot: Final = snapshot
         self._mount: Final = mount
         self._cluster_id: Final = cluster_id
         self._generation: Final = generation
+        self._revision: Final = revision
         self._now_ms: Final = now_ms
 
     def entries(self) -> Iterator[tuple[str, Change]]:
@@ -240,7 +258,7 @@ class _SnapshotRecords:
             value,
             self._cluster_id,
             self._generation,
-            revision=self._snapshot.revision,
+            revision=self._revision,
             time=self._now_ms,
         )
         return _fact_key(self._cluster_id, key), change
@@ -263,7 +281,7 @@ class _SnapshotRecords:
         return Change(
             cluster_id=self._cluster_id,
             generation=self._generation,
-            revision=self._snapshot.revision,
+            revision=self._revision,
             time=self._now_ms,
             cause="resync",
             **fields,

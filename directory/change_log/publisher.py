@@ -26,7 +26,7 @@ from typing import Final
 
 from kdir.v1 import watch_pb2
 
-from directory.change_log.log_state import ROLE, noted_state
+from directory.change_log.log_state import ROLE, noted_state, skip_of
 from directory.change_log.log_topics import LogRecord, LogRefused, LogTopics, TopicWriter
 from directory.change_log.outbox_records import (
     StateRecords,
@@ -37,7 +37,8 @@ from directory.change_log.outbox_records import (
 )
 from directory.kafka.admin_contract import KafkaAdmin
 from directory.maintenance.event_index import EventIndex
-from directory.namespace.keys import CHANGE_LOG, CHANGE_LOG_RESYNC
+from directory.namespace.entry import ROOT_ID
+from directory.namespace.keys import CHANGE_LOG, CHANGE_LOG_RESYNC, CHANGE_LOG_SKIP
 from directory.namespace.snapshot import Snapshot
 from directory.server.feature_levels import CHANGE_LOG_LEVEL, finalized_level
 from directory.server.logs import with_log_context
@@ -171,8 +172,8 @@ class ChangeLogPublisher:
         """In the replica's thread. What waits for brokers or an operator must not be woken by every
         change.
         """
-        confirmed = any(write.key == CHANGE_LOG_RESYNC for write in applied.writes)
-        if self._session is not None or confirmed:
+        acts = (CHANGE_LOG_RESYNC, CHANGE_LOG_SKIP)
+        if self._session is not None or any(write.key in acts for write in applied.writes):
             self._wake.set()
 
     # -- one round -------------------------------------------------------------------------------
@@ -224,9 +225,23 @@ class ChangeLogPublisher:
         if session is None:
             session = self._session = self._begin()
         snapshot = self._snapshot_for(session)
-        if session.revision >= snapshot.revision:
+        if snapshot.fact(CHANGE_LOG_SKIP) is not None:
+            raise NotReady("an operator gave up what waits")
+        confirmed = snapshot.fact(CHANGE_LOG_RESYNC)
+        if session.revision < snapshot.revision:
+            self._publish_page(session, snapshot)
+        elif confirmed is None:
             self._note(session)
             return _IDLE_SECONDS if self._is_noted(session) else _NOTE_SECONDS
+        if confirmed is not None and session.revision >= snapshot.revision:
+            # Once all changes are there: what differs then is no change.
+            self._resync(session, snapshot, is_confirmed=True)
+            self._settle(CHANGE_LOG_RESYNC, confirmed)
+        self._note(session)
+        return 0.0
+
+    def _publish_page(self, session: _Session, snapshot: Snapshot) -> None:
+        """Publishes the next changes, of revisions up to that of the tree."""
         commits, reached = self._index.commits(session.revision, snapshot.revision, _PAGE_EVENTS)
         # The tree is swapped before the index: what was read is of this incarnation, too.
         self._snapshot_for(session)
@@ -248,8 +263,6 @@ class ChangeLogPublisher:
             session.revision = session.checkpoint = reached
         else:
             session.revision = reached
-        self._note(session)
-        return 0.0
 
     def _snapshot_for(self, session: _Session) -> Snapshot:
         """Returns the newest tree.
@@ -268,7 +281,7 @@ class ChangeLogPublisher:
         """Begins a session: from now on every other producer of this log is fenced off."""
         snapshot = self._replica.snapshot
         noted = noted_state(snapshot)
-        confirmed = snapshot.fact(CHANGE_LOG_RESYNC)
+        confirmed, skipped = snapshot.fact(CHANGE_LOG_RESYNC), snapshot.fact(CHANGE_LOG_SKIP)
         admin = self._admin()
         try:
             were_there = noted is not None and noted.generation > 0 and confirmed is None
@@ -281,17 +294,25 @@ class ChangeLogPublisher:
             # Every server's writer names facts for the log from this commit on, so what is
             # compared with the log is at least as new.
             self._note(session, is_first=True)
-            if confirmed is not None or not session.revision:
-                snapshot = self._snapshot_for(session)
-                self._resync(session, snapshot, is_confirmed=confirmed is not None)
+            snapshot, is_confirmed = self._snapshot_for(session), confirmed is not None
+            skip = skip_of(snapshot)
+            # Of a log that was not kept for a while the outbox does not name all facts.
+            if noted is None or not session.revision:
+                self._resync(session, snapshot, is_confirmed=is_confirmed)
                 if confirmed is not None:
-                    done = (Delete(CHANGE_LOG_RESYNC),)
-                    guard = KeyEquals(CHANGE_LOG_RESYNC, confirmed)
-                    self._writer.put_facts(done, (self.leader.guard, guard))
+                    self._settle(CHANGE_LOG_RESYNC, confirmed)
+            elif skip is not None and skip.revision > session.revision:
+                self._resync(session, snapshot, is_confirmed=is_confirmed, skip=skip)
+            if skipped is not None:
+                self._settle(CHANGE_LOG_SKIP, skipped)
         except BaseException:
             writer.close()
             raise
         return session
+
+    def _settle(self, key: bytes, value: bytes) -> None:
+        """Removes what an operator asked for once it is done; not what was asked for since."""
+        self._writer.put_facts((Delete(key),), (self.leader.guard, KeyEquals(key, value)))
 
     def _meet(self, writer: TopicWriter, incarnation: str, *, is_confirmed: bool) -> _Session:
         """Compares the log's newest checkpoint with the store, which is in this incarnation."""
@@ -301,12 +322,15 @@ class ChangeLogPublisher:
         if found is None or point is None:
             return _Session(writer, 1, (incarnation,), 0)
         if point.incarnations[-1] == incarnation:
-            if found.revision > self._store.newest_revision() and not is_confirmed:
-                raise _WaitsForOperator(
-                    f"the log is at revision {found.revision}, which the store has not reached: "
-                    f"an older state of its disk was put back; kdir log resync makes the log "
-                    f"follow this store"
-                )
+            if found.revision > self._store.newest_revision():
+                if not is_confirmed:
+                    raise _WaitsForOperator(
+                        f"the log is at revision {found.revision}, which the store has not "
+                        f"reached: an older state of its disk was put back; kdir log resync makes "
+                        f"the log follow this store"
+                    )
+                # What follows has revisions that the log has seen: it is another generation.
+                return _Session(writer, found.generation + 1, point.incarnations, 0)
             # Both are of one transaction. Where they differ one topic was made again or cut off.
             at = found.revision if state is not None and state.order == found.order else 0
             return _Session(writer, found.generation, point.incarnations, at, checkpoint=at)
@@ -324,10 +348,19 @@ class ChangeLogPublisher:
 
     # -- resync ----------------------------------------------------------------------------------
 
-    def _resync(self, session: _Session, snapshot: Snapshot, *, is_confirmed: bool = False) -> None:
-        """Brings the log in line with a tree. ``is_confirmed``: by an operator, whatever vanishes
-        from the log.
+    def _resync(
+        self,
+        session: _Session,
+        snapshot: Snapshot,
+        *,
+        is_confirmed: bool = False,
+        skip: watch_pb2.ChangeLogSkip | None = None,
+    ) -> None:
+        """Brings the log in line with a tree, and goes on after it; with ``skip`` after what was
+        given up, of which the history gets a record. ``is_confirmed``: by an operator, whatever
+        vanishes from the log.
         """
+        revision = snapshot.revision if skip is None else skip.revision
         now_ms = self._now_ms()
         cluster_id = self._store.identity.cluster_id
         held = self.topics.state_digests(self._goes_on)
@@ -344,7 +377,7 @@ class ChangeLogPublisher:
         changed: dict[str, Change | None] = {}
         mount = self._mount(snapshot)
         for key, change in snapshot_records(
-            snapshot, mount, cluster_id, session.generation, now_ms
+            snapshot, mount, cluster_id, session.generation, revision=revision, now_ms=now_ms
         ):
             gone.pop(key, None)
             if held.get(key) != state_digest(change):
@@ -359,16 +392,21 @@ class ChangeLogPublisher:
         changed.update(gone)
         items = iter(changed.items())
         while page := dict(islice(items, _RESYNC_RECORDS)):
-            history = () if is_first else tuple(self._resynced(page, now_ms, session, snapshot))
+            history = () if is_first else tuple(self._resynced(page, now_ms, session, revision))
             session.writer.write(chain(self._state(page.items()), self._history(history)))
+        given_up = () if skip is None else (self._given_up(session, skip, mount),)
         session.writer.write(
-            chain(self._schema(), self._checkpoint(session, snapshot.revision, now_ms, snapshot))
+            chain(
+                self._schema(),
+                self._history(given_up),
+                self._checkpoint(session, revision, now_ms, snapshot),
+            )
         )
-        session.revision = session.checkpoint = snapshot.revision
+        session.revision = session.checkpoint = revision
         _log.info("change log in line with the store: %d records", len(changed))
 
     def _resynced(
-        self, page: StateRecords, now_ms: int, session: _Session, snapshot: Snapshot
+        self, page: StateRecords, now_ms: int, session: _Session, revision: int
     ) -> Iterator[Change]:
         """Yields what the history gets of entries and grants that a resync found different."""
         cluster_id = self._store.identity.cluster_id
@@ -379,12 +417,33 @@ class ChangeLogPublisher:
                 yield Change(
                     cluster_id=cluster_id,
                     generation=session.generation,
-                    revision=snapshot.revision,
+                    revision=revision,
                     time=now_ms,
                     cause="resync",
                     action="delete",
                     entry_id=int(key.rpartition("/")[2], 16),
                 )
+
+    def _given_up(self, session: _Session, skip: watch_pb2.ChangeLogSkip, mount: Path) -> Change:
+        """Returns what the history gets instead of the changes that an operator gave up."""
+        return Change(
+            cluster_id=self._store.identity.cluster_id,
+            generation=session.generation,
+            revision=skip.revision,
+            time=skip.time_ms,
+            cause="skip",
+            scope="operated",
+            action="update",
+            kind="dir",
+            entry_id=ROOT_ID,
+            path=str(mount),
+            principal=skip.principal,
+            request_id=skip.request_id,
+            operation=(
+                f"gave up the changes of revisions {session.revision + 1} to {skip.revision}, in "
+                f"{skip.commits:,} commits"
+            ),
+        )
 
     # -- records ---------------------------------------------------------------------------------
 

@@ -525,9 +525,9 @@ class Reconciler:
         """Calls ``OperatorRequests.look_up``."""
         return self._operations.look_up(physical_name)
 
-    def acknowledge(self, text: str, *, principal: str = "") -> int:
+    def acknowledge(self, text: str, *, principal: str = "", request_id: str = "") -> int:
         """Calls ``OperatorRequests.acknowledge``; then a sweep is made at once."""
-        revision = self._operations.acknowledge(text, principal=principal)
+        revision = self._operations.acknowledge(text, principal=principal, request_id=request_id)
         term = self._term
         if term is not None:
             term.kafka_due = term.sweeper.due = 0.0

@@ -173,6 +173,16 @@ class EventIndex:
         since_ms = made_at_ms(rows[0].key) if rows else 0
         return WaitingRows(len(rows), sum(row.size for row in rows), since_ms)
 
+    def count_after(self, revision: int) -> tuple[int, int]:
+        """Returns how many rows of later revisions there are, and when the first of them was made
+        (Unix milliseconds; 0 = there is none). Asks no store and costs nothing by their number; as
+        long as rows of before this server were not read yet, it is at least so many.
+        """
+        with self._lock:
+            begin = bisect_right(self._rows, revision, key=_revision)
+            since_ms = made_at_ms(self._rows[begin].key) if begin < len(self._rows) else 0
+            return len(self._rows) - begin, since_ms
+
     def commits(self, after: int, until: int, events: int) -> tuple[list[OutboxCommit], int]:
         """Returns what ``page`` does, with the facts that each revision wrote; of revisions that it
         has not got yet nothing, and it does not reach them.

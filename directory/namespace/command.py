@@ -328,6 +328,9 @@ class EntryChange:
     """It is about the entry's grants: the entry is as it was, before and after."""
     of_inherited: bool = False
     """It is about what is inherited from above the mount: the entry is as it was."""
+    operation: str = ""
+    """What an operator did to the cluster, for people: the entry is as it was. Empty: no such act.
+    """
     grants_before: EntryGrants | None = None
     """Also of an entry that is gone."""
     grants_after: EntryGrants | None = None

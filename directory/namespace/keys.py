@@ -70,6 +70,8 @@ Refuses to know what the values mean. Keys are bytes; order of keys is order of 
                                                     none is kept
     k/log_resync                                    an operator confirmed that the change log is
                                                     brought in line with the store: who, when
+    k/log_skip                                      an operator gave up what waited for the change
+                                                    log (kdir.v1.ChangeLogSkip)
     l/<role>                                        who holds a role (election)
     m/<server id>                                   a live server (kdir.v1.Member), gone with it
     f/level                                         the finalized feature level, decimal; absent = 1
@@ -88,6 +90,7 @@ from directory.namespace.entry import DELETED_ID, Kind
 __all__ = [
     "CHANGE_LOG",
     "CHANGE_LOG_RESYNC",
+    "CHANGE_LOG_SKIP",
     "CHILD",
     "CLAIM",
     "DETACHED",
@@ -165,6 +168,7 @@ MEMBER: Final = b"m/"
 LEVEL: Final = b"f/level"
 CHANGE_LOG: Final = b"k/log"
 CHANGE_LOG_RESYNC: Final = b"k/log_resync"
+CHANGE_LOG_SKIP: Final = b"k/log_skip"
 LOGGED_PREFIXES: Final = (GRANTS, RETIRED, DETACHED, FEDERATION, KAFKA)
 """Where ``is_logged_fact`` and the grants of entries are."""
 _LOGGED_KINDS: Final = (RETIRED, DETACHED, KAFKA, MOUNTED)

@@ -18,7 +18,7 @@ from kdir.v1 import entry_pb2, federation_pb2, resolve_pb2
 
 from directory.access.authorizer import Authorizer
 from directory.access.decision import AccessMode
-from directory.change_log.log_state import published_revision
+from directory.change_log.log_state import published_revision, refuse_full_outbox
 from directory.federation import parent_state
 from directory.federation.child_links import ChildLinks
 from directory.federation.federation_state import FederationState, LocalServer, unix_ms
@@ -113,6 +113,7 @@ class Cluster:
             above=inherited_origins,
             bounds=config.limits.bounds,
             check=refuse_oversized_inheritance,
+            check_outbox=self._check_outbox,
             allow=lambda writes: self.members.check_writes_allowed(writes),  # noqa: PLW0108 - made below
         )
         self.members = Membership(
@@ -258,6 +259,11 @@ class Cluster:
             topics=LogTopics(self.cluster_id, state, history, config.bootstrap, config.client.read),
             admin=admin,
         )
+
+    def _check_outbox(self, is_urgent: bool) -> None:  # noqa: FBT001 - one of a writer's hooks
+        most = self.config.limits.outbox_changes
+        snapshot = self.replica.snapshot
+        refuse_full_outbox(snapshot, self.history.index, most, is_urgent=is_urgent)
 
     # -- start and stop -------------------------------------------------------------------------
 

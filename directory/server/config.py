@@ -144,6 +144,9 @@ class Limits:
     """Change events kept in the store."""
     retained_change_bytes: int = 256 * 1024 * 1024
     """The same in bytes."""
+    outbox_changes: int = 1_000_000
+    """Commits that may wait for the change log; of what takes rights away, of elected roles and of
+    operators twice as many."""
     policy_text_bytes: int = DEFAULT_BOUNDS.policy_text_bytes
     """One text of an entry: owner, description, a key or value of a map, a name."""
     policy_tags: int = DEFAULT_BOUNDS.policy_tags

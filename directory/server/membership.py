@@ -46,6 +46,7 @@ from directory.store.base import (
     UnchangedSince,
     Write,
 )
+from directory.store.event_rows import Operation
 from directory.store.replica import AppliedCommit, Replica, ReplicaState
 from directory.store.writer import Writer
 from resolver.errors import StoreUnavailable, WriteConflict
@@ -331,7 +332,14 @@ class Membership:
 
     # -- raising the level -------------------------------------------------------------------
 
-    def finalize(self, level: int = 0, *, validate_only: bool = False) -> FinalizeResult:
+    def finalize(
+        self,
+        level: int = 0,
+        *,
+        validate_only: bool = False,
+        principal: str = "",
+        request_id: str = "",
+    ) -> FinalizeResult:
         """Raises the finalized level; 0 = to the highest that every live server supports.
 
         Raises:
@@ -364,7 +372,10 @@ class Membership:
                 UnchangedSince(keys.MEMBER, loading.revision),
             )
             try:
-                revision = self._writer.put_facts((Put(keys.LEVEL, b"%d" % wanted),), guards)
+                text = f"finalized feature level {wanted}"
+                operation = Operation(text, principal, request_id)
+                write = Put(keys.LEVEL, b"%d" % wanted)
+                revision = self._writer.put_facts((write,), guards, operation)
             except WriteConflict:
                 continue
             _log.warning("feature level %d is finalized", wanted)

@@ -19,14 +19,18 @@ from google.protobuf.message import DecodeError
 from kdir.v1 import policies_pb2, watch_pb2
 
 from directory.namespace.command import EntryChange
+from directory.namespace.entry import ROOT_ID, Kind
 from directory.namespace.keys import EVENT, event_key, is_logged_fact
+from directory.namespace.snapshot import Snapshot
 from directory.store.base import Put, Write
 from directory.store.random_numbers import random_bits
 from directory.wire.entry_codec import change_to_proto, policies_to_proto
+from resolver.path import Path
 
 __all__ = [
     "FLOOR_KEY",
     "Events",
+    "Operation",
     "OutboxCommit",
     "commit_of",
     "event_count",
@@ -34,6 +38,7 @@ __all__ = [
     "logged_facts",
     "made_at_ms",
     "new_change_id",
+    "operated_change",
     "pack",
     "unpack",
 ]
@@ -45,6 +50,34 @@ FLOOR_KEY: Final = event_key("-")
 
 Events = tuple[watch_pb2.ChangeEvent, ...]
 """The events of one revision, by position."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """Act of an operator on the cluster that changes no entry; it is a change event all the same,
+    of scope OPERATED.
+    """
+
+    text: str
+    """What was done, for people."""
+    principal: str = ""
+    request_id: str = ""
+
+
+def operated_change(snapshot: Snapshot, mount: Path, operation: Operation) -> EntryChange:
+    """Returns the event of an operator's act: of the directory at the mount, which stays as it is,
+    so that who may not see that directory is shown nothing of it.
+    """
+    root = snapshot.root.directory
+    return EntryChange(
+        kind=Kind.DIRECTORY,
+        entry_id=ROOT_ID,
+        parent_id=0,
+        path=mount,
+        before=root,
+        after=root,
+        operation=operation.text,
+    )
 
 
 def new_change_id(now_ms: int, count: int) -> str:

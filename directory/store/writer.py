@@ -20,11 +20,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeGuard, TypeVar
 
+from directory.access.grants import Permission
 from directory.namespace.bounds import DEFAULT_BOUNDS, Bounds
-from directory.namespace.command import Command, Plan, PlanContext
+from directory.namespace.command import AddGrants, Command, Plan, PlanContext, RemoveGrants
 from directory.namespace.effective_policies import PolicyLevel
 from directory.namespace.entry import Codec
-from directory.namespace.keys import CHANGE_LOG, QUOTA, event_key, request_key
+from directory.namespace.keys import CHANGE_LOG, EVENT, QUOTA, ROLE, event_key, request_key
 from directory.namespace.plan import plan
 from directory.namespace.snapshot import Snapshot
 from directory.store.base import (
@@ -40,7 +41,13 @@ from directory.store.base import (
     Transaction,
     Write,
 )
-from directory.store.event_rows import logged_facts, new_change_id, pack
+from directory.store.event_rows import (
+    Operation,
+    logged_facts,
+    new_change_id,
+    operated_change,
+    pack,
+)
 from directory.store.idempotency import RequestRecord, command_fingerprint
 from directory.store.keyed_locks import KeyedLock, KeyedLocks
 from directory.store.random_numbers import random_bits
@@ -161,6 +168,9 @@ class Writer:
         mount: where the cluster was mounted at a snapshot.
         allow: raises for writes that not every server of the cluster can deal with yet.
         check: raises for a plan, on its snapshot and mount, that clusters below cannot take.
+        check_outbox: raises for a change while too many wait for the change log; it is called with
+            True for one that is not to wait: that takes rights away, is of an elected role, or of
+            an operator.
         bounds: how much a command may put into an entry.
     """
 
@@ -176,11 +186,13 @@ class Writer:
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         allow: Callable[[Sequence[Write]], None] = lambda _: None,
         check: Callable[[Snapshot, Path, Plan], None] = lambda *_: None,
+        check_outbox: Callable[[bool], None] = lambda _: None,
         bounds: Bounds = DEFAULT_BOUNDS,
     ) -> None:
         self._bounds: Final = bounds
         self._allow: Final = allow
         self._check: Final = check
+        self._check_outbox: Final = check_outbox
         self._store: Final = store
         self._replica: Final = replica
         self._codec: Final = codec
@@ -243,6 +255,7 @@ class Writer:
             KdirError: whatever planning says of the command.
             RequestIdReused: the request id was used for another command.
             LimitExceeded: it does not fit one transaction of this store, or the store is full.
+            OutboxFull: too many changes wait for the change log; nothing was written.
             LevelNotFinalized: some server of the cluster could not deal with it.
             WriteConflict: others were quicker every time, or an extra guard does not hold.
             StoreSealed: the store takes no changes, for now or for good; nothing was written.
@@ -416,20 +429,26 @@ class Writer:
         with self._counted():
             return self._commit(request, guarded, context.now_ms)
 
-    def put_facts(self, writes: Sequence[Write], guards: Sequence[Guard] = ()) -> int:
+    def put_facts(
+        self,
+        writes: Sequence[Write],
+        guards: Sequence[Guard] = (),
+        operation: Operation | None = None,
+    ) -> int:
         """Writes facts that are no entries, in one transaction; answers its revision.
+        ``operation``: the act of an operator that this is; it becomes a change event.
 
         Raises:
             WriteConflict: a guard does not hold; nothing was written.
-            LimitExceeded, StoreSealed, StoreUnavailable
+            LimitExceeded, OutboxFull, StoreSealed, StoreUnavailable
         """
         self._refuse_while_away()
         deadline = self._clock() + _FACTS_SECONDS
-        done = self._put_facts(writes, guards, deadline)
+        done = self._put_facts(writes, guards, operation, deadline)
         if isinstance(done, Conflict) and done.guard == _NOT_LOGGED:
             # The change log was begun meanwhile: from now on it is to have them.
             self._catch_up(done.revision, deadline)
-            done = self._put_facts(writes, guards, deadline)
+            done = self._put_facts(writes, guards, operation, deadline)
         if isinstance(done, Conflict):
             self._now_at(done.revision)
             raise WriteConflict(f"{done.guard} does not hold any more; nothing was written")
@@ -438,12 +457,21 @@ class Writer:
         return done.revision
 
     def _put_facts(
-        self, writes: Sequence[Write], guards: Sequence[Guard], deadline: float
+        self,
+        writes: Sequence[Write],
+        guards: Sequence[Guard],
+        operation: Operation | None,
+        deadline: float,
     ) -> Committed | Conflict:
-        logged_guards, logged_writes = self._for_change_log(logged_facts(writes))
+        facts = logged_facts(writes)
+        if operation is None:
+            logged_guards, logged_writes = self._for_change_log(facts)
+        else:
+            logged_guards, logged_writes = (), (self._operated_row(operation, facts),)
         transaction = Transaction((*guards, *logged_guards), (*writes, *logged_writes))
+        seconds = max(0.001, deadline - self._clock())
         try:
-            return self._commit_once(transaction, max(0.001, deadline - self._clock()))
+            return self._commit_once(transaction, seconds, is_urgent=operation is not None)
         except StoreUnreachable as reason:
             raise store_unavailable_error(reason, effect="unknown") from reason
 
@@ -462,15 +490,32 @@ class Writer:
         key = event_key(new_change_id(now_ms, 0))
         return (), (Put(key, pack((), time_ms=now_ms, facts=facts)),)
 
-    def _commit_once(self, transaction: Transaction, seconds: float) -> Committed | Conflict:
+    def _operated_row(self, operation: Operation, facts: Sequence[bytes]) -> Put:
+        snapshot, now_ms = self._replica.snapshot, self._now_ms()
+        value = pack(
+            (operated_change(snapshot, self._mount(snapshot), operation),),
+            time_ms=now_ms,
+            principal=operation.principal,
+            request_id=operation.request_id,
+            facts=facts,
+        )
+        return Put(event_key(new_change_id(now_ms, 1)), value)
+
+    def _commit_once(
+        self, transaction: Transaction, seconds: float, *, is_urgent: bool
+    ) -> Committed | Conflict:
         """Commits what the store, and every server of the cluster, can take.
 
         Raises:
-            LimitExceeded, LevelNotFinalized, StoreSealed
+            LimitExceeded, LevelNotFinalized, OutboxFull, StoreSealed
             StoreUnreachable: it may have happened.
         """
         refuse_oversized(transaction, self._store.limits)
         self._allow(transaction.writes)
+        keys = [write.key for write in transaction.writes]
+        is_about_log = any(key.startswith(CHANGE_LOG) for key in keys)
+        if not is_about_log and any(key.startswith(EVENT) for key in keys):
+            self._check_outbox(is_urgent or any(map(_is_of_role, transaction.guards)))
         try:
             return self._store.commit(transaction, seconds)
         except StoreIsSealed as reason:
@@ -533,7 +578,8 @@ class Writer:
         if remaining <= 0:
             raise DeadlineExceeded("the time was over before the store was asked")
         try:
-            done = self._commit_once(transaction, remaining)
+            is_urgent = _takes_rights(request.command)
+            done = self._commit_once(transaction, remaining, is_urgent=is_urgent)
         except StoreUnreachable as reason:
             # Whether it happened is looked up for somebody who still waits.
             self._wrote()
@@ -656,6 +702,22 @@ def _without_what_is_hidden(known: CommitResult, error: KdirError) -> CommitResu
 def _counts(guard: Guard) -> TypeGuard[KeyEquals]:
     """Returns whether it guards what is counted for a quota."""
     return isinstance(guard, KeyEquals) and guard.key.startswith(QUOTA)
+
+
+def _is_of_role(guard: Guard) -> bool:
+    """True if an elected role commits under this guard (``Leader.guard``)."""
+    return isinstance(guard, KeyEquals) and guard.key.startswith(ROLE)
+
+
+def _takes_rights(command: Command) -> bool:
+    """True if a command can only take rights away: that does not wait for Kafka."""
+    match command:
+        case RemoveGrants(grants=grants):
+            return all(grant.permission is Permission.ALLOW for grant in grants)
+        case AddGrants(grants=grants):
+            return all(grant.permission is Permission.DENY for grant in grants)
+        case _:
+            return False
 
 
 def _new_id() -> int:

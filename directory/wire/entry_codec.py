@@ -234,6 +234,9 @@ def change_to_proto(
         event.scope = watch_pb2.CHANGE_SCOPE_GRANTS
     if change.of_inherited:
         event.scope = watch_pb2.CHANGE_SCOPE_INHERITED
+    if change.operation:
+        event.scope = watch_pb2.CHANGE_SCOPE_OPERATED
+        event.operation = change.operation
     if change.grants_before is not None:
         event.grants_before.CopyFrom(entry_grants_to_proto(change.grants_before))
     if change.grants_after is not None:

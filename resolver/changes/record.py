@@ -55,7 +55,7 @@ Fields = Mapping[str, "str | None"]
 """Fields of an entry by name. A missing name is unset, None cleared, and "" empty."""
 
 _ACTIONS: Final = {0: "", 1: "insert", 2: "update", 3: "delete"}
-_SCOPES: Final = {0: "entry", 1: "grants", 2: "inherited"}
+_SCOPES: Final = {0: "entry", 1: "grants", 2: "inherited", 3: "operated"}
 KINDS: Final = {1: "dir", 2: "topic", 3: "link", 4: "mount"}
 
 
@@ -105,6 +105,7 @@ class Change:
     key: bytes | None = None
     record: bytes | None = None
     checkpoint: Checkpoint | None = None
+    operation: str = ""
 
     @property
     def order(self) -> tuple[int, int, int]:
@@ -281,6 +282,7 @@ def change_of_event(event: watch_pb2.ChangeEvent, generation: int) -> Change:
         effective=dict(policy_fields(event.effective)) if event.HasField("effective") else None,
         grants_before=grants_text(event.grants_before) if event.HasField("grants_before") else None,
         grants_after=grants_text(event.grants_after) if event.HasField("grants_after") else None,
+        operation=event.operation,
     )
 
 

@@ -19,6 +19,7 @@ from resolver.errors import (
     MountMismatch,
     NoRoute,
     NotEmpty,
+    OutboxFull,
     StoreSealed,
     TokenExpired,
     Unauthenticated,
@@ -124,6 +125,7 @@ _HINTS: Final[Mapping[type[KdirError], str]] = {
     MountMismatch: "pending children: kdir mounts PATH",
     NoRoute: "the server has no route to that path; check its parent link: kdir doctor",
     TokenExpired: "the token is from an earlier incarnation of the store; retry without it",
+    OutboxFull: "kdir log; kdir log skip gives up what waits; more may wait: limits.outbox_changes",
     LocksOut: "to close it anyway: --yes; dry run: kdir set --plan",
     StoreSealed: "the reason, and the new location if it was moved: kdir doctor",
     Unauthenticated: "to authenticate: kdir context set NAME --token-file FILE, or "

@@ -1,9 +1,11 @@
-"""The verb ``log``: where a cluster's change log is in Kafka, how far it is, and why it waits."""
+"""The verb ``log``: where a cluster's change log is, how far it is, why it waits, and what is done
+about that.
+"""
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from resolver import units
 from resolver.cli.output import Column, Styled, Table
@@ -23,16 +25,16 @@ __all__ = ["VERBS"]
 def _log(session: Session, arguments: Arguments) -> int:
     from kdir.v1 import watch_pb2
 
-    resync = arguments.one("ACTION", "status") == "resync"
+    action = arguments.one("ACTION", "status")
     found: watch_pb2.GetChangeLogResponse = call_chosen_cluster(
         session,
         arguments,
         "WatchService.GetChangeLog",
         watch_pb2.GetChangeLogRequest(),
-        changes=resync,
+        changes=action in _ACTS,
     )
-    if resync:
-        return _resync(session, arguments, found)
+    if action in _ACTS:
+        return _act(session, arguments, found, _ACTS[action])
     out = session.out
     if out.structured:
         out.record(found)
@@ -75,21 +77,54 @@ def _waiting(found: watch_pb2.GetChangeLogResponse) -> str:
     )
 
 
-def _resync(session: Session, arguments: Arguments, found: watch_pb2.GetChangeLogResponse) -> int:
+class _Act(NamedTuple):
+    """Act on a change log: what it is called, and what it does that cannot be undone."""
+
+    method: str
+    action: str
+    consequence: str
+    done: str
+
+
+_ACTS: Final = {
+    "resync": _Act(
+        "ResyncChangeLog",
+        "make the change log of {cluster} follow its store",
+        "What the log holds and the store does not is removed from the log's state",
+        "recorded; the server that publishes does it: kdir log",
+    ),
+    "skip": _Act(
+        "SkipChangeLog",
+        "give up {waiting} that the change log of {cluster} waits for",
+        "Its history never gets them, only what differs afterwards, and that they were given up",
+        "given up; the history says so once Kafka takes changes again: kdir log",
+    ),
+    "off": _Act(
+        "EndChangeLog",
+        "end the change log of {cluster}",
+        "Changes are not published any more, and those that wait may be trimmed; the topics stay",
+        "ended; its topics stay in Kafka",
+    ),
+}
+
+
+def _act(
+    session: Session, arguments: Arguments, found: watch_pb2.GetChangeLogResponse, act: _Act
+) -> int:
     from kdir.v1 import admin_pb2
 
     session.allow_write("log")
     cluster, out = found.authority.cluster.cluster, session.out
-    if not session.approve(
-        f"make the change log of {cluster} follow its store",
-        "What the log holds and the store does not is removed from the log's state",
-    ):
+    if act.method == "SkipChangeLog" and not found.waiting_commits:
+        out.note(f"{cluster}: nothing waits for the change log")
+        return 0
+    waiting = units.plural(found.waiting_commits, "commit")
+    if not session.approve(act.action.format(cluster=cluster, waiting=waiting), act.consequence):
         out.note("unchanged")
         return 0
-    answer: admin_pb2.ResyncChangeLogResponse = call_chosen_cluster(
-        session, arguments, "AdminService.ResyncChangeLog", admin_pb2.ResyncChangeLogRequest()
-    )
-    out.note(f"{cluster}: recorded; the server that publishes does it: kdir log")
+    request = getattr(admin_pb2, f"{act.method}Request")()
+    answer = call_chosen_cluster(session, arguments, f"AdminService.{act.method}", request)
+    out.note(f"{cluster}: {act.done}")
     if out.structured:
         out.record(answer)
     return 0
@@ -104,10 +139,17 @@ VERBS: Final = (
         details=(
             "The change log holds every change of a cluster in two topics of Kafka, once and in\n"
             "order, where [change_log] is in its servers' configs. It waits for an operator where\n"
-            "publishing could remove much from the log; resync confirms that."
+            "publishing could remove much from the log; resync confirms that. skip gives up what\n"
+            "waits for Kafka. off ends a log that was taken out of the configs. All three ask\n"
+            "first, and are in kdir history."
         ),
         arguments=(
-            Argument("ACTION", "status (default) or resync", 0, choices=("status", "resync")),
+            Argument(
+                "ACTION",
+                "status (default), resync, skip or off",
+                0,
+                choices=("status", "resync", "skip", "off"),
+            ),
             CLUSTER_PATH,
         ),
         options=(CLUSTER,),
@@ -118,6 +160,8 @@ VERBS: Final = (
                 "kdir log resync /la --yes",
                 "make the log follow the store",
             ),
+            ("kdir log skip /la", "give up what waits, where Kafka stays away"),
+            ("kdir log off /la", "end a log that is in no config any more"),
         ),
     ),
 )

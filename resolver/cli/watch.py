@@ -174,6 +174,8 @@ def summary(event: watch_pb2.ChangeEvent) -> Iterator[str]:
         yield f"was {event.path_before}"
     yield from _granted(event)
     yield from _inherited(event)
+    if event.operation:
+        yield event.operation
     if not event.HasField("before") or not event.HasField("after"):
         return
     before, after = _shown(event.before), _shown(event.after)

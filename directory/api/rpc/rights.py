@@ -190,6 +190,8 @@ CHECKS: Final[Mapping[str, Check]] = MappingProxyType(
         "AdminService/Acknowledge": _on_cluster(Operation.ALTER, Threads.WRITES),
         "AdminService/FinalizeFeatures": _on_cluster(Operation.ALTER, Threads.WRITES),
         "AdminService/ResyncChangeLog": _on_cluster(Operation.ALTER, Threads.WRITES),
+        "AdminService/SkipChangeLog": _on_cluster(Operation.ALTER, Threads.WRITES),
+        "AdminService/EndChangeLog": _on_cluster(Operation.ALTER, Threads.WRITES),
         "AdminService/DetachParent": _on_cluster(Operation.ALTER, Threads.WRITES),
         "AdminService/AttachParent": _on_cluster(Operation.ALTER, Threads.WRITES),
         "AdminService/Verify": _on_cluster(Operation.ALTER, Threads.STREAMS),

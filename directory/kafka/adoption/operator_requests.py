@@ -24,6 +24,7 @@ from directory.namespace.adoption_mapping import MappingRule
 from directory.namespace.command import ObservedTopic
 from directory.namespace.physical_names import refuse_protected
 from directory.store.base import KeyEquals
+from directory.store.event_rows import Operation
 from directory.store.large_changes import LARGE, SWEEP, LargeAdoption, adoptions, rules_to_proto
 from resolver.errors import (
     Absent,
@@ -178,7 +179,7 @@ class OperatorRequests:
 
         return self._with_admin(look)
 
-    def acknowledge(self, text: str, *, principal: str = "") -> int:
+    def acknowledge(self, text: str, *, principal: str = "", request_id: str = "") -> int:
         """Goes on after a stop, whose reason is repeated: what it reports is accepted.
 
         Returns:
@@ -198,6 +199,7 @@ class OperatorRequests:
         revision = self._context.writer.put_facts(
             pin_and_stop.acknowledge_stop(held.stop, snapshot, int(self._context.now() * 1000)),
             guards=(guard,),
+            operation=Operation(f"acknowledged a stop: {text}", principal, request_id),
         )
         _log.warning(
             "%s: %s acknowledged: %s", self._context.cluster, principal or "somebody", text

@@ -121,6 +121,36 @@ class ResyncChangeLogResponse(_message.Message):
     token: str
     def __init__(self, token: _Optional[str] = ...) -> None: ...
 
+class SkipChangeLogRequest(_message.Message):
+    __slots__ = ("cluster", "token")
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    cluster: str
+    token: str
+    def __init__(self, cluster: _Optional[str] = ..., token: _Optional[str] = ...) -> None: ...
+
+class SkipChangeLogResponse(_message.Message):
+    __slots__ = ("token", "commits")
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    COMMITS_FIELD_NUMBER: _ClassVar[int]
+    token: str
+    commits: int
+    def __init__(self, token: _Optional[str] = ..., commits: _Optional[int] = ...) -> None: ...
+
+class EndChangeLogRequest(_message.Message):
+    __slots__ = ("cluster", "token")
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    cluster: str
+    token: str
+    def __init__(self, cluster: _Optional[str] = ..., token: _Optional[str] = ...) -> None: ...
+
+class EndChangeLogResponse(_message.Message):
+    __slots__ = ("token",)
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    token: str
+    def __init__(self, token: _Optional[str] = ...) -> None: ...
+
 class LargeChange(_message.Message):
     __slots__ = ("progress", "rules", "remap_adopted")
     PROGRESS_FIELD_NUMBER: _ClassVar[int]

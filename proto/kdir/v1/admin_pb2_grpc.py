@@ -65,6 +65,16 @@ class AdminServiceStub:
                 request_serializer=kdir_dot_v1_dot_admin__pb2.ResyncChangeLogRequest.SerializeToString,
                 response_deserializer=kdir_dot_v1_dot_admin__pb2.ResyncChangeLogResponse.FromString,
                 _registered_method=True)
+        self.SkipChangeLog = channel.unary_unary(
+                '/kdir.v1.AdminService/SkipChangeLog',
+                request_serializer=kdir_dot_v1_dot_admin__pb2.SkipChangeLogRequest.SerializeToString,
+                response_deserializer=kdir_dot_v1_dot_admin__pb2.SkipChangeLogResponse.FromString,
+                _registered_method=True)
+        self.EndChangeLog = channel.unary_unary(
+                '/kdir.v1.AdminService/EndChangeLog',
+                request_serializer=kdir_dot_v1_dot_admin__pb2.EndChangeLogRequest.SerializeToString,
+                response_deserializer=kdir_dot_v1_dot_admin__pb2.EndChangeLogResponse.FromString,
+                _registered_method=True)
         self.DetachParent = channel.unary_unary(
                 '/kdir.v1.AdminService/DetachParent',
                 request_serializer=kdir_dot_v1_dot_admin__pb2.DetachParentRequest.SerializeToString,
@@ -133,6 +143,20 @@ class AdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SkipChangeLog(self, request, context):
+        """Gives up the changes that wait for the change log: its history does not get them, and shows that.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def EndChangeLog(self, request, context):
+        """Ends a change log that is in no server's config any more: nothing waits for it from then on.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def DetachParent(self, request, context):
         """Keeps the inherited policies and grants as the cluster's own, and disables the parent link.
         """
@@ -193,6 +217,16 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.ResyncChangeLog,
                     request_deserializer=kdir_dot_v1_dot_admin__pb2.ResyncChangeLogRequest.FromString,
                     response_serializer=kdir_dot_v1_dot_admin__pb2.ResyncChangeLogResponse.SerializeToString,
+            ),
+            'SkipChangeLog': grpc.unary_unary_rpc_method_handler(
+                    servicer.SkipChangeLog,
+                    request_deserializer=kdir_dot_v1_dot_admin__pb2.SkipChangeLogRequest.FromString,
+                    response_serializer=kdir_dot_v1_dot_admin__pb2.SkipChangeLogResponse.SerializeToString,
+            ),
+            'EndChangeLog': grpc.unary_unary_rpc_method_handler(
+                    servicer.EndChangeLog,
+                    request_deserializer=kdir_dot_v1_dot_admin__pb2.EndChangeLogRequest.FromString,
+                    response_serializer=kdir_dot_v1_dot_admin__pb2.EndChangeLogResponse.SerializeToString,
             ),
             'DetachParent': grpc.unary_unary_rpc_method_handler(
                     servicer.DetachParent,
@@ -378,6 +412,60 @@ class AdminService:
             '/kdir.v1.AdminService/ResyncChangeLog',
             kdir_dot_v1_dot_admin__pb2.ResyncChangeLogRequest.SerializeToString,
             kdir_dot_v1_dot_admin__pb2.ResyncChangeLogResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SkipChangeLog(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/kdir.v1.AdminService/SkipChangeLog',
+            kdir_dot_v1_dot_admin__pb2.SkipChangeLogRequest.SerializeToString,
+            kdir_dot_v1_dot_admin__pb2.SkipChangeLogResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def EndChangeLog(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/kdir.v1.AdminService/EndChangeLog',
+            kdir_dot_v1_dot_admin__pb2.EndChangeLogRequest.SerializeToString,
+            kdir_dot_v1_dot_admin__pb2.EndChangeLogResponse.FromString,
             options,
             channel_credentials,
             insecure,

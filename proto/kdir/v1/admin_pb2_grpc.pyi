@@ -45,6 +45,10 @@ class AdminServiceStub:
     """Raises the cluster's feature level if every live server supports it."""
     ResyncChangeLog: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ResyncChangeLogRequest, _admin_pb2.ResyncChangeLogResponse]
     """Confirms that the change log in Kafka is brought in line with the store, whatever is removed from its state by that."""
+    SkipChangeLog: _grpc.UnaryUnaryMultiCallable[_admin_pb2.SkipChangeLogRequest, _admin_pb2.SkipChangeLogResponse]
+    """Gives up the changes that wait for the change log: its history does not get them, and shows that."""
+    EndChangeLog: _grpc.UnaryUnaryMultiCallable[_admin_pb2.EndChangeLogRequest, _admin_pb2.EndChangeLogResponse]
+    """Ends a change log that is in no server's config any more: nothing waits for it from then on."""
     DetachParent: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DetachParentRequest, _admin_pb2.DetachParentResponse]
     """Keeps the inherited policies and grants as the cluster's own, and disables the parent link."""
     AttachParent: _grpc.UnaryUnaryMultiCallable[_admin_pb2.AttachParentRequest, _admin_pb2.AttachParentResponse]
@@ -71,6 +75,10 @@ class AdminServiceAsyncStub(AdminServiceStub):
     """Raises the cluster's feature level if every live server supports it."""
     ResyncChangeLog: _aio.UnaryUnaryMultiCallable[_admin_pb2.ResyncChangeLogRequest, _admin_pb2.ResyncChangeLogResponse]  # type: ignore[assignment]
     """Confirms that the change log in Kafka is brought in line with the store, whatever is removed from its state by that."""
+    SkipChangeLog: _aio.UnaryUnaryMultiCallable[_admin_pb2.SkipChangeLogRequest, _admin_pb2.SkipChangeLogResponse]  # type: ignore[assignment]
+    """Gives up the changes that wait for the change log: its history does not get them, and shows that."""
+    EndChangeLog: _aio.UnaryUnaryMultiCallable[_admin_pb2.EndChangeLogRequest, _admin_pb2.EndChangeLogResponse]  # type: ignore[assignment]
+    """Ends a change log that is in no server's config any more: nothing waits for it from then on."""
     DetachParent: _aio.UnaryUnaryMultiCallable[_admin_pb2.DetachParentRequest, _admin_pb2.DetachParentResponse]  # type: ignore[assignment]
     """Keeps the inherited policies and grants as the cluster's own, and disables the parent link."""
     AttachParent: _aio.UnaryUnaryMultiCallable[_admin_pb2.AttachParentRequest, _admin_pb2.AttachParentResponse]  # type: ignore[assignment]
@@ -130,6 +138,22 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.ResyncChangeLogResponse, _abc.Awaitable[_admin_pb2.ResyncChangeLogResponse]]:
         """Confirms that the change log in Kafka is brought in line with the store, whatever is removed from its state by that."""
+
+    @_abc_1.abstractmethod
+    def SkipChangeLog(
+        self,
+        request: _admin_pb2.SkipChangeLogRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.SkipChangeLogResponse, _abc.Awaitable[_admin_pb2.SkipChangeLogResponse]]:
+        """Gives up the changes that wait for the change log: its history does not get them, and shows that."""
+
+    @_abc_1.abstractmethod
+    def EndChangeLog(
+        self,
+        request: _admin_pb2.EndChangeLogRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.EndChangeLogResponse, _abc.Awaitable[_admin_pb2.EndChangeLogResponse]]:
+        """Ends a change log that is in no server's config any more: nothing waits for it from then on."""
 
     @_abc_1.abstractmethod
     def DetachParent(

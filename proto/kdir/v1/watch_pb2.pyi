@@ -26,6 +26,7 @@ class ChangeScope(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     CHANGE_SCOPE_UNSPECIFIED: _ClassVar[ChangeScope]
     CHANGE_SCOPE_GRANTS: _ClassVar[ChangeScope]
     CHANGE_SCOPE_INHERITED: _ClassVar[ChangeScope]
+    CHANGE_SCOPE_OPERATED: _ClassVar[ChangeScope]
 CHANGE_ACTION_UNSPECIFIED: ChangeAction
 CHANGE_ACTION_INSERT: ChangeAction
 CHANGE_ACTION_UPDATE: ChangeAction
@@ -33,9 +34,10 @@ CHANGE_ACTION_DELETE: ChangeAction
 CHANGE_SCOPE_UNSPECIFIED: ChangeScope
 CHANGE_SCOPE_GRANTS: ChangeScope
 CHANGE_SCOPE_INHERITED: ChangeScope
+CHANGE_SCOPE_OPERATED: ChangeScope
 
 class ChangeEvent(_message.Message):
-    __slots__ = ("action", "kind", "entry_id", "parent_id", "path", "path_before", "revision", "position", "time", "principal", "before", "after", "cluster_id", "request_id", "scope", "grants_before", "grants_after", "effective")
+    __slots__ = ("action", "kind", "entry_id", "parent_id", "path", "path_before", "revision", "position", "time", "principal", "before", "after", "cluster_id", "request_id", "scope", "grants_before", "grants_after", "effective", "operation")
     ACTION_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     ENTRY_ID_FIELD_NUMBER: _ClassVar[int]
@@ -54,6 +56,7 @@ class ChangeEvent(_message.Message):
     GRANTS_BEFORE_FIELD_NUMBER: _ClassVar[int]
     GRANTS_AFTER_FIELD_NUMBER: _ClassVar[int]
     EFFECTIVE_FIELD_NUMBER: _ClassVar[int]
+    OPERATION_FIELD_NUMBER: _ClassVar[int]
     action: ChangeAction
     kind: _entry_pb2.EntryKind
     entry_id: int
@@ -72,7 +75,8 @@ class ChangeEvent(_message.Message):
     grants_before: _access_pb2.Grants
     grants_after: _access_pb2.Grants
     effective: _policies_pb2.Policies
-    def __init__(self, action: _Optional[_Union[ChangeAction, str]] = ..., kind: _Optional[_Union[_entry_pb2.EntryKind, str]] = ..., entry_id: _Optional[int] = ..., parent_id: _Optional[int] = ..., path: _Optional[str] = ..., path_before: _Optional[str] = ..., revision: _Optional[int] = ..., position: _Optional[int] = ..., time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., principal: _Optional[str] = ..., before: _Optional[_Union[_entry_pb2.Entry, _Mapping]] = ..., after: _Optional[_Union[_entry_pb2.Entry, _Mapping]] = ..., cluster_id: _Optional[str] = ..., request_id: _Optional[str] = ..., scope: _Optional[_Union[ChangeScope, str]] = ..., grants_before: _Optional[_Union[_access_pb2.Grants, _Mapping]] = ..., grants_after: _Optional[_Union[_access_pb2.Grants, _Mapping]] = ..., effective: _Optional[_Union[_policies_pb2.Policies, _Mapping]] = ...) -> None: ...
+    operation: str
+    def __init__(self, action: _Optional[_Union[ChangeAction, str]] = ..., kind: _Optional[_Union[_entry_pb2.EntryKind, str]] = ..., entry_id: _Optional[int] = ..., parent_id: _Optional[int] = ..., path: _Optional[str] = ..., path_before: _Optional[str] = ..., revision: _Optional[int] = ..., position: _Optional[int] = ..., time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., principal: _Optional[str] = ..., before: _Optional[_Union[_entry_pb2.Entry, _Mapping]] = ..., after: _Optional[_Union[_entry_pb2.Entry, _Mapping]] = ..., cluster_id: _Optional[str] = ..., request_id: _Optional[str] = ..., scope: _Optional[_Union[ChangeScope, str]] = ..., grants_before: _Optional[_Union[_access_pb2.Grants, _Mapping]] = ..., grants_after: _Optional[_Union[_access_pb2.Grants, _Mapping]] = ..., effective: _Optional[_Union[_policies_pb2.Policies, _Mapping]] = ..., operation: _Optional[str] = ...) -> None: ...
 
 class OutboxRow(_message.Message):
     __slots__ = ("events", "logged_facts")
@@ -95,6 +99,22 @@ class ChangeLogState(_message.Message):
     message: str
     waits_for_operator: bool
     def __init__(self, generation: _Optional[int] = ..., incarnation: _Optional[str] = ..., revision: _Optional[int] = ..., message: _Optional[str] = ..., waits_for_operator: _Optional[bool] = ...) -> None: ...
+
+class ChangeLogSkip(_message.Message):
+    __slots__ = ("incarnation", "revision", "commits", "principal", "request_id", "time_ms")
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    COMMITS_FIELD_NUMBER: _ClassVar[int]
+    PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    TIME_MS_FIELD_NUMBER: _ClassVar[int]
+    incarnation: str
+    revision: int
+    commits: int
+    principal: str
+    request_id: str
+    time_ms: int
+    def __init__(self, incarnation: _Optional[str] = ..., revision: _Optional[int] = ..., commits: _Optional[int] = ..., principal: _Optional[str] = ..., request_id: _Optional[str] = ..., time_ms: _Optional[int] = ...) -> None: ...
 
 class GetChangeLogRequest(_message.Message):
     __slots__ = ("cluster",)

@@ -170,6 +170,8 @@ NAMES_NO_ENTRY: Final = {
     "AdminService/Acknowledge",
     "AdminService/FinalizeFeatures",
     "AdminService/ResyncChangeLog",
+    "AdminService/SkipChangeLog",
+    "AdminService/EndChangeLog",
     "WatchService/GetChangeLog",
     "AdminService/DetachParent",
     "AdminService/AttachParent",

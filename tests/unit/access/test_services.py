@@ -406,6 +406,8 @@ def test_every_call_of_the_contract_is_checked(la: House) -> None:
         "FinalizeFeatures": admin_pb2.FinalizeFeaturesRequest(),
         "GetChangeLog": watch_pb2.GetChangeLogRequest(),
         "ResyncChangeLog": admin_pb2.ResyncChangeLogRequest(),
+        "SkipChangeLog": admin_pb2.SkipChangeLogRequest(),
+        "EndChangeLog": admin_pb2.EndChangeLogRequest(),
         "Verify": admin_pb2.VerifyRequest(),
         "Backup": admin_pb2.BackupRequest(),
     }
