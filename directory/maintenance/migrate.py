@@ -20,6 +20,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final
 
+from kdir.v1 import watch_pb2
+
 from directory.maintenance.backup_stream import (
     NotAsFilled,
     Row,
@@ -28,11 +30,14 @@ from directory.maintenance.backup_stream import (
     rows_of,
 )
 from directory.maintenance.restore import RestoreRefused
+from directory.namespace.keys import CHANGE_LOG, CHANGE_LOG_SKIP, EVENT
 from directory.store.addresses import describe_address, find_identity, is_same_place, open_store
 from directory.store.base import FILLED_FROM, MOVED_TO, Identity, IncompatibleStore, Store
+from directory.store.event_rows import FLOOR_KEY
 
 __all__ = ["Migration", "Stage", "abort", "migrate", "plan_abort", "plan_migration"]
 
+_PAGE: Final = 500
 _MIGRATED_TO: Final = "being migrated to "
 
 
@@ -86,14 +91,51 @@ class Migration:
         return f"{whose}: {where}: {self.stage.value}"
 
 
-def plan_migration(source: str, target: str) -> Migration:
-    """Looks how far it is, and whether it may be done; makes and changes nothing.
+def plan_migration(source: str, target: str, *, force: bool = False) -> Migration:
+    """Looks how far it is, and whether it may be done; makes and changes nothing. ``force``: also
+    while changes wait for the change log.
 
     Raises:
         Refused: why not.
         StoreUnreachable, Incompatible
     """
-    return _find_stage(source, target)
+    found = _find_stage(source, target)
+    if found.stage is Stage.NEW and not force:
+        _refuse_unpublished(found)
+    return found
+
+
+def _refuse_unpublished(one: Migration) -> None:
+    """In the new store another generation of the log begins: it has what waits as differences of
+    the state, and not as changes.
+    """
+    with ExitStack() as opened:
+        store = one.open_source()
+        opened.callback(store.close)
+        waiting = _waiting_commits(store)
+    if waiting:
+        raise RestoreRefused(
+            f"{waiting:,} commits wait for the change log: stop changing the cluster until kdir "
+            f"log shows that nothing waits (--force: its history never gets them)"
+        )
+
+
+def _waiting_commits(store: Store) -> int:
+    """Returns how many commits wait for the change log, if one is kept."""
+    loading = store.load((CHANGE_LOG,))
+    rows = dict(row for page in loading.pages() for row in page)
+    if CHANGE_LOG not in rows:
+        return 0
+    incarnation = store.identity.incarnation
+    noted = watch_pb2.ChangeLogState.FromString(rows[CHANGE_LOG])
+    skip = watch_pb2.ChangeLogSkip.FromString(rows.get(CHANGE_LOG_SKIP, b""))
+    known = [one.revision for one in (noted, skip) if one.incarnation == incarnation]
+    published = max(known, default=0)
+    count, after = 0, FLOOR_KEY
+    while page := store.read(EVENT, limit=_PAGE, after=after):
+        count += sum(row.revision > published for row in page)
+        after = page[-1].key
+    return count
 
 
 def plan_abort(source: str, target: str) -> Migration:

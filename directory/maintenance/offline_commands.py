@@ -66,6 +66,9 @@ def _migrate_parser() -> argparse.ArgumentParser:
     parser.add_argument("FROM", help="the store that it is in")
     parser.add_argument("TO", help="the store that it shall live in")
     parser.add_argument("--abort", action="store_true", help="undo what was begun")
+    parser.add_argument(
+        "--force", action="store_true", help="also while changes wait for the change log"
+    )
     parser.add_argument("-y", "--yes", action="store_true", help="do not ask")
     parser.add_argument("--plan", action="store_true", help="only say what would be done")
     return parser
@@ -215,7 +218,7 @@ def _migrate(options: argparse.Namespace) -> int:
             f"{describe_address(source)}, incarnation {identity.incarnation}"
         )
         return 0
-    found = plan_migration(source, target)
+    found = plan_migration(source, target, force=options.force)
     if options.plan:
         done = found.stage is Stage.DONE
         _print(found.describe(), f"{'nothing' if done else 'the rest'} would be done")

@@ -274,6 +274,7 @@ VERBS: Final = (
         ),
         options=(
             Option(("--abort",), "undo: unseal FROM, empty TO"),
+            Option(("--force",), "also while changes wait for the change log"),
             Option(("--plan",), "check everything, change nothing"),
         ),
         examples=(

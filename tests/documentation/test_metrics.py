@@ -88,6 +88,7 @@ def test_every_metric_is_drawn_or_watched_or_marked_as_for_looking_things_up() -
     }
     unused = {one.name for one in METRICS} - used
     assert unused == {
+        "kdir_change_log_published_revision",
         "kdir_children_pending",  # kdir mounts shows them
         "kdir_directories",
         "kdir_kafka_managed_acls",

@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -33,6 +34,7 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 from directory.api.grpc_server import DirectoryServer
+from directory.change_log.log_state import noted_state, published_revision, unpublished_reason
 from directory.namespace.snapshot import Snapshot
 from directory.server.cluster import Cluster
 from directory.server.config import ConfigError
@@ -126,6 +128,23 @@ METRICS: Final = (
     Metric("kdir_child_mounts", "gauge", "Child clusters mounted by this one."),
     Metric("kdir_children_linked", "gauge", "Children linked to this very server."),
     Metric("kdir_children_pending", "gauge", "Clusters that tried to link and have no mount."),
+    # -- the change log -----------------------------------------------------------------------
+    Metric(
+        "kdir_change_log_waiting_commits",
+        "gauge",
+        "Commits that wait to be published to the change log.",
+    ),
+    Metric("kdir_change_log_waiting_age_seconds", "gauge", "Age of the oldest of them."),
+    Metric(
+        "kdir_change_log_published_revision",
+        "gauge",
+        "The revision up to which the change log has everything.",
+    ),
+    Metric(
+        "kdir_change_log_held_up",
+        "gauge",
+        "1 while something holds the change log up; kdir log says what.",
+    ),
     # -- queues -------------------------------------------------------------------------------
     Metric("kdir_watchers", "gauge", "Open watches."),
     Metric("kdir_watcher_max_lag_events", "gauge", "Events queued for the slowest watcher."),
@@ -272,6 +291,7 @@ def _cluster(sheet: _MetricFamilies, cluster: Cluster) -> None:
         return  # what is not known is not reported: a tree that is not loaded has not 0 topics
     _tree(sheet, snapshot, name)
     _kafka(sheet, cluster, name)
+    _change_log(sheet, cluster, snapshot, name)
 
 
 def _tree(sheet: _MetricFamilies, snapshot: Snapshot, name: str) -> None:
@@ -319,6 +339,21 @@ def _kafka(sheet: _MetricFamilies, cluster: Cluster, name: str) -> None:
     )
     sheet.put("kdir_kafka_acl_resources_rejected", status.acl_resources_rejected_count, name)
     sheet.put("kdir_kafka_acls_removed_externally", status.acls_removed_externally_count, name)
+
+
+def _change_log(sheet: _MetricFamilies, cluster: Cluster, snapshot: Snapshot, name: str) -> None:
+    if cluster.change_log is not None:
+        sheet.put("kdir_leader", cluster.change_log.leader.leads, name, "change-log")
+    noted, published = noted_state(snapshot), published_revision(snapshot)
+    if noted is None or published is None:
+        return
+    count, since_ms = cluster.history.index.count_after(published)
+    age = max(0.0, time.time() - since_ms / 1000) if count else 0.0
+    why = noted.message or unpublished_reason(snapshot, is_configured=bool(cluster.change_log))
+    sheet.put("kdir_change_log_waiting_commits", count, name)
+    sheet.put("kdir_change_log_waiting_age_seconds", age, name)
+    sheet.put("kdir_change_log_published_revision", published, name)
+    sheet.put("kdir_change_log_held_up", bool(why), name)
 
 
 def _server(sheet: _MetricFamilies, server: DirectoryServer) -> None:

@@ -14,7 +14,7 @@ from kdir.v1 import watch_pb2
 from directory.maintenance import migrate as migrating
 from directory.maintenance.migrate import Stage, abort, plan_abort, plan_migration
 from directory.maintenance.restore import RestoreRefused
-from directory.namespace.keys import EVENT, LEVEL
+from directory.namespace.keys import CHANGE_LOG, CHANGE_LOG_SKIP, EVENT, LEVEL, event_key
 from directory.store.addresses import find_identity, open_store
 from directory.store.base import (
     Committed,
@@ -287,6 +287,27 @@ def test_what_could_lose_something_is_refused(way: tuple[str, str], tmp_path: Pa
     migrating.migrate(plan_migration(source, third))
     with pytest.raises(RestoreRefused, match="is sealed: it is moved to"):
         plan_migration(source, fourth)
+
+
+def test_what_waits_for_the_change_log_is_published_first(tmp_path: Path) -> None:
+    addresses = addresses_of("sqlite", None, tmp_path)  # type: ignore[arg-type]
+    source, target = addresses(), addresses()
+    fill(source, ROWS)
+    with closing(open_store(source, "la")) as store:
+        first = store.commit(Transaction((), (Put(event_key("1"), b""),)))
+        store.commit(Transaction((), (Put(event_key("2"), b""),)))
+        assert plan_migration(source, target).stage is Stage.NEW, "no change log is kept"
+        assert isinstance(first, Committed)
+        noted = watch_pb2.ChangeLogState(incarnation=store.identity.incarnation)
+        for published, waiting in ((0, 2), (first.revision, 1)):
+            noted.revision = published
+            store.commit(Transaction((), (Put(CHANGE_LOG, noted.SerializeToString()),)))
+            with pytest.raises(RestoreRefused, match=f"{waiting} commits wait for the change log"):
+                plan_migration(source, target)
+        assert plan_migration(source, target, force=True).stage is Stage.NEW
+        skip = watch_pb2.ChangeLogSkip(incarnation=noted.incarnation, revision=first.revision + 1)
+        store.commit(Transaction((), (Put(CHANGE_LOG_SKIP, skip.SerializeToString()),)))
+        assert plan_migration(source, target).stage is Stage.NEW, "what waited was given up"
 
 
 @pytest.mark.parametrize("way", WAYS[:1], indirect=True, ids="-to-".join)

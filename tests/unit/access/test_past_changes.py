@@ -12,6 +12,7 @@ import pytest
 from google.protobuf.field_mask_pb2 import FieldMask
 from kdir.v1 import directory_pb2, watch_pb2
 
+from directory.store.event_rows import Operation
 from resolver.errors import Absent, Resync
 from tests.unit.access.conftest import ADMIN, House
 
@@ -351,3 +352,21 @@ def test_a_directory_that_is_hidden_and_its_inside_is_not_ends_a_watch(house: Ma
     la.revoke("bob", "describe", "/la/p")
     with pytest.raises(Resync):
         watched(la, "bob", before)
+
+
+def test_what_operators_did_is_shown_to_who_sees_the_directory_at_the_mount(house: Make) -> None:
+    la = house()
+    la.mkdir("/la/p")
+    la.grant("bob", "describe", "/la/p")
+    la.grant("carol", "describe", "/la")
+    before = token(la)
+    operation = Operation("finalized feature level 7", "User:root", "r-1")
+    la.cluster.writer.put_facts((), operation=operation)
+    for who in ("carol", ADMIN):
+        for events in (watched(la, who, before), listed(la, who)[-1:]):
+            (event,) = events
+            assert event.scope == watch_pb2.CHANGE_SCOPE_OPERATED
+            assert (event.path, event.principal, event.request_id) == ("/la", "User:root", "r-1")
+            assert event.operation == "finalized feature level 7"
+    assert not any(event.operation for event in listed(la, "bob"))
+    assert not any(event.operation for event in watched(la, "bob", before))

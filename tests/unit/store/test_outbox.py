@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from kdir.v1 import watch_pb2
 
+from directory.access import grants as access
+from directory.access.grants import Grant, Permission
+from directory.change_log.log_state import refuse_full_outbox
 from directory.maintenance.event_index import EventIndex
 from directory.maintenance.history import RetentionLimits, RetentionTrimmer
-from directory.namespace.command import CreateDirectory
+from directory.namespace.command import AddGrants, CreateDirectory, RemoveGrants
 from directory.namespace.entry import DELETED_ID, Kind
 from directory.namespace.keys import (
     CHANGE_LOG,
+    CHANGE_LOG_SKIP,
     EVENT,
     QUOTA,
     detached_key,
@@ -25,9 +31,12 @@ from directory.namespace.keys import (
     retired_key,
     role_key,
 )
-from directory.store.base import Delete, Put
-from directory.store.event_rows import FLOOR_KEY, OutboxCommit, unpack
+from directory.store.base import Delete, KeyEquals, Put
+from directory.store.event_rows import FLOOR_KEY, Operation, OutboxCommit, unpack
 from directory.store.replica import AppliedCommit
+from directory.store.writer import Writer
+from directory.wire.entry_codec import ProtoCodec
+from resolver.errors import OutboxFull
 from tests.support.large_trees import MOUNT, Server, server
 from tests.support.large_trees import TightSqlite as Store
 from tests.support.waiting import eventually
@@ -155,3 +164,63 @@ def test_what_is_not_published_is_not_trimmed(here: Server, store: Store) -> Non
     assert [event.path for one in outbox(store) for event in one.events] == ["/la/e", "/la/f"]
     published[0] = None
     assert trimmer.step() == 0
+
+
+def test_what_may_wait_is_counted_by_commits_and_urgent_ones_have_twice_as_many(
+    here: Server, store: Store
+) -> None:
+    index = EventIndex(store)
+    here.replica.subscribe(index.applied)
+
+    def refuse(most: int, *, is_urgent: bool = False) -> None:
+        refuse_full_outbox(here.replica.snapshot, index, most, is_urgent=is_urgent)
+
+    def note(revision: int, incarnation: str = store.identity.incarnation) -> None:
+        state = watch_pb2.ChangeLogState(
+            revision=revision, incarnation=incarnation, message="no broker answered"
+        )
+        here.writer.put_facts((Put(CHANGE_LOG, state.SerializeToString()),))
+
+    for name in "abc":
+        here.execute(CreateDirectory(path=MOUNT.join((name,))))
+    refuse(0)  # no change log is kept: nothing waits
+    note(0)
+    refuse(4)
+    with pytest.raises(OutboxFull, match=r"3 changes wait .* = 3\).*: no broker answered"):
+        refuse(3)
+    refuse(2, is_urgent=True)
+    with pytest.raises(OutboxFull):
+        refuse(1, is_urgent=True)
+    note(here.replica.snapshot.revision)
+    refuse(1)
+    note(here.replica.snapshot.revision, "another incarnation")
+    with pytest.raises(OutboxFull):
+        refuse(3)
+    skip = watch_pb2.ChangeLogSkip(
+        revision=here.replica.snapshot.revision, incarnation=store.identity.incarnation
+    )
+    here.writer.put_facts((Put(CHANGE_LOG_SKIP, skip.SerializeToString()),))
+    refuse(1)
+
+
+def test_what_takes_rights_away_roles_and_operators_are_urgent(store: Store) -> None:
+    path = MOUNT.join(("a",))
+    allow = Grant("User:a", "*", access.Operation.READ, Permission.ALLOW)
+    deny = replace(allow, permission=Permission.DENY)
+    role = KeyEquals(role_key("reaper"), None)
+    asked: list[bool] = []
+    with server(store) as here:
+        writer = Writer(
+            store, here.replica, ProtoCodec(), lambda _: MOUNT, check_outbox=asked.append
+        )
+        writer.commit_command(CreateDirectory(path=path))
+        writer.commit_command(AddGrants(path=path, grants=(allow,)))
+        writer.commit_command(AddGrants(path=path, grants=(deny,)))
+        writer.commit_command(RemoveGrants(path=path, grants=(deny,)))
+        writer.commit_command(RemoveGrants(path=path, grants=(allow,)))
+        writer.commit_command(CreateDirectory(path=MOUNT.join(("b",))), extra_guards=(role,))
+        writer.put_facts((), operation=Operation("finalized"))
+        assert asked == [False, False, True, False, True, True, True]
+        writer.put_facts((Put(kafka_key("pin"), b"x"),))
+        writer.put_facts((Put(CHANGE_LOG_SKIP, b""),), operation=Operation("gave up"))
+        assert len(asked) == 7, "no row of the outbox; what is done about the log itself"
