@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["LogRecord", "LogRefused", "LogTopics", "TopicWriter"]
 
 _MOST_BYTES: Final = 8 * 1024 * 1024
-"""Of one record, at least."""
+"""Of one record with its key and Kafka's own framing, at least (``MOST_RECORD_BYTES``)."""
 _DAY_MS: Final = 24 * 3600 * 1000
 _SETTINGS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
     {
@@ -227,7 +227,7 @@ class TopicWriter:
                 **{key: one for key, one in properties.items() if not key.startswith("receive.")},
                 "transactional.id": transactional_id,
                 "transaction.timeout.ms": int(timeout_seconds * 1000),
-                "message.max.bytes": _MOST_BYTES + 1024 * 1024,
+                "message.max.bytes": _MOST_BYTES,
                 "linger.ms": 5,
                 "compression.type": "lz4",
                 "error_cb": self._on_error,

@@ -30,14 +30,22 @@ from resolver.changes.record import Change, Checkpoint, grants_text
 from resolver.path import Path
 
 __all__ = [
+    "MOST_RECORD_BYTES",
+    "OversizedRecord",
     "PageRecords",
     "StateRecords",
     "checkpoint_of",
+    "encode_within",
     "page_records",
     "snapshot_records",
     "state_digest",
 ]
 
+MOST_RECORD_BYTES: Final = (8 * 1024 - 64) * 1024
+"""Of the value of one record; the topics take a little more."""
+_CUT: Final = ("effective", "before", "grants_before")
+"""Fields that a record loses, in this order, where it would be larger: they are in the records
+before it, too."""
 _OF_THE_CLUSTER: Final = frozenset(
     (watch_pb2.CHANGE_SCOPE_INHERITED, watch_pb2.CHANGE_SCOPE_OPERATED)
 )
@@ -45,6 +53,32 @@ _OF_THE_CLUSTER: Final = frozenset(
 
 StateRecords = Mapping[str, Change | None]
 """The newest value of each key of the state topic; None = the row is gone."""
+
+
+class OversizedRecord(Exception):
+    """Error of a record that is too large even without what it can lose."""
+
+
+def encode_within(change: Change, most_bytes: int = MOST_RECORD_BYTES) -> bytes:
+    """Returns a record of at most so many bytes; ``cut`` names the fields that it lost for that.
+
+    Raises:
+        OversizedRecord
+    """
+    value = record.encode(change)
+    for name in _CUT:
+        if len(value) <= most_bytes:
+            return value
+        if getattr(change, name) is not None:
+            lost: dict[str, Any] = {name: None, "cut": (*change.cut, name)}
+            change = replace(change, **lost)
+            value = record.encode(change)
+    if len(value) > most_bytes:
+        raise OversizedRecord(
+            f"the record of {change.path or change.entry_id} at revision {change.revision} has "
+            f"{len(value):,} bytes; a record of the change log has {most_bytes:,} at most"
+        )
+    return value
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,8 +29,10 @@ from kdir.v1 import watch_pb2
 from directory.change_log.log_state import ROLE, noted_state, skip_of
 from directory.change_log.log_topics import LogRecord, LogRefused, LogTopics, TopicWriter
 from directory.change_log.outbox_records import (
+    OversizedRecord,
     StateRecords,
     checkpoint_of,
+    encode_within,
     page_records,
     snapshot_records,
     state_digest,
@@ -449,12 +451,12 @@ class ChangeLogPublisher:
 
     def _state(self, items: Iterable[tuple[str, Change | None]]) -> Iterator[LogRecord]:
         for key, change in items:
-            value = None if change is None else record.encode(change)
+            value = None if change is None else _encode(change)
             yield LogRecord(self.topics.state, key, value)
 
     def _history(self, changes: Sequence[Change]) -> Iterator[LogRecord]:
         for change in changes:
-            yield LogRecord(self.topics.history, change.path, record.encode(change))
+            yield LogRecord(self.topics.history, change.path, _encode(change))
 
     def _schema(self) -> Iterator[LogRecord]:
         key = record.schema_key(self._store.identity.cluster_id, record.fingerprint())
@@ -520,3 +522,10 @@ class ChangeLogPublisher:
         session, self._session = self._session, None
         if session is not None:
             session.writer.close()
+
+
+def _encode(change: Change) -> bytes:
+    try:
+        return encode_within(change)
+    except OversizedRecord as error:
+        raise LogRefused(f"{error}: make the entry smaller") from None

@@ -25,6 +25,7 @@ from directory.namespace.snapshot import Snapshot
 from directory.store.base import Put, Write
 from directory.store.random_numbers import random_bits
 from directory.wire.entry_codec import change_to_proto, policies_to_proto
+from resolver.errors import LimitExceeded
 from resolver.path import Path
 
 __all__ = [
@@ -47,6 +48,10 @@ _log = logging.getLogger(__name__)
 
 FLOOR_KEY: Final = event_key("-")
 """Decimal text: events up to this revision are no longer kept. Sorts before all change ids."""
+
+_MOST_AFTER_BYTES: Final = 2 * 1024 * 1024
+"""Of an entry after a change, with its grants: a record of the change log has 8 MiB, and holds the
+entry's row and its fields as text."""
 
 Events = tuple[watch_pb2.ChangeEvent, ...]
 """The events of one revision, by position."""
@@ -116,8 +121,14 @@ def pack(
     principal: str = "",
     request_id: str = "",
     facts: Sequence[bytes] = (),
+    is_logged: bool = False,
 ) -> bytes:
-    """Returns the value of an ``o/`` row. ``facts`` are those of ``logged_facts``."""
+    """Returns the value of an ``o/`` row. ``facts`` are those of ``logged_facts``; ``is_logged``:
+    the cluster keeps a change log, one record of which has to hold what each entry is afterwards.
+
+    Raises:
+        LimitExceeded
+    """
     message = watch_pb2.OutboxRow(logged_facts=facts)
     # Of many topics of one directory it is the same: made once.
     effective: dict[int, policies_pb2.Policies] = {}
@@ -125,17 +136,28 @@ def pack(
         holds = change.effective
         if holds is not None and id(holds) not in effective:
             effective[id(holds)] = policies_to_proto(holds)
-        message.events.append(
-            change_to_proto(
-                change,
-                time_ms=time_ms,
-                position=position,
-                principal=principal,
-                request_id=request_id,
-                effective=effective.get(id(holds)),
-            )
+        event = change_to_proto(
+            change,
+            time_ms=time_ms,
+            position=position,
+            principal=principal,
+            request_id=request_id,
+            effective=effective.get(id(holds)),
         )
+        if is_logged:
+            _refuse_unloggable(event)
+        message.events.append(event)
     return message.SerializeToString()
+
+
+def _refuse_unloggable(event: watch_pb2.ChangeEvent) -> None:
+    size = event.after.ByteSize() + event.grants_after.ByteSize()
+    if size > _MOST_AFTER_BYTES:
+        raise LimitExceeded(
+            f"{event.path} would have {size:,} bytes; in the change log of the cluster an entry and"
+            f" its grants have {_MOST_AFTER_BYTES:,} at most",
+            limit=_MOST_AFTER_BYTES,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -564,6 +564,7 @@ class Writer:
                 principal=request.principal,
                 request_id=request.request_id,
                 facts=facts,
+                is_logged=self._replica.snapshot.fact(CHANGE_LOG) is not None,
             )
             writes.append(Put(change_key, value))
         else:

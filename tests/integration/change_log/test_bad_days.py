@@ -5,6 +5,7 @@ nothing.
 from __future__ import annotations
 
 import shutil
+import signal
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -81,6 +82,10 @@ def test_brokers_away_changes_are_made_and_wait_for_them(
         eventually(lambda: state_of(server).waiting_commits >= 10)
         assert state_of(server).configured
         eventually(lambda: server.status().change_log.message)
+        # It ends while the brokers are away, and an attempt at them is on its way.
+        server.process.signal(signal.SIGTERM)
+        assert server.process.wait(10) == 0
+        server.start()
         broker.start()
         found = caught_up(log, store)
         eventually(lambda: state_of(server).waiting_commits == 0)

@@ -12,10 +12,12 @@ from kdir.v1 import watch_pb2
 from directory.access import grants as access
 from directory.access.grants import Grant, Permission
 from directory.change_log.log_state import refuse_full_outbox
+from directory.change_log.outbox_records import OversizedRecord, encode_within
 from directory.maintenance.event_index import EventIndex
 from directory.maintenance.history import RetentionLimits, RetentionTrimmer
+from directory.namespace.bounds import Bounds
 from directory.namespace.command import AddGrants, CreateDirectory, RemoveGrants
-from directory.namespace.entry import DELETED_ID, Kind
+from directory.namespace.entry import DELETED_ID, Kind, Policies
 from directory.namespace.keys import (
     CHANGE_LOG,
     CHANGE_LOG_SKIP,
@@ -34,9 +36,11 @@ from directory.namespace.keys import (
 from directory.store.base import Delete, KeyEquals, Put
 from directory.store.event_rows import FLOOR_KEY, Operation, OutboxCommit, unpack
 from directory.store.replica import AppliedCommit
+from directory.store.sqlite.store import SqliteStore
 from directory.store.writer import Writer
 from directory.wire.entry_codec import ProtoCodec
-from resolver.errors import OutboxFull
+from resolver.changes.record import Change, Schemas
+from resolver.errors import LimitExceeded, OutboxFull
 from tests.support.large_trees import MOUNT, Server, server
 from tests.support.large_trees import TightSqlite as Store
 from tests.support.waiting import eventually
@@ -224,3 +228,51 @@ def test_what_takes_rights_away_roles_and_operators_are_urgent(store: Store) -> 
         writer.put_facts((Put(kafka_key("pin"), b"x"),))
         writer.put_facts((Put(CHANGE_LOG_SKIP, b""),), operation=Operation("gave up"))
         assert len(asked) == 7, "no row of the outbox; what is done about the log itself"
+
+
+def test_an_entry_that_no_record_could_hold_is_refused_where_a_change_log_is_kept(
+    tmp_path: Path,
+) -> None:
+    store = SqliteStore(tmp_path / "roomy.db", "la")
+    bounds = Bounds(policy_text_bytes=3 << 20, policies_bytes=4 << 20)
+    with server(store) as here:
+        writer = Writer(store, here.replica, ProtoCodec(), lambda _: MOUNT, bounds=bounds)
+
+        def make(name: str, size: int) -> None:
+            policies = Policies(description="x" * size)
+            writer.commit_command(CreateDirectory(path=MOUNT.join((name,)), policies=policies))
+
+        make("a", 3_000_000)
+        writer.put_facts((Put(CHANGE_LOG, b""),))
+        make("b", 2_000_000)
+        with pytest.raises(LimitExceeded, match=r"/la/c would have 3,0.* 2,097,152 at most"):
+            make("c", 3_000_000)
+
+
+def test_a_record_that_is_too_large_loses_what_other_records_hold_and_names_it() -> None:
+    change = Change(
+        cluster_id="kc-a",
+        generation=1,
+        revision=2,
+        time=3,
+        path="/la/a",
+        principal="User:a",
+        before={"description": "b" * 1000},
+        after={"description": "a" * 1000},
+        effective={"description": "e" * 1000},
+        grants_before=("g" * 1000,),
+    )
+    for most, cut in (
+        (9_999, ()),
+        (3_500, ("effective",)),
+        (2_500, ("effective", "before")),
+        (1_500, ("effective", "before", "grants_before")),
+    ):
+        value = encode_within(change, most)
+        assert len(value) <= most
+        found = Schemas().decode(value)
+        assert found.cut == cut
+        lost = dict.fromkeys(cut)
+        assert found == replace(change, cut=cut, **lost)
+    with pytest.raises(OversizedRecord, match=r"/la/a at revision 2 has 1,\d+ bytes"):
+        encode_within(change, 1_000)
