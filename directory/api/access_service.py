@@ -21,6 +21,7 @@ from directory.api.resolve_answers import kind_from_number
 from directory.api.rpc.call_context import Call
 from directory.api.rpc.handlers import Handler, Service
 from directory.api.visible_tree import OpenTree
+from directory.federation.inherited_records import removed_grants_write
 from directory.namespace.command import AddGrants, RemoveGrants
 from directory.namespace.entry import Kind, Topic
 from directory.namespace.lookup import TopicAt
@@ -32,7 +33,7 @@ from directory.wire.grant_messages import (
     operation_from_proto,
     resource_kind_from_proto,
 )
-from resolver.errors import Absent, KdirError, NotAuthoritative
+from resolver.errors import Absent, InvalidArgument, KdirError, NotAuthoritative
 from resolver.path import Path
 
 __all__ = ["AccessService"]
@@ -73,8 +74,43 @@ class AccessService(Service):
     ) -> access_pb2.RemoveGrantsResponse:
         """Removes grants, each exactly as it was added; what is not there is passed over."""
         response = access_pb2.RemoveGrantsResponse()
-        response.removed.extend(self._change(RemoveGrants, request, call, response))
+        if request.inherited_from:
+            self._plan_inherited(request, call, response.plan)
+        else:
+            response.removed.extend(self._change(RemoveGrants, request, call, response))
         return response
+
+    def _plan_inherited(
+        self, request: access_pb2.RemoveGrantsRequest, call: Call, plan: access_pb2.ChangePlan
+    ) -> None:
+        """Fills in what comes of grants that an ancestor above the mount no longer has.
+
+        Raises:
+            InvalidArgument: it is not asked as a dry run, or not of the mount.
+        """
+        path = Path.parse(request.path)
+        asked = RemoveGrants(
+            path=path, grants=grants_from_proto(request.grants), kind=Kind.DIRECTORY
+        )
+        if not request.validate_only:
+            raise InvalidArgument(
+                "inherited_from: only with validate_only: grants are removed where they were added",
+                field="inherited_from",
+            )
+        cluster, command, written = commit_change(self._router, asked, request, call, holder=False)
+        assert written.snapshot is not None  # noqa: S101 - it was only planned
+        mount = cluster.mount_at(written.snapshot)
+        if path != mount:
+            raise InvalidArgument(
+                f"inherited_from: found the path {path}; expected {mount}, which inherits it",
+                field="inherited_from",
+            )
+        write = removed_grants_write(
+            written.snapshot, Path.parse(request.inherited_from), command.grants
+        )
+        if write is not None:
+            changed = replace(written, plan=replace(written.plan, writes=(write,)))
+            fill_change_plan(self._router, cluster, command, changed, call, plan)
 
     def _change(
         self,

@@ -9,13 +9,14 @@ written (``inherited_levels.py``), and what is larger for another reason is neit
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
 from kdir.v1 import federation_pb2
 
+from directory.access.grants import Grant
 from directory.federation.link_records import decode_record, encode_record, try_decode_record
 from directory.namespace.command import EntryChange
 from directory.namespace.effective_policies import PolicyLevel
@@ -26,6 +27,7 @@ from directory.namespace.snapshot import Snapshot
 from directory.store.base import Put
 from directory.store.event_rows import new_change_id, pack
 from directory.wire.entry_messages import policies_of
+from directory.wire.grant_messages import stored_grant
 from resolver.errors import LimitExceeded
 from resolver.path import Path
 
@@ -39,6 +41,7 @@ __all__ = [
     "parent_of",
     "read_inherited",
     "refuse_oversized",
+    "removed_grants_write",
     "whole_inherited",
 ]
 
@@ -66,6 +69,25 @@ def inherited_record_write(inherited: federation_pb2.Inherited, now_ms: int) -> 
     """
     refuse_oversized(inherited)
     return Put(INHERITED, encode_record(now_ms, inherited.SerializeToString(deterministic=True)))
+
+
+def removed_grants_write(snapshot: Snapshot, source: Path, grants: Collection[Grant]) -> Put | None:
+    """Returns what would keep the inherited levels once the directory at ``source`` no longer has
+    these grants; None: it has none of them.
+    """
+    known = read_inherited(snapshot)
+    if known is None:
+        return None
+    inherited = federation_pb2.Inherited()
+    inherited.CopyFrom(known.message)
+    for level in inherited.levels:
+        if level.path == str(source):
+            kept = [one for one in level.grants if stored_grant(one) not in grants]
+            if len(kept) < len(level.grants):
+                del level.grants[:]
+                level.grants.extend(kept)
+                return inherited_record_write(inherited, known.at_ms)
+    return None
 
 
 def inherited_size(levels: Iterable[federation_pb2.InheritedLevel]) -> int:

@@ -162,17 +162,33 @@ def plans_below(
 
 
 def acl_calls_below(
-    session: Session, below: Sequence[ClusterBelow], grants: Sequence[access_pb2.Grant]
+    session: Session,
+    below: Sequence[ClusterBelow],
+    grants: Sequence[access_pb2.Grant],
+    removed_from: str = "",
 ) -> list[ClusterPlan]:
-    """Returns the calls about ACLs that grants above their mounts come to in clusters below."""
+    """Returns the calls about ACLs that grants above their mounts come to in clusters below: those
+    that are added, or removed from the directory at ``removed_from``.
+    """
     from kdir.v1 import access_pb2
 
     def ask(one: ClusterBelow) -> ClusterPlan:
-        # What is inherited at a mount is what would be granted there.
-        request = access_pb2.AddGrantsRequest(
-            path=one.mount, kind="ENTRY_KIND_DIRECTORY", grants=grants, validate_only=True
-        )
-        answer = session.resolver.call(one.mount, "AccessService.AddGrants", request)
+        kind = "ENTRY_KIND_DIRECTORY"
+        if removed_from:
+            removal = access_pb2.RemoveGrantsRequest(
+                path=one.mount,
+                kind=kind,
+                grants=grants,
+                validate_only=True,
+                inherited_from=removed_from,
+            )
+            answer = session.resolver.call(one.mount, "AccessService.RemoveGrants", removal)
+        else:
+            # What is inherited at a mount is what would be granted there.
+            request = access_pb2.AddGrantsRequest(
+                path=one.mount, kind=kind, grants=grants, validate_only=True
+            )
+            answer = session.resolver.call(one.mount, "AccessService.AddGrants", request)
         return ClusterPlan(
             one.cluster,
             one.mount,

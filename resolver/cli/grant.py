@@ -133,7 +133,7 @@ def _changed(
     what: str,
 ) -> None:
     out, planned = session.out, arguments.flag("plan")
-    below, unknown = _clusters_below(session, arguments) if changed else ([], "")
+    source, below, unknown = _clusters_below(session, arguments) if changed else ("", [], "")
     if out.structured:
         out.record(plain(answer))
     else:
@@ -144,7 +144,8 @@ def _changed(
         )
         topics = units.plural(answer.topic_count + sum(one.topics for one in below), "topic")
         grants = units.plural(len(changed), "grant")
-        about = f"{answered}: {grants}, for {topics} there and below"
+        least = "at least " if answer.plan.caller_view else ""
+        about = f"{answered}: {grants}, for {least}{topics} there and below"
         about += f", in {len(below) + 1} clusters" if below else ""
         none = "already granted" if what == "granted" else "no such grant"
         out.note(about if changed else f"no change: {none}")
@@ -152,26 +153,23 @@ def _changed(
         session.missing(f"not known: the clusters below: {unknown}")
     if not planned:
         return
-    if what == "granted":
-        plans = acl_calls_below(session, below, changed)
-        print_change_plan(out, with_clusters_below(answer.plan, plans), recorded=True)
-        for one in plans:
-            if one.error:
-                session.missing(f"not known: {failure_text(one.cluster, one.error)}")
-    else:
-        print_change_plan(out, answer.plan, recorded=True)
-        if below:
-            names = ", ".join(one.cluster for one in below)
-            out.note(f"not counted: calls about ACLs in the clusters below ({names})", "warn")
+    removed_from = "" if what == "granted" else source
+    plans = acl_calls_below(session, below, changed, removed_from)
+    print_change_plan(out, with_clusters_below(answer.plan, plans), recorded=True)
+    for one in plans:
+        if one.error:
+            session.missing(f"not known: {failure_text(one.cluster, one.error)}")
 
 
-def _clusters_below(session: Session, arguments: Arguments) -> tuple[list[ClusterBelow], str]:
-    """Returns the clusters that inherit what is granted, or why they are not known."""
+def _clusters_below(session: Session, arguments: Arguments) -> tuple[str, list[ClusterBelow], str]:
+    """Returns the canonical path, and the clusters that inherit what is granted there, or why they
+    are not known.
+    """
     try:
         owner = session.resolver.owner_of(parse_path_argument(arguments.one("PATH")).path)
-        return clusters_below(session, str(owner.path)), ""
+        return str(owner.path), clusters_below(session, str(owner.path)), ""
     except KdirError as error:
-        return [], error.message
+        return "", [], error.message
 
 
 # -- reading ---------------------------------------------------------------------------------------

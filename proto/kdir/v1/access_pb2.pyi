@@ -126,20 +126,22 @@ class AddGrantsResponse(_message.Message):
     def __init__(self, token: _Optional[str] = ..., grants: _Optional[_Iterable[_Union[Grant, _Mapping]]] = ..., added: _Optional[_Iterable[_Union[Grant, _Mapping]]] = ..., topic_count: _Optional[int] = ..., plan: _Optional[_Union[ChangePlan, _Mapping]] = ...) -> None: ...
 
 class RemoveGrantsRequest(_message.Message):
-    __slots__ = ("path", "grants", "request_id", "kind", "validate_only", "token")
+    __slots__ = ("path", "grants", "request_id", "kind", "validate_only", "token", "inherited_from")
     PATH_FIELD_NUMBER: _ClassVar[int]
     GRANTS_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     VALIDATE_ONLY_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
+    INHERITED_FROM_FIELD_NUMBER: _ClassVar[int]
     path: str
     grants: _containers.RepeatedCompositeFieldContainer[Grant]
     request_id: str
     kind: _entry_pb2.EntryKind
     validate_only: bool
     token: str
-    def __init__(self, path: _Optional[str] = ..., grants: _Optional[_Iterable[_Union[Grant, _Mapping]]] = ..., request_id: _Optional[str] = ..., kind: _Optional[_Union[_entry_pb2.EntryKind, str]] = ..., validate_only: _Optional[bool] = ..., token: _Optional[str] = ...) -> None: ...
+    inherited_from: str
+    def __init__(self, path: _Optional[str] = ..., grants: _Optional[_Iterable[_Union[Grant, _Mapping]]] = ..., request_id: _Optional[str] = ..., kind: _Optional[_Union[_entry_pb2.EntryKind, str]] = ..., validate_only: _Optional[bool] = ..., token: _Optional[str] = ..., inherited_from: _Optional[str] = ...) -> None: ...
 
 class RemoveGrantsResponse(_message.Message):
     __slots__ = ("token", "grants", "removed", "topic_count", "plan")

@@ -126,6 +126,12 @@ def test_grant_and_revoke_return_once_every_kafka_has_the_acls(site: Site) -> No
     done = kdir(site.la, "grant", "User:bob", "read", "/la", "--wait")
     assert done.code == 0, done.err
     assert site.readers() == [{"User:bob"}] * 2
+    planned = kdir(site.la, "revoke", "User:bob", "read", "/la", "--plan")
+    assert planned.code == 0, planned.err
+    rows = [line.split("\t") for line in planned.lines if line.startswith("kafka\t")]
+    assert {"topic a", "topic b", "topic c"} <= {row[1] for row in rows}, planned.out
+    assert {row[5] for row in rows} == {"DeleteAcls"}, planned.out
+    assert site.readers() == [{"User:bob"}] * 2
     done = kdir(site.la, "revoke", "User:bob", "read", "/la", "--wait")
     assert done.code == 0, done.err
     assert site.readers() == [set()] * 2

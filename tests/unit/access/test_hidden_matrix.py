@@ -116,6 +116,7 @@ FIELDS: Final[Mapping[str, Values]] = {
     "hello": lambda _, asked: [federation_pb2.Hello(cluster_id="kc-hidden", mount=asked.path)],
     "host": fixed("", "10.0.0.1"),
     "include_system": fixed(False, True),
+    "inherited_from": fixed("", "/", "/la/p"),
     "keep_inherited": fixed(True),
     "kind": KINDS,
     "kinds": fixed([], [1], [2, 3]),

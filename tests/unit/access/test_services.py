@@ -22,10 +22,11 @@ from kdir.v1 import (
 from directory.api import watch_service
 from directory.federation import parent_state
 from directory.federation.federation_state import unix_ms
+from directory.federation.inherited_records import removed_grants_write
 from directory.namespace.keys import INHERITED
 from directory.server.cluster import Cluster
 from directory.server.feature_levels import LEVELS
-from directory.wire.grant_messages import grant_from_proto, grant_to_proto
+from directory.wire.grant_messages import grant_from_proto, grant_to_proto, grants_from_proto
 from resolver.errors import (
     Absent,
     InvalidArgument,
@@ -35,6 +36,7 @@ from resolver.errors import (
     PermissionDenied,
     Unreachable,
 )
+from resolver.path import Path
 from tests.support.federation import eventually
 from tests.unit.access.conftest import ADMIN, House, grants, topic
 
@@ -578,6 +580,29 @@ def inherit(house: House, arguments: dict[str, str], *, closed: bool = False) ->
         message.levels.add(path="/", grants=reported_there, closed=closed)
     snapshot = house.cluster.replica.snapshot
     house.put(*parent_state.inherited_writes(snapshot, message, unix_ms()))
+
+
+def test_what_an_ancestor_no_longer_grants_is_only_ever_planned(child: House) -> None:
+    inherit(child, {"bob": "read,write"})
+    child.mkdir("/la/x")
+
+    def remove(path: str, source: str = "/", *, plan: bool = True) -> Any:
+        request = access_pb2.RemoveGrantsRequest(
+            path=path, grants=grants("bob", "read"), validate_only=plan, inherited_from=source
+        )
+        return child.ask(ADMIN, "RemoveGrants", request)
+
+    assert not remove("/la").removed
+    for path, plan in (("/la", False), ("/la/x", True)):
+        with pytest.raises(InvalidArgument, match="inherited_from"):
+            remove(path, plan=plan)
+    snapshot, removed = child.cluster.replica.snapshot, grants_from_proto(grants("bob", "read"))
+    assert removed_grants_write(snapshot, Path.parse("/other"), removed) is None
+    write = removed_grants_write(snapshot, Path.parse("/"), removed)
+    assert write is not None
+    (level,) = parent_state.inherited_levels(snapshot.apply(snapshot.revision + 1, [write]))
+    assert [one.operation for one in level.grants] == [access_pb2.OPERATION_WRITE]
+    assert len(parent_state.inherited_levels(snapshot)[0].grants) == 2
 
 
 def test_A3_before_the_parents_update_only_super_users_are_answered(
