@@ -114,7 +114,9 @@ def _finalize(session: Session, arguments: Arguments) -> int:
     cluster = chosen_cluster(session, arguments).name
     of = f" of {cluster}" if cluster else ""
     if wanted <= reported.finalized_level:
-        out.note(f"level {reported.finalized_level} is already finalized")
+        out.note(
+            f"{cluster or 'the cluster'}: level {reported.finalized_level} is already finalized"
+        )
     elif plan:
         out.note(
             f"dry run: would finalize level {wanted} (current level: "

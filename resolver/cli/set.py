@@ -453,8 +453,7 @@ VERBS: Final = (
         options=(
             Option(
                 ("-y", "--yes"),
-                "do not ask before partitions grow or Kafka may delete data; close it also against "
-                "yourself",
+                "do not ask before partitions grow or data may be lost; also close out yourself",
             ),
             _ETAG,
             PLAN,
