@@ -42,6 +42,7 @@ __all__ = [
     "grants_key",
     "grants_text",
     "inherited_key",
+    "is_framed_by_another",
     "schema_key",
     "schema_text",
 ]
@@ -245,6 +246,11 @@ class Schemas:
             return _change_of(found)
         except Exception as error:  # noqa: BLE001 - fastavro raises many types for damaged bytes
             raise UndecodableRecord(f"{type(error).__name__}: {error}") from None
+
+
+def is_framed_by_another(value: bytes) -> bool:
+    """True if a record is framed by the fingerprint of another schema than this kdir's."""
+    return value.startswith(_MAGIC) and not value.startswith(_MAGIC + fingerprint())
 
 
 def _change_of(value: Any) -> Change:

@@ -84,6 +84,24 @@ class TopicReader:
         low, high = found
         return low, high
 
+    def offset_at(self, time_ms: int) -> int:
+        """Returns the first offset whose record is not older, by Kafka's time of it; where all are
+        older, the end.
+
+        Raises:
+            KafkaUnavailable
+        """
+        from confluent_kafka import KafkaException, TopicPartition
+
+        wanted = TopicPartition(self._topic, 0, max(0, time_ms))
+        try:
+            (found,) = self._consumer.offsets_for_times([wanted], timeout=self._timeout)
+        except KafkaException as error:
+            raise self._unavailable(error) from error
+        if found.error is not None:
+            raise self._unavailable(found.error)
+        return found.offset if found.offset >= 0 else self.bounds()[1]
+
     def read(self, begin: int, end: int) -> Iterator[TopicRecord]:
         """Yields the records from one offset up to another, which need not be a record's: offsets
         of compacted records and of the ends of transactions are passed over.

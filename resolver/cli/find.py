@@ -154,10 +154,7 @@ def _build(session: Session, arguments: Arguments, table: str) -> int:
         logging.getLogger().addHandler(logging.NullHandler())
     settings = SparkSettings(arguments.one("master", "local[*]"), conf)
     servers = session.servers()
-    # Spark's own processes begin with the environment of this one.
-    os.environ.update(session.login().variables)
-    if (allow := session.allowed()) is not None:
-        os.environ["KDIR_ALLOW"] = ",".join(allow)
+    session.export_login()
     report = build(servers, table, spark=settings, full=arguments.flag("full"))
     out = session.out
     if out.structured:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from resolver.cli.session import Session
     from resolver.topic_location import TopicLocation
 
-__all__ = ["VERBS"]
+__all__ = ["PROPERTIES", "SETTING", "VERBS", "own_settings"]
 
 _FLUSH_SECONDS: Final = 30.0
 _MOST_QUEUED: Final = 100_000
@@ -55,13 +55,13 @@ def _client(
     from resolver.kafka.listener_choice import connection, setting_layers
 
     brokers = connection(found, arguments.one("listener"))
-    answered = {"client.id": "kdir", "log_level": "3", **own, **_own_settings(arguments)}
+    answered = {"client.id": "kdir", "log_level": "3", **own, **own_settings(arguments)}
     layers = setting_layers(answered, found, Client.PRODUCER if for_writes else Client.CONSUMER)
     settings = producer_settings(layers) if for_writes else consumer_settings(layers)
     return found, brokers | for_librdkafka(settings)
 
 
-def _own_settings(arguments: Arguments) -> dict[str, str]:
+def own_settings(arguments: Arguments) -> dict[str, str]:
     """Returns what ``--properties`` and ``-X`` say; secrets belong into the file."""
     settings: dict[str, str] = {}
     file = arguments.one("properties")
@@ -264,10 +264,10 @@ def _drop_reached(consumer: Any, topic: str, ends: dict[int, int]) -> None:
 
 
 _LISTENER: Final = Option(("--listener",), "which listener (default: the first)", "NAME")
-_PROPERTIES: Final = Option(
+PROPERTIES: Final = Option(
     ("--properties",), "client settings, KEY=VALUE lines; secrets go here", "FILE", completes="file"
 )
-_SETTING: Final = Option(("-X",), "a client setting; repeatable", "KEY=VALUE", repeated=True)
+SETTING: Final = Option(("-X",), "a client setting; repeatable", "KEY=VALUE", repeated=True)
 _TOPIC: Final = Argument("PATH", "path of a topic", completes="path")
 
 VERBS: Final = (
@@ -285,8 +285,8 @@ VERBS: Final = (
         options=(
             Option(("-K", "--key-separator"), "separator of key and value", "TEXT"),
             _LISTENER,
-            _PROPERTIES,
-            _SETTING,
+            PROPERTIES,
+            SETTING,
         ),
         examples=(
             ("echo hello | kdir produce /la/tracking/search/clicks", "one message"),
@@ -314,8 +314,8 @@ VERBS: Final = (
             ),
             Option(("-K", "--key-separator"), "print keys, too, and this behind them", "TEXT"),
             _LISTENER,
-            _PROPERTIES,
-            _SETTING,
+            PROPERTIES,
+            SETTING,
         ),
         examples=(
             ("kdir consume /la/tracking/search/clicks", "all messages"),

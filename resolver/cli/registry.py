@@ -13,7 +13,7 @@ __all__ = ["FAMILIES", "GROUPS", "every_verb", "load_verb", "nearest_verbs"]
 
 GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "Read": ("ls", "tree", "stat", "resolve", "which", "trace", "effective", "grants", "check",
-             "watch", "history", "mounts", "find"),
+             "watch", "history", "audit", "mounts", "find"),
     "Write": ("mkdir", "create", "rm", "mv", "ln", "mount", "umount", "set", "unset", "grow",
               "grant", "revoke", "arm", "adopt", "ack"),
     "Data": ("produce", "consume"),
@@ -28,6 +28,7 @@ FAMILIES: Final[Mapping[str, tuple[str, ...]]] = {
     "stat": ("stat",),
     "resolve": ("resolve", "which", "trace"),
     "watch": ("watch", "history"),
+    "audit": ("audit",),
     "find": ("find", "index"),
     "create": ("mkdir", "create", "rm", "mv", "ln"),
     "mount": ("mounts", "mount", "umount"),

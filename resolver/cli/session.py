@@ -182,6 +182,14 @@ class Session:
 
         return choose_credentials(self._at, self._context_name, self.environ)
 
+    def export_login(self) -> None:
+        """Makes who the user is, and whom to ask, the environment: for what asks all clusters, here
+        and in other processes.
+        """
+        os.environ.update(self.login().variables)
+        if (allow := self.allowed()) is not None:
+            os.environ["KDIR_ALLOW"] = ",".join(allow)
+
     @property
     def health(self) -> ServerHealth:
         """How servers fared, in this command and shortly before it."""

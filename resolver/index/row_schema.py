@@ -49,6 +49,7 @@ class Type(enum.Enum):
     FLAG = "BOOLEAN"
     TIME = "TIMESTAMP"
     LABELS = "MAP<STRING, STRING>"
+    TEXTS = "ARRAY<STRING>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +160,7 @@ def arrow_schema(columns: Iterable[Column] = COLUMNS) -> pa.Schema:
         Type.FLAG: pa.bool_(),
         Type.TIME: pa.timestamp("us", tz="UTC"),
         Type.LABELS: pa.map_(pa.string(), pa.string()),
+        Type.TEXTS: pa.list_(pa.string()),
     }
     return pa.schema([pa.field(column.name, types[column.type]) for column in columns])
 

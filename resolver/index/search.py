@@ -222,9 +222,15 @@ def open_index(table: str, as_of: str | date | datetime | None = None) -> Snapsh
     return Snapshot(index, opened, clusters_of(opened))
 
 
-def parse_as_of(as_of: str | date | datetime) -> datetime:
+def parse_as_of(
+    as_of: str | date | datetime, name: str = "as of", *, at: time = time.max
+) -> datetime:
     """Returns the moment that ``--as-of`` names: a date is the end of that day, local where nothing
     else is given.
+
+    Args:
+        name: the option, as an error names it.
+        at: the time of the day that a date means.
 
     Raises:
         InvalidArgument: it is neither a date nor a time (ISO 8601).
@@ -235,11 +241,11 @@ def parse_as_of(as_of: str | date | datetime) -> datetime:
             as_of = date.fromisoformat(text) if len(text) == 10 else datetime.fromisoformat(text)
         except ValueError as error:
             raise InvalidArgument(
-                f"as of: found {text!r}; expected a date or a time, such as 2026-11-01 or "
+                f"{name}: found {text!r}; expected a date or a time, such as 2026-11-01 or "
                 "2026-11-01T14:30"
             ) from error
     if not isinstance(as_of, datetime):
-        as_of = datetime.combine(as_of, time.max)
+        as_of = datetime.combine(as_of, at)
     return as_of.astimezone(UTC)  # a time without a zone is taken as local
 
 

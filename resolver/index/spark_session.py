@@ -230,7 +230,7 @@ def packages_zip(folder: Path) -> Path:
         for package in (resolver, kdir.v1):
             root = Path(next(iter(package.__path__))).resolve()
             above = root.parents[package.__name__.count(".")]
-            for file in sorted(root.rglob("*.py")):
+            for file in sorted((*root.rglob("*.py"), *root.rglob("*.avsc"))):
                 archive.write(file, file.relative_to(above))
         archive.writestr("kdir/__init__.py", "")
     return target

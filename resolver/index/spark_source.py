@@ -8,21 +8,28 @@ each, more of a large one; each executor opens its own channel to the cluster th
 what travels to it is plain values. A cluster that does not answer does not fail the read: instead
 of its topics comes one row of kind ``unread`` that says which and why (``failures=row``), so that
 nothing is missing in silence. ``failures=skip`` leaves that row out, ``failures=raise`` fails.
-There is no ``readStream`` yet: whoever needs to follow changes uses ``Watch``.
+There is no ``readStream`` of it: changes are those of ``kdir.changes`` (``changes.py``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from resolver.errors import Absent, InvalidArgument, KdirError, NoRoute, Unreachable
+from resolver.errors import Absent, KdirError, NoRoute, Unreachable
 from resolver.extras import missing_extra
 from resolver.index.arrow_rows import unread_batch, with_cluster
+from resolver.index.changes import ChangesSource
 from resolver.index.cluster_discovery import ASK_SECONDS, FederationClusters, discover_clusters
 from resolver.index.cluster_scan import PAGE_ROWS, SHARD_ROWS, Shard, read_pages, shards_of
 from resolver.index.row_schema import ClusterState, spark_schema
+from resolver.index.spark_options import (
+    check_names,
+    failures_option,
+    positive_option,
+    servers_option,
+)
 from resolver.path import ROOT, Path
 
 try:
@@ -38,12 +45,11 @@ if TYPE_CHECKING:
 
 __all__ = ["KdirReader", "KdirSource", "Options", "register"]
 
-_FAILURES: Final = ("row", "skip", "raise")
-
 
 def register(spark: SparkSession) -> None:
-    """Lets ``spark.read.format("kdir")`` be known to a session."""
+    """Lets ``spark.read.format("kdir")``, and ``kdir.changes``, be known to a session."""
     spark.dataSource.register(KdirSource)
+    spark.dataSource.register(ChangesSource)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,24 +73,14 @@ class Options:
             InvalidPath: ``path`` is no canonical path.
         """
         known = {"servers", "path", "failures", "ask_seconds", "page_rows", "shard_rows"}
-        for name in options:
-            if name.lower() not in known:
-                raise InvalidArgument(f"option {name}: not one of {', '.join(sorted(known))}")
-        servers = tuple(filter(None, (options.get("servers") or "").replace(" ", "").split(",")))
-        if not servers:
-            raise InvalidArgument('option servers: found none; expected "host:port,…"')
-        failures = options.get("failures") or "row"
-        if failures not in _FAILURES:
-            raise InvalidArgument(
-                f"option failures: found {failures!r}; expected {', '.join(_FAILURES)}"
-            )
+        check_names(options, known)
         return cls(
-            servers=servers,
+            servers=servers_option(options),
             below=Path.parse(options.get("path") or "/"),
-            failures=failures,
-            ask_seconds=_positive(options, "ask_seconds", ASK_SECONDS),
-            page_rows=int(_positive(options, "page_rows", PAGE_ROWS)),
-            shard_rows=int(_positive(options, "shard_rows", SHARD_ROWS)),
+            failures=failures_option(options),
+            ask_seconds=positive_option(options, "ask_seconds", ASK_SECONDS),
+            page_rows=int(positive_option(options, "page_rows", PAGE_ROWS)),
+            shard_rows=int(positive_option(options, "shard_rows", SHARD_ROWS)),
         )
 
 
@@ -214,16 +210,3 @@ def _owner_id(found_clusters: FederationClusters, below: Path) -> str:
     if not above:
         raise NoRoute(f"{below}: no cluster that the servers lead to has this path")
     return max(above, key=lambda key: len(places[key]))
-
-
-def _positive(options: Mapping[str, str], name: str, default: float) -> float:
-    text = options.get(name)
-    if not text:
-        return default
-    try:
-        number = float(text)
-    except ValueError:
-        number = 0.0
-    if not 0 < number < float("inf"):
-        raise InvalidArgument(f"option {name}: found {text!r}; expected a positive number")
-    return number

@@ -13,6 +13,8 @@ import pytest
 
 from directory.server.config import parse_config
 from directory.store.etcd.etcd_address import EtcdAddress
+from resolver.changes.audit import CHANGE_COLUMNS, UNREAD_COLUMNS
+from resolver.index.changes import ChangesOptions
 from resolver.index.delta_table import FilePlacement, IndexTable
 from resolver.index.row_schema import COLUMNS, ClusterState
 from resolver.index.spark_source import Options
@@ -199,3 +201,26 @@ def test_the_columns_of_the_index_are_those_of_the_code() -> None:
     page = (ROOT / "docs" / "reference" / "index-columns.md").read_text()
     shown = [line for line in page.splitlines() if line.startswith("| `")]
     assert shown == [f"| `{one.name}` | {one.type.value} | {one.comment} |" for one in COLUMNS]
+
+
+def test_the_columns_and_options_of_an_audit_are_those_of_the_code() -> None:
+    page = (ROOT / "docs" / "audit.md").read_text()
+    shown = re.findall(r"^\| `(\w+)` \| (\S+(?: STRING>)?) \| (.+) \|$", page, re.MULTILINE)
+    columns = [(one.name, one.type.value, one.comment) for one in CHANGE_COLUMNS + UNREAD_COLUMNS]
+    assert shown[: len(columns)] == columns
+    defaults = dict(
+        re.findall(r"^\| `(\w+\.?)` \| ([^|]+?) \| ", page.partition("| option")[2], re.MULTILINE)
+    )
+    options = ChangesOptions.parse({"servers": "a:1"})
+    assert defaults == {
+        "servers": "none",
+        "path": f"`{options.wanted.below}`",
+        "since": "none",
+        "until": "none",
+        "failures": f"`{options.failures}`",
+        "kafka.": "none",
+        "ask_seconds": f"{options.ask_seconds:g}",
+        "kafka_seconds": f"{options.kafka_seconds:g}",
+        "shard_offsets": f"{options.shard_offsets:,}",
+        "poll_seconds": f"{options.poll_seconds:g}",
+    }

@@ -18,6 +18,7 @@ from kdir.v1 import (
     federation_pb2,
     resolve_pb2,
     scan_pb2,
+    watch_pb2,
 )
 
 from resolver.error_status import to_status
@@ -65,6 +66,10 @@ class FakeCluster:
     unmounted: bool = False
     store_away_seconds: float = 0.0
     before_page: Callable[["FakeCluster", scan_pb2.ScanTopicsRequest], None] | None = None
+    change_log: watch_pb2.GetChangeLogResponse = field(
+        default_factory=watch_pb2.GetChangeLogResponse
+    )
+    """Where its change log is; by default it keeps none."""
     scans: int = 0
     """Pages that were asked for."""
     port: int = 0
@@ -94,6 +99,7 @@ class FakeCluster:
                 _service("FederationService", ListMounts=(self.ListMounts, federation_pb2)),
                 _service("ResolveService", Resolve=(self.Resolve, resolve_pb2)),
                 _service("ScanService", ScanTopics=(self.ScanTopics, scan_pb2)),
+                _service("WatchService", GetChangeLog=(self.GetChangeLog, watch_pb2)),
             )
         )
         self.port = server.add_insecure_port(f"127.0.0.1:{self.port}")
@@ -149,6 +155,20 @@ class FakeCluster:
             for mount, one in sorted({**self.known, **self.children}.items())
         ]
         return federation_pb2.ListMountsResponse(rows=rows)
+
+    def GetChangeLog(
+        self, request: watch_pb2.GetChangeLogRequest, context: grpc.ServicerContext
+    ) -> watch_pb2.GetChangeLogResponse:
+        answer = watch_pb2.GetChangeLogResponse(authority=self.authority())
+        answer.MergeFrom(self.change_log)
+        return answer
+
+    def log_in(self, bootstrap: str) -> None:
+        """Names the topics of its change log, as in a Kafka that several clusters share."""
+        self.change_log.configured = True
+        self.change_log.history_topic = f"__change_history.{self.cluster_id}"
+        self.change_log.state_topic = f"__change_events.{self.cluster_id}"
+        self.change_log.bootstrap_servers[:] = [bootstrap]
 
     def Resolve(
         self, request: resolve_pb2.ResolveRequest, context: grpc.ServicerContext

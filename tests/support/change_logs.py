@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-from resolver.changes.record import Change, Schemas
+from directory.change_log.log_topics import LogRecord, LogRefused, LogTopics
+from directory.kafka.admin_client import ConfluentAdmin
+from resolver.changes import record
+from resolver.changes.record import Change, Checkpoint, Schemas
 from resolver.changes.topic_reader import TopicReader
+from tests.support.waiting import eventually
 
-__all__ = ["ChangeLogTopics", "LogContents"]
+__all__ = ["ChangeLogTopics", "LogContents", "WrittenLog"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,3 +66,53 @@ class ChangeLogTopics:
             return [((one.key or b"").decode(), one.value) for one in found]
         finally:
             reader.close()
+
+
+class WrittenLog:
+    """A change log that a test writes itself, in transactions as the publisher's."""
+
+    def __init__(self, bootstrap: str, cluster_id: str) -> None:
+        self.cluster_id = cluster_id
+        names = (f"__change_events.{cluster_id}", f"__change_history.{cluster_id}")
+        self.topics = LogTopics(cluster_id, *names, [bootstrap], lambda: {"log_level": "0"})
+        admin = ConfluentAdmin([bootstrap])
+        # Right after they were made their settings may not be there yet.
+        eventually(lambda: self._is_made(admin))
+        admin.close()
+        self._writer = self.topics.writer(f"kdir-{cluster_id}")
+        self.revision = 0
+
+    def _is_made(self, admin: ConfluentAdmin) -> bool:
+        try:
+            self.topics.make_and_check(admin, were_there=False)
+        except LogRefused:
+            return False
+        return True
+
+    def add(self, *paths: str, **fields: Any) -> list[Change]:
+        """Publishes a change for each path, each of a revision of its own, and a checkpoint."""
+        changes = []
+        for path in paths:
+            self.revision += 1
+            one = {"generation": 1, "revision": self.revision, "time": 1_790_000_000_000, **fields}
+            changes.append(Change(cluster_id=self.cluster_id, path=path, **one))
+        point = Checkpoint(incarnation="one", incarnations=("one",), cluster=self.cluster_id)
+        end = Change(
+            cluster_id=self.cluster_id,
+            generation=1,
+            revision=self.revision,
+            time=1_790_000_000_000,
+            scope="checkpoint",
+            checkpoint=point,
+        )
+        self.write(*((one.path, record.encode(one)) for one in (*changes, end)))
+        return changes
+
+    def write(self, *records: tuple[str, bytes | None]) -> None:
+        """Writes keys and values to the history as they are, as one transaction."""
+        self._writer.write(LogRecord(self.topics.history, key, value) for key, value in records)
+
+    def add_schema(self, text: str, fingerprint: bytes) -> None:
+        """Publishes a schema."""
+        key = record.schema_key(self.cluster_id, fingerprint)
+        self._writer.write([LogRecord(self.topics.state, key, text.encode())])

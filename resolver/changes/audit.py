@@ -1,0 +1,508 @@
+"""The histories of all clusters' change logs as rows: where they are, and one range of one of them
+as Arrow batches.
+
+A ``LogRange`` is a plain value, so that it can travel to another process; the consumer is made
+where the range is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+import grpc
+from kdir.v1 import watch_pb2, watch_pb2_grpc
+
+from resolver import units
+from resolver.changes import record
+from resolver.changes.record import Change, Schemas, UndecodableRecord
+from resolver.changes.topic_reader import TopicReader, TopicRecord
+from resolver.error_status import from_rpc_error
+from resolver.errors import (
+    InvalidArgument,
+    KafkaUnavailable,
+    KdirError,
+    Lame,
+    NoRoute,
+    Unreachable,
+)
+from resolver.index.cluster_discovery import (
+    ASK_SECONDS,
+    FederationClusters,
+    ReachableCluster,
+    channel_to,
+    discover_clusters,
+)
+from resolver.index.row_schema import Column, Type, arrow_schema
+from resolver.path import ROOT, Path
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = [
+    "CHANGE_COLUMNS",
+    "KAFKA_SECONDS",
+    "UNREAD_COLUMNS",
+    "ChangeFilter",
+    "FoundLogs",
+    "HistoryReading",
+    "LogLocation",
+    "LogRange",
+    "UnreadLog",
+    "change_batch",
+    "find_logs",
+    "log_ranges",
+    "unread_rows",
+]
+
+KAFKA_SECONDS: Final = 30.0
+"""So long a broker may return nothing."""
+_EARLIER_MS: Final = 3600 * 1000
+"""Clocks of servers differ: so much before the wanted time a history is read."""
+_BATCH_ROWS: Final = 2_000
+_BATCH_BYTES: Final = 8 * 1024 * 1024
+_MOST_ASKED_AT_ONCE: Final = 16
+_ATTEMPTS: Final = 3
+"""So often is a range read on from where it broke off, without any record in between."""
+
+CHANGE_COLUMNS: Final = (
+    Column("cluster_id", Type.TEXT, "the changed cluster"),
+    Column("cluster", Type.TEXT, "its name today"),
+    Column("generation", Type.LONG, "number of its store's incarnation, from 1"),
+    Column("revision", Type.LONG, "revision of the store; changes of one commit share it"),
+    Column("position", Type.INTEGER, "order within the revision, from 0"),
+    Column("time", Type.TIME, "when it was committed, by the server's clock"),
+    Column("cause", Type.TEXT, "change; resync = found by comparing log and store"),
+    Column("scope", Type.TEXT, "entry, grants or inherited"),
+    Column("action", Type.TEXT, "insert, update or delete"),
+    Column("kind", Type.TEXT, "dir, topic, link or mount"),
+    Column("entry_id", Type.LONG, "identity within the cluster; a move keeps it"),
+    Column("parent_id", Type.LONG, "identity of its directory"),
+    Column("path", Type.TEXT, "its path at that time; null where the log does not have it"),
+    Column("path_before", Type.TEXT, "of a move: the path before; else null"),
+    Column("principal", Type.TEXT, "who made it; null where identities are not in use"),
+    Column("request_id", Type.TEXT, "the request that made it"),
+    Column("before", Type.LABELS, "its own fields before, as kdir set names them"),
+    Column("after", Type.LABELS, "the same after; a value that is null was cleared"),
+    Column("effective", Type.LABELS, "own and inherited policies after the change"),
+    Column("grants_before", Type.TEXTS, "its grants before, as kdir grants prints them"),
+    Column("grants_after", Type.TEXTS, "the same after"),
+    Column("cut", Type.TEXTS, "columns that are null because the record was too large"),
+)
+"""A row is one change; (cluster_id, generation, revision, position) is its order."""
+
+UNREAD_COLUMNS: Final = (
+    Column("cluster_id", Type.TEXT, "a cluster whose changes are missing, or some of them"),
+    Column("cluster", Type.TEXT, "its name"),
+    Column("mount", Type.TEXT, "where it is mounted"),
+    Column("reason", Type.TEXT, "what is missing, and why"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LogLocation:
+    """Location of one cluster's change log."""
+
+    cluster_id: str
+    cluster: str
+    mount: str
+    brokers: tuple[str, ...]
+    history: str
+    state: str
+
+    def consumer_properties(self, own: Mapping[str, str]) -> dict[str, str]:
+        """Returns librdkafka's properties; ``own`` are the caller's, such as credentials."""
+        quiet = {"client.id": "kdir-audit", "log_level": "0"}
+        return {**quiet, **own, "bootstrap.servers": ",".join(self.brokers)}
+
+    def unread(self, reason: str) -> UnreadLog:
+        """Returns this cluster as one whose changes are missing."""
+        return UnreadLog(self.cluster_id, self.cluster, self.mount, reason)
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadLog:
+    """A cluster whose changes, or some of them, could not be read, and why."""
+
+    cluster_id: str
+    cluster: str
+    mount: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.mount} ({self.cluster or self.cluster_id}): {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class FoundLogs:
+    """The change logs of the clusters at and below a path, at about one moment."""
+
+    logs: tuple[LogLocation, ...]
+    unread: tuple[UnreadLog, ...]
+    """Those without one, and those whose log lacks changes that wait to be published, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogRange:
+    """Part of a history, from one offset up to another."""
+
+    log: LogLocation
+    begin: int
+    end: int
+
+    def split(self, most_offsets: int) -> list[LogRange]:
+        """Returns it in parts, each of at most so many offsets."""
+        return [
+            replace(self, begin=begin, end=min(begin + most_offsets, self.end))
+            for begin in range(self.begin, self.end, most_offsets)
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeFilter:
+    """Filter of changes: at or below a path, and between two times, both included."""
+
+    below: Path = ROOT
+    since: datetime | None = None
+    until: datetime | None = None
+
+    @property
+    def seek_ms(self) -> int | None:
+        """The time in Unix milliseconds from which on a history is read; None = all of it."""
+        return None if self.since is None else _milliseconds(self.since) - _EARLIER_MS
+
+    def matcher(self) -> Callable[[Change], bool]:
+        """Returns what is true of a wanted change. One whose path the log does not have is."""
+        below = "" if self.below.is_root else str(self.below)
+        since = None if self.since is None else _milliseconds(self.since)
+        until = None if self.until is None else _milliseconds(self.until)
+
+        def is_below(path: str | None) -> bool:
+            return path is not None and (path == below or path.startswith(f"{below}/"))
+
+        def matches(change: Change) -> bool:
+            if since is not None and change.time < since:
+                return False
+            if until is not None and change.time > until:
+                return False
+            return not change.path or is_below(change.path) or is_below(change.path_before)
+
+        return matches
+
+
+def _milliseconds(moment: datetime) -> int:
+    return round(moment.timestamp() * 1000)
+
+
+# -- where the logs are ----------------------------------------------------------------------------
+
+
+def find_logs(
+    servers: Sequence[str], below: Path = ROOT, *, ask_seconds: float = ASK_SECONDS
+) -> FoundLogs:
+    """Asks all clusters that can be found from ``servers`` for their change logs: those that are
+    mounted below a path, and the one that holds it.
+
+    Raises:
+        NoRoute: no cluster that the servers lead to has this path.
+        InvalidArgument, Unreachable: as ``discover_clusters``.
+    """
+    found = discover_clusters(servers, ask_seconds=ask_seconds)
+    mounts = _mounts_at(found, below)
+    asked = [one for one in found.answered.values() if one.mount in mounts]
+    unread = [
+        UnreadLog(one.cluster_id, one.cluster, str(one.mount), one.reason)
+        for one in found.silent.values()
+        if one.mount in mounts
+    ]
+    logs: list[LogLocation] = []
+    with ThreadPoolExecutor(_MOST_ASKED_AT_ONCE, "kdir-change-logs") as pool:
+        for log, missing in pool.map(lambda one: _find_log(one, ask_seconds), asked):
+            logs += [log] if log is not None else []
+            unread += [missing] if missing is not None else []
+    return FoundLogs(
+        tuple(sorted(logs, key=lambda one: (one.mount, one.cluster_id))),
+        tuple(sorted(unread, key=lambda one: (one.mount, one.cluster_id))),
+    )
+
+
+def _mounts_at(found: FederationClusters, below: Path) -> set[Path]:
+    mounts = {one.mount for one in found.answered.values()}
+    mounts |= {one.mount for one in found.silent.values()}
+    owner = max((one for one in mounts if one.is_prefix_of(below)), key=len, default=None)
+    concerned = {one for one in mounts if below.is_prefix_of(one) or one == owner}
+    if not concerned:
+        raise NoRoute(f"{below}: no cluster that the servers lead to has this path")
+    return concerned
+
+
+def _find_log(
+    one: ReachableCluster, ask_seconds: float
+) -> tuple[LogLocation | None, UnreadLog | None]:
+    state = one.state
+    missing = UnreadLog(state.cluster_id, state.cluster, state.mount, "")
+    error: KdirError = Unreachable("no endpoint of it is known")
+    answer: watch_pb2.GetChangeLogResponse | None = None
+    for endpoint in one.endpoints:
+        try:
+            answer = _ask_for_log(endpoint, one, ask_seconds)
+        except grpc.RpcError as failure:
+            error = from_rpc_error(failure)
+        except KdirError as refusal:
+            error = refusal
+        else:
+            if answer.configured:
+                break
+    if answer is None:
+        return None, replace(missing, reason=error.message)
+    if not answer.configured:
+        reason = "it keeps no change log: its servers' configs have no [change_log]"
+        return None, replace(missing, reason=reason)
+    log = LogLocation(
+        state.cluster_id,
+        state.cluster,
+        state.mount,
+        tuple(answer.bootstrap_servers),
+        answer.history_topic,
+        answer.state_topic,
+    )
+    if not answer.state.message:
+        return log, None
+    waiting = units.plural(answer.waiting_commits, "commit")
+    reason = f"{waiting} not in its change log yet: {answer.state.message}"
+    return log, replace(missing, reason=reason)
+
+
+def _ask_for_log(
+    endpoint: str, one: ReachableCluster, ask_seconds: float
+) -> watch_pb2.GetChangeLogResponse:
+    cluster_id = one.state.cluster_id
+    request = watch_pb2.GetChangeLogRequest(cluster=cluster_id)
+    with channel_to(endpoint, cluster_id, one.named) as channel:
+        stub = watch_pb2_grpc.WatchServiceStub(channel)
+        answer = stub.GetChangeLog(request, timeout=ask_seconds)
+    found = answer.authority.cluster.cluster_id
+    if found != cluster_id:
+        raise Lame(f"{found} answers where {cluster_id} should")
+    return answer
+
+
+def log_ranges(
+    logs: Iterable[LogLocation],
+    properties: Mapping[str, str],
+    since_ms: int | None = None,
+    *,
+    timeout_seconds: float = KAFKA_SECONDS,
+) -> tuple[list[LogRange], list[UnreadLog]]:
+    """Returns what each history holds now, from a time on; and those whose brokers do not answer.
+
+    Args:
+        properties: the caller's own, for the way to the brokers.
+        since_ms: Unix milliseconds, by the clocks of the publishing servers.
+
+    Raises:
+        InvalidArgument: Kafka's client does not take the properties.
+    """
+
+    def ask(log: LogLocation) -> LogRange | UnreadLog:
+        try:
+            reader = _reader(log, log.history, properties, timeout_seconds)
+            try:
+                begin, end = reader.bounds()
+                if since_ms is not None:
+                    begin = max(begin, min(end, reader.offset_at(since_ms)))
+                return LogRange(log, begin, end)
+            finally:
+                reader.close()
+        except KafkaUnavailable as error:
+            return log.unread(error.message)
+
+    with ThreadPoolExecutor(_MOST_ASKED_AT_ONCE, "kdir-change-logs") as pool:
+        answers = list(pool.map(ask, logs))
+    return (
+        [one for one in answers if isinstance(one, LogRange)],
+        [one for one in answers if isinstance(one, UnreadLog)],
+    )
+
+
+def _reader(
+    log: LogLocation, topic: str, properties: Mapping[str, str], timeout_seconds: float
+) -> TopicReader:
+    from confluent_kafka import KafkaException
+
+    try:
+        own = log.consumer_properties(properties)
+        return TopicReader(own, topic, timeout_seconds=timeout_seconds)
+    except KafkaException as error:
+        raise InvalidArgument(f"confluent-kafka: {error.args[0].str()}") from error
+
+
+# -- reading ---------------------------------------------------------------------------------------
+
+
+class HistoryReading:
+    """Reading of one range of a history. Used by one thread.
+
+    Args:
+        properties: the caller's own, for the way to the brokers.
+    """
+
+    def __init__(
+        self,
+        part: LogRange,
+        properties: Mapping[str, str],
+        wanted: ChangeFilter,
+        *,
+        timeout_seconds: float = KAFKA_SECONDS,
+    ) -> None:
+        self._part: Final = part
+        self._properties: Final = properties
+        self._is_wanted: Final = wanted.matcher()
+        self._timeout: Final = timeout_seconds
+        self._schemas = Schemas()
+        self._has_all_schemas = False
+        self._undecodable = 0
+        self._first_undecodable = ""
+        self._foreign = 0
+        self._removed = 0
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Yields the wanted changes of the range, in order, as ``CHANGE_COLUMNS``. A read that
+        breaks off goes on after the last record, so that none comes twice.
+
+        Raises:
+            KafkaUnavailable: the brokers do not answer; what came before is right.
+        """
+        rows: list[Change] = []
+        size = 0
+        for one in self._records():
+            size += len(one.value or b"")
+            change = self._change(one)
+            if change is not None:
+                rows.append(change)
+            if len(rows) >= _BATCH_ROWS or size >= _BATCH_BYTES:
+                if rows:
+                    yield change_batch(rows, self._part.log.cluster)
+                rows, size = [], 0
+        if rows:
+            yield change_batch(rows, self._part.log.cluster)
+
+    def problems(self) -> list[UnreadLog]:
+        """Returns what of the range, as far as it was read, is in no batch, and why."""
+        found = []
+        if self._removed:
+            count = units.plural(self._removed, "offset")
+            found.append(f"{count} not kept any more: the topic's retention removed them")
+        if self._undecodable:
+            count = units.plural(self._undecodable, "record")
+            found.append(f"{count} could not be decoded, the first {self._first_undecodable}")
+        if self._foreign:
+            count = units.plural(self._foreign, "record")
+            found.append(f"{count} left out: of other clusters")
+        return [self._part.log.unread(reason) for reason in found]
+
+    def _records(self) -> Iterator[TopicRecord]:
+        log, begin, end = self._part.log, self._part.begin, self._part.end
+        attempts = 0
+        while begin < end:
+            reader = _reader(log, log.history, self._properties, self._timeout)
+            try:
+                low, _ = reader.bounds()
+                if low > begin:
+                    self._removed += min(low, end) - begin
+                    begin = low
+                for one in reader.read(begin, end):
+                    begin, attempts = one.offset + 1, 0
+                    yield one
+                return
+            except KafkaUnavailable:
+                attempts += 1
+                if attempts == _ATTEMPTS:
+                    raise
+            finally:
+                reader.close()
+
+    def _change(self, one: TopicRecord) -> Change | None:
+        """Returns the change of a record, if it is one and wanted."""
+        try:
+            change = self._decoded(one.value)
+        except UndecodableRecord as error:
+            self._undecodable += 1
+            self._first_undecodable = self._first_undecodable or f"at offset {one.offset}: {error}"
+            return None
+        if change.cluster_id != self._part.log.cluster_id:
+            self._foreign += 1
+            return None
+        if change.checkpoint is not None or not self._is_wanted(change):
+            return None
+        return change
+
+    def _decoded(self, value: bytes | None) -> Change:
+        if value is None:
+            raise UndecodableRecord("it has no value")
+        try:
+            return self._schemas.decode(value)
+        except UndecodableRecord:
+            if self._has_all_schemas or not record.is_framed_by_another(value):
+                raise
+        self._has_all_schemas = True
+        self._load_schemas()
+        return self._schemas.decode(value)
+
+    def _load_schemas(self) -> None:
+        """Takes in the schemas of the state topic, for records of another version of kdir."""
+        log = self._part.log
+        prefix = record.schema_key(log.cluster_id, b"").encode()
+        reader = _reader(log, log.state, self._properties, self._timeout)
+        try:
+            for one in reader.read(*reader.bounds()):
+                if one.key is not None and one.key.startswith(prefix) and one.value:
+                    self._schemas.add(one.value.decode(errors="replace"))
+        except UndecodableRecord:
+            pass  # what it would have decoded is counted
+        finally:
+            reader.close()
+
+
+# -- rows ------------------------------------------------------------------------------------------
+
+
+def change_batch(changes: Sequence[Change], cluster: str) -> pa.RecordBatch:
+    """Returns changes of one cluster as ``CHANGE_COLUMNS``, column by column."""
+    import pyarrow as pa
+
+    schema = arrow_schema(CHANGE_COLUMNS)
+    columns: dict[str, list[Any]] = {
+        field.name: [getattr(one, field.name) for one in changes]
+        for field in schema
+        if field.name not in _MADE
+    }
+    columns["cluster"] = [cluster] * len(changes)
+    columns["time"] = [one.time * 1000 for one in changes]
+    for name in _NULL_IF_EMPTY:
+        columns[name] = [value or None for value in columns[name]]
+    for name in _MAPS:
+        columns[name] = [
+            None if value is None else list(value.items())
+            for value in (getattr(one, name) for one in changes)
+        ]
+    arrays = [pa.array(columns[field.name], type=field.type) for field in schema]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+_MADE: Final = frozenset({"cluster", "time", "before", "after", "effective"})
+_MAPS: Final = ("before", "after", "effective")
+_NULL_IF_EMPTY: Final = ("action", "kind", "path", "principal", "request_id")
+
+
+def unread_rows(unread: Iterable[UnreadLog]) -> pa.RecordBatch:
+    """Returns clusters whose changes are missing, as ``UNREAD_COLUMNS``."""
+    import pyarrow as pa
+
+    rows = list(unread)
+    schema = arrow_schema(UNREAD_COLUMNS)
+    arrays = [pa.array([getattr(one, field.name) for one in rows], field.type) for field in schema]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)

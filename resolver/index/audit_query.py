@@ -1,0 +1,174 @@
+"""One SQL query over changes, by DuckDB, which reaches no file and no net for it.
+
+The changes are loaded into a table on disk, in a folder of their own that is removed at the end: a
+query may read them more than once, and memory stays bounded however many there are.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from resolver.changes.audit import CHANGE_COLUMNS, UNREAD_COLUMNS, UnreadLog, unread_rows
+from resolver.errors import InvalidArgument
+from resolver.index.row_schema import arrow_schema
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    import duckdb
+    import pyarrow as pa
+
+__all__ = ["AuditDatabase", "check_query"]
+
+_ROWS: Final = 1_000
+_FENCES: Final = {
+    "autoinstall_known_extensions": "false",
+    "autoload_known_extensions": "false",
+    # Else a name that is no table is looked for among the variables of this program.
+    "python_enable_replacements": "false",
+}
+_MEMORY: Final = "512MB"
+
+
+def check_query(sql: str) -> None:
+    """Checks a query on empty tables, so that a wrong one is refused before anything is read.
+
+    Raises:
+        InvalidArgument: with DuckDB's message; or there is more than one statement.
+    """
+    import duckdb
+
+    with _duckdb_errors():
+        statements = duckdb.extract_statements(sql)
+    if len(statements) != 1:
+        raise InvalidArgument(f"SQL: found {len(statements)} statements; expected one query")
+    with AuditDatabase() as database:
+        for _ in database.query(sql):
+            pass
+
+
+class AuditDatabase:
+    """Database with the tables ``changes`` and ``unread``, while the block runs."""
+
+    def __init__(self) -> None:
+        self._folder = ""
+        self._connection: duckdb.DuckDBPyConnection | None = None
+        self._is_fenced = False
+
+    def __enter__(self) -> Self:
+        import duckdb
+
+        self._folder = tempfile.mkdtemp(prefix="kdir-audit-")
+        try:
+            spilled = {"temp_directory": f"{self._folder}/spilled", "memory_limit": _MEMORY}
+            self._connection = duckdb.connect(
+                f"{self._folder}/changes.duckdb", config={**_FENCES, **spilled}
+            )
+            self._open.execute("SET TimeZone = 'UTC'")
+            self._make("changes", arrow_schema(CHANGE_COLUMNS))
+            self._make("unread", arrow_schema(UNREAD_COLUMNS))
+            self._open.execute("BEGIN")
+        except BaseException:
+            self._close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._close()
+
+    def _close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    @property
+    def _open(self) -> duckdb.DuckDBPyConnection:
+        if self._connection is None:
+            raise RuntimeError("used outside its block")
+        return self._connection
+
+    def _make(self, table: str, schema: pa.Schema) -> None:
+        self._open.register("batch", schema.empty_table())
+        self._open.execute(f"CREATE TABLE {table} AS FROM batch")  # a name of ours
+        self._open.unregister("batch")
+
+    def add_changes(self, batch: pa.RecordBatch) -> None:
+        """Adds rows of ``changes``."""
+        self._add("changes", batch)
+
+    def add_unread(self, unread: list[UnreadLog]) -> None:
+        """Adds rows of ``unread``."""
+        self._add("unread", unread_rows(unread))
+
+    def _add(self, table: str, batch: pa.RecordBatch) -> None:
+        import pyarrow as pa
+
+        self._open.register("batch", pa.Table.from_batches([batch]))
+        self._open.execute(f"INSERT INTO {table} FROM batch")
+        self._open.unregister("batch")
+
+    def query(self, sql: str) -> Iterator[tuple[list[str], list[dict[str, Any]]]]:
+        """Yields the columns of the answer, and its rows by page; the first page has none. From
+        now on nothing is added.
+
+        Columns of the same name are numbered.
+
+        Raises:
+            InvalidArgument: with DuckDB's message.
+        """
+        if not self._is_fenced:
+            self._open.execute("COMMIT")
+            self._open.execute("SET enable_external_access = false")
+            self._open.execute("SET lock_configuration = true")
+            self._is_fenced = True
+        with _duckdb_errors():
+            answer: Any = self._open.sql(sql)
+            if answer is None:  # a statement without rows
+                return
+            reader = answer.to_arrow_reader(_ROWS)
+        names = _numbered(reader.schema.names)
+        yield names, []
+        while True:
+            with _duckdb_errors():
+                batch = next(reader, None)
+            if batch is None:
+                return
+            yield names, batch.rename_columns(names).to_pylist(maps_as_pydicts="lossy")
+
+
+def _numbered(names: list[str]) -> list[str]:
+    found: list[str] = []
+    for name in names:
+        number, one = 1, name
+        while one in found:
+            number += 1
+            one = f"{name}_{number}"
+        found.append(one)
+    return found
+
+
+@contextmanager
+def _duckdb_errors() -> Iterator[None]:
+    """Raises an error of a query as one of ours, with DuckDB's message."""
+    import duckdb
+    import pyarrow as pa
+
+    try:
+        yield
+    except (duckdb.Error, pa.ArrowException) as error:
+        raise InvalidArgument(f"SQL: {_one_line(str(error))}") from error
+
+
+def _one_line(text: str) -> str:
+    """Returns DuckDB's message without the lines that point into the query."""
+    message = text.partition("\nLINE ")[0]
+    return "; ".join(line.strip() for line in message.splitlines() if line.strip())

@@ -1,0 +1,308 @@
+"""Spark's data source ``kdir.changes``: every change of every cluster as a row, from the change
+logs; as a table and as a stream.
+
+    spark.read.format("kdir.changes").option("servers", "la-1:7420,ny-1:7420").load("/la")
+
+The driver asks the clusters for their logs, and Kafka for the ends of these; each executor reads a
+range of offsets of one history. A cluster that could not be read, and what of a history could not
+be, is one row of scope ``unread`` that says which and why (``failures=row``), left out
+(``failures=skip``), or an error (``failures=raise``).
+
+A stream's position is an offset for each cluster, by cluster id. A range of a stream that cannot be
+read is an error, whatever ``failures`` is: the position goes on behind it, and its changes would be
+lost.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import time as day_time
+from typing import TYPE_CHECKING, Any, Final
+
+from resolver.changes.audit import (
+    CHANGE_COLUMNS,
+    KAFKA_SECONDS,
+    ChangeFilter,
+    FoundLogs,
+    HistoryReading,
+    LogLocation,
+    LogRange,
+    UnreadLog,
+    find_logs,
+    log_ranges,
+)
+from resolver.errors import InvalidArgument, KafkaUnavailable, Unavailable
+from resolver.extras import missing_extra
+from resolver.index.cluster_discovery import ASK_SECONDS
+from resolver.index.row_schema import Column, Type, arrow_schema, spark_schema
+from resolver.index.search import parse_as_of
+from resolver.index.spark_options import (
+    check_names,
+    failures_option,
+    positive_option,
+    servers_option,
+)
+from resolver.path import Path
+
+try:
+    from pyspark.sql.datasource import (
+        DataSource,
+        DataSourceReader,
+        DataSourceStreamReader,
+        InputPartition,
+    )
+except ModuleNotFoundError as error:
+    missing = missing_extra("Spark's data source kdir.changes", "index", "pyspark")
+    raise ImportError(missing or str(error)) from None
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+__all__ = ["COLUMNS", "ChangesOptions", "ChangesReader", "ChangesSource", "ChangesStreamReader"]
+
+SCOPE_UNREAD: Final = "unread"
+"""``scope`` of a row that no change is, but a cluster whose changes are missing."""
+COLUMNS: Final = (
+    *CHANGE_COLUMNS,
+    Column("unread_reason", Type.TEXT, "of scope unread: what is missing, and why"),
+)
+_SHARD_OFFSETS: Final = 250_000
+_POLL_SECONDS: Final = 5.0
+_KAFKA: Final = "kafka."
+
+
+@dataclass(frozen=True, slots=True)
+class ChangesOptions:
+    """Options of a read."""
+
+    servers: tuple[str, ...]
+    wanted: ChangeFilter
+    properties: Mapping[str, str]
+    failures: str = "row"
+    ask_seconds: float = ASK_SECONDS
+    kafka_seconds: float = KAFKA_SECONDS
+    shard_offsets: int = _SHARD_OFFSETS
+    poll_seconds: float = _POLL_SECONDS
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> ChangesOptions:
+        """Reads ``servers``, ``path``, ``since``, ``until``, ``failures``, ``ask_seconds``,
+        ``kafka_seconds``, ``shard_offsets``, ``poll_seconds``, and ``kafka.…`` for librdkafka.
+
+        Raises:
+            InvalidArgument: one is unknown or wrong; names it, and what would be right.
+            InvalidPath: ``path`` is no canonical path.
+        """
+        known = {"servers", "path", "since", "until", "failures", "ask_seconds", "kafka_seconds",
+                 "shard_offsets", "poll_seconds"}  # fmt: skip
+        check_names(options, known, _KAFKA)
+        since, until = options.get("since"), options.get("until")
+        return cls(
+            servers=servers_option(options),
+            wanted=ChangeFilter(
+                Path.parse(options.get("path") or "/"),
+                parse_as_of(since, "option since", at=day_time.min) if since else None,
+                parse_as_of(until, "option until") if until else None,
+            ),
+            properties={
+                name.lower().removeprefix(_KAFKA): value
+                for name, value in options.items()
+                if name.lower().startswith(_KAFKA)
+            },
+            failures=failures_option(options),
+            ask_seconds=positive_option(options, "ask_seconds", ASK_SECONDS),
+            kafka_seconds=positive_option(options, "kafka_seconds", KAFKA_SECONDS),
+            shard_offsets=int(positive_option(options, "shard_offsets", _SHARD_OFFSETS)),
+            poll_seconds=positive_option(options, "poll_seconds", _POLL_SECONDS),
+        )
+
+    def find_logs(self) -> FoundLogs:
+        """Returns the logs that there are now."""
+        return find_logs(self.servers, self.wanted.below, ask_seconds=self.ask_seconds)
+
+    def ranges(self, logs: Iterable[LogLocation]) -> tuple[list[LogRange], list[UnreadLog]]:
+        """Returns what the histories hold now, and those whose brokers do not answer."""
+        seek_ms = self.wanted.seek_ms
+        return log_ranges(logs, self.properties, seek_ms, timeout_seconds=self.kafka_seconds)
+
+    def reading(self, part: LogRange) -> HistoryReading:
+        """Returns the reading of a range."""
+        return HistoryReading(
+            part, self.properties, self.wanted, timeout_seconds=self.kafka_seconds
+        )
+
+
+class ChangesSource(DataSource):
+    """Spark data source of ``spark.read.format("kdir.changes")``, and of ``readStream``."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "kdir.changes"
+
+    def schema(self) -> str:
+        return spark_schema(COLUMNS)
+
+    def reader(self, schema: StructType) -> ChangesReader:
+        return ChangesReader(ChangesOptions.parse(self.options))
+
+    def streamReader(self, schema: StructType) -> ChangesStreamReader:  # noqa: N802 - Spark's name
+        options = ChangesOptions.parse(self.options)
+        if options.wanted.until is not None:
+            raise InvalidArgument("option until: a stream has no end; leave it out")
+        return ChangesStreamReader(options)
+
+
+@dataclass(frozen=True)
+class RangePartition(InputPartition):
+    """Range of one history, to be read by one task."""
+
+    part: LogRange
+
+
+@dataclass(frozen=True)
+class UnreadPartition(InputPartition):
+    """A cluster that could not be read when the read was planned."""
+
+    unread: UnreadLog
+
+
+class ChangesReader(DataSourceReader):
+    """Reader that plans its ranges in the driver, and reads them in the executors."""
+
+    def __init__(self, options: ChangesOptions) -> None:
+        self.options = options
+
+    def partitions(self) -> list[InputPartition]:
+        found = self.options.find_logs()
+        ranges, silent = self.options.ranges(found.logs)
+        unread = _reported([*found.unread, *silent], self.options.failures)
+        parts = [one for part in ranges for one in part.split(self.options.shard_offsets)]
+        return [*map(RangePartition, parts), *map(UnreadPartition, unread)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        match partition:
+            case RangePartition(part=part):
+                try:
+                    yield from _read(self.options, part)
+                except KafkaUnavailable as error:
+                    # What of it was read before stays in the result: this row says that it is
+                    # not all.
+                    unread = part.log.unread(error.message)
+                    yield from map(unread_batch, _reported([unread], self.options.failures))
+            case UnreadPartition(unread=unread):
+                yield unread_batch(unread)
+            case _:
+                raise TypeError(f"not a partition of this source: {partition!r}")
+
+
+class ChangesStreamReader(DataSourceStreamReader):
+    """Reader of a stream: plans in the driver, where it is one object, and reads in the executors,
+    each of which has a copy.
+    """
+
+    def __init__(self, options: ChangesOptions) -> None:
+        self.options = options
+        self._ends: dict[str, int] = {}
+        """The newest position that was returned, or that Spark goes on from after a restart."""
+        self._logs: dict[str, LogLocation] = {}
+        self._begins: dict[str, int] = {}
+        """Where a history begins that the stream has read nothing of."""
+        self._asked_at: float | None = None
+
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
+        return {}
+
+    def latestOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
+        now = time.monotonic()
+        if self._asked_at is None or now - self._asked_at >= self.options.poll_seconds:
+            self._ask()
+            self._asked_at = now
+        return dict(sorted(self._ends.items()))
+
+    def _ask(self) -> None:
+        found = self.options.find_logs()
+        ranges, silent = self.options.ranges(found.logs)
+        _reported([*found.unread, *silent], self.options.failures)
+        for part in ranges:
+            key = part.log.cluster_id
+            reached = self._ends.get(key)
+            if reached is not None and part.end < reached:
+                raise InvalidArgument(
+                    f"{part.log.mount} ({part.log.cluster}): {part.log.history} ends at offset "
+                    f"{part.end}, and the stream has read it up to {reached}: the topic was made "
+                    f"again; begin with a new checkpoint"
+                )
+            self._logs[key] = part.log
+            self._begins[key] = part.begin
+            self._ends[key] = part.end
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
+        # After a restart Spark asks for the ranges up to where it was before it asks for more.
+        for key, offset in end.items():
+            self._ends[key] = max(offset, self._ends.get(key, 0))
+        wanted = {key: offset for key, offset in end.items() if start.get(key, -1) < offset}
+        if not wanted.keys() <= self._begins.keys():
+            self._ask()
+        parts: list[InputPartition] = []
+        for key, offset in wanted.items():
+            log = self._logs.get(key)
+            if log is not None:
+                part = LogRange(log, start.get(key, self._begins[key]), offset)
+                parts += map(RangePartition, part.split(self.options.shard_offsets))
+            elif self.options.failures != "skip":
+                raise Unavailable(
+                    f"cluster {key} does not answer, and the stream is to read its changes up to "
+                    f"offset {offset}; failures=skip leaves them out"
+                )
+        return parts
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if not isinstance(partition, RangePartition):
+            raise TypeError(f"not a partition of this source: {partition!r}")
+        yield from _read(self.options, partition.part)
+
+
+def _read(options: ChangesOptions, part: LogRange) -> Iterator[pa.RecordBatch]:
+    """Yields the changes of a range, then what of it could not be read.
+
+    Raises:
+        KafkaUnavailable
+    """
+    import pyarrow as pa
+
+    reading = options.reading(part)
+    schema = arrow_schema(COLUMNS)
+    for batch in reading.batches():
+        none = pa.nulls(batch.num_rows, pa.string())
+        yield pa.RecordBatch.from_arrays([*batch.columns, none], schema=schema)
+    yield from map(unread_batch, _reported(reading.problems(), options.failures))
+
+
+def _reported(unread: list[UnreadLog], failures: str) -> list[UnreadLog]:
+    """Returns those that get a row.
+
+    Raises:
+        Unavailable: there are some, and ``failures`` is ``raise``.
+    """
+    if unread and failures == "raise":
+        raise Unavailable(str(unread[0]))
+    return unread if failures == "row" else []
+
+
+def unread_batch(unread: UnreadLog) -> pa.RecordBatch:
+    """Returns the one row that represents what of a cluster could not be read: at its mount."""
+    import pyarrow as pa
+
+    row: dict[str, Any] = {
+        "cluster_id": unread.cluster_id,
+        "cluster": unread.cluster,
+        "scope": SCOPE_UNREAD,
+        "path": unread.mount or None,
+        "unread_reason": unread.reason,
+    }
+    schema = arrow_schema(COLUMNS)
+    arrays = [pa.array([row.get(field.name)], type=field.type) for field in schema]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)

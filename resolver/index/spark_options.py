@@ -1,0 +1,66 @@
+"""Options that Spark's data sources have in common, read from text."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from resolver.errors import InvalidArgument
+
+__all__ = ["check_names", "failures_option", "positive_option", "servers_option"]
+
+_FAILURES = ("row", "skip", "raise")
+
+
+def check_names(options: Mapping[str, str], known: Collection[str], prefix: str = "") -> None:
+    """Checks that all options are known, or begin with a prefix.
+
+    Raises:
+        InvalidArgument: one is not; names it, and those that are.
+    """
+    for name in options:
+        if name.lower() not in known and not (prefix and name.lower().startswith(prefix)):
+            raise InvalidArgument(f"option {name}: not one of {', '.join(sorted(known))}")
+
+
+def servers_option(options: Mapping[str, str]) -> tuple[str, ...]:
+    """Returns ``servers``.
+
+    Raises:
+        InvalidArgument: there are none.
+    """
+    servers = tuple(filter(None, (options.get("servers") or "").replace(" ", "").split(",")))
+    if not servers:
+        raise InvalidArgument('option servers: found none; expected "host:port,…"')
+    return servers
+
+
+def failures_option(options: Mapping[str, str]) -> str:
+    """Returns ``failures``, by default ``row``.
+
+    Raises:
+        InvalidArgument: something else than row, skip or raise.
+    """
+    failures = options.get("failures") or "row"
+    if failures not in _FAILURES:
+        raise InvalidArgument(
+            f"option failures: found {failures!r}; expected {', '.join(_FAILURES)}"
+        )
+    return failures
+
+
+def positive_option(options: Mapping[str, str], name: str, default: float) -> float:
+    """Returns an option that is a number above 0.
+
+    Raises:
+        InvalidArgument: it is none.
+    """
+    text = options.get(name)
+    if not text:
+        return default
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < float("inf"):
+        raise InvalidArgument(f"option {name}: found {text!r}; expected a positive number")
+    return number
