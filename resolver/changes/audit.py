@@ -75,8 +75,12 @@ CHANGE_COLUMNS: Final = (
     Column("revision", Type.LONG, "revision of the store; changes of one commit share it"),
     Column("position", Type.INTEGER, "order within the revision, from 0"),
     Column("time", Type.TIME, "when it was committed, by the server's clock"),
-    Column("cause", Type.TEXT, "change; resync = found by comparing log and store"),
-    Column("scope", Type.TEXT, "entry, grants or inherited"),
+    Column(
+        "cause",
+        Type.TEXT,
+        "change; resync = found by comparing log and store; skip = changes that were given up",
+    ),
+    Column("scope", Type.TEXT, "entry, grants, inherited or operated"),
     Column("action", Type.TEXT, "insert, update or delete"),
     Column("kind", Type.TEXT, "dir, topic, link or mount"),
     Column("entry_id", Type.LONG, "identity within the cluster; a move keeps it"),
@@ -90,6 +94,7 @@ CHANGE_COLUMNS: Final = (
     Column("effective", Type.LABELS, "own and inherited policies after the change"),
     Column("grants_before", Type.TEXTS, "its grants before, as kdir grants prints them"),
     Column("grants_after", Type.TEXTS, "the same after"),
+    Column("operation", Type.TEXT, "of scope operated: what was done, for people; else null"),
     Column("cut", Type.TEXTS, "columns that are null because the record was too large"),
 )
 """A row is one change; (cluster_id, generation, revision, position) is its order."""
@@ -495,7 +500,7 @@ def change_batch(changes: Sequence[Change], cluster: str) -> pa.RecordBatch:
 
 _MADE: Final = frozenset({"cluster", "time", "before", "after", "effective"})
 _MAPS: Final = ("before", "after", "effective")
-_NULL_IF_EMPTY: Final = ("action", "kind", "path", "principal", "request_id")
+_NULL_IF_EMPTY: Final = ("action", "kind", "path", "principal", "request_id", "operation")
 
 
 def unread_rows(unread: Iterable[UnreadLog]) -> pa.RecordBatch:
