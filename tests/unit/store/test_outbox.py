@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kdir.v1 import watch_pb2
@@ -272,7 +273,7 @@ def test_a_record_that_is_too_large_loses_what_other_records_hold_and_names_it()
         assert len(value) <= most
         found = Schemas().decode(value)
         assert found.cut == cut
-        lost = dict.fromkeys(cut)
+        lost: dict[str, Any] = dict.fromkeys(cut)
         assert found == replace(change, cut=cut, **lost)
     with pytest.raises(OversizedRecord, match=r"/la/a at revision 2 has 1,\d+ bytes"):
         encode_within(change, 1_000)
