@@ -277,7 +277,7 @@ def _find_log(
     if not answer.state.message:
         return log, None
     waiting = units.plural(answer.waiting_commits, "commit")
-    reason = f"{waiting} not in its change log yet: {answer.state.message}"
+    reason = f"its change log waits, with {waiting} to be published: {answer.state.message}"
     return log, replace(missing, reason=reason)
 
 

@@ -320,7 +320,9 @@ def test_what_is_shipped_can_be_imported_from_the_zip_alone(tmp_path: Path) -> N
     archive = packages_zip(tmp_path)
     code = (
         "import sys; sys.path.insert(0, sys.argv[1]); "
-        "import resolver.index.build, kdir.v1.scan_pb2; "
+        "import resolver.index.build, resolver.index.changes, kdir.v1.scan_pb2; "
+        "from resolver.changes.record import schema_text; "
+        "schema_text(); "
         "print(resolver.index.build.__file__, kdir.v1.scan_pb2.__file__)"
     )
     done = subprocess.run(

@@ -110,7 +110,7 @@ def test_what_waits_to_be_published_is_unread(logged: Logged) -> None:
     log.waiting_commits, log.state.message = 3, "no broker answered"
     code, rows, err = audit(logged, "FROM unread", "/la")
     assert (code, len(rows)) == (3, 1)
-    assert "3 commits not in its change log yet: no broker answered" in err
+    assert "its change log waits, with 3 commits to be published: no broker answered" in err
 
 
 def test_a_wrong_query_is_refused_before_anything_is_read(logged: Logged, tmp_path: Path) -> None:
