@@ -210,13 +210,19 @@ def _create_topic(session: Session, arguments: Arguments) -> int:
             raise UsageError(f"{where} is a directory's path: kdir mkdir {where}", verb="create")
         entry = entry_pb2.Entry(topic=topic)
         _policies(arguments, entry)
-        answer = _create(
-            session,
-            where.path,
-            entry,
-            arguments,
-            wait_until_active=not arguments.flag("no-wait"),
-        )
+        try:
+            answer = _create(
+                session,
+                where.path,
+                entry,
+                arguments,
+                wait_until_active=not arguments.flag("no-wait"),
+            )
+        except AlreadyExists:
+            if not arguments.flag("if-not-exists"):
+                raise
+            _show_existing(session, where, entry)
+            return
         made = answer.entry.topic
         location = f"topic {made.physical_name} of {answer.authority.cluster.cluster}"
         answered = f"{_did(arguments, 'create')} {answer.entry.path}: {location}"
@@ -238,6 +244,29 @@ def _create_topic(session: Session, arguments: Arguments) -> int:
             )
 
     return each(session, arguments.many("PATH"), create)
+
+
+def _show_existing(session: Session, where: PathArgument, wanted: entry_pb2.Entry) -> None:
+    """Shows the topic that is at a path already.
+
+    Raises:
+        AlreadyExists: its name in Kafka is not the one that was asked for.
+    """
+    from kdir.v1 import directory_pb2
+
+    request = directory_pb2.GetEntryRequest(path=str(where.path), kind="ENTRY_KIND_TOPIC")
+    found: directory_pb2.GetEntryResponse = session.resolver.call(
+        where.path, "DirectoryService.GetEntry", request
+    )
+    name, asked = found.entry.topic.physical_name, wanted.topic.physical_name
+    location = f"topic {name} of {found.authority.cluster.cluster}"
+    if asked not in {"", name}:
+        raise AlreadyExists(
+            f"{found.entry.path} exists: {location}, not {asked}", path=found.entry.path
+        )
+    partitions = found.entry.topic.partitions
+    size = f", {units.plural(partitions, 'partition')}" if partitions else ""
+    show_entry(session, found.entry, f"unchanged: {found.entry.path} exists: {location}{size}")
 
 
 def _default_physical_name(answer: directory_pb2.CreateEntryResponse) -> str:
@@ -480,6 +509,10 @@ VERBS: Final = (
                 "NAME",
             ),
             SET,
+            Option(
+                ("--if-not-exists",),
+                "a topic that is there stays as it is, whatever its partitions and policies",
+            ),
             Option(("--no-wait",), "do not wait for Kafka"),
             WAIT,
             PLAN,
@@ -487,6 +520,7 @@ VERBS: Final = (
         formats=ENTRY_FORMATS,
         examples=(
             ("kdir create /la/tracking/search/clicks", "search.clicks in Kafka"),
+            ("kdir create --if-not-exists /la/tracking/search/clicks", "again, in a script"),
             (
                 "kdir create -p 24 --physical clicks-v2 /la/tracking/search/clicks",
                 "under that name",

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from resolver import units
 from resolver.cli.parser import Argument, Arguments, Option, UsageError, Verb
@@ -23,10 +23,13 @@ if TYPE_CHECKING:
     from resolver.cli.session import Session
     from resolver.topic_location import TopicLocation
 
-__all__ = ["PROPERTIES", "SETTING", "VERBS", "own_settings"]
+__all__ = ["PROPERTIES", "SETTING", "VERBS", "begin_offsets", "message_record", "own_settings"]
 
 _FLUSH_SECONDS: Final = 30.0
 _MOST_QUEUED: Final = 100_000
+_OFFSET_DIGITS: Final = 19
+_PARTITION_DIGITS: Final = 10
+"""Numbers of so many digits are beyond those of Kafka."""
 
 
 def _client(
@@ -157,8 +160,14 @@ def _split(line: bytes, separator: bytes) -> tuple[bytes | None, bytes]:
 
 
 def _consume(session: Session, arguments: Arguments) -> int:
-    if arguments.one("from") == "end" and not arguments.flag("follow"):
+    start = _Start.parse(arguments.one("from", "beginning"))
+    if start.where == "end" and not arguments.flag("follow"):
         raise UsageError("--from end prints only new messages: it needs -f", verb="consume")
+    separator = arguments.one("key-separator")
+    as_json = session.out.format == "json"
+    if separator and as_json:
+        raise UsageError("-o json has the keys; it takes no -K", verb="consume")
+    chosen = _chosen_partitions(arguments)
     own = {
         "group.id": "kdir-consume",  # the client wants one; none is joined and nothing committed
         "enable.auto.commit": "false",
@@ -173,50 +182,171 @@ def _consume(session: Session, arguments: Arguments) -> int:
         consumer = Consumer(settings)
     except KafkaException as error:
         raise InvalidArgument(f"confluent-kafka: {error.args[0].str()}") from error
-    separator = arguments.one("key-separator")
     try:
-        for message in _messages(consumer, found, arguments, session.timeout_seconds):
-            if separator:
-                sys.stdout.buffer.write((message.key() or b"") + separator.encode())
-            sys.stdout.buffer.write((message.value() or b"") + b"\n")
+        for message in _messages(
+            consumer, found, arguments, start, chosen, session.timeout_seconds
+        ):
+            if as_json:
+                session.out.record(message_record(message, str(found.path)))
+            else:
+                if separator:
+                    sys.stdout.buffer.write((message.key() or b"") + separator.encode())
+                sys.stdout.buffer.write((message.value() or b"") + b"\n")
             if arguments.flag("follow"):
+                sys.stdout.flush()
                 sys.stdout.buffer.flush()
     except KafkaException as error:
         raise client_error(error.args[0], str(found.path), settings, for_writes=False) from error
     finally:
         consumer.close()
+        sys.stdout.flush()
         sys.stdout.buffer.flush()
     return 0
 
 
+def message_record(message: Message, path: str) -> dict[str, Any]:
+    """Returns a message as JSON values: bytes that are no UTF-8 as URL-safe base64, under a name
+    that ends in ``_base64``; what is null in Kafka as null.
+    """
+    kind, milliseconds = message.timestamp()
+    record: dict[str, Any] = {
+        "path": path,
+        "partition": message.partition(),
+        "offset": message.offset(),
+        "timestamp_ms": milliseconds if kind else None,
+        **_as_text("key", message.key()),
+        **_as_text("value", message.value()),
+    }
+    headers: Any = message.headers()
+    if headers:
+        record["headers"] = [{"key": key, **_as_text("value", value)} for key, value in headers]
+    return record
+
+
+def _as_text(name: str, value: bytes | str | None) -> dict[str, str | None]:
+    if value is None or isinstance(value, str):
+        return {name: value}
+    try:
+        return {name: value.decode()}
+    except UnicodeDecodeError:
+        import base64
+
+        return {f"{name}_base64": base64.urlsafe_b64encode(value).decode()}
+
+
+class _Start(NamedTuple):
+    """Where to begin in each partition."""
+
+    where: str
+    """``beginning``, ``end``, ``offset`` or ``time``."""
+    number: int = 0
+    """The offset, or the time as Unix milliseconds."""
+
+    @classmethod
+    def parse(cls, text: str) -> _Start:
+        """Reads ``--from``.
+
+        Raises:
+            UsageError: it names no place.
+        """
+        if text in {"beginning", "end"}:
+            return cls(text)
+        if text.isascii() and text.isdigit() and len(text) < _OFFSET_DIGITS:
+            return cls("offset", int(text))
+        from datetime import datetime
+
+        try:
+            moment = datetime.fromisoformat(text)
+        except ValueError:
+            raise UsageError(
+                f"--from {text!r}: beginning, end, an offset such as 1200 or a time such as "
+                f"2026-11-01T14:30 was expected",
+                verb="consume",
+            ) from None
+        return cls("time", int(moment.timestamp() * 1000))
+
+
+def _chosen_partitions(arguments: Arguments) -> list[int]:
+    """Returns the partitions that ``--partition`` names; none = all.
+
+    Raises:
+        UsageError: one is no number.
+    """
+    texts = arguments.many("partition")
+    for text in texts:
+        if not (text.isascii() and text.isdigit() and len(text) < _PARTITION_DIGITS):
+            raise UsageError(f"--partition {text!r}: a number was expected", verb="consume")
+    return sorted(set(map(int, texts)))
+
+
+def begin_offsets(
+    consumer: Any, topic: str, start: _Start, bounds: Mapping[int, tuple[int, int]], seconds: float
+) -> dict[int, int]:
+    """Returns the offset to begin with in each partition, within its bounds: one outside would be
+    taken for the beginning.
+    """
+    from confluent_kafka import TopicPartition
+
+    match start.where:
+        case "beginning":
+            wanted = {partition: low for partition, (low, _) in bounds.items()}
+        case "end":
+            wanted = {partition: high for partition, (_, high) in bounds.items()}
+        case "offset":
+            wanted = dict.fromkeys(bounds, start.number)
+        case _:
+            asked = [TopicPartition(topic, partition, start.number) for partition in bounds]
+            found = consumer.offsets_for_times(asked, timeout=seconds)
+            wanted = {
+                # Negative: nothing is as new.
+                one.partition: one.offset if one.offset >= 0 else bounds[one.partition][1]
+                for one in found
+            }
+    return {
+        partition: min(max(wanted[partition], low), high)
+        for partition, (low, high) in bounds.items()
+    }
+
+
 def _messages(
-    consumer: Any, found: TopicLocation, arguments: Arguments, timeout_seconds: float
+    consumer: Any,
+    found: TopicLocation,
+    arguments: Arguments,
+    start: _Start,
+    chosen: Sequence[int],
+    timeout_seconds: float,
 ) -> Iterator[Message]:
     """Messages from where was asked, up to the ends as they are now, or on and on.
 
     The ends are read first: "end of partition" comes again and again, and is never final.
     """
-    from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, KafkaException, TopicPartition
+    from confluent_kafka import KafkaException, TopicPartition
 
     topic, follow, most = found.topic, arguments.flag("follow"), arguments.whole("count")
     metadata = consumer.list_topics(topic, timeout=timeout_seconds).topics[topic]
     if metadata.error is not None:
         raise KafkaException(metadata.error)
-    begin = OFFSET_END if arguments.one("from", "beginning") == "end" else OFFSET_BEGINNING
+    if missing := [one for one in chosen if one not in metadata.partitions]:
+        raise InvalidArgument(
+            f"{found.path}: no partition {missing[0]}; it has "
+            f"{units.plural(len(metadata.partitions), 'partition')}, from 0",
+            field="partition",
+        )
+    bounds = {
+        partition: consumer.get_watermark_offsets(
+            TopicPartition(topic, partition), timeout=timeout_seconds
+        )
+        for partition in chosen or metadata.partitions
+    }
+    begins = begin_offsets(consumer, topic, start, bounds, timeout_seconds)
     ends: dict[int, int] = {}
     if not follow:
-        for partition in metadata.partitions:
-            low, high = consumer.get_watermark_offsets(
-                TopicPartition(topic, partition), timeout=timeout_seconds
-            )
-            if high > low:
-                ends[partition] = high
-        begin = OFFSET_BEGINNING
+        ends = {one: high for one, (_, high) in bounds.items() if high > begins[one]}
+        begins = {one: begins[one] for one in ends}
     last = dict(ends)
-    wanted = metadata.partitions if follow else ends
-    if not wanted:
+    if not begins:
         return
-    consumer.assign([TopicPartition(topic, partition, begin) for partition in wanted])
+    consumer.assign([TopicPartition(topic, one, offset) for one, offset in begins.items()])
     yielded = 0
     received = time.monotonic()
     while follow or ends:
@@ -299,7 +429,10 @@ VERBS: Final = (
         run=_consume,
         timeout_seconds=10.0,
         details=(
-            "From the beginning to the current end; -f continues. Joins no group and commits\n"
+            "From the beginning to the current end; -f continues. --from begins at an offset, or\n"
+            "at the first message that is as new as a time, in each partition. With -o json, one\n"
+            "object a line: path, partition, offset, timestamp_ms, key, value, headers; what is\n"
+            "no UTF-8 is URL-safe base64 (key_base64, value_base64). Joins no group and commits\n"
             "nothing. Needs kdir[kafka]."
         ),
         arguments=(_TOPIC,),
@@ -308,10 +441,10 @@ VERBS: Final = (
             Option(("-f", "--follow"), "continue with new messages"),
             Option(
                 ("--from",),
-                "with -f: where to begin (default: beginning)",
+                "beginning (the default), end (with -f), an offset, or a time: 2026-11-01T14:30",
                 "WHERE",
-                choices=("beginning", "end"),
             ),
+            Option(("--partition",), "only this one; repeatable", "N", repeated=True),
             Option(("-K", "--key-separator"), "print keys, too, and this behind them", "TEXT"),
             _LISTENER,
             PROPERTIES,
@@ -320,6 +453,11 @@ VERBS: Final = (
         examples=(
             ("kdir consume /la/tracking/search/clicks", "all messages"),
             ("kdir consume -f --from end /la/tracking/orders", "only new messages"),
+            (
+                "kdir consume -o json --partition 0 --from 1200 -n 10 /la/tracking/orders",
+                "ten messages, with key, headers and time",
+            ),
         ),
+        formats=("text", "json"),
     ),
 )

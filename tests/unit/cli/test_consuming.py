@@ -1,11 +1,13 @@
-"""Where `kdir consume` ends: at the end of each partition, as it was when it began."""
+"""Where `kdir consume` begins and ends in each partition, and messages as JSON."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from resolver.cli.produce import _drop_reached
+from resolver.cli.parser import UsageError
+from resolver.cli.produce import _drop_reached, _Start, begin_offsets, message_record
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,6 +15,13 @@ class Consumer:
     """One that stands where it is told, by partition."""
 
     places: dict[int, int]
+    times: dict[int, int] = field(default_factory=dict)
+    """The offset of the first message that is as new as is asked, by partition."""
+
+    def offsets_for_times(self, asked: list[Any], timeout: float) -> list[Any]:
+        for one in asked:
+            one.offset = self.times.get(one.partition, -1)
+        return asked
 
     def position(self, partitions: list[Any]) -> list[Any]:
         for one in partitions:
@@ -41,3 +50,52 @@ def test_P20_each_partition_ends_by_itself() -> None:
     ends = {0: 10, 1: 5}
     _drop_reached(Consumer({0: 10, 1: 4}), "orders", ends)
     assert ends == {1: 5}
+
+
+@pytest.mark.parametrize(
+    ("text", "begins"),
+    [
+        ("beginning", {0: 3, 1: 0}),
+        ("end", {0: 10, 1: 5}),
+        ("4", {0: 4, 1: 4}),
+        ("2", {0: 3, 1: 2}),  # what retention has removed is not begun with
+        ("9", {0: 9, 1: 5}),  # beyond the end is at the end, not at the beginning
+        ("2026-11-01T14:30", {0: 7, 1: 5}),
+        ("2026-11-01", {0: 7, 1: 5}),
+    ],
+)
+def test_where_to_begin_is_within_what_each_partition_has(
+    text: str, begins: dict[int, int]
+) -> None:
+    consumer, bounds = Consumer({}, {0: 7}), {0: (3, 10), 1: (0, 5)}
+    assert begin_offsets(consumer, "orders", _Start.parse(text), bounds, 1) == begins
+
+
+@pytest.mark.parametrize("text", ["", "-1", "first", "٣", "2026-13-01", "9" * 19])
+def test_what_is_no_place_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="an offset such as"):
+        _Start.parse(text)
+
+
+def test_a_message_as_json_has_key_time_and_headers() -> None:
+    message: Any = SimpleNamespace(
+        partition=lambda: 2,
+        offset=lambda: 7,
+        timestamp=lambda: (1, 1_700_000_000_000),
+        key=lambda: None,
+        value=lambda: b"\xff\xfe",
+        headers=lambda: [("trace", b"x"), ("raw", b"\xff"), ("none", None)],
+    )
+    assert message_record(message, "/la/orders") == {
+        "path": "/la/orders",
+        "partition": 2,
+        "offset": 7,
+        "timestamp_ms": 1_700_000_000_000,
+        "key": None,
+        "value_base64": "__4=",
+        "headers": [
+            {"key": "trace", "value": "x"},
+            {"key": "raw", "value_base64": "_w=="},
+            {"key": "none", "value": None},
+        ],
+    }
