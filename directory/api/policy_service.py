@@ -280,6 +280,8 @@ def _has_kafka_value(one: ExplainedValue, at: str) -> bool:
     """True if the value is one that Kafka should have, now: an inherited number of partitions or
     replicas is for new topics.
     """
+    if one.origin.value is None:
+        return False  # what was cleared is Kafka's own affair
     if one.field in {"partitions", "replication_factor"}:
         return one.origin.path == at
     return one.field.startswith("topic_config[")
@@ -290,7 +292,8 @@ def _value(
 ) -> policies_pb2.EffectiveValue:
     value = policies_pb2.EffectiveValue(
         field=one.field,
-        value=_text(one.origin.value),
+        value="" if one.origin.value is None else _text(one.origin.value),
+        cleared=one.origin.value is None,
         source_path=one.origin.path,
         overrides=[
             policies_pb2.OverriddenValue(value=_text(origin.value), source_path=origin.path)

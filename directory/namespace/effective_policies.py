@@ -144,7 +144,9 @@ class LevelOrigin(NamedTuple):
 
 
 class ExplainedValue(NamedTuple):
-    """One effective value: who says so, and whom that overrides, nearest first."""
+    """One effective value: who set it, and what that overrides, nearest first. Its value is None
+    where the key was cleared.
+    """
 
     field: str
     """As in ``set_fields``."""
@@ -153,8 +155,8 @@ class ExplainedValue(NamedTuple):
 
 
 def explain(levels: Sequence[PolicyLevel]) -> tuple[ExplainedValue, ...]:
-    """Returns each effective value of the last of the levels, outermost first, by field. A key that
-    was cleared has none, and overrides what lies beyond it for those who set it again.
+    """Returns each effective value of the last of the levels, outermost first, by field; a key that
+    was cleared, too.
     """
     found: dict[str, list[LevelOrigin]] = {}
     for path, policies in reversed(levels):
@@ -169,7 +171,6 @@ def explain(levels: Sequence[PolicyLevel]) -> tuple[ExplainedValue, ...]:
     return tuple(
         ExplainedValue(name, origins[0], tuple(one for one in origins[1:] if one.value is not None))
         for name, origins in sorted(found.items())
-        if origins[0].value is not None
     )
 
 

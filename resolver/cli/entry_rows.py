@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from resolver.path import Path
 
 __all__ = [
+    "CLEARED",
     "COLUMNS",
     "cluster_status_at",
     "display_name",
@@ -28,6 +29,9 @@ __all__ = [
     "topic_config",
 ]
 
+
+CLEARED: Final = "(cleared)"
+"""The value of a key whose inheritance was ended (``unset --clear``)."""
 
 COLUMNS: Final = (
     Column("KIND"),

@@ -18,7 +18,7 @@ from resolver.cli.clusters_below import (
     with_clusters_below,
 )
 from resolver.cli.create import ENTRY_FORMATS, PLAN, show_entry
-from resolver.cli.entry_rows import stop_note_at
+from resolver.cli.entry_rows import CLEARED, stop_note_at
 from resolver.cli.kafka_wait import WAIT, clusters_at, wait_for_kafka, wait_seconds
 from resolver.cli.output import Column, Styled, Table
 from resolver.cli.parser import Argument, Arguments, Option, UsageError, Verb
@@ -360,16 +360,17 @@ def _show_drift(out: Output, drifts: Sequence[admin_pb2.Drift]) -> None:
             out.record(plain(one))
     elif drifts:
         columns = [Column(name) for name in ("PATH", "FIELD", "VALUE", "IN KAFKA")]
-        Table(out, columns).rows([_drift_row(one) for one in drifts])
+        Table(out, columns).rows([_drift_row(one, human=out.human) for one in drifts])
 
 
-def _drift_row(one: admin_pb2.Drift) -> list[str | Styled]:
+def _drift_row(one: admin_pb2.Drift, *, human: bool) -> list[str | Styled]:
     field = one.field.removeprefix("config[").removesuffix("]")
+    shown = units.retention if human and field.endswith(".ms") else str
     return [
         one.path,
         field,
-        one.expected,
-        Styled(f"{one.actual}  {one.kafka_state or 'drift'}", "warn"),
+        shown(one.expected),
+        Styled(f"{shown(one.actual)}  {one.kafka_state or 'drift'}", "warn"),
     ]
 
 
@@ -381,7 +382,7 @@ def _table_row(
     with_use = _with_use if out.human else _bare
     row: list[str | Styled] = [
         key,
-        with_use(shown(one.value) or '""', one),
+        CLEARED if one.cleared else with_use(shown(one.value) or '""', one),
         "." if out.human and one.source_path == str(path) else one.source_path,
         one.set_by or "-",
         _age(out, one),
@@ -506,7 +507,8 @@ VERBS: Final = (
             "difference; else Kafka's value, or default, and the reason: drift;\n"
             "needs-approval (may delete data: kdir arm); contested (another writer keeps\n"
             "reverting it); rejected (by Kafka); quota-exceeded; not-armed (no armed path covers\n"
-            "it); if set (with --if: kdir would apply it). n/a: not a setting of Kafka.\n"
+            "it); if set (with --if: kdir would apply it). n/a: nothing of Kafka's to compare.\n"
+            "(cleared): the key was ended there (unset --clear), so that nothing is inherited.\n"
             "--diff shows only differences, for a directory those of all topics below it, in each\n"
             "cluster; exit code 5 if there are any, 2 if there is no Kafka to compare with.\n"
             "Quotas show their usage, and apply at every level, overridden or not."

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from resolver import units
-from resolver.cli.entry_rows import display_path, kind_of
+from resolver.cli.entry_rows import CLEARED, display_path, kind_of
 from resolver.cli.output import Styled
 from resolver.cli.parser import FORMATS, Argument, Arguments, Verb
 from resolver.cli.session import PathArgument
@@ -152,13 +152,16 @@ def _facts(
     shown = "-" if topics is None else topics.cell(human=human)
     facts += _facts_of_kind(entry, shown, human=human)
     for key, setting in policy_fields(entry.policies):
-        shown = "(ends here)" if setting is None else setting
-        if human and setting is not None and key.endswith(".ms"):
-            shown = units.retention(setting)
-        facts.append((key, shown))
+        shown = CLEARED if setting is None else setting
+        facts.append((key, _in_units(key, shown) if human else shown))
     facts += [("quota", _quota(one)) for one in answer.quotas]
     facts += [(one.state, _attention(entry.path, one)) for one in answer.topic_issues]
     return facts
+
+
+def _in_units(key: str, value: str) -> str:
+    """Returns the value of a setting in the units of ``ls -l``."""
+    return units.retention(value) if key.endswith(".ms") else value
 
 
 def _quota(one: policies_pb2.QuotaUse) -> str | Styled:
@@ -213,7 +216,8 @@ def _facts_of_kind(
                 yield "why", topic.provision_message
             yield "adopted", str(topic.adopted).lower()
             for key in sorted(topic.observed_config):
-                yield f"kafka {key}", topic.observed_config[key]
+                found = topic.observed_config[key]
+                yield f"kafka {key}", _in_units(key, found) if human else found
         case "link":
             yield "targets", ", ".join(entry.link.targets)
             yield "mode", state

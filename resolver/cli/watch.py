@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
+from resolver.cli.entry_rows import CLEARED
 from resolver.cli.output import Column, Styled, Table
 from resolver.cli.parser import Argument, Arguments, Option, Verb
 from resolver.cli.session import parse_path_argument
@@ -214,7 +215,7 @@ def _shown(entry: entry_pb2.Entry) -> dict[str, str]:
     from resolver.entry_fields import entry_fields
 
     fields = entry_fields(entry)
-    return {key: "(ends here)" if value is None else value for key, value in fields}
+    return {key: CLEARED if value is None else value for key, value in fields}
 
 
 def _format_value(value: str | None) -> str:

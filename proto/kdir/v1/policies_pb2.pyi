@@ -103,7 +103,7 @@ class ConfigValue(_message.Message):
     def __init__(self, value: _Optional[str] = ..., cleared: _Optional[bool] = ...) -> None: ...
 
 class EffectiveValue(_message.Message):
-    __slots__ = ("field", "value", "source_path", "set_by", "set_time", "overrides", "kafka_value", "kafka_state", "used")
+    __slots__ = ("field", "value", "source_path", "set_by", "set_time", "overrides", "kafka_value", "kafka_state", "used", "cleared")
     FIELD_FIELD_NUMBER: _ClassVar[int]
     VALUE_FIELD_NUMBER: _ClassVar[int]
     SOURCE_PATH_FIELD_NUMBER: _ClassVar[int]
@@ -113,6 +113,7 @@ class EffectiveValue(_message.Message):
     KAFKA_VALUE_FIELD_NUMBER: _ClassVar[int]
     KAFKA_STATE_FIELD_NUMBER: _ClassVar[int]
     USED_FIELD_NUMBER: _ClassVar[int]
+    CLEARED_FIELD_NUMBER: _ClassVar[int]
     field: str
     value: str
     source_path: str
@@ -122,7 +123,8 @@ class EffectiveValue(_message.Message):
     kafka_value: str
     kafka_state: str
     used: int
-    def __init__(self, field: _Optional[str] = ..., value: _Optional[str] = ..., source_path: _Optional[str] = ..., set_by: _Optional[str] = ..., set_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., overrides: _Optional[_Iterable[_Union[OverriddenValue, _Mapping]]] = ..., kafka_value: _Optional[str] = ..., kafka_state: _Optional[str] = ..., used: _Optional[int] = ...) -> None: ...
+    cleared: bool
+    def __init__(self, field: _Optional[str] = ..., value: _Optional[str] = ..., source_path: _Optional[str] = ..., set_by: _Optional[str] = ..., set_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., overrides: _Optional[_Iterable[_Union[OverriddenValue, _Mapping]]] = ..., kafka_value: _Optional[str] = ..., kafka_state: _Optional[str] = ..., used: _Optional[int] = ..., cleared: _Optional[bool] = ...) -> None: ...
 
 class OverriddenValue(_message.Message):
     __slots__ = ("value", "source_path", "used")

@@ -143,7 +143,10 @@ def test_what_is_set_above_holds_below_and_what_is_cleared_does_not(kdir: Kdir) 
     assert rows["tags.tier"][1:3] == ["2", rows["retention.ms"][2] + "/below"]
     assert rows["tags.tier"][-1].startswith("1 at ")
     assert kdir("unset #/below retention.ms --clear").code == 0
-    assert "retention.ms" not in kdir("effective #/below").out
+    rows = {row.split("\t")[0]: row.split("\t") for row in kdir("effective #/below").lines}
+    assert rows["retention.ms"][1] == "(cleared)"
+    assert rows["retention.ms"][2].endswith("/below")
+    assert rows["retention.ms"][-1].startswith("86400000 at ")
     assert kdir("unset #/below retention.ms").code == 0
     assert "retention.ms" in kdir("effective #/below").out
 

@@ -295,7 +295,9 @@ def test_mkdir_set_effective_unset(kdir: Kdir) -> None:
     kdir.run("unset --clear #/ads/us retention.ms")
     rows = {line.split("\t")[0]: line.split("\t") for line in kdir.lines("effective #/ads/us")}
     assert rows["owner"][1:3] == ["ads", f"{kdir.mount}/ads"]
-    assert "retention.ms" not in rows
+    cleared = rows["retention.ms"]
+    assert cleared[1:3] == ["(cleared)", f"{kdir.mount}/ads/us"]
+    assert cleared[5] == f"604800000 at {kdir.mount}/ads"
 
 
 def test_etags_guard_what_was_seen(kdir: Kdir) -> None:
@@ -309,6 +311,12 @@ def test_create_move_remove(kdir: Kdir) -> None:
     kdir.run("mkdir #/made/deeper")
     prefix = kdir.mount.rpartition("/")[2]
     assert f"topic {prefix}.made.x of la-tracking" in kdir.run("create -p 2 #/made/x").stderr
+    again = "create --if-not-exists #/made/x"
+    assert f"unchanged: {kdir.mount}/made/x exists: topic {prefix}.made.x of la-tracking, 2 " in (
+        kdir.run(again).stderr
+    )
+    assert "not other" in kdir.run(f"{again} --physical other", 5).stderr
+    kdir.run("create #/made/x", 5)
     (made,) = kdir.objects("stat -o json #/made/x")
     assert made["topic"]["provision"] == "PROVISION_ACTIVE"  # type: ignore[index]
     kdir.run("mv #/made/x #/made/deeper/")
@@ -510,6 +518,16 @@ def test_produce_and_consume(kdir: Kdir) -> None:
         "k=two",
     ]
     assert len(kdir.lines("consume -n 1 #/search/clicks")) == 1
+    messages = kdir.objects("consume -o json #/search/clicks")
+    assert sorted((one["key"] or "", one["value"]) for one in messages) == [
+        ("", "three"), ("k", "one"), ("k", "two"),
+    ]  # fmt: skip
+    two = next(one for one in messages if one["value"] == "two")
+    place = f"--partition {two['partition']} --from {two['offset']}"
+    assert kdir.lines(f"consume -n 1 {place} #/search/clicks") == ["two"]
+    assert kdir.lines("consume --from 2036-01-01 #/search/clicks") == []
+    assert len(kdir.lines("consume --from 2020-01-01 #/search/clicks")) == 3
+    assert "it has 3 partitions" in kdir.run("consume --partition 7 #/search/clicks", 2).stderr
     assert kdir.lines("consume #/orders") == []
     assert "is a directory, not a topic" in kdir.run("consume #/search", 2).stderr
 

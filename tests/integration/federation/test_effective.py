@@ -67,7 +67,8 @@ def test_each_value_says_where_it_comes_from_across_mounts(federation: Federatio
         assert found["owner"].value == "la"
         assert [one.source_path for one in found["owner"].overrides] == ["/"]
         assert "topic_config[retention.ms]" in found
-        assert "topic_config[flush.ms]" not in found
+        flush = found["topic_config[flush.ms]"]
+        assert (flush.cleared, flush.value, flush.source_path) == (True, "", "/la")
         return found
 
     found = eventually(arrived)
@@ -78,6 +79,8 @@ def test_each_value_says_where_it_comes_from_across_mounts(federation: Federatio
     assert [(one.value, one.source_path) for one in retention.overrides] == [("1000", "/")]
     assert retention.set_time.seconds > 1_700_000_000
     assert not retention.HasField("kafka_value")
+    flush = found["topic_config[flush.ms]"]  # ended at /la: who did so is shown
+    assert [(one.value, one.source_path) for one in flush.overrides] == [("1", "/")]
 
     answer = ask(tracking, "/la/tracking/search")
     assert [one.cluster_id for one in answer.ancestors] == [la.cluster_id, root.cluster_id]
