@@ -155,7 +155,8 @@ def _build(session: Session, arguments: Arguments, table: str) -> int:
     settings = SparkSettings(arguments.one("master", "local[*]"), conf)
     servers = session.servers()
     session.export_login()
-    report = build(servers, table, spark=settings, full=arguments.flag("full"))
+    cluster = arguments.one("cluster")
+    report = build(servers, table, spark=settings, full=arguments.flag("full"), cluster=cluster)
     out = session.out
     if out.structured:
         for line in report.lines:
@@ -164,10 +165,8 @@ def _build(session: Session, arguments: Arguments, table: str) -> int:
         columns = [Column("MOUNT"), Column("CLUSTER"), Column("TOPICS", right=True),
                    Column("OUTCOME"), Column("REASON")]  # fmt: skip
         Table(out, columns).rows([_line_row(line, human=out.human) for line in report.lines])
-    out.note(
-        f"{units.plural(report.rows, 'topic')} in {table}, version {report.version}, "
-        f"after {report.seconds:.1f}s"
-    )
+    counted = units.plural(report.rows, "topic") + (f" of {cluster}" if cluster else "")
+    out.note(f"{counted} in {table}, version {report.version}, after {report.seconds:.1f}s")
     for line in report.unread:
         session.missing(f"not read: {line.mount} ({line.cluster}): {line.reason}")
     return 0
@@ -201,7 +200,9 @@ def _report(session: Session, arguments: Arguments, table: str) -> int:
 
     from resolver.index.search import report
 
-    found = report(table, as_of=arguments.one("as-of") or None)
+    found = report(
+        table, cluster=arguments.one("cluster") or None, as_of=arguments.one("as-of") or None
+    )
     out = session.out
     if out.structured:
         for counts in found.clusters:
@@ -279,7 +280,8 @@ VERBS: Final = (
         details=(
             "build reads every changed cluster with Spark and commits all rows at once. An\n"
             "unreachable cluster keeps its rows, marked stale; exit code 3. The table is a Delta\n"
-            "table. report counts topics, owners and drift by cluster."
+            "table. report counts topics, owners and drift by cluster. With --cluster, only that\n"
+            "one is read or counted; the rows of all others stay as they are."
         ),
         arguments=(Argument("ACTION", "build or report", choices=("build", "report")),),
         options=(
@@ -287,11 +289,13 @@ VERBS: Final = (
             Option(("--master",), "of Spark (default: local[*])", "URL"),
             Option(("--conf",), "a setting of Spark; repeatable", "KEY=VALUE", repeated=True),
             Option(("--full",), "also read unchanged clusters again"),
+            Option(("--cluster",), "only this one: name or id", "CLUSTER"),
             _AS_OF,
         ),
         formats=("table", "json", "yaml"),
         examples=(
             ("kdir index build", "bring it up to date"),
+            ("kdir index build --cluster la-tracking", "one cluster of it"),
             (
                 "kdir index build --table s3://bucket/kdir --master spark://host:7077",
                 "on a cluster",

@@ -18,7 +18,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from resolver.errors import KdirError, WriteConflict
+from resolver import units
+from resolver.errors import InvalidArgument, KdirError, WriteConflict
 from resolver.index.cluster_discovery import (
     ASK_SECONDS,
     FederationClusters,
@@ -176,6 +177,7 @@ def build(
     *,
     spark: SparkSettings | None = None,
     full: bool = False,
+    cluster: str = "",
     ask_seconds: float = ASK_SECONDS,
     shard_rows: int = SHARD_ROWS,
     clock: Callable[[], datetime] = lambda: datetime.now(UTC),
@@ -183,12 +185,13 @@ def build(
     """Brings the index in ``table`` up to what the clusters say now.
 
     ``servers`` (``host:port``) are any directories of the federation; all others are found from
-    them. ``full`` reads again what has not changed, too. A cluster of more than ``shard_rows``
-    topics is read by several tasks. Each endpoint has ``ask_seconds`` to say who it is.
+    them. With ``cluster``, a name or id, the rows of all others stay as they are. ``full`` reads
+    again what has not changed, too. A cluster of more than ``shard_rows`` topics is read by several
+    tasks. Each endpoint has ``ask_seconds`` to say who it is.
 
     Raises:
-        InvalidArgument: no servers; ``table`` is something else; pyspark, pyarrow, deltalake or
-            Java is missing.
+        InvalidArgument: no servers; no such cluster; ``table`` is something else; pyspark, pyarrow,
+            deltalake or Java is missing.
         Unreachable: none of the servers answered, or Spark did not start; the table is as it was.
         WriteConflict: other builds were quicker again and again; nothing was written.
     """
@@ -204,6 +207,8 @@ def build(
         *_unanswered(found_clusters),
         *_missing(found_clusters, before),
     ]
+    if cluster:
+        findings, changed = _only(cluster, findings, changed, before)
     if changed:
         with (spark or SparkSettings()).open() as session, spark_errors():
             findings += crawl(session, index, changed, shard_rows)
@@ -224,6 +229,44 @@ def _sorted_out(
         else:
             changed.append(one)
     return unchanged, changed
+
+
+def _only(
+    cluster: str,
+    findings: Sequence[Finding],
+    changed: Sequence[ReachableCluster],
+    before: TableState,
+) -> tuple[list[Finding], list[ReachableCluster]]:
+    """Returns what was found of one cluster, by name or id.
+
+    Raises:
+        InvalidArgument: none of this name was found.
+    """
+    names = {one.state.cluster_id: one.state.cluster for one in changed}
+    for one in findings:
+        match one:
+            case RereadCluster(state=state) | Unchanged(state=state):
+                names[state.cluster_id] = state.cluster
+            case NoAnswer():
+                names[one.cluster_id] = one.cluster
+            case RemovedCluster():
+                names[one.cluster_id] = before.clusters[one.cluster_id].state.cluster
+    meant = {cluster_id for cluster_id, name in names.items() if cluster in {name, cluster_id}}
+    if not meant:
+        known = ", ".join(sorted(name or cluster_id for cluster_id, name in names.items()))
+        raise InvalidArgument(f"no cluster {cluster!r} was found; known: {known}", field="cluster")
+    return (
+        [one for one in findings if _id_of(one) in meant],
+        [one for one in changed if one.state.cluster_id in meant],
+    )
+
+
+def _id_of(one: Finding) -> str:
+    match one:
+        case RereadCluster(state=state) | Unchanged(state=state):
+            return state.cluster_id
+        case NoAnswer() | RemovedCluster():
+            return one.cluster_id
 
 
 def _unanswered(found_clusters: FederationClusters) -> Iterator[Finding]:
@@ -278,7 +321,7 @@ def _commit(
     for _ in range(_MOST_COMMITS):
         changes = merge(state, findings, empty)
         try:
-            version = _commit_once(index, state, changes, f"{len(findings)} clusters")
+            version = _commit_once(index, state, changes, units.plural(len(findings), "cluster"))
         except CommitConflict:
             state = index.load()
             continue

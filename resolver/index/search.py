@@ -385,16 +385,29 @@ class Report:
     shadowed: tuple[Shadowed, ...] = field(default=())
 
 
-def report(table: str, *, as_of: str | date | datetime | None = None, limit: int = 100) -> Report:
-    """Counts by cluster, physical names in several places, topics that a mount hides.
+def report(
+    table: str,
+    *,
+    cluster: str | None = None,
+    as_of: str | date | datetime | None = None,
+    limit: int = 100,
+) -> Report:
+    """Counts by cluster, physical names in several places, topics that a mount hides; of one
+    ``cluster``, by name or id, only its counts.
 
     Raises:
         InvalidArgument: as ``search.find``.
     """
     index = open_index(table, as_of)
+    if cluster is not None:
+        return Report(index.version, tuple(_counts(index, _searched(index, cluster))), (), 0, ())
     shared, shared_count = _shared_names(index, limit)
     return Report(
-        index.version, tuple(_counts(index)), shared, shared_count, _shadowed(index, limit)
+        index.version,
+        tuple(_counts(index, _searched(index, None))),
+        shared,
+        shared_count,
+        _shadowed(index, limit),
     )
 
 
@@ -406,8 +419,7 @@ FROM topics GROUP BY cluster_id
 """
 
 
-def _counts(index: Snapshot) -> list[ClusterCounts]:
-    clusters = list(index.clusters.values())
+def _counts(index: Snapshot, clusters: Sequence[ClusterFiles]) -> list[ClusterCounts]:
     found = {row.pop("cluster_id"): row for row in index.select(_COUNTS, (), clusters)}
     return sorted(
         (ClusterCounts(one.state, **found.get(one.state.cluster_id, {})) for one in clusters),

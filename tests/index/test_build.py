@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from resolver.errors import InvalidArgument, Unreachable
 from resolver.index.build import BuildReport, Outcome, SparkSettings, build
 from resolver.index.delta_table import IndexTable
-from resolver.index.search import find
+from resolver.index.search import find, report
 from resolver.index.spark_session import packages_zip
 from tests.index.fakes import FakeCluster, federation
 
@@ -83,6 +83,24 @@ def test_what_has_not_changed_is_not_read_and_its_time_moves_on(
     assert topics(table) == below(*TREE) | {"/ny/ads/views"}
     was = {line.mount: line.as_of for line in first.lines}
     assert all(line.as_of > was[line.mount] for line in second.lines if line.as_of)  # type: ignore[operator]
+
+
+def test_of_one_cluster_only_its_rows_are_read(
+    run: Build, tree: dict[str, FakeCluster], table: str
+) -> None:
+    run()
+    scans = {mount: one.scans for mount, one in tree.items()}
+    tree["/ny/ads"].add("/ny/ads/views")
+    tree["/ny"].add("/ny/new")
+    one = run(cluster=tree["/ny/ads"].cluster_id)
+    assert outcomes(one) == {"/ny/ads": Outcome.READ}
+    assert {mount for mount, each in tree.items() if each.scans != scans[mount]} == {"/ny/ads"}
+    assert topics(table) == below(*TREE) | {"/ny/ads/views"}
+    (counts,) = report(table, cluster=tree["/ny/ads"].cluster_id).clusters
+    assert (counts.state.mount, counts.topics) == ("/ny/ads", 3)
+    for call in (lambda: run(cluster="nope"), lambda: report(table, cluster="nope")):
+        with pytest.raises(InvalidArgument, match=r"nope.*ads"):
+            call()
 
 
 def test_nothing_changed_needs_no_spark(

@@ -112,6 +112,9 @@ def test_report_sums_up_each_cluster(table: str) -> None:
         ("/la", "2", "1", "1"),
         ("/ny", "1", "1", "0"),
     ]
+    (one,) = run(["index", "report", "--cluster", "ny", "-o", "json"]).objects
+    assert (one["mount"], one["topics"]) == ("/ny", 1)
+    assert run(["index", "report", "--cluster", "nope"]).code == 2
     objects = run(["index", "report", "-o", "json"]).objects
     assert [(one["mount"], one["topics"], one["stale"]) for one in objects] == [
         ("/la", 2, False),
@@ -125,9 +128,9 @@ def test_build_says_what_became_of_each_cluster(
     asked: list[Any] = []
 
     def build(
-        servers: Sequence[str], table: str, *, spark: SparkSettings, full: bool
+        servers: Sequence[str], table: str, *, spark: SparkSettings, full: bool, cluster: str
     ) -> BuildReport:
-        asked.append((servers, table, spark, full))
+        asked.append((servers, table, spark, full, cluster))
         lines = (
             ClusterLine("kc-la", "la", "/la", Outcome.READ, 2),
             ClusterLine("kc-ny", "ny", "/ny", Outcome.STALE, 1, reason="no answer"),
@@ -142,5 +145,7 @@ def test_build_says_what_became_of_each_cluster(
     assert ran.err == (
         f"3 topics in {table}, version 3, after 1.5s\nnot read: /ny (ny): no answer\n"
     )
-    assert asked == [(("h:1",), table, SparkSettings("local[1]", {"a": "b"}), True)]
+    assert asked == [(("h:1",), table, SparkSettings("local[1]", {"a": "b"}), True, "")]
+    assert f"3 topics of la in {table}, version 3" in run([*arguments, "--cluster", "la"]).err
+    assert asked[-1][-1] == "la"
     assert [one["outcome"] for one in run([*arguments, "-o", "json"]).objects] == ["read", "stale"]
