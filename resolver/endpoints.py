@@ -12,6 +12,7 @@ from typing import Final
 
 from resolver.errors import InvalidArgument
 from resolver.host_port import Endpoint, is_host_name, parse_endpoint
+from resolver.printable import cut_shown
 
 __all__ = ["LEAST_SECONDS", "AllowList", "ServerHealth", "per_server_timeout"]
 
@@ -267,10 +268,9 @@ def _is_domain(text: str) -> bool:
         if is_host_name(text.removeprefix(".")):
             return True
         hint = ", since host bits are set" if "host bits" in str(error) else ""
-        shown = text.encode("unicode_escape", "backslashreplace").decode("ascii")[:60]
         raise InvalidArgument(
-            f"allow: found {shown!r}{hint}; expected a network such as 10.0.0.0/8 or a domain "
-            f"such as example.com",
+            f"allow: found {cut_shown(text, 60)}{hint}; expected a network such as 10.0.0.0/8 or a "
+            f"domain such as example.com",
             field="allow",
         ) from None
     return False

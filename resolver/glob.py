@@ -28,6 +28,7 @@ from typing import Final, NamedTuple, NoReturn
 
 from resolver.errors import InvalidArgument
 from resolver.path import MAX_PATH_BYTES, MAX_SEGMENTS
+from resolver.printable import cut_name, cut_shown, shown_character
 
 __all__ = ["Glob"]
 
@@ -253,11 +254,10 @@ class _Reader:
     def _legal(self, place: int) -> str:
         character = self._text[place]
         if character not in _LEGAL:
-            shown = character.encode("unicode_escape").decode("ascii")
             _refuse(
                 self._text,
                 place + 1,
-                f"{shown!r} is in no name: those are of a-z A-Z 0-9 . _ - alone",
+                f"{shown_character(character)} is in no name: those are of a-z A-Z 0-9 . _ - alone",
             )
         return character
 
@@ -267,8 +267,8 @@ class _Reader:
 
 
 def _refuse(text: str, place: int, rule: str) -> NoReturn:
-    shown = text.encode("unicode_escape", "backslashreplace").decode("ascii")
-    shown = shown if len(shown) <= 60 else f"{shown[:60]}…"
     raise InvalidArgument(
-        f"invalid glob {shown!r}: character {place}: {rule}", glob=shown, place=place
+        f"invalid glob {cut_shown(text, 60)}: character {place}: {rule}",
+        glob=cut_name(text, 60),
+        place=place,
     )

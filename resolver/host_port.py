@@ -13,6 +13,7 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from resolver.errors import InvalidArgument
+from resolver.printable import cut_name, cut_shown
 
 __all__ = [
     "MAX_ENDPOINTS",
@@ -136,6 +137,4 @@ def _v6(text: str, host: str) -> str:
 
 
 def _wrong(text: str, why: str) -> InvalidArgument:
-    shown = text.encode("unicode_escape", "backslashreplace").decode("ascii")
-    shown = shown if len(shown) <= 60 else f"{shown[:60]}… ({len(text)} characters)"
-    return InvalidArgument(f"endpoint {shown!r}: {why}", endpoint=shown)
+    return InvalidArgument(f"endpoint {cut_shown(text, 60)}: {why}", endpoint=cut_name(text, 60))

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from resolver.errors import InvalidPath
+from resolver.printable import cut_name, cut_shown, shown_character
 
 __all__ = [
     "MAX_PATH_BYTES",
@@ -63,7 +64,7 @@ class Path:
         """Reads a canonical path.
 
         Raises:
-            InvalidPath: naming the segment (counted from 1) and the rule that it breaks.
+            InvalidPath: naming the segment and character (counted from 1) and the rule.
         """
         if text == "/":
             return ROOT
@@ -183,19 +184,22 @@ def check_segment(segment: str, position: int = 1) -> None:
 
 
 def _refusal(message: str, *, segment: str, position: int, rule: str) -> InvalidPath:
-    return InvalidPath(message, segment=_quote(segment), position=position, rule=rule)
+    shown = cut_name(segment, _MOST_SHOWN)
+    return InvalidPath(message, segment=shown, position=position, rule=rule)
 
 
-def _quote(text: str, most: int = 60) -> str:
-    # Long or unprintable input must not flood a terminal or a log.
-    quoted = text.encode("unicode_escape", "backslashreplace").decode("ascii")
-    return quoted if len(quoted) <= most else f"{quoted[:most]}… ({len(text)} characters)"
+_MOST_SHOWN: Final = 60
+"""Characters that a message quotes: long input must not flood a terminal or a log."""
 
 
 def _explained(text: str) -> InvalidPath:
+    shown = cut_shown(text, _MOST_SHOWN)
     if not text.startswith("/"):
         return _refusal(
-            f"path {_quote(text)!r}: must begin with '/'", segment=text, position=0, rule="absolute"
+            f"path {shown}: must begin with '/'",
+            segment=text,
+            position=0,
+            rule="absolute",
         )
     size = len(text.encode("utf-8", "surrogatepass"))
     segments = text[1:].split("/")
@@ -206,13 +210,13 @@ def _explained(text: str) -> InvalidPath:
                 return _explained_segment(segment, position)
     if len(segments) > MAX_SEGMENTS:
         return _refusal(
-            f"path {_quote(text)!r}: {len(segments)} segments; at most {MAX_SEGMENTS} are allowed",
+            f"path {shown}: {len(segments)} segments; at most {MAX_SEGMENTS} are allowed",
             segment=segments[MAX_SEGMENTS],
             position=MAX_SEGMENTS + 1,
             rule="segments",
         )
     return _refusal(
-        f"path {_quote(text)!r}: {size} bytes; at most {MAX_PATH_BYTES} are allowed",
+        f"path {shown}: {size} bytes; at most {MAX_PATH_BYTES} are allowed",
         segment=segments[-1],
         position=len(segments),
         rule="bytes",
@@ -228,13 +232,14 @@ def _explained_segment(segment: str, position: int) -> InvalidPath:
     elif (illegal := _ILLEGAL.search(segment)) is not None:
         rule = "characters"
         what = (
-            f"{where} is {_quote(segment)!r}: character {_quote(illegal.group())!r} at "
-            f"{illegal.start()} is not one of a-z A-Z 0-9 . _ -"
+            f"{where} is {cut_shown(segment, _MOST_SHOWN)}: character "
+            f"{shown_character(illegal.group())} at {illegal.start() + 1} is not one of "
+            f"a-z A-Z 0-9 . _ -"
         )
     else:
         rule = "length"
         what = (
             f"{where} has {len(segment)} characters; at most {MAX_SEGMENT_LENGTH} are allowed: "
-            f"{_quote(segment)!r}"
+            f"{cut_shown(segment, _MOST_SHOWN)}"
         )
     return _refusal(f"invalid path: {what}", segment=segment, position=position, rule=rule)

@@ -7,7 +7,7 @@ blanks other than the space, no surrogates, nothing that is not assigned.
 
 from __future__ import annotations
 
-__all__ = ["cut_name", "cut_shown", "first_unprintable", "printable"]
+__all__ = ["cut_name", "cut_shown", "first_unprintable", "printable", "shown_character"]
 
 
 def printable(text: str) -> str:
@@ -20,13 +20,21 @@ def printable(text: str) -> str:
 
 
 def first_unprintable(text: str) -> str:
-    r"""Returns the first character that does not print, with its place, such as ``\x1b at 3``;
-    empty where all do.
+    r"""Returns the first character that does not print, with its place (counted from 1), such as
+    ``\x1b at 3``; empty where all do.
     """
     if text.isprintable():
         return ""
     at = next(at for at, one in enumerate(text) if not one.isprintable())
-    return f"{printable(text[at])} at {at}"
+    return f"{printable(text[at])} at {at + 1}"
+
+
+def shown_character(one: str) -> str:
+    """Returns a character as a message quotes it, such as ``'ü' (U+00FC)``: there are letters that
+    only look like those of ASCII.
+    """
+    quoted = printable(repr(one))
+    return quoted if one.isascii() or not one.isprintable() else f"{quoted} (U+{ord(one):04X})"
 
 
 def cut_shown(text: object, most: int = 80) -> str:

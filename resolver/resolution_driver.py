@@ -21,6 +21,7 @@ from resolver.resolution.state_machine import ResolutionOptions, ResolutionState
 from resolver.resolution.values import AnswerStatus, Query, Reply, Sender
 from resolver.revision_token import Position, Token
 from resolver.transport import Transport, method
+from resolver.units import plural
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
@@ -79,7 +80,9 @@ def _send_request(
 ) -> list[Reply | KdirError]:
     timeout_seconds = deadline - time.monotonic()
     if timeout_seconds <= 0:
-        raise errors.DeadlineExceeded(f"{server.endpoint}: no answer in time to {len(paths)} paths")
+        raise errors.DeadlineExceeded(
+            f"{server.endpoint}: no answer in time to {plural(len(paths), 'path')}"
+        )
 
     def call() -> Any:
         return transport.call(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from resolver.printable import shown_character
+
 __all__ = ["MAX_NAME_LENGTH", "why_invalid"]
 
 MAX_NAME_LENGTH: Final = 249
@@ -24,6 +26,6 @@ def why_invalid(name: str) -> str | None:
     if len(name) > MAX_NAME_LENGTH:
         return f"it has {len(name)} characters; at most {MAX_NAME_LENGTH} are allowed"
     if (illegal := _ILLEGAL.search(name)) is not None:
-        character = illegal.group().encode("unicode_escape", "backslashreplace").decode("ascii")
-        return f"character '{character}' at {illegal.start()} is not one of a-z A-Z 0-9 . _ -"
+        character = shown_character(illegal.group())
+        return f"character {character} at {illegal.start() + 1} is not one of a-z A-Z 0-9 . _ -"
     return None

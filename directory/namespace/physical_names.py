@@ -17,6 +17,7 @@ from resolver.errors import (
     PhysicalNameRetired,
     PhysicalNameTaken,
 )
+from resolver.printable import cut_name, cut_shown
 from resolver.topic_names import MAX_NAME_LENGTH, why_invalid
 
 __all__ = [
@@ -107,9 +108,9 @@ def refuse_protected(name: str) -> None:
     """
     if is_protected(name):
         raise InvalidPhysicalName(
-            f"'{_quote(name)}' is an internal topic of Kafka or kdir: it is never adopted, changed "
-            f"or deleted by kdir, whoever asks",
-            physical_name=_quote(name),
+            f"{cut_shown(name, _SHOWN)} is an internal topic of Kafka or kdir: it is never "
+            f"adopted, changed or deleted by kdir, whoever asks",
+            physical_name=cut_name(name, _SHOWN),
             rule="internal",
         )
 
@@ -154,8 +155,8 @@ def check_requested_name(name: str, names: NameRegistry, *, base: str) -> None:
     if (rule := why_invalid(name)) is not None:
         free = next_free_name(base, names)
         raise InvalidPhysicalName(
-            f"Kafka takes no topic named '{_quote(name)}': {rule}; '{free}' is free",
-            physical_name=_quote(name),
+            f"Kafka takes no topic named {cut_shown(name, _SHOWN)}: {rule}; '{free}' is free",
+            physical_name=cut_name(name, _SHOWN),
             rule=rule,
             free=free,
         )
@@ -222,11 +223,3 @@ def _is_free(name: str, names: NameRegistry) -> bool:
 def _hours(milliseconds: int) -> str:
     minutes = max(1, milliseconds // 60_000)
     return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h"
-
-
-def _quote(text: str) -> str:
-    # Long or unprintable input must not flood a terminal or a log.
-    quoted = text.encode("unicode_escape", "backslashreplace").decode("ascii")
-    if len(quoted) <= _SHOWN:
-        return quoted
-    return f"{quoted[:_SHOWN]}… ({len(text)} characters)"

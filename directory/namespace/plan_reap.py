@@ -43,6 +43,7 @@ from directory.namespace.removal_records import DELETED, Removal
 from directory.namespace.snapshot import Node, Snapshot
 from directory.store.base import Limits
 from resolver.path import MAX_PATH_BYTES, Path
+from resolver.units import plural
 
 __all__ = ["finish_delete", "forget_retired", "reap_deleted", "why_held_up"]
 
@@ -148,8 +149,9 @@ def why_held_up(snapshot: Snapshot) -> str:
     if not removed:
         return ""
     return (
-        f"{len(removed)} directories below removed ones cannot be read, the first at "
-        f"{removed[0]!r}, and something lies in directories without a record: kdir verify"
+        f"{plural(len(removed), 'directory', 'directories')} below removed ones cannot be read, "
+        f"the first at {removed[0]!r}, and something lies in directories without a record: "
+        f"kdir verify"
     )
 
 

@@ -17,6 +17,7 @@ from directory.namespace.physical_name_index import TopicKey
 from directory.namespace.tree_nodes import Container, Contents, Counts, Node, Tree, path_in
 from directory.store.base import Write
 from resolver.errors import Internal
+from resolver.units import plural
 
 __all__ = ["Container", "Counts", "LocatedTopic", "Node", "Snapshot"]
 
@@ -124,8 +125,9 @@ class Snapshot:
                 every[entry_key(place.parent_id, Kind.TOPIC, place.name)] = reason
         for directory_id, contents in tree.loose.items():
             every[directory_range(directory_id)] = (
-                f"{len(contents.topics)} topics and {len(contents.containers)} other entries "
-                f"lie in directory {directory_id:x}, which has no readable record"
+                f"{plural(len(contents.topics), 'topic')} and "
+                f"{plural(len(contents.containers), 'other entry', 'other entries')} in "
+                f"directory {directory_id:x}, which has no readable record"
             )
         return every
 

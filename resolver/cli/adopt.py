@@ -181,7 +181,7 @@ def _adopt_by_rules(
         counts[one.action] = counts.get(one.action, 0) + 1
     reported = ", ".join(f"{action} {units.count(number)}" for action, number in counts.items())
     if answer.omitted_count:
-        out.note(f"{units.count(answer.omitted_count)} more topics not listed")
+        out.note(f"{units.plural(answer.omitted_count, 'more topic')} not listed")
     if answer.HasField("progress"):
         from resolver.cli import entry_rows
 

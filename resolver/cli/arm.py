@@ -88,9 +88,8 @@ def _show_acls(
         f"{_takeover_text(takeover=takeover) if call.takeover else ''}"
         for call in calls
     )
-    out.lines(
-        [f"{counts.before} ACLs in Kafka now, {counts.after} afterwards; limit {counts.limit}"]
-    )
+    acls = units.plural(counts.before, "ACL")
+    out.line(f"{acls} in Kafka now, {counts.after} afterwards; limit {counts.limit}")
     if waiting:
         out.note(
             f"{units.plural(waiting, 'call')} would add the first ACL to a resource that is open "

@@ -16,6 +16,7 @@ from resolver.errors import Absent, InvalidArgument, KdirError, NoRoute
 from resolver.message_values import plain
 
 if TYPE_CHECKING:
+    from resolver.cli.output import Output
     from resolver.cli.session import Session
     from resolver.resolution.values import Attempt
     from resolver.topic_location import Listener, TopicLocation
@@ -100,8 +101,10 @@ def _show(session: Session, arguments: Arguments, found: TopicLocation) -> None:
             out.lines(_properties(found, _listener(found, arguments.one("listener"))))
         case "kcat":
             out.line(_kcat(found, _listener(found, arguments.one("listener"))))
-        case _:
+        case _ if out.human:
             out.lines(_described(found))
+        case _:
+            out.cells(_cells(found, arguments.one("listener")))
     _caveats(session, found)
 
 
@@ -189,6 +192,30 @@ def _kcat(found: TopicLocation, listener: Listener) -> str:
     return shlex.join(parts)
 
 
+def _cells(found: TopicLocation, listener_name: str) -> list[str]:
+    """Returns what ``cut`` and ``awk`` get; of several listeners the named one, else the first.
+
+    Raises:
+        InvalidArgument: the cluster has no such listener.
+    """
+    is_topic = found.kind == "topic"
+    listener = None
+    if is_topic and (listener_name or found.listeners):
+        listener = _listener(found, listener_name)
+    owner = found.effective.owner if found.effective is not None else ""
+    return [
+        found.path,
+        found.kind,
+        found.cluster,
+        found.physical_name or "-",
+        str(found.partitions or "-") if is_topic else "-",
+        str(found.replication_factor or "-") if is_topic else "-",
+        (listener.security_protocol or "PLAINTEXT") if listener is not None else "-",
+        ",".join(listener.bootstrap_servers) if listener is not None else "-",
+        owner or "-",
+    ]
+
+
 def _described(found: TopicLocation) -> Iterator[str | Styled]:
     """Yields the block of lines that people read."""
     yield found.path
@@ -212,6 +239,11 @@ def _described(found: TopicLocation) -> Iterator[str | Styled]:
         yield f"  owner       {effective.owner}{contact}"
     if found.has_container:
         yield f"  also        a directory of this name: {found.path}/"
+
+
+def _is_described(out: Output) -> bool:
+    """True if the block for people is printed, which has the state of a topic."""
+    return out.format == "table" and out.human
 
 
 def _trouble(found: TopicLocation) -> str:
@@ -248,7 +280,7 @@ def _caveats(session: Session, found: TopicLocation) -> None:
             f"{units.age(found.unconfirmed_seconds)}",
             "warn",
         )
-    trouble = _trouble(found) if found.kind == "topic" and session.out.format != "table" else ""
+    trouble = _trouble(found) if found.kind == "topic" and not _is_described(session.out) else ""
     if trouble and not trouble.startswith("drift"):
         session.out.note(f"{found.path}: {trouble}", "warn")
     if found.another_kafka:
@@ -398,7 +430,9 @@ VERBS: Final = (
         details=(
             "kcat and properties print the settings of a Kafka client, never a secret. Several\n"
             "paths are resolved in batches; each failure goes to stderr, and the exit code is\n"
-            "that of the first. json has the entry, the cluster, the topic and its listeners."
+            "that of the first. json has the entry, the cluster, the topic and its listeners;\n"
+            "where there is no terminal, a line is: path, kind, cluster, topic, partitions,\n"
+            "replication, security protocol, bootstrap servers and owner, with tabs between."
         ),
         arguments=(
             Argument(
@@ -406,7 +440,11 @@ VERBS: Final = (
             ),
         ),
         options=(
-            Option(("--listener",), "for kcat and properties: which (default: the first)", "NAME"),
+            Option(
+                ("--listener",),
+                "for kcat, properties and lines with tabs: which (default: the first)",
+                "NAME",
+            ),
             Option(("--token",), "minimum revision to read: the token of a write", "TOKEN"),
         ),
         formats=(*FORMATS, "properties", "kcat"),

@@ -99,9 +99,15 @@ class Hop:
         """The owner, for people."""
         if self.mount is None:
             return self.cluster or (
-                "the parent" if self.way is AskedBecause.UP else "the servers to begin with"
+                "the parent" if self.way is AskedBecause.UP else "the queried servers"
             )
         return f"{self.cluster} at {self.mount}" if self.cluster else str(self.mount)
+
+    @property
+    def _prefix(self) -> str:
+        """The owner, before what is wrong with it; nothing of the servers that the user named."""
+        is_named = self.mount is None and not self.cluster and self.way is not AskedBecause.UP
+        return "" if is_named else f"{self.label}: "
 
     @property
     def only_lame(self) -> bool:
@@ -136,15 +142,15 @@ class Hop:
         last = next(error for trouble, error in self.troubles if trouble is worst)
         match worst:
             case ServerFailure.NOT_READY if not isinstance(last, errors.TokenFromFuture):
-                message = f"{self.label}: not ready: {last.message}"
+                message = f"{self._prefix}not ready: {last.message}"
                 return errors.NotReady(message, metadata=facts)
             case ServerFailure.UNREACHABLE:
-                message = f"{self.label}: no server answered: {last.message}"
+                message = f"{self._prefix}no server answered: {last.message}"
                 untrusted = isinstance(last, errors.HandshakeFailed)
                 kind = errors.HandshakeFailed if untrusted else errors.Unreachable
                 return kind(message, metadata=facts)
             case ServerFailure.LAME:
-                return errors.Lame(f"{self.label}: {last.message}", metadata=facts)
+                return errors.Lame(f"{self._prefix}{last.message}", metadata=facts)
             case (
                 ServerFailure.NOT_READY
                 | ServerFailure.OTHER

@@ -65,6 +65,7 @@ from resolver.errors import (
     NotReady,
 )
 from resolver.path import Path
+from resolver.units import plural
 
 __all__ = [
     "ArmingPlan",
@@ -291,7 +292,7 @@ class ArmingService:
         with self._lock:
             before = self._plans.get(plan)
         if before is None:
-            changed = f"it would make {len(now.calls)} calls now"
+            changed = f"it would make {plural(len(now.calls), 'call')} now"
         else:
             changed = (
                 describe_plan_difference(before.calls, now.calls)

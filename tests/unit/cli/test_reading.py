@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -256,7 +257,7 @@ def test_an_unknown_verb_names_the_nearest(kdir: Kdir) -> None:
 
 
 def test_resolve_says_all_that_a_person_wants(kdir: Kdir) -> None:
-    assert kdir("resolve /la/tracking/search/clicks").lines == [
+    assert kdir("resolve /la/tracking/search/clicks", terminal=True).lines == [
         "/la/tracking/search/clicks",
         "  cluster     la-tracking (kc-la-tracking)    mounted at /la/tracking",
         "  topic       search.clicks   24 partitions, replication 1",
@@ -266,8 +267,58 @@ def test_resolve_says_all_that_a_person_wants(kdir: Kdir) -> None:
 
 def test_resolve_by_a_link_says_which(kdir: Kdir) -> None:
     assert (
-        "  by link     /search → /la/tracking/search/clicks" in kdir("resolve /search/clicks").lines
+        "  by link     /search → /la/tracking/search/clicks"
+        in kdir("resolve -o table /search/clicks").lines
     )
+
+
+def test_resolve_elsewhere_is_tab_separated(kdir: Kdir) -> None:
+    ran = kdir("resolve /la/tracking/search/clicks /la/tracking/search")
+    assert [line.split("\t") for line in ran.lines] == [
+        ["/la/tracking/search/clicks", "topic", "la-tracking", "search.clicks", "24", "1",
+         "PLAINTEXT", "la-1:9092,la-2:9092", "-"],
+        ["/la/tracking/search", "directory", "la-tracking", "-", "-", "-", "-", "-", "-"],
+    ]  # fmt: skip
+    assert kdir("resolve --listener edge /ny/bids").code == 2
+
+
+def test_stat_has_the_units_of_ls(kdir: Kdir) -> None:
+    week = {"retention.ms": "604800000"}
+    found = entry_pb2.Entry(topic=entry_pb2.Topic(physical_name="weekly", observed_config=week))
+    found.policies.topic_config["retention.ms"].value = "86400000"
+    owner = kdir.tree.at("/la/tracking")
+    owner.put(_path("/la/tracking/weekly"), found)
+    answer = directory_pb2.GetEntryResponse(entry=found)
+    handler = answering({"DirectoryService.GetEntry": answer}, owner.answer, [])
+    kdir.tree.transport.serve("127.0.0.1:20002", handler)
+    shown = kdir("stat /la/tracking/weekly", terminal=True).out
+    assert re.search(r"^kafka retention.ms +7d$", shown, re.MULTILINE)
+    assert re.search(r"^retention.ms +1d$", shown, re.MULTILINE)
+    assert "kafka retention.ms\t604800000" in kdir("stat /la/tracking/weekly").lines
+
+
+@pytest.mark.parametrize(
+    ("path", "complaint"),
+    [
+        ("/la/grün", "segment 2 is 'grün': character 'ü' (U+00FC) at 3 is not one of"),
+        ("/la/a$b", "segment 2 is 'a$b': character '$' at 2 is not one of"),
+        ("/la/*ü", "invalid glob '/la/*ü': character 6: 'ü' (U+00FC) is in no name"),
+        ("/la/\u202ex", r"segment 2 is '\u202ex': character '\u202e' at 1 is not one of"),
+    ],
+)
+def test_a_wrong_character_is_shown_as_it_is_and_counted_from_1(
+    kdir: Kdir, path: str, complaint: str
+) -> None:
+    ran = kdir(f"ls {path}")
+    assert (ran.code, ran.out) == (2, "")
+    assert complaint in ran.err
+
+
+def test_no_server_at_all_is_reported_in_one_plain_sentence(kdir: Kdir) -> None:
+    kdir.tree.stop("/")
+    ran = kdir("resolve /ny/bids")
+    assert ran.code == 3
+    assert ran.err.startswith("error: no server answered: ")
 
 
 def test_resolve_kcat_and_properties(kdir: Kdir) -> None:
@@ -321,7 +372,8 @@ def test_a_slash_behind_asks_for_the_directory_of_a_shared_name(kdir: Kdir) -> N
     assert [one["kind"] for one in both] == ["topic", "directory"]
     assert both[0]["has_container"] is True
     assert (
-        "a directory of this name: /la/tracking/orders/" in kdir("resolve /la/tracking/orders").out
+        "a directory of this name: /la/tracking/orders/"
+        in kdir("resolve -o table /la/tracking/orders").out
     )
 
 

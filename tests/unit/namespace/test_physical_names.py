@@ -45,12 +45,12 @@ class Names:
         (".", "no names"),
         ("..", "no names"),
         ("a" * 250, "250 characters; at most 249"),
-        ("a b", "character ' ' at 1"),
-        ("a/b", "character '/' at 1"),
-        ("a\n", r"character '\n' at 1"),
-        ("é", r"character '\xe9' at 0"),
-        ("a\x00", r"character '\x00' at 1"),
-        ("٣", "at 0"),  # a digit, but not one of Kafka's
+        ("a b", "character ' ' at 2"),
+        ("a/b", "character '/' at 2"),
+        ("a\n", r"character '\n' at 2"),
+        ("é", "character 'é' (U+00E9) at 1"),
+        ("a\x00", r"character '\x00' at 2"),
+        ("٣", "at 1"),  # a digit, but not one of Kafka's
     ],
 )
 def test_invalid_names_say_which_rule(name: str, rule: str) -> None:
