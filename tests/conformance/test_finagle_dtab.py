@@ -59,6 +59,8 @@ from tests.support.trees import Cluster
 _LANGUAGE = {"parse_tree", "parse_dentry", "parse_dtab"}
 _ALGEBRA = {"concat", "strip_prefix"}
 _BINDING = {"bind", "resolve", "bind_tree", "bind_tree_state", "lookup_system", "tree_eval"}
+_NAMED = {"bind", "resolve", "lookup_system", "lookup_once"}
+"""Kinds of rows whose input is one name."""
 _PENDING, _ERROR = Leaf(("kdir-pending",)), Leaf(("kdir-error",))
 _STATES: dict[str, Tree] = {
     "PENDING": _PENDING, "ERROR": _ERROR,
@@ -85,7 +87,7 @@ def category(row: Row) -> str | None:
         wider = row["expected"] != "ERROR" and re.search(r"[^/a-zA-Z0-9._-]", row["input"])
         return "dtab-language" if wider else None
     if kind == "prefix_matches":
-        return None
+        return "wildcard-prefixes" if "*" in dtab.segments(row["input"][0]) else None
     if kind not in _BINDING and kind != "lookup_once" and not kind.startswith("resolve_max_depth"):
         return NOT_UNDERSTOOD
     return _unfit(rules_of(row), question_of(row))
@@ -379,11 +381,17 @@ def check(row: Row) -> None:
         matches = prefix.relation(path) in {Relation.EQUAL, Relation.ANCESTOR}
         assert matches is row["expected"]
         return
+    if isinstance(row["input"], str) and kind in _NAMED and not row["input"].startswith("/"):
+        check_path(row["input"], row["expected"])  # refused before anything is looked up
+        return
     world = World(rules_of(row), leaves_are_bound=kind == "tree_eval")
     asked = world.path_of(question_of(row))
     if kind == "lookup_once":
         response = resolve_pb2.ResolveResponse()
         _served(world.cluster).resolve(asked, response.outcome)
+        if row["expected"] in (None, "NEG"):
+            assert response.outcome.WhichOneof("kind") == "absent"
+            return
         wanted = Path(tuple(map(legal, dtab.segments(row["expected"]))))
         assert list(response.outcome.rewrite.paths) == [str(wanted)]
         return
