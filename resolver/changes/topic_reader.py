@@ -7,12 +7,13 @@ topic is never made by asking, and an offset that is gone is an error instead of
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import closing
 from typing import Any, Final, NamedTuple
 
 from resolver.errors import KafkaUnavailable
 
-__all__ = ["TopicReader", "TopicRecord"]
+__all__ = ["EndReached", "TopicReader", "TopicRecord"]
 
 _POLL_SECONDS: Final = 0.5
 _BATCH: Final = 500
@@ -24,6 +25,12 @@ class TopicRecord(NamedTuple):
     offset: int
     key: bytes | None
     value: bytes | None
+
+
+class EndReached(NamedTuple):
+    """End of a topic, as of now: the next stable record is at ``offset`` or after it."""
+
+    offset: int
 
 
 class TopicReader:
@@ -109,33 +116,48 @@ class TopicReader:
         Raises:
             KafkaUnavailable: also where nothing came for long.
         """
-        from confluent_kafka import KafkaError, KafkaException, TopicPartition
-
         if begin >= end:
             return
-        self._consumer.assign([TopicPartition(self._topic, 0, begin)])
         quiet_since = self._clock()
-        try:
-            while self._keep_on():
-                for message in self._consumer.consume(_BATCH, _POLL_SECONDS):
-                    error, offset = message.error(), message.offset()
-                    if error is None and offset is not None:
-                        quiet_since = self._clock()
-                        if offset >= end:
-                            return
-                        yield TopicRecord(offset, message.key(), message.value())
-                        if offset + 1 >= end:
-                            return
-                    elif error is None or error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001
-                        raise self._unavailable(error)
-                    elif offset is not None and offset >= end:
+        with closing(self.follow(begin)) as found:
+            for one in found:
+                if one is not None:
+                    if one.offset >= end:
                         return
+                    if isinstance(one, TopicRecord):
+                        quiet_since = self._clock()
+                        yield one
+                        if one.offset + 1 >= end:
+                            return
                 if self._clock() - quiet_since > self._timeout:
-                    more = f": {self._last_error}" if self._last_error else ""
                     raise KafkaUnavailable(
                         f"{self._topic}: nothing came for {self._timeout:g} s, though records up "
-                        f"to offset {end} are there{more}"
+                        f"to offset {end} are there{self._because()}"
                     )
+
+    def follow(self, begin: int) -> Generator[TopicRecord | EndReached | None]:
+        """Yields the records from an offset on, without an end. The end of the topic is yielded
+        whenever it is reached; None where nothing came for half a second.
+
+        Raises:
+            KafkaUnavailable
+        """
+        from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+        self._consumer.assign([TopicPartition(self._topic, 0, begin)])
+        try:
+            while self._keep_on():
+                messages = self._consumer.consume(_BATCH, _POLL_SECONDS)
+                if not messages:
+                    yield None
+                for message in messages:
+                    error, offset = message.error(), message.offset()
+                    if error is None and offset is not None:
+                        yield TopicRecord(offset, message.key(), message.value())
+                    elif error is None or error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001
+                        raise self._unavailable(error)
+                    elif offset is not None:
+                        yield EndReached(offset)
         except KafkaException as error:
             raise self._unavailable(error) from error
         finally:
@@ -153,3 +175,6 @@ class TopicReader:
         text = found.str() if hasattr(found, "str") else str(found)
         more = f" ({self._last_error})" if self._last_error and self._last_error != text else ""
         return KafkaUnavailable(f"{self._topic}: {text}{more}")
+
+    def _because(self) -> str:
+        return f": {self._last_error}" if self._last_error else ""

@@ -1,0 +1,187 @@
+"""The state of a cluster, added up from the records of its state topic; computation only.
+
+A record counts only with the checkpoint after it, and only if it is not older than what is known:
+by (generation, revision), since a new incarnation of the store counts its revisions from the start.
+What cannot be read is counted and left out, and stops nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Final, NamedTuple
+
+import immutables
+
+from resolver.changes.record import CHECKPOINT, INHERITED, Change, Schemas, UndecodableRecord
+
+__all__ = ["LogState", "StateFold", "StateRow"]
+
+
+class StateRow(NamedTuple):
+    """One row of the store, as the newest record of its state key holds it."""
+
+    order: tuple[int, int, int]
+    scope: str
+    entry_id: int
+    key: bytes | None
+    """Key of the row in the store; None for grants, which are where their entry is."""
+    record: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class LogState:
+    """State at a checkpoint. It never changes: the next one is another."""
+
+    cluster_id: str = ""
+    checkpoint: Change | None = None
+    rows: immutables.Map[str, StateRow] = field(default_factory=immutables.Map)
+    """By key of the state topic; schemas and the checkpoint left out."""
+    places: immutables.Map[bytes, StateRow] = field(default_factory=immutables.Map)
+    """The entries among them, by the keys of their rows in the store."""
+    unreadable: immutables.Map[str, str] = field(default_factory=immutables.Map)
+    """Keys whose newest record cannot be read, with the reason."""
+    skipped: int = 0
+    """Number of records that were left out: without a key, of an unknown kind or another cluster,
+    not decodable, or older than what was known."""
+    other_clusters: frozenset[str] = frozenset()
+    """Ids of other clusters that have records in the topic."""
+
+
+class _Unreadable(NamedTuple):
+    value: bytes
+    reason: str
+
+
+class StateFold:
+    """Sum of records, in the order of their offsets.
+
+    Args:
+        cluster_id: that of the cluster; empty = the one of the first record.
+    """
+
+    def __init__(self, cluster_id: str = "") -> None:
+        self.state = LogState(cluster_id)
+        """As of the newest checkpoint."""
+        self.has_older_checkpoint = False
+        """A checkpoint came that is older than the one before: it was published twice, or the log
+        was begun again."""
+        self._schemas: Final = Schemas()
+        self._pending: dict[str, StateRow | _Unreadable | None] = {}
+        self._kept: dict[str, _Unreadable] = {}  # in ``state.unreadable``
+        self._has_new_schema = False
+        self._skipped = 0
+        self._others: set[str] = set()
+        self._cluster_id = cluster_id
+
+    @property
+    def pending_count(self) -> int:
+        """Number of keys whose newest record has no checkpoint after it yet."""
+        return len(self._pending)
+
+    def add(self, key: bytes | None, value: bytes | None) -> bool:
+        """Takes in the next record; True if ``state`` is another now."""
+        cluster_id, _, name = (key or b"").decode(errors="replace").partition("/")
+        if not name:
+            self._skipped += 1
+            return False
+        self._cluster_id = self._cluster_id or cluster_id
+        if cluster_id != self._cluster_id:
+            self._skipped += 1
+            self._others.add(cluster_id)
+            return False
+        if name == CHECKPOINT:
+            return value is not None and self._add_checkpoint(value)
+        if name.startswith("s/"):
+            self._add_schema(value)
+        elif name.startswith(("e/", "g/", "r/")) or name == INHERITED:
+            self._add_row(f"{cluster_id}/{name}", value)
+        else:
+            self._skipped += 1
+        return False
+
+    def _add_schema(self, value: bytes | None) -> None:
+        try:
+            self._schemas.add((value or b"").decode(errors="replace"))
+        except UndecodableRecord:
+            self._skipped += 1
+        else:
+            self._has_new_schema = True
+
+    def _add_row(self, key: str, value: bytes | None) -> None:
+        if value is None:
+            self._pending[key] = None
+            return
+        row = self._row_of(value)
+        before = self._pending.get(key)
+        if isinstance(row, StateRow) and isinstance(before, StateRow) and row.order < before.order:
+            self._skipped += 1
+        else:
+            self._pending[key] = row
+
+    def _row_of(self, value: bytes) -> StateRow | _Unreadable:
+        try:
+            change = self._schemas.decode(value)
+        except UndecodableRecord as error:
+            return _Unreadable(value, str(error))
+        if change.record is None:
+            return _Unreadable(value, "it holds no row of the store")
+        return StateRow(change.order, change.scope, change.entry_id, change.key, change.record)
+
+    def _add_checkpoint(self, value: bytes) -> bool:
+        try:
+            point = self._schemas.decode(value)
+        except UndecodableRecord:
+            self._skipped += 1
+            return False
+        if point.checkpoint is None:
+            self._skipped += 1
+            return False
+        held = self.state.checkpoint
+        since = (0, 0) if held is None else held.order[:2]
+        if point.order[:2] < since:
+            self._skipped += 1 + len(self._pending)
+            self._pending.clear()
+            self.has_older_checkpoint = True
+            return False
+        self._apply(since)
+        self.state = replace(
+            self.state,
+            cluster_id=self._cluster_id,
+            checkpoint=point,
+            unreadable=immutables.Map({key: one.reason for key, one in self._kept.items()}),
+            skipped=self._skipped,
+            other_clusters=frozenset(self._others),
+        )
+        return True
+
+    def _apply(self, since: tuple[int, ...]) -> None:
+        """Makes the next state of all that waits for its checkpoint."""
+        waiting, self._pending = self._pending, {}
+        if self._has_new_schema:
+            waiting = {**self._kept, **waiting}
+            self._has_new_schema = False
+        rows, places = self.state.rows.mutate(), self.state.places.mutate()
+        for key, found in waiting.items():
+            row = self._row_of(found.value) if isinstance(found, _Unreadable) else found
+            is_late = self._kept.get(key) is found  # it came before what is known
+            if isinstance(row, _Unreadable):
+                self._skipped += key not in self._kept
+                self._kept[key] = row
+                continue
+            before = rows.get(key)
+            if row is not None and (
+                (row.order[:2] < since and not is_late)
+                or (before is not None and row.order < before.order)
+            ):
+                self._skipped += 1
+                continue
+            self._kept.pop(key, None)
+            if before is not None and before.key is not None and places.get(before.key) == before:
+                del places[before.key]
+            if row is None:
+                rows.pop(key, None)
+                continue
+            rows[key] = row
+            if row.scope == "entry" and row.key is not None:
+                places[row.key] = row
+        self.state = replace(self.state, rows=rows.finish(), places=places.finish())

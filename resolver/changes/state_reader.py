@@ -1,0 +1,249 @@
+"""Loads the state topic of a change log and follows it, with one consumer in its own thread."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
+
+from resolver.changes.state import LogState, StateFold
+from resolver.changes.topic_reader import EndReached, TopicReader
+from resolver.errors import KafkaUnavailable, KdirError, NotReady
+
+__all__ = ["LoadedLog", "StateReader", "load_log"]
+
+_TOMBSTONE_SECONDS: Final = 12 * 3600.0
+"""Half of what tombstones stay for at least (Kafka's default of ``delete.retention.ms``; kdir makes
+its topics with a week): who was away longer may have missed one."""
+_LOAD_SECONDS: Final = 600.0
+_RETRY_SECONDS: Final = 0.5
+_MOST_RETRY_SECONDS: Final = 30.0
+_CHECKS: Final = 100
+"""So often within the time that tombstones stay it looks whether it is at the end."""
+
+
+def boot_seconds() -> float:
+    """Returns seconds that go on while the machine is suspended, too."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
+class LoadedLog(NamedTuple):
+    """Contents of a state topic, read once to its end."""
+
+    fold: StateFold
+    first_offset: int
+    end: int
+
+    @property
+    def state(self) -> LogState:
+        """The state as of its newest checkpoint."""
+        return self.fold.state
+
+    def why_incomplete(self) -> str:
+        """Returns why the state is not that of a cluster, for people; empty = it is."""
+        if self.first_offset == self.end:
+            return "the topic is empty"
+        if self.state.checkpoint is None:
+            return "it has no checkpoint: the log was never whole"
+        if self.fold.pending_count:
+            return (
+                f"{self.fold.pending_count:,} records have no checkpoint after them: the publisher "
+                f"was stopped while it brought the log in line with its store"
+            )
+        return ""
+
+
+def load_log(
+    reader: TopicReader,
+    cluster_id: str = "",
+    *,
+    seconds: float = _LOAD_SECONDS,
+    clock: Callable[[], float] = boot_seconds,
+) -> LoadedLog:
+    """Reads a state topic from its beginning to the stable end that it has now.
+
+    Args:
+        cluster_id: that of the cluster; empty = the one of the first record.
+
+    Raises:
+        KafkaUnavailable: also where it takes longer than ``seconds``.
+    """
+    begun = clock()
+    fold = StateFold(cluster_id)
+    low, high = reader.bounds()
+    for one in reader.read(low, high):
+        fold.add(one.key, one.value)
+        if clock() - begun > seconds:
+            raise KafkaUnavailable(f"reading the change log took longer than {seconds:g} s")
+    return LoadedLog(fold, low, high)
+
+
+class _BeginAgain(Exception):
+    """What came since may not be all that there was: the log is read from its beginning again."""
+
+
+class StateReader:
+    """Reader of one cluster's state, kept current until it is closed. Safe to use from any thread.
+
+    A load that fails is tried again from the beginning, later and later. ``state`` stays what it
+    was until the next one is whole.
+
+    Args:
+        properties: librdkafka's, for the way to the brokers.
+        cluster_id: that of the cluster; empty = the one of the first record.
+        load_seconds: so long a load may take; then it begins again.
+        tombstone_seconds: half of the time that tombstones stay in the topic. After a load or a
+            pause that is longer the log is read from its beginning.
+    """
+
+    def __init__(
+        self,
+        properties: Mapping[str, Any],
+        topic: str,
+        cluster_id: str = "",
+        *,
+        load_seconds: float = _LOAD_SECONDS,
+        tombstone_seconds: float = _TOMBSTONE_SECONDS,
+        timeout_seconds: float = 30.0,
+        clock: Callable[[], float] = boot_seconds,
+    ) -> None:
+        self._properties: Final = properties
+        self._topic: Final = topic
+        self._cluster_id: Final = cluster_id
+        self._load_seconds: Final = min(load_seconds, tombstone_seconds)
+        self._tombstone_seconds: Final = tombstone_seconds
+        self._timeout: Final = timeout_seconds
+        self._clock: Final = clock
+        self._stopping: Final = threading.Event()
+        self._changed: Final = threading.Condition()
+        self._retry_seconds = _RETRY_SECONDS
+        self.state: LogState | None = None
+        """The newest whole state; None = nothing is loaded."""
+        self.trouble = "it is being loaded"
+        """Why ``state`` may not be current; empty = it is."""
+        self.load_count = 0
+        self._thread: Final = threading.Thread(
+            target=self._run, name="change-log-state", daemon=True
+        )
+        self._thread.start()
+
+    def loaded(self, timeout_seconds: float) -> LogState:
+        """Returns the state; waits for the first load.
+
+        Raises:
+            NotReady: nothing is loaded yet, and why.
+        """
+        return self.wait(lambda _: True, timeout_seconds)
+
+    def wait(self, is_wanted: Callable[[LogState], bool], timeout_seconds: float) -> LogState:
+        """Returns the first state that is wanted.
+
+        Raises:
+            NotReady: none came within the time.
+        """
+
+        def is_there() -> bool:
+            if self._stopping.is_set():
+                raise NotReady(f"the reader of {self._topic} is closed")
+            return self.state is not None and is_wanted(self.state)
+
+        with self._changed:
+            is_in_time = self._changed.wait_for(is_there, timeout_seconds)
+            state, trouble = self.state, self.trouble
+        if state is None:
+            raise NotReady(f"the change log is not loaded: {trouble}")
+        if not is_in_time:
+            more = f": {trouble}" if trouble else ""
+            raise NotReady(f"the change log did not come so far within {timeout_seconds:g} s{more}")
+        return state
+
+    def close(self) -> None:
+        """Ends the thread; who waits is refused."""
+        self._stopping.set()
+        with self._changed:
+            self._changed.notify_all()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                self._load_and_follow()
+            except _BeginAgain as reason:
+                self._report(str(reason))
+            except KdirError as error:
+                self._report(error.message)
+            except Exception as error:  # noqa: BLE001 - it is reported and tried again
+                self._report(f"{type(error).__name__}: {error}")
+            else:
+                continue
+            self._stopping.wait(self._retry_seconds * random.uniform(0.5, 1.0))
+            self._retry_seconds = min(2 * self._retry_seconds, _MOST_RETRY_SECONDS)
+
+    def _load_and_follow(self) -> None:
+        reader = TopicReader(
+            self._properties,
+            self._topic,
+            timeout_seconds=self._timeout,
+            keep_on=lambda: not self._stopping.is_set(),
+        )
+        try:
+            self.load_count += 1
+            log = load_log(reader, self._cluster_id, seconds=self._load_seconds, clock=self._clock)
+            if self._stopping.is_set():
+                return
+            self._take(log)
+            self._follow(reader, log)
+        finally:
+            reader.close()
+
+    def _take(self, log: LoadedLog) -> None:
+        """Makes the state of what was read the state for all, if it is whole."""
+        reason = log.why_incomplete()
+        if reason:
+            self._report(reason)
+            return
+        self._retry_seconds = _RETRY_SECONDS
+        with self._changed:
+            self.state, self.trouble = log.state, ""
+            self._changed.notify_all()
+
+    def _follow(self, reader: TopicReader, log: LoadedLog) -> None:
+        at = log.end
+        current_at = asked_at = self._clock()  # when it was at the end
+        for one in reader.follow(at):
+            now = self._clock()
+            if one is None:
+                if now - asked_at < self._tombstone_seconds / _CHECKS:
+                    continue
+                asked_at = now
+                if self._is_at_end(reader, at):
+                    current_at = now
+                continue
+            has_moved = one.offset > at
+            if has_moved and now - current_at > self._tombstone_seconds:
+                raise _BeginAgain(f"nothing was read for {now - current_at:.0f} s")
+            if isinstance(one, EndReached):
+                at, current_at = one.offset, now
+                continue
+            at = one.offset + 1
+            if log.fold.add(one.key, one.value):
+                self._take(log)
+            elif log.fold.has_older_checkpoint:
+                raise _BeginAgain("a checkpoint came that is older than the one before")
+
+    def _is_at_end(self, reader: TopicReader, at: int) -> bool:
+        try:
+            _, high = reader.bounds()
+        except KafkaUnavailable as error:
+            self._report(error.message)
+            return False
+        if self.state is not None and self.trouble:
+            self._report("")
+        return high <= at
+
+    def _report(self, trouble: str) -> None:
+        with self._changed:
+            self.trouble = trouble
+            self._changed.notify_all()

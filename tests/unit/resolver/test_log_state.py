@@ -1,0 +1,179 @@
+"""The state that the records of a state topic add up to."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from resolver.changes import record
+from resolver.changes.record import Change, Checkpoint, encode
+from resolver.changes.state import StateFold, StateRow
+
+ID = "kc-test"
+POINT = Checkpoint(incarnation="i1", incarnations=("i1",), cluster="la", mount="/la")
+
+
+def entry(number: int, revision: int, value: str = "a", *, generation: int = 1) -> Change:
+    return Change(
+        cluster_id=ID,
+        generation=generation,
+        revision=revision,
+        time=0,
+        entry_id=number,
+        key=b"e/%d" % number,
+        record=value.encode(),
+    )
+
+
+def put(fold: StateFold, *changes: Change) -> None:
+    for one in changes:
+        fold.add(record.entry_key(ID, one.entry_id).encode(), encode(one))
+
+
+def gone(fold: StateFold, number: int) -> None:
+    fold.add(record.entry_key(ID, number).encode(), None)
+
+
+def point(fold: StateFold, revision: int, *, generation: int = 1) -> bool:
+    change = Change(
+        cluster_id=ID,
+        generation=generation,
+        revision=revision,
+        time=0,
+        scope="checkpoint",
+        checkpoint=POINT,
+    )
+    return fold.add(record.checkpoint_key(ID).encode(), encode(change))
+
+
+def values(fold: StateFold) -> dict[int, str]:
+    return {row.entry_id: row.record.decode() for row in fold.state.rows.values()}
+
+
+def test_a_page_is_visible_with_its_checkpoint_only() -> None:
+    fold = StateFold()
+    put(fold, entry(1, 1), entry(2, 1))
+    assert fold.state.checkpoint is None
+    assert values(fold) == {}
+    assert fold.pending_count == 2
+    assert point(fold, 1)
+    assert values(fold) == {1: "a", 2: "a"}
+    gone(fold, 1)
+    put(fold, entry(3, 2))
+    assert values(fold) == {1: "a", 2: "a"}
+    point(fold, 2)
+    assert values(fold) == {2: "a", 3: "a"}
+    assert fold.state.cluster_id == ID
+
+
+def test_P16_a_state_never_changes() -> None:
+    fold = StateFold()
+    put(fold, entry(1, 1))
+    point(fold, 1)
+    before = fold.state
+    put(fold, entry(1, 2, "b"))
+    gone(fold, 1)
+    put(fold, entry(2, 3))
+    point(fold, 3)
+    assert [row.record for row in before.rows.values()] == [b"a"]
+    with pytest.raises(TypeError):
+        before.rows["x"] = StateRow((1, 1, 1), "entry", 1, b"", b"")  # type: ignore[index]
+    with pytest.raises(AttributeError):
+        before.skipped = 1  # type: ignore[misc]
+
+
+def test_P21_what_is_older_or_comes_twice_changes_nothing() -> None:
+    fold = StateFold()
+    put(fold, entry(1, 1))
+    point(fold, 1)
+    put(fold, entry(1, 2, "b"))
+    gone(fold, 2)
+    point(fold, 2)
+    after = values(fold)
+    put(fold, entry(1, 1), entry(2, 1))
+    assert not point(fold, 1)
+    assert fold.has_older_checkpoint
+    assert values(fold) == after == {1: "b"}
+    put(fold, entry(2, 1), entry(3, 3))  # its checkpoint was compacted away
+    point(fold, 3)
+    assert values(fold) == {1: "b", 3: "a"}
+    assert fold.state.skipped == 4
+
+
+def test_P21_another_incarnation_counts_its_revisions_from_the_start() -> None:
+    fold = StateFold()
+    put(fold, entry(1, 900))
+    point(fold, 900)
+    put(fold, entry(1, 5, "b", generation=2))
+    point(fold, 5, generation=2)
+    assert values(fold) == {1: "b"}
+    put(fold, entry(1, 901))
+    point(fold, 901)
+    assert values(fold) == {1: "b"}
+
+
+def test_a_difference_at_the_revision_of_the_checkpoint_counts() -> None:
+    fold = StateFold()
+    put(fold, entry(1, 4))
+    point(fold, 4)
+    put(fold, replace(entry(1, 4, "mended"), cause="resync"))
+    point(fold, 4)
+    assert values(fold) == {1: "mended"}
+
+
+def test_P18_what_cannot_be_read_is_counted_and_stops_nothing() -> None:
+    fold = StateFold()
+    put(fold, entry(1, 1), entry(2, 1))
+    point(fold, 1)
+    one = record.entry_key(ID, 1).encode()
+    fold.add(None, b"x")
+    fold.add(b"\xff\xfe", b"x")
+    fold.add(f"{ID}/z/of-a-newer-kdir".encode(), b"x")
+    fold.add(b"kc-other/e/01", encode(entry(9, 2)))
+    fold.add(one, b"x")
+    fold.add(f"{ID}/s/00".encode(), b"not a schema")
+    fold.add(record.checkpoint_key(ID).encode(), b"not a checkpoint")
+    put(fold, entry(3, 2))
+    point(fold, 2)
+    assert values(fold) == {1: "a", 2: "a", 3: "a"}
+    assert list(fold.state.unreadable) == [one.decode()]
+    assert fold.state.skipped == 7
+    assert fold.state.other_clusters == {"kc-other"}
+    put(fold, entry(1, 3, "b"))
+    point(fold, 3)
+    assert not fold.state.unreadable
+    assert values(fold) == {1: "b", 2: "a", 3: "a"}
+
+
+def test_records_of_a_newer_schema_are_read_once_it_is_there() -> None:
+    schema = json.loads(record.schema_text())
+    schema["fields"].append({"name": "of_later", "type": "string", "default": ""})
+    text = json.dumps(schema)
+    mark = record.Schemas().add(text)
+    value = encode(entry(1, 1, "later"))
+    later = value[:2] + mark + value[10:] + b"\x00"
+    fold = StateFold()
+    fold.add(record.entry_key(ID, 1).encode(), later)
+    point(fold, 1)
+    assert values(fold) == {}
+    assert "of an unknown schema" in next(iter(fold.state.unreadable.values()))
+    fold.add(record.schema_key(ID, mark).encode(), text.encode())
+    point(fold, 2)
+    assert values(fold) == {1: "later"}
+    assert not fold.state.unreadable
+
+
+def test_entries_are_found_where_they_were_moved_to() -> None:
+    fold = StateFold()
+    put(fold, entry(1, 1), entry(2, 1))
+    point(fold, 1)
+    assert {key: row.entry_id for key, row in fold.state.places.items()} == {b"e/1": 1, b"e/2": 2}
+    put(fold, replace(entry(1, 2), key=b"e/3"), replace(entry(2, 2), key=b"e/1"))
+    point(fold, 2)
+    assert {key: row.entry_id for key, row in fold.state.places.items()} == {b"e/3": 1, b"e/1": 2}
+    put(fold, replace(entry(2, 3), key=b"e/2"), replace(entry(1, 3), key=b"e/1"))
+    gone(fold, 2)
+    point(fold, 3)
+    assert {key: row.entry_id for key, row in fold.state.places.items()} == {b"e/1": 1}
