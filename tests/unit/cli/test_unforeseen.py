@@ -130,7 +130,7 @@ def test_an_unforeseen_error_of_restore_is_70_too(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
-    def fails(*_: object) -> int:
+    def fails(*_: object, **__: object) -> int:
         raise ZeroDivisionError("no such ratio")
 
     monkeypatch.setattr(offline_commands, "plan_migration", fails)

@@ -100,7 +100,7 @@ def test_what_lies_in_a_directory_without_a_record_waits_for_it() -> None:
     for snapshot in both(*lost):
         (reason,) = snapshot.unreadable_values.values()
         assert list(snapshot.unreadable_values) == [directory_range(50)]
-        assert "1 topics and 1 other entries" in reason
+        assert "1 topic and 1 other entry" in reason
         assert snapshot.topic_count == 1
         assert snapshot.path_of(51) is None
         located = snapshot.locate("u")
