@@ -39,9 +39,10 @@ _DATA_LOSS: Final = "Kafka may delete data, which cannot be undone"
 class NotApproved(Exception):
     """Error of an action without ``--yes`` where there is no terminal to ask at."""
 
-    def __init__(self, action: str) -> None:
+    def __init__(self, action: str, consequence: str = "") -> None:
         super().__init__(
             f"to {action} needs --yes where there is no terminal to ask at; nothing was changed"
+            f"{f'. {consequence}' if consequence else ''}"
         )
 
 
@@ -74,7 +75,7 @@ def approve(action: str, consequence: str = "", *, yes: bool) -> bool:
     if yes:
         return True
     if not is_interactive():
-        raise NotApproved(action)
+        raise NotApproved(action, consequence)
     return confirm(f"{action}? {consequence}".rstrip())
 
 

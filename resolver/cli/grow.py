@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -17,13 +19,16 @@ from resolver.errors import DeadlineExceeded, KdirError, Unavailable
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from kdir.v1 import directory_pb2
+    from kdir.v1 import access_pb2, directory_pb2
 
     from resolver.cli.session import PathArgument, Session
 
 __all__ = ["VERBS"]
 
 _MOST: Final = 1 << 31
+_PAUSE_SECONDS: Final = 0.2
+_FINAL: Final = frozenset({"quota-exceeded", "rejected", "needs-approval", "not-armed"})
+"""States of a difference from Kafka that no waiting ends."""
 
 
 class _Growth(NamedTuple):
@@ -35,7 +40,9 @@ class _Growth(NamedTuple):
     etag: str
     """Of the entry as it was shown: what changed since then is not overwritten."""
     name: str
-    """In Kafka, which would be asked now; empty: kdir changes no configs there."""
+    """In Kafka, which would be asked now; empty: ``left`` says why not."""
+    left: str
+    """Why it stays as it is."""
 
 
 class _Candidate(NamedTuple):
@@ -89,9 +96,8 @@ def _grow(session: Session, arguments: Arguments) -> int:
     else:
         columns = [Column("PATH"), Column("PARTITIONS", right=True), Column("AFTER", right=True)]
         Table(out, columns).rows([[one.path, str(one.before), str(count)] for one in growing])
-    left = len(found) - len(growing)
-    if left:
-        out.note(f"not armed for configs, left as they are: {units.plural(left, 'topic')}")
+    for why, number in sorted(Counter(one.left for one in found if not one.name).items()):
+        out.note(f"{why.format(where)}: {units.plural(number, 'topic')}")
     if not growing:
         if not (report.failed_count or session.partial):
             out.note(f"no armed topic at or below {where} has fewer than {count} partitions")
@@ -106,6 +112,7 @@ def _grow(session: Session, arguments: Arguments) -> int:
         return 0
     grown = _grow_each(growing, count, report)
     if arguments.flag("wait") and grown:
+        until = time.monotonic() + wait_seconds(arguments)
         names = {one.name for one in grown}
         owner = session.resolver.owner_of(where.path)
         done = wait_for_kafka(
@@ -116,9 +123,45 @@ def _grow(session: Session, arguments: Arguments) -> int:
             "",
             wait_seconds(arguments),
         )
-        if done:
-            out.note(f"done: Kafka shows {count} partitions of each")
+        if done and _has_grown(session, grown, count, until):
+            grown_topics = units.plural(len(grown), "topic")
+            out.note(f"done: Kafka shows {count} partitions of {grown_topics}")
     return report.exit_code
+
+
+def _has_grown(session: Session, grown: Sequence[_Growth], count: int, until: float) -> bool:
+    """Returns whether Kafka has the partitions of each; reports the topics where it does not, each
+    with the reason (exit code 3). No call to Kafka is left also where a quota leaves no room.
+    """
+    is_whole = True
+    for one in grown:
+        try:
+            found, why = _partitions_in_kafka(session, one.path)
+            while found < count and why not in _FINAL and time.monotonic() < until:
+                time.sleep(_PAUSE_SECONDS)
+                found, why = _partitions_in_kafka(session, one.path)
+        except KdirError as error:
+            found, why = 0, f"not known: {error.message}"
+        if found < count:
+            is_whole = False
+            session.missing(f"not in Kafka: {one.path}: {found or '-'} partitions: {why}")
+    return is_whole
+
+
+def _partitions_in_kafka(session: Session, path: str) -> tuple[int, str]:
+    """Returns how many partitions Kafka has of a topic, and why it has no more.
+
+    Raises:
+        KdirError
+    """
+    from kdir.v1 import policies_pb2
+
+    request = policies_pb2.GetEffectivePoliciesRequest(path=path)
+    answer = session.resolver.call(path, "PolicyService.GetEffectivePolicies", request)
+    for value in answer.values:
+        if value.field == "partitions":
+            return int(value.kafka_value or 0), value.kafka_state or "pending"
+    return 0, "not-armed"  # somebody unset it meanwhile
 
 
 def _grow_each(growing: Sequence[_Growth], count: int, report: _Report) -> list[_Growth]:
@@ -159,7 +202,16 @@ def _growths(
         if planned is not None:
             calls = planned.plan.kafka_calls
             name = next((call.resource for call in calls if call.operation == GROW_CALL), "")
-            yield _Growth(one.path, one.cluster, one.partitions, one.etag, name)
+            yield _Growth(
+                one.path, one.cluster, one.partitions, one.etag, name, _why_left(planned.plan)
+            )
+
+
+def _why_left(plan: access_pb2.ChangePlan) -> str:
+    """Returns why a topic gets no more partitions now, as the beginning of a sentence."""
+    if plan.held_topic_count:
+        return "held back until approved (kdir arm {} --aspect configs)"
+    return "being grown already" if plan.armed else "not armed for configs, left as they are"
 
 
 def _candidates(session: Session, where: PathArgument) -> list[_Candidate]:

@@ -108,6 +108,15 @@ def test_grow_returns_once_kafka_shows_the_partitions(site: Site) -> None:
     done = kdir(site.la, "set", "/la/one/a", "partitions=4", "--yes", "--wait")
     assert done.code == 0, done.err
     assert site.partitions("a") == 4
+    # Each would have room alone: what has none in the end is no longer waited for, and named.
+    kdir(site.la, "set", "/la/one", "max_partitions=9")
+    done = kdir(site.la, "grow", "/la/one", "--to", "5", "--yes", "--wait")
+    assert done.code in (3, 5), done.err
+    assert sorted(site.partitions(name) for name in ("a", "b")) in ([3, 5], [4, 5])
+    assert "done: Kafka shows 5 partitions of 2 topics" not in done.err
+    assert "quota" in done.err
+    kdir(site.la, "unset", "/la/one", "max_partitions")
+    kdir(site.la, "unset", "/la/one/b", "partitions")
 
 
 def test_a_plan_of_a_grant_above_mounts_has_the_topics_and_calls_of_the_clusters_below(

@@ -308,6 +308,8 @@ def test_mount_names_the_child(kdir: Kdir) -> None:
 def _grown(request: directory_pb2.UpdateEntryRequest) -> directory_pb2.UpdateEntryResponse:
     """Answers as the owner of an armed topic of one partition does."""
     answer = _updated(request)
+    if request.path.endswith("held"):
+        answer.plan.armed, answer.plan.held_topic_count = True, 1
     if request.path.endswith("clicks"):
         calls = answer.plan.kafka_calls
         after = str(request.entry.policies.partitions)
@@ -320,6 +322,7 @@ def test_partitions_of_a_topic_grow_only_when_somebody_means_it(kdir: Kdir) -> N
     ran = kdir("set", "/search/clicks", "partitions=8")
     assert ran.code == 2
     assert "to grow clicks from 1 to 8 partitions needs --yes" in ran.err
+    assert "nothing was changed. This cannot be undone, and keyed data changes place" in ran.err
     ran = kdir("set", "/search/clicks", "partitions=8", terminal=True, stdin="n\n")
     assert "This cannot be undone, and keyed data changes place [y/N]" in ran.err
     assert "unchanged: /search/clicks" in ran.err
@@ -339,11 +342,14 @@ def test_what_a_directory_sets_is_named_as_for_new_topics(kdir: Kdir) -> None:
 def test_grow_shows_what_would_grow_and_asks(kdir: Kdir) -> None:
     kdir.answers["DirectoryService.UpdateEntry"] = _grown
     kdir.tree.topic("/search/views")
+    kdir.tree.topic("/search/held")
     ran = kdir("grow", "/search", "--to", "8", "--plan")
     assert ran.code == 0
     assert "/search/clicks" in ran.out
     assert "/search/views" not in ran.out
     assert "not armed for configs, left as they are: 1 topic" in ran.err
+    held = "held back until approved (kdir arm /search --aspect configs): 1 topic"
+    assert held in ran.err
     assert "would grow 1 topic. This cannot be undone, and keyed data changes place" in ran.err
     assert kdir("grow", "/search", "--to", "8").code == 2
     assert all(one.validate_only for one in kdir.calls)
