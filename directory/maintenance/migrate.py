@@ -115,8 +115,8 @@ def _refuse_unpublished(one: Migration) -> None:
         waiting = _waiting_commits(store)
     if waiting:
         raise RestoreRefused(
-            f"{waiting:,} commits wait for the change log: stop changing the cluster until kdir "
-            f"log shows that nothing waits (--force: its history never gets them)"
+            f"{waiting:,} commits wait for the change log: stop changing the cluster until "
+            f"nothing waits (kdir log status; --force: its history never gets them)"
         )
 
 

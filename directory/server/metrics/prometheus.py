@@ -143,7 +143,7 @@ METRICS: Final = (
     Metric(
         "kdir_change_log_held_up",
         "gauge",
-        "1 while something holds the change log up; kdir log says what.",
+        "1 while something holds the change log up (kdir log status).",
     ),
     # -- queues -------------------------------------------------------------------------------
     Metric("kdir_watchers", "gauge", "Open watches."),
