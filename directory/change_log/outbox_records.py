@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from kdir.v1 import access_pb2, entry_pb2, watch_pb2
 
-from directory.namespace.entry import DELETED_ID, ROOT_ID, Kind
+from directory.namespace.entry import DELETED_ID, ROOT_ID, Directory, Kind
 from directory.namespace.keys import (
     GRANTS,
     INHERITED,
@@ -24,7 +24,9 @@ from directory.namespace.keys import (
     parse_grants_key,
 )
 from directory.namespace.snapshot import Snapshot
+from directory.namespace.tree_nodes import ROOT_KEY
 from directory.store.event_rows import OutboxCommit
+from directory.wire.entry_codec import ProtoCodec
 from resolver.changes import record
 from resolver.changes.record import Change, Checkpoint, grants_text
 from resolver.path import Path
@@ -50,6 +52,9 @@ _OF_THE_CLUSTER: Final = frozenset(
     (watch_pb2.CHANGE_SCOPE_INHERITED, watch_pb2.CHANGE_SCOPE_OPERATED)
 )
 """Scopes of events that leave their entry as it was."""
+
+_PLAIN_ROOT: Final = ProtoCodec().encode(Directory(entry_id=ROOT_ID))
+"""Record of a root directory on which nothing is set: as well as none, and none in the log."""
 
 StateRecords = Mapping[str, Change | None]
 """The newest value of each key of the state topic; None = the row is gone."""
@@ -171,9 +176,16 @@ def _state_of_event(
     elif event.scope in _OF_THE_CLUSTER:
         pass  # what they changed is among the facts
     elif event.HasField("after"):
-        name = event.path.rpartition("/")[2]
-        key = entry_key(event.parent_id, Kind(event.kind), name)
-        yield entry, replace(change, before=None, key=key, record=stored_form(event.after))
+        row = stored_form(event.after)
+        if event.entry_id == ROOT_ID:
+            if row == _PLAIN_ROOT:
+                yield entry, None
+                return
+            change, key = replace(change, parent_id=0), ROOT_KEY
+        else:
+            name = event.path.rpartition("/")[2]
+            key = entry_key(event.parent_id, Kind(event.kind), name)
+        yield entry, replace(change, before=None, key=key, record=row)
     else:
         yield entry, None
         if event.HasField("grants_before"):
@@ -234,6 +246,9 @@ class _SnapshotRecords:
     def entries(self) -> Iterator[tuple[str, Change]]:
         """Yields entries, in no order; those that were removed are facts."""
         codec = self._snapshot.codec
+        root = codec.encode(self._snapshot.root.directory)
+        if root != _PLAIN_ROOT:
+            yield self._entry(0, (), Kind.DIRECTORY, "", root)
         for directory_id, contents in self._snapshot.contents():
             if directory_id == DELETED_ID:
                 for name, value in contents.topics.items():
@@ -273,13 +288,14 @@ class _SnapshotRecords:
     ) -> tuple[str, Change]:
         entry_id = self._snapshot.codec.entry_id(value)
         message = entry_pb2.Entry.FromString(value)
+        names = (name,) if name else ()  # the root directory has none
         change = self._change(
             scope="entry",
             action="insert",
             kind=record.KINDS[kind.value],
             entry_id=entry_id,
             parent_id=parent_id,
-            path="" if relative is None else str(self._mount.join((*relative, name))),
+            path="" if relative is None else str(self._mount.join((*relative, *names))),
             after=record.fields_of(message),
             key=entry_key(parent_id, kind, name),
             record=value,

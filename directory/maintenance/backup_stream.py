@@ -20,6 +20,7 @@ from resolver.errors import StoreSealed, StoreUnavailable
 __all__ = [
     "NotAsFilled",
     "Row",
+    "backup_messages",
     "backup_of",
     "digest_of",
     "fill_store",
@@ -182,15 +183,26 @@ def backup_of(
     # Read last: a level only rises, and the rows need none above this. One that cannot be read may
     # have been any that this version knows.
     header = header_of(identity, loading.revision, stored_level(store) or max(LEVELS), now_ms())
+
+    def pages() -> Iterator[Sequence[Row]]:
+        yield from rows_of(loading)
+        if store.refresh_identity().incarnation != identity.incarnation:
+            raise StoreUnavailable("the store got a new incarnation during the backup: start again")
+
+    yield from backup_messages(header, pages())
+
+
+def backup_messages(
+    header: admin_pb2.BackupHeader, pages: Iterable[Sequence[Row]]
+) -> Iterator[admin_pb2.BackupResponse]:
+    """Yields header, rows and trailer. The pages are in key order."""
     checksum = Checksum(header)
     yield admin_pb2.BackupResponse(header=header)
-    for page in rows_of(loading):
+    for page in pages:
         for part in _parts(page):
             checksum.add(part)
             rows = [admin_pb2.BackupRow(key=key, value=value) for key, value in part]
             yield admin_pb2.BackupResponse(rows=admin_pb2.BackupRows(rows=rows))
-    if store.refresh_identity().incarnation != identity.incarnation:
-        raise StoreUnavailable("the store got a new incarnation during the backup: start again")
     yield admin_pb2.BackupResponse(trailer=checksum.trailer())
 
 

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 
+from directory.maintenance.log_backup import UnusableLog, read_log, write_log_backup
 from directory.maintenance.migrate import Stage, abort, migrate, plan_abort, plan_migration
 from directory.maintenance.restore import (
     Backup,
@@ -29,23 +30,35 @@ from directory.store.base import IncompatibleStore, StoreUnreachable
 from resolver.backup_file import DamagedBackup
 from resolver.command_parser import CommandParser
 from resolver.confirmation import NotApproved, approve
+from resolver.errors import KafkaUnavailable
 from resolver.printable import printable
 from resolver.unforeseen_errors import report_unforeseen
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from directory.server.config import ServerConfig
+
 __all__ = ["PARSERS", "main"]
 
 _UNUSABLE: Final = 2
 _AWAY: Final = 3
 _REFUSED: Final = 5
+_BEGINS_NEW: Final = (
+    "the change log does not hold the answers to repeated requests, nor what kdir history shows: "
+    "both begin new"
+)
 
 
 def _restore_parser() -> argparse.ArgumentParser:
     parser = CommandParser(prog="kdir restore", description="Fill a store from a backup.")
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--from", metavar="FILE", help="the backup; - is stdin")
+    what.add_argument(
+        "--from-log",
+        action="store_true",
+        help="no backup: the state that the change log in Kafka holds; with --config",
+    )
     what.add_argument(
         "--new-life",
         action="store_true",
@@ -54,6 +67,9 @@ def _restore_parser() -> argparse.ArgumentParser:
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument("--store", metavar="ADDRESS", help="sqlite:///FILE or etcd://HOST/PREFIX")
     where.add_argument("--config", metavar="FILE", help="a server's config, which says it")
+    parser.add_argument(
+        "--cluster-id", metavar="ID", help="with --from-log: where several logs are of one name"
+    )
     parser.add_argument("--replace", action="store_true", help="also where it holds something")
     parser.add_argument("-y", "--yes", action="store_true", help="with --replace: do not ask")
     parser.add_argument("--plan", action="store_true", help="only say what would be done")
@@ -85,12 +101,14 @@ def main(verb: str, arguments: Sequence[str]) -> int:
         return run(options)
     except RestoreRefused as reason:
         return _failed(str(reason), _REFUSED)
-    except (ConfigError, DamagedBackup, IncompatibleStore, NotApproved) as reason:
+    except (ConfigError, DamagedBackup, IncompatibleStore, NotApproved, UnusableLog) as reason:
         return _failed(str(reason), _UNUSABLE)
     except OSError as error:
         return _failed(f"{error.filename or 'the backup'}: {error.strerror or error}", _UNUSABLE)
     except StoreUnreachable as reason:
         return _failed(f"the store cannot be used now: {reason}", _AWAY)
+    except KafkaUnavailable as reason:
+        return _failed(f"the change log cannot be read now: {reason.message}", _AWAY)
     except KeyboardInterrupt:
         return _failed("interrupted: the same again goes on where this ended", 130)
     except Exception as error:  # noqa: BLE001 - reported in one sentence
@@ -118,16 +136,14 @@ def _print(*lines: str) -> None:
 
 
 def _restore(options: argparse.Namespace) -> int:
+    if options.cluster_id and not options.from_log:
+        raise ConfigError("--cluster-id goes with --from-log")
     if options.new_life:
         return _begin_new_incarnation(options)
-    name = getattr(options, "from")
-    with _opened(name) as file:
-        try:
-            backup = Backup.read(file)
-        except DamagedBackup as reason:
-            raise DamagedBackup(f"{name}: {reason}") from None
-        address = options.store or _store_of(options.config, backup.header.cluster)
+    with _backup_file(options) as (backup, address):
         plan = plan_restore(backup, address, replace=options.replace, force=options.force)
+        if options.from_log and not plan.done:
+            _print_progress(_BEGINS_NEW)
         if options.plan:
             _print(*plan.lines())
             return _REFUSED if plan.refusals else 0
@@ -161,12 +177,51 @@ def _begin_new_incarnation(options: argparse.Namespace) -> int:
     return 0
 
 
+def _only_config(file: str) -> ServerConfig:
+    configs = load_configs([file])
+    if len(configs) > 1:
+        names = ", ".join(one.cluster for one in configs)
+        raise ConfigError(f"{file}: is of clusters {names}; expected the config of one")
+    return configs[0]
+
+
 def _only_store_of(config: str) -> str:
     configs = load_configs([config])
     if len(configs) > 1:
         names = ", ".join(one.cluster for one in configs)
         raise ConfigError(f"{config}: is of cluster {names}; --store says which is meant")
     return configs[0].store
+
+
+@contextmanager
+def _backup_file(options: argparse.Namespace) -> Iterator[tuple[Backup, str]]:
+    """Yields the backup that is to be put in, and the address of the store."""
+    if options.from_log:
+        with _log_backup_file(options) as found:
+            yield found
+        return
+    name = getattr(options, "from")
+    with _opened(name) as file:
+        try:
+            backup = Backup.read(file)
+        except DamagedBackup as reason:
+            raise DamagedBackup(f"{name}: {reason}") from None
+        yield backup, options.store or _store_of(options.config, backup.header.cluster)
+
+
+@contextmanager
+def _log_backup_file(options: argparse.Namespace) -> Iterator[tuple[Backup, str]]:
+    if options.config is None:
+        raise ConfigError("--from-log: --config names the change log; --store does not")
+    config = _only_config(options.config)
+    if config.change_log is None:
+        raise ConfigError(
+            f"{options.config}: has no [change_log]; expected that of cluster {config.cluster}"
+        )
+    log = read_log(config.change_log, config.cluster, options.cluster_id or "")
+    with tempfile.TemporaryFile() as file:
+        write_log_backup(log.state, file)
+        yield Backup.read(file, "change log"), config.store
 
 
 @contextmanager

@@ -213,9 +213,11 @@ class Backup:
     topic_counts: EntryCounts
     digest: bytes
     """Of the rows that are put in."""
+    source: str = "backup"
+    """What it was made of, for people."""
 
     @classmethod
-    def read(cls, file: IO[bytes]) -> Backup:
+    def read(cls, file: IO[bytes], source: str = "backup") -> Backup:
         """Reads all of it.
 
         Raises:
@@ -242,7 +244,7 @@ class Backup:
                 f"feature level {header.finalized_level} is finalized in the backup; this kdir "
                 f"supports {max(LEVELS)}"
             )
-        return cls(file, header, topic_counts, digest_of(counted()))
+        return cls(file, header, topic_counts, digest_of(counted()), source)
 
     def rows(self) -> Iterator[Row]:
         """Reads the rows once more."""
@@ -259,7 +261,7 @@ class Backup:
         """Describes the backup for people."""
         header = self.header
         return (
-            f"backup of cluster {header.cluster} ({header.cluster_id}), revision "
+            f"{self.source} of cluster {header.cluster} ({header.cluster_id}), revision "
             f"{header.revision}, taken {self.taken}: {self.topic_counts}"
         )
 

@@ -173,7 +173,10 @@ LOGGED_PREFIXES: Final = (GRANTS, RETIRED, DETACHED, FEDERATION, KAFKA)
 """Where ``is_logged_fact`` and the grants of entries are."""
 _LOGGED_KINDS: Final = (RETIRED, DETACHED, KAFKA, MOUNTED)
 _LOGGED_FACTS: Final = frozenset(
-    (LEVEL, PARENT, INHERITED, b"f/told", b"f/attached", b"f/detached", b"f/unmounted")
+    (
+        *(LEVEL, PARENT, INHERITED),
+        *(b"f/told", b"f/attached", b"f/detached", b"f/moved", b"f/unmounted"),
+    )
 )
 
 _REMOVED_PARENT: Final = DELETED_ID.to_bytes(8, "big")

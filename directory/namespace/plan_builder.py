@@ -51,7 +51,7 @@ from directory.store.base import Delete, Guard, KeyEquals, Put, UnchangedSince, 
 from resolver.errors import AlreadyExists
 from resolver.path import Path
 
-__all__ = ["PlanBuilder", "SnapshotNames"]
+__all__ = ["PlanBuilder", "SnapshotNames", "claim_value", "read_only_mark"]
 
 E = TypeVar("E", Directory, Topic, Link, Mount)
 
@@ -100,10 +100,10 @@ class PlanBuilder:
         key = entry_key(parent_id, entry.kind, name)
         self._writes[key] = Put(key, self.snapshot.codec.encode(entry))
         if isinstance(entry, Directory):
-            self._mark_read_only(entry, b"1")
+            self._mark_read_only(parent_id, entry)
             self._keep_count_mark(entry)
         elif isinstance(entry, Topic) and parent_id != DELETED_ID:
-            self._mark_read_only(entry, entry.physical_name.encode())
+            self._mark_read_only(parent_id, entry)
 
     def delete_record(
         self, parent_id: int, name: str, entry: Entry, record: bytes | None = None
@@ -156,11 +156,12 @@ class PlanBuilder:
         """Adds the guard that no grant has changed since."""
         self.require_value(GRANTS_MARK, self.snapshot.fact(GRANTS_MARK))
 
-    def _mark_read_only(self, entry: Directory | Topic, value: bytes) -> None:
-        """Notes an entry that is read-only; ``value`` is how it is found again."""
+    def _mark_read_only(self, parent_id: int, entry: Directory | Topic) -> None:
+        """Notes an entry that is read-only."""
         key = read_only_key(entry.entry_id)
         self._writes.pop(key, None)  # of a moved entry, what its removal had written
-        if entry.policies.read_only:
+        value = read_only_mark(parent_id, entry)
+        if value is not None:
             self.write_fact(key, value)
         else:
             self._unmark_read_only(entry.entry_id)
@@ -376,8 +377,8 @@ class PlanBuilder:
     def _write_claims(self) -> None:
         for unified, now in self._claims.items():
             key = claim_key(unified)
-            before = _claim_value(self.snapshot.same_unified(unified))
-            after = _claim_value(now)
+            before = claim_value(self.snapshot.same_unified(unified))
+            after = claim_value(now)
             if before == after:
                 continue
             self.require_value(key, before)
@@ -488,5 +489,19 @@ class SnapshotNames:
         return None
 
 
-def _claim_value(names: Iterable[str]) -> bytes | None:
+def read_only_mark(parent_id: int, entry: Entry) -> bytes | None:
+    """Returns the value of an entry's ``read_only_key``, by which it is found again; None where
+    there is none.
+    """
+    if not isinstance(entry, Directory | Topic) or not entry.policies.read_only:
+        return None
+    if isinstance(entry, Directory):
+        return b"1"
+    return None if parent_id == DELETED_ID else entry.physical_name.encode()
+
+
+def claim_value(names: Iterable[str]) -> bytes | None:
+    """Returns the value of the claim of physical names that unify to one; None where there is
+    none.
+    """
     return "\n".join(sorted(names)).encode() or None

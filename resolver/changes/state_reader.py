@@ -6,13 +6,15 @@ import random
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
+from resolver.changes.record import CHECKPOINT, Change, Schemas, UndecodableRecord
 from resolver.changes.state import LogState, StateFold
 from resolver.changes.topic_reader import EndReached, TopicReader
 from resolver.errors import KafkaUnavailable, KdirError, NotReady
 
-__all__ = ["LoadedLog", "StateReader", "load_log"]
+__all__ = ["LoadedLog", "StateReader", "load_log", "newest_checkpoint"]
 
 _TOMBSTONE_SECONDS: Final = 12 * 3600.0
 """Half of what tombstones stay for at least (Kafka's default of ``delete.retention.ms``; kdir makes
@@ -20,6 +22,9 @@ its topics with a week): who was away longer may have missed one."""
 _LOAD_SECONDS: Final = 600.0
 _RETRY_SECONDS: Final = 0.5
 _MOST_RETRY_SECONDS: Final = 30.0
+_BACK: Final = 4
+"""So many offsets before the end the newest checkpoint is looked for first: it ends a transaction,
+whose end has an offset, too."""
 _CHECKS: Final = 100
 """So often within the time that tombstones stay it looks whether it is at the end."""
 
@@ -78,6 +83,28 @@ def load_log(
         if clock() - begun > seconds:
             raise KafkaUnavailable(f"reading the change log took longer than {seconds:g} s")
     return LoadedLog(fold, low, high)
+
+
+def newest_checkpoint(reader: TopicReader) -> Change | None:
+    """Returns the newest checkpoint of a state topic; None: there is none.
+
+    Raises:
+        KafkaUnavailable
+    """
+    schemas = Schemas()
+    low, high = reader.bounds()
+    back = _BACK
+    while low < high:
+        begin = max(low, high - back)
+        newest = None
+        for one in reader.read(begin, high):
+            if (one.key or b"").endswith(f"/{CHECKPOINT}".encode()) and one.value is not None:
+                with suppress(UndecodableRecord):
+                    newest = schemas.decode(one.value)
+        if newest is not None or begin == low:
+            return newest
+        back *= 16
+    return None
 
 
 class _BeginAgain(Exception):

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from resolver.errors import KafkaUnavailable
 
-__all__ = ["EndReached", "TopicReader", "TopicRecord"]
+__all__ = ["EndReached", "TopicReader", "TopicRecord", "topic_names"]
 
 _POLL_SECONDS: Final = 0.5
 _BATCH: Final = 500
@@ -178,3 +178,21 @@ class TopicReader:
 
     def _because(self) -> str:
         return f": {self._last_error}" if self._last_error else ""
+
+
+def topic_names(properties: Mapping[str, Any], timeout_seconds: float = 30.0) -> set[str]:
+    """Returns the names of all topics.
+
+    Raises:
+        KafkaUnavailable
+    """
+    from confluent_kafka import KafkaException
+    from confluent_kafka.admin import AdminClient
+
+    try:
+        return set(AdminClient(dict(properties)).list_topics(timeout=timeout_seconds).topics)
+    except KafkaException as error:
+        raise KafkaUnavailable(
+            f"no broker answered in {timeout_seconds:g} s: {properties.get('bootstrap.servers')}: "
+            f"{error.args[0].str()}"
+        ) from error

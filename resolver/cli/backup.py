@@ -217,7 +217,7 @@ VERBS: Final = (
     ),
     Verb(
         name="restore",
-        summary="fill a store from a backup",
+        summary="fill a store from a backup, or from the change log",
         run=_offline,
         destroys=True,
         raw=True,
@@ -226,10 +226,16 @@ VERBS: Final = (
             "is not overwritten without --replace, and only by a backup of the same cluster. If\n"
             "killed, run it again to finish. The store starts a new incarnation: older tokens are\n"
             "answered with TOKEN_EXPIRED. --new-life does only that, for a store that was\n"
-            "restored by other means without the servers noticing; its servers may run."
+            "restored by other means without the servers noticing; its servers may run.\n"
+            "--from-log makes a lost store from the cluster's change log in Kafka, as its newest\n"
+            "checkpoint has it. Answered requests and the history of kdir history begin new."
         ),
         options=(
             Option(("--from",), "the backup; - is stdin", "FILE", completes="file"),
+            Option(
+                ("--from-log",), "instead of --from: the state in the change log; with --config"
+            ),
+            Option(("--cluster-id",), "with --from-log: where several logs are of one name", "ID"),
             Option(
                 ("--store",), "the target: sqlite:///FILE or etcd://HOST:PORT,…/PREFIX", "ADDRESS"
             ),
@@ -250,6 +256,7 @@ VERBS: Final = (
                 "into a new store",
             ),
             ("kdir restore --from la.kdir --config la.toml --plan", "dry run"),
+            ("kdir restore --from-log --config la.toml", "the store is lost, the log is there"),
             (
                 "kdir restore --from la.kdir --config la.toml --replace",
                 "show losses, then ask",

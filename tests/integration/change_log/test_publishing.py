@@ -114,11 +114,10 @@ def change_at_random(server: Server, thread: int, chance: random.Random) -> None
             case 4:
                 server.entries("MoveEntry", path=one, new_path=f"{other}/m{chance.randrange(9)}")
             case _:
-                changed = entry_pb2.Entry(path=one)
+                changed = entry_pb2.Entry()
                 changed.policies.owner = f"owner-{chance.randrange(99)}"
-                server.entries(
-                    "UpdateEntry", entry=changed, update_mask={"paths": ["policies.owner"]}
-                )
+                mask = {"paths": ["policies.owner"]}
+                server.entries("UpdateEntry", path=one, entry=changed, update_mask=mask)
 
 
 def test_killed_again_and_again_it_holds_every_change_once(
