@@ -36,6 +36,7 @@ from directory.kafka.applying.desired_configs import DesiredConfigs
 from directory.kafka.arming.drift import NOT_ARMED, Drift, drift_of, topic_issues
 from directory.maintenance.backup_stream import backup_of
 from directory.maintenance.verify_copies import Summary, compare_kafka, compare_rows
+from directory.maintenance.verify_store import Difference
 from directory.namespace.adoption_mapping import AdoptionAction
 from directory.namespace.entry import Kind, Provision
 from directory.namespace.keys import (
@@ -60,6 +61,7 @@ from resolver.path import Path
 
 if TYPE_CHECKING:
     from directory.api.visible_tree import OpenTree
+    from directory.change_log.settings import ChangeLogConfig
     from directory.kafka.adoption.adoption import AdoptionRow
     from directory.kafka.adoption.operator_requests import AdoptionResult
     from directory.kafka.reconciler import Reconciler
@@ -453,6 +455,9 @@ def _verified(
         latest = partial(getattr, cluster.replica, "snapshot")
         more = compare_kafka(kafka, latest, cluster.mount, call.check, summary)
         found = chain(found, more)
+    log = cluster.config.change_log
+    if log is not None and not skip_kafka and noted_state(cluster.replica.snapshot) is not None:
+        found = chain(found, _verified_log(cluster, log, call, summary))
     count = 0
     for one in found:
         count += 1
@@ -465,6 +470,22 @@ def _verified(
             differences=count,
             message="; ".join(summary.troubles),
         )
+    )
+
+
+def _verified_log(
+    cluster: Cluster, config: ChangeLogConfig, call: Call, summary: Summary
+) -> Iterator[Difference]:
+    from directory.change_log.log_verification import compare_log
+
+    yield from compare_log(
+        config,
+        cluster.cluster_id,
+        cluster.replica,
+        cluster.history.index,
+        cluster.mount_at,
+        call.check,
+        summary,
     )
 
 

@@ -16,11 +16,13 @@ from kdir.v1 import access_pb2, entry_pb2, watch_pb2
 
 from directory.namespace.entry import DELETED_ID, ROOT_ID, Directory, Kind
 from directory.namespace.keys import (
+    ENTRY,
     GRANTS,
     INHERITED,
     LOGGED_PREFIXES,
     entry_key,
     is_logged_fact,
+    parse_entry_key,
     parse_grants_key,
 )
 from directory.namespace.snapshot import Snapshot
@@ -38,6 +40,7 @@ __all__ = [
     "StateRecords",
     "checkpoint_of",
     "encode_within",
+    "fact_value",
     "page_records",
     "snapshot_records",
     "state_digest",
@@ -128,6 +131,20 @@ def page_records(
                 )
             )
     return PageRecords(state, tuple(history), time)
+
+
+def fact_value(snapshot: Snapshot, key: bytes) -> bytes | None:
+    """Returns the value of a fact now, also of the record of a removed entry; None = it is gone."""
+    if not key.startswith(ENTRY):
+        return snapshot.fact(key)
+    parent_id, is_topic, name = parse_entry_key(key)
+    node = snapshot.node(parent_id)
+    if node is None:
+        return None
+    if is_topic:
+        return node.topics.get(name)
+    one = node.containers.get(name)
+    return None if one is None else snapshot.codec.encode(one)
 
 
 def _fact_record(

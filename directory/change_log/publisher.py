@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain, islice
 from typing import Final
 
@@ -33,6 +34,7 @@ from directory.change_log.outbox_records import (
     StateRecords,
     checkpoint_of,
     encode_within,
+    fact_value,
     page_records,
     snapshot_records,
     state_digest,
@@ -86,6 +88,8 @@ class _Session:
     """Up to this one everything is in the log."""
     checkpoint: int = 0
     """The revision of the log's newest checkpoint; there is nothing of the log between the two."""
+    has_schema: bool = False
+    """The schema of this kdir was written: the log may hold that of an older one only."""
 
 
 class ChangeLogPublisher:
@@ -255,14 +259,16 @@ class ChangeLogPublisher:
                 commits,
                 self._store.identity.cluster_id,
                 session.generation,
-                snapshot.fact,
+                partial(fact_value, snapshot),
                 self._now_ms(),
             )
             state = page.state.items()
-            records = chain(self._state(state), self._history(page.history))
+            schema = () if session.has_schema else self._schema()
+            records = chain(schema, self._state(state), self._history(page.history))
             point = self._checkpoint(session, reached, page.time or self._now_ms(), snapshot)
             session.writer.write(chain(records, point))
             session.revision = session.checkpoint = reached
+            session.has_schema = True
         else:
             session.revision = reached
 
@@ -322,7 +328,11 @@ class ChangeLogPublisher:
         state = self.topics.last_checkpoint(self.topics.state, self._goes_on)
         point = None if found is None else found.checkpoint
         if found is None or point is None:
-            return _Session(writer, 1, (incarnation,), 0)
+            if state is None or state.checkpoint is None:
+                return _Session(writer, 1, (incarnation,), 0)
+            # The history was made again. To readers of the state what comes must not be older.
+            before = (one for one in state.checkpoint.incarnations if one != incarnation)
+            return _Session(writer, state.generation + 1, (*before, incarnation), 0)
         if point.incarnations[-1] == incarnation:
             if found.revision > self._store.newest_revision():
                 if not is_confirmed:
@@ -333,8 +343,11 @@ class ChangeLogPublisher:
                     )
                 # What follows has revisions that the log has seen: it is another generation.
                 return _Session(writer, found.generation + 1, point.incarnations, 0)
-            # Both are of one transaction. Where they differ one topic was made again or cut off.
-            at = found.revision if state is not None and state.order == found.order else 0
+            if state is None:
+                # The state topic was made again: the next generation, so that readers see it.
+                return _Session(writer, found.generation + 1, point.incarnations, 0)
+            # Both are of one transaction. Where they differ one topic was cut off.
+            at = found.revision if state.order == found.order else 0
             return _Session(writer, found.generation, point.incarnations, at, checkpoint=at)
         if incarnation in point.incarnations and not is_confirmed:
             raise _WaitsForOperator(

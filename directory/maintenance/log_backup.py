@@ -28,6 +28,7 @@ from directory.namespace.keys import (
     QUOTA,
     REQUEST,
     ROLE,
+    EntryKey,
     claim_key,
     grants_key,
     parse_entry_key,
@@ -35,6 +36,7 @@ from directory.namespace.keys import (
     unify,
 )
 from directory.namespace.plan_builder import claim_value, read_only_mark
+from directory.namespace.tree_nodes import ROOT_KEY
 from directory.server.feature_levels import LEVELS
 from directory.store.base import Identity
 from directory.wire.entry_codec import ProtoCodec
@@ -43,7 +45,7 @@ from resolver.changes.state import LogState
 from resolver.changes.state_reader import LoadedLog, load_log, newest_checkpoint
 from resolver.changes.topic_reader import TopicReader, topic_names
 
-__all__ = ["NOT_HELD", "UnusableLog", "read_log", "rows_of_log", "write_log_backup"]
+__all__ = ["NOT_HELD", "UnusableLog", "log_client", "read_log", "rows_of_log", "write_log_backup"]
 
 NOT_HELD: Final = (
     *(REQUEST, EVENT, MEMBER, ROLE, CHANGE_LOG),
@@ -55,6 +57,7 @@ and roles, how far the log is; what parent and children report again; marks that
 same time compare.
 """
 _CODEC: Final = ProtoCodec()
+_ROOT: Final = EntryKey(0, is_topic=False, name="")
 _ROWS: Final = 500
 
 
@@ -63,6 +66,15 @@ class UnusableLog(Exception):
 
 
 # -- reading ---------------------------------------------------------------------------------------
+
+
+def log_client(config: ChangeLogConfig) -> dict[str, Any]:
+    """Returns librdkafka's properties for the way to a change log.
+
+    Raises:
+        ConfigError
+    """
+    return {**OWN, **config.client.read(), "bootstrap.servers": ",".join(config.bootstrap)}
 
 
 def read_log(config: ChangeLogConfig, cluster: str, cluster_id: str = "") -> LoadedLog:
@@ -76,11 +88,7 @@ def read_log(config: ChangeLogConfig, cluster: str, cluster_id: str = "") -> Loa
         UnusableLog: there is none, or none that is whole.
         KafkaUnavailable, ConfigError
     """
-    properties: Mapping[str, Any] = {
-        **OWN,
-        **config.client.read(),
-        "bootstrap.servers": ",".join(config.bootstrap),
-    }
+    properties = log_client(config)
     topic = _find_topic(properties, config, cluster, cluster_id)
     with closing(TopicReader(properties, topic)) as reader:
         log = load_log(reader)
@@ -199,14 +207,13 @@ def _derived(rows: Mapping[bytes, bytes]) -> Iterator[Row]:
         if not key.startswith(ENTRY):
             continue
         try:
-            place = parse_entry_key(key)
-            physical_name = _CODEC.physical_names([value])[0] if place.is_topic else None
+            parent_id, is_topic, _ = _ROOT if key == ROOT_KEY else parse_entry_key(key)
+            if is_topic and (name := _CODEC.physical_names([value])[0]) is not None:
+                names.setdefault(unify(name), []).append(name)
             entry = _CODEC.decode(value)
         except ValueError:
             continue  # kept as it is: kdir verify names it
-        if physical_name is not None:
-            names.setdefault(unify(physical_name), []).append(physical_name)
-        mark = read_only_mark(place.parent_id, entry)
+        mark = read_only_mark(parent_id, entry)
         if mark is not None:
             yield read_only_key(entry.entry_id), mark
     for unified, found in names.items():

@@ -51,7 +51,7 @@ from resolver.errors import KdirError
 from resolver.path import Path
 from resolver.printable import printable
 
-__all__ = ["Between", "Difference", "StoreComparison", "field_differences"]
+__all__ = ["Between", "Difference", "StoreComparison", "field_differences", "shortened"]
 
 _LONGEST: Final = 120
 
@@ -64,6 +64,8 @@ class Between(StrEnum):
     """The store's own rows."""
     KAFKA = "kafka"
     """The tree and Kafka."""
+    LOG = "store-log"
+    """The store and its change log."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ _TOMBSTONE_SECONDS: Final = 12 * 3600.0
 """Half of what tombstones stay for at least (Kafka's default of ``delete.retention.ms``; kdir makes
 its topics with a week): who was away longer may have missed one."""
 _LOAD_SECONDS: Final = 600.0
+_CLOSE_SECONDS: Final = 5.0
 _RETRY_SECONDS: Final = 0.5
 _MOST_RETRY_SECONDS: Final = 30.0
 _BACK: Final = 4
@@ -187,11 +188,13 @@ class StateReader:
         return state
 
     def close(self) -> None:
-        """Ends the thread; who waits is refused."""
+        """Ends the thread; who waits is refused. A question to brokers that are away may outlast
+        this call.
+        """
         self._stopping.set()
         with self._changed:
             self._changed.notify_all()
-        self._thread.join()
+        self._thread.join(_CLOSE_SECONDS)
 
     def _run(self) -> None:
         while not self._stopping.is_set():
@@ -255,7 +258,12 @@ class StateReader:
                 at, current_at = one.offset, now
                 continue
             at = one.offset + 1
+            before = log.state.checkpoint
             if log.fold.add(one.key, one.value):
+                point = log.state.checkpoint
+                if before and point and before.generation != point.generation:
+                    # The topic may be another by now, of which this is somewhere in the middle.
+                    raise _BeginAgain("the log is of the next generation")
                 self._take(log)
             elif log.fold.has_older_checkpoint:
                 raise _BeginAgain("a checkpoint came that is older than the one before")

@@ -178,18 +178,19 @@ def _sum_up(session: Session, cluster: str, summary: admin_pb2.VerifySummary) ->
 VERBS: Final = (
     Verb(
         name="verify",
-        summary="compare store, memory and Kafka, and name each difference",
+        summary="compare store, memory, Kafka and change log, and name each difference",
         run=_verify,
         timeout_seconds=600.0,
         details=(
             "A running server compares all rows of its store with its replica in memory, the rows\n"
-            "with each other, and Kafka with both. Changes nothing. Exit code 0: no\n"
+            "with each other, Kafka with both, and the change log with the store.\n"
+            "Changes nothing. Exit code 0: no\n"
             "differences; 5: differences; 3: a part could not be compared."
         ),
         arguments=(CLUSTER_PATH,),
         options=(
             CLUSTER,
-            Option(("--skip-kafka",), "leave Kafka out"),
+            Option(("--skip-kafka",), "leave Kafka out, and the change log in it"),
             Option(("--each",), "one row for each difference, instead of grouping equal ones"),
         ),
         formats=("table", "json", "yaml", "name"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections.abc import Callable
 from contextlib import closing
@@ -118,6 +119,7 @@ def lose_and_restore(server: Server, broker: KafkaBroker, store: Path, kdir: Kdi
         eventually(lambda: log.read().checkpoint.generation == 2)  # type: ignore[union-attr]
         server.mkdir("/la/after")
         after = caught_up(log, str(store))
+        compare(server, broker, log, kdir)
     changes = [one for one in after.history if one.checkpoint is None]
     changes = changes[len([one for one in before_stop.history if one.checkpoint is None]) :]
     assert [(one.cause, one.path) for one in changes] == [("change", "/la/after")]
@@ -125,15 +127,42 @@ def lose_and_restore(server: Server, broker: KafkaBroker, store: Path, kdir: Kdi
     assert len([key for key in rewritten if "/e/" in key]) == 1
 
 
+def compare(server: Server, broker: KafkaBroker, log: ChangeLogTopics, kdir: Kdir) -> None:
+    """Checks that ``kdir verify`` names what is not in the log, and that a resync mends it."""
+    verify = ("verify", "--at", server.address, "-o", "json")
+    kdir(*verify)
+    found = log.read()
+    key = next(key for key, one in found.state.items() if one.path == "/la/after")
+    assert found.checkpoint is not None
+    point = (checkpoint_key(server.cluster_id), encode(found.checkpoint))
+    produce(broker.bootstrap, log.state_topic, (key, None), point)
+    (one, _) = (json.loads(line) for line in kdir(*verify, code=5).stdout.splitlines())
+    assert one["difference"] == {
+        "compared": "store-log",
+        "path_or_key": "/la/after",
+        "field": "row",
+        "expected": "there",
+        "actual": "missing",
+        "advice": "kdir log resync publishes the difference: the log follows the store",
+    }
+    kdir("log", "resync", "--at", server.address, "--yes")
+    eventually(lambda: key in log.read().state)
+    kdir(*verify)
+
+
+def produce(bootstrap: str, topic: str, *records: tuple[str, bytes | None]) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0})
+    for key, value in records:
+        producer.produce(topic, value, key)
+    assert producer.flush(30) == 0
+
+
 def write(broker: SharedBroker, topic: str, *records: tuple[str, bytes | None]) -> None:
     """Makes a state topic of these records."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
     made = NewTopic(topic, 1, 1, config={"cleanup.policy": "compact,delete"})
     admin.create_topics([made])[topic].result(30)
-    producer = Producer({"bootstrap.servers": broker.bootstrap, "log_level": 0})
-    for key, value in records:
-        producer.produce(topic, value, key)
-    assert producer.flush(30) == 0
+    produce(broker.bootstrap, topic, *records)
 
 
 def entry(cluster_id: str, number: int) -> tuple[str, bytes]:

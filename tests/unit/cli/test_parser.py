@@ -219,7 +219,9 @@ def test_an_error_of_the_other_program_looks_like_all(capsys: pytest.CaptureFixt
         PARSERS["restore"]().parse_args([])
     assert ended.value.code == 2
     error = capsys.readouterr().err
-    assert error.startswith("error: one of the arguments --from --new-life is required\n")
+    assert error.startswith(
+        "error: one of the arguments --from --from-log --new-life is required\n"
+    )
     assert error.endswith("  kdir restore --help explains it\n")
 
 

@@ -1,0 +1,68 @@
+"""What differs between a change log's state and a tree."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from directory.change_log.log_verification import log_differences
+from directory.change_log.outbox_records import checkpoint_of, snapshot_records
+from directory.namespace.command import CreateDirectory
+from directory.namespace.snapshot import Snapshot
+from resolver.changes.record import Change, Checkpoint, checkpoint_key, encode
+from resolver.changes.state import LogState, StateFold
+from tests.support.trees import Cluster, path
+
+ID = "kc-test"
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    made = Cluster()
+    made.do(*(CreateDirectory(path=path(f"/la/{name}")) for name in ("a", "b")))
+    return made
+
+
+def records_of(snapshot: Snapshot) -> dict[str, Change]:
+    return dict(snapshot_records(snapshot, path("/la"), ID, 1, revision=1, now_ms=0))
+
+
+def state_of(records: Iterable[tuple[str, Change]]) -> LogState:
+    fold = StateFold(ID)
+    for key, change in records:
+        fold.add(key.encode(), encode(change))
+    point = Checkpoint(incarnation="i", incarnations=("i",), cluster="la")
+    last = checkpoint_of(point, ID, 1, revision=9, time=0)
+    fold.add(checkpoint_key(ID).encode(), encode(last))
+    return fold.state
+
+
+def found(state: LogState, cluster: Cluster, *changed: str) -> list[tuple[str, str, str, str]]:
+    return [
+        (one.path_or_key, one.field, one.expected, one.actual)
+        for one in log_differences(state, cluster.snapshot, path("/la"), set(changed))
+    ]
+
+
+def test_P22_a_log_that_holds_the_tree_has_no_differences(cluster: Cluster) -> None:
+    assert found(state_of(records_of(cluster.snapshot).items()), cluster) == []
+
+
+def test_P22_each_difference_is_named_but_for_what_was_changed_since(cluster: Cluster) -> None:
+    before = state_of(records_of(cluster.snapshot).items())
+    (a, _) = records_of(cluster.snapshot)
+    cluster.do(CreateDirectory(path=path("/la/c")))
+    (new,) = records_of(cluster.snapshot).keys() - before.rows.keys()
+    assert found(before, cluster) == [("/la/c", "row", "there", "missing")]
+    assert found(before, cluster, new) == []
+    after = records_of(cluster.snapshot)
+    gone = after.pop(new)
+    damaged = {**after, a: gone}
+    names = {(where, field) for where, field, _, _ in found(state_of(damaged.items()), cluster)}
+    assert names == {("/la/a", "key"), ("/la/c", "row")}
+    more = Cluster()
+    stray = found(state_of(records_of(cluster.snapshot).items()), more)
+    assert {(field, expected, actual) for _, field, expected, actual in stray} == {
+        ("row", "missing", "there")
+    }
