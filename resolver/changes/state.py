@@ -14,7 +14,17 @@ import immutables
 
 from resolver.changes.record import CHECKPOINT, INHERITED, Change, Schemas, UndecodableRecord
 
-__all__ = ["LogState", "StateFold", "StateRow"]
+__all__ = ["LogState", "Place", "StateFold", "StateRow"]
+
+
+class Place(NamedTuple):
+    """Place of an entry: a topic and a container may share a name. The root directory has parent 0
+    and no name.
+    """
+
+    parent_id: int
+    is_topic: bool
+    name: str
 
 
 class StateRow(NamedTuple):
@@ -26,6 +36,9 @@ class StateRow(NamedTuple):
     key: bytes | None
     """Key of the row in the store; None for grants, which are where their entry is."""
     record: bytes
+    kind: str = ""
+    place: Place | None = None
+    """Of an entry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +49,8 @@ class LogState:
     checkpoint: Change | None = None
     rows: immutables.Map[str, StateRow] = field(default_factory=immutables.Map)
     """By key of the state topic; schemas and the checkpoint left out."""
-    places: immutables.Map[bytes, StateRow] = field(default_factory=immutables.Map)
-    """The entries among them, by the keys of their rows in the store."""
+    places: immutables.Map[Place, StateRow] = field(default_factory=immutables.Map)
+    """The entries among them, by where they are."""
     unreadable: immutables.Map[str, str] = field(default_factory=immutables.Map)
     """Keys whose newest record cannot be read, with the reason."""
     skipped: int = 0
@@ -125,7 +138,16 @@ class StateFold:
             return _Unreadable(value, str(error))
         if change.record is None:
             return _Unreadable(value, "it holds no row of the store")
-        return StateRow(change.order, change.scope, change.entry_id, change.key, change.record)
+        place = _place_of(change) if change.scope == "entry" else None
+        return StateRow(
+            change.order,
+            change.scope,
+            change.entry_id,
+            change.key,
+            change.record,
+            change.kind,
+            place,
+        )
 
     def _add_checkpoint(self, value: bytes) -> bool:
         try:
@@ -176,12 +198,19 @@ class StateFold:
                 self._skipped += 1
                 continue
             self._kept.pop(key, None)
-            if before is not None and before.key is not None and places.get(before.key) == before:
-                del places[before.key]
+            if before is not None and before.place and places.get(before.place) == before:
+                del places[before.place]
             if row is None:
                 rows.pop(key, None)
                 continue
             rows[key] = row
-            if row.scope == "entry" and row.key is not None:
-                places[row.key] = row
+            if row.place is not None:
+                places[row.place] = row
         self.state = replace(self.state, rows=rows.finish(), places=places.finish())
+
+
+def _place_of(change: Change) -> Place:
+    if not change.parent_id:
+        return Place(0, is_topic=False, name="")
+    name = change.path.rpartition("/")[2]
+    return Place(change.parent_id, is_topic=change.kind == "topic", name=name)

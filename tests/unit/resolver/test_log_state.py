@@ -166,14 +166,20 @@ def test_records_of_a_newer_schema_are_read_once_it_is_there() -> None:
 
 
 def test_entries_are_found_where_they_were_moved_to() -> None:
+    def at(number: int, revision: int, path: str) -> Change:
+        return replace(entry(number, revision), parent_id=1, path=path, kind="dir")
+
+    def found() -> dict[str, int]:
+        return {place.name: row.entry_id for place, row in fold.state.places.items()}
+
     fold = StateFold()
-    put(fold, entry(1, 1), entry(2, 1))
+    put(fold, at(1, 1, "/la/a"), at(2, 1, "/la/b"))
     point(fold, 1)
-    assert {key: row.entry_id for key, row in fold.state.places.items()} == {b"e/1": 1, b"e/2": 2}
-    put(fold, replace(entry(1, 2), key=b"e/3"), replace(entry(2, 2), key=b"e/1"))
+    assert found() == {"a": 1, "b": 2}
+    put(fold, at(1, 2, "/la/c"), at(2, 2, "/la/a"))
     point(fold, 2)
-    assert {key: row.entry_id for key, row in fold.state.places.items()} == {b"e/3": 1, b"e/1": 2}
-    put(fold, replace(entry(2, 3), key=b"e/2"), replace(entry(1, 3), key=b"e/1"))
+    assert found() == {"c": 1, "a": 2}
+    put(fold, at(2, 3, "/la/b"), at(1, 3, "/la/a"))
     gone(fold, 2)
     point(fold, 3)
-    assert {key: row.entry_id for key, row in fold.state.places.items()} == {b"e/1": 1}
+    assert found() == {"a": 1}

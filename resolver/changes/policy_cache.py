@@ -1,0 +1,471 @@
+"""Effective policies of any path from the change logs of their clusters, without asking a directory
+for each.
+
+A cluster's log is loaded when it is first asked about, and closed when nobody asked for a while.
+What is not loaded is an error, never no policies.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+
+from google.protobuf.message import DecodeError
+
+from resolver.changes.record import INHERITED, fact_key
+from resolver.changes.state import LogState, Place, StateRow
+from resolver.changes.state_reader import StateReader
+from resolver.client import Resolver
+from resolver.entry_fields import policy_fields
+from resolver.errors import Absent, NotReady, TokenExpired, Unimplemented
+from resolver.lookup_options import as_path
+from resolver.path import Path
+from resolver.revision_token import Position, Token
+
+if TYPE_CHECKING:
+    from kdir.v1 import federation_pb2
+
+    from resolver.owner_calls import Owner
+
+__all__ = ["EffectivePolicies", "PolicyCache", "PolicyValue", "effective_values"]
+
+_ROOT_ID: Final = 1
+"""Entry id of each cluster's root directory."""
+_TIME_BYTES: Final = 8
+"""Before what a parent sent, in its row."""
+_REMEMBERED: Final = 4_096
+_SLICE_SECONDS: Final = 1.0
+_LEAST_SECONDS: Final = 0.001
+
+Levels = Sequence[tuple[str, Mapping[str, "str | None"]]]
+"""Path of a level and the fields that it sets, outermost level first; None = cleared."""
+
+
+class PolicyValue(NamedTuple):
+    """One effective value."""
+
+    value: str
+    path: str
+    """Where it is set."""
+
+
+@dataclass(frozen=True, slots=True)
+class EffectivePolicies:
+    """Policies that hold for an entry, as of one revision of its cluster."""
+
+    path: str
+    """Canonical: behind the links."""
+    values: Mapping[str, PolicyValue]
+    """By the names that ``kdir set`` takes. A name that is missing is set nowhere."""
+    cluster_id: str
+    revision: int
+    trouble: str = ""
+    """Why the log may have gone on since; empty = it is followed."""
+
+
+def effective_values(levels: Levels) -> Mapping[str, PolicyValue]:
+    """Returns the value of each name: that of the nearest level which sets or clears it."""
+    found: dict[str, PolicyValue | None] = {}
+    for path, fields in levels:
+        for name, value in fields.items():
+            found[name] = None if value is None else PolicyValue(value, path)
+    return MappingProxyType({name: one for name, one in found.items() if one is not None})
+
+
+class _Elsewhere(Exception):
+    """A link or a mount is on the way: the owner of what is behind it is found by a walk."""
+
+
+@dataclass(slots=True, eq=False)
+class _Cluster:
+    reader: StateReader
+    mount: Path
+    """Where it was when it was found; its checkpoints have where it is."""
+    used_at: float
+    users: int = 0
+    has_no_parent: bool = False
+    """A server of it answered that nothing is inherited, though its log has nothing of a parent."""
+
+
+@dataclass(slots=True)
+class _Clusters:
+    """The clusters by id. ``lock`` guards all of it; nobody waits for a log while holding it."""
+
+    by_id: dict[str, _Cluster] = field(default_factory=dict)
+    wanted: dict[str, Position] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+class PolicyCache:
+    """Cache of effective policies; a context manager. Thread-safe.
+
+    Its caller needs the right to read the topics of the logs, which hold everything, and to ask
+    where they are (``WatchService.GetChangeLog``).
+
+    Args:
+        servers: as of ``Resolver``.
+        properties: librdkafka's, for the way to the brokers; where those are, the servers answer.
+        idle_seconds: a cluster that nobody asked about for so long is forgotten.
+        timeout_seconds: of each call, a load included, unless the call names another time.
+        resolver_options: further arguments of the ``Resolver``, such as ``credentials``.
+    """
+
+    def __init__(
+        self,
+        servers: str | Sequence[str] | None = None,
+        *,
+        properties: Mapping[str, Any] = MappingProxyType({}),
+        idle_seconds: float = 600.0,
+        timeout_seconds: float = 30.0,
+        **resolver_options: Any,
+    ) -> None:
+        self._resolver: Final = Resolver(servers, **resolver_options)
+        self._properties: Final = properties
+        self._idle_seconds: Final = idle_seconds
+        self._timeout: Final = timeout_seconds
+        self._clusters: Final = _Clusters()
+        self._closing: Final = threading.Event()
+        self._sweeper: Final = threading.Thread(
+            target=self._evict_idle, name="policy-cache", daemon=True
+        )
+        self._sweeper.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends all readers."""
+        self._closing.set()
+        self._sweeper.join()
+        with self._clusters.lock:
+            clusters, self._clusters.by_id = list(self._clusters.by_id.values()), {}
+        for one in clusters:
+            one.reader.close()
+        self._resolver.close()
+
+    @property
+    def cluster_ids(self) -> frozenset[str]:
+        """Ids of the clusters whose logs are followed."""
+        with self._clusters.lock:
+            return frozenset(self._clusters.by_id)
+
+    # -- questions -------------------------------------------------------------------------------
+
+    def effective(
+        self, path: str | Path, *, timeout_seconds: float | None = None
+    ) -> EffectivePolicies:
+        """Returns what holds for a topic or directory; of both at one path, for the topic.
+
+        Raises:
+            Absent: the log of the owner has no such entry.
+            NotReady: the log, or what the cluster inherits, is not loaded.
+            Unimplemented: the cluster keeps no change log.
+            KdirError: as ``Resolver.owner_of``.
+        """
+        wanted = as_path(path)
+        deadline = time.monotonic() + (
+            self._timeout if timeout_seconds is None else timeout_seconds
+        )
+        near = self._nearest(wanted)
+        if near is not None:
+            try:
+                return self._answer(near, wanted, deadline)
+            except _Elsewhere:
+                pass
+        owner = self._resolver.owner_of(wanted, timeout_seconds=_left(deadline))
+        try:
+            return self._answer(owner.cluster_id, owner.path, deadline, owner)
+        except _Elsewhere:
+            raise NotReady(
+                f"the change log of {owner.cluster} does not show yet that it owns {owner.path}"
+            ) from None
+
+    def wait_for(self, token: str, *, timeout_seconds: float | None = None) -> None:
+        """Returns once whatever is answered from now on has what the token names, such as that of
+        a write. A log that is not loaded yet is waited for when it is.
+
+        Raises:
+            NotReady: a log did not come so far within the time.
+            TokenExpired: it is of an earlier incarnation of a store.
+            InvalidToken
+        """
+        deadline = time.monotonic() + (
+            self._timeout if timeout_seconds is None else timeout_seconds
+        )
+        for cluster_id, position in Token.parse(token).positions.items():
+            with self._clusters.lock:
+                known = self._clusters.wanted.get(cluster_id)
+                is_same = known is not None and known.incarnation == position.incarnation
+                if known is None or not is_same or known.revision < position.revision:
+                    self._clusters.wanted[cluster_id] = position
+                is_open = cluster_id in self._clusters.by_id
+            if is_open:
+                with self._used(cluster_id, None, deadline) as cluster:
+                    self._state(cluster_id, cluster, deadline)
+
+    def _deadline(self, timeout_seconds: float | None) -> float:
+        return time.monotonic() + (self._timeout if timeout_seconds is None else timeout_seconds)
+
+    def _answer(
+        self, cluster_id: str, path: Path, deadline: float, owner: Owner | None = None
+    ) -> EffectivePolicies:
+        with self._used(cluster_id, owner, deadline) as cluster:
+            try:
+                state = self._state(cluster_id, cluster, deadline)
+            except TokenExpired:
+                state = cluster.reader.loaded(_left(deadline))
+            mount = _mount_of(state) or cluster.mount
+            if not mount.is_prefix_of(path):
+                raise _Elsewhere
+            self._refuse_unknown_parent(state, cluster, mount, path, deadline)
+            levels = [*_inherited_levels(state), *_own_levels(state, mount, path)]
+            point = state.checkpoint
+            return EffectivePolicies(
+                str(path),
+                effective_values(levels),
+                cluster_id,
+                0 if point is None else point.revision,
+                cluster.reader.trouble,
+            )
+
+    def _refuse_unknown_parent(
+        self, state: LogState, cluster: _Cluster, mount: Path, path: Path, deadline: float
+    ) -> None:
+        """Refuses where a parent has not sent yet what is inherited. Whether there is a parent that
+        was never connected, its log does not show: a server does.
+        """
+        unmounted = _fact(state, b"f/unmounted")
+        if unmounted is not None:
+            raise NotReady(f"the cluster is unmounted: {unmounted.decode(errors='replace')}")
+        if mount.is_root or cluster.has_no_parent or _inherited_row(state) is not None:
+            return
+        if _fact(state, b"f/parent") is not None:
+            raise NotReady(f"what {mount} inherits is not known yet: no parent has sent it")
+        from kdir.v1 import policies_pb2
+
+        request = policies_pb2.GetEffectivePoliciesRequest()
+        method = "PolicyService.GetEffectivePolicies"
+        self._resolver.call(path, method, request, timeout_seconds=_left(deadline))
+        cluster.has_no_parent = True
+
+    # -- clusters --------------------------------------------------------------------------------
+
+    def _nearest(self, path: Path) -> str | None:
+        """Returns the id of the loaded cluster whose mount is the longest prefix of the path."""
+        found, length = None, -1
+        with self._clusters.lock:
+            clusters = list(self._clusters.by_id.items())
+        for cluster_id, cluster in clusters:
+            state = cluster.reader.state
+            mount = (None if state is None else _mount_of(state)) or cluster.mount
+            if len(mount.segments) > length and mount.is_prefix_of(path):
+                found, length = cluster_id, len(mount.segments)
+        return found
+
+    @contextmanager
+    def _used(self, cluster_id: str, owner: Owner | None, deadline: float) -> Iterator[_Cluster]:
+        """Yields a cluster, which is not evicted meanwhile; opens that of an owner."""
+        cluster = self._begin_use(cluster_id)
+        if cluster is None:
+            if owner is None:
+                raise _Elsewhere
+            topic, brokers = self._topic_of(owner, deadline)
+            with self._clusters.lock:
+                cluster = self._clusters.by_id.get(cluster_id)
+                if cluster is None:
+                    properties = {"log_level": 0, **self._properties, "bootstrap.servers": brokers}
+                    reader = StateReader(properties, topic, cluster_id)
+                    cluster = _Cluster(reader, owner.mount, time.monotonic())
+                    self._clusters.by_id[cluster_id] = cluster
+                cluster.users += 1
+        try:
+            yield cluster
+        finally:
+            with self._clusters.lock:
+                cluster.users -= 1
+                cluster.used_at = time.monotonic()
+
+    def _begin_use(self, cluster_id: str) -> _Cluster | None:
+        with self._clusters.lock:
+            cluster = self._clusters.by_id.get(cluster_id)
+            if cluster is not None:
+                cluster.users += 1
+            return cluster
+
+    def _topic_of(self, owner: Owner, deadline: float) -> tuple[str, str]:
+        """Returns the state topic of a cluster, and brokers of its Kafka."""
+        found = self._ask(owner.mount, owner.cluster_id, deadline)
+        if not found.configured:
+            raise Unimplemented(
+                f"cluster {owner.cluster} keeps no change log: its servers' configs have no "
+                f"[change_log]"
+            )
+        return found.state_topic, ",".join(found.bootstrap_servers)
+
+    def _ask(self, mount: Path, cluster_id: str, deadline: float) -> Any:
+        from kdir.v1 import watch_pb2
+
+        request = watch_pb2.GetChangeLogRequest(cluster=cluster_id)
+        method = "WatchService.GetChangeLog"
+        return self._resolver.call(mount, method, request, timeout_seconds=_left(deadline))
+
+    def _state(self, cluster_id: str, cluster: _Cluster, deadline: float) -> LogState:
+        """Returns the state of a cluster, at least as new as ``wait_for`` named.
+
+        Raises:
+            NotReady
+            TokenExpired: what was named is of an earlier incarnation; it is not waited for again.
+        """
+        with self._clusters.lock:
+            wanted = self._clusters.wanted.get(cluster_id)
+        if wanted is None:
+            return cluster.reader.loaded(_left(deadline))
+        reached = partial(_has_reached, position=wanted)
+        while True:
+            try:
+                state = cluster.reader.wait(reached, min(_SLICE_SECONDS, _left(deadline)))
+            except TokenExpired:
+                self._forget(cluster_id, wanted)
+                raise
+            except NotReady:
+                if _left(deadline) <= _LEAST_SECONDS:
+                    raise
+            else:
+                self._forget(cluster_id, wanted)
+                return state
+            # A revision of which nothing is logged is reached when all before it is published.
+            answer = self._ask(cluster.mount, cluster_id, deadline)
+            noted = answer.state
+            is_same = noted.incarnation == wanted.incarnation == answer.authority.incarnation
+            is_there = answer.authority.revision >= wanted.revision and not answer.waiting_commits
+            if is_same and is_there:
+                revision = min(noted.revision, wanted.revision)
+                reached = partial(_has_reached, position=Position(wanted.incarnation, revision))
+
+    def _forget(self, cluster_id: str, wanted: Position) -> None:
+        """Waits no longer for a position, unless another came meanwhile."""
+        with self._clusters.lock:
+            if self._clusters.wanted.get(cluster_id) == wanted:
+                del self._clusters.wanted[cluster_id]
+
+    def _evict_idle(self) -> None:
+        while not self._closing.wait(max(0.05, min(self._idle_seconds / 4, 30.0))):
+            idle = []
+            since = time.monotonic() - self._idle_seconds
+            with self._clusters.lock:
+                for cluster_id, cluster in list(self._clusters.by_id.items()):
+                    if not cluster.users and cluster.used_at < since:
+                        idle.append(self._clusters.by_id.pop(cluster_id))
+            for cluster in idle:
+                cluster.reader.close()
+
+
+def _left(deadline: float) -> float:
+    return max(_LEAST_SECONDS, deadline - time.monotonic())
+
+
+def _has_reached(state: LogState, position: Position) -> bool:
+    point = state.checkpoint
+    if point is None or point.checkpoint is None:
+        return False
+    incarnations = point.checkpoint.incarnations
+    if position.incarnation in incarnations[:-1] and position.incarnation != incarnations[-1]:
+        raise TokenExpired("the store of the cluster began another incarnation since")
+    return incarnations[-1] == position.incarnation and point.revision >= position.revision
+
+
+# -- levels ----------------------------------------------------------------------------------------
+
+
+def _mount_of(state: LogState) -> Path | None:
+    point = state.checkpoint
+    if point is None or point.checkpoint is None or not point.checkpoint.mount:
+        return None
+    return Path.parse(point.checkpoint.mount)
+
+
+def _own_levels(state: LogState, mount: Path, path: Path) -> Levels:
+    """Returns the levels of an entry and of the directories above it, within the cluster.
+
+    Raises:
+        Absent, _Elsewhere
+    """
+    levels = []
+    root = state.places.get(Place(0, is_topic=False, name=""))
+    if root is not None:
+        levels.append((str(mount), _fields(root.record)))
+    names = path.below(mount)
+    at, parent_id = mount, _ROOT_ID
+    for number, name in enumerate(names, 1):
+        at = at.child(name)
+        row = None
+        if number == len(names):
+            row = state.places.get(Place(parent_id, is_topic=True, name=name))
+        row = row or state.places.get(Place(parent_id, is_topic=False, name=name))
+        if row is None:
+            raise Absent(f"{path} does not exist, as of the change log of its cluster")
+        if row.kind in {"link", "mount"}:
+            raise _Elsewhere
+        levels.append((str(at), _fields(row.record)))
+        parent_id = row.entry_id
+    return levels
+
+
+@lru_cache(_REMEMBERED)
+def _fields(record: bytes) -> Mapping[str, str | None]:
+    from kdir.v1 import entry_pb2
+
+    entry = entry_pb2.Entry.FromString(record)
+    return MappingProxyType(dict(policy_fields(entry.policies)))
+
+
+def _inherited_levels(state: LogState) -> Levels:
+    """Returns the levels above the mount, as a parent sent them last.
+
+    Raises:
+        NotReady: they cannot be read, or are of another mount.
+    """
+    row = _inherited_row(state)
+    if row is None:
+        return ()
+    try:
+        inherited = _inherited(row.record)
+        place = _welcome(_fact(state, b"f/parent"))
+    except DecodeError as error:
+        raise NotReady(f"what the cluster inherits cannot be read: {error}") from None
+    at = inherited.mount, inherited.epoch
+    if place is not None and inherited.mount and at != (place.mount, place.epoch):
+        raise NotReady(f"what the cluster inherits is of another mount: {inherited.mount}")
+    return [(level.path, dict(policy_fields(level.policies))) for level in inherited.levels]
+
+
+def _inherited_row(state: LogState) -> StateRow | None:
+    return state.rows.get(f"{state.cluster_id}/{INHERITED}")
+
+
+def _fact(state: LogState, key: bytes) -> bytes | None:
+    row = state.rows.get(fact_key(state.cluster_id, key))
+    return None if row is None else row.record
+
+
+@lru_cache(64)
+def _inherited(value: bytes) -> federation_pb2.Inherited:
+    from kdir.v1 import federation_pb2
+
+    return federation_pb2.Inherited.FromString(value[_TIME_BYTES:])
+
+
+@lru_cache(64)
+def _welcome(value: bytes | None) -> federation_pb2.Welcome | None:
+    from kdir.v1 import federation_pb2
+
+    return None if value is None else federation_pb2.Welcome.FromString(value[_TIME_BYTES:])
