@@ -108,7 +108,7 @@ def test_P2_P3_what_is_evicted_or_not_loaded_is_an_error_or_right_and_never_empt
     with PolicyCache(server.address, idle_seconds=0.05, timeout_seconds=60.0) as cache:
         for _ in range(3):
             assert cached(cache, "/la/a/b/c") == expected
-            eventually(lambda: not cache._clusters.by_id)
+            eventually(lambda: not cache.cluster_ids)
         with pytest.raises(KdirError):
             cache.effective("/la/a/b/c", timeout_seconds=0.002)
         assert cached(cache, "/la/a/b/c") == expected
