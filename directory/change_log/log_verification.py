@@ -6,6 +6,7 @@ left out: the outbox names it. So nothing is waited for, and nothing that is on 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from collections.abc import Set as AbstractSet
 from contextlib import closing
@@ -31,6 +32,7 @@ __all__ = ["compare_log", "log_differences"]
 
 _PAGE_EVENTS: Final = 500
 _WAIT_SECONDS: Final = 30.0
+_PAUSE_SECONDS: Final = 0.02
 _RESYNC: Final = "kdir log resync publishes the difference: the log follows the store"
 _TRUNCATED: Final = (
     "no store can be made of it: delete the topic, then kdir log resync makes it again"
@@ -97,7 +99,10 @@ def _changed_since(
     reached = point.revision
     while reached < snapshot.revision:
         check()
+        before = reached
         commits, reached = index.commits(reached, snapshot.revision, _PAGE_EVENTS)
+        if reached == before:
+            time.sleep(_PAUSE_SECONDS)  # the tree is a moment ahead of the index
         page = page_records(commits, point.cluster_id, point.generation, fact, 0)
         changed.update(page.state)
     return changed

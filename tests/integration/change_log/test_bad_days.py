@@ -174,6 +174,7 @@ def test_a_topic_that_was_deleted_is_made_again_only_for_an_operator(
         confirm(server)
         eventually(lambda: state_of(server).state.message == "")
         eventually(lambda: log.read().rows == logged_rows(str(store)))
+        assert state_of(server).state.generation == 2, "readers see that it is another topic"
 
 
 @pytest.mark.parametrize(
