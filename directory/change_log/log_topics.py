@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from directory.change_log.outbox_records import state_digest
+from directory.change_log.outbox_records import row_digest
 from directory.kafka.admin_contract import KafkaTopic, Rejected, TopicToCreate
 from directory.kafka.client_properties import OWN
 from resolver.changes import record
@@ -167,7 +167,7 @@ class LogTopics:
         return None
 
     def state_digests(self, keep_on: Callable[[], bool] = lambda: True) -> dict[str, bytes]:
-        """Returns what the state topic holds by key, each as ``state_digest``; schemas and the
+        """Returns what the state topic holds by key, each as ``row_digest``; schemas and the
         checkpoint left out.
 
         Raises:
@@ -187,7 +187,7 @@ class LogTopics:
                     found.pop(key, None)
                     continue
                 try:
-                    found[key] = state_digest(schemas.decode(one.value))
+                    found[key] = row_digest(*schemas.decode_row(one.value))
                 except UndecodableRecord:
                     found[key] = b""  # equal to nothing, so that it is written again
         return found

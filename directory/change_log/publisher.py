@@ -37,6 +37,7 @@ from directory.change_log.outbox_records import (
     fact_value,
     page_records,
     snapshot_records,
+    snapshot_rows,
     state_digest,
 )
 from directory.kafka.admin_contract import KafkaAdmin
@@ -387,16 +388,13 @@ class ChangeLogPublisher:
                 f"in their names"
             )
         is_first = not held
-        gone = dict.fromkeys(held)
+        gone: dict[str, None] = dict.fromkeys(held)
         entries = sum(key.startswith(f"{cluster_id}/e/") for key in held)
-        changed: dict[str, Change | None] = {}
-        mount = self._mount(snapshot)
-        for key, change in snapshot_records(
-            snapshot, mount, cluster_id, session.generation, revision=revision, now_ms=now_ms
-        ):
+        changed: set[str] = set()
+        for key, row in snapshot_rows(snapshot, cluster_id):
             gone.pop(key, None)
-            if held.get(key) != state_digest(change):
-                changed[key] = change
+            if held.get(key) != state_digest(row):
+                changed.add(key)
         vanished = sum(key.startswith(f"{cluster_id}/e/") for key in gone)
         most = max(_MOST_VANISHING, int(entries * _PART_VANISHING))
         if vanished > most and not is_confirmed:
@@ -404,8 +402,12 @@ class ChangeLogPublisher:
                 f"{vanished:,} of {entries:,} entries of the log are not in the store: kdir log "
                 f"resync removes them from the log"
             )
-        changed.update(gone)
-        items = iter(changed.items())
+        mount = self._mount(snapshot)
+        records = snapshot_records(
+            snapshot, mount, cluster_id, session.generation, revision=revision, now_ms=now_ms
+        )
+        found = (one for one in records if one[0] in changed) if changed else iter(())
+        items: Iterator[tuple[str, Change | None]] = chain(found, gone.items())
         while page := dict(islice(items, _RESYNC_RECORDS)):
             history = () if is_first else tuple(self._resynced(page, now_ms, session, revision))
             session.writer.write(chain(self._state(page.items()), self._history(history)))
@@ -418,7 +420,7 @@ class ChangeLogPublisher:
             )
         )
         session.revision = session.checkpoint = revision
-        _log.info("change log in line with the store: %d records", len(changed))
+        _log.info("change log in line with the store: %d records", len(changed) + len(gone))
 
     def _resynced(
         self, page: StateRecords, now_ms: int, session: _Session, revision: int
