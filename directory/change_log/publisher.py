@@ -61,6 +61,10 @@ __all__ = ["ChangeLogPublisher"]
 _log = logging.getLogger(__name__)
 
 _PAGE_EVENTS: Final = 500
+_GATHERING_SECONDS: Final = 0.001
+"""So long for each event of the page before, and for so many anyway."""
+_GATHERED_ANYWAY: Final = 10
+_MOST_GATHERING_SECONDS: Final = 0.25
 _RESYNC_RECORDS: Final = 1_000
 _ELECT_SECONDS: Final = 1.0
 _AWAY_SECONDS: Final = 1.0
@@ -270,6 +274,7 @@ class ChangeLogPublisher:
             session.writer.write(chain(records, point))
             session.revision = session.checkpoint = reached
             session.has_schema = True
+            self._gather(len(page.history))
         else:
             session.revision = reached
 
@@ -283,6 +288,15 @@ class ChangeLogPublisher:
         if snapshot.incarnation != session.incarnations[-1]:
             raise NotReady("the store began another incarnation")
         return snapshot
+
+    def _gather(self, events: int) -> None:
+        """Waits for more changes after a page that was not full, so that it gives way to writers: a
+        transaction costs server and brokers as much as tens of events, and one that begins while
+        the brokers still end the last is tried again after 20 ms only.
+        """
+        if events < _PAGE_EVENTS:
+            seconds = _GATHERING_SECONDS * (_GATHERED_ANYWAY + events)
+            self._stopping.wait(min(seconds, _MOST_GATHERING_SECONDS))
 
     # -- beginning -------------------------------------------------------------------------------
 
