@@ -160,3 +160,13 @@ def test_the_command_line_grants_checks_and_revokes(
     assert kdir("bob", f"ls {search}").code == 1
     assert kdir("admin", f"grant bob reed {search}").code == 2
     assert kdir("admin", f"grant bob read {search} --group a --cluster").code == 2
+    # Without any right: who it is, and what is missing; a plan that a cluster below denies says so.
+    why = kdir("bob", f"check bob describe {search} --explain")
+    assert (why.code, f"denied: User:bob lacks DESCRIBE on {search};" in why.out) == (4, True)
+    doctor = kdir("bob", "doctor")
+    assert (doctor.code, "identity: User:bob by certificate" in doctor.err) == (4, True), doctor.err
+    assert kdir("admin", "grant bob all /la").code == 0
+    assert kdir("admin", "grant bob alter,alter-configs /la/tracking --deny").code == 0
+    planned = kdir("bob", "set /la owner=x --plan")
+    assert planned.code == 3, planned.err
+    assert "not known: la-tracking denied it: " in planned.err
