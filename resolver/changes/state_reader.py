@@ -49,9 +49,9 @@ class LoadedLog(NamedTuple):
 
     def why_incomplete(self) -> str:
         """Returns why the state is not that of a cluster, for people; empty = it is."""
-        if self.first_offset == self.end:
-            return "the topic is empty"
         if self.state.checkpoint is None:
+            if self.first_offset == self.end:
+                return "the topic is empty"
             return "it has no checkpoint: the log was never whole"
         if self.fold.pending_count:
             return (
