@@ -215,7 +215,7 @@ def test_orphans_are_entries_whose_directory_does_not_exist() -> None:
     (orphans,) = of_store(rows)
     assert (orphans.path_or_key, orphans.field) == (f"directory {node:x}", "parent")
     assert (orphans.expected, orphans.actual) == ("a record of it", "none")
-    assert "1 topics" in orphans.advice
+    assert "1 topic and" in orphans.advice
     assert "restore a backup" in orphans.advice
 
 
