@@ -11,7 +11,7 @@ SOURCES := resolver directory deploy bench tests
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup servers etcd proto proto-baseline docs check fix test soak hostile demo demo-down bench rooms clean
+.PHONY: help setup servers etcd proto proto-baseline docs check fix test soak soak-log hostile demo demo-down bench rooms clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -70,6 +70,9 @@ soak: setup servers ## random federation under faults against a model; SECONDS=6
 	@if command -v go >/dev/null; then $(MAKE) --no-print-directory etcd; \
 	  else echo "no Go here: stores are on sqlite only" >&2; fi
 	@$(BIN)/python -m tests.soak --seconds $(or $(SECONDS),60) $(if $(SEED),--seed $(SEED)) $(SOAK)
+
+soak-log: setup servers ## kill the publisher of a change log 200 times, and compare log and store (some ten minutes)
+	$(BIN)/pytest -q --soak tests/integration/change_log/test_publishing.py -k killed
 
 hostile: setup ## a million requests by hostile peers, and as many bad files and rows (an hour)
 	$(BIN)/pytest -q --soak tests/fault/test_hostile.py tests/fault/test_hostile_inputs.py

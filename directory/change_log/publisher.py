@@ -72,6 +72,7 @@ _MOST_AWAY_SECONDS: Final = 30.0
 _REFUSED_SECONDS: Final = 5.0
 _IDLE_SECONDS: Final = 30.0
 """It is woken by changes; so often it looks by itself."""
+_STOP_SECONDS: Final = 3.0
 _NOTE_SECONDS: Final = 1.0
 """At most so often it writes down in the store how far it is: a hint for trimming the outbox."""
 _MOST_VANISHING: Final = 20
@@ -157,8 +158,10 @@ class ChangeLogPublisher:
         )
         self._thread.start()
 
-    def stop(self, timeout_seconds: float = 10.0) -> None:
-        """Ends the thread, an open transaction with it, and gives up the role."""
+    def stop(self, timeout_seconds: float = _STOP_SECONDS) -> None:
+        """Ends the thread, an open transaction with it, and gives up the role. A thread that waits
+        for brokers that are away is not waited for: whoever publishes next fences it off.
+        """
         self._stopping.set()
         self._wake.set()
         self._unsubscribe()

@@ -242,8 +242,15 @@ def test_two_servers_on_one_store_the_other_goes_on(
             publisher = state_of(asked).publisher
             holder = next(s for s in servers if s.status().authority.server == publisher)
             other = next(s for s in servers if s is not holder)
-            holder.kill()
+            # A pause ends after its lease and, once the other one publishes, after its transaction.
+            end, begin = (holder.pause, holder.resume) if number else (holder.kill, holder.start)
+            end()
             other.mkdir(f"/la/b{number}")
             expected += [f"/la/a{number}", f"/la/b{number}"]
             eventually(lambda: is_there(log))
-            holder.start()
+            begin()
+        # The one that was paused is fenced off, whatever it was about to send.
+        for number, asked in enumerate(servers * 2):
+            asked.mkdir(f"/la/c{number}")
+            expected.append(f"/la/c{number}")
+        eventually(lambda: is_there(log))

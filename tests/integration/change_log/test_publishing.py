@@ -121,8 +121,9 @@ def change_at_random(server: Server, thread: int, chance: random.Random) -> None
 
 
 def test_killed_again_and_again_it_holds_every_change_once(
-    server: Server, kafka_broker: SharedBroker, tmp_path: Path
+    server: Server, kafka_broker: SharedBroker, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
+    kills = 200 if request.config.getoption("--soak") else 6  # make soak-log
     store = str(tmp_path / "la.sqlite")
     chance = random.Random(14)
     with server:
@@ -141,7 +142,7 @@ def test_killed_again_and_again_it_holds_every_change_once(
         writers = [threading.Thread(target=write, args=(thread,)) for thread in range(4)]
         for writer in writers:
             writer.start()
-        for _ in range(6):
+        for _ in range(kills):
             time.sleep(chance.uniform(0.5, 3.0))
             server.kill()
             server.start()

@@ -1,0 +1,180 @@
+"""A publisher that dies at each step of a page and of a resync: what it leaves open at Kafka is
+ended by the next one, and nothing is missing or there twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from directory.change_log import publisher as publishing
+from directory.change_log.log_topics import LogTopics, TopicWriter
+from directory.change_log.publisher import ChangeLogPublisher
+from directory.kafka.admin_client import ConfluentAdmin
+from directory.maintenance.event_index import EventIndex
+from directory.namespace.command import CreateDirectory, UpdateEntry
+from directory.namespace.keys import EVENT, LEVEL, kafka_key
+from directory.store.base import Delete, Put, Transaction
+from directory.store.event_rows import FLOOR_KEY
+from directory.store.sqlite.store import SqliteStore
+from tests.conftest import SharedBroker
+from tests.integration.change_log.test_publishing import logged_rows, outbox_of
+from tests.support.change_logs import ChangeLogTopics
+from tests.support.crash_points import WRITTEN, Crash, Mortal, Passages
+from tests.support.large_trees import MOUNT, Server, server
+from tests.support.waiting import eventually
+
+_TRANSACTIONS = frozenset({"begin_transaction", "commit_transaction"})
+_IDLE_SECONDS = 30.0
+"""What a step returns once there is nothing to do until something is changed."""
+_READS = frozenset({"last_checkpoint", "state_digests", "make_and_check", "writer"})
+
+
+class Dying(TopicWriter):
+    """Writer that is killed: nobody ends what it began, and its client lives on."""
+
+    def die_at(self, passages: Passages) -> None:
+        self._passages, self._produced = passages, 0
+        self._producer: Any = Mortal(self._producer, passages, _TRANSACTIONS)
+
+    def _produce(self, one: Any) -> None:
+        super()._produce(one)
+        self._produced += 1
+        if self._produced % 3 == 2:
+            self._passages.passed("produced some")
+
+    def close(self) -> None:
+        pass
+
+
+class DyingTopics(LogTopics):
+    """Topics whose writers die at a step."""
+
+    passages: Passages
+
+    def writer(self, transactional_id: str) -> TopicWriter:
+        made = Dying(self._client(), transactional_id, self._timeout)
+        made.die_at(self.passages)
+        return made
+
+
+class Log:
+    """A store with its publishers, of which one lives at a time, and its change log."""
+
+    def __init__(self, here: Server, broker: SharedBroker) -> None:
+        self.here, self._broker = here, broker
+        cluster_id = here.store.identity.cluster_id
+        self.topics = ChangeLogTopics(broker.bootstrap, cluster_id, suffix=f".{cluster_id}")
+        self.index = EventIndex(here.store)
+        here.replica.subscribe(self.index.applied)
+        self._ticks = count(step=10)
+
+    def publish(self, death: int = 0) -> bool:
+        """Publishes all there is; False: it died before."""
+        passages = Passages(death)
+        topics = DyingTopics(
+            self.topics.cluster_id,
+            self.topics.state_topic,
+            self.topics.history_topic,
+            [self._broker.bootstrap],
+            dict,
+        )
+        topics.passages = passages
+        mortal: Any = Mortal(topics, passages, _READS)
+        writer: Any = Mortal(self.here.writer, passages, WRITTEN)
+        publisher = ChangeLogPublisher(
+            "one",
+            "la",
+            self.here.store,
+            self.here.replica,
+            writer,
+            self.index,
+            mount=lambda _: MOUNT,
+            topics=mortal,
+            admin=lambda: ConfluentAdmin([self._broker.bootstrap]),
+            clock=lambda: float(next(self._ticks)),
+        )
+        try:
+            eventually(lambda: publisher.step() >= _IDLE_SECONDS)
+        except Crash:
+            return False
+        finally:
+            publisher.leader.resign()  # as the system does with the lock of a process that died
+        return True
+
+    def forget(self) -> None:
+        """Trims the whole outbox, published or not: what the log lacks shows in the state only."""
+        store = self.here.store
+        rows = [row for row in store.read(EVENT, limit=1_000) if row.key != FLOOR_KEY]
+        if rows:
+            floor = Put(FLOOR_KEY, b"%d" % max(row.revision for row in rows))
+            store.commit(Transaction((), (*(Delete(row.key) for row in rows), floor)))
+            self.index.forget(row.key for row in rows)
+        self.here.replica.wait_for(store.newest_revision(), 10)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return tmp_path / "la.sqlite"
+
+
+@contextmanager
+def log(store: Path, broker: SharedBroker) -> Iterator[Log]:
+    with server(SqliteStore(store, "la")) as here:
+        here.writer.put_facts((Put(LEVEL, b"2"),))
+        made = Log(here, broker)
+        assert made.publish()
+        yield made
+
+
+def test_killed_at_each_step_of_a_page_each_change_is_there_once(
+    store: Path, kafka_broker: SharedBroker
+) -> None:
+    with log(store, kafka_broker) as made:
+        begun = made.topics.read().checkpoint
+        assert begun is not None
+        for death in count(1):
+            made.here.execute(CreateDirectory(path=MOUNT.join((f"a{death}",))))
+            made.here.writer.put_facts((Put(kafka_key("pin"), b"%d" % death),))
+            if made.publish(death):
+                break
+        assert death > 15
+        found = made.topics.read()
+        assert found.rows == logged_rows(str(store))
+    changes = [one for one in found.history if one.checkpoint is None]
+    expected = outbox_of(str(store), begun.revision)
+    assert [(one.revision, one.position, one.path) for one in changes] == expected
+    assert len(changes) == death
+
+
+def test_killed_at_each_step_of_a_resync_each_difference_is_there_once(
+    store: Path, kafka_broker: SharedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publishing, "_RESYNC_RECORDS", 2)
+    names = "abc"
+    with log(store, kafka_broker) as made:
+        for name in names:
+            made.here.execute(CreateDirectory(path=MOUNT.join((name,))))
+        assert made.publish()
+        for death in count(1):
+            for name in names:
+                changes = {"policies.owner": f"owner-{death}"}
+                made.here.execute(UpdateEntry(path=MOUNT.join((name,)), changes=changes))
+            made.forget()
+            if made.publish(death):
+                break
+        assert death > 20
+        found = made.topics.read()
+        assert found.rows == logged_rows(str(store))
+    differences = [
+        (one.path, one.after["policies.owner"])
+        for one in found.history
+        if one.cause == "resync" and one.after is not None
+    ]
+    assert len(differences) == len(set(differences))
+    assert {(f"/la/{name}", f"owner-{death}") for name in names} <= set(differences)
