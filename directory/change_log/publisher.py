@@ -61,9 +61,11 @@ __all__ = ["ChangeLogPublisher"]
 _log = logging.getLogger(__name__)
 
 _PAGE_EVENTS: Final = 500
-_GATHERING_SECONDS: Final = 0.001
-"""So long for each event of the page before, and for so many anyway."""
-_GATHERED_ANYWAY: Final = 10
+_PAUSE_SECONDS: Final = 0.01
+"""At least so long the brokers have for the end of a transaction before the next one begins."""
+_GATHERING_SECONDS: Final = 0.0005
+"""Times the square of the events of the page before: the rarer changes are, the sooner each is
+published."""
 _MOST_GATHERING_SECONDS: Final = 0.25
 _RESYNC_RECORDS: Final = 1_000
 _ELECT_SECONDS: Final = 1.0
@@ -298,7 +300,7 @@ class ChangeLogPublisher:
         the brokers still end the last is tried again after 20 ms only.
         """
         if events < _PAGE_EVENTS:
-            seconds = _GATHERING_SECONDS * (_GATHERED_ANYWAY + events)
+            seconds = _PAUSE_SECONDS + _GATHERING_SECONDS * events**2
             self._stopping.wait(min(seconds, _MOST_GATHERING_SECONDS))
 
     # -- beginning -------------------------------------------------------------------------------
