@@ -47,7 +47,9 @@ from resolver.path import Path as DirectoryPath
 __all__ = ["run"]
 
 _THREADS: Final = 16
-_WRITE_ROUNDS: Final = 5
+_WRITE_ROUNDS: Final = 3
+_ROUNDS_OF_RUN: Final = 4
+"""Of two seconds each, one after the other on one side."""
 _BACKLOG: Final = min(100_000, ground.TOPICS)
 _BACKLOG_ROUNDS: Final = 3
 _AUDIT_ROUNDS: Final = 3
@@ -176,17 +178,19 @@ def _writing(folder: Path, broker: KafkaBroker) -> list[Row]:
         on, off = Side(create, logged.pid), Side(create_off, plain.process.pid)
         published = 0.0
         for number in range(_WRITE_ROUNDS + 1):
-            off.measure(mkdirs.next, _THREADS)
+            for _ in range(_ROUNDS_OF_RUN):
+                off.measure(mkdirs.next, _THREADS)
             with _tail(logged.history) as tail:
                 began, before = time.monotonic(), ground.cpu_seconds(logged.pid)
-                on.measure(mkdirs.next, _THREADS)
+                for _ in range(_ROUNDS_OF_RUN):
+                    on.measure(mkdirs.next, _THREADS)
                 ended = time.monotonic()
                 tail.begin()
                 last = directory_pb2.CreateEntryResponse.FromString(create(mkdirs.next()))
                 readable = tail.checkpoint_at(last.authority.revision)
                 published = ground.cpu_seconds(logged.pid) - before
                 late.append((readable - ended) / (ended - began))
-                published /= on.rates[-1] * (ended - began)
+                published /= sum(on.rates[-_ROUNDS_OF_RUN:]) / _ROUNDS_OF_RUN * (ended - began)
             if not number:  # what is done for the first time
                 on.clear()
                 off.clear()
