@@ -18,7 +18,7 @@ from kdir.v1 import watch_pb2, watch_pb2_grpc
 
 from resolver import units
 from resolver.changes import record
-from resolver.changes.record import Change, Schemas, UndecodableRecord
+from resolver.changes.record import Schemas, UndecodableRecord
 from resolver.changes.topic_reader import TopicReader, TopicRecord
 from resolver.error_status import from_rpc_error
 from resolver.errors import (
@@ -29,6 +29,7 @@ from resolver.errors import (
     NoRoute,
     Unreachable,
 )
+from resolver.index.arrow_rows import no_collector
 from resolver.index.cluster_discovery import (
     ASK_SECONDS,
     FederationClusters,
@@ -62,7 +63,7 @@ KAFKA_SECONDS: Final = 30.0
 """So long a broker may return nothing."""
 _EARLIER_MS: Final = 3600 * 1000
 """Clocks of servers differ: so much before the wanted time a history is read."""
-_BATCH_ROWS: Final = 2_000
+_BATCH_ROWS: Final = 5_000
 _BATCH_BYTES: Final = 8 * 1024 * 1024
 _MOST_ASKED_AT_ONCE: Final = 16
 _ATTEMPTS: Final = 3
@@ -105,6 +106,10 @@ UNREAD_COLUMNS: Final = (
     Column("mount", Type.TEXT, "where it is mounted"),
     Column("reason", Type.TEXT, "what is missing, and why"),
 )
+
+
+ChangeFields = Mapping[str, Any]
+"""A change as ``Schemas.decode_fields`` returns it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +184,7 @@ class ChangeFilter:
         """The time in Unix milliseconds from which on a history is read; None = all of it."""
         return None if self.since is None else _milliseconds(self.since) - _EARLIER_MS
 
-    def matcher(self) -> Callable[[Change], bool]:
+    def matcher(self) -> Callable[[ChangeFields], bool]:
         """Returns what is true of a wanted change. One whose path the log does not have is."""
         below = "" if self.below.is_root else str(self.below)
         since = None if self.since is None else _milliseconds(self.since)
@@ -188,12 +193,13 @@ class ChangeFilter:
         def is_below(path: str | None) -> bool:
             return path is not None and (path == below or path.startswith(f"{below}/"))
 
-        def matches(change: Change) -> bool:
-            if since is not None and change.time < since:
+        def matches(change: ChangeFields) -> bool:
+            if since is not None and change["time"] < since:
                 return False
-            if until is not None and change.time > until:
+            if until is not None and change["time"] > until:
                 return False
-            return not change.path or is_below(change.path) or is_below(change.path_before)
+            path = change["path"]
+            return not below or not path or is_below(path) or is_below(change["path_before"])
 
         return matches
 
@@ -381,7 +387,7 @@ class HistoryReading:
         Raises:
             KafkaUnavailable: the brokers do not answer; what came before is right.
         """
-        rows: list[Change] = []
+        rows: list[ChangeFields] = []
         size = 0
         for one in self._records():
             size += len(one.value or b"")
@@ -430,7 +436,7 @@ class HistoryReading:
             finally:
                 reader.close()
 
-    def _change(self, one: TopicRecord) -> Change | None:
+    def _change(self, one: TopicRecord) -> ChangeFields | None:
         """Returns the change of a record, if it is one and wanted."""
         try:
             change = self._decoded(one.value)
@@ -438,24 +444,24 @@ class HistoryReading:
             self._undecodable += 1
             self._first_undecodable = self._first_undecodable or f"at offset {one.offset}: {error}"
             return None
-        if change.cluster_id != self._part.log.cluster_id:
+        if change["cluster_id"] != self._part.log.cluster_id:
             self._foreign += 1
             return None
-        if change.checkpoint is not None or not self._is_wanted(change):
+        if change["checkpoint"] is not None or not self._is_wanted(change):
             return None
         return change
 
-    def _decoded(self, value: bytes | None) -> Change:
+    def _decoded(self, value: bytes | None) -> ChangeFields:
         if value is None:
             raise UndecodableRecord("it has no value")
         try:
-            return self._schemas.decode(value)
+            return self._schemas.decode_fields(value)
         except UndecodableRecord:
             if self._has_all_schemas or not record.is_framed_by_another(value):
                 raise
         self._has_all_schemas = True
         self._load_schemas()
-        return self._schemas.decode(value)
+        return self._schemas.decode_fields(value)
 
     def _load_schemas(self) -> None:
         """Takes in the schemas of the state topic, for records of another version of kdir."""
@@ -475,27 +481,31 @@ class HistoryReading:
 # -- rows ------------------------------------------------------------------------------------------
 
 
-def change_batch(changes: Sequence[Change], cluster: str) -> pa.RecordBatch:
+def change_batch(changes: Sequence[ChangeFields], cluster: str) -> pa.RecordBatch:
     """Returns changes of one cluster as ``CHANGE_COLUMNS``, column by column."""
     import pyarrow as pa
 
     schema = arrow_schema(CHANGE_COLUMNS)
+    with no_collector():
+        columns = _columns(changes, cluster)
+        arrays = [pa.array(columns[field.name], type=field.type) for field in schema]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _columns(changes: Sequence[ChangeFields], cluster: str) -> dict[str, list[Any]]:
     columns: dict[str, list[Any]] = {
-        field.name: [getattr(one, field.name) for one in changes]
-        for field in schema
-        if field.name not in _MADE
+        column.name: [one[column.name] for one in changes]
+        for column in CHANGE_COLUMNS
+        if column.name not in _MADE
     }
     columns["cluster"] = [cluster] * len(changes)
-    columns["time"] = [one.time * 1000 for one in changes]
+    columns["time"] = [one["time"] * 1000 for one in changes]
     for name in _NULL_IF_EMPTY:
         columns[name] = [value or None for value in columns[name]]
     for name in _MAPS:
-        columns[name] = [
-            None if value is None else list(value.items())
-            for value in (getattr(one, name) for one in changes)
-        ]
-    arrays = [pa.array(columns[field.name], type=field.type) for field in schema]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+        values = (one[name] for one in changes)
+        columns[name] = [None if value is None else list(value.items()) for value in values]
+    return columns
 
 
 _MADE: Final = frozenset({"cluster", "time", "before", "after", "effective"})

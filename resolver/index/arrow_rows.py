@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from kdir.v1 import entry_pb2, scan_pb2
 
-__all__ = ["topic_batch", "unread_batch", "with_cluster"]
+__all__ = ["no_collector", "topic_batch", "unread_batch", "with_cluster"]
 
 _NO_UUID: Final = bytes(16)
 _UUID_LENGTHS: Final = frozenset({0, len(_NO_UUID)})
@@ -39,7 +39,7 @@ def topic_batch(page: scan_pb2.ScanTopicsResponse) -> pa.RecordBatch:
     import pyarrow as pa
 
     schema = _topic_schema()
-    with _no_collector():
+    with no_collector():
         columns = _columns(page)
         arrays = [
             column if isinstance(column, pa.Array) else pa.array(column, type=field.type)
@@ -78,9 +78,9 @@ def _columns(page: scan_pb2.ScanTopicsResponse) -> dict[str, pa.Array | Sequence
 
 
 @contextmanager
-def _no_collector() -> Iterator[None]:
-    """Python's cycle collector runs every few hundred new objects, of which a page has tens of
-    thousands, none in a cycle: a fifth of the time.
+def no_collector() -> Iterator[None]:
+    """Stops Python's cycle collector while the block runs. It would look every few hundred new
+    objects, of which a page has tens of thousands, none in a cycle: a fifth of the time.
     """
     running = gc.isenabled()
     gc.disable()

@@ -35,6 +35,10 @@ def change(**fields_of: object) -> Change:
     return Change(**{**made, **fields_of})  # type: ignore[arg-type]
 
 
+def decoded(**fields_of: object) -> Mapping[str, Any]:
+    return record.Schemas().decode_fields(record.encode(change(**fields_of)))
+
+
 def test_every_field_of_a_change_is_a_column() -> None:
     left_out = {"key", "record", "checkpoint"}
     names = {one.name for one in fields(Change)} - left_out
@@ -42,7 +46,7 @@ def test_every_field_of_a_change_is_a_column() -> None:
 
 
 def test_a_row_has_unset_cleared_and_empty_apart() -> None:
-    one = change(path="/la/a", after={"owner": None, "contact": ""}, grants_after=("ALLOW x",))
+    one = decoded(path="/la/a", after={"owner": None, "contact": ""}, grants_after=("ALLOW x",))
     (row,) = change_batch([one], "la").to_pylist(maps_as_pydicts="strict")
     assert row["after"] == {"owner": None, "contact": ""}
     assert row["before"] is None
@@ -67,7 +71,7 @@ def test_changes_at_and_below_a_path(
     below: str, path: str, path_before: str | None, *, expected: bool
 ) -> None:
     matches = ChangeFilter(TreePath.parse(below)).matcher()
-    assert matches(change(path=path, path_before=path_before)) is expected
+    assert matches(decoded(path=path, path_before=path_before)) is expected
 
 
 def test_a_range_is_split_without_gap_or_overlap() -> None:
@@ -85,7 +89,7 @@ def test_the_callers_settings_lead_to_the_brokers_of_the_log() -> None:
 def test_a_query_reads_the_tables_more_than_once_and_numbers_columns() -> None:
     with AuditDatabase() as database:
         for _ in range(3):
-            database.add_changes(change_batch([change(path="/la/a")] * 400, "la"))
+            database.add_changes(change_batch([decoded(path="/la/a")] * 400, "la"))
         database.add_unread([UnreadLog("kc-ny", "ny", "/ny", "away")])
         sql = (
             "SELECT count(*) n, (SELECT count(*) FROM changes) n, (FROM unread).reason FROM changes"
