@@ -124,7 +124,7 @@ class SqliteStore:
         self._file: Final = DatabaseFile(path, cluster, cluster_id, clock=clock)
         self._clock: Final = clock
         self._history_writes: Final = history_writes
-        self._news: Final = CommitSignal()
+        self._news: Final = CommitSignal(clock)
         self._queue: Final[deque[_Queued]] = deque()
         """Transactions that nobody commits yet, in the order in which they came."""
         self._write_lock: Final = threading.Lock()

@@ -3,12 +3,16 @@
 Changes of other processes are found by asking sqlite's ``data_version`` (some 80 µs, measured) once
 the system reports that the files were written, or every ``POLL_SECONDS`` where it does not. Those
 of this process end the wait at once, and are not read from the file where they follow the commit
-that a watch is at: commit ids are random.
+that a watch is at: commit ids are random. They are reported by the system too, so that a report is
+passed over for ``POLL_SECONDS`` after a commit of this process; then the file is looked at once, if
+none came that follows.
 """
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -34,8 +38,11 @@ _WRITES: Final = 20_000  # and so many writes, but at least one revision
 class CommitSignal:
     """The commits of one store object, on which its watches wait for the next."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock: Final = clock
         self._changed: Final = threading.Condition()
+        self.settled_at = -math.inf
+        """Until then reports are passed over: each watch looks at the file then."""
         self._count = 0
         self._recent: Final[deque[tuple[str, CommittedWrites]]] = deque(maxlen=_RECENT)
         """The newest small ones, each with the id of the commit before it."""
@@ -59,8 +66,16 @@ class CommitSignal:
                 if _size_of(one) <= _RECENT_BYTES:
                     self._recent.append((before, one))
                 before = one.commit_id
-            self._newest = made[-1].commit_id if made else ""
+            self._newest = ""
+            if made:
+                self._newest = made[-1].commit_id
+                self.settled_at = self._clock() + POLL_SECONDS
             self._changed.notify_all()
+
+    def report(self) -> None:
+        """Wakes the watches where somebody wrote the files, and it was not just this process."""
+        if self._clock() >= self.settled_at:
+            self.notify()
 
     def following(self, revision: int, commit_id: str) -> list[CommittedWrites]:
         """Returns the commits that follow one without a gap, as far as they are held here."""
@@ -119,6 +134,7 @@ class SqliteWatch:
         self._commit_id = commit_id
         self._poll_at = clock()
         """When the file is looked at again, though nothing happened that this watch knows of."""
+        self._polled_at = -math.inf
         self._polled_count = -1
         """Count of ``news`` at the last look."""
         self._closed = False
@@ -127,7 +143,7 @@ class SqliteWatch:
         self._stamp = file.stamp()
         self._connection, self._inode = file.connect()
         # Before the first look: what is written after that is reported.
-        self._events: Final = subscribe(file.path.parent, file.written_names, news.notify)
+        self._events: Final = subscribe(file.path.parent, file.written_names, news.report)
         try:
             with away_on_error(file.path):
                 self._verify()
@@ -145,9 +161,10 @@ class SqliteWatch:
                 changes = self._news.following(self._after, self._commit_id)
                 if changes:
                     self._after, self._commit_id = changes[-1].revision, changes[-1].commit_id
-                elif self._clock() >= self._poll_at or (
+                elif self._clock() >= min(self._poll_at, self._settled_at()) or (
                     count != self._polled_count and not self._news.is_newest(self._commit_id)
                 ):
+                    self._polled_at = self._clock()
                     changes = self._poll()
                     self._polled_count = count
                     self._poll_at = self._clock() + self._poll_seconds()
@@ -157,7 +174,14 @@ class SqliteWatch:
             # One wake for both, where they are close: it costs more than the look.
             is_close = 0 <= deadline - self._poll_at < self._poll_seconds() / 10
             until = deadline if is_close else min(self._poll_at, deadline)
-            self._news.wait(count, max(0.0, until - now))
+            self._news.wait(count, max(0.0, min(until, self._settled_at()) - now))
+
+    def _settled_at(self) -> float:
+        """Returns when the file is to be looked at for what was reported right after a commit of
+        this process; infinite once it was.
+        """
+        settled_at = self._news.settled_at
+        return settled_at if self._polled_at < settled_at else math.inf
 
     def _poll_seconds(self) -> float:
         if self._version is None:

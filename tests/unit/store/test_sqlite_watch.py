@@ -76,6 +76,18 @@ def test_after_something_else_than_a_commit_the_file_is_looked_at() -> None:
     assert not signal.is_newest("id2")
 
 
+def test_what_is_reported_right_after_a_commit_of_ours_is_passed_over() -> None:
+    now = 100.0
+    signal = CommitSignal(lambda: now)
+    signal.notify("id1", [commit(2)])
+    signal.report()
+    assert signal.is_newest("id2")
+    assert signal.settled_at == now + POLL_SECONDS
+    now = signal.settled_at
+    signal.report()
+    assert not signal.is_newest("id2")
+
+
 def test_no_more_than_some_are_held() -> None:
     signal = CommitSignal()
     for number in range(2, 1_000):
@@ -114,6 +126,49 @@ def test_a_commit_of_another_store_object_ends_the_wait(tmp_path: Path) -> None:
             done = put(theirs, b"k")
             thread.join(30)
             assert [one.revision for one in answers] == [done.revision]
+
+
+@pytest.mark.usefixtures("noticing")
+def test_a_commit_of_another_store_object_right_after_ours_is_seen(tmp_path: Path) -> None:
+    """Where writes are reported, its report is passed over."""
+    file = tmp_path / "store.db"
+    with closing(SqliteStore(file, "la")) as ours, closing(SqliteStore(file, "la")) as theirs:
+        loading = ours.load()
+        with closing(ours.watch(loading.revision, loading.commit_id)) as watch:
+            assert list(watch.next(0.1)) == []
+            expected = [put(ours, b"a").revision, put(theirs, b"b").revision]
+            seen: list[int] = []
+            while len(seen) < len(expected):
+                found = watch.next(30)
+                assert found
+                seen += [one.revision for one in found]
+    assert seen == expected
+
+
+def test_while_this_process_writes_the_file_is_hardly_looked_at(tmp_path: Path) -> None:
+    with closing(SqliteStore(tmp_path / "store.db", "la")) as store:
+        done = put(store, b"k")
+        with closing(store.watch(done.revision, done.commit_id)) as watch:
+            if watch._events is None:
+                pytest.skip("nothing is reported here")
+            assert list(watch.next(2 * POLL_SECONDS)) == []
+            looks = 0
+            look = watch._poll
+
+            def counted() -> list[CommittedWrites]:
+                nonlocal looks
+                looks += 1
+                return look()
+
+            watch._poll = counted  # type: ignore[method-assign]
+            pauses = 0
+            for number in range(200):
+                begin = time.monotonic()
+                done = put(store, b"%d" % number)
+                assert [one.revision for one in watch.next(30)] == [done.revision]
+                pauses += time.monotonic() - begin >= POLL_SECONDS
+    # On a machine that is busy otherwise a commit takes longer than its report is passed over.
+    assert looks <= pauses + 1
 
 
 def put_over(file: Path, backup: Path) -> None:
