@@ -39,6 +39,8 @@ BUSY_SECONDS: Final = 5.0
 _WRITER_CACHE_KIB: Final = 16_384
 _LOG_BYTES: Final = 64 * 1024 * 1024
 _INCARNATION_SUFFIX: Final = "-life"
+_BUSY_STEP_MS: Final = 100
+"""So much longer than asked for a connection may wait for others: to set it takes a statement."""
 
 
 @contextmanager
@@ -112,6 +114,7 @@ class DatabaseFile:
         self._reader_lock: Final = threading.Lock()
         self._identity_lock: Final = threading.Lock()
         self._inode = 0  # of the file that _writer is to, when it was last noted
+        self._busy_ms = 0  # so long _writer waits for others
         self._refuse_unusable()
         try:
             self._incarnation: Final = WriterLockFile(
@@ -222,7 +225,9 @@ class DatabaseFile:
                 connection = self._current_writer()
                 # Others than us may write too, such as sqlite's own tool: no longer for them.
                 left_ms = max(0, round(1000 * (deadline - self._clock())))
-                connection.execute(f"PRAGMA busy_timeout = {left_ms}")
+                if not 0 <= self._busy_ms - left_ms <= _BUSY_STEP_MS:
+                    connection.execute(f"PRAGMA busy_timeout = {left_ms}")
+                    self._busy_ms = left_ms
                 yield connection
             except BaseException:
                 self._drop_writer()  # nobody knows what state it is in
@@ -281,6 +286,7 @@ class DatabaseFile:
 
     def _open_writer(self) -> sqlite3.Connection:
         connection, inode = self.connect(_WRITER_CACHE_KIB)
+        self._busy_ms = round(1000 * BUSY_SECONDS)
         try:
             # A long read while much is written makes the log long; it need not stay so.
             connection.execute(f"PRAGMA journal_size_limit = {_LOG_BYTES}")
@@ -369,12 +375,13 @@ class DatabaseFile:
         Raises:
             StoreUnreachable: the file was taken away meanwhile, and the commit with it.
         """
-        if self.stamp().inode != self._inode:
+        stamp = self.stamp()
+        if stamp.inode != self._inode:
             raise StoreUnreachable(f"{self.path}: another file was put there during the commit")
-        self._note(head)
+        self._note(head, stamp)
 
-    def _note(self, head: Head) -> None:
-        stamp = FileStamp.read(self.path)
+    def _note(self, head: Head, stamp: FileStamp | None = None) -> None:
+        stamp = stamp or FileStamp.read(self.path)
         self._incarnation.write(CommitNote(head.incarnation, head.revision, head.commit_id, stamp))
 
     def _continues(self, connection: sqlite3.Connection, note: CommitNote, head: Head) -> bool:

@@ -114,6 +114,10 @@ class WriterLockFile:
         self._clock: Final = clock
         self._sleep: Final = sleep
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._written = b""
+        """The note that was written here last, and"""
+        self._note: CommitNote | None = None
+        """what it says: it is not parsed while nobody else wrote one."""
 
     def lock(self, timeout_seconds: float) -> None:
         """Waits for the lock, which no other open store has then, in this process or another.
@@ -141,11 +145,17 @@ class WriterLockFile:
 
     def read(self) -> CommitNote | None:
         """Returns what was noted last; None: nothing that can be read."""
-        return CommitNote.parse(os.pread(self._descriptor, _BYTES, 0).decode("ascii", "replace"))
+        found = os.pread(self._descriptor, _BYTES, 0)
+        if found != self._written:
+            return CommitNote.parse(found.decode("ascii", "replace"))
+        return self._note
 
     def write(self, note: CommitNote) -> None:
         """Writes the note, only while locked."""
-        os.pwrite(self._descriptor, str(note).ljust(_BYTES).encode("ascii"), 0)
+        self._written, self._note = b"", note
+        written = str(note).ljust(_BYTES).encode("ascii")
+        os.pwrite(self._descriptor, written, 0)
+        self._written = written
 
     def close(self) -> None:
         """Frees the lock too."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Final, assert_never
 
 from directory.store.base import (
@@ -23,6 +24,8 @@ from directory.store.schema import Head
 
 __all__ = ["SqliteTransaction", "key_range"]
 
+_KEYS_AT_ONCE: Final = 100
+"""Guarded keys that are read by one statement; those of more are read one by one."""
 _PRUNE_WRITES: Final = 4_000  # about so many a commit, so that no single one is slow
 
 
@@ -60,7 +63,23 @@ class SqliteTransaction:
 
     def first_broken(self, guards: Sequence[Guard]) -> Guard | None:
         """Returns the first guard that does not hold."""
-        return next((one for one in guards if not _holds(self.connection, one, self.head)), None)
+        wanted = [one.key for one in guards if isinstance(one, KeyEquals)][:_KEYS_AT_ONCE]
+        found: dict[bytes, bytes | None] = dict.fromkeys(wanted)
+        found.update(self.connection.execute(_select_values(len(wanted)), wanted))
+        return next((one for one in guards if not self._holds(one, found)), None)
+
+    def _holds(self, guard: Guard, found: Mapping[bytes, bytes | None]) -> bool:
+        """``found``: values that were read, by key; None: there is no such key."""
+        match guard:
+            case KeyEquals(key, value):
+                if key in found:
+                    return found[key] == value
+                row = self.connection.execute(_select_values(1), (key,)).fetchone()
+                return (None if row is None else row[1]) == value
+            case UnchangedSince(prefix, revision):
+                return not _written_after(self.connection, prefix, revision, self.head)
+            case _:
+                assert_never(guard)
 
     def write(self, writes: tuple[Write, ...]) -> None:
         """Makes the next revision."""
@@ -126,15 +145,9 @@ class SqliteTransaction:
         self.write(tuple(Delete(key) for key in keys))
 
 
-def _holds(connection: sqlite3.Connection, guard: Guard, head: Head) -> bool:
-    match guard:
-        case KeyEquals(key, value):
-            row = connection.execute("SELECT value FROM kv WHERE key = ?", (key,)).fetchone()
-            return value is None if row is None else bool(row[0] == value)
-        case UnchangedSince(prefix, revision):
-            return not _written_after(connection, prefix, revision, head)
-        case _:
-            assert_never(guard)
+@cache
+def _select_values(count: int) -> str:
+    return f"SELECT key, value FROM kv WHERE key IN ({', '.join('?' * count)})"  # noqa: S608 - our own text
 
 
 def _written_after(
