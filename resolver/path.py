@@ -80,9 +80,17 @@ class Path:
             InvalidPath: as ``parse``.
         """
         parts = tuple(segments)
+        text = "/" + "/".join(parts)
+        if (
+            len(text) <= MAX_PATH_BYTES
+            and text.count("/") == len(parts)  # a segment with a slash in it is none
+            and _CANONICAL.fullmatch(text)
+            and not _DOTS.search(text)
+        ):
+            return cls(parts)
         for position, segment in enumerate(parts, start=1):
             check_segment(segment, position)
-        return cls.parse("/" + "/".join(parts))
+        return cls.parse(text)
 
     def __str__(self) -> str:
         return "/" + "/".join(self.segments)

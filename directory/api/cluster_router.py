@@ -81,6 +81,8 @@ class ClusterRouter:
         """Returns the cluster whose tree holds the entry at a path, as its parent directory does:
         for a mount that is the one above, also where this process hosts the child too.
         """
+        if self._only is not None:
+            return self._only
         holders = [
             one for one in self.clusters if one.mount.is_prefix_of(path) and one.mount != path
         ]

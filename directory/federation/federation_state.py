@@ -185,6 +185,9 @@ class FederationState:
         """Returns where this cluster hangs by one snapshot: what answers from it must not take the
         mount of one revision and what is inherited there of another.
         """
+        view = self._view
+        if view is not None and view.snapshot.tree.facts is snapshot.tree.facts:
+            return view.position  # it is made of facts, and they are the same
         return parent_state.position_of(snapshot, self._configured_mount)
 
     @property

@@ -49,9 +49,10 @@ def inherit(outer: Policies, inner: Policies) -> Policies:
     """Returns what holds where ``inner`` is set below ``outer``. A key that is cleared (``None``)
     stays so until something nearer sets it.
     """
-    if inner == NO_POLICIES:
+    # Mostly the very same; to compare them field by field takes as long as all else here.
+    if inner is NO_POLICIES or inner == NO_POLICIES:
         return outer
-    if outer == NO_POLICIES:
+    if outer is NO_POLICIES or outer == NO_POLICIES:
         return inner
     values: dict[str, Any] = {}
     for name in _FIELDS:

@@ -30,7 +30,11 @@ def attach_effective_policies(
         above: what the ancestors above the mount set, outermost first.
     """
     carrying = _PolicyAttacher(changes, snapshot, above)
-    return tuple(replace(one, effective=carrying.policies_after(one)) for one in changes)
+    return tuple(_with_effective(one, carrying.policies_after(one)) for one in changes)
+
+
+def _with_effective(change: EntryChange, effective: Policies | None) -> EntryChange:
+    return change if effective is change.effective else replace(change, effective=effective)
 
 
 class _PolicyAttacher:
@@ -53,7 +57,7 @@ class _PolicyAttacher:
         entry = change.before if change.after is None else change.after
         if not isinstance(entry, Directory | Topic):
             return None
-        if entry.policies != NO_POLICIES:
+        if entry.policies is not NO_POLICIES and entry.policies != NO_POLICIES:
             return _bare(inherit(self._holds_in(change.parent_id), entry.policies))
         if change.parent_id not in self._plain:
             self._plain[change.parent_id] = _bare(self._holds_in(change.parent_id))
@@ -73,6 +77,8 @@ class _PolicyAttacher:
 
 def _bare(policies: Policies) -> Policies | None:
     """Without who set what, and without what is cleared."""
+    if policies is NO_POLICIES:
+        return None
     holds = without_cleared_keys(policies)
     if holds.stamps:
         holds = replace(holds, stamps=MappingProxyType({}))

@@ -22,8 +22,7 @@ from directory.namespace.command import EntryChange
 from directory.namespace.entry import ROOT_ID, Kind
 from directory.namespace.keys import EVENT, event_key, is_logged_fact
 from directory.namespace.snapshot import Snapshot
-from directory.store.base import Put, Write
-from directory.store.random_numbers import random_bits
+from directory.store.base import Put, Write, random_bits
 from directory.wire.entry_codec import change_to_proto, policies_to_proto
 from resolver.errors import LimitExceeded
 from resolver.path import Path

@@ -14,7 +14,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from directory.access.grants import Grant, Operation, Permission, ResourceType
 from directory.namespace.command import Command, Plan
@@ -31,10 +31,15 @@ def command_fingerprint(command: Command) -> str:
     return hashlib.sha256(json.dumps(_plain(command)).encode()).hexdigest()
 
 
+_AS_THEY_ARE: Final = frozenset({type(None), bool, int, float, str})
+
+
 def _plain(value: object) -> object:
     """As JSON can say it. A field that has its default is left out: a version that adds one still
     recognises the requests of the version before.
     """
+    if type(value) in _AS_THEY_ARE:
+        return value
     match value:
         case Path():
             return str(value)
@@ -42,7 +47,7 @@ def _plain(value: object) -> object:
             return value.name
         case bytes():
             return base64.b64encode(value).decode()
-        case None | bool() | int() | float() | str():
+        case int() | float() | str():
             return value
         case Mapping():
             return sorted([str(key), _plain(one)] for key, one in value.items())
@@ -53,7 +58,11 @@ def _plain(value: object) -> object:
             found = ((name, getattr(value, name), default) for name, default in _fields(kind))
             return [
                 kind.__name__,
-                [(name, _plain(one)) for name, one, base in found if one != base],
+                [
+                    (name, _plain(one))
+                    for name, one, base in found
+                    if one is not base and one != base
+                ],
             ]
         case _:
             raise TypeError(f"no part of a command: {value!r}")

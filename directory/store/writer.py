@@ -40,6 +40,7 @@ from directory.store.base import (
     StoreUnreachable,
     Transaction,
     Write,
+    random_bits,
 )
 from directory.store.event_rows import (
     Operation,
@@ -50,7 +51,6 @@ from directory.store.event_rows import (
 )
 from directory.store.idempotency import RequestRecord, command_fingerprint
 from directory.store.keyed_locks import KeyedLock, KeyedLocks
-from directory.store.random_numbers import random_bits
 from directory.store.replica import Replica, ReplicaState
 from directory.store.store_errors import (
     refuse_oversized,
@@ -425,9 +425,10 @@ class Writer:
         mark = next(filter(_counts, planned.guards), None)
         if mark is not None and lock.acquire(mark.key, request.deadline):
             return None
-        guarded = replace(planned, guards=(*planned.guards, *rights))
+        if rights:
+            planned = replace(planned, guards=(*planned.guards, *rights))
         with self._counted():
-            return self._commit(request, guarded, context.now_ms)
+            return self._commit(request, planned, context.now_ms)
 
     def put_facts(
         self,

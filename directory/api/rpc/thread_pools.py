@@ -19,8 +19,8 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from queue import SimpleQueue
+from contextlib import contextmanager, suppress
+from queue import Empty, SimpleQueue
 from typing import Any, Final, Generic, TypeVar
 
 from directory.api.rpc.request_intake import CallCompletion, RequestIntake, refused
@@ -211,6 +211,8 @@ def waiting_call() -> Iterator[None]:
         yield
 
 
+_WriteTask = tuple[CallCompletion, Callable[..., object], tuple[Any, ...]]
+
 _STUCK_SECONDS: Final = 1.0
 """A healthy store commits within milliseconds; the slowest of many calls that do is not this."""
 
@@ -233,13 +235,16 @@ class WritePool(ThreadPoolExecutor):
         refusals: CallPool,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(threads, thread_name_prefix="write")
+        super().__init__(threads)  # gRPC takes no other type; no thread of it is ever started
         self._intake: Final = intake
         self._refusals: Final = refusals
         self._threads_most: Final = threads
         self._waiting_most: Final = waiting
         self._clock: Final = clock
+        self._tasks: Final[SimpleQueue[_WriteTask | None]] = SimpleQueue()
         self._lock: Final = threading.Lock()
+        self._workers: Final[list[threading.Thread]] = []
+        self._is_shut = False
         self._inside = 0
         """Calls that run or wait for a thread."""
         self._moved_at = clock()
@@ -263,23 +268,48 @@ class WritePool(ThreadPoolExecutor):
             RuntimeError: the pool is shut down.
         """
         with self._lock:
+            if self._is_shut:
+                raise RuntimeError("the server is shut down")
             why = self._rejection_reason()
-            self._inside += not why
+            if not why:
+                self._inside += 1
+                if len(self._workers) < min(self._inside, self._threads_most):
+                    self._start_thread()
         if why:
             error = StoreUnavailable(f"{why}; nothing was written", effect="none")
             self._refusals.begin(ended, fn, refused(args, error))
             return
-        try:
-            super().submit(self._run, ended, fn, args)
-        except BaseException:  # it is shut down
-            self._count_ended()
-            raise
+        self._tasks.put((ended, fn, args))
 
-    def _run(self, ended: CallCompletion, fn: Callable[..., object], args: tuple[Any, ...]) -> None:
-        try:
-            self._intake.run(self.begin, ended, fn, args)
-        finally:
-            self._count_ended()
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: FBT001, FBT002 - as the base class has it
+        """Takes no more calls. What waits for a thread is run, or dropped (``cancel_futures``)."""
+        with self._lock:
+            self._is_shut = True
+            with suppress(Empty):
+                while cancel_futures:
+                    self._tasks.get_nowait()
+            for _ in self._workers:
+                self._tasks.put(None)
+        super().shutdown(wait)
+        if wait:
+            for worker in self._workers:
+                worker.join()
+
+    def _start_thread(self) -> None:
+        name = f"write_{len(self._workers)}"
+        worker = threading.Thread(target=self._work, name=name, daemon=True)
+        self._workers.append(worker)
+        worker.start()
+
+    def _work(self) -> None:
+        while (task := self._tasks.get()) is not None:
+            try:
+                self._intake.run(self.begin, *task)
+            except Exception:  # noqa: BLE001 - a bug must not end the thread
+                _log.exception("a call failed by a bug")
+            finally:
+                self._count_ended()
+                del task  # what a call was about is not kept until the next one comes
 
     def _count_ended(self) -> None:
         with self._lock:

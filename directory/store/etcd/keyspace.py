@@ -33,6 +33,7 @@ from directory.store.base import (
     IncompatibleStore,
     StoreIsSealed,
     StoreUnreachable,
+    random_bits,
 )
 from directory.store.etcd.connection import Compacted, EtcdConnection, FutureRevision
 from directory.store.etcd.incarnation import Incarnation
@@ -41,7 +42,6 @@ from directory.store.etcd.member_stream import head_of, head_request
 from directory.store.etcd.open_or_create import incarnation_of, open_or_create, read_head
 from directory.store.etcd.transaction import has_value, put, read, request_of, unfulfilled
 from directory.store.etcd.watch_state import Head
-from directory.store.random_numbers import random_bits
 
 __all__ = [
     "READ_SECONDS",

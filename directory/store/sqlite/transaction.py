@@ -18,8 +18,8 @@ from directory.store.base import (
     Transaction,
     UnchangedSince,
     Write,
+    random_bits,
 )
-from directory.store.random_numbers import random_bits
 from directory.store.schema import Head
 
 __all__ = ["SqliteTransaction", "key_range"]
