@@ -22,12 +22,15 @@ from directory.store.schema import sealed_of
 from directory.store.sqlite.database_file import DatabaseFile, away_on_error
 from directory.store.sqlite.file_events import subscribe
 
-__all__ = ["POLL_SECONDS", "REPORTED_SECONDS", "CommitSignal", "SqliteWatch"]
+__all__ = ["AGAIN_SECONDS", "POLL_SECONDS", "REPORTED_SECONDS", "CommitSignal", "SqliteWatch"]
 
 POLL_SECONDS: Final = 0.02
 """From one look at the file to the next where the system reports no writes,"""
 REPORTED_SECONDS: Final = 4.0
 """and where it does: another directory may have been put in the place of this one."""
+AGAIN_SECONDS: Final = 0.25
+"""After a report the file is looked at once more: sqlite writes its log, waits for the disk, and
+makes the commit visible in memory, of which there is no report."""
 _RECENT: Final = 256
 _RECENT_BYTES: Final = 16_384
 """Commits that are larger are read from the file."""
@@ -42,7 +45,9 @@ class CommitSignal:
         self._clock: Final = clock
         self._changed: Final = threading.Condition()
         self.settled_at = -math.inf
-        """Until then reports are passed over: each watch looks at the file then."""
+        """Until then reports are passed over: each watch looks at the file then,"""
+        self.again_at = -math.inf
+        """and then."""
         self._count = 0
         self._recent: Final[deque[tuple[str, CommittedWrites]]] = deque(maxlen=_RECENT)
         """The newest small ones, each with the id of the commit before it."""
@@ -74,7 +79,9 @@ class CommitSignal:
 
     def report(self) -> None:
         """Wakes the watches where somebody wrote the files, and it was not just this process."""
-        if self._clock() >= self.settled_at:
+        now = self._clock()
+        self.again_at = now + AGAIN_SECONDS
+        if now >= self.settled_at:
             self.notify()
 
     def following(self, revision: int, commit_id: str) -> list[CommittedWrites]:
@@ -177,11 +184,9 @@ class SqliteWatch:
             self._news.wait(count, max(0.0, min(until, self._settled_at()) - now))
 
     def _settled_at(self) -> float:
-        """Returns when the file is to be looked at for what was reported right after a commit of
-        this process; infinite once it was.
-        """
-        settled_at = self._news.settled_at
-        return settled_at if self._polled_at < settled_at else math.inf
+        """Returns when the file is to be looked at for what was reported; infinite once it was."""
+        times = (self._news.settled_at, self._news.again_at)
+        return min((one for one in times if self._polled_at < one), default=math.inf)
 
     def _poll_seconds(self) -> float:
         if self._version is None:

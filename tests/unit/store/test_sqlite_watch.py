@@ -25,7 +25,7 @@ from directory.store.base import (
 from directory.store.sqlite import watch as watching
 from directory.store.sqlite.file_events import subscribe
 from directory.store.sqlite.store import SqliteStore
-from directory.store.sqlite.watch import POLL_SECONDS, REPORTED_SECONDS, CommitSignal
+from directory.store.sqlite.watch import AGAIN_SECONDS, POLL_SECONDS, REPORTED_SECONDS, CommitSignal
 from tests.support.waiting import eventually
 
 
@@ -86,6 +86,7 @@ def test_what_is_reported_right_after_a_commit_of_ours_is_passed_over() -> None:
     now = signal.settled_at
     signal.report()
     assert not signal.is_newest("id2")
+    assert signal.again_at == now + AGAIN_SECONDS
 
 
 def test_no_more_than_some_are_held() -> None:
