@@ -84,9 +84,9 @@ class NewDirectories:
         self._numbers: Final = itertools.count(1)
 
     @classmethod
-    def record(cls, address: str) -> Self:
+    def record(cls, address: str, kind: str = "bare") -> Self:
         """Records the transactions by a writer of its own, as a server has one. Makes
-        ``PARENT``.
+        ``PARENT``. Directories of another kind have other names.
         """
         store = open_store(address, ground.CLUSTER)
         if not isinstance(store, EtcdStore):
@@ -104,7 +104,8 @@ class NewDirectories:
                 store.connection, "txn", wraps=store.connection.txn
             ) as transactions:
                 written = writer.commit_command(
-                    CreateDirectory(path=parent.child(_name(_NUMBER))), request_id=_request(_NUMBER)
+                    CreateDirectory(path=parent.child(f"{kind}-{_NUMBER}")),
+                    request_id=f"request-{kind}-{_NUMBER}",
                 )
         finally:
             replica.stop()
@@ -138,17 +139,11 @@ class NewDirectories:
         return number, request
 
 
-def _name(number: str) -> str:
-    return f"bare-{number}"
-
-
-def _request(number: str) -> str:
-    return f"request-{number}"
-
-
 def number_in(text: str) -> int | None:
-    """Returns the number of the directory that a path or key ends with; None: of none."""
-    _, bare, number = text.rpartition(_name(""))
+    """Returns the number of the directory of the kind ``bare`` that a path or key ends with; None:
+    of none.
+    """
+    _, bare, number = text.rpartition("bare-")
     return int(number) if bare and number.isdigit() else None
 
 

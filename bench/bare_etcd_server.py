@@ -24,7 +24,7 @@ _ANSWER: Final = b"x" * 150
 
 def main(address: str) -> None:
     """Serves until it is killed."""
-    requests = NewDirectories.record(address)
+    requests = NewDirectories.record(address, "served")
     with transacting(EtcdAddress.parse(address).endpoints[0]) as transact:
 
         def create(_request: bytes, _context: object) -> bytes:
