@@ -12,8 +12,7 @@ Promises
 
 from __future__ import annotations
 
-import os
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -45,7 +44,6 @@ __all__ = [
     "Watch",
     "Write",
     "batches_to_fill",
-    "random_bits",
 ]
 
 
@@ -493,21 +491,3 @@ def batches_to_fill(
         size += length
     if batch:
         yield batch
-
-
-_RANDOM_BYTES: Final = 4_096
-_RANDOM_WORDS: Final[deque[int]] = deque()
-os.register_at_fork(after_in_child=_RANDOM_WORDS.clear)  # two processes must not use the same
-
-
-def random_bits() -> int:
-    """Returns a random number of 64 bits, for ids, from the system's source.
-
-    They are fetched many at a time: each call of the system lets other threads of the process go
-    first, which costs a write more than the number does.
-    """
-    while True:
-        try:
-            return _RANDOM_WORDS.pop()
-        except IndexError:
-            _RANDOM_WORDS.extend(memoryview(os.urandom(_RANDOM_BYTES)).cast("Q"))

@@ -11,6 +11,8 @@ that they can be counted without being read.
 from __future__ import annotations
 
 import logging
+import os
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -22,7 +24,7 @@ from directory.namespace.command import EntryChange
 from directory.namespace.entry import ROOT_ID, Kind
 from directory.namespace.keys import EVENT, event_key, is_logged_fact
 from directory.namespace.snapshot import Snapshot
-from directory.store.base import Put, Write, random_bits
+from directory.store.base import Put, Write
 from directory.wire.entry_codec import change_to_proto, policies_to_proto
 from resolver.errors import LimitExceeded
 from resolver.path import Path
@@ -40,6 +42,7 @@ __all__ = [
     "new_change_id",
     "operated_change",
     "pack",
+    "random_bits",
     "unpack",
 ]
 
@@ -51,6 +54,10 @@ FLOOR_KEY: Final = event_key("-")
 _MOST_AFTER_BYTES: Final = 2 * 1024 * 1024
 """Of an entry after a change, with its grants: a record of the change log has 8 MiB, and holds the
 entry's row and its fields as text."""
+
+_RANDOM_BYTES: Final = 4_096
+_RANDOM_NUMBERS: Final[deque[int]] = deque()
+os.register_at_fork(after_in_child=_RANDOM_NUMBERS.clear)  # two processes must not use the same
 
 Events = tuple[watch_pb2.ChangeEvent, ...]
 """The events of one revision, by position."""
@@ -82,6 +89,19 @@ def operated_change(snapshot: Snapshot, mount: Path, operation: Operation) -> En
         after=root,
         operation=operation.text,
     )
+
+
+def random_bits() -> int:
+    """Returns a random number of 64 bits, for ids, from the system's source.
+
+    They are fetched many at a time: each call of the system lets other threads of the process go
+    first, which costs a write more than the number does.
+    """
+    while True:
+        try:
+            return _RANDOM_NUMBERS.pop()
+        except IndexError:
+            _RANDOM_NUMBERS.extend(memoryview(os.urandom(_RANDOM_BYTES)).cast("Q"))
 
 
 def new_change_id(now_ms: int, count: int) -> str:

@@ -40,7 +40,6 @@ from directory.store.base import (
     StoreUnreachable,
     Transaction,
     Write,
-    random_bits,
 )
 from directory.store.event_rows import (
     Operation,
@@ -48,6 +47,7 @@ from directory.store.event_rows import (
     new_change_id,
     operated_change,
     pack,
+    random_bits,
 )
 from directory.store.idempotency import RequestRecord, command_fingerprint
 from directory.store.keyed_locks import KeyedLock, KeyedLocks

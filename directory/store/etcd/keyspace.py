@@ -19,6 +19,7 @@ the read is sent, and ``why_restored`` compares with that.
 from __future__ import annotations
 
 import logging
+import secrets
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -33,7 +34,6 @@ from directory.store.base import (
     IncompatibleStore,
     StoreIsSealed,
     StoreUnreachable,
-    random_bits,
 )
 from directory.store.etcd.connection import Compacted, EtcdConnection, FutureRevision
 from directory.store.etcd.incarnation import Incarnation
@@ -390,4 +390,4 @@ class Keyspace:
 
 def new_commit_id() -> str:
     """Returns a random id."""
-    return f"{random_bits():016x}"
+    return secrets.token_hex(8)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import sqlite3
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -18,7 +19,6 @@ from directory.store.base import (
     Transaction,
     UnchangedSince,
     Write,
-    random_bits,
 )
 from directory.store.schema import Head
 
@@ -84,7 +84,7 @@ class SqliteTransaction:
     def write(self, writes: tuple[Write, ...]) -> None:
         """Makes the next revision."""
         connection, head = self.connection, self.head
-        revision, commit_id = head.revision + 1, f"{random_bits():016x}"
+        revision, commit_id = head.revision + 1, secrets.token_hex(8)
         puts: list[tuple[bytes, bytes, int]] = []
         removes: list[tuple[bytes]] = []
         log: list[tuple[int, int, bytes, bytes | None]] = []

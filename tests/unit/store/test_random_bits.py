@@ -4,11 +4,11 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
-from directory.store.base import random_bits
+from directory.store.event_rows import random_bits
 
 _FORKED = """
 import os
-from directory.store.base import random_bits
+from directory.store.event_rows import random_bits
 random_bits()
 child = os.fork()
 if child:
