@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 from kdir.v1 import federation_pb2
 
@@ -12,11 +12,13 @@ from directory.api.cluster_router import ClusterRouter
 from directory.api.rpc.call_context import Call
 from directory.api.rpc.handlers import Handler, Service
 from directory.api.rpc.interceptors.malformed_request import MalformedRequest
+from directory.api.rpc.polled_streams import PolledExchange, StreamEnded
+from directory.federation.child_links import ChildLink
 from directory.federation.federation_state import unix_ms
 from directory.federation.table_bounds import check_kafka_claim
 from directory.namespace.bounds import Bounds, check_count, check_endpoint, check_text
 from directory.server.config_security import TlsConfig
-from resolver.errors import InvalidArgument, PermissionDenied
+from resolver.errors import InvalidArgument, KdirError, PermissionDenied
 from resolver.path import Path
 
 __all__ = ["FederationService"]
@@ -27,6 +29,7 @@ class FederationService(Service):
 
     descriptor = federation_pb2.DESCRIPTOR.services_by_name["FederationService"]
     long = frozenset({"ListMounts"})
+    polled = frozenset({"Link"})
 
     def __init__(self, router: ClusterRouter) -> None:
         self._router = router
@@ -34,17 +37,18 @@ class FederationService(Service):
     def method_handlers(self) -> Mapping[str, Handler]:
         return {"Link": self.link, "ListMounts": self.list_mounts}
 
-    def link(
-        self, requests: Iterator[federation_pb2.LinkRequest | MalformedRequest], call: Call
-    ) -> Iterator[federation_pb2.LinkResponse]:
+    def link(self, hello: federation_pb2.LinkRequest, call: Call) -> PolledExchange:
         """Serves the link of one elected server of each child, as long as it is open."""
         bounds = self._router.limits.bounds
-        hello = _read_hello(requests, call, bounds)
-        cluster = self._router.mounting_cluster(hello)
-        _check_peer(hello, call, cluster.config.tls)
+        first = hello.hello
+        if not first.cluster_id:
+            raise InvalidArgument("link: the first request must be a hello with a cluster_id")
+        _check_hello(first, bounds)
+        cluster = self._router.mounting_cluster(first)
+        _check_peer(first, call, cluster.config.tls)
         cluster.check_mounted()
-        self._router.access_control.require_link_right(cluster, hello.cluster_id, call)
-        return cluster.children.serve(hello, _readable(requests, bounds))
+        self._router.access_control.require_link_right(cluster, first.cluster_id, call)
+        return _Linking(cluster.children.serve(first), bounds)
 
     def list_mounts(
         self, request: federation_pb2.ListMountsRequest, call: Call
@@ -69,6 +73,52 @@ class FederationService(Service):
         return response
 
 
+class _Linking(PolledExchange):
+    """Stream of one child's link."""
+
+    def __init__(self, link: ChildLink, bounds: Bounds) -> None:
+        self._link: Final = link
+        self._bounds: Final = bounds
+        link.on_ready = lambda: self.on_ready()  # noqa: PLW0108 - it is set later
+        link.ask = lambda: self.ask()  # noqa: PLW0108 - it is set later
+
+    def poll(self) -> bytes | None:
+        response = self._link.poll()
+        self.due_at = self._link.due_at
+        if self._link.is_over:
+            raise StreamEnded
+        return response
+
+    def receive(self, request: federation_pb2.LinkRequest | MalformedRequest | None) -> None:
+        self._link.receive(self._checked(request))
+
+    def _checked(
+        self, request: federation_pb2.LinkRequest | MalformedRequest | None
+    ) -> federation_pb2.LinkRequest | KdirError | None:
+        if isinstance(request, MalformedRequest):
+            return request.error
+        try:
+            if request is not None and request.HasField("hello"):
+                _check_hello(request.hello, self._bounds)
+            elif request is not None and request.HasField("heartbeat"):
+                endpoints = request.heartbeat.endpoints
+                _check_endpoints("heartbeat.endpoints", endpoints, self._bounds)
+        except KdirError as error:
+            return error
+        return request
+
+    @property
+    def has_more(self) -> bool:
+        return self._link.has_more
+
+    @property
+    def may_wait(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        self._link.close()
+
+
 def _check_peer(hello: federation_pb2.Hello, call: Call, tls: TlsConfig | None) -> None:
     """With TLS a cluster is what its certificate says, and nothing that it says itself (G7).
 
@@ -86,36 +136,6 @@ def _check_peer(hello: federation_pb2.Hello, call: Call, tls: TlsConfig | None) 
         why = f"the certificate says no cluster; expected its URI kdir://cluster/{hello.cluster_id}"
     certified = " ".join(call.cluster_ids)
     raise PermissionDenied(reported + why, child=hello.cluster_id, certificate=certified)
-
-
-def _read_hello(
-    requests: Iterator[federation_pb2.LinkRequest | MalformedRequest], call: Call, bounds: Bounds
-) -> federation_pb2.Hello:
-    # A caller that connects and says nothing must not hold a thread.
-    impatience = threading.Timer(_HELLO_SECONDS, call.cancel)
-    impatience.daemon = True
-    impatience.start()
-    try:
-        first = next(requests, None)
-    finally:
-        impatience.cancel()
-    if not isinstance(first, federation_pb2.LinkRequest) or not first.hello.cluster_id:
-        raise InvalidArgument("link: the first request must be a hello with a cluster_id")
-    _check_hello(first.hello, bounds)
-    return first.hello
-
-
-def _readable(
-    requests: Iterator[federation_pb2.LinkRequest | MalformedRequest], bounds: Bounds
-) -> Iterator[federation_pb2.LinkRequest]:
-    for request in requests:
-        if isinstance(request, MalformedRequest):
-            raise request.error
-        if request.HasField("hello"):
-            _check_hello(request.hello, bounds)
-        elif request.HasField("heartbeat"):
-            _check_endpoints("heartbeat.endpoints", request.heartbeat.endpoints, bounds)
-        yield request
 
 
 def _check_hello(hello: federation_pb2.Hello, bounds: Bounds) -> None:
@@ -143,6 +163,3 @@ def _check_endpoints(field: str, endpoints: Sequence[str], bounds: Bounds) -> No
 
 
 _NAME_BYTES = 256
-
-
-_HELLO_SECONDS = 5.0

@@ -1,5 +1,8 @@
 """The parent's side of the links: admits children, hands down the table, receives their updates.
 
+No link has a thread. Whoever serves it polls what goes down, and hands over what came up; a few
+threads of a cluster do what may wait for the store.
+
 What a child reports of itself and of the mounts below it costs its own link some time, and a commit
 now and then: too many or wrong rows are left out, and what cannot be kept is tried again later.
 
@@ -13,12 +16,14 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from math import inf
-from typing import TypeVar
+from typing import Any, Final, TypeVar
 
-import grpc
 from kdir.v1 import federation_pb2
 
 from directory.federation import child_state, parent_state
@@ -59,7 +64,7 @@ from resolver.errors import (
 )
 from resolver.path import Path
 
-__all__ = ["ChildLinks"]
+__all__ = ["ChildLink", "ChildLinks"]
 
 _log = logging.getLogger(__name__)
 
@@ -69,6 +74,10 @@ _KEEP_BYTES_A_SECOND = 64 * 1024
 """And no more of it than this, over all its links: large tables are kept more rarely."""
 _READER_SHARE = 0.1
 """The part of the time in which one child's mounts below are read: no child takes a processor."""
+_SHORT_REST_SECONDS = 0.05
+"""A rest that is due is put off until it is as long as this."""
+_THREADS = 16
+"""Of a cluster, for what may wait for the store: as many writes are committed together."""
 
 
 @dataclass(slots=True)
@@ -77,56 +86,272 @@ class _Pace:
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     due: float = -inf
-    session: _Session | None = None
+    session: ChildLink | None = None
     """Its last link of which not all that came is kept yet; None: all of all links is."""
 
 
-@dataclass(slots=True, eq=False)
-class _Session:
-    hello: federation_pb2.Hello
-    received_at: float
-    """When the last message came, or what it brought was dealt with."""
-    below: ReceivedTable
-    pace: _Pace
-    topic_count: int = 0
-    is_receiving: bool = False
-    """Whether a message is dealt with: until then others wait, and the child is not silent."""
-    news: threading.Event = field(default_factory=threading.Event)
-    ended: bool = False
-    link: Put | None = None
-    """What the store has of it."""
-    is_read: bool = False
-    """Whether all messages are dealt with, and no more come."""
-    is_kept: bool = True
-    """Whether the store has all that the child reported."""
-    is_beat_due: bool = False
-    group: LinkGroup | None = None
-    """None: the link has heartbeats of its own."""
+class ChildLink:
+    """Link of one child, after its hello.
+
+    One thread at a time polls what goes down; ``receive`` takes what came up, a message at a time.
+    """
+
+    def __init__(
+        self,
+        links: ChildLinks,
+        hello: federation_pb2.Hello,
+        welcome: federation_pb2.Welcome,
+        below: ReceivedTable,
+        pace: _Pace,
+    ) -> None:
+        self.on_ready: Callable[[], object] = bool
+        """Is called when there may be something to poll: from any thread."""
+        self.ask: Callable[[], object] = bool
+        """Is called when the next message may come: from any thread."""
+        self.due_at = 0.0
+        """When it is to be polled, whatever comes before; by the clock. Set by ``poll``."""
+        self.is_over = False
+        """Whether the link is to end. Set by ``poll``."""
+        self._links: Final = links
+        self._clock: Final = links.clock
+        self._welcome = welcome
+        self.group_token, hello.link_group = hello.link_group, ""  # of this link: it is not kept
+        self.hello = hello
+        self.below: Final = below
+        self.pace: Final = pace
+        self.received_at = self._clock()
+        """When the last message came, or what it brought was dealt with."""
+        self.topic_count = hello.topic_count
+        self.is_receiving = False
+        """Whether a message is dealt with: until then others wait, and the child is not silent."""
+        self.ended = False
+        self.link: Put | None = None
+        """What the store has of it."""
+        self.is_kept = True
+        """Whether the store has all that the child reported."""
+        self.group: LinkGroup | None = None
+        """None: the link has heartbeats of its own."""
+        self.lock: Final = threading.Lock()
+        """Held while it begins or ends."""
+        self._has_started = self._has_begun = False
+        self._failure: Exception | None = None
+        """Why it did not begin."""
+        self._is_ready = False
+        self._is_last = False
+        """Whether it ends after what waits."""
+        self._waiting: Final[deque[bytes]] = deque()
+        """What goes down next."""
+        self._heartbeats = LinkPace(links.heartbeat_seconds, None)
+        self._is_beat_due = False
+        self._sent_at = self.received_at
+        self._table_version = 0
+        self._looked = 0
+        self._view: FederationView | None = None
+        self._inherited: federation_pb2.Inherited | None = None
+        self._rest_seconds = 0.0
+        """Of reading, that is due."""
+        self._rested_at = 0.0
+        self._read_on_at = inf
+        """When a rest ends."""
+
+    # -- heartbeats that are shared with other links ---------------------------------------------
 
     def beat(self) -> bool:
-        """Has the link's thread send a heartbeat; False where it has not sent the one before."""
-        if self.is_beat_due:
+        """Has the link send a heartbeat; False where it has not sent the one before."""
+        if self._is_beat_due:
             return False
-        self.is_beat_due = True
-        self.news.set()
+        self._is_beat_due = True
+        self.wake()
         return True
 
     def end(self) -> None:
-        """Has the link's thread end it."""
+        """Has the link end."""
         self.ended = True
-        self.news.set()
+        self.wake()
 
-    def sent(self) -> None:
-        """Records that a message was sent."""
-        self.is_beat_due = False
-        if self.group is not None:
-            self.group.note_sent()
-
-    def received(self, at: float) -> None:
-        """Records that a message came, or was dealt with."""
-        self.received_at = at
+    def _note_received(self) -> None:
+        self.received_at = self._clock()
         if self.group is not None:
             self.group.note_received()
+
+    # -- what goes down --------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """Has it polled."""
+        self._is_ready = True
+        self.on_ready()
+
+    @property
+    def has_more(self) -> bool:
+        """True if it is to be polled again at once."""
+        is_new = self._has_begun and self._view is None  # after the welcome the rest follows
+        return bool(self._waiting) or self._is_ready or self._is_last or is_new
+
+    @property
+    def is_read(self) -> bool:
+        """True once all messages are dealt with, and no more come."""
+        return self.ended and not self.is_receiving
+
+    def poll(self) -> bytes | None:
+        """Returns the next message for the child; None: there is none now, or it ``is_over``.
+
+        Raises:
+            KdirError, StoreUnreachable: it did not begin.
+            LimitExceeded: what is inherited is too large.
+        """
+        self._is_ready = False
+        now = self._clock()
+        if not self._has_begun:
+            self._begin()
+            return None
+        if time.monotonic() >= self._read_on_at:
+            self._read_on_at = inf
+            self._read_on()
+        if self.ended or self._links.is_stopping or (self._is_last and not self._waiting):
+            self.is_over = True
+            return None
+        if not self._waiting:
+            self._look(now)
+        if self._waiting:
+            self._sent_at, self._is_beat_due = now, False
+            if self.group is not None:
+                self.group.note_sent()
+        else:
+            self.is_over = self._is_silent(now)
+        self.due_at = min(self._sent_at + self._heartbeats.seconds, self._read_on_at)
+        return self._waiting.popleft() if self._waiting else None
+
+    def _begin(self) -> None:
+        self.due_at = inf
+        if self._failure is not None:
+            raise self._failure
+        if not self._has_started:
+            self._has_started = True
+            self._links.run(self._store_begin)
+
+    def _store_begin(self) -> None:
+        with self.lock:
+            if self.ended:
+                return
+            try:
+                self._links.begin(self)
+            except Exception as error:  # noqa: BLE001 - whatever it is ends the link
+                self._failure = error
+            else:
+                self._heartbeats = LinkPace(self._links.heartbeat_seconds, self.group)
+                first = federation_pb2.LinkResponse(welcome=self._welcome)
+                first.welcome.link_group = "" if self.group is None else self._links.group_token
+                self._waiting.append(first.SerializeToString())
+                self._has_begun = True
+        self.wake()
+        if self._has_begun:
+            self.ask()
+
+    def _look(self, now: float) -> None:
+        """Puts down what is news: the mount, what is inherited, and the table. The mount and what
+        is inherited there are of one revision, and after each welcome both come. The table is never
+        of a tree in which more changed than was reported to the link.
+        """
+        links, federation = self._links, self._links.federation
+        view = federation.view()
+        found = view.mounts.get(self.hello.cluster_id)
+        if found is None:
+            message = f"{links.cluster} no longer mounts {self.hello.cluster_id}"
+            unmounted = federation_pb2.Unmounted(message=message)
+            self._put(federation_pb2.LinkResponse(unmounted=unmounted))
+            self._is_last = True
+            return
+        if view is not self._view:  # each commit makes another
+            self._view, fresh = view, links.welcome(view, *found)
+            if _lasting(fresh) != _lasting(self._welcome):
+                self._welcome = fresh
+                self._put(federation_pb2.LinkResponse(remounted=fresh))
+        if view.handed_sequence != self._looked and links.has_loaded_above(view.snapshot):
+            self._looked = view.handed_sequence
+            inherited = links.inherited(view, *found)
+            lasting = _lasting(inherited)
+            if lasting != self._inherited:
+                links.check_inherited(self, inherited)
+                self._inherited = lasting
+                self._put(federation_pb2.LinkResponse(inherited=inherited))
+        marked = federation.sent_down.marked  # before the table is looked at
+        version, tables = federation.sent_down.messages_since(self._table_version)
+        if federation.view().handed_sequence == view.handed_sequence:
+            self._table_version = version
+            self._waiting.extend(tables)
+        else:
+            self._is_ready = True  # the table may be newer than what is inherited: after that
+        is_due = self._is_beat_due or now - self._sent_at >= self._heartbeats.seconds
+        if not self._waiting and is_due:
+            beat = federation_pb2.Heartbeat(revision=view.snapshot.revision)
+            self._put(federation_pb2.LinkResponse(heartbeat=beat))
+        if self._waiting:
+            self._heartbeats.note_sent(marked)
+
+    def _put(self, response: federation_pb2.LinkResponse) -> None:
+        self._waiting.append(response.SerializeToString())
+
+    def _is_silent(self, now: float) -> bool:
+        is_receiving = self.is_receiving  # before the time since it was
+        silent = now - self.received_at
+        return not is_receiving and silent > self._heartbeats.silent_seconds
+
+    # -- what comes up ---------------------------------------------------------------------------
+
+    def receive(self, request: federation_pb2.LinkRequest | KdirError | None) -> None:
+        """Takes a message of the child; an error: it could not be read; None: no more come. Does
+        not wait.
+        """
+        if not isinstance(request, federation_pb2.LinkRequest):
+            if request is not None:
+                _log.info("the link of child %s ends: %r", self.hello.cluster, request)
+            self.end()
+            return
+        self.is_receiving = True
+        self._note_received()
+        if self.is_kept and self._links.is_plain_heartbeat(self, request):
+            self._links.note_contact(self)
+            self._read_on()
+        else:
+            self._links.run(self._deal_with, request)
+
+    def _deal_with(self, request: federation_pb2.LinkRequest) -> None:
+        """Deals with what may wait for the store; ends the link where it cannot be kept."""
+        began = time.monotonic()
+        try:
+            self._links.receive(self, request)
+        except (KdirError, StoreUnreachable) as error:
+            # The child will link again.
+            _log.info("the link of child %s ends: %r", self.hello.cluster, error)
+            self.is_receiving = False
+            self.end()
+            return
+        except BaseException:
+            self.is_receiving = False
+            self.end()
+            raise
+        self._rest_seconds = max(0.0, self._rest_seconds - (began - self._rested_at))
+        if request.HasField("mounts_below"):
+            self._rest_seconds += (time.monotonic() - began) * (1 / _READER_SHARE - 1)
+        self._rested_at = time.monotonic()
+        if self._rest_seconds < _SHORT_REST_SECONDS:
+            self._read_on()
+        else:
+            # Not for longer than a heartbeat: what it sent meanwhile waits, and it is not silent.
+            rest, self._rest_seconds = self._rest_seconds, 0.0
+            self._read_on_at = time.monotonic() + min(self._links.heartbeat_seconds, rest)
+            self.wake()
+
+    def _read_on(self) -> None:
+        self._note_received()
+        self.is_receiving = False
+        self.ask()
+
+    def close(self) -> None:
+        """Ends the link, and lets go of what it holds. Does not wait; more than once."""
+        self.ended = True
+        self.on_ready = self.ask = bool
+        self._links.run(self._links.end, self)
 
 
 class ChildLinks:
@@ -142,43 +367,56 @@ class ChildLinks:
         groups: LinkGroups = LINK_GROUPS,
     ) -> None:
         self._groups = groups
-        self._link_group = secrets.token_hex(16)
-        self._federation = federation
+        self.group_token: Final = secrets.token_hex(16)
+        self.federation: Final = federation
         self._replica = replica
         self._writer = writer
         self._cluster_id = member.cluster_id
-        self._cluster = member.cluster
+        self.cluster: Final = member.cluster
         self._endpoints = member.endpoints
         self._server_id = member.server_id
-        self._heartbeat_seconds = member.link_heartbeat_seconds
+        self.heartbeat_seconds: Final = member.link_heartbeat_seconds
         self._kafka_claim = member.kafka_claim
-        self._clock = clock
+        self.clock: Final = clock
         self._lock = threading.Lock()
-        self._sessions: dict[str, _Session] = {}
+        self._sessions: dict[str, ChildLink] = {}
         self._paces: dict[str, _Pace] = {}
         self._candidates = WaitingChildren(clock)
-        self._stopping = False
+        self._threads: Final = ThreadPoolExecutor(_THREADS, "links")
+        self.is_stopping = False
         federation.subscribe(self._news)
 
     def stop(self) -> None:
         """Ends all links."""
-        self._stopping = True
+        self.is_stopping = True
         self._news()
+
+    def close(self) -> None:
+        """Waits for what is under way of links that have ended."""
+        self._threads.shutdown()
+
+    def run(self, function: Callable[..., object], *args: Any) -> None:
+        """Has a thread run what may wait for the store; nothing, once it is closed."""
+        with suppress(RuntimeError):
+            self._threads.submit(self._run, function, args)
+
+    @staticmethod
+    def _run(function: Callable[..., object], args: tuple[Any, ...]) -> None:
+        try:
+            function(*args)
+        except Exception:  # noqa: BLE001 - nobody waits for it
+            _log.exception("a link failed by a bug")
 
     def _news(self) -> None:
         with self._lock:
             sessions = list(self._sessions.values())
         for session in sessions:
-            session.news.set()
+            session.wake()
 
     # -- one link --------------------------------------------------------------------------------
 
-    def serve(
-        self,
-        hello: federation_pb2.Hello,
-        requests: Iterator[federation_pb2.LinkRequest],
-    ) -> Iterator[federation_pb2.LinkResponse]:
-        """Holds one child's link, after its hello, until either side ends it.
+    def serve(self, hello: federation_pb2.Hello) -> ChildLink:
+        """Returns one child's link, which begins when it is polled.
 
         Raises:
             UnknownChild, MountMismatch, MountLoop, NotReady
@@ -188,34 +426,17 @@ class ChildLinks:
         except KdirError as error:
             self._candidates.remember(hello, error)
             raise
-        token, hello.link_group = hello.link_group, ""  # it is of this link: it is not kept
-        session = self._session(hello)
-        try:
-            self._begin(session)
-            if token:
-                key = (self._link_group, token)
-                session.group = self._groups.join(key, session, self._heartbeat_seconds)
-            reader = threading.Thread(
-                target=self._receive_updates,
-                args=(session, requests),
-                name=f"link-{hello.cluster}",
-                daemon=True,
-            )
-            reader.start()
-            yield from self._send_updates(session, welcome)
-        except LimitExceeded as error:
-            self._candidates.remember(session.hello, error)
-            raise
-        finally:
-            self._end(session)
+        with self._lock:
+            pace = self._paces.setdefault(hello.cluster_id, _Pace())
+        return ChildLink(self, hello, welcome, self._table_below(hello.cluster_id), pace)
 
     def _admit_child(self, hello: federation_pb2.Hello) -> federation_pb2.Welcome:
-        view = self._federation.view()
+        view = self.federation.view()
         self._refuse_loop(hello.cluster_id)
         found = view.mounts.get(hello.cluster_id)
         if found is None:
             raise UnknownChild(
-                f"no mount of cluster {self._cluster} ({self._cluster_id}) names cluster "
+                f"no mount of cluster {self.cluster} ({self._cluster_id}) names cluster "
                 f"{hello.cluster} ({hello.cluster_id}); to mount it: "
                 f"kdir mount {hello.mount} --child {hello.cluster_id}",
                 child=hello.cluster_id,
@@ -227,21 +448,22 @@ class ChildLinks:
         agreed = (str(path), mounted_at(view.snapshot, mount))
         if hello.epoch == 0 and hello.mount not in agreed:
             raise MountMismatch(
-                f"mount mismatch: parent {self._cluster} has {hello.cluster_id} at {path}, "
+                f"mount mismatch: parent {self.cluster} has {hello.cluster_id} at {path}, "
                 f"child {hello.cluster} expects {hello.mount}",
                 parent_mount=path,
                 child_mount=hello.mount,
             )
-        return self._welcome(view, path, mount)
+        return self.welcome(view, path, mount)
 
-    def _welcome(self, view: FederationView, path: Path, mount: Mount) -> federation_pb2.Welcome:
+    def welcome(self, view: FederationView, path: Path, mount: Mount) -> federation_pb2.Welcome:
+        """Returns the first message to the child of a mount."""
         parent = view.position.parent
         ancestors = parent.ancestor_cluster_ids if parent else ()
         return federation_pb2.Welcome(
             mount=str(path),
             epoch=mount.epoch,
             parent_cluster_id=self._cluster_id,
-            parent_cluster=self._cluster,
+            parent_cluster=self.cluster,
             parent_mount=str(view.position.mount),
             ancestor_cluster_ids=[*ancestors, self._cluster_id],
             parent_endpoints=self._endpoints(),
@@ -257,44 +479,56 @@ class ChildLinks:
         return [*(parent.kafka_above if parent else ()), *((own,) if own is not None else ())]
 
     def _ancestors(self) -> list[str]:
-        parent = self._federation.view().position.parent
+        parent = self.federation.view().position.parent
         return list(parent.ancestor_cluster_ids) if parent else []
 
-    def _begin(self, session: _Session) -> None:
+    def begin(self, session: ChildLink) -> None:
+        """Stores that a link is open; it takes the place of any other of that child.
+
+        Raises:
+            KdirError, StoreUnreachable
+        """
         hello = session.hello
         with self._lock:
             before = self._sessions.get(hello.cluster_id)
             self._sessions[hello.cluster_id] = session
         self._candidates.forget(hello.cluster_id)
         if before is not None:
-            before.ended = True
-            before.news.set()
-        self._federation.note_child_contact(hello.cluster_id, hello.topic_count, linked=True)
+            before.end()
+        self.note_contact(session)
         link = child_state.link_write(hello.cluster_id, self._server_id, hello.topic_count)
         with session.pace.lock:
             self._store((link, *child_state.child_writes(self._replica.snapshot, hello, unix_ms())))
             # Only now: where this was not committed, what the link before reported is kept yet.
             session.link, session.pace.session = link, session
-        self._federation.table_changed()
+        self.federation.table_changed()
+        if session.group_token:
+            key = (self.group_token, session.group_token)
+            session.group = self._groups.join(key, session, self.heartbeat_seconds)
 
-    def _end(self, session: _Session) -> None:
-        session.ended = True
-        if session.group is not None:
-            self._groups.leave(session.group, session)
+    def end(self, session: ChildLink) -> None:
+        """Stores that a link has ended, if it began and none has taken its place."""
+        with session.lock:
+            self._end(session)
+
+    def _end(self, session: ChildLink) -> None:
+        group, session.group = session.group, None
+        if group is not None:
+            self._groups.leave(group, session)
         with self._lock:
             current = self._sessions.get(session.hello.cluster_id)
             if current is not session:
                 return
             del self._sessions[session.hello.cluster_id]
-        self._federation.note_child_contact(
+        self.federation.note_child_contact(
             session.hello.cluster_id, session.topic_count, linked=False
         )
         with session.pace.lock:
             if session.is_kept:  # else its row stays until what it reported is kept
                 self._forget_link(session)
-        self._federation.table_changed()
+        self.federation.table_changed()
 
-    def _forget_link(self, session: _Session) -> None:
+    def _forget_link(self, session: ChildLink) -> None:
         link = session.link
         if link is not None:
             try:
@@ -304,84 +538,19 @@ class ChildLinks:
                 # received again, or be gone.
                 _log.debug("the link of child %s is not forgotten: %s", link.key, error)
 
-    def _send_updates(
-        self, session: _Session, welcome: federation_pb2.Welcome
-    ) -> Iterator[federation_pb2.LinkResponse]:
-        """Yields what goes down: welcome, what is inherited, and the table, each again when it
-        changed. The mount and what is inherited there are of one revision, and after each welcome
-        both come. The table is never of a tree in which more changed than was reported to the link.
-        """
-        pace = LinkPace(self._heartbeat_seconds, session.group)
-        first = federation_pb2.LinkResponse(welcome=welcome)
-        first.welcome.link_group = "" if session.group is None else self._link_group
-        yield first
-        sent_at = self._clock()
-        table_version = 0
-        reported_inherited: federation_pb2.Inherited | None = None
-        looked = 0
-        seen: FederationView | None = None
-        while not session.ended and not self._stopping:
-            session.news.clear()
-            view = self._federation.view()
-            found = view.mounts.get(session.hello.cluster_id)
-            if found is None:
-                message = f"{self._cluster} no longer mounts {session.hello.cluster_id}"
-                yield federation_pb2.LinkResponse(
-                    unmounted=federation_pb2.Unmounted(message=message)
-                )
-                return
-            responses: list[federation_pb2.LinkResponse] = []
-            if view is not seen:  # each commit makes another
-                seen, fresh = view, self._welcome(view, *found)
-                if _lasting(fresh) != _lasting(welcome):
-                    welcome = fresh
-                    responses.append(federation_pb2.LinkResponse(remounted=fresh))
-            if view.handed_sequence != looked and self._knows_what_is_above(view.snapshot):
-                looked = view.handed_sequence
-                inherited = self._inherited(view, *found)
-                lasting = _lasting(inherited)
-                if lasting != reported_inherited:
-                    refuse_oversized(inherited)
-                    reported_inherited = lasting
-                    responses.append(federation_pb2.LinkResponse(inherited=inherited))
-            marked = self._federation.sent_down.marked  # before the table is looked at
-            version, tables = self._federation.sent_down.messages_since(table_version)
-            if self._federation.view().handed_sequence == view.handed_sequence:
-                table_version = version
-                responses.extend(federation_pb2.LinkResponse(mount_table=one) for one in tables)
-            else:
-                session.news.set()  # the table may be newer than what is inherited: after that
-            is_due = session.is_beat_due or self._clock() - sent_at >= pace.seconds
-            if not responses and is_due:
-                beat = federation_pb2.Heartbeat(revision=self._replica.snapshot.revision)
-                responses.append(federation_pb2.LinkResponse(heartbeat=beat))
-            for response in responses:
-                yield response
-                sent_at = self._clock()
-                session.sent()
-            if responses:
-                pace.note_sent(marked)
-            session.news.wait(max(0.0, sent_at + pace.seconds - self._clock()))
-            if self._is_silent(session, pace.silent_seconds):
-                return
-
-    def _is_silent(self, session: _Session, seconds: float) -> bool:
-        is_receiving = session.is_receiving  # before the time since it was
-        silent = self._clock() - session.received_at
-        return not is_receiving and silent > seconds
-
-    def _knows_what_is_above(self, snapshot: Snapshot) -> bool:
+    def has_loaded_above(self, snapshot: Snapshot) -> bool:
         """True if what is handed down is all of it: not loaded is not nothing (A3)."""
-        above = self._federation.parent_endpoints
+        above = self.federation.parent_endpoints
         return (
             parent_state.is_inherited_readable(snapshot)
             if above
             else not parent_state.is_inherited_corrupt(snapshot)
         )
 
-    def _inherited(
+    def inherited(
         self, view: FederationView, mount_path: Path, mount: Mount
     ) -> federation_pb2.Inherited:
+        """Returns what a mount inherits."""
         snapshot = view.snapshot
         message = federation_pb2.Inherited(
             mount=str(mount_path),
@@ -395,55 +564,69 @@ class ChildLinks:
         message.ancestors.extend(parent_state.ancestors(snapshot, unix_ms()))
         return message
 
-    def _receive_updates(
-        self, session: _Session, requests: Iterator[federation_pb2.LinkRequest]
-    ) -> None:
-        """What comes up, until the child hangs up or says something that cannot be kept."""
-        try:
-            for request in requests:
-                session.is_receiving = True
-                session.received(self._clock())
-                if request.HasField("mounts_below"):
-                    self._receive_below(session, request.mounts_below)
-                elif request.HasField("heartbeat"):
-                    self._heartbeat(session, request.heartbeat)
-                elif request.HasField("hello"):
-                    self._hello_again(session, request.hello)
-                self._keep_reported(session)
-                session.received(self._clock())
-                session.is_receiving = False
-        except (grpc.RpcError, KdirError, StoreUnreachable) as error:
-            # The stream broke, or what it sent cannot be kept: the child will link again.
-            _log.info("the link of child %s ends: %r", session.hello.cluster, error)
-        finally:
-            session.ended = session.is_read = True
-            session.news.set()
+    def check_inherited(self, session: ChildLink, inherited: federation_pb2.Inherited) -> None:
+        """Checks that what is inherited fits into a message; a child for which it does not waits.
 
-    def _session(self, hello: federation_pb2.Hello) -> _Session:
+        Raises:
+            LimitExceeded
+        """
+        try:
+            refuse_oversized(inherited)
+        except LimitExceeded as error:
+            self._candidates.remember(session.hello, error)
+            raise
+
+    def is_plain_heartbeat(self, session: ChildLink, request: federation_pb2.LinkRequest) -> bool:
+        """Returns whether a message is a heartbeat that brings nothing else."""
+        beat = request.heartbeat
+        return (
+            request.HasField("heartbeat")
+            and beat.topic_count == session.topic_count
+            and (not beat.endpoints or beat.endpoints == session.hello.endpoints)
+        )
+
+    def note_contact(self, session: ChildLink) -> None:
+        """Records that a child is linked."""
+        self.federation.note_child_contact(
+            session.hello.cluster_id, session.topic_count, linked=True
+        )
+
+    def receive(self, session: ChildLink, request: federation_pb2.LinkRequest) -> None:
+        """Deals with a message of a child.
+
+        Raises:
+            KdirError: it cannot be kept.
+            StoreUnreachable
+        """
+        if request.HasField("mounts_below"):
+            self._receive_below(session, request.mounts_below)
+        elif request.HasField("heartbeat"):
+            self._heartbeat(session, request.heartbeat)
+        elif request.HasField("hello"):
+            self._hello_again(session, request.hello)
+        self._keep_reported(session)
+
+    def _table_below(self, cluster_id: str) -> ReceivedTable:
         def is_below(path: Path) -> bool:
             # A child reports what is below it and nothing else: its record of another's mount
             # would be handed down to everybody as ours (R5).
-            found = self._federation.view().mounts.get(hello.cluster_id)
+            found = self.federation.view().mounts.get(cluster_id)
             return found is not None and found[0].is_prefix_of(path) and path != found[0]
 
-        bounds = self._federation.bounds
-        below = ReceivedTable(
+        bounds = self.federation.bounds
+        return ReceivedTable(
             is_below,
             most_rows=bounds.child_mounts,
             most_bytes=bounds.child_mount_bytes,
             most_endpoints=bounds.mount_endpoints,
         )
-        with self._lock:
-            pace = self._paces.setdefault(hello.cluster_id, _Pace())
-        return _Session(hello, self._clock(), below, pace, hello.topic_count)
 
-    def _receive_below(self, session: _Session, table: federation_pb2.MountTable) -> None:
+    def _receive_below(self, session: ChildLink, table: federation_pb2.MountTable) -> None:
         """Takes the mounts below a child, as far as they may be there."""
-        began = time.monotonic()
         left_out = session.below.left_out
         if session.below.receive(table, unix_ms()):
-            self._federation.receive_mounts_below(session.hello.cluster_id, session.below.rows)
-            self._federation.table_changed()
+            self.federation.receive_mounts_below(session.hello.cluster_id, session.below.rows)
+            self.federation.table_changed()
             session.is_kept = False
         if session.below.left_out and session.below.left_out != left_out:
             _log.warning(
@@ -452,9 +635,6 @@ class ChildLinks:
                 session.below.left_out,
                 session.below.why_left_out,
             )
-        taken = time.monotonic() - began
-        # Not for longer than a heartbeat: what it sent meanwhile waits, and it is not silent.
-        time.sleep(min(self._heartbeat_seconds, taken * (1 / _READER_SHARE - 1)))
 
     def keep_reported(self) -> None:
         """Keeps what children reported last and what was not kept when it came: also of those whose
@@ -470,15 +650,15 @@ class ChildLinks:
                     self._forget_link(session)
                     session.pace.session = None
 
-    def _keep_reported(self, session: _Session) -> None:
+    def _keep_reported(self, session: ChildLink) -> None:
         """Keeps what a child reported of itself and of the mounts below it, if the pace lets it.
 
         What is not kept now stays in memory, and is tried again: it costs no link. Called where a
-        commit may take its time, never by who sends heartbeats.
+        commit may take its time, never by whoever polls.
         """
         pace = session.pace
         with pace.lock:
-            now = self._clock()
+            now = self.clock()
             link = session.link
             if session.is_kept or now < pace.due or pace.session is not session or link is None:
                 return
@@ -495,7 +675,7 @@ class ChildLinks:
                 session.is_kept = False
                 _log.info("not kept what child %s reported: %s", session.hello.cluster, error)
 
-    def _reported_writes(self, session: _Session) -> tuple[Write, ...]:
+    def _reported_writes(self, session: ChildLink) -> tuple[Write, ...]:
         snapshot, hello, now = self._replica.snapshot, session.hello, unix_ms()
         writes = child_state.child_writes(snapshot, hello, now)
         if session.below.has_come:
@@ -507,19 +687,19 @@ class ChildLinks:
         if writes:  # a transaction of nothing would be a revision of nothing
             self._writer.put_facts(writes, guards)
 
-    def _heartbeat(self, session: _Session, beat: federation_pb2.Heartbeat) -> None:
+    def _heartbeat(self, session: ChildLink, beat: federation_pb2.Heartbeat) -> None:
         changed = beat.topic_count != session.topic_count
         session.topic_count = beat.topic_count
-        self._federation.note_child_contact(session.hello.cluster_id, beat.topic_count, linked=True)
+        self.note_contact(session)
         if beat.endpoints and list(beat.endpoints) != list(session.hello.endpoints):
             hello = federation_pb2.Hello()
             hello.CopyFrom(session.hello)
             hello.endpoints[:] = beat.endpoints
             session.hello, session.is_kept = hello, False
         elif changed:
-            self._federation.table_changed()
+            self.federation.table_changed()
 
-    def _hello_again(self, session: _Session, hello: federation_pb2.Hello) -> None:
+    def _hello_again(self, session: ChildLink, hello: federation_pb2.Hello) -> None:
         """A child whose level was raised sends its hello again."""
         hello.link_group = ""
         if hello.cluster_id != session.hello.cluster_id:
@@ -537,7 +717,7 @@ class ChildLinks:
         """
         snapshot = self._replica.snapshot
         mounted = {mount.cluster_id for _, mount in snapshot.mounts()}
-        self._federation.forget_all_but(mounted)
+        self.federation.forget_all_but(mounted)
         with self._lock:
             for cluster_id in self._paces.keys() - mounted - self._sessions.keys():
                 del self._paces[cluster_id]
@@ -580,7 +760,7 @@ class ChildLinks:
             MountMismatch: a child that waits believes to be mounted elsewhere.
         """
         self._refuse_loop(cluster_id)
-        view = self._federation.view()
+        view = self.federation.view()
         for mount, row in view.rows().items():
             # Those of this cluster are planning's to refuse, once it has looked whether this very
             # request was answered before.
@@ -602,7 +782,7 @@ class ChildLinks:
     def _refuse_loop(self, cluster_id: str) -> None:
         if cluster_id == self._cluster_id or cluster_id in self._ancestors():
             raise MountLoop(
-                f"cluster {cluster_id} is {self._cluster} itself or above it; "
+                f"cluster {cluster_id} is {self.cluster} itself or above it; "
                 f"it cannot be mounted below",
                 ancestors=" ".join([*self._ancestors(), self._cluster_id]),
             )

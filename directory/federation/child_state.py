@@ -92,7 +92,8 @@ def below_rows(snapshot: Snapshot, cluster_id: str) -> list[TableRow]:
     if reported is None:
         return []
     table, at_ms = reported
-    return [TableRow.received(row, at_ms) for row in table.rows if is_path(row.mount)]
+    received = (TableRow.received(row, at_ms) for row in table.rows if is_path(row.mount))
+    return [row.unconfirmed() for row in received]
 
 
 def below_writes(

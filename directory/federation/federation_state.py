@@ -150,14 +150,15 @@ class FederationState:
         self._listeners: list[Callable[[], None]] = []
         self._live: dict[str, ChildLiveness] = {}
         self._received_table: Mapping[Path, TableRow] = {}
+        self._parent_contact_ms = 0
         self._received_below: dict[str, Mapping[Path, TableRow]] = {}
         self._parts = _Parts()
         self._left_out = 0
         self.sent_down = SentTable(
-            self.rows_everywhere, parent_state.without_volatile_fields, clock_ms
+            self.rows_everywhere, parent_state.without_volatile_fields, _to_child, clock_ms
         )
         """The table as all children get it."""
-        self.sent_up = SentTable(self.rows_below, _without_age, clock_ms)
+        self.sent_up = SentTable(self.rows_below, _without_age, _to_parent, clock_ms)
         """The mounts below as the parent gets them."""
         replica.subscribe(self._applied)
 
@@ -404,6 +405,21 @@ class FederationState:
         commit.
         """
         self._received_table = {row.mount: row for row in rows}
+        self.sent_down.mark_counts()
+
+    def note_parent_contact(self) -> None:
+        """Records a message of the parent: it confirms the table that came before."""
+        self._parent_contact_ms = self._clock_ms()
+
+    def note_parent_lost(self) -> None:
+        """Records the end of the link to the parent: nothing confirms its table any more."""
+        at_ms = self._parent_contact_ms
+        received = self._received_table
+        if any(one.row.confirmed for one in received.values()):
+            self._received_table = {
+                mount: row.confirmed_at(at_ms).unconfirmed() for mount, row in received.items()
+            }
+            self.table_changed()
 
     def receive_mounts_below(self, cluster_id: str, rows: list[TableRow]) -> None:
         """Stores the mounts below a child as it sent them now, with counts and ages that are not
@@ -415,11 +431,13 @@ class FederationState:
         """Records a contact with a child, or its end: then the state of those below it is
         unknown.
         """
+        before = self._live.get(cluster_id)
         self._live[cluster_id] = ChildLiveness(topic_count, linked, self._clock_ms())
         if not linked:
+            at_ms = before.contact_ms if before is not None else 0
             below = self._received_below.get(cluster_id, {})
             self._received_below[cluster_id] = {
-                mount: row.unlinked() for mount, row in below.items()
+                mount: row.confirmed_at(at_ms).unlinked() for mount, row in below.items()
             }
 
     def forget_all_but(self, mounted: Collection[str]) -> None:
@@ -453,11 +471,7 @@ class FederationState:
 
     def _enlivened(self, one: TableRow, view: FederationView) -> TableRow:
         if one.mount not in view.own:
-            child = view.reporters.get(one.mount)
-            reported = (
-                self._received_table if child is None else self._received_below.get(child, {})
-            )
-            received = reported.get(one.mount)
+            received = self._received(one.mount, view)
             # Another server of this cluster may hold that link by now, and have kept what is newer;
             # by less than ages are off it is not known to be.
             is_newer = (
@@ -471,9 +485,20 @@ class FederationState:
         row = federation_pb2.MountRow()
         row.CopyFrom(one.row)
         row.topic_count = live.topic_count
-        row.linked = live.linked
+        row.linked = row.confirmed = live.linked
         # While the child is linked the record is ours, and fresh.
         return TableRow(row, self._clock_ms() if live.linked else live.contact_ms)
+
+    def _received(self, mount: Path, view: FederationView) -> TableRow | None:
+        """Returns a row as it came over a link, with the age that the last message confirms."""
+        child = view.reporters.get(mount)
+        if child is None:
+            received, at_ms = self._received_table.get(mount), self._parent_contact_ms
+        else:
+            received = self._received_below.get(child, {}).get(mount)
+            live = self._live.get(child)
+            at_ms = live.contact_ms if live is not None else 0
+        return None if received is None else received.confirmed_at(at_ms)
 
 
 def endpoint_to_try(configured: Sequence[str], reported: Sequence[str], attempt: int) -> str:
@@ -665,6 +690,14 @@ class _Parts:
             made[child] = kept
         self._below = made
         return {child: kept[2] for child, kept in made.items()}
+
+
+def _to_child(table: federation_pb2.MountTable) -> bytes:
+    return federation_pb2.LinkResponse(mount_table=table).SerializeToString()
+
+
+def _to_parent(table: federation_pb2.MountTable) -> federation_pb2.LinkRequest:
+    return federation_pb2.LinkRequest(mounts_below=table)
 
 
 def _without_age(row: federation_pb2.MountRow) -> bytes:

@@ -254,6 +254,7 @@ class ParentLink:
             if self._linked and not self._stop.is_set():
                 _log.warning("the link to the parent at %s is down: %s", endpoint, self._message)
             was_linked, self._linked = self._linked, False
+            self._federation.note_parent_lost()
             if was_linked:
                 self._store_last_contact()
             outbox.put(None)
@@ -270,6 +271,7 @@ class ParentLink:
             received_at = self._received_at = self._clock()
             self.is_receiving = True
             self._note_received()
+            self._federation.note_parent_contact()
             self._handle_message(response)
             if self._linked:
                 self._confirmed_at = received_at
@@ -344,12 +346,12 @@ class ParentLink:
                 reported_self = itself
                 outbox.put(federation_pb2.LinkRequest(hello=self._hello()))
             marked = self._federation.sent_up.marked  # before the table is looked at
-            tables: Sequence[federation_pb2.MountTable] = ()
+            tables: Sequence[federation_pb2.LinkRequest] = ()
             if (welcome := self._welcome) is not None and self._may_report_mounts(welcome):
                 version, tables = self._federation.sent_up.messages_since(version)
             if tables:
                 for one in tables:
-                    outbox.put(federation_pb2.LinkRequest(mounts_below=one))
+                    outbox.put(one)
             elif self._welcome is not None:
                 beat = federation_pb2.Heartbeat(
                     topic_count=self._replica.snapshot.topic_count,

@@ -150,11 +150,27 @@ class TableRow:
         row.age_seconds = max(0.0, (now_ms - self.owner_time_ms) / 1000)
         return row
 
+    def confirmed_at(self, at_ms: int) -> TableRow:
+        """Returns the row as a message at this time confirms it, over the link on which it came."""
+        if not self.row.confirmed:
+            return self
+        owner_time_ms = at_ms - _age_ms(self.row)
+        return self if owner_time_ms <= self.owner_time_ms else TableRow(self.row, owner_time_ms)
+
+    def unconfirmed(self) -> TableRow:
+        """Returns the same row, which no link confirms any more."""
+        if not self.row.confirmed:
+            return self
+        row = federation_pb2.MountRow()
+        row.CopyFrom(self.row)
+        row.confirmed = False
+        return TableRow(row, self.owner_time_ms)
+
     def unlinked(self) -> TableRow:
         """Returns the same row, of a mount whose parent's link nobody vouches for any more."""
         row = federation_pb2.MountRow()
         row.CopyFrom(self.row)
-        row.linked = False
+        row.linked = row.confirmed = False
         return TableRow(row, self.owner_time_ms)
 
     @classmethod
@@ -165,8 +181,11 @@ class TableRow:
         plain = plain_endpoints(row.endpoints)
         if len(plain) < len(row.endpoints):
             row.endpoints[:] = plain
-        age_ms = int(max(0.0, min(row.age_seconds, 10.0**9)) * 1000)
-        return cls(row, now_ms - age_ms)
+        return cls(row, now_ms - _age_ms(row))
+
+
+def _age_ms(row: federation_pb2.MountRow) -> int:
+    return int(max(0.0, min(row.age_seconds, 10.0**9)) * 1000)
 
 
 def position_of(snapshot: Snapshot, configured: Path) -> Position:
@@ -314,7 +333,7 @@ def without_volatile_fields(row: federation_pb2.MountRow) -> bytes:
     copy.CopyFrom(row)
     copy.age_seconds = 0
     copy.topic_count = 0
-    copy.linked = False
+    copy.linked = copy.confirmed = False
     return copy.SerializeToString(deterministic=True)
 
 

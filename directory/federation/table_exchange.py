@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from kdir.v1 import federation_pb2
 
@@ -21,11 +21,13 @@ from resolver.path import Path
 
 __all__ = ["AGES_OFF_MS", "ReceivedTable", "SentTable", "messages_of"]
 
+Message = TypeVar("Message")
+
 _MESSAGE_ROWS: Final = 500
 _MESSAGE_BYTES: Final = 256 * 1024
 _REFRESH_SECONDS: Final = 30
-"""So often rows are sent again of which nothing but age and counts is another: the age of a row
-counts from its owner's report, and a referral ends with it.
+"""So often rows are sent again of which nothing but counts is another. For its age no row is sent
+again: each message on a link confirms those that are ``confirmed``, and the others only age.
 """
 _REST_SECONDS_A_ROW: Final = 0.01
 _MOST_REST_SECONDS: Final = 2.5
@@ -50,33 +52,39 @@ class _Version:
 @dataclass(frozen=True, slots=True)
 class _Sent:
     row: TableRow
-    news: bytes
+    news: tuple[bytes, bool]
     """What makes the row another at once."""
     vital: tuple[int, int, bool]
-    """What makes it another now and then: when it was reported, its counts."""
+    """What makes it another now and then: its counts, and when it was reported, if that does not go
+    on.
+    """
 
 
-class SentTable:
+class SentTable(Generic[Message]):
     """A mount table as one cluster sends it, the same to all links. Thread-safe.
 
     Args:
         rows: the table as it is now.
-        news_of: what makes a row another at once; the rest of it is sent every 30 s.
+        news_of: what makes a row another at once; of the rest what changes is sent every 30 s.
+        wrap: makes of a part of the table what links send: once for all of them.
     """
 
     def __init__(
         self,
         rows: Callable[[], Sequence[TableRow]],
         news_of: Callable[[federation_pb2.MountRow], bytes],
+        wrap: Callable[[federation_pb2.MountTable], Message],
         clock_ms: Callable[[], int],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._rows: Final = rows
         self._news_of: Final = news_of
+        self._wrap: Final = wrap
         self._clock_ms: Final = clock_ms
         self._clock: Final = clock
         self._lock: Final = threading.Lock()
         self._changed = True
+        self._counts_changed = False
         self.marked = 0
         """How often it was marked as changed."""
         self._made_at = -_MOST_REST_SECONDS
@@ -84,7 +92,7 @@ class SentTable:
         self._sent: dict[str, _Sent] = {}
         self._version = 0
         self._versions: Final[deque[_Version]] = deque(maxlen=_KEPT_CHANGES)
-        self._shared: dict[int, Sequence[federation_pb2.MountTable]] = {}
+        self._shared: dict[int, Sequence[Message]] = {}
         self._shared_until_ms = 0
 
     def mark_changed(self) -> bool:
@@ -92,13 +100,18 @@ class SentTable:
         False if it was just made, or is awaited already.
         """
         self.marked += 1
+        self._counts_changed = True
         is_awaited, self._changed = self._changed, True
         return not is_awaited and self._clock() >= self._made_at + self._rest_seconds()
+
+    def mark_counts(self) -> None:
+        """Has the table made again within 30 s: nothing but counts may be another."""
+        self._counts_changed = True
 
     def _rest_seconds(self) -> float:
         return min(_MOST_REST_SECONDS, _REST_SECONDS_A_ROW * len(self._sent))
 
-    def messages_since(self, version: int) -> tuple[int, Sequence[federation_pb2.MountTable]]:
+    def messages_since(self, version: int) -> tuple[int, Sequence[Message]]:
         """Returns the newest version, and what to send to a link that has ``version`` (0: none)."""
         with self._lock:
             self._make()
@@ -109,23 +122,24 @@ class SentTable:
                 self._shared.clear()
                 self._shared_until_ms = now_ms + _SHARED_MS
             if version not in self._shared:
-                self._shared[version] = list(self._messages(version))
+                self._shared[version] = [self._wrap(one) for one in self._messages(version)]
             return self._version, self._shared[version]
 
     def _make(self) -> None:
         now = self._clock()
         rest = self._rest_seconds()
-        refreshes = now >= self._refreshed_at + _REFRESH_SECONDS
+        refreshes = self._counts_changed and now >= self._refreshed_at + _REFRESH_SECONDS
         if not refreshes and not (self._changed and now >= self._made_at + rest):
             return
         was_changed, self._changed = (
             self._changed,
             False,
         )  # first: what changes meanwhile marks it again
+        self._counts_changed &= not refreshes
         try:
             rows = self._rows()
         except BaseException:
-            self._changed = True
+            self._changed = self._counts_changed = True
             raise
         if was_changed:
             self._made_at = now
@@ -151,8 +165,9 @@ class SentTable:
             self._shared.clear()
 
     def _sent_of(self, one: TableRow) -> _Sent:
-        vital = (one.owner_time_ms, one.row.topic_count, one.row.linked)
-        return _Sent(one, self._news_of(one.row), vital)
+        row = one.row
+        vital = (0 if row.confirmed else one.owner_time_ms, row.topic_count, row.linked)
+        return _Sent(one, (self._news_of(row), row.confirmed), vital)
 
     def _messages(self, version: int) -> Iterator[federation_pb2.MountTable]:
         # Nobody is given a row that is younger than it is.

@@ -292,6 +292,7 @@ class Cluster:
         """Ends what ``start`` began; the store is closed."""
         self._stop.set()
         self.drain()
+        self.children.close()
         if self.parent_link is not None:
             self.parent_link.stop()
         if self.reconciler is not None:

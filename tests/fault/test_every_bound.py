@@ -832,15 +832,19 @@ def test_streams_of_all_and_links(takes: Server, enter: Enter) -> None:
         linked = enter("linked")
         done = threading.Event()
 
-        def silent() -> Iterator[federation_pb2.LinkRequest]:
-            done.wait(SECONDS)
-            yield from ()
+        def linking(number: int) -> Iterator[federation_pb2.LinkRequest]:
+            child = federation_pb2.Hello(cluster_id=f"kc-{number}", mount=f"/la/c{number}")
+            yield federation_pb2.LinkRequest(hello=child)
+            while not done.wait(0.1):
+                yield federation_pb2.LinkRequest(heartbeat=federation_pb2.Heartbeat())
 
+        for number in range(2):
+            takes.mount_child(f"/la/c{number}", f"kc-{number}")
         with_links = federation_pb2_grpc.FederationServiceStub
-        links = [linked.open(with_links, "Link", silent()) for _ in range(2)]
+        links = [linked.open(with_links, "Link", linking(number)) for number in range(2)]
         try:
             eventually(lambda: open_streams(takes) == 16)
-            errors = [first_of(linked.open(with_links, "Link", silent())) for _ in range(3)]
+            errors = [first_of(linked.open(with_links, "Link", linking(9))) for _ in range(3)]
             errors += [first_of(more[0].watch())]
         finally:
             done.set()

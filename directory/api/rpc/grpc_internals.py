@@ -189,11 +189,12 @@ class ResponseWriter:
         self.on_taken()
         return finished
 
-    def end(self, status: grpc.Status) -> None:
-        """Ends the call. Only while it is free."""
-        self._context.set_code(status.code)
-        self._context.set_details(status.details)
-        self._context.set_trailing_metadata(status.trailing_metadata or ())
+    def end(self, status: grpc.Status | None) -> None:
+        """Ends the call; None: it went well. Only while it is free."""
+        if status is not None:
+            self._context.set_code(status.code)
+            self._context.set_details(status.details)
+            self._context.set_trailing_metadata(status.trailing_metadata or ())
         self._finish(None)
 
 

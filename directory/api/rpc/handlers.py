@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import grpc
@@ -27,7 +28,12 @@ from google.protobuf.message_factory import GetMessageClass
 
 from directory.api.rpc.call_context import CURRENT, Call
 from directory.api.rpc.caller_slots import TooManyWaiting
-from directory.api.rpc.grpc_internals import Finish, ResponseWriter, sends_without_thread
+from directory.api.rpc.grpc_internals import (
+    Finish,
+    RequestReader,
+    ResponseWriter,
+    sends_without_thread,
+)
 from directory.api.rpc.interceptors.abort_status import abort_with, status_of
 from directory.api.rpc.interceptors.malformed_request import (
     MalformedRequest,
@@ -36,7 +42,13 @@ from directory.api.rpc.interceptors.malformed_request import (
 )
 from directory.api.rpc.interceptors.request_bounds import RequestBounds
 from directory.api.rpc.long_calls import LongCalls
-from directory.api.rpc.polled_streams import PolledSource, PolledStream, PolledStreams
+from directory.api.rpc.polled_streams import (
+    PolledExchange,
+    PolledSource,
+    PolledStream,
+    PolledStreams,
+    StreamEnded,
+)
 from directory.api.rpc.request_intake import DelayedRefusal, Received, takes_request
 from directory.api.rpc.rights import Check, Threads, check_of
 from directory.api.rpc.stream_slots import StreamSlots
@@ -302,7 +314,8 @@ def _polled(
             if not context.is_active():
                 ending.end_by_caller()
             elif ending.end(error):
-                writer.end(status_of(error, call.request_id))
+                is_well = isinstance(error, StreamEnded)
+                writer.end(None if is_well else status_of(error, call.request_id))
 
         if not context.add_callback(ending.end_by_caller):
             ending.end_by_caller()
@@ -317,6 +330,8 @@ def _polled(
                 held.enter_context(slots.hold(method, call.peer, call.principal))
                 source: PolledSource = handler(request, call)
                 held.callback(source.close)
+                if isinstance(source, PolledExchange):
+                    source.ask = RequestReader(context, partial(_receive, source, call)).ask
                 stream = PolledStream(source, writer, call, fail)
                 held.callback(streams.discard, stream)
                 if ending.hold(held.pop_all()):
@@ -327,6 +342,14 @@ def _polled(
             CURRENT.call = None
 
     return behave
+
+
+def _receive(source: PolledExchange, call: Call, request: Any) -> None:
+    try:
+        source.receive(request)
+    except Exception:  # noqa: BLE001 - gRPC's thread is needed
+        _log.exception("request %s failed by a bug", call.request_id)
+        call.cancel()
 
 
 class _Ending:
@@ -367,14 +390,16 @@ class _Ending:
         if held is not None:
             held.close()
         seconds = time.monotonic() - self._began
-        if error is not None:
+        code = "CANCELLED" if error is None else _code_of(error)
+        if error is not None and code != "OK":
             _log_failure(self._method, self._request, error, seconds)
         elif _is_success_logged():
-            _log_success(self._method, self._request, "CANCELLED", seconds)
-        self._calls.stream_ended(self._method, "CANCELLED" if error is None else _code_of(error))
+            _log_success(self._method, self._request, code, seconds)
+        self._calls.stream_ended(self._method, code)
         return True
 
 
+_log = logging.getLogger(__name__)
 _calls_log = logging.getLogger("directory.calls")
 _LONGEST: Final = 500
 """Characters of an error's message: it may quote a megabyte of path."""
@@ -415,6 +440,8 @@ def _log_failure(method: str, request: Any, error: BaseException, seconds: float
 
 def _code_of(error: BaseException) -> str:
     """Returns the name of the gRPC code that an error becomes."""
+    if isinstance(error, StreamEnded):
+        return "OK"
     return error.code if isinstance(error, KdirError) else "INTERNAL"
 
 

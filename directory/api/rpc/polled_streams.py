@@ -26,11 +26,15 @@ from directory.api.rpc.request_intake import CallCompletion, RequestIntake, begi
 from directory.api.rpc.stream_slots import StreamSlots
 from directory.api.rpc.thread_pools import CallPool
 
-__all__ = ["PolledSource", "PolledStream", "PolledStreams"]
+__all__ = ["PolledExchange", "PolledSource", "PolledStream", "PolledStreams", "StreamEnded"]
 
 _log = logging.getLogger(__name__)
-_TICK_SECONDS: Final = 0.25
+_TICK_SECONDS: Final = 0.1
 """Sources that are due by the clock are looked for so often at most."""
+
+
+class StreamEnded(Exception):
+    """Raised by a source when the stream is to end without an error."""
 
 
 class PolledSource(ABC):
@@ -47,6 +51,7 @@ class PolledSource(ABC):
 
         Raises:
             KdirError: the stream ends with it.
+            StreamEnded
         """
 
     @property
@@ -62,6 +67,19 @@ class PolledSource(ABC):
     @abstractmethod
     def close(self) -> None:
         """Lets go of what it holds. For any thread, more than once."""
+
+
+class PolledExchange(PolledSource):
+    """Source of a stream whose caller sends further messages: they come one at a time, whether the
+    caller reads or not.
+    """
+
+    ask: Callable[[], object] = bool
+    """It calls this when the next message may come: from any thread."""
+
+    @abstractmethod
+    def receive(self, request: Any) -> None:
+        """Takes a message; None: no more come. In gRPC's thread, for which it must not wait."""
 
 
 class PolledStream:

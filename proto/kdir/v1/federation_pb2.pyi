@@ -121,7 +121,7 @@ class MountTable(_message.Message):
     def __init__(self, rows: _Optional[_Iterable[_Union[MountRow, _Mapping]]] = ..., is_change: _Optional[bool] = ..., removed: _Optional[_Iterable[str]] = ..., has_more: _Optional[bool] = ...) -> None: ...
 
 class MountRow(_message.Message):
-    __slots__ = ("mount", "cluster_id", "cluster", "epoch", "endpoints", "age_seconds", "topic_count", "linked", "feature_level", "kafka")
+    __slots__ = ("mount", "cluster_id", "cluster", "epoch", "endpoints", "age_seconds", "topic_count", "linked", "feature_level", "kafka", "confirmed")
     MOUNT_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
@@ -132,6 +132,7 @@ class MountRow(_message.Message):
     LINKED_FIELD_NUMBER: _ClassVar[int]
     FEATURE_LEVEL_FIELD_NUMBER: _ClassVar[int]
     KAFKA_FIELD_NUMBER: _ClassVar[int]
+    CONFIRMED_FIELD_NUMBER: _ClassVar[int]
     mount: str
     cluster_id: str
     cluster: str
@@ -142,7 +143,8 @@ class MountRow(_message.Message):
     linked: bool
     feature_level: int
     kafka: KafkaClaim
-    def __init__(self, mount: _Optional[str] = ..., cluster_id: _Optional[str] = ..., cluster: _Optional[str] = ..., epoch: _Optional[int] = ..., endpoints: _Optional[_Iterable[str]] = ..., age_seconds: _Optional[float] = ..., topic_count: _Optional[int] = ..., linked: _Optional[bool] = ..., feature_level: _Optional[int] = ..., kafka: _Optional[_Union[KafkaClaim, _Mapping]] = ...) -> None: ...
+    confirmed: bool
+    def __init__(self, mount: _Optional[str] = ..., cluster_id: _Optional[str] = ..., cluster: _Optional[str] = ..., epoch: _Optional[int] = ..., endpoints: _Optional[_Iterable[str]] = ..., age_seconds: _Optional[float] = ..., topic_count: _Optional[int] = ..., linked: _Optional[bool] = ..., feature_level: _Optional[int] = ..., kafka: _Optional[_Union[KafkaClaim, _Mapping]] = ..., confirmed: _Optional[bool] = ...) -> None: ...
 
 class Inherited(_message.Message):
     __slots__ = ("levels", "revision", "incarnation", "ancestors", "basis", "mount", "epoch")

@@ -126,12 +126,13 @@ def test_what_an_unmounted_child_reported_is_forgotten(tmp_path: Path) -> None:
         path = Path_.parse("/la/x")
         cluster.writer.commit_command(CreateMount(path=path, cluster_id="kc-child"))
         hello = federation_pb2.Hello(cluster_id="kc-child", cluster="x", mount="/la/x")
-        link = cluster.children.serve(hello, iter(()))
-        assert next(link).HasField("welcome")
+        link = cluster.children.serve(hello)
+        assert eventually(lambda: link.poll() is not None)  # the welcome
         cluster.children.forget()
         assert cluster.federation.has_ever_linked("kc-child")
         assert cluster.federation.child_liveness("kc-child") is not None
-        link.close()  # type: ignore[attr-defined]
+        link.close()
+        eventually(lambda: not cluster.children.linked_count())
         cluster.writer.commit_command(DeleteEntry(path=path, kind=Kind.MOUNT))
         cluster.children.forget()
         eventually(lambda: not cluster.federation.has_ever_linked("kc-child"))

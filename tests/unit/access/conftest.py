@@ -10,7 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kdir.v1 import access_pb2, directory_pb2, entry_pb2, resolve_pb2, watch_pb2
+from kdir.v1 import (
+    access_pb2,
+    directory_pb2,
+    entry_pb2,
+    federation_pb2,
+    resolve_pb2,
+    watch_pb2,
+)
 
 from directory.api.access_service import AccessService
 from directory.api.admin_service import AdminService
@@ -65,7 +72,7 @@ class House:
             is_active=lambda: True,
             **call,
         )
-        if method in WatchService.polled:
+        if method in WatchService.polled | FederationService.polled:
             return self._polled(method, request, asked)
         answer = self.handlers[method](request, asked)
         if isinstance(answer, bytes):
@@ -75,13 +82,14 @@ class House:
 
     def _polled(self, method: str, request: Any, call: Call) -> Iterator[Any]:
         """Yields responses as a server sends them; the stream begins when the first is read."""
+        kind: Any = federation_pb2.LinkResponse if method == "Link" else watch_pb2.WatchResponse
         with closing(self.handlers[method](request, call)) as source:
             while True:
                 response = source.poll()
                 if response is None:
                     time.sleep(0.01)
                 elif isinstance(response, bytes):
-                    yield watch_pb2.WatchResponse.FromString(response)
+                    yield kind.FromString(response)
                 else:
                     yield response
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -153,16 +153,10 @@ def hello(**changed: Any) -> federation_pb2.Hello:
     return federation_pb2.Hello(**(fields | changed))
 
 
-def linking(la: House, *hellos: federation_pb2.Hello) -> KdirError:
-    requests = iter([federation_pb2.LinkRequest(hello=one) for one in hellos])
+def linking(la: House, first: federation_pb2.Hello) -> KdirError:
     call = Call(time.monotonic() + 10, principal=ADMIN, is_active=lambda: True)
-
-    def link() -> None:
-        answers: Iterator[Any] = la.handlers["Link"](requests, call)
-        next(answers)
-
     with pytest.raises(KdirError) as caught:
-        link()
+        la.handlers["Link"](federation_pb2.LinkRequest(hello=first), call)
     return caught.value
 
 

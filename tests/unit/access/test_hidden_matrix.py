@@ -310,10 +310,9 @@ def reported(la: House, who: str, method: str, request: Message, name: str) -> s
     for field in one.input_type.fields:
         if field.name == "principal" and getattr(request, field.name) == "SELF":
             setattr(request, field.name, who or "User:ANONYMOUS")
-    asked = iter([request]) if one.client_streaming else request
     la.cluster.draining = method.endswith("/Watch")  # it ends once what is past was sent
     try:
-        answer = la.ask(who, one.name, asked)
+        answer = la.ask(who, one.name, request)
         received = "".join(map(str, islice(answer, 50))) if one.server_streaming else str(answer)
     except KdirError as error:
         received = f"{type(error).__name__} {error.message} {sorted(error.metadata.items())}"

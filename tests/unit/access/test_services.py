@@ -362,7 +362,7 @@ def test_a_child_is_linked_by_its_certificate_or_by_a_grant(la: House) -> None:
     def link(**call: Any) -> KdirError:
         hello = federation_pb2.Hello(cluster_id="kc-child", cluster="c", mount="/la/c")
         with pytest.raises(KdirError) as refused:
-            next(la.ask("", "Link", iter([federation_pb2.LinkRequest(hello=hello)]), **call))
+            next(la.ask("", "Link", federation_pb2.LinkRequest(hello=hello), **call))
         return refused.value
 
     assert link().reason == "PERMISSION_DENIED"

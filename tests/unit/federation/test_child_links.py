@@ -17,10 +17,10 @@ from kdir.v1 import federation_pb2
 
 from directory.federation.child_links import ChildLinks
 from directory.federation.child_state import below_rows, below_writes, child_hello, link_of
-from directory.federation.federation_state import unix_ms
+from directory.federation.federation_state import FederationState, unix_ms
 from directory.federation.link_groups import LINK_GROUPS, LinkGroups
 from directory.federation.link_records import BELOW
-from directory.federation.parent_state import TableRow
+from directory.federation.parent_state import TableRow, table_writes
 from directory.namespace.command import CreateMount
 from directory.server.cluster import Cluster
 from directory.server.config import ServerConfig
@@ -73,59 +73,77 @@ class Writing:
 
 
 class Link:
-    """A link that a child holds, and what came over it."""
+    """A link that a child holds, and what came over it. Messages come one at a time."""
 
     def __init__(self, children: ChildLinks, hello: federation_pb2.Hello = HELLO) -> None:
-        self._hello = hello
+        copy = federation_pb2.Hello()
+        copy.CopyFrom(hello)
         self.error: Exception | None = None
-        self._reported: queue.SimpleQueue[federation_pb2.LinkRequest | threading.Event | None] = (
+        self.responses: list[federation_pb2.LinkResponse] = []
+        self._messages: queue.SimpleQueue[federation_pb2.LinkRequest | threading.Event] = (
             queue.SimpleQueue()
         )
-        self.responses: list[federation_pb2.LinkResponse] = []
-        self._children = children
-        self._thread = threading.Thread(target=self._receive, daemon=True)
-        self._thread.start()
+        self._may_send = threading.Semaphore(0)
+        self._is_closed = False
+        self._ready = threading.Event()
+        self._link = children.serve(copy)
+        self._link.on_ready = self._ready.set
+        self._link.ask = self._may_send.release
+        self._threads = [
+            threading.Thread(target=one, daemon=True) for one in (self._receive, self._send)
+        ]
+        for one in self._threads:
+            one.start()
 
     def _receive(self) -> None:
         try:
-            self.responses.extend(self._children.serve(self._hello, self._requests()))
+            while not (self._link.is_over or self._is_closed):
+                self._ready.clear()
+                while (response := self._link.poll()) is not None:
+                    self.responses.append(federation_pb2.LinkResponse.FromString(response))
+                if not self._link.has_more:
+                    self._ready.wait(0.02)
         except StoreUnavailable as error:
             self.error = error
         finally:
-            self._reported.put(None)  # gRPC ends the requests with the call
+            self._link.close()  # gRPC ends the requests with the call
+            self._is_closed = True
+            self._may_send.release()
 
-    def _requests(self) -> Iterator[federation_pb2.LinkRequest]:
-        while (one := self._reported.get()) is not None:
-            if isinstance(one, threading.Event):
+    def _send(self) -> None:
+        while self._may_send.acquire() and not self._is_closed:
+            while isinstance(one := self._messages.get(), threading.Event):
                 one.set()
-            else:
-                yield one
+            if not self._is_closed:
+                self._link.receive(one)
 
     def wait(self) -> None:
         """Waits until what was sent so far is received."""
         received = threading.Event()
-        self._reported.put(received)
+        self._messages.put(received)
         assert received.wait(60)
 
     def report(self, *rows: federation_pb2.MountRow) -> None:
-        self._reported.put(
+        self._messages.put(
             federation_pb2.LinkRequest(mounts_below=federation_pb2.MountTable(rows=rows))
         )
 
     def beat(self) -> None:
-        self._reported.put(federation_pb2.LinkRequest(heartbeat=federation_pb2.Heartbeat()))
+        self._messages.put(federation_pb2.LinkRequest(heartbeat=federation_pb2.Heartbeat()))
 
     @property
     def existing(self) -> bool:
-        return self._thread.is_alive()
+        return self._threads[0].is_alive()
 
     @property
     def beats(self) -> int:
         return sum(one.HasField("heartbeat") for one in list(self.responses))
 
     def close(self) -> None:
-        self._reported.put(None)
-        self._thread.join(60)
+        self._link.receive(None)
+        self._ready.set()
+        self._threads[0].join(60)
+        self.beat()
 
 
 def row(number: int, epoch: int = 1) -> federation_pb2.MountRow:
@@ -320,7 +338,7 @@ def test_what_came_over_an_ended_link_replaces_nothing_of_a_newer_one(cluster: C
     assert found is not None
     assert list(found[0].endpoints) == ["new:1"]
     newer.close()
-    assert link_of(cluster.replica.snapshot, CHILD) is None
+    assert eventually(lambda: link_of(cluster.replica.snapshot, CHILD) is None)
     first.stop()
     second.stop()
 
@@ -386,3 +404,62 @@ def test_what_was_kept_a_moment_before_is_not_taken_for_newer(cluster: Cluster) 
     for rows in (federation.rows_below(), federation.rows_everywhere()):
         (found,) = [one for one in rows if one.row.mount == "/la/1"]
         assert not found.row.linked
+
+
+def test_each_message_of_a_child_confirms_the_rows_that_it_sent(cluster: Cluster) -> None:
+    now = [1_000_000_000]
+    federation = FederationState(cluster.replica, path("/"), (), lambda: now[0])
+    confirmed, other = row(1), row(2)
+    confirmed.confirmed, confirmed.age_seconds = True, 1.0
+    kept = [TableRow(confirmed, now[0]), TableRow(other, now[0])]
+    cluster.writer.put_facts(below_writes(cluster.replica.snapshot, CHILD, kept, now[0]))
+
+    def ages() -> dict[str, tuple[float, bool]]:
+        return {
+            one.row.mount: ((now[0] - one.owner_time_ms) / 1000, one.row.confirmed)
+            for one in federation.rows_everywhere()
+            if one.row.mount in {"/la/1", "/la/2"}
+        }
+
+    eventually(lambda: len(ages()) == 2)
+    assert not any(is_confirmed for _, is_confirmed in ages().values()), "as the store has them"
+    federation.note_child_contact(CHILD, 0, linked=True)
+    rows = [TableRow.received(one, now[0]) for one in (confirmed, other)]
+    federation.receive_mounts_below(CHILD, rows)
+    now[0] += 600_000
+    assert ages() == {"/la/1": (601.0, True), "/la/2": (600.0, False)}
+    federation.note_child_contact(CHILD, 0, linked=True)
+    now[0] += 2_000
+    assert ages() == {"/la/1": (3.0, True), "/la/2": (602.0, False)}
+    federation.note_child_contact(CHILD, 0, linked=False)
+    now[0] += 60_000
+    assert ages() == {"/la/1": (63.0, False), "/la/2": (662.0, False)}
+
+
+def test_each_message_of_the_parent_confirms_its_table_until_the_link_ends(
+    cluster: Cluster,
+) -> None:
+    now = [1_000_000_000]
+    federation = FederationState(cluster.replica, path("/la"), (), lambda: now[0])
+    sent = row(1)
+    sent.mount, sent.confirmed = "/ny", True
+    cluster.writer.put_facts(table_writes(cluster.replica.snapshot, [TableRow(sent, now[0])]))
+
+    def found() -> TableRow:
+        (one,) = [one for one in federation.rows_everywhere() if one.row.mount == "/ny"]
+        return one
+
+    eventually(lambda: any(one.row.mount == "/ny" for one in federation.rows_everywhere()))
+    assert not found().row.confirmed
+    federation.receive_mount_table([TableRow.received(sent, now[0])])
+    now[0] += 600_000
+    federation.note_parent_contact()
+    now[0] += 2_000
+    assert (now[0] - found().owner_time_ms, found().row.confirmed) == (2_000, True)
+    marked = federation.sent_down.marked
+    federation.note_parent_lost()
+    now[0] += 60_000
+    assert (now[0] - found().owner_time_ms, found().row.confirmed) == (62_000, False)
+    assert federation.sent_down.marked == marked + 1
+    federation.note_parent_lost()
+    assert federation.sent_down.marked == marked + 1, "there is no news in it"

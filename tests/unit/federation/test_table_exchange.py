@@ -33,6 +33,7 @@ class Sending:
         self.sent = SentTable(
             self._rows,
             parent_state.without_volatile_fields,
+            lambda table: table,
             lambda: int(1000 * self.now),
             lambda: self.now,
         )
@@ -97,12 +98,55 @@ def test_the_table_is_made_once_for_all_links_and_not_when_nothing_changed() -> 
     assert [one.mount for one in sending.since(1)[1][0].rows] == ["/la/7"]
 
 
-def test_after_rows_were_sent_again_for_their_age_a_change_goes_at_once() -> None:
+def test_rows_that_the_link_confirms_are_not_sent_again_for_their_age() -> None:
+    sending = Sending()
+    for one in range(300):
+        sending.put(f"/la/{one}", confirmed=True, linked=True)
+    version, _ = sending.since(0)
+    made = sending.made
+    for _ in range(1_000):
+        sending.now += 60
+        assert not sending.since(version)[1]
+    assert sending.made == made, "nothing was marked: nothing is looked at"
+    for one in range(300):  # each of them was confirmed since
+        sending.put(f"/la/{one}", confirmed=True, linked=True)
+    sending.sent.mark_counts()
+    assert not sending.since(version)[1]
+    assert sending.made == made + 1
+
+
+def test_a_row_that_nothing_confirms_any_more_is_sent_at_once_with_its_age() -> None:
+    sending = Sending()
+    sending.put("/la/a", confirmed=True)
+    version, _ = sending.since(0)
+    sending.now += 3_600
+    sending.put("/la/a", confirmed=True)
+    sending.rows["/la/a"] = sending.rows["/la/a"].unconfirmed()
+    sending.later()
+    newest, (change,) = sending.since(version)
+    assert (change.rows[0].confirmed, change.rows[0].age_seconds >= 10) == (False, True)
+    for _ in range(10):
+        sending.later(60)
+        assert not sending.since(newest)[1], "its receiver has its age"
+
+
+def test_counts_that_change_while_nothing_else_does_are_sent_now_and_then() -> None:
+    sending = Sending("/la/a", "/la/b")
+    version, _ = sending.since(0)
+    sending.put("/la/a", topic_count=7)
+    sending.sent.mark_counts()
+    assert not sending.since(version)[1]
+    sending.now += 30
+    assert [one.mount for one in sending.since(version)[1][0].rows] == ["/la/a"]
+
+
+def test_after_counts_were_sent_a_change_goes_at_once() -> None:
     """Links that rest would look for it at their next heartbeat, which may be long."""
     sending = Sending("/la/a", "/la/b")
     version, _ = sending.since(0)
     sending.now += 40.0
-    sending.put("/la/a")
+    sending.put("/la/a", topic_count=1)
+    sending.sent.mark_counts()
     again, (aged,) = sending.since(version)
     assert [one.mount for one in aged.rows] == ["/la/a"]
     sending.put("/la/b", epoch=2)
