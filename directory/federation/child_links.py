@@ -384,6 +384,8 @@ class ChildLinks:
         self._candidates = WaitingChildren(clock)
         self._threads: Final = ThreadPoolExecutor(_THREADS, "links")
         self.is_stopping = False
+        self._forgotten_sequence = -1
+        """Of the view of which nothing was left to forget."""
         federation.subscribe(self._news)
 
     def stop(self) -> None:
@@ -523,6 +525,7 @@ class ChildLinks:
         self.federation.note_child_contact(
             session.hello.cluster_id, session.topic_count, linked=False
         )
+        self._forgotten_sequence = -1
         with session.pace.lock:
             if session.is_kept:  # else its row stays until what it reported is kept
                 self._forget_link(session)
@@ -643,6 +646,8 @@ class ChildLinks:
         with self._lock:
             sessions = [one.session for one in self._paces.values() if one.session is not None]
         for session in sessions:
+            if session.is_kept and not session.is_read:
+                continue
             has_all = session.is_read
             self._keep_reported(session)
             with session.pace.lock:
@@ -715,7 +720,10 @@ class ChildLinks:
         Raises:
             StoreUnavailable
         """
-        snapshot = self._replica.snapshot
+        # First: what changes after it is looked at the next time.
+        sequence, snapshot = self.federation.view().sequence, self._replica.snapshot
+        if sequence == self._forgotten_sequence:
+            return
         mounted = {mount.cluster_id for _, mount in snapshot.mounts()}
         self.federation.forget_all_but(mounted)
         with self._lock:
@@ -723,6 +731,7 @@ class ChildLinks:
                 del self._paces[cluster_id]
         writes = child_state.forget_writes(snapshot, mounted)
         if not writes:
+            self._forgotten_sequence = sequence
             return
         try:
             # Not where something was mounted meanwhile: what its child reported is not to be lost.

@@ -1,7 +1,8 @@
 """Open streams, bounded in all, for each connection and for each principal.
 
-All but watches hold a thread for as long as they last. One in eight is kept for links to children,
-which are not bounded for each connection: a child that loses its link gets no revocations.
+All but watches and links hold a thread for as long as they last. One in eight is kept for links to
+children, which are not bounded for each connection: a child that loses its link gets no
+revocations.
 """
 
 from __future__ import annotations

@@ -10,18 +10,21 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final, cast
+from types import SimpleNamespace
+from typing import Any, Final, cast
 
 import pytest
 from kdir.v1 import federation_pb2
 
+from directory.federation import child_links, child_state
 from directory.federation.child_links import ChildLinks
 from directory.federation.child_state import below_rows, below_writes, child_hello, link_of
 from directory.federation.federation_state import FederationState, unix_ms
 from directory.federation.link_groups import LINK_GROUPS, LinkGroups
 from directory.federation.link_records import BELOW
 from directory.federation.parent_state import TableRow, table_writes
-from directory.namespace.command import CreateMount
+from directory.namespace.command import CreateMount, DeleteEntry
+from directory.namespace.entry import Kind
 from directory.server.cluster import Cluster
 from directory.server.config import ServerConfig
 from directory.store.base import Guard, Put, Write
@@ -463,3 +466,23 @@ def test_each_message_of_the_parent_confirms_its_table_until_the_link_ends(
     assert federation.sent_down.marked == marked + 1
     federation.note_parent_lost()
     assert federation.sent_down.marked == marked + 1, "there is no news in it"
+
+
+def test_while_nothing_changes_the_maintenance_looks_at_no_child(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = list[int]()
+
+    def forget_writes(*arguments: Any) -> tuple[Write, ...]:
+        looks.append(1)
+        return child_state.forget_writes(*arguments)
+
+    monkeypatch.setattr(child_links, "child_state", SimpleNamespace(forget_writes=forget_writes))
+    children = children_of(cluster, Writing(cluster), 1_000.0)
+    for _ in range(5):
+        children.forget()
+    assert len(looks) == 1
+    cluster.writer.commit_command(DeleteEntry(path=path("/la"), kind=Kind.MOUNT))
+    for _ in range(5):
+        children.forget()
+    assert len(looks) == 2
