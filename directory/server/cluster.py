@@ -29,6 +29,7 @@ from directory.federation.parent_state import inherited_origins
 from directory.kafka.adoption.pin_and_stop import PinAndStop
 from directory.maintenance.history import ChangeHistory, RetentionLimits, RetentionTrimmer
 from directory.maintenance.reaper import Reaper
+from directory.namespace.keys import CHANGE_LOG
 from directory.namespace.snapshot import Snapshot
 from directory.server.access_history import AccessHistory
 from directory.server.certificates import PeerCredentials
@@ -263,7 +264,8 @@ class Cluster:
     def _check_outbox(self, is_urgent: bool) -> None:  # noqa: FBT001 - one of a writer's hooks
         most = self.config.limits.outbox_changes
         snapshot = self.replica.snapshot
-        refuse_full_outbox(snapshot, self.history.index, most, is_urgent=is_urgent)
+        if snapshot.fact(CHANGE_LOG) is not None:
+            refuse_full_outbox(snapshot, self.history.index, most, is_urgent=is_urgent)
 
     # -- start and stop -------------------------------------------------------------------------
 
