@@ -52,12 +52,18 @@ class _Version:
 @dataclass(frozen=True, slots=True)
 class _Sent:
     row: TableRow
+    made_ms: int
+    """When. While its sender confirms it, a row is no older than it was then."""
     news: tuple[bytes, bool]
     """What makes the row another at once."""
     vital: tuple[int, int, bool]
     """What makes it another now and then: its counts, and when it was reported, if that does not go
     on.
     """
+
+    def aged(self, now_ms: int) -> federation_pb2.MountRow:
+        """Returns the row with the age that it has for a link that is given it now."""
+        return self.row.aged(self.made_ms if self.row.row.confirmed else now_ms)
 
 
 class SentTable(Generic[Message]):
@@ -167,19 +173,19 @@ class SentTable(Generic[Message]):
     def _sent_of(self, one: TableRow) -> _Sent:
         row = one.row
         vital = (0 if row.confirmed else one.owner_time_ms, row.topic_count, row.linked)
-        return _Sent(one, (self._news_of(row), row.confirmed), vital)
+        return _Sent(one, self._clock_ms(), (self._news_of(row), row.confirmed), vital)
 
     def _messages(self, version: int) -> Iterator[federation_pb2.MountTable]:
         # Nobody is given a row that is younger than it is.
         at_ms = self._shared_until_ms
         if not version or version < self._versions[0].number - 1:
-            yield from messages_of((one.row.aged(at_ms) for one in self._all()), ())
+            yield from messages_of((one.aged(at_ms) for one in self._all()), ())
             return
         mounts: set[str] = set()
         for one in self._versions:
             if one.number > version:
                 mounts |= one.mounts
-        rows = [self._sent[mount].row.aged(at_ms) for mount in sorted(mounts & self._sent.keys())]
+        rows = [self._sent[mount].aged(at_ms) for mount in sorted(mounts & self._sent.keys())]
         yield from messages_of(rows, sorted(mounts - self._sent.keys()), is_change=True)
 
     def _all(self) -> Iterator[_Sent]:

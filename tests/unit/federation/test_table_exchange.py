@@ -115,6 +115,22 @@ def test_rows_that_the_link_confirms_are_not_sent_again_for_their_age() -> None:
     assert sending.made == made + 1
 
 
+def test_a_link_that_is_new_gets_confirmed_rows_with_the_age_that_they_have() -> None:
+    sending = Sending()
+    sending.put("/la/a", confirmed=True)
+    sending.put("/la/b")
+    sending.since(0)
+    for _ in range(60):
+        sending.now += 60
+        sending.put("/la/a", confirmed=True)
+        sending.later()
+        sending.since(1)
+    _, (table,) = sending.since(0)
+    ages = {one.mount: one.age_seconds for one in table.rows}
+    assert ages["/la/a"] <= 10
+    assert ages["/la/b"] >= 3_600
+
+
 def test_a_row_that_nothing_confirms_any_more_is_sent_at_once_with_its_age() -> None:
     sending = Sending()
     sending.put("/la/a", confirmed=True)
