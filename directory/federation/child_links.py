@@ -210,14 +210,15 @@ class ChildLink:
         if self.ended or self._links.is_stopping or (self._is_last and not self._waiting):
             self.is_over = True
             return None
+        if self._is_silent(now):  # also where there is something to send: heartbeats always are
+            self.is_over = True
+            return None
         if not self._waiting:
             self._look(now)
         if self._waiting:
             self._sent_at, self._is_beat_due = now, False
             if self.group is not None:
                 self.group.note_sent()
-        else:
-            self.is_over = self._is_silent(now)
         self.due_at = min(self._sent_at + self._heartbeats.seconds, self._read_on_at)
         return self._waiting.popleft() if self._waiting else None
 
@@ -242,6 +243,7 @@ class ChildLink:
                 first = federation_pb2.LinkResponse(welcome=self._welcome)
                 first.welcome.link_group = "" if self.group is None else self._links.group_token
                 self._waiting.append(first.SerializeToString())
+                self.received_at = self._clock()  # until now nothing could come
                 self._has_begun = True
         self.wake()
         if self._has_begun:
@@ -518,13 +520,12 @@ class ChildLinks:
         if group is not None:
             self._groups.leave(group, session)
         with self._lock:
-            current = self._sessions.get(session.hello.cluster_id)
-            if current is not session:
+            cluster_id = session.hello.cluster_id
+            if self._sessions.get(cluster_id) is not session:
                 return
-            del self._sessions[session.hello.cluster_id]
-        self.federation.note_child_contact(
-            session.hello.cluster_id, session.topic_count, linked=False
-        )
+            del self._sessions[cluster_id]
+            # With the lock: what comes late confirms nothing, and no newer link is taken for ended.
+            self.federation.note_child_contact(cluster_id, session.topic_count, linked=False)
         self._forgotten_sequence = -1
         with session.pace.lock:
             if session.is_kept:  # else its row stays until what it reported is kept
@@ -589,10 +590,11 @@ class ChildLinks:
         )
 
     def note_contact(self, session: ChildLink) -> None:
-        """Records that a child is linked."""
-        self.federation.note_child_contact(
-            session.hello.cluster_id, session.topic_count, linked=True
-        )
+        """Records that a child is linked, unless that link has ended meanwhile."""
+        cluster_id = session.hello.cluster_id
+        with self._lock:
+            if self._sessions.get(cluster_id) is session:
+                self.federation.note_child_contact(cluster_id, session.topic_count, linked=True)
 
     def receive(self, session: ChildLink, request: federation_pb2.LinkRequest) -> None:
         """Deals with a message of a child.
@@ -628,7 +630,10 @@ class ChildLinks:
         """Takes the mounts below a child, as far as they may be there."""
         left_out = session.below.left_out
         if session.below.receive(table, unix_ms()):
-            self.federation.receive_mounts_below(session.hello.cluster_id, session.below.rows)
+            cluster_id, rows = session.hello.cluster_id, session.below.rows
+            with self._lock:
+                if self._sessions.get(cluster_id) is session:  # it takes long; the link may end
+                    self.federation.receive_mounts_below(cluster_id, rows)
             self.federation.table_changed()
             session.is_kept = False
         if session.below.left_out and session.below.left_out != left_out:

@@ -17,7 +17,7 @@ import pytest
 from kdir.v1 import federation_pb2
 
 from directory.federation import child_links, child_state
-from directory.federation.child_links import ChildLinks
+from directory.federation.child_links import ChildLink, ChildLinks
 from directory.federation.child_state import below_rows, below_writes, child_hello, link_of
 from directory.federation.federation_state import FederationState, unix_ms
 from directory.federation.link_groups import LINK_GROUPS, LinkGroups
@@ -260,6 +260,73 @@ def test_a_parent_sends_one_heartbeat_for_all_links_of_a_process_(
         for one in links:
             one.close()
         children.stop()
+
+
+def polled(link: ChildLink) -> list[federation_pb2.LinkResponse]:
+    """Polls a link as the server does: only while it has more."""
+    responses = []
+    while True:
+        response = link.poll()
+        if response is not None:
+            responses.append(federation_pb2.LinkResponse.FromString(response))
+        if link.is_over or not link.has_more:
+            return responses
+
+
+def opened(children: ChildLinks) -> ChildLink:
+    """Returns a link that polls nobody, with its welcome and what follows."""
+    hello = federation_pb2.Hello()
+    hello.CopyFrom(HELLO)
+    link, ready = children.serve(hello), threading.Event()
+    link.on_ready = ready.set
+    polled(link)
+    assert ready.wait(60)
+    assert polled(link)
+    return link
+
+
+def test_a_silent_child_is_noticed_though_each_poll_sends_it_a_heartbeat(cluster: Cluster) -> None:
+    now = 0.0
+    children = children_of(cluster, Writing(cluster), 1_000.0, lambda: now)
+    link = opened(children)
+    polls = 0
+    while not link.is_over and polls < 10:
+        now = link.due_at
+        polled(link)
+        polls += 1
+    assert link.is_over
+    assert 3_000 < now <= 5_000
+    link.close()
+    children.stop()
+
+
+def test_what_comes_late_over_an_ended_link_confirms_nothing(cluster: Cluster) -> None:
+    """A large report is read while its link ends."""
+    children = children_of(cluster, Writing(cluster), 1_000.0)
+    link = opened(children)
+    reported = row(1)
+    reported.linked = reported.confirmed = True
+    table = federation_pb2.MountTable(rows=[reported])
+    cluster.writer.put_facts(
+        below_writes(cluster.replica.snapshot, CHILD, [TableRow(reported, unix_ms())], unix_ms())
+    )
+
+    def of_rows() -> dict[str, tuple[bool, bool]]:
+        rows = cluster.federation.rows_everywhere()
+        return {one.row.mount: (one.row.linked, one.row.confirmed) for one in rows}
+
+    children.receive(link, federation_pb2.LinkRequest(mounts_below=table))
+    assert eventually(lambda: of_rows() == {"/la": (True, True), "/la/1": (True, True)})
+    children.end(link)
+    gone = {"/la": (False, False), "/la/1": (False, False)}
+    assert of_rows() == gone
+    children.receive(link, federation_pb2.LinkRequest(mounts_below=table))
+    heartbeat = federation_pb2.Heartbeat(topic_count=7)
+    children.receive(link, federation_pb2.LinkRequest(heartbeat=heartbeat))
+    link.receive(federation_pb2.LinkRequest(heartbeat=heartbeat))
+    assert of_rows() == gone
+    link.close()
+    children.stop()
 
 
 def test_heartbeats_go_on_while_what_a_child_reported_is_committed(cluster: Cluster) -> None:
