@@ -85,8 +85,9 @@ def abort_call(event: Any, state: Any, status: grpc.Status) -> None:
 def receive_message(
     call: Any, state: Any, deserialize: Any, on_received: Callable[[Any], object]
 ) -> None:
-    """Has gRPC receive the next message of a call. Its thread calls ``on_received`` with the
-    message, or with None where none came: that must not wait, nor raise.
+    """Has gRPC receive the next message of a call; nothing, where the call is over. Its thread
+    calls ``on_received`` with the message, or with None where none came: that must not wait, nor
+    raise.
     """
     receive = _server._receive_message(state, call, deserialize)  # noqa: SLF001
 
@@ -98,6 +99,10 @@ def receive_message(
         return finished
 
     with state.condition:
+        # In one with the next: of a call that ended in between gRPC's thread, which serves all
+        # calls, would note the end twice, and die of that.
+        if not _server._is_rpc_state_active(state):  # noqa: SLF001
+            return
         state.due.add(_RECEIVE)
     call.start_server_batch((cygrpc.ReceiveMessageOperation(_NO_FLAGS),), received)
 
@@ -122,9 +127,8 @@ class RequestReader:
         """
         private = self._context
         state, call = private._state, private._rpc_event.call  # noqa: SLF001
-        if is_call_active(state):
-            deserialize = private._request_deserializer  # noqa: SLF001
-            receive_message(call, state, deserialize, self._on_received)
+        deserialize = private._request_deserializer  # noqa: SLF001
+        receive_message(call, state, deserialize, self._on_received)
 
 
 class ResponseWriter:

@@ -2,13 +2,16 @@
 
 import inspect
 import re
+from types import SimpleNamespace
+from typing import cast
 
+import grpc
 import pytest
 from grpc import _common, _server
 
 from deploy.tools.import_graph import PACKAGES, ROOT
 from directory.api.rpc import grpc_internals
-from directory.api.rpc.grpc_internals import set_longest_wait, unsupported
+from directory.api.rpc.grpc_internals import RequestReader, set_longest_wait, unsupported
 
 
 def source(name: str) -> str:
@@ -42,6 +45,33 @@ def test_the_end_of_a_call_does_not_wait() -> None:
 def test_the_reader_can_be_dropped_once_grpcio_receives_without_waiting() -> None:
     """Today a message that is not the first is received by who iterates, and waits for it."""
     assert "condition.wait()" in source("_RequestIterator")
+
+
+class Condition:
+    """Lock of a call that ends as soon as the lock is free and nothing of it is due."""
+
+    def __init__(self, state: SimpleNamespace) -> None:
+        self._state = state
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None:
+        self._state.client = vars(_server)["_CANCELLED"]
+        self._state.is_finished |= not self._state.due
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_of_a_call_that_ends_nothing_more_is_received(*, is_there: bool) -> None:
+    """Else gRPC's one thread would note the end twice, which ends that thread."""
+    state = SimpleNamespace(client="open", statused=not is_there, due=set(), is_finished=False)
+    state.condition = Condition(state)
+    asked: list[object] = []
+    call = SimpleNamespace(start_server_batch=lambda *batch: asked.append(batch))
+    event = SimpleNamespace(call=call)
+    context = SimpleNamespace(_state=state, _rpc_event=event, _request_deserializer=None)
+    RequestReader(cast("grpc.ServicerContext", context), print).ask()
+    assert bool(asked) is is_there
+    assert state.is_finished is not is_there
 
 
 def test_the_longest_wait_can_be_dropped_once_grpcio_does_not_look_ten_times_a_second(
