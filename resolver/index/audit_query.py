@@ -142,7 +142,16 @@ class AuditDatabase:
                 batch = next(reader, None)
             if batch is None:
                 return
-            yield names, batch.rename_columns(names).to_pylist(maps_as_pydicts="lossy")
+            yield names, _rows_of(batch.rename_columns(names))
+
+
+def _rows_of(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    try:
+        return batch.to_pylist(maps_as_pydicts="lossy")
+    except (ArithmeticError, TypeError, ValueError) as error:  # such as of the date 'infinity'
+        raise InvalidArgument(
+            f"SQL: a value cannot be shown: {error}; as text it can: its column::VARCHAR"
+        ) from error
 
 
 def _numbered(names: list[str]) -> list[str]:

@@ -119,6 +119,9 @@ def test_a_query_reads_the_tables_more_than_once_and_numbers_columns() -> None:
         ("SELEC", "syntax error"),
         ("", "found 0 statements"),
         ("SELECT 1; SELECT 2", "found 2 statements"),
+        ("SELECT 'infinity'::TIMESTAMP", "::VARCHAR"),
+        ("SELECT '2026-01-01 00:00:00.000000001'::TIMESTAMP_NS", "::VARCHAR"),
+        ("SELECT MAP {{[1]: 1}}", "::VARCHAR"),
     ],
 )
 def test_a_query_reaches_no_file_no_net_and_no_setting(
