@@ -147,11 +147,12 @@ class AuditDatabase:
 
 def _rows_of(batch: pa.RecordBatch) -> list[dict[str, Any]]:
     try:
-        return batch.to_pylist(maps_as_pydicts="lossy")
+        rows: list[dict[str, Any]] = batch.to_pylist(maps_as_pydicts="lossy")
     except (ArithmeticError, TypeError, ValueError) as error:  # such as of the date 'infinity'
         raise InvalidArgument(
             f"SQL: a value cannot be shown: {error}; as text it can: its column::VARCHAR"
         ) from error
+    return rows
 
 
 def _numbered(names: list[str]) -> list[str]:
