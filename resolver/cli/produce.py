@@ -23,7 +23,16 @@ if TYPE_CHECKING:
     from resolver.cli.session import Session
     from resolver.topic_location import TopicLocation
 
-__all__ = ["PROPERTIES", "SETTING", "VERBS", "begin_offsets", "message_record", "own_settings"]
+__all__ = [
+    "LISTENER",
+    "PROPERTIES",
+    "SETTING",
+    "VERBS",
+    "begin_offsets",
+    "client_settings",
+    "message_record",
+    "own_settings",
+]
 
 _FLUSH_SECONDS: Final = 30.0
 _MOST_QUEUED: Final = 100_000
@@ -32,19 +41,26 @@ _PARTITION_DIGITS: Final = 10
 """Numbers of so many digits are beyond those of Kafka."""
 
 
-def _client(
-    session: Session, arguments: Arguments, own: Mapping[str, str], *, for_writes: bool
+def client_settings(
+    session: Session,
+    arguments: Arguments,
+    own: Mapping[str, str],
+    *,
+    for_writes: bool,
+    feature: str = "",
 ) -> tuple[TopicLocation, dict[str, str]]:
     """Returns where the topic is, and a client's settings. ``own`` are the verb's: they go before
     what the policies of the path say, and what the command line says before them.
+
+    Args:
+        feature: what needs kdir[kafka], if not the whole verb.
 
     Raises:
         InvalidArgument: the path is no topic, or kdir[kafka] is not installed.
     """
     from resolver.extras import missing_extra
 
-    verb = "kdir produce" if for_writes else "kdir consume"
-    if missing := missing_extra(verb, "kafka"):
+    if missing := missing_extra(feature or f"kdir {arguments.verb.name}", "kafka"):
         raise InvalidArgument(missing)
     where = parse_path_argument(arguments.one("PATH"))
     # A producer stays with a link's first target: an outage must not move data.
@@ -86,7 +102,7 @@ def own_settings(arguments: Arguments) -> dict[str, str]:
 
 def _produce(session: Session, arguments: Arguments) -> int:
     own = {"delivery.timeout.ms": str(int(_FLUSH_SECONDS * 1000))}
-    found, settings = _client(session, arguments, own, for_writes=True)
+    found, settings = client_settings(session, arguments, own, for_writes=True)
     from confluent_kafka import KafkaException, Producer
 
     from resolver.kafka.client_errors import client_error
@@ -173,7 +189,7 @@ def _consume(session: Session, arguments: Arguments) -> int:
         "enable.auto.commit": "false",
         "auto.offset.reset": "earliest",
     }
-    found, settings = _client(session, arguments, own, for_writes=False)
+    found, settings = client_settings(session, arguments, own, for_writes=False)
     from confluent_kafka import Consumer, KafkaException
 
     from resolver.kafka.client_errors import client_error
@@ -393,7 +409,7 @@ def _drop_reached(consumer: Any, topic: str, ends: dict[int, int]) -> None:
             del ends[place_now.partition]
 
 
-_LISTENER: Final = Option(("--listener",), "which listener (default: the first)", "NAME")
+LISTENER: Final = Option(("--listener",), "which listener (default: the first)", "NAME")
 PROPERTIES: Final = Option(
     ("--properties",), "client settings, KEY=VALUE lines; secrets go here", "FILE", completes="file"
 )
@@ -414,7 +430,7 @@ VERBS: Final = (
         arguments=(_TOPIC,),
         options=(
             Option(("-K", "--key-separator"), "separator of key and value", "TEXT"),
-            _LISTENER,
+            LISTENER,
             PROPERTIES,
             SETTING,
         ),
@@ -446,7 +462,7 @@ VERBS: Final = (
             ),
             Option(("--partition",), "only this one; repeatable", "N", repeated=True),
             Option(("-K", "--key-separator"), "print keys, too, and this behind them", "TEXT"),
-            _LISTENER,
+            LISTENER,
             PROPERTIES,
             SETTING,
         ),

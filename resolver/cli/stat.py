@@ -1,4 +1,6 @@
-"""The verb ``stat``: all that is known of one entry, and of large changes on their way there."""
+"""The verb ``stat``: all that is known of one entry, and of large changes on their way there; of a
+topic also what Kafka reports.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,8 @@ from typing import TYPE_CHECKING, Final
 from resolver import units
 from resolver.cli.entry_rows import CLEARED, display_path, kind_of
 from resolver.cli.output import Styled
-from resolver.cli.parser import FORMATS, Argument, Arguments, Verb
+from resolver.cli.parser import FORMATS, Argument, Arguments, Option, UsageError, Verb
+from resolver.cli.produce import LISTENER, PROPERTIES, SETTING
 from resolver.cli.session import PathArgument
 from resolver.cli.topic_counts import TopicCounts
 from resolver.errors import Absent, KdirError, NoRoute
@@ -26,6 +29,12 @@ __all__ = ["VERBS"]
 def _stat(session: Session, arguments: Arguments) -> int:
     from resolver.cli.create import each
     from resolver.cli.entry_rows import progress_text
+
+    if _asks_kafka(session, arguments):
+        from resolver.cli.kafka_offsets import show_kafka
+
+        show_kafka(session, arguments, groups=arguments.flag("groups"))
+        return 0
 
     def show(where: PathArgument) -> None:
         try:
@@ -60,6 +69,32 @@ def _stat(session: Session, arguments: Arguments) -> int:
                 out.note(progress_text(one))
 
     return each(session, arguments.many("PATH"), show)
+
+
+def _asks_kafka(session: Session, arguments: Arguments) -> bool:
+    """Returns whether Kafka is asked, and not the directory.
+
+    Raises:
+        UsageError: the options do not go together.
+    """
+    asked = [key for key in ("partitions", "groups") if arguments.flag(key)]
+    wrong = ""
+    if not asked:
+        kafkas = [key for key in ("listener", "properties", "X") if arguments.flag(key)]
+        wrong = f"{_dashed(kafkas[0])} needs --partitions or --groups" if kafkas else ""
+    elif len(asked) > 1:
+        wrong = "--partitions and --groups are two commands"
+    elif len(arguments.many("PATH")) > 1:
+        wrong = f"{_dashed(asked[0])} takes one PATH, of a topic"
+    elif session.out.format == "name":
+        wrong = f"{_dashed(asked[0])} takes -o table, json or yaml"
+    if wrong:
+        raise UsageError(wrong, verb="stat")
+    return bool(asked)
+
+
+def _dashed(key: str) -> str:
+    return f"-{key}" if len(key) == 1 else f"--{key}"
 
 
 def _cluster_status(
@@ -251,12 +286,24 @@ VERBS: Final = (
             "entry that is being removed, the progress of that.\n"
             "Policies are those set on the entry; kdir effective shows inherited ones.\n"
             "Quotas are all that apply here, with their usage. Configs that need approval, are\n"
-            "contested or were rejected by Kafka are listed; for a directory, topics are counted."
+            "contested or were rejected by Kafka are listed; for a directory, topics are counted.\n"
+            "--partitions and --groups ask the Kafka of a topic, as you: leader, replicas in sync\n"
+            "and offsets of each partition; the lag of each group with committed offsets.\n"
+            "They need kdir[kafka], and DESCRIBE on the topic; --groups on the groups, too."
         ),
         arguments=(Argument("PATH", "path of the entry", most=None, completes="path"),),
+        options=(
+            Option(("--partitions",), "leader, replicas and offsets of each partition in Kafka"),
+            Option(("--groups",), "consumer groups: committed offsets and lag, with a sum each"),
+            LISTENER,
+            PROPERTIES,
+            SETTING,
+        ),
         formats=FORMATS,
         examples=(
             ("kdir stat /la/tracking/search/clicks", "a topic"),
+            ("kdir stat /la/tracking/orders --partitions", "leaders, replicas in sync, offsets"),
+            ("kdir stat /la/tracking/orders --groups -o json", "the lag of its consumer groups"),
             ("kdir stat /la/tracking", "the mount, and large changes in progress in its cluster"),
             ("kdir stat /la/tracking/", "the directory that is mounted there"),
         ),

@@ -14,14 +14,21 @@ __all__ = ["client_error"]
 
 
 def client_error(
-    error: KafkaError, path: str, settings: Mapping[str, str], *, for_writes: bool
+    error: KafkaError,
+    path: str,
+    settings: Mapping[str, str],
+    *,
+    for_writes: bool,
+    operation: str = "",
 ) -> KdirError:
     """Returns the error to raise for what a client of a path's cluster reports.
 
     Args:
         settings: the client's; who it is, its group and its transactional id are named.
+        operation: what was to be done with the topic, if not to read or write it.
     """
-    missing = _missing(error.code(), settings, for_writes=for_writes)
+    own = operation or ("write" if for_writes else "read")
+    missing = _missing(error.code(), settings, own, for_writes=for_writes)
     if missing is None:
         kind = KafkaUnavailable if error.code() < 0 or error.retriable() else KafkaRejected
         return kind(f"{path}: {error.str()}", path=path)
@@ -40,14 +47,13 @@ def client_error(
 
 
 def _missing(
-    code: int, settings: Mapping[str, str], *, for_writes: bool
+    code: int, settings: Mapping[str, str], own: str, *, for_writes: bool
 ) -> tuple[str, tuple[str, ...]] | None:
     """Returns what is denied, and the operation and the rest of what to ask for it; None: nothing
     is.
 
     Codes are those of Kafka's protocol (org.apache.kafka.common.protocol.Errors).
     """
-    own = "write" if for_writes else "read"
     match code:
         case 29:  # TOPIC_AUTHORIZATION_FAILED
             return own.upper(), (own,)

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from deploy.local.ports import free_port
@@ -530,6 +531,36 @@ def test_produce_and_consume(kdir: Kdir) -> None:
     assert "it has 3 partitions" in kdir.run("consume --partition 7 #/search/clicks", 2).stderr
     assert kdir.lines("consume #/orders") == []
     assert "is a directory, not a topic" in kdir.run("consume #/search", 2).stderr
+
+
+def test_leaders_offsets_and_lag_are_kafkas_own(kdir: Kdir, kafka_broker: SharedBroker) -> None:
+    prefix = kdir.mount.rpartition("/")[2]
+    topic, group = f"{prefix}.orders.dlq", f"{prefix}-readers"
+    kdir.run("produce #/orders/dlq", stdin="a\nb\nc\nd\n")
+    leaders, ends = set(), {}
+    for line in kdir.lines("stat #/orders/dlq --partitions"):
+        partition, leader, replicas, isr, begin, end, issue = line.split("\t")
+        assert (replicas, isr, begin, issue) == (leader, leader, "0", "-")
+        leaders.add(leader)
+        ends[int(partition)] = int(end)
+    assert (len(leaders), sum(ends.values()), len(ends)) == (1, 4, 3)
+    assert "found no group" in kdir.run("stat #/orders/dlq --groups").stderr
+
+    behind = next(partition for partition, end in ends.items() if end)
+    committed = [TopicPartition(topic, *one) for one in (ends | {behind: 0}).items()]
+    consumer = Consumer({"bootstrap.servers": kafka_broker.bootstrap, "group.id": group})
+    consumer.commit(offsets=committed, asynchronous=False)
+    consumer.close()
+    (found,) = kdir.objects("stat #/orders/dlq --groups -o json")
+    assert (found["group"], found["state"], found["lag"]) == (group, "empty", ends[behind])
+    rows = [line.split("\t") for line in kdir.lines("stat #/orders/dlq --groups")]
+    assert [group, "empty", str(behind), "0", *[str(ends[behind])] * 2] in rows
+    assert rows[-1] == [group, "empty", "all", "-", "-", str(ends[behind])]
+
+    assert "is a directory, not a topic" in kdir.run("stat # --partitions", 2).stderr
+    nobody = f"--timeout 1 -X bootstrap.servers=127.0.0.1:{free_port()}"
+    done = kdir.run(f"stat #/orders/dlq --partitions {nobody}", 3)
+    assert "KAFKA_UNAVAILABLE" in done.stderr
 
 
 # -- manners -------------------------------------------------------------------------------------
