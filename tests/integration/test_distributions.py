@@ -126,6 +126,8 @@ REFUSED = [
             ("kdir", "produce", "/x/t", "--at", "127.0.0.1:1")),
     Refused("kafka", "kdir consume", "confluent-kafka",
             ("kdir", "consume", "/x/t", "--at", "127.0.0.1:1")),
+    Refused("kafka", "kdir stat --groups", "confluent-kafka",
+            ("kdir", "stat", "/x/t", "--groups", "--at", "127.0.0.1:1")),
     program("kafka", "Producer", "confluent-kafka", "from kdir import Producer"),
     program("kafka", "Consumer", "confluent-kafka", "from resolver.kafka import Consumer"),
     server("etcd", "a store at etcd://…", "etcd3", f'mount = "/x"\nstore = "{_ETCD}"\n'),
