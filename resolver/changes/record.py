@@ -289,7 +289,10 @@ class Schemas:
     """The schemas that a reader knows, by fingerprint: its own, and those that a topic holds."""
 
     def __init__(self) -> None:
+        from fastavro import schemaless_reader
+
         self._known: dict[bytes, Any] = {fingerprint(): _own_schema()}
+        self._read_value: Final = schemaless_reader
 
     def add(self, text: str) -> bytes:
         """Takes in a schema, as JSON; returns its fingerprint.
@@ -340,8 +343,6 @@ class Schemas:
 
     def _read(self, value: bytes, wanted: Any) -> Any:
         """Returns a record as a dict with the fields of the schema ``wanted``."""
-        from fastavro import schemaless_reader
-
         end = len(_MAGIC) + _FINGERPRINT_BYTES
         if value[: len(_MAGIC)] != _MAGIC or len(value) < end:
             raise UndecodableRecord(f"not framed as Avro's single objects: {value[:end].hex()}")
@@ -351,7 +352,7 @@ class Schemas:
         stream = io.BytesIO(value)
         stream.seek(end)
         try:
-            return schemaless_reader(stream, schema, wanted)
+            return self._read_value(stream, schema, wanted)
         except Exception as error:  # noqa: BLE001 - fastavro raises many types for damaged bytes
             raise UndecodableRecord(f"{type(error).__name__}: {error}") from None
 

@@ -7,8 +7,10 @@ What cannot be read is counted and left out, and stops nothing.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final, NamedTuple
+from sys import intern
+from typing import Any, Final, NamedTuple
 
 import immutables
 
@@ -93,7 +95,8 @@ class StateFold:
 
     def add(self, key: bytes | None, value: bytes | None) -> bool:
         """Takes in the next record; True if ``state`` is another now."""
-        cluster_id, _, name = (key or b"").decode(errors="replace").partition("/")
+        text = (key or b"").decode(errors="replace")
+        cluster_id, _, name = text.partition("/")
         if not name:
             self._skipped += 1
             return False
@@ -107,7 +110,7 @@ class StateFold:
         if name.startswith("s/"):
             self._add_schema(value)
         elif name.startswith(("e/", "g/", "r/")) or name == INHERITED:
-            self._add_row(f"{cluster_id}/{name}", value)
+            self._add_row(text, value)
         else:
             self._skipped += 1
         return False
@@ -133,20 +136,20 @@ class StateFold:
 
     def _row_of(self, value: bytes) -> StateRow | _Unreadable:
         try:
-            change = self._schemas.decode(value)
+            change = self._schemas.decode_fields(value)
         except UndecodableRecord as error:
             return _Unreadable(value, str(error))
-        if change.record is None:
+        if change["record"] is None:
             return _Unreadable(value, "it holds no row of the store")
-        place = _place_of(change) if change.scope == "entry" else None
+        scope, kind = intern(change["scope"]), intern(change["kind"])
         return StateRow(
-            change.order,
-            change.scope,
-            change.entry_id,
-            change.key,
-            change.record,
-            change.kind,
-            place,
+            (change["generation"], change["revision"], change["position"]),
+            scope,
+            change["entry_id"],
+            change["key"],
+            change["record"],
+            kind,
+            _place_of(change) if scope == "entry" else None,
         )
 
     def _add_checkpoint(self, value: bytes) -> bool:
@@ -209,8 +212,8 @@ class StateFold:
         self.state = replace(self.state, rows=rows.finish(), places=places.finish())
 
 
-def _place_of(change: Change) -> Place:
-    if not change.parent_id:
+def _place_of(change: Mapping[str, Any]) -> Place:
+    if not change["parent_id"]:
         return Place(0, is_topic=False, name="")
-    name = change.path.rpartition("/")[2]
-    return Place(change.parent_id, is_topic=change.kind == "topic", name=name)
+    name = change["path"].rpartition("/")[2]
+    return Place(change["parent_id"], is_topic=change["kind"] == "topic", name=name)

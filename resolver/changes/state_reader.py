@@ -13,6 +13,7 @@ from resolver.changes.record import CHECKPOINT, Change, Schemas, UndecodableReco
 from resolver.changes.state import LogState, StateFold
 from resolver.changes.topic_reader import EndReached, TopicReader
 from resolver.errors import KafkaUnavailable, KdirError, NotReady
+from resolver.index.arrow_rows import no_collector
 
 __all__ = ["LoadedLog", "StateReader", "load_log", "newest_checkpoint"]
 
@@ -26,6 +27,8 @@ _MOST_RETRY_SECONDS: Final = 30.0
 _BACK: Final = 4
 """So many offsets before the end the newest checkpoint is looked for first: it ends a transaction,
 whose end has an offset, too."""
+_CLOCK_EVERY: Final = 100
+"""So many records are read before the time is looked at again."""
 _CHECKS: Final = 100
 """So often within the time that tombstones stay it looks whether it is at the end."""
 
@@ -65,6 +68,7 @@ def load_log(
     reader: TopicReader,
     cluster_id: str = "",
     *,
+    fold: StateFold | None = None,
     seconds: float = _LOAD_SECONDS,
     clock: Callable[[], float] = boot_seconds,
 ) -> LoadedLog:
@@ -72,17 +76,19 @@ def load_log(
 
     Args:
         cluster_id: that of the cluster; empty = the one of the first record.
+        fold: adds the records up; without it, one in memory.
 
     Raises:
         KafkaUnavailable: also where it takes longer than ``seconds``.
     """
     begun = clock()
-    fold = StateFold(cluster_id)
+    fold = StateFold(cluster_id) if fold is None else fold
     low, high = reader.bounds()
-    for one in reader.read(low, high):
-        fold.add(one.key, one.value)
-        if clock() - begun > seconds:
-            raise KafkaUnavailable(f"reading the change log took longer than {seconds:g} s")
+    with no_collector():  # what a load makes stays, and holds no cycles
+        for number, one in enumerate(reader.read(low, high)):
+            fold.add(one.key, one.value)
+            if number % _CLOCK_EVERY == 0 and clock() - begun > seconds:
+                raise KafkaUnavailable(f"reading the change log took longer than {seconds:g} s")
     return LoadedLog(fold, low, high)
 
 

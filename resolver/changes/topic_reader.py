@@ -121,15 +121,14 @@ class TopicReader:
         quiet_since = self._clock()
         with closing(self.follow(begin)) as found:
             for one in found:
-                if one is not None:
-                    if one.offset >= end:
+                if one is not None and one.offset >= end:
+                    return
+                if isinstance(one, TopicRecord):
+                    yield one
+                    if one.offset + 1 >= end:
                         return
-                    if isinstance(one, TopicRecord):
-                        quiet_since = self._clock()
-                        yield one
-                        if one.offset + 1 >= end:
-                            return
-                if self._clock() - quiet_since > self._timeout:
+                    quiet_since = self._clock()
+                elif self._clock() - quiet_since > self._timeout:
                     raise KafkaUnavailable(
                         f"{self._topic}: nothing came for {self._timeout:g} s, though records up "
                         f"to offset {end} are there{self._because()}"
