@@ -3,12 +3,21 @@
 The log holds what cannot be derived and does not come again by itself: entries, their grants, and
 the facts of ``is_logged_fact``. Claims and marks of what is read-only are derived from the entries.
 The rest (``NOT_HELD``) begins new.
+
+Neither the log nor the backup need fit in memory: what is larger than the cache of a database of
+its own is in a temporary file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import closing
+import errno
+import pickle
+import sqlite3
+from collections.abc import ItemsView, Iterator, Mapping, MutableMapping
+from contextlib import closing, contextmanager
+from functools import partial
+from itertools import count, groupby, islice
+from operator import itemgetter
 from typing import IO, Any, Final
 
 from directory.change_log.settings import STATE_TOPIC, ChangeLogConfig
@@ -41,11 +50,19 @@ from directory.server.feature_levels import LEVELS
 from directory.store.base import Identity
 from directory.wire.entry_codec import ProtoCodec
 from resolver.backup_file import BackupWriter
-from resolver.changes.state import LogState
+from resolver.changes.state import LogState, StateFold
 from resolver.changes.state_reader import LoadedLog, load_log, newest_checkpoint
 from resolver.changes.topic_reader import TopicReader, topic_names
 
-__all__ = ["NOT_HELD", "UnusableLog", "log_client", "read_log", "rows_of_log", "write_log_backup"]
+__all__ = [
+    "NOT_HELD",
+    "UnusableLog",
+    "log_client",
+    "new_table",
+    "rows_of_log",
+    "scratch",
+    "write_log_backup",
+]
 
 NOT_HELD: Final = (
     *(REQUEST, EVENT, MEMBER, ROLE, CHANGE_LOG),
@@ -59,6 +76,16 @@ same time compare.
 _CODEC: Final = ProtoCodec()
 _ROOT: Final = EntryKey(0, is_topic=False, name="")
 _ROWS: Final = 500
+_CACHE_KIB: Final = 16_384
+_TABLES: Final = (
+    "CREATE TABLE mapping (number, key TEXT, value BLOB, PRIMARY KEY (number, key)) WITHOUT ROWID",
+    "CREATE TABLE store (key BLOB PRIMARY KEY, value BLOB) WITHOUT ROWID",
+    "CREATE TABLE added (key BLOB, value BLOB)",
+    "CREATE TABLE place (entry_id INTEGER PRIMARY KEY, key BLOB)",
+    "CREATE TABLE grants (entry_id INTEGER PRIMARY KEY, value BLOB)",
+    "CREATE TABLE name (unified TEXT, name TEXT, PRIMARY KEY (unified, name)) WITHOUT ROWID",
+)
+"""Of the database of a restore: mappings; the rows of the store, and what they are made of."""
 
 
 class UnusableLog(Exception):
@@ -77,8 +104,10 @@ def log_client(config: ChangeLogConfig) -> dict[str, Any]:
     return {**OWN, **config.client.read(), "bootstrap.servers": ",".join(config.bootstrap)}
 
 
-def read_log(config: ChangeLogConfig, cluster: str, cluster_id: str = "") -> LoadedLog:
-    """Returns the state of a cluster's log, whole.
+def write_log_backup(
+    config: ChangeLogConfig, cluster: str, cluster_id: str, file: IO[bytes]
+) -> None:
+    """Writes a backup of the store that the log of a cluster was made of.
 
     Args:
         cluster: its name in the config.
@@ -86,17 +115,106 @@ def read_log(config: ChangeLogConfig, cluster: str, cluster_id: str = "") -> Loa
 
     Raises:
         UnusableLog: there is none, or none that is whole.
-        KafkaUnavailable, ConfigError
+        KafkaUnavailable, ConfigError, OSError
     """
+    with scratch() as database:
+        _write_backup(_read_log(config, cluster, cluster_id, database).state, database, file)
+
+
+@contextmanager
+def scratch() -> Iterator[sqlite3.Connection]:
+    """Yields a database that is gone when it is closed.
+
+    Raises:
+        OSError: such as where its temporary file has no room.
+    """
+    with closing(sqlite3.connect("", isolation_level=None)) as database:
+        database.execute("PRAGMA journal_mode = OFF")
+        database.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
+        database.execute("BEGIN")
+        for statement in _TABLES:
+            database.execute(statement)
+        try:
+            yield database
+        except sqlite3.Error as error:
+            why = f"{error}; SQLITE_TMPDIR names another folder for it"
+            raise OSError(errno.EIO, why, "temporary database") from error
+
+
+def _read_log(
+    config: ChangeLogConfig, cluster: str, cluster_id: str, database: sqlite3.Connection
+) -> LoadedLog:
     properties = log_client(config)
     topic = _find_topic(properties, config, cluster, cluster_id)
+    fold = StateFold(new_table=partial(new_table, database))
     with closing(TopicReader(properties, topic)) as reader:
-        log = load_log(reader)
+        log = load_log(reader, fold=fold)
     reason = log.why_incomplete() or _why_unusable(log)
     if reason:
         raise UnusableLog(f"topic {topic}: {reason}")
     _refuse_other_cluster(topic, log.state, cluster, cluster_id)
     return log
+
+
+def new_table(database: sqlite3.Connection) -> MutableMapping[str, Any]:
+    """Returns an empty mapping, of what can be pickled, in a database of ``scratch``."""
+    return _Table(database, next(_numbers))
+
+
+_numbers: Final = count()
+
+
+class _Table(MutableMapping[str, Any]):
+    """Mapping in a database that may hold several."""
+
+    def __init__(self, database: sqlite3.Connection, number: int) -> None:
+        self._run: Final = database.execute
+        self._number: Final = number
+
+    def __getitem__(self, key: str) -> Any:
+        asked = "SELECT value FROM mapping WHERE number = ? AND key = ?"
+        found = self._run(asked, (self._number, key)).fetchone()
+        if found is None:
+            raise KeyError(key)
+        return pickle.loads(found[0])  # noqa: S301 - of this process
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        row = self._number, key, pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+        self._run("INSERT OR REPLACE INTO mapping VALUES (?, ?, ?)", row)
+
+    def __delitem__(self, key: str) -> None:
+        delete = "DELETE FROM mapping WHERE number = ? AND key = ?"
+        if not self._run(delete, (self._number, key)).rowcount:
+            raise KeyError(key)
+
+    def __iter__(self) -> Iterator[str]:
+        found = self._run("SELECT key FROM mapping WHERE number = ?", (self._number,))
+        return (key for (key,) in found)
+
+    def __len__(self) -> int:
+        asked = "SELECT count(*) FROM mapping WHERE number = ?"
+        return int(self._run(asked, (self._number,)).fetchone()[0])
+
+    def items(self) -> ItemsView[str, Any]:
+        return _Items(self)
+
+    def pairs(self) -> Iterator[tuple[str, Any]]:
+        """Yields keys and values in one pass."""
+        asked = "SELECT key, value FROM mapping WHERE number = ?"
+        for key, value in self._run(asked, (self._number,)):
+            yield key, pickle.loads(value)  # noqa: S301 - of this process
+
+    def clear(self) -> None:
+        self._run("DELETE FROM mapping WHERE number = ?", (self._number,))
+
+
+class _Items(ItemsView[str, Any]):
+    """Items of a table."""
+
+    _mapping: _Table
+
+    def __iter__(self) -> Iterator[tuple[str, Any]]:
+        return self._mapping.pairs()
 
 
 def _find_topic(
@@ -156,10 +274,9 @@ def _why_unusable(log: LoadedLog) -> str:
 # -- rows ------------------------------------------------------------------------------------------
 
 
-def write_log_backup(state: LogState, file: IO[bytes]) -> None:
-    """Writes a backup of the store that the state was made of."""
+def _write_backup(state: LogState, database: sqlite3.Connection, file: IO[bytes]) -> None:
     point = state.checkpoint
-    assert point is not None and point.checkpoint is not None  # noqa: S101, PT018 - ``read_log``
+    assert point is not None and point.checkpoint is not None  # noqa: S101, PT018 - ``_read_log``
     about = point.checkpoint
     identity = Identity(
         store_id="",
@@ -169,54 +286,58 @@ def write_log_backup(state: LogState, file: IO[bytes]) -> None:
         schema_version=about.schema_version,
     )
     level = about.feature_level or max(LEVELS)
-    rows = rows_of_log(state)
-    pages = (rows[begin : begin + _ROWS] for begin in range(0, len(rows), _ROWS))
+    pages = _pages(rows_of_log(state, database))
     writer = BackupWriter(file)
     for message in backup_messages(header_of(identity, point.revision, level, point.time), pages):
         writer.write(message)
     writer.close()
 
 
-def rows_of_log(state: LogState) -> list[Row]:
-    """Returns the rows of the store that the state was made of, in key order, but for those of
+def _pages(rows: Iterator[Row]) -> Iterator[list[Row]]:
+    while page := list(islice(rows, _ROWS)):
+        yield page
+
+
+def rows_of_log(state: LogState, database: sqlite3.Connection) -> Iterator[Row]:
+    """Yields the rows of the store that the state was made of, in key order, but for those of
     ``NOT_HELD``. Claims and marks are as the entries need them.
     """
-    rows: dict[bytes, bytes] = {}
-    place_of: dict[int, bytes] = {}
-    grants: dict[int, bytes] = {}
-    for row in state.rows.values():
-        if row.key is not None:
-            rows[row.key] = row.record
-            if row.scope == "entry":
-                place_of[row.entry_id] = row.key
-        else:
-            grants[row.entry_id] = row.record
-    for entry_id, value in grants.items():
-        if entry_id == ROOT_ID:
-            rows[grants_key(0, Kind.DIRECTORY, "")] = value
-        elif entry_id in place_of:
-            rows[GRANTS + place_of[entry_id][len(ENTRY) :]] = value
-    rows.update(dict(_derived(rows)))
-    return sorted(rows.items())
-
-
-def _derived(rows: Mapping[bytes, bytes]) -> Iterator[Row]:
-    """Yields claims of physical names, and marks of what is read-only."""
-    names: dict[str, list[str]] = {}
-    for key, value in rows.items():
-        if not key.startswith(ENTRY):
+    run = database.execute
+    for _, row in state.rows.items():  # noqa: PERF102 - one pass over a table
+        if row.key is None:
+            run("INSERT OR REPLACE INTO grants VALUES (?, ?)", (row.entry_id, row.record))
             continue
-        try:
-            parent_id, is_topic, _ = _ROOT if key == ROOT_KEY else parse_entry_key(key)
-            if is_topic and (name := _CODEC.physical_names([value])[0]) is not None:
-                names.setdefault(unify(name), []).append(name)
-            entry = _CODEC.decode(value)
-        except ValueError:
-            continue  # kept as it is: kdir verify names it
-        mark = read_only_mark(parent_id, entry)
-        if mark is not None:
-            yield read_only_key(entry.entry_id), mark
-    for unified, found in names.items():
-        claim = claim_value(set(found))
+        run("INSERT OR REPLACE INTO store VALUES (?, ?)", (row.key, row.record))
+        if row.scope == "entry":
+            run("INSERT OR REPLACE INTO place VALUES (?, ?)", (row.entry_id, row.key))
+    root = grants_key(0, Kind.DIRECTORY, "")
+    run("INSERT INTO added SELECT ?, value FROM grants WHERE entry_id = ?", (root, ROOT_ID))
+    of_entries = "SELECT key, value FROM grants JOIN place USING (entry_id) WHERE entry_id != ?"
+    for key, value in run(of_entries, (ROOT_ID,)):
+        run("INSERT INTO added VALUES (?, ?)", (GRANTS + key[len(ENTRY) :], value))
+    for key, value in run("SELECT key, value FROM store"):
+        if key.startswith(ENTRY):
+            _derive(database, key, value)
+    for unified, found in groupby(run("SELECT unified, name FROM name"), itemgetter(0)):
+        claim = claim_value({name for _, name in found})
         if claim is not None:
-            yield claim_key(unified), claim
+            run("INSERT INTO added VALUES (?, ?)", (claim_key(unified), claim))
+    run("INSERT OR REPLACE INTO store SELECT key, value FROM added")
+    yield from run("SELECT key, value FROM store")
+
+
+def _derive(database: sqlite3.Connection, key: bytes, value: bytes) -> None:
+    """Adds the mark of an entry that is read-only, and its physical name to those that are to be
+    claimed.
+    """
+    try:
+        parent_id, is_topic, _ = _ROOT if key == ROOT_KEY else parse_entry_key(key)
+        if is_topic and (name := _CODEC.physical_names([value])[0]) is not None:
+            database.execute("INSERT OR IGNORE INTO name VALUES (?, ?)", (unify(name), name))
+        entry = _CODEC.decode(value)
+    except ValueError:
+        return  # kept as it is: kdir verify names it
+    mark = read_only_mark(parent_id, entry)
+    if mark is not None:
+        row = read_only_key(entry.entry_id), mark
+        database.execute("INSERT INTO added VALUES (?, ?)", row)

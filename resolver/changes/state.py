@@ -7,8 +7,9 @@ What cannot be read is counted and left out, and stops nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from sys import intern
 from typing import Any, Final, NamedTuple
 
@@ -49,7 +50,7 @@ class LogState:
 
     cluster_id: str = ""
     checkpoint: Change | None = None
-    rows: immutables.Map[str, StateRow] = field(default_factory=immutables.Map)
+    rows: Mapping[str, StateRow] = field(default_factory=immutables.Map)
     """By key of the state topic; schemas and the checkpoint left out."""
     places: immutables.Map[Place, StateRow] = field(default_factory=immutables.Map)
     """The entries among them, by where they are."""
@@ -72,16 +73,24 @@ class StateFold:
 
     Args:
         cluster_id: that of the cluster; empty = the one of the first record.
+        new_table: makes an empty mapping, for a state that need not fit in memory: its rows are in
+            such a one, which changes with each checkpoint, and it has no ``places``.
     """
 
-    def __init__(self, cluster_id: str = "") -> None:
-        self.state = LogState(cluster_id)
+    def __init__(
+        self, cluster_id: str = "", new_table: Callable[[], MutableMapping[str, Any]] | None = None
+    ) -> None:
+        self._table: Final = None if new_table is None else new_table()
+        rows: Mapping[str, StateRow] = immutables.Map() if self._table is None else self._table
+        self.state = LogState(cluster_id, rows=rows)
         """As of the newest checkpoint."""
         self.has_older_checkpoint = False
         """A checkpoint came that is older than the one before: it was published twice, or the log
         was begun again."""
         self._schemas: Final = Schemas()
-        self._pending: dict[str, StateRow | _Unreadable | None] = {}
+        self._pending: Final[MutableMapping[str, StateRow | _Unreadable | None]] = (
+            {} if new_table is None else new_table()
+        )
         self._kept: dict[str, _Unreadable] = {}  # in ``state.unreadable``
         self._has_new_schema = False
         self._skipped = 0
@@ -181,21 +190,22 @@ class StateFold:
 
     def _apply(self, since: tuple[int, ...]) -> None:
         """Makes the next state of all that waits for its checkpoint."""
-        waiting, self._pending = self._pending, {}
+        late: dict[str, _Unreadable] = {}  # it came before what is known
         if self._has_new_schema:
-            waiting = {**self._kept, **waiting}
+            late = {key: one for key, one in self._kept.items() if key not in self._pending}
             self._has_new_schema = False
-        rows, places = self.state.rows.mutate(), self.state.places.mutate()
-        for key, found in waiting.items():
+        held: Any = self.state.rows
+        rows: Any = held.mutate() if self._table is None else self._table
+        places = self.state.places.mutate()
+        for key, found in chain(late.items(), self._pending.items()):
             row = self._row_of(found.value) if isinstance(found, _Unreadable) else found
-            is_late = self._kept.get(key) is found  # it came before what is known
             if isinstance(row, _Unreadable):
                 self._skipped += key not in self._kept
                 self._kept[key] = row
                 continue
             before = rows.get(key)
             if row is not None and (
-                (row.order[:2] < since and not is_late)
+                (row.order[:2] < since and key not in late)
                 or (before is not None and row.order < before.order)
             ):
                 self._skipped += 1
@@ -207,9 +217,11 @@ class StateFold:
                 rows.pop(key, None)
                 continue
             rows[key] = row
-            if row.place is not None:
+            if row.place is not None and self._table is None:
                 places[row.place] = row
-        self.state = replace(self.state, rows=rows.finish(), places=places.finish())
+        self._pending.clear()
+        if self._table is None:
+            self.state = replace(self.state, rows=rows.finish(), places=places.finish())
 
 
 def _place_of(change: Mapping[str, Any]) -> Place:

@@ -17,6 +17,8 @@ __all__ = ["EndReached", "TopicReader", "TopicRecord", "topic_names"]
 
 _POLL_SECONDS: Final = 0.5
 _BATCH: Final = 500
+_QUEUED_KIB: Final = 16_384
+"""Of what is fetched ahead; librdkafka's default is four times as much."""
 
 
 class TopicRecord(NamedTuple):
@@ -60,6 +62,7 @@ class TopicReader:
         self._last_error = ""
         self._consumer = Consumer(
             {
+                "queued.max.messages.kbytes": _QUEUED_KIB,
                 **properties,
                 # librdkafka wants a name for a group that is neither joined nor committed to.
                 "group.id": "kdir-change-log",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import secrets
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from kdir.v1 import access_pb2, access_pb2_grpc, entry_pb2
 from deploy.local.kafka import KafkaBroker
 from directory.change_log.settings import ChangeLogConfig
 from directory.kafka.client_properties import ClientProperties
-from directory.maintenance.log_backup import NOT_HELD, UnusableLog, read_log
+from directory.maintenance.log_backup import NOT_HELD, UnusableLog, write_log_backup
 from directory.namespace.keys import READ_ONLY
 from directory.store.addresses import find_identity, open_store
 from resolver.changes.record import Change, Checkpoint, checkpoint_key, encode, entry_key
@@ -223,7 +224,7 @@ def test_P15_what_is_no_whole_log_of_the_cluster_is_refused(
         admin.delete_records([place])[TopicPartition(topic, 0)].result(30)
     config = ChangeLogConfig((kafka_broker.bootstrap,), ClientProperties(), is_shared=True)
     with pytest.raises(UnusableLog) as refused:
-        read_log(config, "la", one)
+        write_log_backup(config, "la", one, io.BytesIO())
     assert because in str(refused.value)
 
 
