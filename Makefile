@@ -3,8 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.kdir-setup
-# Tests wait for servers more than they compute: three at a time on two cores, each file's in one process.
-JOBS ?= 3
+# Tests wait for servers more than they compute: four at a time on two cores, each file's in one process.
+JOBS ?= 4
 SOURCES := resolver directory deploy bench tests
 
 # Start-up is part of what is tested and measured: with bytecode, as everybody has it.
@@ -72,7 +72,7 @@ soak: setup servers ## random federation under faults against a model; SECONDS=6
 	@$(BIN)/python -m tests.soak --seconds $(or $(SECONDS),60) $(if $(SEED),--seed $(SEED)) $(SOAK)
 
 soak-log: setup servers ## kill the publisher of a change log 200 times, and compare log and store (some ten minutes)
-	$(BIN)/pytest -q --soak tests/integration/change_log/test_publishing.py -k killed
+	$(BIN)/pytest -q --soak tests/integration/change_log/test_publishing.py tests/integration/change_log/test_killed_steps.py -k killed
 
 hostile: setup ## a million requests by hostile peers, and as many bad files and rows (an hour)
 	$(BIN)/pytest -q --soak tests/fault/test_hostile.py tests/fault/test_hostile_inputs.py

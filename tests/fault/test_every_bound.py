@@ -191,6 +191,12 @@ ROWS: Final[Mapping[str, tuple[str, ...]]] = {
             "test_what_a_child_reports_is_kept_at_a_pace_of_bytes_and_the_last_of_it_always"
         ),
     ),
+    "outbox_changes": (
+        (
+            "tests/integration/change_log/test_operations.py::"
+            "test_more_than_may_wait_is_refused_but_for_what_is_urgent_until_it_is_given_up"
+        ),
+    ),
     "cluster id, name and incarnation of a child's hello": ("test_what_a_request_holds",),
     "physical name of a topic": ("test_what_a_request_holds",),
     "path; segments of a path; one segment": ("test_what_a_request_holds",),

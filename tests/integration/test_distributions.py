@@ -145,7 +145,7 @@ REFUSED = [
             "from resolver.index.build import build; build(['127.0.0.1:1'], 'table')"),
     program("index", _INDEX, "pyarrow",
             "from resolver.index.search import find; find('table', 'x')"),
-    program("index", "Spark's data source kdir", "pyspark",
+    program("index", "Spark's data source kdir.changes", "pyspark",
             "from resolver.index.spark_source import register"),
 ]  # fmt: skip
 

@@ -29,6 +29,8 @@ from tests.support.crash_points import WRITTEN, Crash, Mortal, Passages
 from tests.support.large_trees import MOUNT, Server, server
 from tests.support.waiting import eventually
 
+pytestmark = pytest.mark.slow
+
 _TRANSACTIONS = frozenset({"begin_transaction", "commit_transaction"})
 _IDLE_SECONDS = 30.0
 """What a step returns once there is nothing to do until something is changed."""
@@ -119,6 +121,12 @@ class Log:
 
 
 @pytest.fixture
+def step(request: pytest.FixtureRequest) -> int:
+    """Returns from which step to which it dies next; ``--soak`` tries each."""
+    return 1 if request.config.getoption("--soak") else 7
+
+
+@pytest.fixture
 def store(tmp_path: Path) -> Path:
     return tmp_path / "la.sqlite"
 
@@ -133,12 +141,12 @@ def log(store: Path, broker: SharedBroker) -> Iterator[Log]:
 
 
 def test_killed_at_each_step_of_a_page_each_change_is_there_once(
-    store: Path, kafka_broker: SharedBroker
+    store: Path, kafka_broker: SharedBroker, step: int
 ) -> None:
     with log(store, kafka_broker) as made:
         begun = made.topics.read().checkpoint
         assert begun is not None
-        for death in count(1):
+        for death in count(1, step):
             made.here.execute(CreateDirectory(path=MOUNT.join((f"a{death}",))))
             made.here.writer.put_facts((Put(kafka_key("pin"), b"%d" % death),))
             if made.publish(death):
@@ -149,11 +157,11 @@ def test_killed_at_each_step_of_a_page_each_change_is_there_once(
     changes = [one for one in found.history if one.checkpoint is None]
     expected = outbox_of(str(store), begun.revision)
     assert [(one.revision, one.position, one.path) for one in changes] == expected
-    assert len(changes) == death
+    assert len(changes) == 1 + (death - 1) // step
 
 
 def test_killed_at_each_step_of_a_resync_each_difference_is_there_once(
-    store: Path, kafka_broker: SharedBroker, monkeypatch: pytest.MonkeyPatch
+    store: Path, kafka_broker: SharedBroker, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:
     monkeypatch.setattr(publishing, "_RESYNC_RECORDS", 2)
     names = "abc"
@@ -161,7 +169,7 @@ def test_killed_at_each_step_of_a_resync_each_difference_is_there_once(
         for name in names:
             made.here.execute(CreateDirectory(path=MOUNT.join((name,))))
         assert made.publish()
-        for death in count(1):
+        for death in count(1, step):
             for name in names:
                 changes = {"policies.owner": f"owner-{death}"}
                 made.here.execute(UpdateEntry(path=MOUNT.join((name,)), changes=changes))
@@ -172,7 +180,7 @@ def test_killed_at_each_step_of_a_resync_each_difference_is_there_once(
         found = made.topics.read()
         assert found.rows == logged_rows(str(store))
     differences = [
-        (one.path, one.after["policies.owner"])
+        (one.path, one.after["owner"])
         for one in found.history
         if one.cause == "resync" and one.after is not None
     ]
