@@ -93,12 +93,9 @@ class TopicReader:
             )
             for one in sorted(asked[topic].result().partitions, key=lambda one: int(one.id))
         ]
-        # For one partition without a leader, the client would give the offsets of none.
-        led = [one.partition for one in found if one.leader is not None]
-        begins = self._offsets(led, "begin", OffsetSpec.earliest())  # type: ignore[no-untyped-call]
-        ends = self._offsets(led, "end", OffsetSpec.latest())  # type: ignore[no-untyped-call]
-        if headless := [one.partition for one in found if one.leader is None]:
-            self._missing("offsets of partition", {"no leader": headless})
+        every = [one.partition for one in found]
+        begins = self._offsets(every, "begin", OffsetSpec.earliest())  # type: ignore[no-untyped-call]
+        ends = self._offsets(every, "end", OffsetSpec.latest())  # type: ignore[no-untyped-call]
         return [
             replace(one, begin=begins.get(one.partition), end=ends.get(one.partition))
             for one in found
@@ -158,7 +155,7 @@ class TopicReader:
         offsets: dict[int, int] = {}
         failed: dict[str, list[int]] = {}
         places = {TopicPartition(self._found.topic, one): wanted for one in partitions}
-        asked = self._admin.list_offsets(places, request_timeout=self._left()) if places else {}
+        asked = self._admin.list_offsets(places, request_timeout=self._left())
         for place, future in asked.items():
             try:
                 offsets[place.partition] = future.result().offset
