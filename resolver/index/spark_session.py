@@ -12,6 +12,7 @@ import re
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
 import threading
@@ -20,7 +21,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from resolver.errors import Internal, InvalidArgument, Unreachable
 from resolver.extras import missing_extra
@@ -32,6 +33,7 @@ __all__ = ["SparkSettings", "require", "spark_errors"]
 
 _LOOPBACK: Final = "127.0.0.1"
 _CONNECT_SECONDS: Final = 5.0
+_JAVA_ENDS_SECONDS: Final = 5.0
 
 
 def require(*modules: str) -> None:
@@ -104,8 +106,7 @@ class SparkSettings:
         interrupts = _Interrupts()
         try:
             interrupts.take()
-            session = self._start(own / "spark.log")
-            interrupts.take()  # Spark put its own in the place
+            session = self._start(own / "spark.log", interrupts)
             try:
                 if not self.master.startswith("local"):
                     session.sparkContext.addPyFile(str(packages_zip(own)))
@@ -120,7 +121,7 @@ class SparkSettings:
             interrupts.give_back()
             shutil.rmtree(own, ignore_errors=True)
 
-    def _start(self, log: Path) -> SparkSession:
+    def _start(self, log: Path, interrupts: _Interrupts) -> SparkSession:
         """A new session. What Java writes to standard error goes to ``log``: a dozen lines of it
         come from every start and say nothing, and of a failed one the last say why.
         """
@@ -135,14 +136,19 @@ class SparkSettings:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         conf = SparkConf().setAll(list({**self._defaults(), **self.conf}.items()))
         conf.setMaster(self.master).setAppName("kdir index")
+        gateway: Any = None
         try:
             with log.open("wb") as errors:
                 # A process has one Java at most: a second session goes on with that of the first.
                 gateway = SparkContext._gateway or launch_gateway(  # type: ignore[no-untyped-call] # noqa: SLF001
                     conf, {"stderr": errors}
                 )
-            return SparkSession(SparkContext(conf=conf, gateway=gateway))
+            context = SparkContext(conf=conf, gateway=gateway)
+            interrupts.take()  # Spark put its own in the place
+            return SparkSession(context)
         except (Py4JError, PySparkException, OSError) as error:
+            # Spark's own, in the moment that it was in force, makes such an error of the signal.
+            interrupts.came |= bool(gateway) and _ends_by_interrupt(gateway.proc)
             parts = str(error).strip().partition("\n")[0]
             answered = log.read_text(errors="replace").strip().splitlines()
             last = f"; {answered[-1]}" if answered else ""
@@ -184,6 +190,14 @@ class _Interrupts:
         if self.came:
             for child in _spark_children():
                 os.kill(child, signal.SIGKILL)
+
+
+def _ends_by_interrupt(java: Any) -> bool:
+    """Returns whether Java, to which ^C goes too, ended by it; it takes a moment to."""
+    try:
+        return int(java.wait(_JAVA_ENDS_SECONDS)) in {130, -signal.SIGINT}
+    except subprocess.TimeoutExpired:
+        return False
 
 
 def _spark_children() -> list[int]:
