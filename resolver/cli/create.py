@@ -31,6 +31,7 @@ __all__ = [
     "SET",
     "VERBS",
     "each",
+    "removal_text",
     "show_entry",
 ]
 
@@ -308,7 +309,7 @@ def _remove_one(session: Session, arguments: Arguments, where: PathArgument) -> 
             _removed(session, where, found.kind, planned, "would remove")
             print_change_plan(session.out, planned.plan, recorded=True)
             return
-        if not session.approve(f"remove {_what_goes(where, found.kind, planned)}"):
+        if not session.approve(f"remove {removal_text(where, found.kind, planned)}"):
             session.out.note(f"unchanged: {where}")
             return
     request.validate_only = False
@@ -336,11 +337,11 @@ def _removed(
     elif session.out.format == "name":
         session.out.line(str(where))
     else:
-        session.out.note(f"{answered} {_what_goes(where, kind, answer)}")
+        session.out.note(f"{answered} {removal_text(where, kind, answer)}")
 
 
-def _what_goes(where: PathArgument, kind: str, answer: directory_pb2.DeleteEntryResponse) -> str:
-    """``directory /la/x, with 3 topics; …``: enough to say yes or no to."""
+def removal_text(where: PathArgument, kind: str, answer: directory_pb2.DeleteEntryResponse) -> str:
+    """Returns ``directory /la/x, with 3 topics; …``: enough to say yes or no to."""
     parts = [f"{kind} {where.path}"]
     topics, directories = answer.topic_count, answer.directory_count
     if kind == "directory":

@@ -13,9 +13,9 @@ __all__ = ["FAMILIES", "GROUPS", "every_verb", "load_verb", "nearest_verbs"]
 
 GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "Read": ("ls", "tree", "stat", "resolve", "which", "trace", "effective", "grants", "check",
-             "watch", "history", "audit", "mounts", "find"),
+             "watch", "history", "audit", "mounts", "find", "export"),
     "Write": ("mkdir", "create", "rm", "mv", "ln", "mount", "umount", "set", "unset", "grow",
-              "grant", "revoke", "arm", "adopt", "ack"),
+              "grant", "revoke", "arm", "adopt", "ack", "apply"),
     "Data": ("produce", "consume"),
     "Operate": ("server", "index", "doctor", "verify", "backup", "restore", "migrate", "features",
                 "log", "parent", "context", "completion"),
@@ -37,6 +37,8 @@ FAMILIES: Final[Mapping[str, tuple[str, ...]]] = {
     "arm": ("arm",),
     "grant": ("grant", "revoke", "grants", "check"),
     "adopt": ("adopt", "ack"),
+    "export": ("export",),
+    "apply": ("apply",),
     "produce": ("produce", "consume"),
     "server": ("server",),
     "doctor": ("doctor",),

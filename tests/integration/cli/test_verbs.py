@@ -13,6 +13,7 @@ import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
@@ -299,6 +300,57 @@ def test_mkdir_set_effective_unset(kdir: Kdir) -> None:
     cleared = rows["retention.ms"]
     assert cleared[1:3] == ["(cleared)", f"{kdir.mount}/ads/us"]
     assert cleared[5] == f"604800000 at {kdir.mount}/ads"
+
+
+def test_a_tree_as_a_file(kdir: Kdir, tmp_path: Path) -> None:
+    file = tmp_path / "tree.yaml"
+    documents = """
+    {path: #/git, kind: directory, policies: {owner: git, closed: yes, retention.ms: 7d},
+     grants: [{principal: "*", operations: [all]}]}
+    ---
+    {path: #/git/t, kind: topic, partitions: 2, policies: {tags.v: 1.10, retention.ms: null}}
+    ---
+    {path: #/git/in, kind: directory, policies: {read_only: true}, grants: []}
+    ---
+    {path: #/git/in/u, kind: topic, grants: [{principal: a, operations: [write], deny: true}]}
+    ---
+    {path: #/git/l, kind: link, targets: [#/git, /ny], mode: union}
+    ---
+    {path: /la/tracking, kind: mount, cluster: la-tracking}
+    """
+    file.write_text(dedent(documents).replace("#", kdir.mount))
+    before = kdir.lines("ls #")
+    planned = kdir.lines(f"apply {file} --plan")
+    assert kdir.lines("ls #") == before
+    assert kdir.lines(f"apply {file}") == planned
+    assert kdir.run(f"apply {file}").stderr == "nothing to do\n"
+    exported = kdir.run("export #/git").stdout
+    (made,) = kdir.objects("stat -o json #/git/t")
+    assert made["topic"]["partitions"] == 2  # type: ignore[index]
+    assert kdir.run("apply -", stdin=exported).stderr == "nothing to do\n"
+    kdir.run("set #/git retention.ms=1h tags.more=1")
+    kdir.run("ln #/git #/git/extra")
+    kdir.run("ln --union #/git /ny #/git/l2")
+    kdir.run("set #/git/l mode=first")
+    kdir.run("grant bob read #/git/t")
+    assert "needs --yes" in kdir.run("apply - --prune #/git", 2, stdin=exported).stderr
+    kdir.run("apply - --prune #/git --yes", stdin=exported)
+    assert kdir.run("export #/git").stdout == exported
+    # As another tree of the same content: what is read-only or closed hinders nothing.
+    elsewhere = exported.replace(f"{kdir.mount}/git", f"{kdir.mount}/copy")
+    kdir.run("apply -", stdin=elsewhere)
+    assert kdir.run("export #/copy").stdout == elsewhere
+    wrong = exported.replace("tags.v: '1.10'", "flush.ms: soon")
+    refused = kdir.run("apply -", 2, stdin=wrong.replace("/git", "/new")).stderr
+    assert "-: document 5: create topic" in refused
+    assert "flush.ms" in refused
+    assert "new/" not in kdir.lines("ls #")
+    mounts = kdir.run("export /la").stdout
+    assert "path: /la/tracking\nkind: mount\ncluster: la-tracking\n" in mounts
+    assert kdir.run("apply -", stdin=mounts).stderr.endswith("nothing to do\n")
+    kdir.run("unset #/git/in read_only")
+    kdir.run("unset #/copy/in read_only")
+    kdir.run("rm -r -y #/git #/copy")
 
 
 def test_etags_guard_what_was_seen(kdir: Kdir) -> None:

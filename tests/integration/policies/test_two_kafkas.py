@@ -125,8 +125,14 @@ def test_one_set_at_la_reaches_two_clusters_and_a_topics_own_value_holds(  # noq
             2,
             True,
         ), refused.err
+        file = tmp_path / "la.yaml"
+        file.write_text("{path: /la, kind: mount, policies: {retention.ms: 7d}}")
+        planned = kdir(la, "apply", str(file), "--plan")
+        assert "would change retention.ms of 3 topics (by /la). Kafka may delete" in planned.err
+        refused = kdir(la, "apply", str(file))
+        assert (refused.code, "3 topics (by /la) needs --yes" in refused.err) == (2, True)
         assert retention(second, "cpu") == {"cpu": MONTH}
-        assert kdir(la, "set", "-y", "/la", "retention.ms=7d").code == 0
+        assert kdir(la, "apply", str(file), "--yes").code == 0
         eventually(lambda: retention(second, "cpu") == {"cpu": WEEK})
         eventually(lambda: retention(first, "search.views") == {"search.views": WEEK})
 

@@ -39,6 +39,8 @@ READS = (
     ["set", "--plan", TOPIC, "owner=x"],
     ["rm", "--plan", TOPIC],
 )
+STRUCTURED = (["export", TOPIC],)
+"""Reads that have no table: escapes may take lines of their own."""
 
 _NASTY = "\x1b]0;owned\x07\x1b[2J\x9b31m\r\n\tfake\trow\x85\u2028\u202e\u2066\u200f\x00\x7f"
 
@@ -81,7 +83,7 @@ def test_it_reaches_no_terminal(arguments: list[str], text: str) -> None:
         assert [line.count("\t") for line in found.out.split("\n")] == columns
 
 
-@pytest.mark.parametrize("arguments", READS, ids=" ".join)
+@pytest.mark.parametrize("arguments", [*READS, *STRUCTURED], ids=" ".join)
 @settings(
     max_examples=5,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
@@ -98,7 +100,7 @@ def test_json_is_ascii_and_yaml_is_plain(arguments: list[str], text: str) -> Non
 
 
 def test_every_verb_that_reads_is_tried() -> None:
-    tried = {arguments[0] for arguments in READS}
+    tried = {arguments[0] for arguments in (*READS, *STRUCTURED)}
     reading = set(GROUPS["Read"])
     # These follow a stream without an end, or read the index or change logs, which no server has.
     assert reading - tried <= {"watch", "find", "audit"}

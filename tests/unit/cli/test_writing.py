@@ -479,7 +479,8 @@ def test_verbs_that_destroy_take_yes() -> None:
     """A new verb that does what cannot be undone belongs here, and into ``Session.approve``."""
     destroying = {verb.name for verb in every_verb() if verb.destroys}
     assert destroying == {
-        "rm", "umount", "context", "features", "grow", "log", "migrate", "parent", "restore",
+        "apply", "rm", "umount", "context", "features", "grow", "log", "migrate", "parent",
+        "restore",
     }  # fmt: skip
     for verb in every_verb():
         assert (YES in verb.all_options()) == (verb.name in destroying)
