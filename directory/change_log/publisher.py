@@ -319,6 +319,9 @@ class ChangeLogPublisher:
         writer = self.topics.writer(f"kdir-{self._store.identity.cluster_id}")
         try:
             session = self._meet(writer, snapshot.incarnation, is_confirmed=confirmed is not None)
+            if _is_cut(session, noted):
+                # Before it is noted: who goes on after a crash is to see it, too.
+                self._resync_facts(session, self._snapshot_for(session))
             # Every server's writer names facts for the log from this commit on, so what is
             # compared with the log is at least as new.
             self._note(session, is_first=True)
@@ -441,6 +444,40 @@ class ChangeLogPublisher:
         session.revision = session.checkpoint = revision
         _log.info("change log in line with the store: %d records", len(changed) + len(gone))
 
+    def _resync_facts(self, session: _Session, snapshot: Snapshot) -> None:
+        """Brings the facts of a log whose end was lost in line with a tree: rows of the outbox that
+        name nothing but facts go once they were published. Its position and all else stay: the
+        events are published again.
+        """
+        cluster_id, at = self._store.identity.cluster_id, session.revision
+        entries = (f"{cluster_id}/e/", f"{cluster_id}/g/")
+        digests = self.topics.state_digests(self._goes_on).items()
+        held = {key: digest for key, digest in digests if not key.startswith(entries)}
+        records: dict[str, Change | None] = dict.fromkeys(held)
+        for key, change in snapshot_records(
+            snapshot,
+            self._mount(snapshot),
+            cluster_id,
+            session.generation,
+            revision=at,
+            now_ms=self._now_ms(),
+        ):
+            if held.get(key) == state_digest(change):
+                del records[key]
+            elif not key.startswith(entries):
+                records[key] = change
+        session.writer.write(
+            chain(
+                self._state(records.items()),
+                self._checkpoint(session, at, self._now_ms(), snapshot),
+            )
+        )
+        _log.warning(
+            "the end of the change log was lost: it goes on after revision %d, with %d facts",
+            at,
+            len(records),
+        )
+
     def _resynced(
         self, page: StateRecords, now_ms: int, session: _Session, revision: int
     ) -> Iterator[Change]:
@@ -556,6 +593,15 @@ class ChangeLogPublisher:
         session, self._session = self._session, None
         if session is not None:
             session.writer.close()
+
+
+def _is_cut(session: _Session, noted: watch_pb2.ChangeLogState | None) -> bool:
+    """True if the log was further than it is: the brokers lost the end of it."""
+    if noted is None or not session.revision:
+        return False
+    is_same = noted.incarnation == session.incarnations[-1]
+    is_same &= noted.generation == session.generation
+    return is_same and session.revision < noted.revision
 
 
 def _encode(change: Change) -> bytes:

@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 
 from directory.change_log import publisher as publishing
+from directory.change_log.log_state import noted_state
 from directory.change_log.log_topics import LogTopics, TopicWriter
 from directory.change_log.publisher import ChangeLogPublisher
 from directory.kafka.admin_client import ConfluentAdmin
 from directory.maintenance.event_index import EventIndex
 from directory.namespace.command import CreateDirectory, UpdateEntry
-from directory.namespace.keys import EVENT, LEVEL, kafka_key
+from directory.namespace.keys import CHANGE_LOG, EVENT, LEVEL, kafka_key
 from directory.store.base import Delete, Put, Transaction
 from directory.store.event_rows import FLOOR_KEY
 from directory.store.sqlite.store import SqliteStore
@@ -186,3 +187,32 @@ def test_killed_at_each_step_of_a_resync_each_difference_is_there_once(
     ]
     assert len(differences) == len(set(differences))
     assert {(f"/la/{name}", f"owner-{death}") for name in names} <= set(differences)
+
+
+def test_of_a_log_whose_end_the_brokers_lost_everything_is_published_again(
+    store: Path, kafka_broker: SharedBroker
+) -> None:
+    """Both topics ended at the same transaction, such as in a copy of the brokers' disks; what the
+    store trimmed as published since then is in no outbox.
+    """
+    with log(store, kafka_broker) as made:
+        kept = made.topics.read().checkpoint
+        noted = noted_state(made.here.replica.snapshot)
+        assert kept is not None
+        assert noted is not None
+        made.here.execute(CreateDirectory(path=MOUNT.join(("a",))))
+        lost = made.here.writer.put_facts((Put(kafka_key("pin"), b"1"),))
+        (row,) = made.index.oldest_of_facts(lost, 10)
+        made.here.store.commit(Transaction((), (Delete(row),)))
+        noted.revision = lost
+        made.here.writer.put_facts((Put(CHANGE_LOG, noted.SerializeToString()),))
+        for death in count(4, step=6):
+            if made.publish(death):
+                break
+        found = made.topics.read()
+        assert found.rows == logged_rows(str(store))
+        assert found.rows[kafka_key("pin")] == b"1"
+        assert made.publish()
+        assert made.topics.read().history == found.history
+    changes = [one for one in found.history if one.revision > kept.revision]
+    assert [one.path for one in changes if one.checkpoint is None] == ["/la/a"]
