@@ -121,6 +121,7 @@ class WatchService(Service):
             response.configured = True
             response.state_topic, response.history_topic = log.topics.state, log.topics.history
             response.bootstrap_servers.extend(config.bootstrap)
+            response.schema_registry = config.schema_registry
         state = noted_state(snapshot)
         if state is not None:
             unpublished = unpublished_reason(snapshot, is_configured=log is not None)

@@ -13,7 +13,8 @@ from directory.change_log.outbox_records import row_digest
 from directory.kafka.admin_contract import KafkaTopic, Rejected, TopicToCreate
 from directory.kafka.client_properties import OWN
 from resolver.changes import record
-from resolver.changes.record import Change, Schemas, UndecodableRecord
+from resolver.changes.record import Change, Schemas, SchemaUnavailable, UndecodableRecord
+from resolver.changes.registry import RegistryRefused, RegistryUnavailable, SchemaRegistry
 from resolver.changes.topic_reader import TopicReader
 from resolver.errors import KafkaUnavailable
 
@@ -68,6 +69,7 @@ class LogTopics:
         state, history: their names.
         bootstrap: ``host:port`` of some brokers.
         properties: librdkafka's, for TLS and SASL.
+        registry: has the schemas of records; None = the log has them itself.
     """
 
     def __init__(
@@ -78,6 +80,7 @@ class LogTopics:
         bootstrap: Iterable[str],
         properties: Callable[[], Mapping[str, str]],
         *,
+        registry: SchemaRegistry | None = None,
         timeout_seconds: float = 30.0,
     ) -> None:
         self.cluster_id: Final = cluster_id
@@ -85,6 +88,7 @@ class LogTopics:
         self.history: Final = history
         self._bootstrap: Final = ",".join(bootstrap)
         self._properties: Final = properties
+        self._registry: Final = registry
         self._timeout: Final = timeout_seconds
 
     def _client(self) -> dict[str, Any]:
@@ -139,6 +143,29 @@ class LogTopics:
                 name, "max.message.bytes", size or "the broker's default", str(_MOST_BYTES)
             )
 
+    def framings(self) -> dict[str, bytes]:
+        """Returns what is in front of the records of each topic, by this kdir's schema; registers
+        it where there is a registry. Empty = by the schema's fingerprint.
+
+        Raises:
+            LogRefused: the registry refuses the schema.
+            KafkaUnavailable: the registry does not answer.
+        """
+        topics = (self.state, self.history)
+        if self._registry is None:
+            return dict.fromkeys(topics, b"")
+        try:
+            return {
+                topic: record.registry_framing(
+                    self._registry.register(f"{topic}-value", record.schema_text())
+                )
+                for topic in topics
+            }
+        except RegistryUnavailable as error:
+            raise KafkaUnavailable(str(error)) from None
+        except RegistryRefused as error:
+            raise LogRefused(str(error)) from None
+
     # -- reading ---------------------------------------------------------------------------------
 
     def last_checkpoint(
@@ -147,20 +174,33 @@ class LogTopics:
         """Returns the newest committed checkpoint of one of the topics; None: there is none.
 
         Raises:
+            LogRefused: there is one, and it cannot be read.
             KafkaUnavailable
         """
-        schemas = Schemas()
+        schemas = Schemas(self._registry)
+        keys = (b"", record.checkpoint_key(self.cluster_id).encode())
         with self._reading(topic, keep_on) as reader:
             low, high = reader.bounds()
             back = _BACK
             while low < high:
                 begin = max(low, high - back)
-                newest = None
+                newest, unread = None, ""
                 for one in reader.read(begin, high):
-                    with contextlib.suppress(UndecodableRecord):
+                    try:
                         change = schemas.decode(one.value or b"")
-                        if change.checkpoint is not None and change.cluster_id == self.cluster_id:
-                            newest = change
+                    except SchemaUnavailable as error:
+                        raise KafkaUnavailable(str(error)) from None
+                    except UndecodableRecord as error:
+                        unread = str(error) if one.key in keys else unread
+                        continue
+                    if change.checkpoint is not None and change.cluster_id == self.cluster_id:
+                        newest, unread = change, ""
+                if unread:
+                    # An older one is not the position: what came after it would come twice.
+                    raise LogRefused(
+                        f"topic {topic}: its newest checkpoint cannot be read: {unread}; expected "
+                        f"in change_log.schema_registry the registry that it was published with"
+                    )
                 if newest is not None or begin == low:
                     return newest
                 back *= 16
@@ -173,7 +213,7 @@ class LogTopics:
         Raises:
             KafkaUnavailable
         """
-        schemas = Schemas()
+        schemas = Schemas(self._registry)
         found: dict[str, bytes] = {}
         left_out = (f"{self.cluster_id}/s/", record.checkpoint_key(self.cluster_id))
         with self._reading(self.state, keep_on) as reader:
@@ -188,6 +228,8 @@ class LogTopics:
                     continue
                 try:
                     found[key] = row_digest(*schemas.decode_row(one.value))
+                except SchemaUnavailable as error:
+                    raise KafkaUnavailable(str(error)) from None
                 except UndecodableRecord:
                     found[key] = b""  # equal to nothing, so that it is written again
         return found

@@ -22,7 +22,8 @@ from directory.maintenance.verify_store import Between, Difference, shortened
 from directory.namespace.snapshot import Snapshot
 from directory.store.replica import Replica
 from resolver.changes.record import Change
-from resolver.changes.state import LogState
+from resolver.changes.registry import SchemaRegistry
+from resolver.changes.state import LogState, StateFold
 from resolver.changes.state_reader import LoadedLog, load_log
 from resolver.changes.topic_reader import TopicReader
 from resolver.errors import KafkaUnavailable, KdirError
@@ -58,7 +59,8 @@ def compare_log(
     topic, _ = config.topics(cluster_id)
     try:
         with closing(TopicReader(log_client(config), topic)) as reader:
-            log = load_log(reader, cluster_id)
+            registry = SchemaRegistry.at(config.schema_registry)
+            log = load_log(reader, fold=StateFold(cluster_id, registry))
         reason = log.why_incomplete()
         point = log.state.checkpoint
         if reason or point is None or point.checkpoint is None:

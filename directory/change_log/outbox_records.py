@@ -69,20 +69,22 @@ class OversizedRecord(Exception):
     """Error of a record that is too large even without what it can lose."""
 
 
-def encode_within(change: Change, most_bytes: int = MOST_RECORD_BYTES) -> bytes:
+def encode_within(
+    change: Change, most_bytes: int = MOST_RECORD_BYTES, framing: bytes = b""
+) -> bytes:
     """Returns a record of at most so many bytes; ``cut`` names the fields that it lost for that.
 
     Raises:
         OversizedRecord
     """
-    value = record.encode(change)
+    value = record.encode(change, framing)
     for name in _CUT:
         if len(value) <= most_bytes:
             return value
         if getattr(change, name) is not None:
             lost: dict[str, Any] = {name: None, "cut": (*change.cut, name)}
             change = replace(change, **lost)
-            value = record.encode(change)
+            value = record.encode(change, framing)
     if len(value) > most_bytes:
         raise OversizedRecord(
             f"the record of {change.path or change.entry_id} at revision {change.revision} has "

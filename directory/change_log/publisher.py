@@ -18,11 +18,11 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain, islice
+from itertools import chain, count, islice
 from typing import Final
 
 from kdir.v1 import watch_pb2
@@ -43,7 +43,7 @@ from directory.change_log.outbox_records import (
 from directory.kafka.admin_contract import KafkaAdmin
 from directory.maintenance.event_index import EventIndex
 from directory.namespace.entry import ROOT_ID
-from directory.namespace.keys import CHANGE_LOG, CHANGE_LOG_RESYNC, CHANGE_LOG_SKIP
+from directory.namespace.keys import CHANGE_LOG, CHANGE_LOG_RESYNC, CHANGE_LOG_SKIP, LEVEL
 from directory.namespace.snapshot import Snapshot
 from directory.server.feature_levels import CHANGE_LOG_LEVEL, finalized_level
 from directory.server.logs import with_log_context
@@ -98,6 +98,8 @@ class _Session:
     """The revision of the log's newest checkpoint; there is nothing of the log between the two."""
     has_schema: bool = False
     """The schema of this kdir was written: the log may hold that of an older one only."""
+    framings: Mapping[str, bytes] = field(default_factory=dict)
+    """What is in front of the records of each topic; see ``LogTopics.framings``."""
 
 
 class ChangeLogPublisher:
@@ -186,9 +188,9 @@ class ChangeLogPublisher:
 
     def _on_applied(self, applied: AppliedCommit) -> None:
         """In the replica's thread. What waits for brokers or an operator must not be woken by every
-        change.
+        change, but by what operators do.
         """
-        acts = (CHANGE_LOG_RESYNC, CHANGE_LOG_SKIP)
+        acts = (CHANGE_LOG_RESYNC, CHANGE_LOG_SKIP, LEVEL)
         if self._session is not None or any(write.key in acts for write in applied.writes):
             self._wake.set()
 
@@ -273,8 +275,9 @@ class ChangeLogPublisher:
                 self._now_ms(),
             )
             state = page.state.items()
-            schema = () if session.has_schema else self._schema()
-            records = chain(schema, self._state(state), self._history(page.history))
+            schema = () if session.has_schema else self._schema(session)
+            history = self._history(session, page.history)
+            records = chain(schema, self._state(session, state), history)
             point = self._checkpoint(session, reached, page.time or self._now_ms(), snapshot)
             session.writer.write(chain(records, point))
             session.revision = session.checkpoint = reached
@@ -316,9 +319,11 @@ class ChangeLogPublisher:
             self.topics.make_and_check(admin, were_there=were_there)
         finally:
             admin.close()
+        framings = self.topics.framings()
         writer = self.topics.writer(f"kdir-{self._store.identity.cluster_id}")
         try:
             session = self._meet(writer, snapshot.incarnation, is_confirmed=confirmed is not None)
+            session.framings = framings
             if _is_cut(session, noted):
                 # Before it is noted: who goes on after a crash is to see it, too.
                 self._resync_facts(session, self._snapshot_for(session))
@@ -428,16 +433,24 @@ class ChangeLogPublisher:
         records = snapshot_records(
             snapshot, mount, cluster_id, session.generation, revision=revision, now_ms=now_ms
         )
-        found = (one for one in records if one[0] in changed) if changed else iter(())
+        positions = count(self._change_count(revision))
+        found = (
+            (key, replace(change, position=next(positions)))
+            for key, change in (records if changed else ())
+            if key in changed
+        )
         items: Iterator[tuple[str, Change | None]] = chain(found, gone.items())
         while page := dict(islice(items, _RESYNC_RECORDS)):
-            history = () if is_first else tuple(self._resynced(page, now_ms, session, revision))
-            session.writer.write(chain(self._state(page.items()), self._history(history)))
-        given_up = () if skip is None else (self._given_up(session, skip, mount),)
+            resynced = self._resynced(page, now_ms, session, revision, positions)
+            history = self._history(session, () if is_first else tuple(resynced))
+            session.writer.write(chain(self._state(session, page.items()), history))
+        given_up: tuple[Change, ...] = ()
+        if skip is not None:
+            given_up = (replace(self._given_up(session, skip, mount), position=next(positions)),)
         session.writer.write(
             chain(
-                self._schema(),
-                self._history(given_up),
+                self._schema(session),
+                self._history(session, given_up),
                 self._checkpoint(session, revision, now_ms, snapshot),
             )
         )
@@ -468,7 +481,7 @@ class ChangeLogPublisher:
                 records[key] = change
         session.writer.write(
             chain(
-                self._state(records.items()),
+                self._state(session, records.items()),
                 self._checkpoint(session, at, self._now_ms(), snapshot),
             )
         )
@@ -478,8 +491,18 @@ class ChangeLogPublisher:
             len(records),
         )
 
+    def _change_count(self, revision: int) -> int:
+        """Returns how many changes a revision has: positions in it that are taken."""
+        commits, _ = self._index.commits(revision - 1, revision, 1)
+        return sum(len(one.events) for one in commits)
+
     def _resynced(
-        self, page: StateRecords, now_ms: int, session: _Session, revision: int
+        self,
+        page: StateRecords,
+        now_ms: int,
+        session: _Session,
+        revision: int,
+        positions: Iterator[int],
     ) -> Iterator[Change]:
         """Yields what the history gets of entries and grants that a resync found different."""
         cluster_id = self._store.identity.cluster_id
@@ -491,6 +514,7 @@ class ChangeLogPublisher:
                     cluster_id=cluster_id,
                     generation=session.generation,
                     revision=revision,
+                    position=next(positions),
                     time=now_ms,
                     cause="resync",
                     action="delete",
@@ -520,16 +544,25 @@ class ChangeLogPublisher:
 
     # -- records ---------------------------------------------------------------------------------
 
-    def _state(self, items: Iterable[tuple[str, Change | None]]) -> Iterator[LogRecord]:
+    def _state(
+        self, session: _Session, items: Iterable[tuple[str, Change | None]]
+    ) -> Iterator[LogRecord]:
+        topic = self.topics.state
         for key, change in items:
-            value = None if change is None else _encode(change)
-            yield LogRecord(self.topics.state, key, value)
+            value = None if change is None else _encode(change, session.framings[topic])
+            yield LogRecord(topic, key, value)
 
-    def _history(self, changes: Sequence[Change]) -> Iterator[LogRecord]:
+    def _history(self, session: _Session, changes: Sequence[Change]) -> Iterator[LogRecord]:
+        topic = self.topics.history
         for change in changes:
-            yield LogRecord(self.topics.history, change.path, _encode(change))
+            yield LogRecord(topic, change.path, _encode(change, session.framings[topic]))
 
-    def _schema(self) -> Iterator[LogRecord]:
+    def _schema(self, session: _Session) -> Iterator[LogRecord]:
+        """Yields the schema, where no registry has it: programs that ask one for the schemas of
+        records take every value for such a record.
+        """
+        if session.framings[self.topics.state]:
+            return
         key = record.schema_key(self._store.identity.cluster_id, record.fingerprint())
         yield LogRecord(self.topics.state, key, record.schema_text().encode())
 
@@ -548,9 +581,12 @@ class ChangeLogPublisher:
         change = checkpoint_of(
             point, identity.cluster_id, session.generation, revision=revision, time=time_ms
         )
-        key, value = record.checkpoint_key(identity.cluster_id), record.encode(change)
-        yield LogRecord(self.topics.state, key, value)
-        yield LogRecord(self.topics.history, "", value)
+        keys = {
+            self.topics.state: record.checkpoint_key(identity.cluster_id),
+            self.topics.history: "",
+        }
+        for topic, key in keys.items():
+            yield LogRecord(topic, key, record.encode(change, session.framings[topic]))
 
     # -- what is known of it ---------------------------------------------------------------------
 
@@ -604,8 +640,8 @@ def _is_cut(session: _Session, noted: watch_pb2.ChangeLogState | None) -> bool:
     return is_same and session.revision < noted.revision
 
 
-def _encode(change: Change) -> bytes:
+def _encode(change: Change, framing: bytes) -> bytes:
     try:
-        return encode_within(change)
+        return encode_within(change, framing=framing)
     except OversizedRecord as error:
         raise LogRefused(f"{error}: make the entry smaller") from None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from directory.kafka.client_properties import ClientProperties, client_properties
 from directory.server.toml_table import ConfigError, Table
+from resolver.changes.registry import why_no_registry
 
 if TYPE_CHECKING:
     from directory.server.config_kafka import KafkaConfig
@@ -31,6 +32,8 @@ class ChangeLogConfig:
     is_shared: bool
     """It is in a Kafka that other clusters may keep theirs in, so the topics have the cluster's id
     in their names."""
+    schema_registry: str = ""
+    """URL of the registry that has the schemas of records; empty = the log has them itself."""
 
     def topics(self, cluster_id: str) -> tuple[str, str]:
         """Returns the names of the state topic and of the history topic."""
@@ -49,14 +52,17 @@ def change_log_of(
     if table is None:
         return None
     bootstrap = table.addresses("bootstrap")
+    registry = table.text("schema_registry", "")
+    if registry and (wrong := why_no_registry(registry)):
+        table.fail("schema_registry", registry, wrong)
     if bootstrap:
         client = client_properties(table, base)
         table.done()
-        return ChangeLogConfig(bootstrap, client, is_shared=True)
+        return ChangeLogConfig(bootstrap, client, is_shared=True, schema_registry=registry)
     table.done()
     if kafka is None:
         raise ConfigError(
             "change_log.bootstrap: missing; expected host:port of a broker, since there is no"
             " [kafka] whose brokers could be taken"
         )
-    return ChangeLogConfig(kafka.bootstrap, kafka.client, is_shared=False)
+    return ChangeLogConfig(kafka.bootstrap, kafka.client, is_shared=False, schema_registry=registry)

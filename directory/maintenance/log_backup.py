@@ -50,6 +50,7 @@ from directory.server.feature_levels import LEVELS
 from directory.store.base import Identity
 from directory.wire.entry_codec import ProtoCodec
 from resolver.backup_file import BackupWriter
+from resolver.changes.registry import SchemaRegistry
 from resolver.changes.state import LogState, StateFold
 from resolver.changes.state_reader import LoadedLog, load_log, newest_checkpoint
 from resolver.changes.topic_reader import TopicReader, topic_names
@@ -146,7 +147,8 @@ def _read_log(
 ) -> LoadedLog:
     properties = log_client(config)
     topic = _find_topic(properties, config, cluster, cluster_id)
-    fold = StateFold(new_table=partial(new_table, database))
+    registry = SchemaRegistry.at(config.schema_registry)
+    fold = StateFold(registry=registry, new_table=partial(new_table, database))
     with closing(TopicReader(properties, topic)) as reader:
         log = load_log(reader, fold=fold)
     reason = log.why_incomplete() or _why_unusable(log)
@@ -226,10 +228,11 @@ def _find_topic(
         if topic not in there:
             raise UnusableLog(f"topic {topic} is not in Kafka: {','.join(config.bootstrap)}")
         return topic
+    registry = SchemaRegistry.at(config.schema_registry)
     found: dict[str, str] = {}
     for topic in sorted(name for name in there if name.startswith(f"{STATE_TOPIC}.")):
         with closing(TopicReader(properties, topic)) as reader:
-            point = newest_checkpoint(reader)
+            point = newest_checkpoint(reader, registry)
         if point is not None and point.checkpoint and point.checkpoint.cluster == cluster:
             found[topic] = point.cluster_id
     if not found:

@@ -242,6 +242,7 @@ class Cluster:
             return None
         from directory.change_log.log_topics import LogTopics
         from directory.change_log.publisher import ChangeLogPublisher
+        from resolver.changes.registry import SchemaRegistry
 
         def admin() -> ConfluentAdmin:
             from directory.kafka.admin_client import ConfluentAdmin
@@ -257,7 +258,14 @@ class Cluster:
             self.writer,
             self.history.index,
             mount=self.mount_at,
-            topics=LogTopics(self.cluster_id, state, history, config.bootstrap, config.client.read),
+            topics=LogTopics(
+                self.cluster_id,
+                state,
+                history,
+                config.bootstrap,
+                config.client.read,
+                registry=SchemaRegistry.at(config.schema_registry),
+            ),
             admin=admin,
         )
 

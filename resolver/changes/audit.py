@@ -19,6 +19,7 @@ from kdir.v1 import watch_pb2, watch_pb2_grpc
 from resolver import units
 from resolver.changes import record
 from resolver.changes.record import Schemas, UndecodableRecord
+from resolver.changes.registry import SchemaRegistry, why_no_registry
 from resolver.changes.topic_reader import TopicReader, TopicRecord
 from resolver.error_status import from_rpc_error
 from resolver.errors import (
@@ -122,6 +123,8 @@ class LogLocation:
     brokers: tuple[str, ...]
     history: str
     state: str
+    registry: str = ""
+    """URL of the schema registry that its records are framed by ids of; empty = none."""
 
     def consumer_properties(self, own: Mapping[str, str]) -> dict[str, str]:
         """Returns librdkafka's properties; ``own`` are the caller's, such as credentials."""
@@ -272,6 +275,9 @@ def _find_log(
     if not answer.configured:
         reason = "it keeps no change log: its servers' configs have no [change_log]"
         return None, replace(missing, reason=reason)
+    registry = answer.schema_registry
+    if registry and (wrong := why_no_registry(registry)):
+        return None, replace(missing, reason=f"its schema registry {registry!r}: {wrong}")
     log = LogLocation(
         state.cluster_id,
         state.cluster,
@@ -279,6 +285,7 @@ def _find_log(
         tuple(answer.bootstrap_servers),
         answer.history_topic,
         answer.state_topic,
+        registry,
     )
     if not answer.state.message:
         return log, None
@@ -373,7 +380,7 @@ class HistoryReading:
         self._properties: Final = properties
         self._is_wanted: Final = wanted.matcher()
         self._timeout: Final = timeout_seconds
-        self._schemas = Schemas()
+        self._schemas = Schemas(SchemaRegistry.at(part.log.registry))
         self._has_all_schemas = False
         self._undecodable = 0
         self._first_undecodable = ""

@@ -278,12 +278,12 @@ class PolicyCache:
         if cluster is None:
             if owner is None:
                 raise _Elsewhere
-            topic, brokers = self._topic_of(owner, deadline)
+            topic, brokers, registry = self._topic_of(owner, deadline)
             with self._clusters.lock:
                 cluster = self._clusters.by_id.get(cluster_id)
                 if cluster is None:
                     properties = {"log_level": 0, **self._properties, "bootstrap.servers": brokers}
-                    reader = StateReader(properties, topic, cluster_id)
+                    reader = StateReader(properties, topic, cluster_id, registry=registry)
                     cluster = _Cluster(reader, owner.mount, time.monotonic())
                     self._clusters.by_id[cluster_id] = cluster
                 cluster.users += 1
@@ -301,15 +301,16 @@ class PolicyCache:
                 cluster.users += 1
             return cluster
 
-    def _topic_of(self, owner: Owner, deadline: float) -> tuple[str, str]:
-        """Returns the state topic of a cluster, and brokers of its Kafka."""
+    def _topic_of(self, owner: Owner, deadline: float) -> tuple[str, str, str]:
+        """Returns the state topic of a cluster, brokers of its Kafka, and its schema registry."""
         found = self._ask(owner.mount, owner.cluster_id, deadline)
         if not found.configured:
             raise Unimplemented(
                 f"cluster {owner.cluster} keeps no change log: its servers' configs have no "
                 f"[change_log]"
             )
-        return found.state_topic, ",".join(found.bootstrap_servers)
+        brokers = ",".join(found.bootstrap_servers)
+        return found.state_topic, brokers, found.schema_registry
 
     def _ask(self, mount: Path, cluster_id: str, deadline: float) -> Any:
         from kdir.v1 import watch_pb2

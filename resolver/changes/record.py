@@ -4,6 +4,9 @@ A record is framed by its own schema's fingerprint (Avro's single-object encodin
 bytes of CRC-64-AVRO, the value. So a reader that knows the schema of a fingerprint, which the state
 topic holds under ``s/``, reads what an older or a newer kdir wrote: fields that it does not know
 are dropped, and those that the writer did not know have their defaults.
+
+Where a schema registry is in use, the framing is Confluent's: ``00`` and the four bytes of the id
+that the registry has for the schema. A log may hold records of both.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote_from_bytes
 
 from resolver.access_requests import grant_text
+from resolver.changes.registry import RegistryRefused, RegistryUnavailable, SchemaRegistry
 from resolver.entry_fields import entry_fields, policy_fields
 
 if TYPE_CHECKING:
@@ -31,6 +35,7 @@ __all__ = [
     "Change",
     "Checkpoint",
     "Fields",
+    "SchemaUnavailable",
     "Schemas",
     "UndecodableRecord",
     "change_of_event",
@@ -44,12 +49,15 @@ __all__ = [
     "grants_text",
     "inherited_key",
     "is_framed_by_another",
+    "registry_framing",
     "schema_key",
     "schema_text",
 ]
 
 _MAGIC: Final = b"\xc3\x01"
 _FINGERPRINT_BYTES: Final = 8
+_REGISTRY_MAGIC: Final = b"\0"
+_ID_BYTES: Final = 4
 CHECKPOINT: Final = "c"
 INHERITED: Final = "i"
 
@@ -65,6 +73,10 @@ class UndecodableRecord(Exception):
     """Error of a record that cannot be read: not framed so, of an unknown schema, or damaged. One
     sentence.
     """
+
+
+class SchemaUnavailable(UndecodableRecord):
+    """Error of a record whose schema is in a registry that does not answer: later it may."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,13 +210,18 @@ def _parsed(text: str) -> Any:
     return parse_schema(without_logical_types(json.loads(text)), _force=True)
 
 
-def encode(change: Change) -> bytes:
-    """Returns a record with its framing."""
-    return _framing() + _own_encoder()(change)
+def registry_framing(schema_id: int) -> bytes:
+    """Returns the framing by the id that a registry has for the schema of this kdir."""
+    return _REGISTRY_MAGIC + schema_id.to_bytes(_ID_BYTES, "big")
+
+
+def encode(change: Change, framing: bytes = b"") -> bytes:
+    """Returns a record with its framing; empty = by the fingerprint."""
+    return (framing or _own_framing()) + _own_encoder()(change)
 
 
 @cache
-def _framing() -> bytes:
+def _own_framing() -> bytes:
     return _MAGIC + fingerprint()
 
 
@@ -286,13 +303,26 @@ def _encode_block(items: list[bytes]) -> bytes:
 
 
 class Schemas:
-    """The schemas that a reader knows, by fingerprint: its own, and those that a topic holds."""
+    """The schemas that a reader has, by framing: its own, those that a topic holds, and those that
+    a registry returns.
 
-    def __init__(self) -> None:
+    Args:
+        registry: asked for the schemas of ids; None: what is framed by an id is undecodable.
+    """
+
+    def __init__(self, registry: SchemaRegistry | None = None) -> None:
         from fastavro import schemaless_reader
 
         self._known: dict[bytes, Any] = {fingerprint(): _own_schema()}
+        self._by_id: dict[bytes, Any] = {}
+        """By the bytes of the id; an error where the registry did not answer: it is asked once."""
+        self._registry: Final = registry
         self._read_value: Final = schemaless_reader
+
+    @property
+    def count(self) -> int:
+        """Number of schemas; where it grows, more can be decoded."""
+        return len(self._known)
 
     def add(self, text: str) -> bytes:
         """Takes in a schema, as JSON; returns its fingerprint.
@@ -343,18 +373,45 @@ class Schemas:
 
     def _read(self, value: bytes, wanted: Any) -> Any:
         """Returns a record as a dict with the fields of the schema ``wanted``."""
-        end = len(_MAGIC) + _FINGERPRINT_BYTES
-        if value[: len(_MAGIC)] != _MAGIC or len(value) < end:
-            raise UndecodableRecord(f"not framed as Avro's single objects: {value[:end].hex()}")
-        schema = self._known.get(value[len(_MAGIC) : end])
-        if schema is None:
-            raise UndecodableRecord(f"of an unknown schema: {value[len(_MAGIC) : end].hex()}")
+        schema, end = self._schema_of(value)
         stream = io.BytesIO(value)
         stream.seek(end)
         try:
             return self._read_value(stream, schema, wanted)
         except Exception as error:  # noqa: BLE001 - fastavro raises many types for damaged bytes
             raise UndecodableRecord(f"{type(error).__name__}: {error}") from None
+
+    def _schema_of(self, value: bytes) -> tuple[Any, int]:
+        """Returns the schema that a record is framed by, and how long its framing is."""
+        end = len(_MAGIC) + _FINGERPRINT_BYTES
+        if value[: len(_MAGIC)] == _MAGIC and len(value) >= end:
+            schema = self._known.get(value[len(_MAGIC) : end])
+            if schema is None:
+                raise UndecodableRecord(f"of an unknown schema: {value[len(_MAGIC) : end].hex()}")
+            return schema, end
+        end = len(_REGISTRY_MAGIC) + _ID_BYTES
+        if value[: len(_REGISTRY_MAGIC)] == _REGISTRY_MAGIC and len(value) >= end:
+            written = value[len(_REGISTRY_MAGIC) : end]
+            if written not in self._by_id:
+                self._by_id[written] = self._registered(int.from_bytes(written, "big"))
+            schema = self._by_id[written]
+            if isinstance(schema, SchemaUnavailable):
+                raise SchemaUnavailable(str(schema))
+            return schema, end
+        raise UndecodableRecord(f"not framed as Avro's single objects: {value[:10].hex()}")
+
+    def _registered(self, schema_id: int) -> Any:
+        if self._registry is None:
+            raise UndecodableRecord(
+                f"of schema {schema_id} of a schema registry, and none is named"
+            )
+        try:
+            found = self.add(self._registry.schema(schema_id))
+        except RegistryUnavailable as error:
+            return SchemaUnavailable(str(error))
+        except RegistryRefused as error:
+            raise UndecodableRecord(f"of schema {schema_id}: {error}") from None
+        return self._known[found]
 
 
 def is_framed_by_another(value: bytes) -> bool:

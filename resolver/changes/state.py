@@ -15,7 +15,16 @@ from typing import Any, Final, NamedTuple
 
 import immutables
 
-from resolver.changes.record import CHECKPOINT, INHERITED, Change, Schemas, UndecodableRecord
+from resolver.changes.record import (
+    CHECKPOINT,
+    INHERITED,
+    Change,
+    Schemas,
+    SchemaUnavailable,
+    UndecodableRecord,
+)
+from resolver.changes.registry import SchemaRegistry
+from resolver.errors import KafkaUnavailable
 
 __all__ = ["LogState", "Place", "StateFold", "StateRow"]
 
@@ -73,12 +82,16 @@ class StateFold:
 
     Args:
         cluster_id: that of the cluster; empty = the one of the first record.
+        registry: has the schemas of records that are framed by an id.
         new_table: makes an empty mapping, for a state that need not fit in memory: its rows are in
             such a one, which changes with each checkpoint, and it has no ``places``.
     """
 
     def __init__(
-        self, cluster_id: str = "", new_table: Callable[[], MutableMapping[str, Any]] | None = None
+        self,
+        cluster_id: str = "",
+        registry: SchemaRegistry | None = None,
+        new_table: Callable[[], MutableMapping[str, Any]] | None = None,
     ) -> None:
         self._table: Final = None if new_table is None else new_table()
         rows: Mapping[str, StateRow] = immutables.Map() if self._table is None else self._table
@@ -87,12 +100,15 @@ class StateFold:
         self.has_older_checkpoint = False
         """A checkpoint came that is older than the one before: it was published twice, or the log
         was begun again."""
-        self._schemas: Final = Schemas()
+        self.unreadable_checkpoint = ""
+        """Why the newest checkpoint cannot be read; empty = it was read."""
+        self._schemas: Final = Schemas(registry)
         self._pending: Final[MutableMapping[str, StateRow | _Unreadable | None]] = (
             {} if new_table is None else new_table()
         )
         self._kept: dict[str, _Unreadable] = {}  # in ``state.unreadable``
-        self._has_new_schema = False
+        self._schema_count = self._schemas.count
+        """When the unreadable ones were decoded last."""
         self._skipped = 0
         self._others: set[str] = set()
         self._cluster_id = cluster_id
@@ -103,7 +119,11 @@ class StateFold:
         return len(self._pending)
 
     def add(self, key: bytes | None, value: bytes | None) -> bool:
-        """Takes in the next record; True if ``state`` is another now."""
+        """Takes in the next record; True if ``state`` is another now.
+
+        Raises:
+            KafkaUnavailable: the registry does not answer; the sum is of no use any more.
+        """
         text = (key or b"").decode(errors="replace")
         cluster_id, _, name = text.partition("/")
         if not name:
@@ -129,8 +149,6 @@ class StateFold:
             self._schemas.add((value or b"").decode(errors="replace"))
         except UndecodableRecord:
             self._skipped += 1
-        else:
-            self._has_new_schema = True
 
     def _add_row(self, key: str, value: bytes | None) -> None:
         if value is None:
@@ -146,6 +164,8 @@ class StateFold:
     def _row_of(self, value: bytes) -> StateRow | _Unreadable:
         try:
             change = self._schemas.decode_fields(value)
+        except SchemaUnavailable as error:
+            raise KafkaUnavailable(str(error)) from None
         except UndecodableRecord as error:
             return _Unreadable(value, str(error))
         if change["record"] is None:
@@ -164,12 +184,16 @@ class StateFold:
     def _add_checkpoint(self, value: bytes) -> bool:
         try:
             point = self._schemas.decode(value)
-        except UndecodableRecord:
+        except SchemaUnavailable as error:
+            raise KafkaUnavailable(str(error)) from None
+        except UndecodableRecord as error:
             self._skipped += 1
+            self.unreadable_checkpoint = str(error)
             return False
         if point.checkpoint is None:
             self._skipped += 1
             return False
+        self.unreadable_checkpoint = ""
         held = self.state.checkpoint
         since = (0, 0) if held is None else held.order[:2]
         if point.order[:2] < since:
@@ -191,9 +215,9 @@ class StateFold:
     def _apply(self, since: tuple[int, ...]) -> None:
         """Makes the next state of all that waits for its checkpoint."""
         late: dict[str, _Unreadable] = {}  # it came before what is known
-        if self._has_new_schema:
+        if self._schema_count != self._schemas.count:
             late = {key: one for key, one in self._kept.items() if key not in self._pending}
-            self._has_new_schema = False
+            self._schema_count = self._schemas.count
         held: Any = self.state.rows
         rows: Any = held.mutate() if self._table is None else self._table
         places = self.state.places.mutate()

@@ -6,10 +6,16 @@ import random
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
-from resolver.changes.record import CHECKPOINT, Change, Schemas, UndecodableRecord
+from resolver.changes.record import (
+    CHECKPOINT,
+    Change,
+    Schemas,
+    SchemaUnavailable,
+    UndecodableRecord,
+)
+from resolver.changes.registry import SchemaRegistry
 from resolver.changes.state import LogState, StateFold
 from resolver.changes.topic_reader import EndReached, TopicReader
 from resolver.errors import KafkaUnavailable, KdirError, NotReady
@@ -55,6 +61,8 @@ class LoadedLog(NamedTuple):
         if self.state.checkpoint is None:
             if self.first_offset == self.end:
                 return "the topic is empty"
+            if self.fold.unreadable_checkpoint:
+                return f"its checkpoint cannot be read: {self.fold.unreadable_checkpoint}"
             return "it has no checkpoint: the log was never whole"
         if self.fold.pending_count:
             return (
@@ -79,7 +87,8 @@ def load_log(
         fold: adds the records up; without it, one in memory.
 
     Raises:
-        KafkaUnavailable: also where it takes longer than ``seconds``.
+        KafkaUnavailable: also where it takes longer than ``seconds``, and where the registry does
+            not answer.
     """
     begun = clock()
     fold = StateFold(cluster_id) if fold is None else fold
@@ -92,13 +101,13 @@ def load_log(
     return LoadedLog(fold, low, high)
 
 
-def newest_checkpoint(reader: TopicReader) -> Change | None:
+def newest_checkpoint(reader: TopicReader, registry: SchemaRegistry | None = None) -> Change | None:
     """Returns the newest checkpoint of a state topic; None: there is none.
 
     Raises:
         KafkaUnavailable
     """
-    schemas = Schemas()
+    schemas = Schemas(registry)
     low, high = reader.bounds()
     back = _BACK
     while low < high:
@@ -106,8 +115,12 @@ def newest_checkpoint(reader: TopicReader) -> Change | None:
         newest = None
         for one in reader.read(begin, high):
             if (one.key or b"").endswith(f"/{CHECKPOINT}".encode()) and one.value is not None:
-                with suppress(UndecodableRecord):
+                try:
                     newest = schemas.decode(one.value)
+                except SchemaUnavailable as error:
+                    raise KafkaUnavailable(str(error)) from None
+                except UndecodableRecord:
+                    continue
         if newest is not None or begin == low:
             return newest
         back *= 16
@@ -127,6 +140,8 @@ class StateReader:
     Args:
         properties: librdkafka's, for the way to the brokers.
         cluster_id: that of the cluster; empty = the one of the first record.
+        registry: URL of the schema registry that the log's records are framed by ids of; empty =
+            none (``GetChangeLogResponse.schema_registry``).
         load_seconds: so long a load may take; then it begins again.
         tombstone_seconds: half of the time that tombstones stay in the topic. After a load or a
             pause that is longer the log is read from its beginning.
@@ -138,6 +153,7 @@ class StateReader:
         topic: str,
         cluster_id: str = "",
         *,
+        registry: str = "",
         load_seconds: float = _LOAD_SECONDS,
         tombstone_seconds: float = _TOMBSTONE_SECONDS,
         timeout_seconds: float = 30.0,
@@ -146,6 +162,7 @@ class StateReader:
         self._properties: Final = properties
         self._topic: Final = topic
         self._cluster_id: Final = cluster_id
+        self._registry: Final = SchemaRegistry.at(registry)
         self._load_seconds: Final = min(load_seconds, tombstone_seconds)
         self._tombstone_seconds: Final = tombstone_seconds
         self._timeout: Final = timeout_seconds
@@ -226,7 +243,8 @@ class StateReader:
         )
         try:
             self.load_count += 1
-            log = load_log(reader, self._cluster_id, seconds=self._load_seconds, clock=self._clock)
+            fold = StateFold(self._cluster_id, self._registry)
+            log = load_log(reader, fold=fold, seconds=self._load_seconds, clock=self._clock)
             if self._stopping.is_set():
                 return
             self._take(log)

@@ -58,6 +58,9 @@ def _rows(found: watch_pb2.GetChangeLogResponse) -> Iterator[tuple[str, str | St
     yield "state topic", found.state_topic or Styled("not in the config of this server", "warn")
     yield "history topic", found.history_topic or "-"
     yield "brokers", ",".join(found.bootstrap_servers) or "-"
+    if found.configured:
+        registry = found.schema_registry
+        yield "framing", f"ids of schema registry {registry}" if registry else "Avro single objects"
     yield "generation", str(state.generation) if state.generation else "none yet"
     yield "published revision", str(state.revision) if state.revision else "none yet"
     yield "store revision", str(out_of.revision)

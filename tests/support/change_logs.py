@@ -9,6 +9,7 @@ from directory.change_log.log_topics import LogRecord, LogRefused, LogTopics
 from directory.kafka.admin_client import ConfluentAdmin
 from resolver.changes import record
 from resolver.changes.record import Change, Checkpoint, Schemas
+from resolver.changes.registry import SchemaRegistry
 from resolver.changes.topic_reader import TopicReader
 from tests.support.waiting import eventually
 
@@ -36,17 +37,20 @@ class LogContents:
 class ChangeLogTopics:
     """The topics of one cluster's change log."""
 
-    def __init__(self, bootstrap: str, cluster_id: str, *, suffix: str = "") -> None:
+    def __init__(
+        self, bootstrap: str, cluster_id: str, *, suffix: str = "", registry: str = ""
+    ) -> None:
         self.cluster_id = cluster_id
+        self._registry = registry
         self._properties = {"bootstrap.servers": bootstrap, "log_level": 0}
         self.state_topic = f"__change_events{suffix}"
         self.history_topic = f"__change_history{suffix}"
 
     def read(self) -> LogContents:
         """Reads both topics to their ends."""
-        schemas, state = Schemas(), dict[str, Change]()
+        schemas, state = Schemas(SchemaRegistry.at(self._registry)), dict[str, Change]()
         prefix = f"{self.cluster_id}/"
-        for key, value in self._records(self.state_topic):
+        for key, value in self.records(self.state_topic):
             assert key.startswith(prefix), key
             if key.startswith(f"{prefix}s/"):
                 continue
@@ -55,11 +59,12 @@ class ChangeLogTopics:
             else:
                 state[key] = schemas.decode(value)
         checkpoint = state.pop(f"{prefix}c", None)
-        records = self._records(self.history_topic)
+        records = self.records(self.history_topic)
         history = [schemas.decode(value) for _, value in records if value is not None]
         return LogContents(state, checkpoint, history)
 
-    def _records(self, topic: str) -> list[tuple[str, bytes | None]]:
+    def records(self, topic: str) -> list[tuple[str, bytes | None]]:
+        """Returns keys and values of a topic as they are."""
         reader = TopicReader(self._properties, topic)
         try:
             found = reader.read(*reader.bounds())

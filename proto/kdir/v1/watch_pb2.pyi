@@ -123,7 +123,7 @@ class GetChangeLogRequest(_message.Message):
     def __init__(self, cluster: _Optional[str] = ...) -> None: ...
 
 class GetChangeLogResponse(_message.Message):
-    __slots__ = ("authority", "configured", "state_topic", "history_topic", "bootstrap_servers", "state", "publisher", "waiting_commits", "waiting_bytes", "waiting_since_ms")
+    __slots__ = ("authority", "configured", "state_topic", "history_topic", "bootstrap_servers", "state", "publisher", "waiting_commits", "waiting_bytes", "waiting_since_ms", "schema_registry")
     AUTHORITY_FIELD_NUMBER: _ClassVar[int]
     CONFIGURED_FIELD_NUMBER: _ClassVar[int]
     STATE_TOPIC_FIELD_NUMBER: _ClassVar[int]
@@ -134,6 +134,7 @@ class GetChangeLogResponse(_message.Message):
     WAITING_COMMITS_FIELD_NUMBER: _ClassVar[int]
     WAITING_BYTES_FIELD_NUMBER: _ClassVar[int]
     WAITING_SINCE_MS_FIELD_NUMBER: _ClassVar[int]
+    SCHEMA_REGISTRY_FIELD_NUMBER: _ClassVar[int]
     authority: _resolve_pb2.Authority
     configured: bool
     state_topic: str
@@ -144,7 +145,8 @@ class GetChangeLogResponse(_message.Message):
     waiting_commits: int
     waiting_bytes: int
     waiting_since_ms: int
-    def __init__(self, authority: _Optional[_Union[_resolve_pb2.Authority, _Mapping]] = ..., configured: _Optional[bool] = ..., state_topic: _Optional[str] = ..., history_topic: _Optional[str] = ..., bootstrap_servers: _Optional[_Iterable[str]] = ..., state: _Optional[_Union[ChangeLogState, _Mapping]] = ..., publisher: _Optional[str] = ..., waiting_commits: _Optional[int] = ..., waiting_bytes: _Optional[int] = ..., waiting_since_ms: _Optional[int] = ...) -> None: ...
+    schema_registry: str
+    def __init__(self, authority: _Optional[_Union[_resolve_pb2.Authority, _Mapping]] = ..., configured: _Optional[bool] = ..., state_topic: _Optional[str] = ..., history_topic: _Optional[str] = ..., bootstrap_servers: _Optional[_Iterable[str]] = ..., state: _Optional[_Union[ChangeLogState, _Mapping]] = ..., publisher: _Optional[str] = ..., waiting_commits: _Optional[int] = ..., waiting_bytes: _Optional[int] = ..., waiting_since_ms: _Optional[int] = ..., schema_registry: _Optional[str] = ...) -> None: ...
 
 class WatchRequest(_message.Message):
     __slots__ = ("path", "after_token", "checkpoint_seconds")

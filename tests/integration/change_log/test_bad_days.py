@@ -22,6 +22,7 @@ from confluent_kafka.admin import (
 from kdir.v1 import admin_pb2, admin_pb2_grpc, watch_pb2, watch_pb2_grpc
 
 from deploy.local.kafka import KafkaBroker
+from directory.change_log.log_topics import LogRecord, TopicWriter
 from directory.store.addresses import open_store
 from tests.conftest import SharedBroker, SharedEtcd
 from tests.integration.change_log.test_publishing import (
@@ -175,6 +176,16 @@ def test_a_topic_that_was_deleted_is_made_again_only_for_an_operator(
         eventually(lambda: state_of(server).state.message == "")
         eventually(lambda: log.read().rows == logged_rows(str(store)))
         assert state_of(server).state.generation == 2, "readers see that it is another topic"
+        # Of a log that lost records: what an operator did and the difference share a revision.
+        lost = [key for key in log.read().state if "/e/" in key]
+        writer = TopicWriter({"bootstrap.servers": kafka_broker.bootstrap}, "another", 30.0)
+        writer.write(LogRecord(log.state_topic, key, None) for key in lost)
+        confirm(server)
+        eventually(lambda: log.read().rows == logged_rows(str(store)))
+        made_after = [one for one in log.read().history if one.generation == 2]
+    orders = [one.order for one in made_after if one.checkpoint is None]
+    assert orders == sorted(set(orders)), "each has a place of its own"
+    assert {"operated", "entry"} <= {one.scope for one in made_after}
 
 
 @pytest.mark.parametrize(

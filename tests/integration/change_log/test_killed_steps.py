@@ -79,6 +79,17 @@ class Log:
 
     def publish(self, death: int = 0) -> bool:
         """Publishes all there is; False: it died before."""
+        publisher = self.publisher(death)
+        try:
+            eventually(lambda: publisher.step() >= _IDLE_SECONDS)
+        except Crash:
+            return False
+        finally:
+            publisher.leader.resign()  # as the system does with the lock of a process that died
+        return True
+
+    def publisher(self, death: int = 0) -> ChangeLogPublisher:
+        """Returns the next publisher, which dies at a step."""
         passages = Passages(death)
         topics = DyingTopics(
             self.topics.cluster_id,
@@ -90,7 +101,7 @@ class Log:
         topics.passages = passages
         mortal: Any = Mortal(topics, passages, _READS)
         writer: Any = Mortal(self.here.writer, passages, WRITTEN)
-        publisher = ChangeLogPublisher(
+        return ChangeLogPublisher(
             "one",
             "la",
             self.here.store,
@@ -102,13 +113,6 @@ class Log:
             admin=lambda: ConfluentAdmin([self._broker.bootstrap]),
             clock=lambda: float(next(self._ticks)),
         )
-        try:
-            eventually(lambda: publisher.step() >= _IDLE_SECONDS)
-        except Crash:
-            return False
-        finally:
-            publisher.leader.resign()  # as the system does with the lock of a process that died
-        return True
 
     def forget(self) -> None:
         """Trims the whole outbox, published or not: what the log lacks shows in the state only."""
@@ -187,6 +191,8 @@ def test_killed_at_each_step_of_a_resync_each_difference_is_there_once(
     ]
     assert len(differences) == len(set(differences))
     assert {(f"/la/{name}", f"owner-{death}") for name in names} <= set(differences)
+    orders = [one.order for one in found.history if one.checkpoint is None]
+    assert orders == sorted(set(orders)), "each has a place of its own"
 
 
 def test_of_a_log_whose_end_the_brokers_lost_everything_is_published_again(
@@ -216,3 +222,19 @@ def test_of_a_log_whose_end_the_brokers_lost_everything_is_published_again(
         assert made.topics.read().history == found.history
     changes = [one for one in found.history if one.revision > kept.revision]
     assert [one.path for one in changes if one.checkpoint is None] == ["/la/a"]
+
+
+def test_a_publisher_that_waits_for_a_feature_level_goes_on_once_it_is_finalized(
+    store: Path, kafka_broker: SharedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publishing, "_IDLE_SECONDS", 3600.0)
+    with server(SqliteStore(store, "la")) as here:
+        made = Log(here, kafka_broker)
+        publisher = made.publisher()
+        publisher.start()
+        try:
+            eventually(lambda: "feature level 2 is not finalized" in publisher.trouble)
+            here.writer.put_facts((Put(LEVEL, b"2"),))
+            eventually(lambda: made.topics.read().checkpoint is not None)
+        finally:
+            publisher.stop()

@@ -225,7 +225,7 @@ def rebuilt(records: list[Record]) -> dict[bytes, bytes]:
 def state_of(
     records: list[Record], new_table: Callable[[], MutableMapping[str, Any]] | None = None
 ) -> LogState:
-    fold = StateFold(ID, new_table)
+    fold = StateFold(ID, new_table=new_table)
     for key, value in records:
         fold.add(key, value)
     assert not fold.pending_count

@@ -120,7 +120,7 @@ def test_every_field_but_the_first_ones_has_a_default() -> None:
     [
         (b"", "not framed"),
         (b"\xc3\x01\x00", "not framed"),
-        (b"\x00\x00\x00\x00\x01abc", "not framed"),
+        (b"\x00\x00\x00\x00\x01abc", "of a schema registry, and none is named"),
         (b"\xc3\x01" + bytes(8) + b"abc", "unknown schema"),
         (encode(CHANGE)[:40], None),
         (encode(CHANGE)[:10] + b"\xff" * 40, None),
