@@ -97,13 +97,16 @@ def irreversible_effect(
             return f"grow {call.resource} from {call.before} to {call.after} partitions", GROWTH
     losing = Counter(call.key for call in plan.kafka_calls if call.deletes_data)
     of_plan = [policy_key(one.field) for one in plan.policies if one.deletes_data]
-    if not losing and not (of_plan and (plan.kafka_calls_omitted or plan.incomplete or unknown)):
+    # Of topics that the caller may not describe, armed ones may be among them.
+    hides_armed = plan.caller_view and plan.armed
+    is_cut = bool(plan.kafka_calls_omitted) or plan.incomplete or hides_armed
+    if not losing and not (of_plan and (is_cut or unknown)):
         return None
     topics = []
     if losing:
-        least = "at least " if plan.kafka_calls_omitted or plan.incomplete else ""
+        least = "at least " if is_cut else ""
         topics.append(f"{least}{units.plural(max(losing.values()), 'topic')}")
-    elif plan.kafka_calls_omitted or plan.incomplete:
+    elif is_cut:
         topics.append("topics that were not all counted")
     if unknown:
         topics.append(f"topics of {', '.join(unknown)} (not known)")

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import date, datetime, time
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
@@ -15,7 +20,7 @@ from resolver.cli.session import parse_path_argument
 from resolver.errors import InvalidArgument, KafkaUnavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from resolver.changes.audit import ChangeFilter
     from resolver.cli.session import Session
@@ -40,10 +45,23 @@ def _audit(session: Session, arguments: Arguments) -> int:
     properties = own_settings(arguments)
     check_query(sql)
     session.export_login()
-    with AuditDatabase() as database:
+    with _ending_in_order(), AuditDatabase() as database:
         _load(session, database, wanted, properties)
         _print(session, database.query(sql))
     return 0
+
+
+@contextmanager
+def _ending_in_order() -> Iterator[None]:
+    """Has SIGTERM, such as of ``timeout``, leave nothing behind of what was read."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _wanted(arguments: Arguments) -> ChangeFilter:

@@ -102,6 +102,11 @@ def test_what_may_delete_data_cannot_be_undone_and_what_disarms_can() -> None:
     row = access_pb2.PolicyChange(field="topic_config[retention.ms]", deletes_data=True)
     unarmed = access_pb2.ChangePlan(policies=[row])
     assert irreversible_effect(unarmed) is None
+    hidden = access_pb2.ChangePlan(policies=[row], armed=True, caller_view=True)
+    assert irreversible_effect(hidden) == (
+        "change retention.ms of topics that were not all counted",
+        "Kafka may delete data, which cannot be undone",
+    )
     unknown = irreversible_effect(unarmed, ["ny"])
     assert unknown is not None
     assert unknown[0] == "change retention.ms of topics of ny (not known)"
