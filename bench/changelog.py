@@ -18,7 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from operator import truediv
 from pathlib import Path
 from typing import Any, Final
@@ -40,11 +40,9 @@ from directory.store.addresses import open_store
 from directory.store.base import Put, Transaction
 from directory.store.event_rows import new_change_id, pack
 from directory.wire.entry_codec import ProtoCodec
-from resolver.changes.state_reader import load_log
-from resolver.changes.topic_reader import TopicReader
 from resolver.path import Path as DirectoryPath
 
-__all__ = ["run"]
+__all__ = ["Logged", "run"]
 
 _THREADS: Final = 16
 _WRITE_ROUNDS: Final = 3
@@ -82,7 +80,7 @@ def run() -> list[Row]:
         return [*rows, *_waiting(folder)]
 
 
-class _Logged:
+class Logged:
     """A server that keeps a change log."""
 
     def __init__(self, folder: Path, broker: KafkaBroker, store: str = "") -> None:
@@ -120,6 +118,15 @@ class _Logged:
         with channel_to(self.process.address) as channel:
             answer = method_of(channel, _GET_LOG)(b"", timeout=120)
         return watch_pb2.GetChangeLogResponse.FromString(answer)
+
+    def begin(self) -> None:
+        """Begins the log of a store that was filled: it has no level yet, as one of an older
+        release.
+        """
+        self.await_loaded()
+        with channel_to(self.process.address) as channel:
+            method_of(channel, _FINALIZE)(b"", timeout=60)
+        self.await_begun()
 
     def await_loaded(self) -> None:
         """Returns once the server answers."""
@@ -166,7 +173,7 @@ def _writing(folder: Path, broker: KafkaBroker) -> list[Row]:
     """Writers beside a log, against those of a server without, and how long what waits at their end
     takes.
     """
-    logged = _Logged(folder / "on", broker)
+    logged = Logged(folder / "on", broker)
     plain = DirectoryProcess(folder / "off", ground.MOUNT, {"cluster": ground.CLUSTER})
     mkdirs, late = Mkdirs(ground.MOUNT, "dir"), []
     with ExitStack() as cleanup:
@@ -217,7 +224,7 @@ def _writing(folder: Path, broker: KafkaBroker) -> list[Row]:
 
 def _backlog(folder: Path, broker: KafkaBroker) -> list[Row]:
     """What waited while Kafka was away: events a second."""
-    logged, changes = _Logged(folder / "backlog", broker), _Changes()
+    logged, changes = Logged(folder / "backlog", broker), _Changes()
     bare = BareProducer(broker.bootstrap, "bare-backlog")
     with logged.running():
         logged.await_begun()
@@ -381,7 +388,7 @@ def _readable(folder: Path, broker: KafkaBroker) -> list[Row]:
     """From the answer to a write until it is readable in the history, at an even rate; bare, from
     the beginning of a transaction with the same bytes.
     """
-    logged, mkdirs = _Logged(folder / "delay", broker), Mkdirs(ground.MOUNT, "delay")
+    logged, mkdirs = Logged(folder / "delay", broker), Mkdirs(ground.MOUNT, "delay")
     bare = BareProducer(broker.bootstrap, "bare-delay")
     with ExitStack() as cleanup:
         cleanup.enter_context(logged.running())
@@ -454,14 +461,11 @@ def _resync(folder: Path, broker: KafkaBroker) -> list[Row]:
     file = folder / "copy.sqlite"
     filled = ground.filled(ground.TOPICS, max(1, ground.TOPICS // 100))
     shutil.copyfile(filled.removeprefix("sqlite:///"), file)
-    logged = _Logged(folder, broker, f"sqlite:///{file}")
-    seconds, loads, bare, spent, count = [], [], [], [], 0
+    logged = Logged(folder, broker, f"sqlite:///{file}")
+    seconds, bare, spent, count = [], [], [], 0
     with logged.running(), channel_to(logged.process.address) as channel:
-        # A store that was filled has no level yet, as one of an older release.
         began = time.monotonic()
-        logged.await_loaded()
-        method_of(channel, _FINALIZE)(b"", timeout=60)
-        logged.await_begun()
+        logged.begin()
         _note(f"the first filling of {ground.SHOWN} took {time.monotonic() - began:.0f} s")
         ground.await_quiet(logged.pid)
         with _tail(logged.history) as tail:
@@ -476,7 +480,6 @@ def _resync(folder: Path, broker: KafkaBroker) -> list[Row]:
                 began = time.monotonic()
                 count = logged.state.decode_all()
                 bare.append(time.monotonic() - began)
-                loads.append(_load_seconds(logged))
     _note(
         f"a resync took {statistics.median(spent):.1f} s of processor in the server, "
         f"{count:,} records"
@@ -490,24 +493,7 @@ def _resync(folder: Path, broker: KafkaBroker) -> list[Row]:
             statistics.median(bare),
             2,
         ),
-        at_most(
-            f"load of the state of {ground.SHOWN} topics",
-            statistics.median(map(truediv, loads, bare)) * statistics.median(bare),
-            "s",
-            "bare consume and fastavro",
-            statistics.median(bare),
-            1.5,
-        ),
     ]
-
-
-def _load_seconds(logged: _Logged) -> float:
-    """Returns the time that the reader of the state needs, on the topic of a server."""
-    topic = logged.state
-    with closing(TopicReader({"bootstrap.servers": topic.bootstrap}, topic.name)) as reader:
-        began = time.monotonic()
-        load_log(reader, logged.process.cluster_id, seconds=_PATIENCE_SECONDS)
-        return time.monotonic() - began
 
 
 # -- memory of what waits --------------------------------------------------------------------------
@@ -516,7 +502,7 @@ def _load_seconds(logged: _Logged) -> float:
 def _waiting(folder: Path) -> list[Row]:
     """Memory of the server for each change that waits, Kafka being away."""
     with KafkaBroker(jvm=_JAVA) as broker:
-        logged = _Logged(folder / "waiting", broker)
+        logged = Logged(folder / "waiting", broker)
         with logged.running():
             logged.await_begun()
     found, changes = {}, _Changes()

@@ -77,7 +77,7 @@ same time compare.
 _CODEC: Final = ProtoCodec()
 _ROOT: Final = EntryKey(0, is_topic=False, name="")
 _ROWS: Final = 500
-_CACHE_KIB: Final = 16_384
+_CACHE_KIB: Final = 8_192
 _TABLES: Final = (
     "CREATE TABLE mapping (number, key TEXT, value BLOB, PRIMARY KEY (number, key)) WITHOUT ROWID",
     "CREATE TABLE store (key BLOB PRIMARY KEY, value BLOB) WITHOUT ROWID",

@@ -17,8 +17,8 @@ __all__ = ["EndReached", "TopicReader", "TopicRecord", "topic_names"]
 
 _POLL_SECONDS: Final = 0.5
 _BATCH: Final = 500
-_QUEUED_KIB: Final = 16_384
-"""Of what is fetched ahead; librdkafka's default is four times as much."""
+_QUEUED_KIB: Final = 8_192
+"""Of what is fetched ahead; librdkafka's default is eight times as much."""
 
 
 class TopicRecord(NamedTuple):
