@@ -4,13 +4,18 @@ HTTP.
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from directory.change_log.settings import ChangeLogConfig
+from directory.kafka.client_properties import ClientProperties
+from directory.maintenance.log_backup import UnusableLog, write_log_backup
 from resolver.changes.record import registry_framing
 from resolver.changes.state_reader import StateReader
 from tests.conftest import SharedBroker
@@ -123,3 +128,16 @@ def test_a_log_goes_on_once_its_schema_registry_takes_the_schema(
         rows = logged_rows(store)
     assert changes_of(found) == [("insert", f"/la/{name}") for name in "abc"]
     assert found.rows == rows
+
+    own = ChangeLogConfig(
+        (kafka_broker.bootstrap,),
+        ClientProperties(),
+        is_shared=True,
+        schema_registry=registry.url,
+    )
+    file = io.BytesIO()
+    write_log_backup(own, "la", server.cluster_id, file)
+    assert file.getvalue()
+    unnamed = replace(own, schema_registry="")
+    with pytest.raises(UnusableLog, match="its checkpoint cannot be read: of schema 70001"):
+        write_log_backup(unnamed, "la", server.cluster_id, file)
