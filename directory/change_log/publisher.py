@@ -435,7 +435,7 @@ class ChangeLogPublisher:
         )
         positions = count(self._change_count(revision))
         found = (
-            (key, replace(change, position=next(positions)))
+            (key, replace(change, position=next(positions)) if _is_in_history(change) else change)
             for key, change in (records if changed else ())
             if key in changed
         )
@@ -507,7 +507,7 @@ class ChangeLogPublisher:
         """Yields what the history gets of entries and grants that a resync found different."""
         cluster_id = self._store.identity.cluster_id
         for key, change in page.items():
-            if change is not None and change.scope in {"entry", "grants"}:
+            if change is not None and _is_in_history(change):
                 yield replace(change, key=None, record=None, action="update")
             elif change is None and key.startswith(f"{cluster_id}/e/"):
                 yield Change(
@@ -629,6 +629,11 @@ class ChangeLogPublisher:
         session, self._session = self._session, None
         if session is not None:
             session.writer.close()
+
+
+def _is_in_history(change: Change) -> bool:
+    """True if a change of the state is one of the history, too: no fact is."""
+    return change.scope in {"entry", "grants"}
 
 
 def _is_cut(session: _Session, noted: watch_pb2.ChangeLogState | None) -> bool:
