@@ -8,16 +8,12 @@ bytes, behind the same gRPC, and nothing else.
 from __future__ import annotations
 
 import sys
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-import grpc
-
 from bench.bare_etcd import NewDirectories, transacting
+from bench.bare_service import serve
 from directory.store.etcd.etcd_address import EtcdAddress
 
-_THREADS: Final = 16
 _SECONDS: Final = 10.0
 _ANSWER: Final = b"x" * 150
 
@@ -31,16 +27,7 @@ def main(address: str) -> None:
             transact(requests.next(), timeout=_SECONDS)
             return _ANSWER
 
-        server = grpc.server(ThreadPoolExecutor(_THREADS), options=(("grpc.so_reuseport", 0),))
-        handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.unary_unary_rpc_method_handler(create)
-        server.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler("bench.Bare", {"Create": handler}),)
-        )
-        port = server.add_insecure_port("127.0.0.1:0")
-        server.start()
-        sys.stdout.write(f"bare on 127.0.0.1:{port}\n")
-        sys.stdout.flush()
-        threading.Event().wait()
+        serve(create)
 
 
 if __name__ == "__main__":

@@ -12,14 +12,12 @@ import sqlite3
 import sys
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path as FilePath
 from typing import Final
 from unittest import mock
 
-import grpc
-
 from bench import ground
+from bench.bare_service import serve
 from directory.namespace.command import CreateDirectory
 from directory.store.base import KeyEquals, Put, Transaction
 from directory.store.replica import Replica, ReplicaState
@@ -29,7 +27,6 @@ from directory.wire.entry_codec import ProtoCodec
 from resolver.path import Path
 
 _NUMBER: Final = b"xxxxxxx"  # a number's place in what is recorded
-_THREADS: Final = 16
 
 
 def main(file: str) -> None:
@@ -42,16 +39,7 @@ def main(file: str) -> None:
         database.commit()
         return answer
 
-    server = grpc.server(ThreadPoolExecutor(_THREADS), options=(("grpc.so_reuseport", 0),))
-    handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.unary_unary_rpc_method_handler(create)
-    server.add_generic_rpc_handlers(
-        (grpc.method_handlers_generic_handler("bench.Bare", {"Create": handler}),)
-    )
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    sys.stdout.write(f"bare on 127.0.0.1:{port}\n")
-    sys.stdout.flush()
-    threading.Event().wait()
+    serve(create)
 
 
 class _Database:
