@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from resolver.cli.session import Session
     from resolver.index.audit_query import AuditDatabase
 
-__all__ = ["VERBS"]
+__all__ = ["VERBS", "ending_in_order"]
 
 _MOST_EXACT: Final = 2**53
 """Beyond it a number in JSON is not exact for many who read it."""
@@ -45,14 +45,14 @@ def _audit(session: Session, arguments: Arguments) -> int:
     properties = own_settings(arguments)
     check_query(sql)
     session.export_login()
-    with _ending_in_order(), AuditDatabase() as database:
+    with ending_in_order(), AuditDatabase() as database:
         _load(session, database, wanted, properties)
         _print(session, database.query(sql))
     return 0
 
 
 @contextmanager
-def _ending_in_order() -> Iterator[None]:
+def ending_in_order() -> Iterator[None]:
     """Has SIGTERM, such as of ``timeout``, leave nothing behind of what was read."""
     if threading.current_thread() is not threading.main_thread():
         yield
