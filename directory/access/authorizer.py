@@ -2,7 +2,9 @@
 out who is calling, where a path leads, or what time it is.
 
 An ``Authorizer`` is built for each snapshot, from its tree of grants and what is inherited from
-above the mount, so a reader never sees one change without those before it (A4).
+above the mount, so a reader never sees one change without those before it (A4). A
+``GrantEvaluator`` collects the grants of one path, level by level. Longer than most files: all
+questions about access are answered here, by one evaluation.
 
 Whether a caller may do something on any entry of a tree (KIP-679's ``authorizeByResourceType``) is
 true when there is an entry for which ``decide`` would allow it. For topics and clusters branches
@@ -16,7 +18,8 @@ deny, at the same entry or above, covers them all.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import enum
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -27,22 +30,175 @@ from directory.access.decision import (
     CompiledGrants,
     Decision,
     DecisionReason,
-    GrantEvaluator,
-    TraverseRight,
-    traverse_right_after,
 )
 from directory.access.grant_tree import NO_BRANCH, EntryPlace, GrantChildren, GrantNode, GrantTree
-from directory.access.grants import IMPLIED_BY, Grant, Operation, Permission, ResourceType
+from directory.access.grants import (
+    IMPLIED_BY,
+    Grant,
+    Operation,
+    Permission,
+    ResourceType,
+    bit_of,
+)
 from directory.access.principals import Caller
 from resolver.errors import NotReady
 from resolver.path import Path
 
-__all__ = ["MOUNT_ROOT", "Authorizer", "DirectoryAuthorization", "InheritedGrantLevel"]
+__all__ = [
+    "MOUNT_ROOT",
+    "Authorizer",
+    "DirectoryAuthorization",
+    "GrantEvaluator",
+    "InheritedGrantLevel",
+]
 
 MOUNT_ROOT: Final = EntryPlace(())
 """The root directory."""
 _IDEMPOTENT_WRITE: Final = AccessQuestion.for_operation(
     Operation.IDEMPOTENT_WRITE, ResourceType.CLUSTER
+)
+
+
+_PASSING: Final = bit_of(ResourceType.TOPIC, Operation.DESCRIBE)
+"""Who may DESCRIBE a closed directory may pass it."""
+
+
+class TraverseRight(enum.Enum):
+    """Right to pass a closed directory here."""
+
+    UNDECIDED = "no matching grant so far"
+    ALLOWED = "DESCRIBE is allowed"
+    DENIED = "DESCRIBE is denied"
+
+
+def traverse_right_after(passing: TraverseRight, allow: int, deny: int) -> TraverseRight:
+    """Returns the right after a level with these allows and denies."""
+    if deny & _PASSING or passing is TraverseRight.DENIED:
+        return TraverseRight.DENIED
+    return TraverseRight.ALLOWED if allow & _PASSING else passing
+
+
+def _deciding_grant(
+    grants: Iterable[Grant], permission: Permission, question: AccessQuestion
+) -> Grant | None:
+    """Returns the grant, of those for one principal from one host, that applies to the question;
+    one that names the operation is first.
+    """
+    found: Grant | None = None
+    for grant in grants:
+        if (
+            grant.permission is permission
+            and grant.bits & question.bit
+            and (not question.kind.has_names or grant.matches_name(question.name))
+        ):
+            if grant.operation is question.operation:
+                return grant
+            found = found or grant
+    return found
+
+
+class GrantEvaluator:
+    """Evaluation along one path. A result ``…_at`` is the number of the level where it was found,
+    as the caller of ``add_level`` counts them.
+    """
+
+    __slots__ = (
+        "allow",
+        "allow_at",
+        "blocked_at",
+        "caller",
+        "deny",
+        "deny_at",
+        "has_blocked_allow",
+        "has_expired_allow",
+        "has_grants",
+        "passing",
+        "question",
+    )
+
+    def __init__(self, caller: Caller, question: AccessQuestion) -> None:
+        self.caller: Final = caller
+        self.question: Final = question
+        self.allow: Grant | None = None
+        """The outermost allow that counts."""
+        self.allow_at = 0
+        self.deny: Grant | None = None
+        """The outermost deny. Nothing further down can change the answer."""
+        self.deny_at = 0
+        self.passing = TraverseRight.UNDECIDED
+        self.blocked_at: int | None = None
+        """The outermost closed directory that the caller cannot pass."""
+        self.has_blocked_allow = False
+        """Whether an allow was found below that one."""
+        self.has_expired_allow = False
+        """Whether an allow was found that was confirmed too long ago."""
+        self.has_grants = False
+        """Whether any grant, whoever it is for, applies to the resource at all."""
+
+    def add_level(
+        self, rules: CompiledGrants, at: int, *, closed: bool, allows_count: bool = True
+    ) -> None:
+        """Takes in the next level."""
+        bit = self.question.bit
+        allow = deny = 0
+        for key in self.caller.keys:
+            own = rules.by_key.get(key)
+            if own is None:
+                continue
+            if own.partial_deny & bit and self.deny is None:
+                self.deny = _deciding_grant(own.grants, Permission.DENY, self.question)
+                self.deny_at = at
+            if own.allow & bit:
+                self._allowed(
+                    _deciding_grant(own.grants, Permission.ALLOW, self.question), at, allows_count
+                )
+            allow |= own.allow
+            deny |= own.deny
+        self.passing = traverse_right_after(self.passing, allow if allows_count else 0, deny)
+        if closed and self.blocked_at is None and self.passing is not TraverseRight.ALLOWED:
+            self.blocked_at = at
+
+    def note_mention(self, rules: CompiledGrants) -> None:
+        """Notes whether a grant of the level applies to the resource; called only where needed."""
+        question = self.question
+        self.has_grants = self.has_grants or any(
+            grant.kind is question.kind
+            and (not grant.kind.has_names or grant.matches_name(question.name))
+            for grant in rules.grants
+        )
+
+    def copy(self) -> GrantEvaluator:
+        """Returns an evaluation at the same level, which continues on its own."""
+        other = GrantEvaluator(self.caller, self.question)
+        for name in _FOUND:
+            setattr(other, name, getattr(self, name))
+        return other
+
+    @property
+    def state(self) -> tuple[object, ...]:
+        """All of it that the answers further down depend on."""
+        return (
+            self.deny is None,
+            self.allow is None,
+            self.passing,
+            self.blocked_at is None,
+            self.has_blocked_allow,
+            self.has_grants,
+        )
+
+    def _allowed(self, grant: Grant | None, at: int, counts: bool) -> None:  # noqa: FBT001 - hot
+        if grant is None:
+            return
+        if not counts:
+            self.has_expired_allow = True
+        elif self.blocked_at is not None:
+            self.has_blocked_allow = True
+        elif self.allow is None:
+            self.allow, self.allow_at = grant, at
+
+
+_FOUND: Final = tuple(
+    name for name in GrantEvaluator.__slots__ if name not in {"caller", "question"}
 )
 
 
@@ -118,7 +274,8 @@ class Authorizer:
         branch = self.own_grants().node_at(place)
         own = () if branch is None else (branch.rules.by_key.get(key) for key in caller.keys)
         return any(
-            one is not None and one.deciding_grant(Permission.ALLOW, question) for one in own
+            one is not None and _deciding_grant(one.grants, Permission.ALLOW, question)
+            for one in own
         )
 
     def for_directory(
@@ -229,19 +386,11 @@ class Authorizer:
 
     def _along(self, walk: GrantEvaluator, place: EntryPlace) -> GrantNode | None:
         """Takes a walk that is at the mount to a place; the branch there, if there is one."""
-        relative = place.relative
-        branch: GrantNode | None = self.own_grants().root
-        last = len(relative) if place.is_topic else 0
-        at = 0
-        while branch is not None:
-            if branch.rules or branch.closed:
+        branches = self.own_grants().branches_to(place)
+        for at, branch in enumerate(branches):
+            if branch.rules.grants or branch.closed:
                 self.add_level(walk, branch, at)
-            if at == len(relative):
-                return branch
-            name = relative[at]
-            at += 1
-            branch = branch.fan.get(name if at == last else name + "/")
-        return None
+        return branches[-1] if len(branches) > len(place.relative) else None
 
     def add_level(
         self,
@@ -300,7 +449,7 @@ class Authorizer:
         for step, below in branch.fan.branches():
             at = EntryPlace((*place.relative, step.removesuffix("/")), not step.endswith("/"))
             further = walk
-            if below.rules or below.closed:
+            if below.rules.grants or below.closed:
                 further = walk.copy()
                 self.add_level(further, below, len(at.relative))
                 found = self.decide(further, at)
@@ -415,7 +564,7 @@ class DirectoryAuthorization:
         return self.decision if below is None else self._of(below, name, is_topic=is_topic)
 
     def _of(self, below: GrantNode, name: str, *, is_topic: bool) -> Decision:
-        if self._walk is None or not (below.rules or below.closed):
+        if self._walk is None or not (below.rules.grants or below.closed):
             return self.decision
         place = EntryPlace((*self._place.relative, name), is_topic)
         further = self._walk.copy()
@@ -533,9 +682,7 @@ class _NamedResourceSearch:
             for key in self._keys
             if (own := rules.by_key.get(key)) is not None
             for grant in own.grants
-            if grant.permission is permission
-            and grant.kind is asked.kind
-            and grant.covers(asked.operation)
+            if grant.permission is permission and grant.bits & asked.bit
         ]
 
     def has_free_name(self, allows: list[Grant], denies: list[Grant]) -> bool:

@@ -1,10 +1,8 @@
-"""Decision: whether something is allowed, and by which grant.
+"""Decision: whether something is allowed, and by which grant; and what one is made of.
 
 ``CompiledGrants`` are the grants of one entry, sorted by whom they are about, their operations as
-bits; ``GrantEvaluator`` collects those of one path level by level for ``authorizer.py``. A bit
-means one operation on one kind of resource. Whether it is set is exact for topics and
-clusters. Groups and transactional ids have names that bits cannot know: there a set bit means that
-the grants themselves must be looked at.
+bits. Whether a bit is set is exact for topics and clusters. Groups and transactional ids have names
+that bits cannot know: there a set bit means that the grants themselves must be looked at.
 """
 
 from __future__ import annotations
@@ -12,18 +10,16 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import reduce
-from operator import or_
 from typing import Final, NamedTuple
 
 import immutables
 
 from directory.access.grants import (
-    IMPLIED_BY,
     Grant,
     Operation,
     Permission,
     ResourceType,
+    bit_of,
     in_order,
 )
 from directory.access.principals import ANY_HOST, Caller, key_of
@@ -31,49 +27,16 @@ from resolver.path import Path
 
 __all__ = [
     "NO_RULES",
-    "PASSING",
     "SUPER_USER",
     "AccessMode",
     "AccessQuestion",
     "CompiledGrants",
     "Decision",
     "DecisionReason",
-    "GrantEvaluator",
     "PrincipalGrants",
-    "TraverseRight",
-    "traverse_right_after",
 ]
 
-_WIDTH: Final = 16
-_ALL: Final = (1 << _WIDTH) - 1
 _EVERYTHING: Final = -1
-
-
-def _bit(kind: ResourceType, operation: Operation) -> int:
-    return 1 << (_WIDTH * (kind - 1) + operation)
-
-
-_IMPLIES: Final[Mapping[Operation, tuple[Operation, ...]]] = {
-    own: tuple(one for one, by in IMPLIED_BY.items() if own in by) for own in Operation
-}
-
-
-def _bits(kind: ResourceType, operation: Operation, permission: Permission) -> int:
-    if operation is Operation.ALL:
-        return _ALL << (_WIDTH * (kind - 1))
-    implied = _IMPLIES[operation] if permission is Permission.ALLOW else ()
-    return reduce(or_, (_bit(kind, one) for one in (operation, *implied)))
-
-
-_BITS: Final = {
-    (kind, one, permission): _bits(kind, one, permission)
-    for kind in ResourceType
-    for one in Operation
-    for permission in Permission
-}
-_BIT: Final = {(kind, one): _bit(kind, one) for kind in ResourceType for one in Operation}
-PASSING: Final = _bit(ResourceType.TOPIC, Operation.DESCRIBE)
-"""Who may DESCRIBE a closed directory may pass it."""
 
 
 class AccessQuestion(NamedTuple):
@@ -91,15 +54,7 @@ class AccessQuestion(NamedTuple):
         """Returns a question. The name is that of a group or transactional id; empty = none that a
         grant names.
         """
-        return cls(operation, kind, name, _BIT[kind, operation])
-
-    def matches_grant(self, grant: Grant) -> bool:
-        """True if the grant applies to this, whoever it is for."""
-        return (
-            grant.kind is self.kind
-            and grant.covers(self.operation)
-            and (not self.kind.has_names or grant.matches_name(self.name))
-        )
+        return cls(operation, kind, name, bit_of(kind, operation))
 
 
 class PrincipalGrants(NamedTuple):
@@ -116,16 +71,6 @@ class PrincipalGrants(NamedTuple):
     or for every host. Only these bits can be live, here or below.
     """
     grants: tuple[Grant, ...]
-
-    def deciding_grant(self, permission: Permission, question: AccessQuestion) -> Grant | None:
-        """Returns the grant that applies to the question; one that names the operation is first."""
-        found: Grant | None = None
-        for grant in self.grants:
-            if grant.permission is permission and question.matches_grant(grant):
-                if grant.operation is question.operation:
-                    return grant
-                found = found or grant
-        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,9 +119,9 @@ def _wider(grant: Grant) -> tuple[str, ...]:
 def _own(grants: tuple[Grant, ...]) -> PrincipalGrants:
     allow = deny = deny_some = 0
     for grant in grants:
-        # Where there is one grant the table's own number is kept, and not one that is equal: a
-        # hundred thousand of them are the memory of one.
-        bits = _BITS[grant.kind, grant.operation, grant.permission]
+        # Where there is one grant its own number is kept, and not one that is equal: a hundred
+        # thousand of them are the memory of one.
+        bits = grant.bits
         if grant.permission is Permission.ALLOW:
             allow = allow | bits if allow else bits
         else:
@@ -239,121 +184,3 @@ class Decision:
 
 SUPER_USER: Final = Decision(allowed=True, reason=DecisionReason.SUPER_USER)
 """The decision for a super user, always the same."""
-
-
-class TraverseRight(enum.Enum):
-    """Right to pass a closed directory here."""
-
-    UNDECIDED = "no matching grant so far"
-    ALLOWED = "DESCRIBE is allowed"
-    DENIED = "DESCRIBE is denied"
-
-
-def traverse_right_after(passing: TraverseRight, allow: int, deny: int) -> TraverseRight:
-    """Returns the right after a level with these allows and denies."""
-    if deny & PASSING or passing is TraverseRight.DENIED:
-        return TraverseRight.DENIED
-    return TraverseRight.ALLOWED if allow & PASSING else passing
-
-
-class GrantEvaluator:
-    """Evaluation along one path. A result ``…_at`` is the number of the level where it was found,
-    as the caller of ``add_level`` counts them.
-    """
-
-    __slots__ = (
-        "allow",
-        "allow_at",
-        "blocked_at",
-        "caller",
-        "deny",
-        "deny_at",
-        "has_blocked_allow",
-        "has_expired_allow",
-        "has_grants",
-        "passing",
-        "question",
-    )
-
-    def __init__(self, caller: Caller, question: AccessQuestion) -> None:
-        self.caller: Final = caller
-        self.question: Final = question
-        self.allow: Grant | None = None
-        """The outermost allow that counts."""
-        self.allow_at = 0
-        self.deny: Grant | None = None
-        """The outermost deny. Nothing further down can change the answer."""
-        self.deny_at = 0
-        self.passing = TraverseRight.UNDECIDED
-        self.blocked_at: int | None = None
-        """The outermost closed directory that the caller cannot pass."""
-        self.has_blocked_allow = False
-        """Whether an allow was found below that one."""
-        self.has_expired_allow = False
-        """Whether an allow was found that was confirmed too long ago."""
-        self.has_grants = False
-        """Whether any grant, whoever it is for, applies to the resource at all."""
-
-    def add_level(
-        self, rules: CompiledGrants, at: int, *, closed: bool, allows_count: bool = True
-    ) -> None:
-        """Takes in the next level."""
-        bit = self.question.bit
-        allow = deny = 0
-        for key in self.caller.keys:
-            own = rules.by_key.get(key)
-            if own is None:
-                continue
-            if own.partial_deny & bit and self.deny is None:
-                self.deny = own.deciding_grant(Permission.DENY, self.question)
-                self.deny_at = at
-            if own.allow & bit:
-                self._allowed(own.deciding_grant(Permission.ALLOW, self.question), at, allows_count)
-            allow |= own.allow
-            deny |= own.deny
-        self.passing = traverse_right_after(self.passing, allow if allows_count else 0, deny)
-        if closed and self.blocked_at is None and self.passing is not TraverseRight.ALLOWED:
-            self.blocked_at = at
-
-    def note_mention(self, rules: CompiledGrants) -> None:
-        """Notes whether a grant of the level applies to the resource; called only where needed."""
-        question = self.question
-        self.has_grants = self.has_grants or any(
-            grant.kind is question.kind
-            and (not grant.kind.has_names or grant.matches_name(question.name))
-            for grant in rules.grants
-        )
-
-    def copy(self) -> GrantEvaluator:
-        """Returns an evaluation at the same level, which continues on its own."""
-        other = GrantEvaluator(self.caller, self.question)
-        for name in _FOUND:
-            setattr(other, name, getattr(self, name))
-        return other
-
-    @property
-    def state(self) -> tuple[object, ...]:
-        """All of it that the answers further down depend on."""
-        return (
-            self.deny is None,
-            self.allow is None,
-            self.passing,
-            self.blocked_at is None,
-            self.has_blocked_allow,
-            self.has_grants,
-        )
-
-    def _allowed(self, grant: Grant | None, at: int, counts: bool) -> None:  # noqa: FBT001 - hot
-        if grant is None:
-            return
-        if not counts:
-            self.has_expired_allow = True
-        elif self.blocked_at is not None:
-            self.has_blocked_allow = True
-        elif self.allow is None:
-            self.allow, self.allow_at = grant, at
-
-
-_FOUND: Final = tuple(
-    name for name in GrantEvaluator.__slots__ if name not in {"caller", "question"}
-)

@@ -10,8 +10,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from directory.access.authorizer import MOUNT_ROOT, Authorizer, InheritedGrantLevel
-from directory.access.decision import AccessQuestion, Decision, DecisionReason, GrantEvaluator
+from directory.access.authorizer import (
+    MOUNT_ROOT,
+    Authorizer,
+    GrantEvaluator,
+    InheritedGrantLevel,
+)
+from directory.access.decision import AccessQuestion, Decision, DecisionReason
 from directory.access.grant_tree import EntryPlace, GrantNode
 from directory.access.grants import Grant, Permission
 from directory.access.principals import ANY_HOST, EVERYBODY, Caller

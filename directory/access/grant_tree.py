@@ -279,6 +279,22 @@ class GrantTree:
             found = found.fan.get(step)
         return found
 
+    def branches_to(self, place: EntryPlace) -> list[GrantNode]:
+        """Returns the branches on the way to an entry, outermost first: the root's, and so on as
+        far as there are any. The entry's own is among them if there are more than its place has
+        segments.
+        """
+        relative, last = place.relative, len(place.relative) if place.is_topic else 0
+        branch = self.root
+        found = [branch]
+        for depth, name in enumerate(relative, start=1):
+            below = branch.fan.get(name if depth == last else name + "/")
+            if below is None:
+                break
+            found.append(below)
+            branch = below
+        return found
+
     def grants_at(self, place: EntryPlace) -> tuple[Grant, ...]:
         """Returns the grants set on this very entry, in order."""
         found = self.node_at(place)

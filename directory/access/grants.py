@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
+from functools import reduce
+from operator import or_
 from typing import Final, TypeVar
 
 from directory.access.principals import ANY_HOST, check_principal, parse_host, quote_for_message
@@ -24,6 +26,7 @@ __all__ = [
     "Permission",
     "ResourceType",
     "add_grants",
+    "bit_of",
     "in_order",
     "remove_grants",
 ]
@@ -89,10 +92,11 @@ class ResourceType(enum.IntEnum):
     CLUSTER = 4
     """The clusters at and below the directory, as such."""
 
-    @property
-    def has_names(self) -> bool:
-        """Whether its resources have names of their own, besides the entry's path."""
-        return self in {ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID}
+    has_names: bool
+    """Whether its resources have names of their own, besides the entry's path."""
+
+    def __init__(self, number: int) -> None:
+        self.has_names = number in {2, 3}
 
     @classmethod
     def parse(cls, text: str) -> ResourceType:
@@ -113,6 +117,35 @@ IMPLIED_BY: Final[Mapping[Operation, frozenset[Operation]]] = {
 """An allow of one of these allows the operation, too. A deny implies nothing."""
 
 
+_WIDTH: Final = 16
+_ALL: Final = (1 << _WIDTH) - 1
+
+
+def bit_of(kind: ResourceType, operation: Operation) -> int:
+    """Returns the bit of an operation on a kind of resource."""
+    return 1 << (_WIDTH * (kind - 1) + operation)
+
+
+_IMPLIES: Final[Mapping[Operation, tuple[Operation, ...]]] = {
+    own: tuple(one for one, by in IMPLIED_BY.items() if own in by) for own in Operation
+}
+
+
+def _bits(kind: ResourceType, operation: Operation, permission: Permission) -> int:
+    if operation is Operation.ALL:
+        return _ALL << (_WIDTH * (kind - 1))
+    implied = _IMPLIES[operation] if permission is Permission.ALLOW else ()
+    return reduce(or_, (bit_of(kind, one) for one in (operation, *implied)))
+
+
+_BITS: Final = {
+    (kind, one, permission): _bits(kind, one, permission)
+    for kind in ResourceType
+    for one in Operation
+    for permission in Permission
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Grant:
     """One ACL entry on an entry of the tree and all below it.
@@ -127,6 +160,13 @@ class Grant:
     permission: Permission
     kind: ResourceType = ResourceType.TOPIC
     name: str = ""
+    bits: int = field(init=False, repr=False, compare=False)
+    """The operations on a kind of resource that it is about, an allow also those that its own
+    implies; see ``bit_of``.
+    """
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "bits", _BITS[self.kind, self.operation, self.permission])
 
     @classmethod
     def from_fields(
@@ -149,10 +189,7 @@ class Grant:
 
     def covers(self, operation: Operation) -> bool:
         """True if it covers the operation: an allow also of those that its own implies."""
-        own = self.operation
-        if own is operation or own is Operation.ALL:
-            return True
-        return self.permission is Permission.ALLOW and own in IMPLIED_BY.get(operation, ())
+        return bool(self.bits & bit_of(self.kind, operation))
 
     def matches_name(self, name: str) -> bool:
         """True if it covers the group or transactional id of this name."""

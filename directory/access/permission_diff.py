@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from directory.access.authorizer import Authorizer, InheritedGrantLevel
-from directory.access.decision import AccessQuestion, GrantEvaluator
+from directory.access.authorizer import Authorizer, GrantEvaluator, InheritedGrantLevel
+from directory.access.decision import AccessQuestion
 from directory.access.grant_tree import NO_BRANCH, EntryPlace, GrantNode
 from directory.access.grants import Operation, ResourceType
 from directory.access.principals import ANY_HOST, EVERYBODY, Caller, key_of
