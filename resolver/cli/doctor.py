@@ -235,6 +235,9 @@ _COLUMNS: Final = (
     Column("KAFKA"),
     Column("VERSION"),
     Column("UPTIME", right=True),
+    Column("CLUSTER ID", wide=True),
+    Column("REVISION", right=True, wide=True),
+    Column("LEVEL", right=True, wide=True),
 )
 _NAMED: Final = 5
 """So many of the values that were set aside are shown."""
@@ -247,7 +250,7 @@ def _table_row(
     if isinstance(status, KdirError):
         state = Styled(status.reason.lower().replace("_", " "), "bad")
         return [server.mount or "?", server.cluster or "?", server.endpoint or "-", state,
-                "-", "-", "-", "-", "-"]  # fmt: skip
+                "-", "-", "-", "-", "-", server.cluster_id or "-", "-", "-"]  # fmt: skip
     cluster = status.authority.cluster
     part = _state(status)
     up = units.age(status.uptime_seconds) if human else f"{status.uptime_seconds:.3f}"
@@ -261,6 +264,9 @@ def _table_row(
         _kafka(status),
         status.version,
         up,
+        cluster.cluster_id,
+        str(status.authority.revision),
+        str(status.finalized_level or "-"),
     ]
 
 

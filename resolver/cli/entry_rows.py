@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from resolver import units
 from resolver.cli.output import Column, Styled
+from resolver.message_values import kafka_uuid
 
 if TYPE_CHECKING:
     from kdir.v1 import admin_pb2, entry_pb2, policies_pb2
@@ -43,6 +45,11 @@ COLUMNS: Final = (
     Column("TOPICS", right=True),
     Column("STATE"),
     Column("LOCATION"),
+    Column("CONTACT", wide=True),
+    Column("TAGS", wide=True),
+    Column("TOPIC ID", wide=True),
+    Column("CHANGED", right=True, wide=True),
+    Column("CHANGED BY", wide=True),
 )
 
 _SHORT: Final = {"directory": "dir", "topic": "topic", "link": "link", "mount": "mount"}
@@ -77,7 +84,8 @@ def entry_row(
     topics: str = "-",
     name: str = "",
 ) -> list[str | Styled]:
-    """Returns one line of ``ls -l``; ``^`` marks what is inherited, ``-`` what is not set.
+    """Returns one line of ``ls -l``, a cell for each of ``COLUMNS``; ``^`` marks what is inherited,
+    ``-`` what is not set.
 
     ``inherited`` is what the directory hands down, None where that is not known; ``topics`` is how
     many are below; ``name`` is shown instead of the entry's own.
@@ -99,7 +107,25 @@ def entry_row(
         topics,
         state_of(entry, human=human),
         _location(entry, cluster),
+        entry.policies.contact or "-",
+        ",".join(sorted(_tags(entry))) or "-",
+        (kind == "topic" and kafka_uuid(entry.topic.topic_id)) or "-",
+        _changed(entry, human=human),
+        entry.changed_by or "-",
     ]
+
+
+def _tags(entry: entry_pb2.Entry) -> Iterator[str]:
+    for name, value in entry.policies.tags.items():
+        yield f"{name}={CLEARED if value.cleared else value.value}"
+
+
+def _changed(entry: entry_pb2.Entry, *, human: bool) -> str:
+    """Returns how long ago an entry was changed, exactly when where no person reads it."""
+    if not entry.HasField("changed_at"):
+        return "-"
+    text: str = entry.changed_at.ToJsonString()
+    return units.age(max(0.0, time.time() - entry.changed_at.seconds)) if human else text
 
 
 def _retention(

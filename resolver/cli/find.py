@@ -73,6 +73,11 @@ _COLUMNS: Final = (
     Column("STATE"),
     Column("LOCATION"),
     Column("AS OF"),
+    Column("RF", right=True, wide=True),
+    Column("TAGS", wide=True),
+    Column("TOPIC ID", wide=True),
+    Column("CHANGED", wide=True),
+    Column("CHANGED BY", wide=True),
 )
 
 
@@ -89,6 +94,13 @@ def _table_row(row: FoundTopic, *, human: bool) -> list[str | Styled]:
         state,
         f"{row.state.cluster}:{row.physical_name}",
         _as_of(row.state, human=human),
+        str(row.replication_factor or "-"),
+        ",".join(f"{name}={value}" for name, value in sorted(row.tags.items())) or "-",
+        row.topic_id or "-",
+        row.changed_at.isoformat(timespec="seconds" if human else "auto")
+        if row.changed_at
+        else "-",
+        row.changed_by or "-",
     ]
 
 

@@ -90,7 +90,7 @@ def _ls_one(session: Session, arguments: Arguments, part: str) -> None:
     else:
         if arguments.flag("recursive") or not _ls_quickly(session, arguments, part):
             _ls_resolved(session, arguments, parse_path_argument(part))
-        if arguments.flag("long"):
+        if arguments.flag("long") or session.out.wide:
             _note_stopped(session, parse_path_argument(part))
 
 
@@ -190,7 +190,8 @@ def _print(
     session: Session, arguments: Arguments, items: Iterable[Item], *, named_by_path: bool
 ) -> None:
     """Prints entries as they come."""
-    show = _printer(session, long=arguments.flag("long"), named_by_path=named_by_path)
+    long = arguments.flag("long") or session.out.wide
+    show = _printer(session, long=long, named_by_path=named_by_path)
     chunk: list[Item] = []
     for item in items:
         chunk.append(item)
@@ -453,6 +454,11 @@ VERBS: Final = (
         examples=(
             ("kdir ls /la/tracking", "names"),
             ("kdir ls -l /la/tracking", "a table"),
+            ("kdir ls -o wide /la/tracking", "with contact, tags, topic id and last change, too"),
+            (
+                "kdir ls -k topic -o jsonpath='{.topic.physical_name}' /la/tracking",
+                "one field of each topic, a line each",
+            ),
             ("kdir ls '/la/*/cl*'", "whatever begins with cl, one directory down"),
             ("kdir ls -R -k topic -o name /la", "the path of every topic below /la"),
         ),

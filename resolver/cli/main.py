@@ -173,10 +173,12 @@ context (kdir context), else 127.0.0.1:7420. Any server will do: they refer to e
 
 Where a topic and a directory share a name, a trailing / asks for the directory: /la/orders/
 
-Output: -o table | json | yaml | name. json is one object per line, its fields those of the
-contract in snake_case: ids are text, counts and revisions numbers, bytes URL-safe base64, and what
-is not set is left out. On a terminal tables have headers and human units (7d, 1,204); elsewhere
-they are tab-separated lines of exact values. Data goes to stdout, everything else to stderr.
+Output: -o table | wide | json | yaml | name | jsonpath=TEMPLATE. json is one object per line, its
+fields those of the contract in snake_case: ids are text, counts and revisions numbers, bytes
+URL-safe base64, and what is not set is left out. A template of kubectl's dialect, such as
+'{.path} {.topic.partitions}', selects from each of these objects, a line each. On a terminal tables
+have headers and human units (7d, 1,204); elsewhere they are tab-separated lines of exact values;
+wide prints a table with all its columns. Data goes to stdout, everything else to stderr.
 
 Exit codes: 0 ok, 1 absent, 2 usage, 3 unavailable or partial, 4 denied, 5 conflict, 70 unforeseen.
 
@@ -246,7 +248,7 @@ def _described(options: tuple[Option, ...]) -> Iterator[str]:
     for form, option in zip(forms, options, strict=True):
         text = option.help
         if option.choices:
-            text += f": {', '.join(option.choices)}"
+            text += f": {option.shown_choices}"
         if len(form) + 2 > width:
             yield f"  {form}"
             yield f"  {'':<{width}}{text}"

@@ -67,6 +67,8 @@ _COLUMNS: Final = (
     Column("OWN", right=True),
     Column("AGE", right=True),
     Column("SERVERS"),
+    Column("EPOCH", right=True, wide=True),
+    Column("LEVEL", right=True, wide=True),
 )
 
 
@@ -82,6 +84,8 @@ def _table_row(
         _own_count(row, human=human),
         units.age(row.age_seconds) if human else f"{row.age_seconds:.3f}",
         ",".join(row.endpoints) or "-",
+        str(row.epoch),
+        str(row.feature_level or "-"),
     )
 
 
@@ -102,6 +106,8 @@ def _waiting(child: federation_pb2.PendingChild, *, human: bool) -> Sequence[str
         "-",
         units.age(child.age_seconds) if human else f"{child.age_seconds:.3f}",
         ",".join(child.endpoints) or "-",
+        "-",
+        "-",
     )
 
 

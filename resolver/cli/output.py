@@ -1,8 +1,8 @@
 """Printing: tables, JSON lines, YAML and names; refuses to know what the things printed mean.
 
 Data goes to stdout, everything else to stderr. A table has a header, aligned columns and human
-units on a terminal, or where ``-o table`` asks for it; elsewhere it is tab-separated lines of exact
-values, without a header, for ``cut`` and ``awk``.
+units on a terminal, or where ``-o table`` or ``-o wide`` asks for it; elsewhere it is tab-separated
+lines of exact values, without a header, for ``cut`` and ``awk``.
 
 All text that a verb prints passes here, and what does not print in it is escaped
 (``resolver.printable``): names, owners and messages are other people's, and none of them may act on
@@ -24,17 +24,23 @@ from resolver.printable import printable
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
+    from resolver.cli.jsonpath import Template
+
 __all__ = [
+    "JSONPATH",
     "Column",
     "Output",
     "Styled",
     "Table",
     "complain",
     "offer",
+    "read_template",
     "yaml_document",
 ]
 
 Row = Sequence["str | Styled"]
+JSONPATH: Final = "jsonpath="
+"""Beginning of the format whose rest is a template (``resolver.cli.jsonpath``)."""
 _NEVER_FOLDED: Final = 2**31 - 1
 
 _STYLES: Final[Mapping[str, str]] = {
@@ -60,13 +66,16 @@ class Column(NamedTuple):
 
     name: str
     right: bool = False
+    wide: bool = False
+    """Is printed with ``-o wide`` only."""
 
 
 class Output:
     """Output of a verb. ``human`` is true where people read it: then units are human ones.
 
-    ``format`` is one of ``table``, ``json``, ``yaml``, ``name`` (and what else the verb has); ""
-    was not asked for and means ``table``.
+    ``format`` is one of ``table``, ``wide``, ``json``, ``yaml``, ``name``, ``jsonpath=TEMPLATE``
+    (and what else the verb has); "" was not asked for and means ``table``. As an attribute it is
+    ``table`` for ``wide`` and ``json`` for ``jsonpath``, which print the same things otherwise.
     """
 
     def __init__(
@@ -80,9 +89,11 @@ class Output:
         self._stdout = sys.stdout if stdout is None else stdout
         self._stderr = sys.stderr if stderr is None else stderr
         environ = os.environ if environ is None else environ
-        self.format = format or "table"
+        self._template = read_template(format)
+        self.wide = format == "wide"
+        self.format = "json" if self._template else "table" if self.wide else format or "table"
         self.terminal = self._stdout.isatty()
-        self.human = self.terminal or format == "table"
+        self.human = self.terminal or format in {"table", "wide"}
         wanted = not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
         self._colour = self.terminal and wanted
         self._colour_errors = self._stderr.isatty() and wanted
@@ -113,8 +124,14 @@ class Output:
         return _coloured(printable(text.text), text.style if self._colour else "")
 
     def record(self, thing: Message | Mapping[str, Any]) -> None:
-        """Prints one object as JSON on one line, or as a YAML document."""
+        """Prints one object as JSON on one line, as a YAML document, or what a template selects of
+        it, on a line of its own; a template that selects nothing prints nothing.
+        """
         value = thing if isinstance(thing, Mapping) else plain(thing)
+        if self._template:
+            text = self._template.render(value)
+            self._stdout.write(text if not text or text.endswith("\n") else f"{text}\n")
+            return
         if self.format == "json":
             import json
 
@@ -138,6 +155,19 @@ class Output:
         self._stderr.flush()
 
 
+def read_template(format: str) -> Template | None:
+    """Returns the template of ``jsonpath=TEMPLATE``; None for any other format.
+
+    Raises:
+        JsonPathError: it cannot be read.
+    """
+    if not format.startswith(JSONPATH):
+        return None
+    from resolver.cli.jsonpath import Template
+
+    return Template.parse(format.removeprefix(JSONPATH))
+
+
 def complain(*lines: str) -> None:
     """Prints lines on stderr where there is no ``Output``: what went wrong, and hints."""
     sys.stdout.flush()
@@ -154,16 +184,21 @@ def _coloured(text: str, style: str) -> str:
 
 
 class Table:
-    """Rows under one header, printed as they come: a column may grow wider from page to page."""
+    """Rows under one header, printed as they come: a column may grow wider from page to page.
+
+    A row has a cell for each column; those of wide columns are printed with ``-o wide`` only.
+    """
 
     def __init__(self, output: Output, columns: Sequence[Column], *, header: bool = True) -> None:
         self._output = output
-        self._columns = columns
-        self._widths = [len(column.name) for column in columns]
+        self._shown = [at for at, one in enumerate(columns) if output.wide or not one.wide]
+        self._columns = [columns[at] for at in self._shown]
+        self._widths = [len(column.name) for column in self._columns]
         self._begun = not header
 
     def rows(self, rows: Sequence[Row]) -> None:
         """Prints some rows, aligned with each other and as far as possible with those before."""
+        rows = [[row[at] for at in self._shown] for row in rows]
         if not self._output.human:
             for row in rows:
                 self._output.cells(row)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
+from resolver.cli.output import JSONPATH, read_template
 from resolver.cli.parsed_verb import Arguments, UsageError
 
 if TYPE_CHECKING:
@@ -48,6 +49,11 @@ class Option(NamedTuple):
     def key(self) -> str:
         """The name that a verb asks for it by: the longest, without dashes."""
         return max(self.names, key=len).lstrip("-")
+
+    @property
+    def shown_choices(self) -> str:
+        """The choices, for help texts and errors."""
+        return ", ".join(f"{one}TEMPLATE" if one == JSONPATH else one for one in self.choices)
 
 
 RAW_ARGUMENTS: Final = "ARGUMENT…"
@@ -129,7 +135,15 @@ GLOBAL_OPTIONS: Final = (
 
 
 def _output_option(formats: tuple[str, ...]) -> Option:
-    return Option(("-o", "--output"), "how to print", "FORMAT", choices=formats)
+    """Returns ``-o``: every table can be wide, and of all JSON a template selects
+    (``resolver.cli.output``).
+    """
+    choices = [*formats]
+    if "table" in formats:
+        choices.append("wide")
+    if "json" in formats:
+        choices.append(JSONPATH)
+    return Option(("-o", "--output"), "how to print", "FORMAT", choices=tuple(choices))
 
 
 def split_verb(parts: Sequence[str]) -> tuple[list[str], str, list[str]]:
@@ -168,9 +182,9 @@ def parse(verb: Verb, parts: Sequence[str]) -> Arguments:
         if option is None:
             positional.append(value)
             continue
-        if option.choices and value not in option.choices:
+        if option.choices and not _is_choice(option, value, verb):
             raise UsageError(
-                f"{option.names[-1]} {value!r}: one of {', '.join(option.choices)} was expected",
+                f"{option.names[-1]} {value!r}: one of {option.shown_choices} was expected",
                 verb=verb.name,
             )
         if option.value and not option.repeated and option.key in values:
@@ -181,6 +195,24 @@ def parse(verb: Verb, parts: Sequence[str]) -> Arguments:
     if verb.raw:
         values[RAW_ARGUMENTS] = list(parts)
     return Arguments(verb, values)
+
+
+def _is_choice(option: Option, value: str, verb: Verb) -> bool:
+    """True if an option takes this value: one of its choices, or what a choice that ends in ``=``
+    begins.
+
+    Raises:
+        UsageError: the template behind ``jsonpath=`` cannot be read.
+    """
+    if value in option.choices and value != JSONPATH:
+        return True
+    if JSONPATH not in option.choices or not value.startswith(JSONPATH):
+        return False
+    try:
+        read_template(value)
+    except ValueError as error:
+        raise UsageError(f"{option.names[-1]} {value}: {error}", verb=verb.name) from None
+    return True
 
 
 def _scan(

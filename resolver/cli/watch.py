@@ -124,7 +124,9 @@ def _history(session: Session, arguments: Arguments) -> int:
 
 def _table(session: Session) -> Table:
     columns = (Column("TIME"), Column("REVISION", right=True), Column("ACTION"), Column("KIND"),
-               Column("PATH"), Column("PRINCIPAL"), Column("CHANGE"))  # fmt: skip
+               Column("PATH"), Column("PRINCIPAL"), Column("CHANGE"),
+               Column("CLUSTER ID", wide=True), Column("ENTRY ID", wide=True),
+               Column("REQUEST ID", wide=True))  # fmt: skip
     return Table(session.out, columns)
 
 
@@ -166,6 +168,9 @@ def _table_row(event: watch_pb2.ChangeEvent, *, human: bool) -> list[str | Style
         event.path,
         event.principal or "-",
         ", ".join(summary(event)),
+        event.cluster_id or "-",
+        str(event.entry_id or "-"),
+        event.request_id or "-",
     ]
 
 

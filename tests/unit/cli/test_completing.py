@@ -45,16 +45,20 @@ def test_options_that_were_not_given_yet() -> None:
 
 
 def test_values_of_options() -> None:
-    assert _offered("resolve", "-o", "") == ["table", "json", "yaml", "name", "properties", "kcat"]
-    assert _offered("ls", "--output", "j") == ["json"]
-    assert _offered("ls", "--output=j") == ["--output=json"]
+    assert _offered("resolve", "-o", "") == [
+        *("table", "json", "yaml", "name", "properties", "kcat", "wide", "jsonpath=")
+    ]
+    assert _offered("ls", "--output", "js") == ["json", "jsonpath="]
+    assert _offered("ls", "--output=y") == ["--output=yaml"]
     assert _offered("completion", "") == ["bash", "zsh", "fish"]
     assert _offered("context", "us") == ["use"]
 
 
 def test_bash_wants_only_what_is_behind_the_equals_sign() -> None:
-    assert _offered("ls", "--output", "=", "j", asked_by="bash") == ["json"]
-    assert _offered("ls", "--output", "=", asked_by="bash") == ["table", "json", "yaml", "name"]
+    assert _offered("ls", "--output", "=", "y", asked_by="bash") == ["yaml"]
+    assert _offered("ls", "--output", "=", asked_by="bash") == [
+        *("table", "json", "yaml", "name", "wide", "jsonpath=")
+    ]
 
 
 def test_fish_gets_what_each_means() -> None:

@@ -93,7 +93,14 @@ def test_an_option_takes_the_next_argument_whatever_it_is() -> None:
         (["/a", "--level"], "--level needs a value: --level N"),
         (["/a", "-L", "1", "-L", "2"], "--level was given twice"),
         (["/a", "--long=yes"], "--long takes no value"),
-        (["/a", "-o", "xml"], "--output 'xml': one of table, json was expected"),
+        (
+            ["/a", "-o", "xml"],
+            "--output 'xml': one of table, json, wide, jsonpath=TEMPLATE was expected",
+        ),
+        (
+            ["/a", "-o", "jsonpath={.a"],
+            "--output jsonpath={.a: at character 4: } was expected, found the end",
+        ),
         (["/a", "/b"], "'/b' is an unexpected argument"),
         ([], "PATH is required: a path"),
     ],
@@ -227,3 +234,19 @@ def test_an_error_of_the_other_program_looks_like_all(capsys: pytest.CaptureFixt
 
 def test_a_verb_of_another_tool_leads_to_the_one_of_kdir() -> None:
     assert "did you mean: kdir stat\n" in run(["describe", "/la"]).err
+
+
+@pytest.mark.parametrize("line", [["-o", "wide"], ["-owide"], ["--output=wide"]])
+def test_every_table_can_be_wide(line: list[str]) -> None:
+    assert _parse("/a", *line).one("output") == "wide"
+
+
+@pytest.mark.parametrize("line", [["-o", "jsonpath={.a=}"], ["-ojsonpath={.a=}"]])
+def test_a_template_that_cannot_be_read_is_a_usage_error(line: list[str]) -> None:
+    with pytest.raises(UsageError, match="at character 4"):
+        _parse("/a", *line)
+
+
+def test_a_verb_without_json_takes_no_template() -> None:
+    with pytest.raises(UsageError, match="one of name was expected"):
+        _parse("/a", "-o", "jsonpath={.a}", formats=("name",))

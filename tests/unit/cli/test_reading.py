@@ -66,6 +66,36 @@ def test_ls_prints_names_with_a_slash_behind_what_one_can_go_into(kdir: Kdir) ->
     assert ran == Ran(0, "orders\norders/\nsearch/\n", "")
 
 
+def test_ls_wide_has_all_columns_of_a_long_listing_and_more(kdir: Kdir) -> None:
+    head, *rows = kdir("ls -o wide /la/tracking").lines
+    narrow, *others = kdir("ls -l -o table /la/tracking").lines
+    assert head.split() == [*narrow.split(), "CONTACT", "TAGS", "TOPIC", "ID", "CHANGED", "CHANGED",
+                            "BY"]  # fmt: skip
+    assert [row.split()[:9] for row in rows] == [row.split() for row in others]
+
+
+def test_mounts_wide_has_epochs(kdir: Kdir) -> None:
+    assert "EPOCH" not in kdir("mounts -o table").lines[0]
+    assert kdir("mounts -o wide").lines[0].split()[-2:] == ["EPOCH", "LEVEL"]
+
+
+def test_a_template_selects_of_each_object_of_json(kdir: Kdir) -> None:
+    ran = kdir("ls -k topic -o jsonpath={.path}:{.topic.partitions} /la/tracking/search")
+    assert ran == Ran(0, "/la/tracking/search/clicks:24\n/la/tracking/search/views:1\n", "")
+    ran = kdir("resolve -o jsonpath={.cluster} /la/tracking/orders /ny/bids")
+    assert ran.lines == ["la-tracking", "ny"]
+
+
+def test_an_object_of_which_nothing_is_selected_has_no_line(kdir: Kdir) -> None:
+    assert kdir("ls -o jsonpath={.topic.partitions} /la/tracking").out == "1\n"
+
+
+def test_a_template_that_cannot_be_read_is_a_usage_error(kdir: Kdir) -> None:
+    ran = kdir("ls -o jsonpath={.path[} /la")
+    assert ran.code == 2
+    assert "at character 8: a number, a quoted name, * or ?( was expected, found '}'" in ran.err
+
+
 def test_ls_without_a_path_is_the_root(kdir: Kdir) -> None:
     assert kdir("ls").lines == ["la/", "ny/", "search/"]
 
