@@ -48,13 +48,8 @@ class Rooms:
         """How many files the call passed."""
         return len(set(self.way))
 
-    @property
-    def returns(self) -> int:
-        """How often the call came back to a file that it had left."""
-        return len(self.way) - self.files
-
     def returns_to(self) -> dict[str, int]:
-        """Returns how often the call came back to each file, most often first."""
+        """Returns how often the call came back to each file that it had left, most often first."""
         counts = Counter(self.way).most_common()
         return {name: count - 1 for name, count in counts if count > 1}
 
@@ -154,7 +149,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as directory:
         found = trace_calls(Path(directory))
     for method, rooms in found.items():
-        print(f"{method}: {rooms.files} files, {rooms.returns} returns")
+        print(f"{method}: {rooms.files} files")
         for name, count in rooms.returns_to().items():
             print(f"  {count:3} returns to {name}")
         for name in rooms.way:

@@ -8,6 +8,7 @@ mount; ``visible_tree.py`` has what one caller sees by that, ``caller_rights.py`
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Final
 
 from directory.access.authorizer import Authorizer
@@ -28,6 +29,8 @@ __all__ = ["AccessControl", "check_owned"]
 
 _MAX_TREES: Final = 256
 """Callers whose view of a snapshot is remembered."""
+_caller: Final = lru_cache(4096)(Caller)
+"""The keys of a caller's grants are made once for all of its calls."""
 
 
 @dataclass(slots=True)
@@ -82,19 +85,15 @@ class AccessControl:
             known.access.inherited_grants()
             if len(known.trees) >= _MAX_TREES:
                 known.trees.clear()
-            who = Caller(principal, host)
+            who = _caller(principal, host)
             tree = VisibleTree(snapshot, known.access, who, cluster.config.cluster, expired=expired)
             known.trees[key] = tree
         return tree
 
-    def open_tree(self, cluster: Cluster, snapshot: Snapshot) -> OpenTree:
-        """Returns the whole tree, for what is remembered for all callers."""
-        return self._of(cluster, snapshot).open_tree
-
     def rights(self, cluster: Cluster, snapshot: Snapshot, call: Call) -> CallerRights:
         """Returns what the caller may do in a cluster at a snapshot, each decision audited."""
         access = self._of(cluster, snapshot).access
-        caller = Caller(call.principal or ANONYMOUS, call.host)
+        caller = _caller(call.principal or ANONYMOUS, call.host)
         expired = _has_expired(cluster, access)
         return CallerRights(snapshot, access, caller, cluster.config.cluster, expired=expired)
 

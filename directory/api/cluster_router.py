@@ -220,11 +220,15 @@ class ClusterRouter:
             snapshot = self.read_snapshot(cluster, request.token, call)
         except KdirError as error:
             raise _error_of(text) or error from None
-        ready = self._ready(cluster, snapshot)
-        tree = self.tree(cluster, snapshot, call)
+        tree = self.access_control.tree(cluster, snapshot, call)
+        is_shown = tree.shows_any_at(text)
+        authority = cluster.encoded_authority(snapshot)
+        ready = self._ready(cluster, tree)
         prefer = kind_from_number(request.prefer)
-        outcome = ready.outcome_for(tree, text, prefer, no_follow=request.no_follow)
-        return ready.authority(cluster.authority(snapshot)) + outcome
+        no_follow = request.no_follow
+        if is_shown:
+            return authority + ready.outcome_bytes(text, prefer, no_follow=no_follow)
+        return authority + ready.outcome_for(tree, text, prefer, no_follow=no_follow)
 
     def batch(self, request: resolve_pb2.BatchResolveRequest, call: Call) -> bytes:
         """Answers many paths, each from its cluster's snapshot, which is read once: the bytes of
@@ -282,10 +286,10 @@ class ClusterRouter:
                     call.check()
                 parts.append(encode_error(_error_of(text) or error))
             return b"", self._cut(parts, len(parts), most_bytes - sum(map(len, parts)))
-        ready = self._ready(cluster, snapshot)
-        authority = ready.authority(cluster.authority(snapshot))
+        tree = self.access_control.tree(cluster, snapshot, call)
+        authority = cluster.encoded_authority(snapshot)
+        ready = self._ready(cluster, tree)
         prefer = kind_from_number(request.prefer)
-        tree = self.tree(cluster, snapshot, call)
         no_follow = request.no_follow
         outcomes: list[bytes] = []
         for start in range(0, len(paths), _LOOK):
@@ -313,15 +317,13 @@ class ClusterRouter:
             *[encode_error(answers_full(self.limits.answer_bytes))] * (count - kept),
         ]
 
-    def _ready(self, cluster: Cluster, snapshot: Snapshot) -> ResponseCache:
-        """Returns what is remembered of this very snapshot; if that is of another one, it is
+    def _ready(self, cluster: Cluster, tree: OpenTree) -> ResponseCache:
+        """Returns what is remembered of the tree's very snapshot; if that is of another one, it is
         forgotten.
         """
-        view = cluster.federation.view()
         ready = self._kept.get(cluster)
-        if ready is None or not ready.is_current(snapshot, view):
-            tree = self.access_control.open_tree(cluster, snapshot)
-            ready = self._kept[cluster] = ResponseCache(cluster, tree, view)
+        if ready is None or ready.snapshot is not tree.snapshot:
+            ready = self._kept[cluster] = ResponseCache(cluster, tree.whole, ready)
         return ready
 
 

@@ -20,10 +20,10 @@ from kdir.v1 import policies_pb2, resolve_pb2
 
 from directory.api.visible_tree import OpenTree
 from directory.federation import parent_state
-from directory.federation.federation_state import FederationView, unix_ms
+from directory.federation.federation_state import unix_ms
 from directory.federation.referral import Direction, NoReferral, Referral
 from directory.namespace.effective_policies import effective, levels_of
-from directory.namespace.entry import NO_POLICIES, ROOT_ID, Entry, Kind, Link, Policies
+from directory.namespace.entry import NO_POLICIES, Entry, Kind, Link, Policies
 from directory.namespace.lookup import (
     DirectoryAt,
     LinkAt,
@@ -52,7 +52,6 @@ __all__ = [
     "ResolveAnswers",
     "ResponseCache",
     "directory_to_proto",
-    "encode_authority",
     "encode_error",
     "kind_from_number",
     "refer_to_cluster",
@@ -84,22 +83,31 @@ def directory_to_proto(
 
 
 class ResolveAnswers:
-    """Source of answers from one tree of one cluster; remembers what paths share. Thread-safe."""
+    """Source of answers from one tree of one cluster; remembers what paths share. Thread-safe.
 
-    def __init__(self, cluster: Cluster, tree: OpenTree) -> None:
+    Args:
+        before: of an earlier snapshot of the cluster: what has not changed since is taken from it.
+    """
+
+    def __init__(
+        self, cluster: Cluster, tree: OpenTree, before: ResolveAnswers | None = None
+    ) -> None:
         self._cluster = cluster
         self._tree = tree
-        self._snapshot = tree.snapshot
+        self.snapshot = tree.snapshot
         self._mount = tree.mount
         limits = cluster.config.limits
         self._answer_seconds = limits.answer_ttl_seconds
         self._absent_seconds = limits.negative_ttl_seconds
         self._referral_seconds = limits.referral_ttl_seconds
         self._left_bytes = limits.remembered_bytes
-        self._above: list[Policies] | None = None
-        """What is inherited from above the mount; None = not read yet."""
+        self.above: list[Policies] | None = None
+        """What is inherited from above the mount, which is among the facts; None = not read yet."""
+        if before is not None and before.snapshot.tree.facts is tree.snapshot.tree.facts:
+            self.above = before.above
         self._holders: dict[int, int] = {}
-        """By directory the nearest, itself or above, that sets policies: it shares what holds."""
+        """By directory the nearest, itself or above, that sets policies: it shares what holds. Or
+        ``_NO_HOLDER``."""
         self._effective: dict[int, policies_pb2.Policies | None] = {}
 
     def resolve(
@@ -172,8 +180,8 @@ class ResolveAnswers:
         """Returns the directory at a path; None where there is none below this mount."""
         if not self._mount.is_prefix_of(path):
             return None
-        directory_id = self._snapshot.find_directory(path.segments[len(self._mount) :])
-        return None if directory_id is None else self._snapshot.node(directory_id)
+        directory_id = self.snapshot.find_directory(path.segments[len(self._mount) :])
+        return None if directory_id is None else self.snapshot.node(directory_id)
 
     def _own_entry(self, path: Path, entry: Entry, outcome: resolve_pb2.Outcome) -> None:
         entry_to_proto(entry, str(path), into=outcome.resolution.entry)
@@ -197,13 +205,14 @@ class ResolveAnswers:
         holder = self._holders.get(directory_id)
         if holder is None:
             holder = self._holders[directory_id] = _nearest_with_policies(
-                self._snapshot, directory_id
+                self.snapshot, directory_id
             )
         if holder in self._effective:
             return self._effective[holder]
-        if self._above is None:
-            self._above = parent_state.inherited_policies(self._snapshot)
-        levels = [*self._above, *levels_of(self._snapshot, holder)]
+        if self.above is None:
+            self.above = parent_state.inherited_policies(self.snapshot)
+        own = [] if holder == _NO_HOLDER else levels_of(self.snapshot, holder)
+        levels = [*self.above, *own]
         message = policies_to_proto(effective(levels)) if levels else None
         # Large policies are few, as long as nobody makes many: then they are made each time.
         size = 0 if message is None else message.ByteSize()
@@ -280,24 +289,24 @@ def _refer(owner: Cluster, answer: Referral, out: resolve_pb2.Referral) -> None:
     out.age_seconds = max(0, unix_ms() - answer.owner_time_ms) // 1000
 
 
+_NO_HOLDER: Final = 0
+"""Nothing within the mount sets policies; the id of no directory."""
+
+
 def _nearest_with_policies(snapshot: Snapshot, directory_id: int) -> int:
-    node = snapshot.node(directory_id)
+    find = snapshot.nodes.get
+    node = find(directory_id)
     while node is not None:
         if node.directory.policies is not NO_POLICIES and node.directory.policies != NO_POLICIES:
             return node.entry_id
-        node = snapshot.node(node.parent_id) if node.parent_id else None
-    return ROOT_ID
+        node = find(node.parent_id)
+    return _NO_HOLDER
 
 
 _MOST_OUTCOMES: Final = 1 << 16
 """With their paths some 25 MB; with large policies ``remembered_bytes`` comes first."""
 _REST: Final = 3 * _MOST_OUTCOMES
 _MOST_DIRECTORIES: Final = 1 << 14
-
-
-def encode_authority(authority: resolve_pb2.Authority) -> bytes:
-    """Returns the part of an answer that says who gives it."""
-    return resolve_pb2.ResolveResponse(authority=authority).SerializeToString()
 
 
 def encode_error(error: KdirError) -> bytes:
@@ -315,32 +324,33 @@ def with_authority_index(part: bytes, index: int) -> bytes:
 
 
 class ResponseCache:
-    """The answers of one cluster, as it is in one snapshot and one view of the federation.
+    """The answers of one cluster, as it is in one snapshot.
 
     Thread-safe: what two threads make of the same question is the same.
     """
 
     __slots__ = (
-        "_answers",
-        "_authority",
         "_directories",
         "_left_bytes",
         "_lifetime_seconds",
         "_most_bytes",
         "_outcomes",
-        "_snapshot",
         "_splicer_bytes",
         "_splicers",
         "_unremembered",
-        "_view",
+        "answers",
+        "snapshot",
     )
 
-    def __init__(self, cluster: Cluster, tree: OpenTree, view: FederationView) -> None:
-        """``tree``: whole; ``outcome_for`` is given what one caller sees of it."""
-        self._snapshot = tree.snapshot
-        self._view = view
-        self._answers = ResolveAnswers(cluster, tree)
-        self._authority: tuple[resolve_pb2.Authority | None, bytes] = (None, b"")
+    def __init__(
+        self, cluster: Cluster, tree: OpenTree, before: ResponseCache | None = None
+    ) -> None:
+        """``tree``: whole; ``outcome_for`` is given what one caller sees of it. ``before``: of an
+        earlier snapshot.
+        """
+        self.snapshot = tree.snapshot
+        earlier = None if before is None else before.answers
+        self.answers = ResolveAnswers(cluster, tree, earlier)
         self._outcomes: dict[str, bytes] = {}
         self._directories: dict[str, Node] = {}
         self._splicers: dict[str, TopicSplicer] = {}
@@ -349,34 +359,21 @@ class ResponseCache:
         self._lifetime_seconds = cluster.config.limits.answer_ttl_seconds
         self._most_bytes = self._left_bytes = cluster.config.limits.remembered_bytes
 
-    def is_current(self, snapshot: Snapshot, view: FederationView) -> bool:
-        """True if it still holds."""
-        return snapshot is self._snapshot and view is self._view
-
-    def authority(self, authority: resolve_pb2.Authority) -> bytes:
-        """Returns ``encode_authority``, computed once as long as it is given the same message."""
-        known, part = self._authority
-        if known is not authority:
-            part = encode_authority(authority)
-            self._authority = (authority, part)
-        return part
-
     def outcome_for(
         self, tree: OpenTree, text: str, prefer: Kind | None = None, *, no_follow: bool = False
     ) -> bytes:
-        """Returns the part of an answer for a path, as one caller may know it.
+        """Returns the part of an answer for a path, where something is hidden from the caller that
+        ``tree`` is shown to; it is not remembered.
 
         Raises:
             as ``outcome_bytes``.
         """
-        if tree.is_open or tree.shows_any_at(text):
-            return self.outcome_bytes(text, prefer, no_follow=no_follow)
         return self._decide(text, prefer, no_follow=no_follow, tree=tree)[0]
 
     def outcome_bytes(
         self, text: str, prefer: Kind | None = None, *, no_follow: bool = False
     ) -> bytes:
-        """Returns the part of an answer for a path.
+        """Returns the part of an answer for a path, for callers from whom nothing there is hidden.
 
         Raises:
             InvalidPath
@@ -417,6 +414,8 @@ class ResponseCache:
         self, tree: OpenTree, text: str, prefer: Kind | None = None, *, no_follow: bool = False
     ) -> bytes:
         try:
+            if tree.shows_any_at(text):
+                return self.outcome_bytes(text, prefer, no_follow=no_follow)
             return self.outcome_for(tree, text, prefer, no_follow=no_follow)
         except KdirError as error:
             return encode_error(error)
@@ -428,10 +427,10 @@ class ResponseCache:
         above = text.rpartition("/")[0]
         splicer = self._splicers.get(above)
         if splicer is None:
-            node = self._see_directory(above) if self._snapshot.all_read else None
-            if node is None:
+            node = self._see_directory(above)
+            if node is None or not self.snapshot.all_read:
                 return None
-            inherited = self._answers.inherited(node.entry_id)
+            inherited = self.answers.inherited(node.entry_id)
             splicer = TopicSplicer(node, self._lifetime_seconds, inherited)
             self._left_bytes -= splicer.size
             if len(self._splicers) >= _MOST_DIRECTORIES or self._left_bytes < 0:
@@ -458,7 +457,7 @@ class ResponseCache:
         if record is None:
             return None
         response = resolve_pb2.ResolveResponse()
-        self._answers.topic(
+        self.answers.topic(
             text,
             record,
             node.entry_id,
@@ -483,7 +482,7 @@ class ResponseCache:
     ) -> tuple[bytes, str]:
         response = resolve_pb2.ResolveResponse()
         outcome = response.outcome
-        self._answers.resolve(Path.parse(text), outcome, prefer, no_follow=no_follow, tree=tree)
+        self.answers.resolve(Path.parse(text), outcome, prefer, no_follow=no_follow, tree=tree)
         kind = str(outcome.WhichOneof("kind"))
         if kind == "error":
             raise from_outcome(outcome.error)
@@ -534,7 +533,7 @@ class ResponseCache:
 
     def _see_directory(self, text: str) -> Node | None:
         try:
-            node = self._answers.directory(Path.parse(text or "/"))
+            node = self.answers.directory(Path.parse(text or "/"))
         except InvalidPath:
             return None  # the error is that of the whole path
         if node is None:

@@ -91,6 +91,11 @@ class OpenTree:
         self.cluster: Final = cluster
         """The name of the cluster, for messages."""
 
+    @property
+    def whole(self) -> OpenTree:
+        """All of it, for what is remembered for all callers."""
+        return self
+
     # -- what may be seen ------------------------------------------------------------------------
 
     def can_describe(self, relative: Segments, *, is_topic: bool) -> bool:
@@ -305,6 +310,10 @@ class VisibleTree(OpenTree):
         self._withins: dict[Segments, DirectoryAuthorization] = {}
         self._above: dict[str, DirectoryAuthorization] = {}
         self._plain: set[str] = set()
+
+    @property
+    def whole(self) -> OpenTree:
+        return OpenTree(self.snapshot, self.mount, self.cluster)
 
     # -- what may be seen ------------------------------------------------------------------------
 

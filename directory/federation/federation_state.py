@@ -146,7 +146,8 @@ class FederationState:
         self._parent = parent
         self._clock_ms = clock_ms
         self._lock = threading.Lock()
-        self._view: FederationView | None = None
+        self.newest_view: FederationView | None = None
+        """See ``view``; None: nobody has asked yet for one of the tree that is loaded, if it is."""
         self._listeners: list[Callable[[], None]] = []
         self._live: dict[str, ChildLiveness] = {}
         self._received_table: Mapping[Path, TableRow] = {}
@@ -168,25 +169,27 @@ class FederationState:
         Raises:
             NotReady: the tree is not loaded.
         """
-        view = self._view
+        view = self.newest_view
         if view is not None:
             return view
         with self._lock:
-            if self._view is None:
-                self._view = self._build(self._replica.snapshot, None, _Touched.EVERYTHING, ())
-            return self._view
+            if self.newest_view is None:
+                self.newest_view = self._build(
+                    self._replica.snapshot, None, _Touched.EVERYTHING, ()
+                )
+            return self.newest_view
 
     @property
     def mount(self) -> Path:
         """Where this cluster hangs; while nothing is loaded, where its config says."""
-        view = self._view
+        view = self.newest_view
         return view.position.mount if view is not None else self._configured_mount
 
     def position_at(self, snapshot: Snapshot) -> Position:
         """Returns where this cluster hangs by one snapshot: what answers from it must not take the
         mount of one revision and what is inherited there of another.
         """
-        view = self._view
+        view = self.newest_view
         if view is not None and view.snapshot.tree.facts is snapshot.tree.facts:
             return view.position  # it is made of facts, and they are the same
         return parent_state.position_of(snapshot, self._configured_mount)
@@ -227,14 +230,14 @@ class FederationState:
         self._listeners.append(listener)
 
     def _applied(self, applied: AppliedCommit) -> None:
-        view = self._view
+        view = self.newest_view
         touched = _touched_by(applied, view)
         with self._lock:
             if view is not None and not touched & _Touched.VIEW:
                 handed = view.handed_sequence + (_Touched.HANDED in touched)
-                self._view = replace(view, snapshot=applied.after, handed_sequence=handed)
+                self.newest_view = replace(view, snapshot=applied.after, handed_sequence=handed)
             else:
-                self._view = self._build(applied.after, view, touched, applied.writes)
+                self.newest_view = self._build(applied.after, view, touched, applied.writes)
         if touched & (_Touched.VIEW | _Touched.LINKS):
             self.table_changed()
         if _Touched.HANDED in touched:

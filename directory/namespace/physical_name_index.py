@@ -84,7 +84,7 @@ class PhysicalNameIndex:
     @property
     def all_read(self) -> bool:
         """Whether every record was read, and could be."""
-        return self.base.made and not self.base.unreadable
+        return self.base.is_all_read
 
     @property
     def unreadable(self) -> Mapping[TopicKey, str]:
@@ -171,13 +171,9 @@ class _Base:
         # Dropped when read: it holds on to a tree that the world may have left behind.
         self._topics: Callable[[], TopicsByDirectory] | None = topics
         self._made: tuple[_Table, ...] | None = None
+        self.is_all_read = False
         self.is_awaited = False
         self._lock: Final = threading.Lock()
-
-    @property
-    def made(self) -> bool:
-        """Whether anybody has asked."""
-        return self._made is not None
 
     def tables(self) -> tuple[_Table, ...]:
         made = self._made
@@ -196,6 +192,7 @@ class _Base:
             made = self._made
             if made is None:
                 made = self._made = tuple(self._make(give_way))
+                self.is_all_read = not self.unreadable
                 self._topics = None
         return made
 

@@ -222,7 +222,7 @@ class Snapshot:
         """Whether every topic's record was read whole, and could be. A load looks at first bytes
         only; ``index_physical_names`` reads the rest, and a commit's records are read as they come.
         """
-        return self.tree.physical.all_read
+        return self.tree.physical.base.is_all_read
 
     def _named_like(self, physical_name: str) -> Iterator[tuple[str, TopicKey]]:
         unified = unify(physical_name)

@@ -62,8 +62,8 @@ class _Signature:
     """An authority message and what it was made of."""
 
     snapshot: Snapshot
-    view_sequence: int
     message: resolve_pb2.Authority
+    encoded: bytes
 
 
 class Cluster:
@@ -372,7 +372,8 @@ class Cluster:
         """
         if self.members.refused:
             raise NotReady(self.members.refused)
-        unmounted = self.federation.view().position.unmounted
+        view = self.federation.newest_view or self.federation.view()
+        unmounted = view.position.unmounted
         if unmounted:
             raise Unmounted(f"cluster {self.config.cluster} is unmounted: {unmounted}")
 
@@ -433,27 +434,29 @@ class Cluster:
         """Returns who answers, from what, how fresh. The message is shared: copy before changing
         it.
         """
-        view = self.federation.view()
-        stale = self.replica.state is ReplicaState.STALE
+        return self._signed(snapshot).message
+
+    def encoded_authority(self, snapshot: Snapshot) -> bytes:
+        """Returns the same as the bytes of a ResolveResponse with nothing else in it."""
+        return self._signed(snapshot).encoded
+
+    def _signed(self, snapshot: Snapshot) -> _Signature:
         unconfirmed = self.unconfirmed_seconds()
+        stale = self.replica.state is ReplicaState.STALE
         known = self._signature
-        if not stale and unconfirmed is None:
-            if (
-                known is not None
-                and known.snapshot is snapshot
-                and known.view_sequence == view.sequence
-            ):
-                return known.message
-            message = self._authority(snapshot)
-            self._signature = _Signature(snapshot, view.sequence, message)
-            return message
+        if not stale and unconfirmed is None and known is not None and known.snapshot is snapshot:
+            return known
         message = self._authority(snapshot)
         if stale:
             message.stale = True
             message.age_seconds = self.replica.age_seconds
         if unconfirmed is not None:
             message.unconfirmed_seconds = unconfirmed
-        return message
+        encoded = resolve_pb2.ResolveResponse(authority=message).SerializeToString()
+        signature = _Signature(snapshot, message, encoded)
+        if not stale and unconfirmed is None:
+            self._signature = signature
+        return signature
 
     def token_of(self, snapshot: Snapshot) -> str:
         """Returns a token for readers that need what this snapshot has, or newer."""

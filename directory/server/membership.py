@@ -160,17 +160,13 @@ class Membership:
         self._notified = b""
         self._swept_at = -math.inf
         self._trouble = ""
-        self._refused = ""
+        self.refused = ""
+        """Why this server may not serve; empty = it may."""
         self._roster = LiveServers({}, FIRST_LEVEL)
         self._listeners: tuple[Callable[[], None], ...] = ()
         replica.subscribe(self._applied)
 
     # -- what is known -----------------------------------------------------------------------
-
-    @property
-    def refused(self) -> str:
-        """Why this server may not serve; empty = it may."""
-        return self._refused
 
     @property
     def finalized(self) -> int:
@@ -249,8 +245,8 @@ class Membership:
             listener()
 
     def _refuse(self, reason: ServerTooOld) -> None:
-        if not self._refused:
-            self._refused = str(reason)
+        if not self.refused:
+            self.refused = str(reason)
             _log.error("%s", reason)
             self._notify_listeners()
 
@@ -276,7 +272,7 @@ class Membership:
             announcement.delete()
 
     def _run(self) -> None:
-        while not self._stop.is_set() and not self._refused:
+        while not self._stop.is_set() and not self.refused:
             try:
                 self.refresh()
                 self._trouble = ""

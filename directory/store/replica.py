@@ -150,7 +150,7 @@ class Replica:
         if self._snapshot is None:
             return ReplicaState.LOADING
         silent = self._clock() - self._received_at
-        if self._away or silent > self.stale_after_seconds or self._store.identity.sealed:
+        if self._away or silent > self.stale_after_seconds or self._sealed_at is not None:
             return ReplicaState.STALE
         return ReplicaState.SERVING
 

@@ -12,12 +12,10 @@ from directory.api import resolve_answers as ready_answers
 from directory.api.resolve_answers import (
     ResolveAnswers,
     ResponseCache,
-    encode_authority,
     encode_error,
     with_authority_index,
 )
 from directory.api.visible_tree import OpenTree
-from directory.federation.federation_state import FederationView
 from directory.federation.referral import NoReferral
 from directory.namespace.command import CreateDirectory, CreateTopic
 from directory.namespace.entry import Kind, Policies
@@ -29,8 +27,7 @@ from resolver.errors import InvalidPath, KdirError, NoRoute
 from resolver.path import Path
 from tests.support.trees import Cluster, path
 
-VIEW = cast("FederationView", object())
-OPEN = cast("OpenTree", SimpleNamespace(is_open=True))
+OPEN = cast("OpenTree", SimpleNamespace(is_open=True, shows_any_at=lambda _: True))
 """Of which the cache asks no more."""
 ASKED = (
     "/la",
@@ -89,7 +86,7 @@ def read(part: bytes) -> resolve_pb2.Outcome:
 
 
 def test_an_answer_is_the_same_whatever_was_asked_before(tree: Cluster) -> None:
-    ready = ResponseCache(served(), shown_whole(tree.snapshot), VIEW)
+    ready = ResponseCache(served(), shown_whole(tree.snapshot))
     for _ in range(3):
         for text in ASKED:
             assert read(ready.outcome_bytes(text)) == fresh(tree.snapshot, text), text
@@ -100,16 +97,16 @@ def test_an_answer_is_the_same_whatever_was_asked_before(tree: Cluster) -> None:
 def test_an_answer_is_the_same_once_every_record_was_read(tree: Cluster) -> None:
     tree.snapshot.index_physical_names()
     assert tree.snapshot.all_read
-    ready = ResponseCache(served(), shown_whole(tree.snapshot), VIEW)
+    ready = ResponseCache(served(), shown_whole(tree.snapshot))
     for text in ASKED:
         assert read(ready.outcome_bytes(text)) == fresh(tree.snapshot, text), text
-    again = ResponseCache(served(), shown_whole(tree.snapshot), VIEW)
+    again = ResponseCache(served(), shown_whole(tree.snapshot))
     for text, part in zip(ASKED, again.outcomes(OPEN, ASKED), strict=True):
         assert read(part) == fresh(tree.snapshot, text), text
 
 
 def test_what_is_asked_in_another_way_is_not_taken_for_it(tree: Cluster) -> None:
-    ready = ResponseCache(served(), shown_whole(tree.snapshot), VIEW)
+    ready = ResponseCache(served(), shown_whole(tree.snapshot))
     topic = read(ready.outcome_bytes("/la/both"))
     directory = read(ready.outcome_bytes("/la/both", Kind.DIRECTORY))
     assert topic.resolution.entry.HasField("topic")
@@ -118,13 +115,11 @@ def test_what_is_asked_in_another_way_is_not_taken_for_it(tree: Cluster) -> None
     assert read(ready.outcome_bytes("/la/both")) == topic
 
 
-def test_it_holds_for_one_snapshot_and_one_view(tree: Cluster) -> None:
-    ready = ResponseCache(served(), shown_whole(tree.snapshot), VIEW)
-    assert ready.is_current(tree.snapshot, VIEW)
-    assert not ready.is_current(tree.snapshot, cast("FederationView", object()))
+def test_it_holds_for_one_snapshot(tree: Cluster) -> None:
+    ready = ResponseCache(served(), shown_whole(tree.snapshot))
     before = tree.snapshot
     tree.do(CreateTopic(path=path("/la/search/later")))
-    assert not ready.is_current(tree.snapshot, VIEW)
+    assert ready.snapshot is before
     assert read(ready.outcome_bytes("/la/search/later")) == fresh(before, "/la/search/later")
 
 
@@ -132,7 +127,7 @@ def test_it_holds_for_one_snapshot_and_one_view(tree: Cluster) -> None:
     "text", ["", "la", "/la/", "/la/search/", "/la//search", "/la/search/..", "/la/search/a\0b"]
 )
 def test_a_bad_path_is_bad_also_beside_known_ones(tree: Cluster, text: str) -> None:
-    ready = ResponseCache(served(), shown_whole(tree.snapshot), VIEW)
+    ready = ResponseCache(served(), shown_whole(tree.snapshot))
     for known in ASKED:
         ready.outcome_bytes(known)
     with pytest.raises(InvalidPath):
@@ -144,20 +139,21 @@ def test_a_bad_path_is_bad_also_beside_known_ones(tree: Cluster, text: str) -> N
 
 def test_a_path_that_nothing_leads_to_is_an_error(tree: Cluster) -> None:
     with pytest.raises(NoRoute):
-        ResponseCache(served(), shown_whole(tree.snapshot), VIEW).outcome_bytes("/ny/orders")
+        ResponseCache(served(), shown_whole(tree.snapshot)).outcome_bytes("/ny/orders")
 
 
 def test_the_parts_make_up_either_answer(tree: Cluster) -> None:
-    ready = ResponseCache(served(), shown_whole(tree.snapshot), VIEW)
+    ready = ResponseCache(served(), shown_whole(tree.snapshot))
     authority = resolve_pb2.Authority(server="one", revision=7)
     clicks, absent = ready.outcomes(OPEN, ["/la/search/clicks", "/la/nothing"])
 
-    one = resolve_pb2.ResolveResponse.FromString(ready.authority(authority) + clicks)
+    part = resolve_pb2.ResolveResponse(authority=authority).SerializeToString()
+    one = resolve_pb2.ResolveResponse.FromString(part + clicks)
     assert one.authority == authority
     assert one.outcome == fresh(tree.snapshot, "/la/search/clicks")
 
     many = resolve_pb2.BatchResolveResponse.FromString(
-        b"".join([encode_authority(authority), clicks, absent, with_authority_index(clicks, 3)])
+        b"".join([part, clicks, absent, with_authority_index(clicks, 3)])
     )
     assert list(many.authorities) == [authority]
     assert [one.WhichOneof("kind") for one in many.outcomes] == [
@@ -174,25 +170,15 @@ def test_an_error_part_keeps_what_the_error_says() -> None:
     assert outcome.error.message == "no luck"
 
 
-def test_the_authority_is_made_again_for_another_message(tree: Cluster) -> None:
-    ready = ResponseCache(served(), shown_whole(tree.snapshot), VIEW)
-    for name in ("one", "two", "one"):
-        authority = resolve_pb2.Authority(server=name)
-        part = ready.authority(authority)
-        assert resolve_pb2.ResolveResponse.FromString(part).authority == authority
-
-
 @pytest.mark.parametrize("times", [1, 2, 10])
 def test_what_is_remembered_is_bounded_in_bytes(tree: Cluster, times: int) -> None:
     text = "x" * 1_000
     tree.do(CreateDirectory(path=path("/la/wide"), policies=Policies(description=text)))
     for number in range(20):
         tree.do(CreateTopic(path=path(f"/la/wide/t{number}")))
-    ready = ResponseCache(
-        served(remembered_bytes=20_000 // times), shown_whole(tree.snapshot), VIEW
-    )
+    ready = ResponseCache(served(remembered_bytes=20_000 // times), shown_whole(tree.snapshot))
     every = [f"/la/wide/t{number}" for number in range(20)]
-    whole = ResponseCache(served(), shown_whole(tree.snapshot), VIEW)
+    whole = ResponseCache(served(), shown_whole(tree.snapshot))
     for _ in range(3):
         assert ready.outcomes(OPEN, every) == whole.outcomes(OPEN, every)
         assert sum(map(len, ready._outcomes.values())) <= 20_000 // times
@@ -207,7 +193,7 @@ def test_what_is_remembered_is_bounded_in_number(
     tree.do(CreateDirectory(path=path("/la/wide")))
     for one in every:
         tree.do(CreateDirectory(path=path(one)))
-    ready, whole = (ResponseCache(served(), shown_whole(tree.snapshot), VIEW) for _ in range(2))
+    ready, whole = (ResponseCache(served(), shown_whole(tree.snapshot)) for _ in range(2))
     for _ in range(3):
         assert ready.outcomes(OPEN, every) == whole.outcomes(OPEN, every)
         assert len(ready._outcomes) == 20
@@ -224,7 +210,7 @@ def test_directories_are_kept_when_outcomes_are_forgotten(
     for one in every:
         tree.do(CreateTopic(path=path(one)))
     tree.snapshot.index_physical_names()
-    ready = ResponseCache(served(), shown_whole(tree.snapshot), VIEW)
+    ready = ResponseCache(served(), shown_whole(tree.snapshot))
     made: list[int] = []
 
     def counted(node: Any, *how: Any) -> Any:

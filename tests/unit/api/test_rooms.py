@@ -11,12 +11,13 @@ def ways(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Rooms]:
 
 
 @pytest.mark.parametrize(
-    ("method", "files", "returns"), [("Resolve", 24, 44), ("CreateEntry", 57, 310)]
+    ("method", "files", "returns"), [("Resolve", 14, 2), ("CreateEntry", 56, 37)]
 )
 def test_calls_pass_few_files(
     ways: dict[str, Rooms], method: str, files: int, returns: int
 ) -> None:
+    """``returns``: to any one file."""
     way = ways[method]
     assert way.way[0] == "api/rpc/handlers.py"
     assert way.files <= files, way.way
-    assert way.returns <= returns, way.returns_to()
+    assert max(way.returns_to().values()) <= returns, way.returns_to()
