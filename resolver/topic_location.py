@@ -51,8 +51,10 @@ class TopicLocation:
     """A directory, link or mount of the same name exists here too."""
     unconfirmed_seconds: float | None
     """The parent has not confirmed the cluster's mount for so long; None while it does."""
-    another_kafka: str = ""
-    """Another Kafka than the cluster's own answers at its address: why; empty = none was seen."""
+    stop_reason: str = ""
+    """Why changes in the cluster's Kafka are stopped, so that what is recorded of its topics is that
+    of before; empty = they are not.
+    """
     links: tuple[LinkStep, ...] = ()
     """The links it was reached by, outermost first."""
     resolution: resolve_pb2.Resolution = field(compare=False, repr=False)
@@ -172,7 +174,7 @@ def location_of(answer: Answer, sender: Sender, links: tuple[LinkStep, ...] = ()
         replication_factor=topic.replication_factor if topic is not None else 0,
         has_container=resolution.has_container,
         unconfirmed_seconds=authority.unconfirmed_seconds if unconfirmed else None,
-        another_kafka=authority.another_kafka,
+        stop_reason=authority.stop_reason,
         links=links,
         resolution=resolution,
         authority=authority,

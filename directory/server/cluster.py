@@ -474,13 +474,15 @@ class Cluster:
         kafka = self.config.kafka
         found = PinAndStop.load(snapshot) if kafka is not None else None
         stop = found.stop if found is not None else None
-        another = ""
-        if found is not None and stop is not None and stop.kafka_id:
-            # Not the message of the stop: these count topics, and everybody gets this.
-            another = (
-                f"another Kafka cluster answers: {stop.kafka_id}, this directory belongs to "
-                f"{found.pinned}"
-            )
+        stop_reason = ""
+        if found is not None and stop is not None:
+            # Not the message of the stop: these count and name topics, and everybody gets this.
+            stop_reason = "too many topics vanished from Kafka at once, or changed their topic id"
+            if stop.kafka_id:
+                stop_reason = (
+                    f"another Kafka cluster answers: {stop.kafka_id}, this directory belongs to "
+                    f"{found.pinned}"
+                )
         return resolve_pb2.Authority(
             cluster=entry_pb2.Cluster(
                 cluster_id=self.cluster_id,
@@ -502,7 +504,7 @@ class Cluster:
             token=self.token_of(snapshot),
             revision=snapshot.revision,
             incarnation=snapshot.incarnation,
-            another_kafka=another,
+            stop_reason=stop_reason,
         )
 
 

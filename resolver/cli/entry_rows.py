@@ -28,6 +28,7 @@ __all__ = [
     "progress_text",
     "state_of",
     "stop_note_at",
+    "stopped_text",
     "topic_config",
 ]
 
@@ -264,7 +265,12 @@ def stop_note_at(session: Session, path: Path) -> str:
     except KdirError:
         return ""
     reason = status.kafka.stop_reason if status is not None else ""
-    return f"{reason}; until then states are those of before (kdir ack {path})" if reason else ""
+    return stopped_text(reason, str(path)) if reason else ""
+
+
+def stopped_text(reason: str, path: str) -> str:
+    """Returns why changes in Kafka are stopped, what that means for states, and what ends it."""
+    return f"{reason}; until then states are those of before (kdir ack {path})"
 
 
 def cluster_status_at(session: Session, path: Path) -> admin_pb2.GetStatusResponse | None:

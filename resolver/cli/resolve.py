@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from resolver import units
+from resolver.cli.entry_rows import stopped_text
 from resolver.cli.output import Column, Styled, Table
 from resolver.cli.parser import FORMATS, Argument, Arguments, Option, Verb
 from resolver.cli.session import parse_path_argument
@@ -133,8 +134,8 @@ def _record(found: TopicLocation) -> dict[str, Any]:
     }
     if found.unconfirmed_seconds is not None:
         record["unconfirmed_seconds"] = found.unconfirmed_seconds
-    if found.another_kafka:
-        record["another_kafka"] = found.another_kafka
+    if found.stop_reason:
+        record["stop_reason"] = found.stop_reason
     if found.effective is not None:
         record["effective"] = plain(found.effective)
     return record
@@ -283,8 +284,9 @@ def _caveats(session: Session, found: TopicLocation) -> None:
     trouble = _trouble(found) if found.kind == "topic" and not _is_described(session.out) else ""
     if trouble and not trouble.startswith("drift"):
         session.out.note(f"{found.path}: {trouble}", "warn")
-    if found.another_kafka:
-        session.out.note(f"{found.path}: {found.another_kafka}", "warn")
+    if found.stop_reason:
+        note = stopped_text(found.stop_reason, found.path)
+        session.out.note(f"{found.path}: changes in Kafka are stopped: {note}", "warn")
 
 
 # -- which ---------------------------------------------------------------------------------------

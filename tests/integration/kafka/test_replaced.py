@@ -127,6 +127,6 @@ def test_resolve_warns_while_another_kafka_answers(
         assert f"another Kafka cluster answers: {other.cluster_id}" in warned
         with Resolver(second.address) as resolver:
             found = resolver.resolve("/la/clicks")
-        assert broker.cluster_id in found.another_kafka
+        assert broker.cluster_id in found.stop_reason
         (record,) = kdir(second, "resolve", "/la/clicks", "-o", "json").objects
-        assert record["another_kafka"] == found.another_kafka
+        assert record["stop_reason"] == found.stop_reason

@@ -44,5 +44,12 @@ def test_missing_topics_and_a_stop_are_shown_by_every_verb_that_leads_there(
         for verb in (["ls", "-l", "/la"], ["effective", "--diff", "/la/t01"]):
             assert "topics vanished from Kafka" in kdir(la, *verb).err, verb
         assert "topics vanished from Kafka" in kdir(la, "stat", "/la/t01").out
+        for verb in (["resolve"], ["resolve", "-o", "kcat"], ["which", "--cluster", "la"]):
+            name = "t01" if verb[0] == "which" else "/la/t01"
+            shown = kdir(la, *verb, name)
+            assert "topics vanished from Kafka" in shown.err, verb
+            assert "kdir ack /la/t01" in shown.err, verb
+        (record,) = kdir(la, "resolve", "-o", "json", "/la/t01").objects
+        assert "topics vanished from Kafka" in record["stop_reason"]
         compared = kdir(la, "effective", "--diff", "/la/t01")
         assert (compared.code, "no drift" in compared.err) == (3, False)
