@@ -27,6 +27,7 @@ __all__ = [
     "confirm",
     "irreversible_effect",
     "is_interactive",
+    "lock_out_effect",
 ]
 
 GROW_CALL: Final = "CreatePartitions"
@@ -102,12 +103,24 @@ def irreversible_effect(
     is_cut = bool(plan.kafka_calls_omitted) or plan.incomplete or hides_armed
     if not losing and not (of_plan and (is_cut or unknown)):
         return None
-    topics = []
+    topics, consequence = [], _DATA_LOSS
     if losing:
         least = "at least " if is_cut else ""
         topics.append(f"{least}{units.plural(max(losing.values()), 'topic')}")
+        replaced = [call for call in plan.kafka_calls if call.deletes_data]
+        if not any(call.HasField("before") for call in replaced):
+            consequence += ": the new value replaces the broker's default, which is not known"
     elif is_cut:
         topics.append("topics that were not all counted")
+    else:
+        consequence = "Whether Kafka deletes data there is not known"
     if unknown:
-        topics.append(f"topics of {', '.join(unknown)} (not known)")
-    return f"change {', '.join(sorted(losing) or of_plan)} of {' and '.join(topics)}", _DATA_LOSS
+        topics.append(f"topics of {', '.join(unknown)}, which did not answer")
+    return f"change {', '.join(sorted(losing) or of_plan)} of {' and '.join(topics)}", consequence
+
+
+def lock_out_effect(path: str, plan: access_pb2.ChangePlan) -> tuple[str, str] | None:
+    """Returns that a planned change closes a directory to the caller, too, and what comes of it;
+    None = it does not.
+    """
+    return (f"close {path}", "You could not open it again") if plan.locks_out else None

@@ -52,8 +52,8 @@ class TopicLocation:
     unconfirmed_seconds: float | None
     """The parent has not confirmed the cluster's mount for so long; None while it does."""
     stop_reason: str = ""
-    """Why changes in the cluster's Kafka are stopped, so that what is recorded of its topics is that
-    of before; empty = they are not.
+    """Why changes in the cluster's Kafka are stopped, so that what is recorded of its topics may be
+    old; empty = they are not.
     """
     links: tuple[LinkStep, ...] = ()
     """The links it was reached by, outermost first."""

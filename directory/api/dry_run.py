@@ -35,7 +35,7 @@ from directory.namespace.command import (
     UpdateEntry,
 )
 from directory.namespace.effective_policies import Shown
-from directory.namespace.entry import Directory, Topic
+from directory.namespace.entry import Directory, Topic, etag_of
 from directory.namespace.quotas import Quota
 from directory.namespace.snapshot import Snapshot
 from directory.namespace.time_budget import TimeBudget
@@ -115,6 +115,7 @@ class _ChangePlanBuilder:
         """Fills in what happens to the entry; if it is removed, only what is removed with it."""
         if not self._tree.shows(self._here, self._was.entry.kind):
             return
+        out.etag = etag_of(self._was.entry)
         self._entries(out)
         if self._now is None:
             self._kafka_topics(out)

@@ -168,6 +168,9 @@ class PolicyService(Service):
             response.topics_changed = _topics_changed(
                 tree, node, entry, changed.policies, call, path.below(tree.mount)
             )
+            response.caller_view = isinstance(entry, Directory) and not tree.can_describe_all_below(
+                path.below(tree.mount)
+            )
             own = replace(changed.policies, stamps=_kept(changed.policies, entry.policies))
             desired_config, asked = changed, _changed(entry.policies, own)
         levels = parent_state.inherited_origins(snapshot)

@@ -135,7 +135,8 @@ def check_etag(found: LocatedEntry, etag: str) -> None:
     current = etag_of(found.entry)
     if etag and etag != current:
         raise EtagMismatch(
-            f"{found.path} has changed since: its etag is {current}, not {etag}",
+            f"{found.path} has changed since it was read or planned: its etag is {current}, not "
+            f"{etag}; nothing was done",
             path=found.path,
             etag=current,
         )

@@ -26,7 +26,7 @@ from resolver.cli.parser import Argument, Arguments, Option, UsageError, Verb
 from resolver.cli.plan_output import print_change_plan
 from resolver.cli.policy_arguments import assign, field_of, forget
 from resolver.cli.session import parse_path_argument
-from resolver.confirmation import irreversible_effect
+from resolver.confirmation import irreversible_effect, lock_out_effect
 from resolver.errors import Absent, InvalidArgument, KdirError
 from resolver.message_values import plain
 from resolver.path import Path
@@ -78,6 +78,9 @@ class _Change:
         request.CopyFrom(self.request)
         request.path = self.path
         request.validate_only = validate_only
+        if not validate_only and self.action in {"set", "remove"} and self.plan is not None:
+            plan = self.plan.change if self.action == "set" else self.plan.plan
+            request.etag = plan.etag  # the entry that was planned for
         follow = True if self.unfollowed else None
         return session.resolver.call(self.path, self.method, request, no_follow=follow)
 
@@ -571,8 +574,8 @@ def _irreversible_effects(one: _Change) -> Iterator[tuple[str, str]]:
     elif one.action == "set" and isinstance(one.plan, _Plan):
         if effect := irreversible_effect(one.plan.change, one.plan.clusters):
             yield f"{effect[0]} (by {one.path})", effect[1]
-        if one.plan.change.locks_out:
-            yield f"close {one.path}", "You could not open it again"
+        if effect := lock_out_effect(one.path, one.plan.change):
+            yield effect
 
 
 def _removed(one: _Change) -> str:
@@ -633,10 +636,11 @@ def _run(session: Session, changes: Sequence[_Change], approvals: _Approvals) ->
     made: list[Path] = []
     try:
         for one in changes:
-            if not _approved_now(session, one, made, approvals):
+            planned = _planned_now(session, one, made)
+            if planned is not one and not approvals.approve(planned):
                 every -= 1
                 continue
-            answer = one.send(session, validate_only=False)
+            answer = planned.send(session, validate_only=False)
             done += 1
             made.append(Path.parse(one.path))
             _show(session, table, replace(one, plan=None))
@@ -661,17 +665,15 @@ def _run(session: Session, changes: Sequence[_Change], approvals: _Approvals) ->
     return code
 
 
-def _approved_now(
-    session: Session, one: _Change, made: Sequence[Path], approvals: _Approvals
-) -> bool:
-    """Returns whether a change is still approved: together with those that were made above or below
+def _planned_now(session: Session, one: _Change, made: Sequence[Path]) -> _Change:
+    """Returns a change with its plan as of now: together with those that were made above or below
     it, it may do more than it would have done alone.
     """
     path = Path.parse(one.path)
     related = any(path.is_prefix_of(each) or each.is_prefix_of(path) for each in made)
     if one.action != "set" or one.is_new or one.unfollowed or not (related or one.plan is None):
-        return True
-    return approvals.approve(replace(one, plan=_plan_of(session, one, below=False)))
+        return one
+    return replace(one, plan=_plan_of(session, one, below=False))
 
 
 def _note_pending(session: Session, one: _Change, answer: Any) -> None:

@@ -30,6 +30,7 @@ __all__ = [
     "inheriting_topics",
     "plans_below",
     "query_each",
+    "topics_text",
     "with_clusters_below",
 ]
 
@@ -210,23 +211,31 @@ def inheriting_topics(
     path: str,
     policies: policies_pb2.Policies,
     fields: Sequence[Field],
-) -> list[int | KdirError]:
-    """Returns how many topics of each cluster below would inherit other values, were these set at a
-    path above their mounts.
+) -> list[str | KdirError]:
+    """Returns which topics of each cluster below would inherit other values, were these set at a
+    path above their mounts, as ``topics_text`` does; empty = none.
     """
     from resolver.path import Path
 
     depth = len(Path.parse(path).segments)
 
-    def count(one: ClusterBelow) -> int:
+    def count(one: ClusterBelow) -> str:
         sources = _sources(session, one.mount)
         # What a nearer directory sets stays as it is.
         reaching = [each for each in fields if len(sources.get(each.in_answers, ())) <= depth]
         if not reaching:
-            return 0
-        return int(_effective(session, one.mount, policies, reaching).topics_changed)
+            return ""
+        return topics_text(_effective(session, one.mount, policies, reaching), one.cluster)
 
     return query_each(session, below, count)
+
+
+def topics_text(answer: policies_pb2.GetEffectivePoliciesResponse, cluster: str) -> str:
+    """Returns how many topics of a cluster would have other values, such as ``at least 3 topics of
+    la``; empty = none.
+    """
+    count, least = answer.topics_changed, "at least " if answer.caller_view else ""
+    return f"{least}{units.plural(count, 'topic')} of {cluster}" if count or least else ""
 
 
 def _sources(session: Session, mount: str) -> dict[str, tuple[str, ...]]:

@@ -11,6 +11,7 @@ from resolver.errors import (
     AlreadyExists,
     CrossMount,
     DeadlineExceeded,
+    EtagMismatch,
     HasMounts,
     InvalidNamespace,
     InvalidPath,
@@ -108,6 +109,8 @@ def hints(error: KdirError) -> Iterator[str]:
         case NoRoute() if facts.get("mount", "/") != "/":
             yield f"what is served there: kdir ls {facts['mount']}"
             yield _HINTS[NoRoute]
+        case EtagMismatch() if "path" in facts:
+            yield f"who changed it: kdir history {facts['path']}; then the same command again"
         case AlreadyExists() if "path" in facts:
             yield f"existing entry: kdir stat {facts['path']}"
         case _:

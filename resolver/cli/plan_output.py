@@ -80,7 +80,7 @@ def _show(out: Output, plan: access_pb2.ChangePlan) -> None:
         held = units.plural(plan.held_topic_count, "topic")
         out.note(f"held back until approved by kdir arm --aspect configs: {held}", "warn")
     if plan.locks_out:
-        out.note("you would lose the right to reopen it: refused without --yes", "warn")
+        out.note("you would lose the right to reopen it: asks first", "warn")
     if plan.incomplete:
         out.note("incomplete: the time limit was reached; counts are lower bounds", "warn")
     elif plan.caller_view:

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Final
 from resolver import units
 from resolver.cli.clusters_below import (
     ClusterBelow,
+    ClusterPlan,
     armed_summary,
     clusters_below,
     failure_text,
     inheriting_topics,
     plans_below,
     query_each,
+    topics_text,
     with_clusters_below,
 )
 from resolver.cli.create import ENTRY_FORMATS, PLAN, show_entry
@@ -25,14 +27,14 @@ from resolver.cli.parser import Argument, Arguments, Option, UsageError, Verb
 from resolver.cli.plan_output import FOR_NEW_TOPICS, print_change_plan
 from resolver.cli.policy_arguments import KEYS_HELP, Field, assign, forget
 from resolver.cli.session import parse_path_argument
-from resolver.confirmation import irreversible_effect
+from resolver.confirmation import irreversible_effect, lock_out_effect
 from resolver.entry_fields import policy_key
 from resolver.errors import InvalidArgument, KdirError
 from resolver.message_values import plain
 from resolver.path import Path
 
 if TYPE_CHECKING:
-    from kdir.v1 import admin_pb2, directory_pb2, entry_pb2, policies_pb2
+    from kdir.v1 import access_pb2, admin_pb2, directory_pb2, entry_pb2, policies_pb2
 
     from resolver.cli.output import Output
     from resolver.cli.session import PathArgument, Session
@@ -77,7 +79,6 @@ def _update(
         kind="ENTRY_KIND_LINK" if of_link else where.kind,
         entry=entry,
         etag=arguments.one("etag"),
-        allow_lock_out=past == "set" and arguments.flag("yes"),
     )
     request.update_mask.paths.extend(dict.fromkeys(one.mask for one in fields))
 
@@ -93,15 +94,17 @@ def _update(
     reaches_kafka = partitions or any(
         one.name == "topic_config" or (one.name, one.key) == ("manage", "configs") for one in fields
     )
-    planned = ask(validate_only=True) if reaches_kafka or arguments.flag("plan") else None
+    may_lock_out = any(one.mask == "directory.closed" for one in fields)
+    is_planned = reaches_kafka or may_lock_out or arguments.flag("plan")
+    planned = ask(validate_only=True) if is_planned else None
     path = planned.entry.path if planned else ""  # none for who may not describe it
     below = plans_below(session, path, planned.plan.policies) if planned and path else []
     if planned is not None and not arguments.flag("plan"):
-        unknown = [one.cluster for one in below if one.error]
-        effect = irreversible_effect(with_clusters_below(planned.plan, below), unknown)
-        if effect is not None and not session.approve(*effect):
+        if not _is_approved(session, path or str(where), planned.plan, below):
             session.out.note(f"unchanged: {where}")
             return 0
+        request.allow_lock_out = planned.plan.locks_out
+        request.etag = request.etag or planned.plan.etag  # the entry that was planned for
     without = [] if past == "set" or arguments.flag("clear") else _not_set(session, where, fields)
     answer = planned if planned and arguments.flag("plan") else ask(validate_only=False)
     if not answer.HasField("entry"):
@@ -122,6 +125,22 @@ def _update(
         token = answer.token if planned.plan.policies else ""
         _wait(session, arguments, planned, fields, token)
     return 0
+
+
+def _is_approved(
+    session: Session, path: str, plan: access_pb2.ChangePlan, below: Sequence[ClusterPlan]
+) -> bool:
+    """Returns whether a planned change may be made: what of it cannot be undone is asked for.
+
+    Raises:
+        UsageError: there is no ``--yes``, and nobody to ask.
+    """
+    unknown = [one.cluster for one in below if one.error]
+    effects = (
+        irreversible_effect(with_clusters_below(plan, below), unknown),
+        lock_out_effect(path, plan),
+    )
+    return all(session.approve(*effect) for effect in effects if effect is not None)
 
 
 def _summary(answered: str, path: str, fields: Sequence[Field], without: Sequence[Field]) -> str:
@@ -223,7 +242,7 @@ def _effective(session: Session, arguments: Arguments) -> int:
             "faint",
         )
     if changes:
-        _show_topics_changed(session, where, answer.topics_changed, request.what_if, fields)
+        _show_topics_changed(session, where, answer, request.what_if, fields)
     if arguments.flag("diff") and not (values or drifts or session.partial):
         same = "no drift: Kafka matches every value"
         out.note(
@@ -262,23 +281,23 @@ def _assume(
 def _show_topics_changed(
     session: Session,
     where: PathArgument,
-    own: int,
+    answer: policies_pb2.GetEffectivePoliciesResponse,
     policies: policies_pb2.Policies,
     fields: Sequence[Field],
 ) -> None:
     """Shows how many topics would have another value, in each cluster that inherits it."""
     owner = session.resolver.owner_of(where.path)
-    counts, path = [(owner.cluster, own)], str(owner.path)
+    texts, path = [topics_text(answer, owner.cluster)], str(owner.path)
     below = [] if owner.kind == "topic" and not where.directory else clusters_below(session, path)
     found = inheriting_topics(session, below, path, policies, fields)
-    for one, count in zip(below, found, strict=True):
-        if isinstance(count, KdirError):
-            session.missing(f"not known: {failure_text(one.cluster, count)}")
+    for one, text in zip(below, found, strict=True):
+        if isinstance(text, KdirError):
+            session.missing(f"not known: {failure_text(one.cluster, text)}")
+            texts.append(f"topics of {one.cluster} (not known)")
         else:
-            counts.append((one.cluster, count))
-    some = [one for one in counts if one[1]] or counts[:1]
-    text = ", ".join(f"{units.plural(number, 'topic')} of {name}" for name, number in some)
-    session.out.note(f"dry run: the effective value of {text} would change")
+            texts.append(text)
+    shown = ", ".join(filter(None, texts)) or f"0 topics of {owner.cluster}"
+    session.out.note(f"dry run: the effective value of {shown} would change")
 
 
 def _topic_drift(session: Session, where: PathArgument) -> list[admin_pb2.Drift]:

@@ -262,7 +262,7 @@ class AuthorizeAnyResponse(_message.Message):
     def __init__(self, allowed: _Optional[bool] = ..., token: _Optional[str] = ...) -> None: ...
 
 class ChangePlan(_message.Message):
-    __slots__ = ("entries", "access", "access_omitted", "policies", "kafka_calls", "kafka_calls_omitted", "quotas", "retired_names", "retired_names_omitted", "incomplete", "armed", "held_topic_count", "caller_view", "locks_out")
+    __slots__ = ("entries", "access", "access_omitted", "policies", "kafka_calls", "kafka_calls_omitted", "quotas", "retired_names", "retired_names_omitted", "incomplete", "armed", "held_topic_count", "caller_view", "locks_out", "etag")
     ENTRIES_FIELD_NUMBER: _ClassVar[int]
     ACCESS_FIELD_NUMBER: _ClassVar[int]
     ACCESS_OMITTED_FIELD_NUMBER: _ClassVar[int]
@@ -277,6 +277,7 @@ class ChangePlan(_message.Message):
     HELD_TOPIC_COUNT_FIELD_NUMBER: _ClassVar[int]
     CALLER_VIEW_FIELD_NUMBER: _ClassVar[int]
     LOCKS_OUT_FIELD_NUMBER: _ClassVar[int]
+    ETAG_FIELD_NUMBER: _ClassVar[int]
     entries: ChangedEntries
     access: _containers.RepeatedCompositeFieldContainer[AccessChange]
     access_omitted: int
@@ -291,7 +292,8 @@ class ChangePlan(_message.Message):
     held_topic_count: int
     caller_view: bool
     locks_out: bool
-    def __init__(self, entries: _Optional[_Union[ChangedEntries, _Mapping]] = ..., access: _Optional[_Iterable[_Union[AccessChange, _Mapping]]] = ..., access_omitted: _Optional[int] = ..., policies: _Optional[_Iterable[_Union[PolicyChange, _Mapping]]] = ..., kafka_calls: _Optional[_Iterable[_Union[_policies_pb2.KafkaCall, _Mapping]]] = ..., kafka_calls_omitted: _Optional[int] = ..., quotas: _Optional[_Iterable[_Union[ExceededQuota, _Mapping]]] = ..., retired_names: _Optional[_Iterable[str]] = ..., retired_names_omitted: _Optional[int] = ..., incomplete: _Optional[bool] = ..., armed: _Optional[bool] = ..., held_topic_count: _Optional[int] = ..., caller_view: _Optional[bool] = ..., locks_out: _Optional[bool] = ...) -> None: ...
+    etag: str
+    def __init__(self, entries: _Optional[_Union[ChangedEntries, _Mapping]] = ..., access: _Optional[_Iterable[_Union[AccessChange, _Mapping]]] = ..., access_omitted: _Optional[int] = ..., policies: _Optional[_Iterable[_Union[PolicyChange, _Mapping]]] = ..., kafka_calls: _Optional[_Iterable[_Union[_policies_pb2.KafkaCall, _Mapping]]] = ..., kafka_calls_omitted: _Optional[int] = ..., quotas: _Optional[_Iterable[_Union[ExceededQuota, _Mapping]]] = ..., retired_names: _Optional[_Iterable[str]] = ..., retired_names_omitted: _Optional[int] = ..., incomplete: _Optional[bool] = ..., armed: _Optional[bool] = ..., held_topic_count: _Optional[int] = ..., caller_view: _Optional[bool] = ..., locks_out: _Optional[bool] = ..., etag: _Optional[str] = ...) -> None: ...
 
 class ChangedEntries(_message.Message):
     __slots__ = ("directories", "topics", "links", "mounts", "entries_with_grants", "kafka_deleted", "kafka_detached", "kafka_missing", "kafka_replaced")

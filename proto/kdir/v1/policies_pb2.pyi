@@ -185,16 +185,18 @@ class GetEffectivePoliciesRequest(_message.Message):
     def __init__(self, path: _Optional[str] = ..., what_if: _Optional[_Union[Policies, _Mapping]] = ..., what_if_mask: _Optional[_Union[_field_mask_pb2.FieldMask, _Mapping]] = ..., token: _Optional[str] = ..., directory: _Optional[bool] = ...) -> None: ...
 
 class GetEffectivePoliciesResponse(_message.Message):
-    __slots__ = ("values", "ancestors", "topics_changed", "token")
+    __slots__ = ("values", "ancestors", "topics_changed", "token", "caller_view")
     VALUES_FIELD_NUMBER: _ClassVar[int]
     ANCESTORS_FIELD_NUMBER: _ClassVar[int]
     TOPICS_CHANGED_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
+    CALLER_VIEW_FIELD_NUMBER: _ClassVar[int]
     values: _containers.RepeatedCompositeFieldContainer[EffectiveValue]
     ancestors: _containers.RepeatedCompositeFieldContainer[AncestorPosition]
     topics_changed: int
     token: str
-    def __init__(self, values: _Optional[_Iterable[_Union[EffectiveValue, _Mapping]]] = ..., ancestors: _Optional[_Iterable[_Union[AncestorPosition, _Mapping]]] = ..., topics_changed: _Optional[int] = ..., token: _Optional[str] = ...) -> None: ...
+    caller_view: bool
+    def __init__(self, values: _Optional[_Iterable[_Union[EffectiveValue, _Mapping]]] = ..., ancestors: _Optional[_Iterable[_Union[AncestorPosition, _Mapping]]] = ..., topics_changed: _Optional[int] = ..., token: _Optional[str] = ..., caller_view: _Optional[bool] = ...) -> None: ...
 
 class PlanArmingRequest(_message.Message):
     __slots__ = ("path", "aspect", "takeover", "token", "directory", "armed")

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from resolver.cli import apply
 from tests.support.command_line import Ran, run
 from tests.support.federation import Federation
 
 SECRET = "s" * 32
+set_verb = import_module("resolver.cli.set")
 
 
 @pytest.fixture(scope="module")
@@ -172,6 +176,34 @@ def test_an_update_by_an_old_etag_is_a_conflict(kdir: Kdir) -> None:
     assert late.code == 5
     assert "ETAG_MISMATCH" in late.err
     assert "owner\tfirst" in kdir("effective #").out
+
+
+def test_a_change_between_plan_and_write_is_a_conflict(
+    kdir: Kdir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where = kdir("stat # -o name").lines[0].rstrip("/")
+    file = tmp_path / "tree.yaml"
+    file.write_text(f"{{path: {where}, kind: directory, policies: {{retention.ms: 1d}}}}")
+    lines = ("set # retention.ms=1d", "unset # retention.ms", f"apply {file}")
+    for line in lines:
+        assert kdir("set # retention.ms=2d").code == 0
+        module = apply if line.startswith("apply") else set_verb
+        plan = module.plans_below
+
+        def then_somebody_else(
+            *arguments: Any, module: Any = module, plan: Any = plan, owner: str = line[:4]
+        ) -> Any:
+            monkeypatch.setattr(module, "plans_below", plan)
+            assert kdir(f"set # owner={owner}").code == 0
+            return plan(*arguments)
+
+        monkeypatch.setattr(module, "plans_below", then_somebody_else)
+        late = kdir(line)
+        assert late.code == 5, late.err
+        assert f"{where} has changed since it was read or planned" in late.err
+        assert f"who changed it: kdir history {where}" in late.err
+        assert "retention.ms\t172800000" in kdir("effective #").out
+        assert kdir(line).code == 0
 
 
 def test_who_is_not_known_gets_a_hint(tmp_path: Path) -> None:

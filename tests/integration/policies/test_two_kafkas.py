@@ -110,7 +110,7 @@ def test_one_set_at_la_reaches_two_clusters_and_a_topics_own_value_holds(  # noq
             in would.err
         )
 
-        done = kdir(la, "set", "-y", "/la", "retention.ms=30d")
+        done = kdir(la, "set", "-y", "--wait", "/la", "retention.ms=30d")
         assert done.code == 0
         assert "armed: 2 topics of la-one, 1 topic of la-two are being changed" in done.err
         wanted = {"search.clicks": MONTH, "search.views": MONTH, "search.raw": DAY, "loose": None}
@@ -156,6 +156,7 @@ def test_one_set_at_la_reaches_two_clusters_and_a_topics_own_value_holds(  # noq
         would = kdir(la, "effective", "/la", "--if", "retention.ms=1d", "--timeout", "5")
         assert would.code == 3
         assert "not known: la-two did not answer: " in would.err
+        assert "3 topics of la-one, topics of la-two (not known) would change" in would.err
         compared = kdir(la, "effective", "/la", "--diff", "--timeout", "5")
         assert "not compared: la-two did not answer: " in compared.err
         assert compared.code == (5 if compared.out else 3)

@@ -93,7 +93,7 @@ def test_clusters_mounted_in_clusters_below_are_counted_and_so_are_their_topics(
 def test_what_may_delete_data_cannot_be_undone_and_what_disarms_can() -> None:
     losing = [*calls("a"), *calls("b")]
     for one in losing:
-        one.deletes_data = True
+        one.deletes_data, one.before = True, "2"
     effect = irreversible_effect(access_pb2.ChangePlan(kafka_calls=losing))
     assert effect == (
         "change retention.ms of 2 topics", "Kafka may delete data, which cannot be undone"
@@ -108,8 +108,15 @@ def test_what_may_delete_data_cannot_be_undone_and_what_disarms_can() -> None:
         "Kafka may delete data, which cannot be undone",
     )
     unknown = irreversible_effect(unarmed, ["ny"])
-    assert unknown is not None
-    assert unknown[0] == "change retention.ms of topics of ny (not known)"
+    assert unknown == (
+        "change retention.ms of topics of ny, which did not answer",
+        "Whether Kafka deletes data there is not known",
+    )
+    for one in losing:
+        one.ClearField("before")
+    effect = irreversible_effect(access_pb2.ChangePlan(kafka_calls=losing))
+    assert effect is not None
+    assert effect[1].endswith("replaces the broker's default, which is not known")
     row.field = "manage[acls]"
     row.deletes_data = False
     assert irreversible_effect(access_pb2.ChangePlan(policies=[row]), ["ny"]) is None

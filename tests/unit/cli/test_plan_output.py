@@ -127,4 +127,4 @@ def test_locked_out_callers_are_shown() -> None:
     out, err = io.StringIO(), io.StringIO()
     print_change_plan(Output("", stdout=out, stderr=err, environ={}), plan)
     assert "you would lose the right to reopen it" in err.getvalue()
-    assert "--yes" in err.getvalue()
+    assert "asks first" in err.getvalue()

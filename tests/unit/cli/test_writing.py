@@ -804,15 +804,26 @@ def test_wrong_arguments_about_contexts(arguments: list[str]) -> None:
 # -- a directory closed to oneself -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("arguments", "method"),
-    [
-        (["set", "/d", "closed=true"], "DirectoryService.UpdateEntry"),
-        (["mkdir", "--closed", "/d"], "DirectoryService.CreateEntry"),
-    ],
-)
-def test_closing_it_to_oneself_takes_a_yes(kdir: Kdir, arguments: list[str], method: str) -> None:
-    kdir.answers[method] = LocksOut("closing /d would lock User:ana out")
+def test_closing_a_directory_to_oneself_asks_first(kdir: Kdir) -> None:
+    answer = directory_pb2.UpdateEntryResponse()
+    answer.entry.path = "/d"
+    answer.entry.directory.SetInParent()
+    kdir.answers["DirectoryService.UpdateEntry"] = answer
+    assert kdir("set", "/d", "closed=true").code == 0, "it closes it to others only"
+    assert not kdir.asked.allow_lock_out
+    answer.plan.locks_out = True
+    answer.plan.etag = "1-2"
+    refused = kdir("set", "/d", "closed=true")
+    assert (refused.code, kdir.asked.validate_only) == (2, True)
+    assert "to close /d needs --yes" in refused.err
+    assert "You could not open it again" in refused.err
+    kdir("set", "/d", "closed=true", "--yes")
+    assert (kdir.asked.allow_lock_out, kdir.asked.etag) == (True, "1-2")
+
+
+def test_making_a_directory_closed_to_oneself_takes_a_yes(kdir: Kdir) -> None:
+    arguments = ["mkdir", "--closed", "/d"]
+    kdir.answers["DirectoryService.CreateEntry"] = LocksOut("closing /d would lock User:ana out")
     refused = kdir(*arguments)
     assert refused.code == 5
     assert "(LOCKS_OUT)" in refused.err
