@@ -10,6 +10,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 import immutables
@@ -37,6 +38,8 @@ __all__ = [
 ]
 
 _EVERYTHING: Final = -1
+_QUESTIONS: Final = 1024
+"""Questions that are remembered: most are without a name, and asked with each call."""
 
 
 class AccessQuestion(NamedTuple):
@@ -48,6 +51,7 @@ class AccessQuestion(NamedTuple):
     bit: int
 
     @classmethod
+    @lru_cache(_QUESTIONS)
     def for_operation(
         cls, operation: Operation, kind: ResourceType = ResourceType.TOPIC, name: str = ""
     ) -> AccessQuestion:

@@ -51,6 +51,7 @@ class DirectoryService(Service):
 
     def __init__(self, router: ClusterRouter) -> None:
         self._router = router
+        self._bounds = router.limits.bounds
         # A Kafka that is away must not hold every thread that writes.
         self._awaiting = threading.BoundedSemaphore(max(1, router.limits.write_threads // 2))
 
@@ -91,7 +92,7 @@ class DirectoryService(Service):
     ) -> directory_pb2.CreateEntryResponse:
         """Makes a directory, topic, link or mount."""
         path = Path.parse(request.path)
-        command = create_command(request, path, self._router.limits.bounds)
+        command = create_command(request, path, self._bounds)
         if isinstance(command, CreateTopic) and request.adopt_existing:
             command = _unseen(command)
         # Once a request: planned again, it may hold a lock that others wait for.
@@ -166,7 +167,7 @@ class DirectoryService(Service):
         asked = update_command(
             request,
             path,
-            self._router.limits.bounds,
+            self._bounds,
             call.check,
             kind=kind_from_number(request.kind),
         )

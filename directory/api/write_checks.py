@@ -38,7 +38,6 @@ from directory.namespace.command import (
 from directory.namespace.effective_policies import PolicyLevel, path_levels
 from directory.namespace.entry import Kind
 from directory.namespace.keys import INHERITED
-from directory.namespace.policy_checks import directories_below
 from directory.namespace.snapshot import Snapshot
 from directory.namespace.traversal import traverse
 from directory.server.cluster import Cluster
@@ -100,7 +99,7 @@ def check_kafka_removal_allowed(
     node = None if directory_id is None else snapshot.node(directory_id)
     if node is None:
         return
-    for one in directories_below(snapshot, node):
+    for one in snapshot.directories_below(node):
         if one.directory.policies.manage.get("delete") is False:
             below = mount.join(snapshot.path_of(one.entry_id) or ())
             raise AboveCeiling(

@@ -19,9 +19,8 @@ from kdir.v1 import federation_pb2
 from directory.access.grants import Grant
 from directory.federation.link_records import decode_record, encode_record, try_decode_record
 from directory.namespace.command import EntryChange
-from directory.namespace.effective_policies import PolicyLevel
+from directory.namespace.effective_policies import PolicyLevel, attach_effective_policies
 from directory.namespace.entry import ROOT_ID, Kind
-from directory.namespace.event_policies import attach_effective_policies
 from directory.namespace.keys import INHERITED, PARENT, event_key
 from directory.namespace.snapshot import Snapshot
 from directory.store.base import Put

@@ -25,7 +25,6 @@ from directory.namespace.effective_policies import (
 )
 from directory.namespace.entry import Directory, Entry, Link, Mount, Provision, Topic
 from directory.namespace.plan_delete import KafkaFate, kafka_fate_of
-from directory.namespace.policy_checks import directories_below
 from directory.namespace.quotas import Quota, quotas_at
 from directory.namespace.snapshot import Snapshot
 from directory.namespace.time_budget import TimeBudget
@@ -116,7 +115,7 @@ def size_of(
 
 def _links(snapshot: Snapshot, directory_id: int, budget: TimeBudget) -> int:
     count, top = 0, snapshot.node(directory_id)
-    for node in () if top is None else directories_below(snapshot, top):
+    for node in () if top is None else snapshot.directories_below(top):
         if not budget.spend(1 + len(node.containers)):
             break
         count += sum(isinstance(one, Link) for one in node.containers.values())
@@ -158,7 +157,7 @@ def _topics(
     if isinstance(entry, Topic):
         yield entry
     top = snapshot.node(entry.entry_id) if isinstance(entry, Directory) else None
-    for node in () if top is None else directories_below(snapshot, top):
+    for node in () if top is None else snapshot.directories_below(top):
         for name, record in node.topics.items():
             if not budget.spend():
                 return

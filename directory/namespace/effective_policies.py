@@ -1,5 +1,5 @@
-"""Effective policies: own value or the nearest ancestor's, maps key by key; and how many topics
-inherit a field.
+"""Effective policies: own value or the nearest ancestor's, maps key by key; those that each change
+carries; and how many topics inherit a field.
 
 What comes from above the mount is handed in as one more, outermost level (KIP-37).
 """
@@ -9,15 +9,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import reduce
 from operator import attrgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from directory.namespace.entry import NO_POLICIES, Directory, Mount, Policies, Stamp
+from directory.namespace.entry import NO_POLICIES, Directory, Mount, Policies, Stamp, Topic
 from directory.namespace.snapshot import Node, Snapshot
 from directory.namespace.time_budget import TimeBudget
 
 if TYPE_CHECKING:
+    from directory.namespace.command import EntryChange
     from resolver.path import Path
 
 __all__ = [
@@ -26,6 +28,7 @@ __all__ = [
     "LevelOrigin",
     "PolicyLevel",
     "Shown",
+    "attach_effective_policies",
     "count_inheritors",
     "effective",
     "explain",
@@ -207,6 +210,73 @@ def levels_of(snapshot: Snapshot, directory_id: int) -> list[Policies]:
         node = snapshot.node(node.parent_id) if node.parent_id else None
     levels.reverse()
     return levels
+
+
+def attach_effective_policies(
+    changes: Sequence[EntryChange], snapshot: Snapshot, above: Sequence[PolicyLevel]
+) -> tuple[EntryChange, ...]:
+    """Returns the changes of one plan, each with the policies that hold after it; of what is gone,
+    those that did before. Whoever only receives changes needs whose a topic is and which key its
+    data is encrypted with. What holds below a directory is not said: its change is one change.
+
+    Args:
+        snapshot: what was planned on.
+        above: what the ancestors above the mount set, outermost first.
+    """
+    carrying = _PolicyAttacher(changes, snapshot, above)
+    return tuple(_with_effective(one, carrying.policies_after(one)) for one in changes)
+
+
+def _with_effective(change: EntryChange, effective: Policies | None) -> EntryChange:
+    return change if effective is change.effective else replace(change, effective=effective)
+
+
+class _PolicyAttacher:
+    """Of one plan; each directory is looked at once."""
+
+    def __init__(
+        self, changes: Sequence[EntryChange], snapshot: Snapshot, above: Sequence[PolicyLevel]
+    ) -> None:
+        self._snapshot = snapshot
+        self._changed = {
+            one.entry_id: (one.parent_id, one.after.policies)
+            for one in changes
+            if isinstance(one.after, Directory)
+        }
+        self._within = {0: reduce(inherit, (level.policies for level in above), NO_POLICIES)}
+        self._plain: dict[int, Policies | None] = {}
+
+    def policies_after(self, change: EntryChange) -> Policies | None:
+        """None where nobody set anything, and of what has no policies."""
+        entry = change.before if change.after is None else change.after
+        if not isinstance(entry, Directory | Topic):
+            return None
+        if entry.policies is not NO_POLICIES and entry.policies != NO_POLICIES:
+            return _bare(inherit(self._holds_in(change.parent_id), entry.policies))
+        if change.parent_id not in self._plain:
+            self._plain[change.parent_id] = _bare(self._holds_in(change.parent_id))
+        return self._plain[change.parent_id]
+
+    def _holds_in(self, directory_id: int) -> Policies:
+        found = self._within.get(directory_id)
+        if found is None:
+            parent_id, own = self._changed.get(directory_id, (0, NO_POLICIES))
+            node = self._snapshot.node(directory_id)
+            if directory_id not in self._changed and node is not None:
+                parent_id, own = node.parent_id, node.directory.policies
+            found = inherit(self._holds_in(parent_id), own)
+            self._within[directory_id] = found
+        return found
+
+
+def _bare(policies: Policies) -> Policies | None:
+    """Without who set what, and without what is cleared."""
+    if policies is NO_POLICIES:
+        return None
+    holds = without_cleared_keys(policies)
+    if holds.stamps:
+        holds = replace(holds, stamps=MappingProxyType({}))
+    return None if holds == NO_POLICIES else holds
 
 
 Shown = Callable[[int, str], bool]

@@ -29,7 +29,7 @@ from directory.namespace.command import (
     RemoveGrants,
     UpdateEntry,
 )
-from directory.namespace.event_policies import attach_effective_policies
+from directory.namespace.effective_policies import attach_effective_policies
 from directory.namespace.plan_adopt import adopt_topics, move_topics, record_topics
 from directory.namespace.plan_builder import PlanBuilder
 from directory.namespace.plan_create import (

@@ -11,7 +11,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final
 
-from directory.namespace import physical_names, policy_checks
+from directory.namespace import physical_names
 from directory.namespace.adoption_mapping import DETACHED_REASON, PlacementSet, is_detached
 from directory.namespace.command import (
     AdoptTopics,
@@ -203,8 +203,8 @@ class _Moving:
         if (obstacle := self._places.why_blocked(relative)) is not None:
             raise AlreadyExists(obstacle, path=path)
         target = traverse(draft.snapshot, relative[:-1]).node
-        policy_checks.check_not_read_only(draft, source, topic.policies)
-        policy_checks.check_not_read_only(draft, target)
+        draft.check_not_read_only(source, topic.policies)
+        draft.check_not_read_only(target)
         counted = frozenset(node.entry_id for node in upwards(draft.snapshot.nodes, source))
         comes, arriving = topic_amount(topic), self._arrivals.by_directory
         check_quota(draft, target, comes, unless=counted, arriving=arriving)

@@ -14,7 +14,7 @@ from directory.access.grant_tree import EntryPlace
 from directory.access.grants import Grant
 from directory.namespace import physical_names
 from directory.namespace.command import RETIRED_FOR_MS, EntryChange, Plan, PlanContext
-from directory.namespace.effective_policies import stamp_changed_fields
+from directory.namespace.effective_policies import effective, levels_of, stamp_changed_fields
 from directory.namespace.entry import (
     DELETED_ID,
     NO_POLICIES,
@@ -37,6 +37,7 @@ from directory.namespace.keys import (
     entry_key,
     grants_key,
     quota_key,
+    read_only_id,
     read_only_key,
     retired_key,
     retired_until_ms,
@@ -46,12 +47,12 @@ from directory.namespace.keys import (
 from directory.namespace.removal_records import DELETED
 from directory.namespace.snapshot import Node, Snapshot
 from directory.namespace.traversal import LocatedEntry, locate_entry
-from directory.namespace.tree_nodes import ROOT_KEY
+from directory.namespace.tree_nodes import ROOT_KEY, upwards
 from directory.store.base import Delete, Guard, KeyEquals, Put, UnchangedSince, Write
-from resolver.errors import AlreadyExists
+from resolver.errors import AlreadyExists, ReadOnly
 from resolver.path import Path
 
-__all__ = ["PlanBuilder", "SnapshotNames", "claim_value", "read_only_mark"]
+__all__ = ["PlanBuilder", "SnapshotNames", "claim_value", "read_only_mark", "read_only_place"]
 
 E = TypeVar("E", Directory, Topic, Link, Mount)
 
@@ -70,6 +71,43 @@ class PlanBuilder:
         self._changes: list[EntryChange] = []
         self._claims: dict[str, set[str]] = {}
         self.names = SnapshotNames(snapshot, mount, context.now_ms)
+
+    # -- policies; what the ancestors above the mount set counts like one more directory ----------
+
+    def directory_path(self, node: Node) -> Path:
+        """Returns the absolute path of a directory that is in the tree."""
+        relative = self.snapshot.path_of(node.entry_id)
+        return Path((*self.mount.segments, *(relative or ())))
+
+    def inherited_policies(self, node: Node) -> Policies:
+        """Returns what holds directly in a directory."""
+        above = [level.policies for level in self.context.above]
+        return effective([*above, *levels_of(self.snapshot, node.entry_id)])
+
+    def check_not_read_only(self, node: Node, own: Policies | None = None) -> None:
+        """Checks that an entry is not below a read-only directory, where nothing may be created,
+        changed or removed; the nearest level that sets it counts. ``own`` is what an entry in
+        ``node`` sets itself.
+
+        Raises:
+            ReadOnly: names the directory that says so.
+        """
+        if own is not None and own.read_only is not None:
+            if own.read_only:
+                raise ReadOnly("the entry itself is read-only")
+            return
+        for above in upwards(self.snapshot.nodes, node):
+            read_only = above.directory.policies.read_only
+            if read_only:
+                path = self.directory_path(above)
+                raise ReadOnly(f"{path} is read-only", path=path)
+            if read_only is not None:
+                return
+        for level in reversed(self.context.above):
+            if level.policies.read_only:
+                raise ReadOnly(f"{level.path} is read-only", path=level.path)
+            if level.policies.read_only is not None:
+                return
 
     # -- entries ---------------------------------------------------------------------------------
 
@@ -505,3 +543,15 @@ def claim_value(names: Iterable[str]) -> bytes | None:
     none.
     """
     return "\n".join(sorted(names)).encode() or None
+
+
+def read_only_place(snapshot: Snapshot, key: bytes, value: bytes) -> tuple[str, ...] | None:
+    """Returns where the entry is that a ``f/read_only/`` row is about, below the mount; None =
+    nowhere.
+    """
+    entry_id = read_only_id(key)
+    at = snapshot.path_of(entry_id)
+    if at is not None:
+        return at
+    located = snapshot.locate(value.decode(errors="replace"))
+    return None if located is None or located.topic.entry_id != entry_id else located.relative

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
 
-from directory.namespace import physical_names, policy_checks
+from directory.namespace import physical_names
 from directory.namespace.bounds import check_mount
 from directory.namespace.command import (
     CreateDirectory,
@@ -89,7 +89,7 @@ def create_directory(draft: PlanBuilder, command: CreateDirectory) -> Plan:
     check_names(command.path, relative)
     check_policies(command.policies, draft.context.bounds)
     policies = draft.stamped_policies(command.policies)
-    policy_checks.check_not_read_only(draft, way.node)
+    draft.check_not_read_only(way.node)
     draft.require_ancestors(way.node)
     parent_id = way.node.entry_id
     made: Directory | None = None
@@ -119,7 +119,7 @@ def create_topic(draft: PlanBuilder, command: CreateTopic) -> Plan:
     check_policies(command.policies, draft.context.bounds)
     _check_size("topic.partitions", command.partitions, _MOST_PARTITIONS)
     _check_size("topic.replication_factor", command.replication_factor, _MOST_REPLICAS)
-    policy_checks.check_not_read_only(draft, parent)
+    draft.check_not_read_only(parent)
     draft.require_ancestors(parent)
     topic = (
         _adopted_topic(draft, command)
@@ -144,7 +144,7 @@ def _desired_topic(
         name = command.physical_name
     else:
         name = physical_names.next_free_name(base, draft.names)
-    defaults = policy_checks.inherited_levels(draft, parent)
+    defaults = draft.inherited_policies(parent)
     own = command.policies
     if command.partitions and defaults.partitions not in {None, command.partitions}:
         # Its own setting from the start, or it would grow to what is inherited once it is armed.
@@ -190,7 +190,7 @@ def _take_over(draft: PlanBuilder, command: CreateTopic, parent: Node, standing:
             path=command.path,
         )
     physical_names.refuse_protected(observed.physical_name)
-    policy_checks.check_not_read_only(draft, parent, standing.policies)
+    draft.check_not_read_only(parent, standing.policies)
     draft.require_ancestors(parent)
     taken = replace(
         draft.stamped(standing),
@@ -249,7 +249,7 @@ def create_link(draft: PlanBuilder, command: CreateLink) -> Plan:
     relative, parent = _place(draft, command.path)
     check_name_free(draft, parent, relative[-1], Kind.LINK, command.path)
     check_targets(command.path, command.targets, draft.context.bounds)
-    policy_checks.check_not_read_only(draft, parent)
+    draft.check_not_read_only(parent)
     draft.require_ancestors(parent)
     link = Link(
         entry_id=draft.fresh_id(),
@@ -284,7 +284,7 @@ def create_mount(draft: PlanBuilder, command: CreateMount) -> Plan:
                 standing=existing.kind.name.lower(),
             )
     _check_not_mounted(draft, command)
-    policy_checks.check_not_read_only(draft, parent)
+    draft.check_not_read_only(parent)
     draft.require_ancestors(parent)
     draft.require_free(parent.entry_id, Kind.TOPIC, name, command.path)
     mount = Mount(

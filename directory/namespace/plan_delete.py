@@ -11,7 +11,6 @@ import enum
 from dataclasses import replace
 from typing import Final, assert_never
 
-from directory.namespace import policy_checks
 from directory.namespace.command import (
     DeleteEntry,
     Plan,
@@ -33,10 +32,9 @@ from directory.namespace.keys import (
     removal_key,
 )
 from directory.namespace.physical_names import is_protected
-from directory.namespace.plan_builder import PlanBuilder
+from directory.namespace.plan_builder import PlanBuilder, read_only_place
 from directory.namespace.plan_create import mounts_below
 from directory.namespace.plan_update import check_etag, own_policies
-from directory.namespace.policy_checks import read_only_place
 from directory.namespace.removal_records import DELETED, Removal
 from directory.namespace.traversal import LocatedEntry
 from resolver.errors import HasMounts, InvalidArgument, NotEmpty, ReadOnly
@@ -106,7 +104,7 @@ def delete_entry(draft: PlanBuilder, command: DeleteEntry) -> Plan:
             path=command.path,
         )
     check_etag(found, command.etag)
-    policy_checks.check_not_read_only(draft, parent, own_policies(found.entry))
+    draft.check_not_read_only(parent, own_policies(found.entry))
     draft.require_ancestors(parent)
     match found.entry:
         case Topic() as topic:

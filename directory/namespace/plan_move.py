@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import assert_never
 
-from directory.namespace import policy_checks
 from directory.namespace.command import MoveEntry, Plan
 from directory.namespace.entry import (
     Directory,
@@ -22,7 +21,7 @@ from directory.namespace.entry import (
 )
 from directory.namespace.keys import MOUNTED, READ_ONLY, mounted_key
 from directory.namespace.mounted import raised_claim
-from directory.namespace.plan_builder import PlanBuilder
+from directory.namespace.plan_builder import PlanBuilder, read_only_place
 from directory.namespace.plan_create import check_name_free, check_names
 from directory.namespace.plan_update import check_etag, own_policies
 from directory.namespace.quotas import (
@@ -62,8 +61,8 @@ def move_entry(draft: PlanBuilder, command: MoveEntry) -> Plan:
     name = relative[-1]
     check_names(command.new_path, relative)
     _check_vacant(draft, found.entry, target, name, command)
-    policy_checks.check_not_read_only(draft, found.parent, own_policies(found.entry))
-    policy_checks.check_not_read_only(draft, target)
+    draft.check_not_read_only(found.parent, own_policies(found.entry))
+    draft.check_not_read_only(target)
     draft.require_ancestors(found.parent)
     draft.require_ancestors(target)
     _check_fits(draft, found, command.new_path)
@@ -155,8 +154,8 @@ def _check_fits(draft: PlanBuilder, found: LocatedEntry, new_path: Path) -> None
     longer = len(str(new_path)) - len(str(found.path))
     if deeper <= 0 and longer <= 0:
         return
-    for here in policy_checks.directories_below(draft.snapshot, node):
-        path = policy_checks.directory_path(draft, here)
+    for here in draft.snapshot.directories_below(node):
+        path = draft.directory_path(here)
         longest = max((len(name) for name in (*here.topics, *here.containers)), default=-1)
         held = longest >= 0
         if (
@@ -239,7 +238,7 @@ def _mark_read_only_below(draft: PlanBuilder, path: Path) -> None:
     # Who removes the directory that they move into is to notice them: one mark is enough for that.
     prefix = path.below(draft.mount)
     for key, value in draft.snapshot.facts(READ_ONLY):
-        at = policy_checks.read_only_place(draft.snapshot, key, value)
+        at = read_only_place(draft.snapshot, key, value)
         if at is not None and at[: len(prefix)] == prefix and at != prefix:
             draft.write_fact(key, value)
             return

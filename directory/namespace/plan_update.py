@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from directory.access.grants import MOST_GRANTS, Grant, add_grants, remove_grants
-from directory.namespace import policy_checks
 from directory.namespace.bounds import check_mount
 from directory.namespace.command import AddGrants, EntryChange, Plan, RemoveGrants, UpdateEntry
 from directory.namespace.entry import (
@@ -58,7 +57,7 @@ def update_entry(draft: PlanBuilder, command: UpdateEntry) -> Plan:
         check_mount(after, before, bounds)
     node = found.parent or draft.snapshot.node(ROOT_ID)
     if node is not None and not command.changes.keys() <= _ALWAYS:
-        policy_checks.check_not_read_only(draft, node, own_policies(before))
+        draft.check_not_read_only(node, own_policies(before))
     if found.parent is not None:
         draft.require_ancestors(found.parent)
         if isinstance(before, Topic) and isinstance(after, Topic):

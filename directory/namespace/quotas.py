@@ -18,7 +18,6 @@ from directory.namespace.effective_policies import PolicyLevel
 from directory.namespace.entry import ROOT_ID, Directory, Policies, Topic
 from directory.namespace.keys import ENTRY, INHERITED, directory_range
 from directory.namespace.plan_builder import PlanBuilder
-from directory.namespace.policy_checks import directories_below
 from directory.namespace.snapshot import Node, Snapshot
 from directory.namespace.tree_nodes import upwards
 from resolver.errors import InvalidArgument, QuotaExceeded
@@ -237,7 +236,7 @@ def require_subtree_unchanged(draft: PlanBuilder, node: Node) -> None:
     large, nothing may be added anywhere: such a move has to wait for a quiet moment.
     """
     ranges = []
-    for here in directories_below(draft.snapshot, node):
+    for here in draft.snapshot.directories_below(node):
         ranges.append(directory_range(here.entry_id))
         if len(ranges) > _MOST_RANGES:
             ranges = [ENTRY]

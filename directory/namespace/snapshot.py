@@ -246,6 +246,18 @@ class Snapshot:
                 found.append(((*above, name), mount))
         return sorted(found, key=lambda one: one[0])
 
+    def directories_below(self, node: Node) -> Iterator[Node]:
+        """Yields the directory and every one below it, each before those that it holds."""
+        stack = [node]
+        while stack:
+            here = stack.pop()
+            yield here
+            stack.extend(
+                self.nodes[container.entry_id]
+                for container in here.containers.values()
+                if isinstance(container, Directory)
+            )
+
     def has_mounts_below(self, directory_id: int) -> bool:
         """True if a cluster is mounted somewhere below the directory."""
         return self.counts(directory_id).mounts > 0

@@ -206,8 +206,11 @@ class Membership:
         Raises:
             LevelNotFinalized
         """
+        finalized = self._roster.finalized or FIRST_LEVEL
+        if finalized >= self.level:
+            return
         needed = level_needed(writes, self._levels)
-        if needed > self.finalized:
+        if needed > finalized:
             levels = {one.server: one.feature_level for one in self.live()}
             refuse_unfinalized(needed, self.stored_level, levels)
 

@@ -33,6 +33,7 @@ from directory.store.base import (
     Conflict,
     Guard,
     KeyEquals,
+    Limits,
     Put,
     Store,
     StoreFull,
@@ -52,17 +53,12 @@ from directory.store.event_rows import (
 from directory.store.idempotency import RequestRecord, command_fingerprint
 from directory.store.keyed_locks import KeyedLock, KeyedLocks
 from directory.store.replica import Replica, ReplicaState
-from directory.store.store_errors import (
-    refuse_oversized,
-    store_full_error,
-    store_sealed_error,
-    store_unavailable_error,
-)
 from resolver.errors import (
     Cancelled,
     DeadlineExceeded,
     KafkaUnavailable,
     KdirError,
+    LimitExceeded,
     NotReady,
     PermissionDenied,
     RequestIdReused,
@@ -474,7 +470,7 @@ class Writer:
         try:
             return self._commit_once(transaction, seconds, is_urgent=operation is not None)
         except StoreUnreachable as reason:
-            raise store_unavailable_error(reason, effect="unknown") from reason
+            raise _store_unavailable_error(reason, effect="unknown") from reason
 
     def _for_change_log(
         self, facts: Sequence[bytes]
@@ -511,7 +507,7 @@ class Writer:
             LimitExceeded, LevelNotFinalized, OutboxFull, StoreSealed
             StoreUnreachable: it may have happened.
         """
-        refuse_oversized(transaction, self._store.limits)
+        _refuse_oversized(transaction, self._store.limits)
         self._allow(transaction.writes)
         keys = [write.key for write in transaction.writes]
         is_about_log = any(key.startswith(CHANGE_LOG) for key in keys)
@@ -520,9 +516,9 @@ class Writer:
         try:
             return self._store.commit(transaction, seconds)
         except StoreIsSealed as reason:
-            raise store_sealed_error(reason) from reason
+            raise _store_sealed_error(reason) from reason
         except StoreFull as reason:
-            raise store_full_error(reason) from reason
+            raise _store_full_error(reason) from reason
 
     def _now_at(self, revision: int) -> None:
         """Notes the store's newest revision, which came with the answer to a commit."""
@@ -625,7 +621,7 @@ class Writer:
         try:
             row = _read_row(self._store, request.key)
         except StoreUnreachable as reason:
-            raise store_unavailable_error(reason) from reason
+            raise _store_unavailable_error(reason) from reason
         if row is None:
             return None
         value, revision = row
@@ -653,7 +649,7 @@ class Writer:
         no changes.
         """
         if why := self._store.identity.sealed:
-            raise store_sealed_error(why)
+            raise _store_sealed_error(why)
         if self._replica.state is ReplicaState.STALE:
             raise StoreUnavailable("the store is away, so nothing can be written")
 
@@ -681,6 +677,51 @@ class Writer:
             self._replica.wait_for(revision, max(0.0, deadline - self._clock()))
         except KdirError as reason:
             _log.warning("revision %d is written, but not seen yet: %s", revision, reason)
+
+
+# What a store answers to a write that it does not make, as errors of the contract. Where the store
+# is, and what its operator has to do, goes to the log and never to callers.
+
+
+def _store_unavailable_error(reason: StoreUnreachable, effect: str = "none") -> StoreUnavailable:
+    """Returns the error for callers; where the store is goes to the log only."""
+    _log.warning("the store is away: %s", reason)
+    return StoreUnavailable("the store is away", effect=effect)
+
+
+def _store_sealed_error(reason: object) -> StoreSealed:
+    """Returns the error for callers; why it is sealed goes to the log, and to the status."""
+    _log.warning("the store takes no changes: %s", reason)
+    return StoreSealed(
+        "the store of this cluster takes no changes: it is being moved or restored, or was moved"
+    )
+
+
+def _store_full_error(reason: object) -> LimitExceeded:
+    """Returns the error for callers; what an operator has to do goes to the log."""
+    _log.error("the store is full: %s", reason)
+    return LimitExceeded("the store of this cluster is full; nothing was written", limit="store")
+
+
+def _refuse_oversized(transaction: Transaction, limits: Limits) -> None:
+    """Refuses a transaction that is too large, before the store does with an error of its own.
+
+    Raises:
+        LimitExceeded
+    """
+    guards, writes = len(transaction.guards), len(transaction.writes)
+    size = transaction.size_bytes
+    if not limits.hold(guards, writes):
+        raise LimitExceeded(
+            f"the change needs {guards} guards and {writes} writes; one transaction of this store "
+            f"holds {limits}",
+            limit=limits.max_writes,
+        )
+    if size > limits.max_bytes:
+        raise LimitExceeded(
+            f"the change has {size} bytes; one transaction of this store holds {limits.max_bytes}",
+            limit=limits.max_bytes,
+        )
 
 
 def _unconfirmed() -> StoreUnavailable:

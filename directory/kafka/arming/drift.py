@@ -27,7 +27,6 @@ from directory.kafka.applying.last_applied import (
 )
 from directory.kafka.reconciler_settings import ACLS
 from directory.namespace.entry import Kind, Provision, Topic
-from directory.namespace.policy_checks import directories_below
 from directory.namespace.snapshot import Node, Snapshot
 from directory.namespace.time_budget import TimeBudget
 from resolver.errors import InvalidPath, NotReady
@@ -209,7 +208,7 @@ def count_issues_below(snapshot: Snapshot, node: Node, budget: TimeBudget) -> Ma
     if not marked:
         return dict(sorted(found.items()))
     entry_id = snapshot.codec.entry_id
-    for here in directories_below(snapshot, node):
+    for here in snapshot.directories_below(node):
         if not budget.spend(len(here.topics) or 1):
             break
         for record in here.topics.values():

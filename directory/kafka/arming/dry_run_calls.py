@@ -32,7 +32,6 @@ from directory.kafka.applying.last_applied import (
 from directory.kafka.reconciler_settings import ACLS, CONFIGS
 from directory.namespace.effective_policies import Shown
 from directory.namespace.entry import Directory, Policies, Topic
-from directory.namespace.policy_checks import directories_below
 from directory.namespace.snapshot import Node, Snapshot
 from directory.namespace.time_budget import TimeBudget
 from directory.namespace.traversal import LocatedEntry
@@ -120,7 +119,7 @@ def _places(seen: KafkaChangeSide, budget: TimeBudget) -> Iterator[tuple[int, st
         yield _place(seen.standing)
     top = seen.snapshot.node(entry.entry_id) if isinstance(entry, Directory) else None
     desired = DesiredConfigs(seen.snapshot, above=seen.above)
-    for node in () if top is None else directories_below(seen.snapshot, top):
+    for node in () if top is None else seen.snapshot.directories_below(top):
         if not budget.spend():
             return
         yield from _armed_in(seen.snapshot, node, desired, budget)
