@@ -350,7 +350,7 @@ class ResponseCache:
         """
         self.snapshot = tree.snapshot
         earlier = None if before is None else before.answers
-        self.answers = ResolveAnswers(cluster, tree, earlier)
+        self.answers: ResolveAnswers = ResolveAnswers(cluster, tree, earlier)
         self._outcomes: dict[str, bytes] = {}
         self._directories: dict[str, Node] = {}
         self._splicers: dict[str, TopicSplicer] = {}
