@@ -225,7 +225,7 @@ class AdminService(Service):
             self._router.access_control.require_admin(cluster, "AdminService/AdoptTopics", call)
             cluster.check_mounted()
             call.check()
-            return reconciler.adopt(
+            return reconciler.requests.adopt(
                 rules,
                 request.validate_only,
                 request.remap_adopted,

@@ -261,7 +261,7 @@ def _mounting(cluster: Cluster, command: CreateMount) -> CreateMount:
 
 def _look_up(cluster: Cluster, physical_name: str) -> ObservedTopic:
     assert cluster.reconciler is not None  # noqa: S101 - it has a Kafka
-    return cluster.reconciler.look_up(physical_name)
+    return cluster.reconciler.requests.look_up(physical_name)
 
 
 def _topic(

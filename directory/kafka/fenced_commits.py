@@ -1,13 +1,13 @@
 """What is committed of Kafka's side, by the reconciler fenced: each transaction holds its guard.
 
-Cuts what is too much for one transaction; refuses to decide what is committed.
+Cuts what is too much for one transaction.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 from directory.namespace.command import (
     AdoptTopics,
@@ -39,7 +39,6 @@ _MOST: Final = 1_000
 _TIMEOUT_SECONDS: Final = 30.0
 
 _T = TypeVar("_T")
-_Item_contra = TypeVar("_Item_contra", contravariant=True)
 
 
 class StaleObservation(Exception):
@@ -109,31 +108,21 @@ class TopicCommits:
 
         return still
 
-    def record(self, news: Sequence[TopicObservation]) -> None:
-        """Commits what was learnt of topics.
+    def record(self, news: Sequence[TopicObservation], *, within_quotas: bool = False) -> None:
+        """Commits what was learnt of topics; or how many partitions they are to have, as far as
+        quotas let them.
 
         Raises:
             LeadershipLost, StoreUnavailable
         """
-
-        def commit(batch: Sequence[TopicObservation]) -> Sequence[str]:
-            return self._execute(RecordObservations(news=tuple(batch))).notes
-
-        for note in self._in_batches("record", news, commit, lambda one: one.path):
-            _log.error("not recorded: %s", note)
-
-    def reserve(self, news: Sequence[TopicObservation]) -> Sequence[str]:
-        """Commits how many partitions topics are to have, as far as quotas let them; one sentence
-        for each of which they do not.
-
-        Raises:
-            LeadershipLost, StoreUnavailable
-        """
-
-        def commit(batch: Sequence[TopicObservation]) -> Sequence[str]:
-            return self._execute(RecordObservations(news=tuple(batch), within_quotas=True)).notes
-
-        return self._in_batches("record", news, commit, lambda one: one.path)
+        notes = self._in_batches(
+            "record",
+            news,
+            lambda batch: RecordObservations(news=batch, within_quotas=within_quotas),
+            lambda one: one.path,
+        )
+        for note in notes:
+            _log.log(logging.WARNING if within_quotas else logging.ERROR, "not recorded: %s", note)
 
     def adopt(self, topics: Sequence[tuple[tuple[str, ...], ObservedTopic]]) -> Sequence[str]:
         """Takes topics in; one sentence for each that was put elsewhere or left out.
@@ -141,11 +130,12 @@ class TopicCommits:
         Raises:
             LeadershipLost, StoreUnavailable
         """
-
-        def commit(batch: Sequence[tuple[tuple[str, ...], ObservedTopic]]) -> Sequence[str]:
-            return self._execute(AdoptTopics(topics=tuple(batch))).notes
-
-        return self._in_batches("adopt", topics, commit, lambda one: one[1].physical_name)
+        return self._in_batches(
+            "adopt",
+            topics,
+            lambda batch: AdoptTopics(topics=batch),
+            lambda one: one[1].physical_name,
+        )
 
     def move(self, moves: Sequence[tuple[Path, int, Path]]) -> Sequence[str]:
         """Moves topics (where it is, entry id, where to); one sentence for each that stays.
@@ -153,11 +143,9 @@ class TopicCommits:
         Raises:
             LeadershipLost, StoreUnavailable
         """
-
-        def commit(batch: Sequence[tuple[Path, int, Path]]) -> Sequence[str]:
-            return self._execute(MoveTopics(moves=tuple(batch))).notes
-
-        return self._in_batches("move", moves, commit, lambda one: one[0])
+        return self._in_batches(
+            "move", moves, lambda batch: MoveTopics(moves=batch), lambda one: one[0]
+        )
 
     def finish(self, gone: Sequence[tuple[str, int]]) -> None:
         """Commits that these removed topics (name below DELETED_ID, entry id) are gone from Kafka.
@@ -165,11 +153,10 @@ class TopicCommits:
         Raises:
             LeadershipLost, StoreUnavailable
         """
-
-        def commit(batch: Sequence[tuple[str, int]]) -> Sequence[str]:
-            return self._execute(FinishDelete(topics=tuple(batch))).notes
-
-        for note in self._in_batches("finish", gone, commit, lambda one: one[0]):
+        notes = self._in_batches(
+            "finish", gone, lambda batch: FinishDelete(topics=batch), lambda one: one[0]
+        )
+        for note in notes:
             _log.error("not finished: %s", note)
 
     def detach(self, name: str, entry_id: int, physical_name: str, topic_id: bytes) -> None:
@@ -202,21 +189,16 @@ class TopicCommits:
         """
         for start in range(0, len(changes), self.batch):
             batch = changes[start : start + self.batch]
-            if not self._put_together(batch):
-                for one in batch:
-                    self._put_together([one])
-
-    def _put_together(self, changes: Sequence[tuple[Sequence[Guard], Sequence[Write]]]) -> bool:
-        self.check()
-        guards = [guard for of_one, _ in changes for guard in of_one]
-        writes = [write for _, of_one in changes for write in of_one]
-        try:
-            self._writer.put_facts(writes, guards=(*self._guards, *guards))
-        except WriteConflict:
-            # The guard that does not hold may be that of the role.
+            guards = [guard for of_one, _ in batch for guard in of_one]
+            writes = [write for _, of_one in batch for write in of_one]
             self.check()
-            return False
-        return True
+            try:
+                self._writer.put_facts(writes, guards=(*self._guards, *guards))
+            except WriteConflict:
+                # The guard that does not hold may be that of the role.
+                self.check()
+                for one in batch if len(batch) > 1 else ():
+                    self.put_each([one])
 
     def put_all(self, writes: Sequence[Write]) -> None:
         """Commits facts that need not be there together: as many transactions as it takes.
@@ -258,15 +240,21 @@ class TopicCommits:
         return written.plan
 
     def _in_batches(
-        self, kind: str, items: Sequence[_T], commit: _Commit[_T], name: Callable[[_T], object]
+        self,
+        kind: str,
+        items: Sequence[_T],
+        command: Callable[[tuple[_T, ...]], Command],
+        name: Callable[[_T], object],
     ) -> list[str]:
-        """Commits all, in order: as many at once as turned out to fit so far, and a little more."""
+        """Commits all, in order: as many at once as turned out to fit so far, and a little more.
+        What makes a batch fail is found by halves, and left out, with a note by its name.
+        """
         notes: list[str] = []
         start, size = 0, self._sizes.get(kind, self._first)
         while start < len(items):
-            batch = items[start : start + size]
+            batch = tuple(items[start : start + size])
             try:
-                notes += commit(batch)
+                notes += self._execute(command(batch)).notes
             except LimitExceeded as reason:
                 if len(batch) > 1:
                     size = max(1, len(batch) * 3 // 4)
@@ -275,31 +263,29 @@ class TopicCommits:
             except (Unavailable, WriteConflict):
                 raise
             except KdirError as reason:
-                notes += _halving(batch, reason, commit, name)
+                notes += self._by_halves(batch, reason, command, name)
             else:
                 size = min(self._most, size + 1) if len(batch) == size else size
             self._sizes[kind] = size
             start += len(batch)
         return notes
 
-
-class _Commit(Protocol[_Item_contra]):
-    def __call__(self, batch: Sequence[_Item_contra], /) -> Sequence[str]: ...
-
-
-def _halving(
-    batch: Sequence[_T], reason: KdirError, commit: _Commit[_T], name: Callable[[_T], object]
-) -> list[str]:
-    """Returns what made a batch fail is found by halves, and left out; all others are committed."""
-    if len(batch) == 1:
-        return [f"{name(batch[0])} is left out: {reason}"]
-    notes: list[str] = []
-    middle = len(batch) // 2
-    for half in (batch[:middle], batch[middle:]):
-        try:
-            notes += commit(half)
-        except (Unavailable, WriteConflict):
-            raise
-        except KdirError as why:
-            notes += _halving(half, why, commit, name)
-    return notes
+    def _by_halves(
+        self,
+        batch: tuple[_T, ...],
+        reason: KdirError,
+        command: Callable[[tuple[_T, ...]], Command],
+        name: Callable[[_T], object],
+    ) -> list[str]:
+        if len(batch) == 1:
+            return [f"{name(batch[0])} is left out: {reason}"]
+        notes: list[str] = []
+        middle = len(batch) // 2
+        for half in (batch[:middle], batch[middle:]):
+            try:
+                notes += self._execute(command(half)).notes
+            except (Unavailable, WriteConflict):
+                raise
+            except KdirError as why:
+                notes += self._by_halves(half, why, command, name)
+        return notes

@@ -12,7 +12,7 @@ import random
 import secrets
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -21,7 +21,7 @@ from typing import Final
 from directory.kafka.admin_contract import KafkaAdmin
 from directory.kafka.adoption import pin_and_stop, recorded_topics
 from directory.kafka.adoption.adoption import AdoptionBacklog
-from directory.kafka.adoption.operator_requests import AdoptionResult, OperatorRequests
+from directory.kafka.adoption.operator_requests import OperatorRequests
 from directory.kafka.adoption.pin_and_stop import NOT_ON_RECORD, PinAndStop
 from directory.kafka.adoption.recorded_topics import TopicCounter
 from directory.kafka.adoption.sweep import KafkaSweep
@@ -41,16 +41,12 @@ from directory.kafka.guarded_admin import GuardedAdmin
 from directory.kafka.provisioning.provisioning import Provisioner
 from directory.kafka.provisioning.provisioning_queue import Backoff, DueWork, RetryQueue
 from directory.kafka.provisioning.recent_changes import RecentChanges
-from directory.kafka.reconciler_settings import KafkaContext, KafkaSettings, KafkaStatus
-from directory.namespace.adoption_mapping import MappingRule
-from directory.namespace.command import ObservedTopic
+from directory.kafka.reconciler_settings import KafkaContext, KafkaStatus
 from directory.namespace.keys import LARGE_CHANGE
-from directory.namespace.snapshot import Snapshot
 from directory.server.logs import with_log_context
 from directory.store.base import Store, StoreUnreachable
 from directory.store.leader import Leader, LeadershipLost
 from directory.store.replica import AppliedCommit, Replica
-from directory.store.writer import Writer
 from resolver.errors import (
     KafkaRejected,
     KafkaUnavailable,
@@ -115,78 +111,46 @@ class Reconciler:
     """The Kafka side of one directory server.
 
     Args:
-        cluster_name: for logs and for the election.
-        store, replica, writer: those of the cluster.
-        mount_at: where the cluster was mounted at a snapshot.
-        settings: its Kafka and the ceiling.
-        admin: opens a connection to Kafka: one for the thread, one for each operator's question.
-        clock: monotonic seconds.
-        now: Unix seconds, for people.
+        context: of its thread; who asks waits by real time, whatever clock that has.
+        store, replica: those of the cluster.
         sleep: waits so many seconds, or shorter when the reconciler is to stop.
         candidate: its name in the election; a server's id, so that others can report which.
         chance: for jitter.
-        unconfirmed_seconds: for how long no parent has confirmed what is inherited.
-        unmanaged: why another cluster manages this Kafka; empty = this one does.
     """
 
-    def __init__(  # noqa: PLR0913 - what it is made of, and what a test replaces
+    def __init__(
         self,
-        cluster_name: str,
+        context: KafkaContext,
         store: Store,
         replica: Replica,
-        writer: Writer,
-        mount_at: Callable[[Snapshot], Path],
-        settings: KafkaSettings,
-        admin: Callable[[], KafkaAdmin],
         *,
-        clock: Callable[[], float] = time.monotonic,
-        now: Callable[[], float] = time.time,
         sleep: Callable[[float], object] | None = None,
         chance: random.Random | None = None,
         candidate: str = "",
-        unconfirmed_seconds: Callable[[], float] = lambda: 0.0,
-        unmanaged: Callable[[], str] = lambda: "",
     ) -> None:
-        self._cluster = cluster_name
-        self._store = store
+        self._context = context = replace(context, admin=partial(_guarded, context.admin))
+        self._cluster = context.cluster
         self._replica = replica
-        self._writer = writer
-        self._mount_at = mount_at
-        self._settings = settings
-        self._open_admin = open_admin = partial(_guarded, admin)
-        self._clock = clock
-        self._now = now
-        self._context = KafkaContext(
-            cluster_name,
-            store.limits,
-            self._latest,
-            writer,
-            mount_at,
-            settings,
-            open_admin,
-            clock,
-            now,
-            unconfirmed_seconds,
-            unmanaged,
-        )
-        # Those who ask wait by real time, whatever clock a test gives to the thread.
-        operators = replace(self._context, clock=time.monotonic, now=time.time)
-        self._operations = OperatorRequests(operators)
+        self._latest = context.latest
+        self._mount_at = context.mount_at
+        self._settings = context.settings
+        self._unmanaged = context.unmanaged
+        self._clock = context.clock
+        operators = replace(context, clock=time.monotonic, now=time.time)
+        self.requests = OperatorRequests(operators)
         self.arming_service = ArmingService(operators)
-        """For the services, in any thread."""
+        """For the services, in any thread, as ``requests`` is."""
         self._stopping = threading.Event()
         self._sleep = sleep or self._stopping.wait
         self._chance = chance or random.Random()
-        self._unmanaged = unmanaged
-        self.leader = Leader(
-            store, replica, _ROLE, candidate or f"{cluster_name}-{secrets.token_hex(4)}"
-        )
+        candidate = candidate or f"{self._cluster}-{secrets.token_hex(4)}"
+        self.leader = Leader(store, replica, _ROLE, candidate)
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
         self._unsubscribe: Callable[[], None] = lambda: None
         self._term: LeaderTerm | None = None
-        self._health = KafkaHealth(reachable=False, message="Kafka was not asked yet", since=now())
-        self._topic_counts = TopicCounter(mount_at, clock)
+        self._health = KafkaHealth(False, "Kafka was not asked yet", since=context.now())
+        self._topic_counts = TopicCounter(self._mount_at, self._clock)
 
     # -- start and stop ----------------------------------------------------------------------------
 
@@ -222,7 +186,7 @@ class Reconciler:
                 delay = _STUMBLED_SECONDS
             self._wake.wait(delay)
             self._wake.clear()
-        self._resign()
+        self.resign()
 
     def _on_applied(self, applied: AppliedCommit) -> None:
         """In the replica's thread: note what may want doing, and wake."""
@@ -259,7 +223,7 @@ class Reconciler:
             return self._went_away(reason)
         except LeadershipLost:
             _log.warning("%s: another server is the reconciler by now", self._cluster)
-            self._resign()
+            self.resign()
             return _ELECT_SECONDS
         except NotReady:
             return _STORE_SECONDS  # woken when it is loaded
@@ -273,12 +237,12 @@ class Reconciler:
         """
         if self._term is not None and self.leader.leads:
             return self._term
-        self._resign()
+        self.resign()
         leadership = self.leader.campaign()
         if leadership is None:
             return None
         _log.info("%s: this server is the reconciler", self._cluster)
-        commits = TopicCommits(self._writer, self._store.limits, leadership)
+        commits = TopicCommits(self._context.writer, self._context.limits, leadership)
         return LeaderTerm(self._context, commits, self._chance)
 
     def _note_manager(self, term: LeaderTerm) -> None:
@@ -307,21 +271,15 @@ class Reconciler:
 
     def resign(self) -> None:
         """Gives up the role; the next round takes it again, if nobody else has."""
-        self._resign()
-
-    def _resign(self) -> None:
         term, self._term = self._term, None
         if term is not None:
             term.close_admin()
         self.leader.resign()
 
-    def _latest(self) -> Snapshot:
-        return self._replica.snapshot
-
     def _run_operator_work(self, term: LeaderTerm) -> None:
         """What is due with Kafka, the requests of operators first."""
         if term.admin is None:
-            term.admin = self._open_admin()
+            term.admin = self._context.admin()
         self._work(term, term.admin)
         self._push(term, term.admin)
         if self._adopt_on(term, term.admin):
@@ -347,14 +305,14 @@ class Reconciler:
         if not held.is_working:
             return False  # sweeps go on: they see whether it is over
         if sweeper.backlog is None:
-            change = next(iter(self._operations.under_way()), None)
+            change = next(iter(self.requests.under_way()), None)
             if change is None:
                 return False
             survey = term.recent.correct_metadata(admin.describe_all())
             if survey.cluster_id != held.pinned:
                 sweeper.due = 0.0
                 return False
-            rows = self._operations.rows_of(change, survey)
+            rows = self.requests.rows_of(change, survey)
             sweeper.backlog = AdoptionBacklog(rows, change, self._clock)
             _log.info(
                 "%s: goes on with adoption %s: %d left",
@@ -382,14 +340,12 @@ class Reconciler:
             term.sweeper.due = 0.0
             return
         provisioner = Provisioner(
-            admin=admin,
-            commits=term.commits,
-            ceiling=self._settings.ceiling,
-            latest=self._latest,
-            mount=mount,
-            recent=term.recent,
-            kafka_id=held.pinned,
-            new_attempt=lambda: secrets.token_hex(8),
+            self._context,
+            admin,
+            term.commits,
+            mount,
+            term.recent,
+            held.pinned,
             sleep=self._sleep,
             prepare=lambda topics: term.acl_applier.prepare(topics, admin),
             is_same=unchanged_basis(inherited_basis(snapshot, mount), self._latest, self._mount_at),
@@ -397,13 +353,16 @@ class Reconciler:
         )
         # What a new topic is made with is partly inherited: "not known" is not "nothing".
         missing = why_inherited_missing(snapshot, has_parent=self._settings.has_parent)
-        create = work.create
         message = self._unmanaged() or (NOT_ON_RECORD if held.unmanaged else "")
-        if message:
-            later = DueWork(*provisioner.put_off_all(create, work.delete, message))
+        if reason := message or missing:
+            create = provisioner.put_off(work.create, reason)
         else:
-            waits = provisioner.postpone(create, missing) if missing else provisioner.create(create)
-            later = DueWork(waits, provisioner.delete(work.delete))
+            create = provisioner.create(work.create)
+        if message:
+            delete = provisioner.put_off(work.delete, message)
+        else:
+            delete = provisioner.delete(work.delete)
+        later = DueWork(create, delete)
         term.worklist.done(self._latest(), mount, later)
 
     def _push(self, term: LeaderTerm, admin: KafkaAdmin) -> None:
@@ -419,7 +378,7 @@ class Reconciler:
     def _seconds_until_due(self, term: LeaderTerm) -> float:
         due = term.sweeper.next_due
         held = PinAndStop.load(self._latest())
-        waits = term.sweeper.backlog is not None or self._operations.under_way()
+        waits = term.sweeper.backlog is not None or self.requests.under_way()
         if waits and held.is_working:
             due = 0.0
         appliers = () if self._unmanaged() else term.appliers
@@ -436,14 +395,14 @@ class Reconciler:
         seen_id = survey.cluster_id if survey is not None else ""
         if not before.reachable:
             _log.info("%s: Kafka %s answers", self._cluster, seen_id)
-        since = before.since if before.reachable else self._now()
+        since = before.since if before.reachable else self._context.now()
         self._health = KafkaHealth(True, "", since, seen_id, self._clock())
 
     def _went_away(self, reason: KafkaUnavailable | KafkaRejected) -> float:
         health, term = self._health, self._term
         if health.reachable or health.message != reason.message:
             _log.warning("%s: %s", self._cluster, reason.message)
-        since = self._now() if health.reachable else health.since
+        since = self._context.now() if health.reachable else health.since
         self._health = replace(health, reachable=False, message=reason.message, since=since)
         if term is None:
             return _ELECT_SECONDS
@@ -510,24 +469,9 @@ class Reconciler:
         term = self._term
         return 0 if term is None else term.worklist.waiting_count()
 
-    def adopt(
-        self,
-        rules: Sequence[MappingRule],
-        validate_only: bool,  # noqa: FBT001 - the request's own name for it
-        remap: bool,  # noqa: FBT001
-        principal: str = "",
-        timeout_seconds: float = 10.0,
-    ) -> AdoptionResult:
-        """Calls ``OperatorRequests.adopt``."""
-        return self._operations.adopt(rules, validate_only, remap, principal, timeout_seconds)
-
-    def look_up(self, physical_name: str) -> ObservedTopic:
-        """Calls ``OperatorRequests.look_up``."""
-        return self._operations.look_up(physical_name)
-
     def acknowledge(self, text: str, *, principal: str = "", request_id: str = "") -> int:
         """Calls ``OperatorRequests.acknowledge``; then a sweep is made at once."""
-        revision = self._operations.acknowledge(text, principal=principal, request_id=request_id)
+        revision = self.requests.acknowledge(text, principal=principal, request_id=request_id)
         term = self._term
         if term is not None:
             term.kafka_due = term.sweeper.due = 0.0

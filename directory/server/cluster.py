@@ -205,7 +205,7 @@ class Cluster:
         if self.config.kafka is None:
             return None
         from directory.kafka.reconciler import Reconciler
-        from directory.kafka.reconciler_settings import settings_of
+        from directory.kafka.reconciler_settings import KafkaContext, settings_of
 
         most = self.config.limits.inherited_grants_max_age_seconds
         settings = replace(
@@ -223,18 +223,18 @@ class Cluster:
                 timeout_seconds=settings.timeout_seconds,
             )
 
-        return Reconciler(
+        context = KafkaContext(
             self.config.cluster,
-            self.store,
-            self.replica,
+            self.store.limits,
+            lambda: self.replica.snapshot,
             self.writer,
             self.mount_at,
             settings,
             admin,
-            candidate=self.server_id,
             unconfirmed_seconds=lambda: self.unconfirmed_seconds() or 0.0,
             unmanaged=self.unmanaged,
         )
+        return Reconciler(context, self.store, self.replica, candidate=self.server_id)
 
     def _change_log(self) -> ChangeLogPublisher | None:
         config = self.config.change_log

@@ -21,7 +21,7 @@ from directory.kafka.admin_contract import KafkaAdmin, KafkaTopic, Succeeded, To
 from directory.kafka.adoption import recorded_topics
 from directory.kafka.adoption.pin_and_stop import PinAndStop
 from directory.kafka.reconciler import Reconciler
-from directory.kafka.reconciler_settings import KafkaSettings
+from directory.kafka.reconciler_settings import KafkaContext, KafkaSettings
 from directory.maintenance.reaper import Reaper
 from directory.namespace.command import Command, CreateDirectory, CreateTopic, DeleteEntry
 from directory.namespace.entry import DELETED_ID, Kind, Topic
@@ -112,19 +112,19 @@ class World:
         self.unconfirmed_seconds = 0.0
         """For how long no parent has confirmed what is inherited."""
         self.admin = admin
-        self.reconciler = Reconciler(
+        context = KafkaContext(
             "la-t",
-            self.store,
-            self.replica,
+            self.store.limits,
+            lambda: self.replica.snapshot,
             writer(self.writer) if writer else self.writer,
             lambda _: MOUNT,
             KafkaSettings(**({"bootstrap": ("unused:1",), "ceiling": ALL} | PACE | settings)),
             admin,
             clock=lambda: self.now + time.monotonic(),
-            chance=random.Random(7),
             unconfirmed_seconds=lambda: self.unconfirmed_seconds,
             unmanaged=lambda: self.unmanaged,
         )
+        self.reconciler = Reconciler(context, self.store, self.replica, chance=random.Random(7))
         self.reaper = Reaper(
             f"la-t-{id(self)}",
             self.store,
@@ -210,7 +210,9 @@ class World:
 
     def removed(self) -> Sequence[Topic]:
         """Returns topics that wait for Kafka."""
-        return [one.topic for one in recorded_topics.pending_deletions(self.replica.snapshot)]
+        return [
+            one.topic for one in recorded_topics.pending_deletions(self.replica.snapshot, MOUNT)
+        ]
 
     def nothing_left_to_reap(self) -> bool:
         node = self.replica.snapshot.node(DELETED_ID)

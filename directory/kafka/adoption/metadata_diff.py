@@ -10,7 +10,7 @@ from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 from directory.kafka.admin_contract import KafkaMetadata, KafkaTopic
 from directory.kafka.adoption.pin_and_stop import (
@@ -49,6 +49,15 @@ class RecordedTopic:
     topic: Topic
     desired_config: DesiredTopicConfig | None = None
     """What holds for it where kdir changes configs in Kafka; None: only its own settings count."""
+
+    @property
+    def name(self) -> str:
+        """Its name in Kafka."""
+        return self.topic.physical_name
+
+    def observation(self, **learnt: Any) -> TopicObservation:
+        """Returns what was learnt of it, by fields of ``TopicObservation``."""
+        return TopicObservation(path=self.path, entry_id=self.topic.entry_id, **learnt)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,9 +191,7 @@ def config_news(one: RecordedTopic, observed: Mapping[str, str]) -> TopicObserva
     drift = len(
         differences(replace(topic, observed_config=observed), desired_config=one.desired_config)
     )
-    return TopicObservation(
-        path=one.path, entry_id=topic.entry_id, observed_config=observed, drift_count=drift
-    )
+    return one.observation(observed_config=observed, drift_count=drift)
 
 
 def show_id(topic_id: bytes) -> str:
@@ -213,11 +220,8 @@ def _news(
     if seen is None:
         if topic.provision is Provision.MISSING:
             return None
-        return TopicObservation(
-            path=one.path,
-            entry_id=topic.entry_id,
-            provision=Provision.MISSING,
-            provision_message="Kafka no longer shows this topic",
+        return one.observation(
+            provision=Provision.MISSING, provision_message="Kafka no longer shows this topic"
         )
     if _is_other(topic, seen):
         message = (
@@ -226,22 +230,9 @@ def _news(
         )
         if topic.provision is Provision.REPLACED and topic.provision_message == message:
             return None
-        return TopicObservation(
-            path=one.path,
-            entry_id=topic.entry_id,
-            provision=Provision.REPLACED,
-            provision_message=message,
-        )
-    return _news_of_same(one, seen, under_way)
-
-
-def _news_of_same(
-    one: RecordedTopic, seen: KafkaTopic, under_way: Callable[[RecordedTopic], bool]
-) -> TopicObservation | None:
-    topic = one.topic
-    back = topic.provision is not Provision.ACTIVE
+        return one.observation(provision=Provision.REPLACED, provision_message=message)
     changes: dict[str, object] = {}
-    if back:
+    if topic.provision is not Provision.ACTIVE:
         changes |= {"provision": Provision.ACTIVE, "provision_message": ""}
     if seen.topic_id and not topic.topic_id:
         changes["topic_id"] = seen.topic_id
@@ -252,6 +243,4 @@ def _news_of_same(
     drift = len(differences(topic, seen, one.desired_config))
     if drift != topic.drift_count and not under_way(one):
         changes["drift_count"] = drift
-    if not changes:
-        return None
-    return TopicObservation(path=one.path, entry_id=topic.entry_id, **changes)  # type: ignore[arg-type]
+    return one.observation(**changes) if changes else None

@@ -1,7 +1,4 @@
-"""The topics of a snapshot, one by one, with their paths, and how many stand how.
-
-Refuses to look below ``DELETED_ID`` except where it is asked to: what was removed has no path.
-"""
+"""The topics of a snapshot, one by one, with their paths, and how many stand how."""
 
 from __future__ import annotations
 
@@ -15,11 +12,11 @@ from typing import Final
 from directory.kafka.adoption.metadata_diff import RecordedTopic
 from directory.kafka.applying.desired_configs import DesiredConfigs
 from directory.namespace.entry import DELETED_ID, ROOT_ID, Directory, Provision, Topic
+from directory.namespace.plan_delete import DELETED
 from directory.namespace.snapshot import Node, Snapshot
 from resolver.path import Path
 
 __all__ = [
-    "PendingDeletion",
     "TopicCounter",
     "TopicCounts",
     "count_topics",
@@ -29,15 +26,6 @@ __all__ = [
     "recorded_at",
     "recorded_topics",
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class PendingDeletion:
-    """A topic that was removed from the tree and waits until Kafka's topic is gone."""
-
-    name: str
-    """Its name below ``DELETED_ID``."""
-    topic: Topic
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,22 +80,20 @@ def recorded_at(snapshot: Snapshot, mount: Path, path: Path) -> Iterator[Recorde
 
 
 def pending_deletions(
-    snapshot: Snapshot, limit: int | None = None, after: str = ""
-) -> Iterator[PendingDeletion]:
-    """Yields the removed topics that wait for Kafka, at most so many, by their names below
-    DELETED_ID.
+    snapshot: Snapshot, mount: Path, limit: int | None = None, after: str = ""
+) -> Iterator[RecordedTopic]:
+    """Yields the removed topics that wait until Kafka's are gone, at most so many, by their names
+    below DELETED_ID, the last segments of their paths.
     """
     node = snapshot.node(DELETED_ID)
-    if node is None:
-        return
-    names = (name for name, _ in node.topics.items(after, inclusive=False))
-    found = (PendingDeletion(name, topic) for name in names if (topic := _deleting(snapshot, name)))
-    yield from islice(found, limit)
-
-
-def _deleting(snapshot: Snapshot, name: str) -> Topic | None:
-    topic = snapshot.topic(DELETED_ID, name)
-    return topic if topic is not None and topic.provision is Provision.DELETING else None
+    names = () if node is None else node.topics.items(after, inclusive=False)
+    found = ((name, snapshot.topic(DELETED_ID, name)) for name, _ in names)
+    waiting = (
+        RecordedTopic(Path((*mount.segments, DELETED, name)), topic)
+        for name, topic in found
+        if topic is not None and topic.provision is Provision.DELETING
+    )
+    yield from islice(waiting, limit)
 
 
 def pending(snapshot: Snapshot, mount: Path, place: tuple[int, str]) -> RecordedTopic | None:
@@ -135,7 +121,12 @@ def count_topics(snapshot: Snapshot, mount: Path, every: int) -> Iterator[TopicC
     """Counts the topics that stand otherwise than well: the count so far after each so many
     topics, of revision -1 while it is not whole, and at last the whole.
     """
-    waiting, missing, drifting, replaced = sum(1 for _ in pending_deletions(snapshot)), 0, 0, 0
+    waiting, missing, drifting, replaced = (
+        sum(1 for _ in pending_deletions(snapshot, mount)),
+        0,
+        0,
+        0,
+    )
     for number, one in enumerate(recorded_topics(snapshot, mount), start=1):
         waiting += one.topic.provision is Provision.PENDING
         missing += one.topic.provision is Provision.MISSING

@@ -1,7 +1,7 @@
 """ACLs below armed entries: rounds over all that is desired, on record and in Kafka.
 
 Each round does a part of what follows, at a rate that is a setting; so every step may be the last
-one of a process. What is asked is on record before it is asked (as in ``config_batch.py``). At no
+one of a process. What is asked is on record before it is asked (as in ``config_applier.py``). At no
 moment does Kafka allow somebody something that is allowed neither before nor after (A4): denies are
 added first and removed last, and what has ACLs before and after has some all the time. Refuses to
 decide what is asked (``acl_diff.py``).

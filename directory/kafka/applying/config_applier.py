@@ -1,8 +1,10 @@
-"""Configs and partitions below armed entries: which topics are looked at next, of those that may
-need changes.
+"""Configs and partitions below armed entries: which topics are looked at next, and one batch of
+them: what Kafka has, what follows, the calls, what came of them.
 
-Walks over the topics part by part. Refuses to decide what is asked (``config_diff.py``), and to ask
-it (``config_batch.py``).
+What is asked is on record before it is asked, so that every step may be the last one of a process
+(as in ``provisioning.py``). Partitions that a quota binds are written down in the tree first, so
+that of two that grow or create below one quota at the same time only so much comes as there is room
+for (decision 0033). A topic whose id is not the one on record is not touched.
 """
 
 from __future__ import annotations
@@ -10,25 +12,55 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import islice
-from typing import Final
+from types import MappingProxyType
+from typing import Final, NamedTuple, assert_never
 
-from directory.kafka.admin_contract import KafkaAdmin
-from directory.kafka.adoption import recorded_topics as walk
-from directory.kafka.adoption.metadata_diff import RecordedTopic
-from directory.kafka.applying.applier import AGAIN_SECONDS, BATCH, Applier, DirtyBatch, first_of
-from directory.kafka.applying.config_batch import (
-    ConfigBatch,
-    ConfigBatchResult,
-    PartitionQuota,
-    armed_now,
-    subjects_at,
+from directory.kafka.admin_contract import (
+    ALTER,
+    GROW,
+    AlreadyDone,
+    ConfigChange,
+    KafkaAdmin,
+    KafkaTopic,
+    Outcome,
+    OutcomeUnknown,
+    Rejected,
+    Succeeded,
 )
-from directory.kafka.applying.config_diff import ConfigDiffOptions, needs_check
-from directory.kafka.applying.desired_configs import ArmedTopic
+from directory.kafka.adoption import recorded_topics as walk
+from directory.kafka.adoption.metadata_diff import (
+    RecordedTopic,
+    config_news,
+    differences,
+    format_value,
+)
+from directory.kafka.applying.applier import (
+    AGAIN_SECONDS,
+    BATCH,
+    Applier,
+    BatchResult,
+    DirtyBatch,
+    first_of,
+)
+from directory.kafka.applying.config_diff import (
+    PARTITIONS,
+    ConfigDiff,
+    ConfigDiffOptions,
+    ObservedConfig,
+    calls_hash,
+    diff_configs,
+    needs_check,
+)
+from directory.kafka.applying.desired_configs import (
+    ArmedTopic,
+    ArmedTopics,
+    DesiredTopicConfig,
+    PartitionQuota,
+)
 from directory.kafka.applying.last_applied import (
     AppliedRecord,
+    AppliedSetting,
     ArmedRecord,
     armed_records,
     configs_to_write,
@@ -39,12 +71,15 @@ from directory.kafka.arming.releases import (
     forget_release,
     inherited_basis,
     releases_of,
+    unchanged_basis,
 )
-from directory.kafka.fenced_commits import TopicCommits
-from directory.kafka.provisioning.recent_changes import RecentChanges
+from directory.kafka.fenced_commits import StaleObservation, TopicCommits
+from directory.kafka.provisioning.recent_changes import AcknowledgedChange, RecentChanges
 from directory.kafka.reconciler_settings import CONFIGS, KafkaContext
+from directory.namespace.command import TopicObservation
 from directory.namespace.entry import ROOT_ID
 from directory.namespace.snapshot import Snapshot
+from directory.store.base import Write
 from directory.store.replica import AppliedCommit
 
 __all__ = ["ConfigApplier"]
@@ -60,6 +95,11 @@ _SHOWN_SECONDS: Final = 0.1
 _AHEAD: Final = 1
 """So many batches that Kafka does not show yet may be under way when the next one is asked for: a
 broker that has its hands full with one is not given a queue of them (``recent_changes.py``)."""
+_LOOK_SECONDS: Final = 2.0
+"""Kafka changes by name: no longer after its id was compared may a topic be changed."""
+
+_Place = tuple[int, str]
+"""Of a topic: parent id and name."""
 
 
 @dataclass(slots=True)
@@ -73,14 +113,27 @@ class _ConfigPass:
     walk: Iterator[ArmedTopic] | None = None
     made: int = 0
     """Calls that Kafka acknowledged."""
-    undone: dict[tuple[int, str], str] = field(default_factory=dict)
+    undone: dict[_Place, str] = field(default_factory=dict)
     """Where not all was done, and why."""
-    unsure: dict[tuple[int, str], None] = field(default_factory=dict)
+    unsure: dict[_Place, None] = field(default_factory=dict)
     """What has to be looked at again."""
     through: bool = False
     """All was asked; Kafka may not show all of it yet."""
     not_before: float = 0.0
     """By the clock: some of it is tried again."""
+
+
+class _Judged(NamedTuple):
+    """A topic, and what follows for it."""
+
+    subject: ArmedTopic
+    verdict: ConfigDiff
+    recorded: AppliedRecord[str]
+
+    @property
+    def name(self) -> str:
+        """The topic's name in Kafka."""
+        return self.subject.topic.physical_name
 
 
 class ConfigApplier(Applier):
@@ -93,11 +146,8 @@ class ConfigApplier(Applier):
         self._rules = ConfigDiffOptions(
             revert_external_changes=self._settings.revert_external_changes
         )
-        self._batch = ConfigBatch(
-            self._cluster, commits, self._latest, self._mount_at, recent, self._clock
-        )
         self._passes: list[_ConfigPass] = []
-        self._no_room: dict[tuple[int, str], None] = {}
+        self._no_room: dict[_Place, None] = {}
         """Places of topics that quotas keep from growing."""
         self._room_due = 0.0
 
@@ -142,9 +192,8 @@ class ConfigApplier(Applier):
             return
         for place in places:
             del self._no_room[place]
-        mount = self._mount_at(snapshot)
-        quota, found = PartitionQuota(snapshot, mount), []
-        for subject in subjects_at(snapshot, mount, places):
+        quota, found = PartitionQuota(snapshot, self._mount_at(snapshot)), []
+        for subject in self._armed(snapshot).at_places(places):
             if subject.partitions <= subject.topic.partitions:
                 continue
             if quota.try_reserve(subject.place, subject.topic, subject.partitions):
@@ -170,18 +219,13 @@ class ConfigApplier(Applier):
             self._passes.append(one)
 
     def _below(self, directory_id: int, rules: ConfigDiffOptions) -> _ConfigPass:
-        def walk(snapshot: Snapshot) -> Iterator[ArmedTopic]:
-            return armed_now(snapshot, self._mount_at(snapshot)).below(directory_id)
+        return _ConfigPass(lambda now: self._armed(now).below(directory_id), rules)
 
-        return _ConfigPass(walk, rules)
+    def _at(self, places: Sequence[_Place], rules: ConfigDiffOptions) -> _ConfigPass:
+        return _ConfigPass(lambda now: self._armed(now).at_places(places), rules)
 
-    def _at(self, places: Sequence[tuple[int, str]], rules: ConfigDiffOptions) -> _ConfigPass:
-        return _ConfigPass(partial(self._subjects_at, places=places), rules)
-
-    def _subjects_at(
-        self, snapshot: Snapshot, places: Sequence[tuple[int, str]]
-    ) -> Iterator[ArmedTopic]:
-        return subjects_at(snapshot, self._mount_at(snapshot), places)
+    def _armed(self, snapshot: Snapshot) -> ArmedTopics:
+        return ArmedTopics(snapshot, self._mount_at(snapshot))
 
     # -- one part ------------------------------------------------------------------------------
 
@@ -204,12 +248,12 @@ class ConfigApplier(Applier):
 
     def _go_on(self, one: _ConfigPass, snapshot: Snapshot, admin: KafkaAdmin) -> None:
         """The next part of a pass."""
-        began, result = self._clock(), ConfigBatchResult()
+        began, result = self._clock(), BatchResult[_Place]()
         try:
             subjects, one.through = self._gather(one, snapshot)
             if subjects:
                 places = [subject.place for subject in subjects]
-                self._batch.carry_out(snapshot, one.rules, places, admin, result)
+                self._carry_out(snapshot, one.rules, places, admin, result)
         except BaseException:
             # Kafka went away, or the store: what was taken from the walk is not lost.
             one.walk, one.through = None, False
@@ -218,7 +262,6 @@ class ConfigApplier(Applier):
             one.made += sum(result.made.values())
         one.undone |= result.undone
         one.unsure |= result.unsure
-        self._no_room |= result.no_room
         changed = len(result.made) + len(result.undone) + len(result.unsure)
         self._due = began + changed / self._settings.changes_per_second
         if one.through and not self._recent.count_behind(admin):
@@ -227,9 +270,8 @@ class ConfigApplier(Applier):
     def _end(self, one: _ConfigPass) -> None:
         if one.unsure:
             # Others do not wait for it.
-            one.topics = partial(self._subjects_at, places=list(one.unsure))
-            one.walk, one.through = None, False
-            one.unsure = {}
+            again = self._at(list(one.unsure), one.rules)
+            one.topics, one.walk, one.through, one.unsure = again.topics, None, False, {}
             one.not_before = self._clock() + AGAIN_SECONDS
             return
         # Forgotten once its end is on record: a store that is away for a moment is asked again.
@@ -261,6 +303,181 @@ class ConfigApplier(Applier):
                     return found, False
         return found, False
 
+    # -- one batch -----------------------------------------------------------------------------
+
+    def _carry_out(
+        self,
+        snapshot: Snapshot,
+        rules: ConfigDiffOptions,
+        places: Sequence[_Place],
+        admin: KafkaAdmin,
+        result: BatchResult[_Place],
+    ) -> None:
+        """Judges the topics at these places by what Kafka has, asks for what follows and records
+        what came of it. The snapshot is one on which these rules hold. ``result`` gets the outcome;
+        also where this raises, the calls that Kafka acknowledged are in it.
+
+        Raises:
+            KafkaUnavailable, KafkaRejected, LeadershipLost, StoreUnavailable
+        """
+        judged = self._judge(snapshot, rules, places, admin, result)
+        bound = self._bound_by_quotas(judged)
+        # Until Kafka was asked to grow, a leader that comes next looks at the topic again.
+        judged = [
+            one._replace(verdict=_growing(one.verdict)) if one.subject.place in bound else one
+            for one in judged
+        ]
+        self._commits.put_all(
+            [
+                configs_to_write(one.subject.topic.entry_id, one.verdict.asked)
+                for one in judged
+                if one.verdict.asked != one.recorded
+            ]
+        )
+        allowed = self._reserve_growth(judged, bound)
+        asks = [one for one in allowed if one.verdict.calls]
+        outcomes = self._make_calls(snapshot, asks, admin) if asks else {}
+        self._record(result, allowed, outcomes)
+
+    def _judge(
+        self,
+        snapshot: Snapshot,
+        rules: ConfigDiffOptions,
+        places: Sequence[_Place],
+        admin: KafkaAdmin,
+        result: BatchResult[_Place],
+    ) -> list[_Judged]:
+        # As they are by now: the walk may be old.
+        now = list(self._armed(snapshot).at_places(places))
+        names = [subject.topic.physical_name for subject in now]
+        shown, configs = admin.describe(names), admin.configs(names)
+        judged = []
+        for subject in now:
+            name = subject.topic.physical_name
+            recorded = load_applied_configs(snapshot, subject.topic.entry_id)
+            seen, found = shown.get(name), configs.get(name)
+            if isinstance(found, Rejected):
+                result.undone[subject.place] = f"configs of {name}: {found.message}"
+            elif not isinstance(seen, KafkaTopic) or not _is_same(subject, seen) or found is None:
+                if _may_come(seen):
+                    result.unsure[subject.place] = None
+            else:
+                known = self._recent.correct_configs(seen.topic_id, found)
+                have = ObservedConfig(known, self._recent.correct_topic(seen).partitions)
+                verdict = diff_configs(subject, have, recorded, rules)
+                judged.append(_Judged(subject, verdict, recorded))
+        return judged
+
+    def _bound_by_quotas(self, judged: Sequence[_Judged]) -> set[_Place]:
+        """Returns the places of what is to grow and a quota binds."""
+        growing = [one.subject for one in judged if one.verdict.grows_to]
+        if not growing:
+            return set()
+        newest = self._latest()
+        quota = PartitionQuota(newest, self._mount_at(newest))
+        return {subject.place for subject in growing if quota.binds(subject)}
+
+    def _reserve_growth(self, judged: Sequence[_Judged], bound: set[_Place]) -> Sequence[_Judged]:
+        """Writes the growth down, and leaves out what there is no room for.
+
+        Raises:
+            LeadershipLost, StoreUnavailable
+        """
+        if not bound:
+            return judged
+        news = [
+            TopicObservation(
+                path=subject.path, entry_id=subject.topic.entry_id, partitions=verdict.grows_to
+            )
+            for subject, verdict, _ in judged
+            if subject.place in bound
+        ]
+        self._commits.record(news, within_quotas=True)
+        snapshot = self._latest()
+        found: list[_Judged] = []
+        writes: list[Write] = []
+        for one in judged:
+            subject, verdict, _ = one
+            now = snapshot.topic(*subject.place)
+            if subject.place in bound and (now is None or now.partitions < verdict.grows_to):
+                one = one._replace(verdict=_without_growth(verdict))  # noqa: PLW2901
+                writes.append(configs_to_write(subject.topic.entry_id, one.verdict.asked))
+                self._no_room[subject.place] = None
+            found.append(one)
+        self._commits.put_all(writes)
+        return found
+
+    def _make_calls(
+        self, snapshot: Snapshot, asks: Sequence[_Judged], admin: KafkaAdmin
+    ) -> dict[str, Outcome]:
+        """Makes the calls; the outcome of each topic. One whose id is not the one that was compared
+        any more is left out.
+        """
+        basis = inherited_basis(snapshot, self._mount_at(snapshot))
+        is_released = unchanged_basis(basis, self._latest, self._mount_at)
+        names = [one.name for one in asks]
+        # What was committed since may have taken long: the ids are compared right before.
+        shown = admin.describe(names)
+        still = self._commits.check_fresh(self._clock, _LOOK_SECONDS, is_released)
+        same = [one for one in asks if _is_same(one.subject, shown.get(one.name))]
+        changes = [
+            ConfigChange(one.name, one.verdict.alterations)
+            for one in same
+            if one.verdict.alterations
+        ]
+        grown = {one.name: one.verdict.grows_to for one in same if one.verdict.grows_to}
+        outcomes: dict[str, Outcome] = {}
+        try:
+            if changes:
+                outcomes.update(admin.alter_configs(changes, still))
+            if grown:
+                for name, outcome in admin.create_partitions(grown, still).items():
+                    if isinstance(outcomes.get(name, Succeeded()), Succeeded):
+                        outcomes[name] = outcome
+        except StaleObservation:
+            _log.warning("%s: %d topics are looked at again", self._cluster, len(same))
+            # Whichever were changed, it is found out by looking.
+            return dict.fromkeys(names, OutcomeUnknown("looked at too long ago"))
+        return outcomes
+
+    def _record(
+        self,
+        result: BatchResult[_Place],
+        judged: Sequence[_Judged],
+        outcomes: dict[str, Outcome],
+    ) -> None:
+        writes: list[Write] = []
+        news: list[TopicObservation] = []
+        changes: list[AcknowledgedChange] = []
+        for subject, verdict, _ in judged:
+            name, entry_id = subject.topic.physical_name, subject.topic.entry_id
+            if not verdict.calls:
+                news += _news(subject, verdict)
+                continue
+            match outcomes.get(name, OutcomeUnknown("no outcome")):
+                case Succeeded() | AlreadyDone():
+                    result.made[subject.place] = len(verdict.calls)
+                    changes.append(_change(subject, verdict))
+                    news += _news(subject, verdict)
+                    if verdict.done != verdict.asked:
+                        writes.append(configs_to_write(entry_id, verdict.done))
+                    _log.info("%s: %s", self._cluster, _diff_text(verdict))
+                case Rejected(message):
+                    result.undone[subject.place] = f"{name}: {message}"
+                    _log.warning("%s: %s refused: %s", self._cluster, name, message)
+                    calls = calls_hash(verdict.calls)
+                    kept = replace(verdict.asked, refused=message, refused_calls=calls)
+                    writes.append(configs_to_write(entry_id, kept))
+                case OutcomeUnknown(message):
+                    result.unsure[subject.place] = None
+                    _log.warning("%s: %s: %s; it is tried again", self._cluster, name, message)
+                case other:
+                    assert_never(other)
+        # Before what may raise: Kafka was changed, whatever becomes of our records.
+        self._recent.note_changes(changes)
+        self._commits.record(news)
+        self._commits.put_all(writes)
+
     # -- what is released ----------------------------------------------------------------------
 
     def release_made(self, made: Iterable[tuple[RecordedTopic, bytes]]) -> None:
@@ -278,3 +495,65 @@ class ConfigApplier(Applier):
             if (place := walk.place_of(snapshot, mount, one)) is not None
         )
         self._commits.put_all(list(releases_of(snapshot, mount, released, "made")))
+
+
+def _is_same(subject: ArmedTopic, seen: KafkaTopic | Rejected | None) -> bool:
+    topic_id = subject.topic.topic_id
+    return isinstance(seen, KafkaTopic) and bool(seen.partitions and topic_id) and (
+        seen.topic_id == topic_id
+    )  # fmt: skip
+
+
+def _may_come(seen: KafkaTopic | Rejected | None) -> bool:
+    """True if a broker that does not show a topic, or shows it half, may show it whole later: right
+    after it was made. One that is gone for good is found missing by the next sweep.
+    """
+    return seen is None or (
+        isinstance(seen, KafkaTopic) and not (seen.partitions and seen.topic_id)
+    )
+
+
+def _change(subject: ArmedTopic, verdict: ConfigDiff) -> AcknowledgedChange:
+    before = {
+        call.key: call.before
+        for call in verdict.calls
+        if call.operation == ALTER and call.before is not None
+    }
+    topic = subject.topic
+    return AcknowledgedChange(
+        topic.physical_name, topic.topic_id, before, verdict.alterations, verdict.grows_to
+    )
+
+
+def _news(subject: ArmedTopic, verdict: ConfigDiff) -> list[TopicObservation]:
+    topic, desired_config = subject.topic, DesiredTopicConfig(subject.configs, subject.partitions)
+    after = replace(topic, observed_config=verdict.configs)
+    if verdict.partitions > topic.partitions:
+        after = replace(after, partitions=verdict.partitions)
+    news = config_news(RecordedTopic(subject.path, topic, desired_config), verdict.configs)
+    if after.partitions == topic.partitions:
+        return [] if news is None else [news]
+    known = news or TopicObservation(path=subject.path, entry_id=topic.entry_id)
+    drift = len(differences(after, desired_config=desired_config))
+    return [replace(known, partitions=after.partitions, drift_count=drift)]
+
+
+def _diff_text(verdict: ConfigDiff) -> str:
+    first = verdict.calls[0]
+    more = f" and {len(verdict.calls) - 1} more" if len(verdict.calls) > 1 else ""
+    return f"{first.operation} {first.resource} {first.key} → {format_value(first.after)}{more}"
+
+
+def _growing(verdict: ConfigDiff) -> ConfigDiff:
+    """Returns the same with growth on record that is not known to be done."""
+    setting = AppliedSetting(str(verdict.grows_to), done=False)
+    settings = MappingProxyType({**verdict.asked.settings, PARTITIONS: setting})
+    return replace(verdict, asked=replace(verdict.asked, settings=settings))
+
+
+def _without_growth(verdict: ConfigDiff) -> ConfigDiff:
+    growth = next(call for call in verdict.calls if call.operation == GROW)
+    calls = tuple(call for call in verdict.calls if call is not growth)
+    settings = {key: one for key, one in verdict.asked.settings.items() if key != PARTITIONS}
+    asked = replace(verdict.asked, settings=MappingProxyType(settings))
+    return replace(verdict, asked=asked, calls=calls, partitions=int(growth.before or 0))

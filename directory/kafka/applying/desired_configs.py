@@ -7,26 +7,39 @@ parent did not send, or cannot be read, for not known: then a topic's own settin
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from types import MappingProxyType
 from typing import Final
 
 from directory.federation import parent_state
+from directory.kafka.admin_contract import GROW, KafkaCall
 from directory.kafka.applying.last_applied import load_applied_configs
 from directory.kafka.arming.releases import Releases
 from directory.kafka.reconciler_settings import CONFIGS
-from directory.namespace.effective_policies import inherit, without_cleared_keys
+from directory.namespace.effective_policies import PolicyLevel, inherit, without_cleared_keys
 from directory.namespace.entry import NO_POLICIES, Directory, Policies, Provision, Topic
 from directory.namespace.physical_names import is_protected
+from directory.namespace.quotas import Quota, quotas_at
 from directory.namespace.snapshot import Node, Snapshot
 from directory.namespace.topic_configs import same_value
 from resolver.errors import NotReady
 from resolver.path import Path
 
-__all__ = ["ArmedTopic", "ArmedTopics", "DesiredConfigs", "DesiredTopicConfig", "is_under_way"]
+__all__ = [
+    "NO_ROOM",
+    "ArmedTopic",
+    "ArmedTopics",
+    "DesiredConfigs",
+    "DesiredTopicConfig",
+    "PartitionQuota",
+    "is_under_way",
+]
 
+NO_ROOM: Final = "quota-exceeded"
+"""What is reported of partitions that a quota leaves no room for."""
+_QUOTA: Final = "max_partitions"
 _CONFIGS_KEY: Final = CONFIGS.encode()
 """Part of every record of whether configs are managed."""
 
@@ -157,11 +170,21 @@ class ArmedTopic:
 
 
 class ArmedTopics:
-    """Armed topics of one snapshot. The arguments are those of ``DesiredConfigs``."""
+    """Armed topics of one snapshot. The arguments are those of ``DesiredConfigs``.
+
+    Raises:
+        NotReady: what is inherited is not known.
+    """
 
     def __init__(
-        self, snapshot: Snapshot, mount: Path, above: Sequence[Policies], assume: int = 0
+        self,
+        snapshot: Snapshot,
+        mount: Path,
+        above: Sequence[Policies] | None = None,
+        assume: int = 0,
     ) -> None:
+        if above is None:
+            above = parent_state.inherited_policies(snapshot)
         self._snapshot = snapshot
         self._mount = mount
         self._assume = assume
@@ -175,6 +198,10 @@ class ArmedTopics:
         if node is None or way is None:
             return None
         return self._topic((*self._mount.segments, *way), node, name)
+
+    def at_places(self, places: Iterable[tuple[int, str]]) -> Iterator[ArmedTopic]:
+        """Yields those at some places."""
+        return (one for place in places if (one := self.at_place(place)) is not None)
 
     def below(self, directory_id: int) -> Iterator[ArmedTopic]:
         """Yields those at or below a directory, in order of path within each directory."""
@@ -218,3 +245,56 @@ def _desired_config(policies: Policies) -> DesiredTopicConfig:
     holds = without_cleared_keys(policies)
     configs = {key: value for key, value in holds.topic_config.items() if value is not None}
     return DesiredTopicConfig(MappingProxyType(configs))
+
+
+class PartitionQuota:
+    """Room that quotas leave for partitions on one snapshot; counts what it let come.
+
+    Raises (all of it):
+        NotReady: what is set above the mount cannot be read.
+    """
+
+    def __init__(self, snapshot: Snapshot, mount: Path) -> None:
+        self._snapshot = snapshot
+        self._mount = mount
+        self._above: Sequence[PolicyLevel] = parent_state.inherited_origins(snapshot)
+        self._quotas: dict[int, tuple[Quota, ...]] = {}
+        self._came: dict[int, int] = {}
+
+    def binds(self, subject: ArmedTopic) -> bool:
+        """True if any quota does."""
+        own = subject.topic.policies.max_partitions
+        return own is not None or bool(self._at(subject.place[0]))
+
+    def try_reserve(self, place: tuple[int, str], topic: Topic, desired: int) -> bool:
+        """Lets a topic, which is at a place, have so many partitions; not without room."""
+        own = topic.policies.max_partitions
+        if own is not None and desired > own:
+            return False
+        more = desired - (topic.partitions or 1)
+        quotas = self._at(place[0])
+        for quota in quotas:
+            used = quota.used(self._snapshot) + self._came.get(quota.directory_id, 0)
+            if more > 0 and used + more > quota.limit:
+                return False
+        for directory_id in {quota.directory_id for quota in quotas}:
+            self._came[directory_id] = self._came.get(directory_id, 0) + max(0, more)
+        return True
+
+    def allowed_calls(self, subject: ArmedTopic, calls: Iterable[KafkaCall]) -> list[KafkaCall]:
+        """Returns those of the calls about a topic that quotas let be made."""
+        return [
+            call
+            for call in calls
+            if call.operation != GROW
+            or self.try_reserve(subject.place, subject.topic, int(call.after or 0))
+        ]
+
+    def _at(self, parent_id: int) -> tuple[Quota, ...]:
+        if parent_id not in self._quotas:
+            node = self._snapshot.node(parent_id)
+            found = (
+                () if node is None else quotas_at(self._snapshot, self._mount, self._above, node)
+            )
+            self._quotas[parent_id] = tuple(one for one in found if one.field == _QUOTA)
+        return self._quotas[parent_id]

@@ -23,7 +23,6 @@ from directory.kafka.admin_contract import KafkaAdmin, KafkaCall, KafkaTopic, Re
 from directory.kafka.adoption.metadata_diff import format_value
 from directory.kafka.adoption.pin_and_stop import NOT_ON_RECORD, PinAndStop
 from directory.kafka.applying.acl_diff import AclPlan, plan_acls
-from directory.kafka.applying.config_batch import PartitionQuota
 from directory.kafka.applying.config_diff import (
     ConfigDiffOptions,
     ObservedConfig,
@@ -31,7 +30,7 @@ from directory.kafka.applying.config_diff import (
     hash_text,
 )
 from directory.kafka.applying.desired_acls import ArmedEntry
-from directory.kafka.applying.desired_configs import ArmedTopic, ArmedTopics
+from directory.kafka.applying.desired_configs import ArmedTopic, ArmedTopics, PartitionQuota
 from directory.kafka.applying.last_applied import (
     ACL_BASIS,
     ArmedRecord,

@@ -14,9 +14,8 @@ from typing import Final
 from directory.access.grants import ResourceType
 from directory.kafka.admin_contract import Acl, KafkaMetadata, Resource
 from directory.kafka.adoption.metadata_diff import RecordedTopic, differences, show_id
-from directory.kafka.applying.config_batch import NO_ROOM, PartitionQuota
 from directory.kafka.applying.config_diff import PARTITIONS
-from directory.kafka.applying.desired_configs import DesiredConfigs
+from directory.kafka.applying.desired_configs import NO_ROOM, DesiredConfigs, PartitionQuota
 from directory.kafka.applying.last_applied import (
     PUSHED,
     AppliedRecord,

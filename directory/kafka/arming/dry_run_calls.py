@@ -19,10 +19,14 @@ from directory.kafka.applying.acl_diff import (
     diff_acls,
     ordered_calls,
 )
-from directory.kafka.applying.config_batch import PartitionQuota
 from directory.kafka.applying.config_diff import ObservedConfig, diff_configs
 from directory.kafka.applying.desired_acls import DesiredAcls, armed_starts, desired_acls
-from directory.kafka.applying.desired_configs import ArmedTopic, ArmedTopics, DesiredConfigs
+from directory.kafka.applying.desired_configs import (
+    ArmedTopic,
+    ArmedTopics,
+    DesiredConfigs,
+    PartitionQuota,
+)
 from directory.kafka.applying.last_applied import (
     AppliedRecord,
     armed_anywhere,

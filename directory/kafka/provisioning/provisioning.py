@@ -9,9 +9,9 @@ one only by its topic id.
 from __future__ import annotations
 
 import logging
-import time
+import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, Self, assert_never
 
 from directory.federation.parent_state import inherited_policies
@@ -26,24 +26,20 @@ from directory.kafka.admin_contract import (
 )
 from directory.kafka.adoption import recorded_topics
 from directory.kafka.adoption.metadata_diff import RecordedTopic, show_id
-from directory.kafka.adoption.recorded_topics import PendingDeletion
 from directory.kafka.fenced_commits import StaleObservation, TopicCommits
 from directory.kafka.provisioning.recent_changes import RecentChanges
-from directory.kafka.reconciler_settings import CREATE, DELETE
-from directory.namespace.command import TopicObservation
+from directory.kafka.reconciler_settings import CREATE, DELETE, KafkaContext
 from directory.namespace.effective_policies import effective, levels_of
 from directory.namespace.entry import Policies, Provision, Topic
 from directory.namespace.physical_names import is_protected
 from directory.namespace.plan_delete import DELETED
-from directory.namespace.snapshot import Snapshot
 from resolver.path import Path
 
 __all__ = ["Attempt", "Provisioner", "new_topic_of"]
 
 
 _FORM = "2"
-"""The first part of the stored form. Before it was a random number alone, without an incarnation.
-"""
+"""The first part of the stored form."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +61,6 @@ class Attempt:
     """As asked for; 0 = the broker's default."""
     replication_factor: int = 0
 
-    @classmethod
-    def of_desired(
-        cls, number: str, incarnation: str, kafka_id: str, desired: TopicToCreate
-    ) -> Self:
-        """Returns the attempt at what is desired."""
-        return cls(number, incarnation, kafka_id, desired.partitions, desired.replication_factor)
-
     def to_text(self) -> str:
         """Returns the stored form: parts, none of which holds a space."""
         numbers = f"{self.partitions} {self.replication_factor}"
@@ -79,18 +68,12 @@ class Attempt:
 
     @classmethod
     def from_text(cls, text: str) -> Self | None:
-        """Returns what ``to_text`` stored; None for any other text, such as an older kdir's."""
-        form, *message = text.split(" ")
-        if form != _FORM or len(message) != 5 or not (message[3] + message[4]).isdigit():
+        """Returns what ``to_text`` stored; None for any other text, such as a newer kdir's."""
+        form, *parts = text.split(" ")
+        if form != _FORM or len(parts) != 5 or not (parts[3] + parts[4]).isdigit():
             return None
-        number, incarnation, kafka_id, partitions, replicas = message
-        return cls(
-            number,
-            "" if incarnation == "-" else incarnation,
-            "" if kafka_id == "-" else kafka_id,
-            int(partitions),
-            int(replicas),
-        )
+        number, incarnation, kafka_id = ("" if one == "-" else one for one in parts[:3])
+        return cls(number, incarnation, kafka_id, int(parts[3]), int(parts[4]))
 
     @classmethod
     def counting(cls, topic: Topic, incarnation: str, kafka_id: str) -> Self | None:
@@ -139,35 +122,66 @@ def new_topic_of(topic: Topic, above: Sequence[Policies] = ()) -> TopicToCreate:
     )
 
 
-@dataclass(frozen=True, slots=True)
 class Provisioner:
-    """Creation and deletion of topics in Kafka, for one leader, in its thread."""
+    """Creation and deletion of topics in Kafka, for one leader, in its thread.
 
-    admin: KafkaAdmin
-    commits: TopicCommits
-    ceiling: frozenset[str]
-    latest: Callable[[], Snapshot]
-    """The newest snapshot: it holds what was committed before."""
-    mount: Path
-    recent: RecentChanges
-    kafka_id: str
-    """The pinned one, which was compared with that of the Kafka that answers."""
-    new_attempt: Callable[[], str]
-    """A random number."""
-    sleep: Callable[[float], object]
-    clock: Callable[[], float] = time.monotonic
-    prepare: Callable[[Sequence[RecordedTopic]], Mapping[str, str]] = lambda _: {}
-    """Makes what has to be there before topics are; why some have to wait, by physical name."""
-    is_same: Callable[[], bool] = lambda: True
-    """True as long as the basis is that on which the work was chosen."""
-    release: Callable[[Sequence[tuple[RecordedTopic, bytes]]], None] = lambda _: None
-    """Is called with topics that kdir made, and their ids in Kafka."""
-    created: set[int] = field(default_factory=set)
-    """Entry ids of the topics that Kafka made because it was asked here, by its own answer."""
+    Args:
+        mount: where the cluster is mounted.
+        recent: what was changed in Kafka a short while ago.
+        kafka_id: the pinned one, which was compared with that of the Kafka that answers.
+        prepare: makes what has to be there before topics are; why some have to wait, by name.
+        is_same: True as long as the basis is that on which the work was chosen.
+        release: is called with topics that kdir made, and their ids in Kafka.
+    """
+
+    def __init__(  # noqa: PLR0913 - what the work is chosen on, and what goes with it
+        self,
+        context: KafkaContext,
+        admin: KafkaAdmin,
+        commits: TopicCommits,
+        mount: Path,
+        recent: RecentChanges,
+        kafka_id: str,
+        *,
+        sleep: Callable[[float], object],
+        prepare: Callable[[Sequence[RecordedTopic]], Mapping[str, str]],
+        is_same: Callable[[], bool],
+        release: Callable[[Sequence[tuple[RecordedTopic, bytes]]], None],
+    ) -> None:
+        self._ceiling = context.settings.ceiling
+        self._latest = context.latest
+        self._clock = context.clock
+        self._admin = admin
+        self._commits = commits
+        self._mount = mount
+        self._recent = recent
+        self._kafka_id = kafka_id
+        self._sleep = sleep
+        self._prepare = prepare
+        self._is_same = is_same
+        self._release = release
+        self._created: set[int] = set()
+        """Entry ids of the topics that Kafka made because it was asked here, by its own answer."""
+
+    def put_off(self, waiting: Sequence[RecordedTopic], message: str) -> list[RecordedTopic]:
+        """Records why nothing is done about these now; all of them, to be tried again later.
+
+        Raises:
+            LeadershipLost, StoreUnavailable
+        """
+        # Once, for who looks at its entry.
+        self._commits.record(
+            [
+                one.observation(provision_message=message)
+                for one in waiting
+                if one.topic.provision_message != message
+            ]
+        )
+        return list(waiting)
 
     # -- creating --------------------------------------------------------------------------------
 
-    def create(self, desired_config: Sequence[RecordedTopic]) -> list[RecordedTopic]:
+    def create(self, pending: Sequence[RecordedTopic]) -> list[RecordedTopic]:
         """Makes these topics in Kafka and records what came of each.
 
         Returns:
@@ -176,13 +190,13 @@ class Provisioner:
         Raises:
             KafkaUnavailable, KafkaRejected, LeadershipLost, StoreUnavailable
         """
-        shown = self.admin.describe([one.topic.physical_name for one in desired_config])
+        shown = self._describe(pending)
         failed: list[tuple[RecordedTopic, str]] = []
         ours: list[RecordedTopic] = []
         absent: list[RecordedTopic] = []
-        for one in desired_config:
-            match shown.get(one.topic.physical_name):
-                case None if CREATE in self.ceiling:
+        for one in pending:
+            match shown.get(one.name):
+                case None if CREATE in self._ceiling:
                     absent.append(one)
                 case None:
                     # An older request never runs by itself, should the ceiling be raised again.
@@ -196,73 +210,51 @@ class Provisioner:
                 case other:
                     assert_never(other)
         made, refused, unclear = self._make(absent)
-        self._failed([*failed, *refused])
-        return unclear + self._active([*ours, *made])
+        self._record_failed([*failed, *refused])
+        return unclear + self._await_shown([*ours, *made])
 
-    def postpone(
-        self, desired_config: Sequence[RecordedTopic], message: str
-    ) -> list[RecordedTopic]:
-        """Records why none of these is made now; all of them, to be tried again later.
-
-        Raises:
-            LeadershipLost, StoreUnavailable
-        """
-        for one in desired_config:
-            self._report_wait(one.path, one.topic, message)
-        return list(desired_config)
+    def _describe(self, topics: Sequence[RecordedTopic]) -> Mapping[str, KafkaTopic | Rejected]:
+        return self._admin.describe([one.name for one in topics])
 
     def _is_ours(self, topic: Topic, seen: KafkaTopic) -> bool:
         attempt = self._attempt_of(topic)
         return attempt is not None and attempt.accounts_for(seen)
 
     def _attempt_of(self, topic: Topic) -> Attempt | None:
-        return Attempt.counting(topic, self.latest().incarnation, self.kafka_id)
-
-    def put_off_all(
-        self,
-        desired_config: Sequence[RecordedTopic],
-        removed: Sequence[PendingDeletion],
-        message: str,
-    ) -> tuple[list[RecordedTopic], list[PendingDeletion]]:
-        """Records why nothing is made and nothing deleted now; all of it, to be tried again later.
-
-        Raises:
-            LeadershipLost, StoreUnavailable
-        """
-        for one in removed:
-            self._report_wait(self._removed_path(one.name), one.topic, message)
-        return self.postpone(desired_config, message), list(removed)
+        return Attempt.counting(topic, self._latest().incarnation, self._kafka_id)
 
     def _make(
         self, absent: Sequence[RecordedTopic]
     ) -> tuple[list[RecordedTopic], list[tuple[RecordedTopic, str]], list[RecordedTopic]]:
         """Asks Kafka for topics that it does not have: (made, refused with its reason, unclear)."""
-        looked_at = self.clock()
-        waits = self.prepare(absent) if absent else {}
-        unclear = [one for one in absent if one.topic.physical_name in waits]
+        looked_at = self._clock()
+        waits = self._prepare(absent) if absent else {}
+        unclear = [one for one in absent if one.name in waits]
         for one in unclear:
-            self._report_wait(one.path, one.topic, waits[one.topic.physical_name])
+            self.put_off([one], waits[one.name])
         self._forget_attempts(unclear)
-        ready = [one for one in absent if one.topic.physical_name not in waits]
-        if ready and self.clock() - looked_at > _LOOK_SECONDS:
-            shown = self.admin.describe([one.topic.physical_name for one in ready])
-            unclear += [one for one in ready if one.topic.physical_name in shown]
-            ready = [one for one in ready if one.topic.physical_name not in shown]
+        ready = [one for one in absent if one.name not in waits]
+        if ready and self._clock() - looked_at > _LOOK_SECONDS:
+            shown = self._describe(ready)
+            unclear += [one for one in ready if one.name in shown]
+            ready = [one for one in ready if one.name not in shown]
         tried_before = {
             one.topic.entry_id for one in ready if self._attempt_of(one.topic) is not None
         }
-        attempted, unrecorded = self._attempt(ready)
+        attempted, unrecorded = self._record_attempts(ready)
         unclear += unrecorded
         made: list[RecordedTopic] = []
         refused: list[tuple[RecordedTopic, str]] = []
         if not attempted:
             return made, refused, unclear
-        self.recent.note_asked(one.topic.provision_attempt for one in attempted)
-        outcomes = self.admin.create([self._desired(one) for one in attempted], self.commits.check)
+        self._recent.note_asked(one.topic.provision_attempt for one in attempted)
+        outcomes = self._admin.create(
+            [self._desired(one) for one in attempted], self._commits.check
+        )
         for one in attempted:
-            match outcomes.get(one.topic.physical_name, OutcomeUnknown("no outcome")):
+            match outcomes.get(one.name, OutcomeUnknown("no outcome")):
                 case Succeeded():
-                    self.created.add(one.topic.entry_id)
+                    self._created.add(one.topic.entry_id)
                     made.append(one)
                 case AlreadyDone():
                     # Absent a moment ago: an earlier attempt of ours came through, or, if there was
@@ -274,38 +266,19 @@ class Provisioner:
                 case Rejected(message):
                     refused.append((one, message))
                 case OutcomeUnknown(message):
-                    _log.warning(
-                        "create %s: %s; it is tried again", one.topic.physical_name, message
-                    )
-                    self._report_wait(one.path, one.topic, message)
-                    unclear.append(one)
+                    _log.warning("create %s: %s; it is tried again", one.name, message)
+                    unclear += self.put_off([one], message)
                 case other:
                     assert_never(other)
         return made, refused, unclear
 
-    def _report_wait(self, path: Path, topic: Topic, message: str) -> None:
-        """Records why a topic still waits, once, for who looks at its entry."""
-        if topic.provision_message != message:
-            news = TopicObservation(path=path, entry_id=topic.entry_id, provision_message=message)
-            self.commits.record([news])
-
-    def _removed_path(self, name: str) -> Path:
-        return Path((*self.mount.segments, DELETED, name))
-
-    def _attempt(
+    def _record_attempts(
         self, absent: Sequence[RecordedTopic]
     ) -> tuple[list[RecordedTopic], list[RecordedTopic]]:
         """Puts an attempt on record for each: (those that have it, those that have it not yet)."""
-        incarnation = self.latest().incarnation
-        self.commits.record(
+        self._commits.record(
             [
-                TopicObservation(
-                    path=one.path,
-                    entry_id=one.topic.entry_id,
-                    provision_attempt=Attempt.of_desired(
-                        self.new_attempt(), incarnation, self.kafka_id, self._desired(one)
-                    ).to_text(),
-                )
+                one.observation(provision_attempt=self._new_attempt(one).to_text())
                 for one in absent
                 if self._attempt_of(one.topic) is None
             ]
@@ -314,7 +287,7 @@ class Provisioner:
         unclear: list[RecordedTopic] = []
         elsewhere: list[RecordedTopic] = []
         for one in absent:
-            topic = self._entry(one)
+            topic = self._current_entry(one)
             if topic is None or topic.provision is not Provision.PENDING:
                 elsewhere.append(one)  # removed or moved meanwhile: nothing is asked for it here
                 continue
@@ -323,64 +296,66 @@ class Provisioner:
         self._forget_attempts(elsewhere)
         return attempted, unclear
 
+    def _new_attempt(self, one: RecordedTopic) -> Attempt:
+        desired, number = self._desired(one), secrets.token_hex(8)
+        incarnation = self._latest().incarnation
+        return Attempt(
+            number, incarnation, self._kafka_id, desired.partitions, desired.replication_factor
+        )
+
     def _forget_attempts(self, unasked: Iterable[RecordedTopic]) -> None:
         """Takes the attempts off the record of topics that Kafka does not show and for which
         nothing is asked now: what comes under their names meanwhile is somebody else's.
         """
-        news, snapshot = [], self.latest()
+        news, snapshot = [], self._latest()
         for one in unasked:
-            located = snapshot.locate(one.topic.physical_name)
+            located = snapshot.locate(one.name)
             if located is None or located.topic.entry_id != one.topic.entry_id:
                 continue
-            path = (
-                self._removed_path(located.name)
-                if located.relative is None
-                else Path((*self.mount.segments, *located.relative))
-            )
+            relative = located.relative or (DELETED, located.name)
+            now = RecordedTopic(Path((*self._mount.segments, *relative)), located.topic)
             if located.topic.provision_attempt:
-                entry_id = one.topic.entry_id
-                news.append(TopicObservation(path=path, entry_id=entry_id, provision_attempt=""))
-        self.commits.record(news)
+                news.append(now.observation(provision_attempt=""))
+        self._commits.record(news)
 
     def _desired(self, one: RecordedTopic) -> TopicToCreate:
-        snapshot = self.latest()
-        place = recorded_topics.place_of(snapshot, self.mount, one)
+        snapshot = self._latest()
+        place = recorded_topics.place_of(snapshot, self._mount, one)
         above = inherited_policies(snapshot)
         return new_topic_of(one.topic, [*above, *levels_of(snapshot, place[0])] if place else above)
 
-    def _entry(self, one: RecordedTopic) -> Topic | None:
+    def _current_entry(self, one: RecordedTopic) -> Topic | None:
         """Returns the entry as it is now; None = it is gone or elsewhere."""
-        snapshot = self.latest()
-        place = recorded_topics.place_of(snapshot, self.mount, one)
+        snapshot = self._latest()
+        place = recorded_topics.place_of(snapshot, self._mount, one)
         topic = None if place is None else snapshot.topic(*place)
         return topic if topic is not None and topic.entry_id == one.topic.entry_id else None
 
-    def _active(self, made: Sequence[RecordedTopic]) -> list[RecordedTopic]:
-        """Waits until metadata shows them, record that; those that it does not show in time."""
-        waiting = {one.topic.physical_name: one for one in made}
+    def _await_shown(self, made: Sequence[RecordedTopic]) -> list[RecordedTopic]:
+        """Waits until metadata shows them, and records that; those that it does not show in
+        time.
+        """
+        waiting = {one.name: one for one in made}
         for pause in (0.0, *_LOOKS_SECONDS):
             if not waiting:
                 break
-            self.sleep(pause)
-            shown = {
-                name: seen
-                for name, seen in self.admin.describe(list(waiting)).items()
-                if isinstance(seen, KafkaTopic) and seen.partitions
-            }
-            self._record_active((waiting.pop(name), seen) for name, seen in shown.items())
+            self._sleep(pause)
+            shown = self._admin.describe(list(waiting))
+            self._record_active(
+                [
+                    (waiting.pop(name), seen)
+                    for name, seen in shown.items()
+                    if isinstance(seen, KafkaTopic) and seen.partitions
+                ]
+            )
         return list(waiting.values())
 
-    def _record_active(self, shown: Iterable[tuple[RecordedTopic, KafkaTopic]]) -> None:
-        news = []
-        created: list[tuple[RecordedTopic, bytes]] = []
-        for one, seen in shown:
-            self.recent.note_made(seen.name)
-            if one.topic.entry_id in self.created:
-                created.append((one, seen.topic_id))
-            news.append(
-                TopicObservation(
-                    path=one.path,
-                    entry_id=one.topic.entry_id,
+    def _record_active(self, shown: Sequence[tuple[RecordedTopic, KafkaTopic]]) -> None:
+        for _, seen in shown:
+            self._recent.note_made(seen.name)
+        self._commits.record(
+            [
+                one.observation(
                     provision=Provision.ACTIVE,
                     provision_message="",
                     topic_id=seen.topic_id,
@@ -389,17 +364,19 @@ class Provisioner:
                     observed_config=self._desired(one).config,
                     drift_count=0,
                 )
-            )
-        self.commits.record(news)
+                for one, seen in shown
+            ]
+        )
+        created = [
+            (one, seen.topic_id) for one, seen in shown if one.topic.entry_id in self._created
+        ]
         if created:
-            self.release(created)
+            self._release(created)
 
-    def _failed(self, failed: Iterable[tuple[RecordedTopic, str]]) -> None:
-        self.commits.record(
+    def _record_failed(self, failed: Iterable[tuple[RecordedTopic, str]]) -> None:
+        self._commits.record(
             [
-                TopicObservation(
-                    path=one.path,
-                    entry_id=one.topic.entry_id,
+                one.observation(
                     provision=Provision.FAILED,
                     provision_message=message,
                     # Kafka refused: a topic of that name that comes later is somebody else's.
@@ -411,8 +388,8 @@ class Provisioner:
 
     # -- deleting --------------------------------------------------------------------------------
 
-    def delete(self, removed: Sequence[PendingDeletion]) -> list[PendingDeletion]:
-        """Deletes the Kafka side of removed topics, and finish their removal.
+    def delete(self, removed: Sequence[RecordedTopic]) -> list[RecordedTopic]:
+        """Deletes the Kafka side of removed topics, and finishes their removal.
 
         Returns:
             Those that are not finished yet: to be tried again later.
@@ -420,136 +397,123 @@ class Provisioner:
         Raises:
             KafkaUnavailable, KafkaRejected, LeadershipLost, StoreUnavailable
         """
-        shown = self.admin.describe([one.topic.physical_name for one in removed])
-        goes: list[PendingDeletion] = []
-        waits: list[PendingDeletion] = []
-        gone: list[tuple[str, int]] = []
+        shown = self._describe(removed)
+        goes: list[RecordedTopic] = []
+        waits: list[RecordedTopic] = []
+        gone: list[RecordedTopic] = []
         for one in removed:
-            seen = shown.get(one.topic.physical_name)
-            match seen:
+            match shown.get(one.name):
                 case None:
-                    gone.append((one.name, one.topic.entry_id))
+                    gone.append(one)
                 case Rejected(message):
-                    self._report_wait(self._removed_path(one.name), one.topic, message)
-                    waits.append(one)
-                case KafkaTopic() if self._shows_no_id_yet(one, seen):
-                    self._report_wait(
-                        self._removed_path(one.name),
-                        one.topic,
-                        "Kafka shows the topic without its topic id",
-                    )
-                    waits.append(one)
-                case KafkaTopic() if seen.internal or is_protected(seen.name):
+                    waits += self.put_off([one], message)
+                case KafkaTopic() as seen if self._shows_no_id_yet(one.topic, seen):
+                    waits += self.put_off([one], "Kafka shows the topic without its topic id")
+                case KafkaTopic() as seen if seen.internal or is_protected(seen.name):
                     # Adopted by an older version: the entry goes, and Kafka's topic never does.
-                    self.commits.detach(one.name, one.topic.entry_id, seen.name, seen.topic_id)
-                case KafkaTopic():
+                    self._detach(one, seen.topic_id)
+                case KafkaTopic() as seen:
                     if self._is_same_topic(one, seen):
                         goes.append(one)
-                case _:
-                    assert_never(seen)
-        self.commits.finish(gone)
+                case other:
+                    assert_never(other)
+        self._finish(gone)
         return waits + self._remove(goes, shown)
 
-    def _shows_no_id_yet(self, one: PendingDeletion, seen: KafkaTopic) -> bool:
-        """True if the topic id that decides whether it may be deleted is still to come."""
-        may_delete = DELETE in self.ceiling and not seen.topic_id
-        topic = one.topic
-        return may_delete and bool(topic.topic_id or self.recent.has_asked(topic.provision_attempt))
+    def _finish(self, gone: Sequence[RecordedTopic]) -> None:
+        self._commits.finish([(one.path.name, one.topic.entry_id) for one in gone])
 
-    def _is_same_topic(self, one: PendingDeletion, seen: KafkaTopic) -> bool:
-        """True if this very topic may be deleted; where not, its entry is finished without, or
-        waits until Kafka shows which topic it is.
-        """
+    def _detach(self, one: RecordedTopic, topic_id: bytes) -> None:
+        self._commits.detach(one.path.name, one.topic.entry_id, one.name, topic_id)
+
+    def _shows_no_id_yet(self, topic: Topic, seen: KafkaTopic) -> bool:
+        """True if the topic id that decides whether it may be deleted is still to come."""
+        may_delete = DELETE in self._ceiling and not seen.topic_id
+        return may_delete and bool(
+            topic.topic_id or self._recent.has_asked(topic.provision_attempt)
+        )
+
+    def _is_same_topic(self, one: RecordedTopic, seen: KafkaTopic) -> bool:
+        """True if this very topic may be deleted; where not, its entry is finished without."""
         topic = one.topic
         if topic.topic_id and seen.topic_id and topic.topic_id != seen.topic_id:
             _log.warning(
                 "%s was removed, but Kafka has another topic of that name by now (%s, not %s): "
                 "it is left alone",
-                topic.physical_name,
+                one.name,
                 show_id(seen.topic_id),
                 show_id(topic.topic_id),
             )
-            self.commits.finish([(one.name, topic.entry_id)])
+            self._finish([one])
             return False
-        if DELETE in self.ceiling and seen.topic_id:
+        if DELETE in self._ceiling and seen.topic_id:
             if topic.topic_id or self._made_just_now(topic, seen):
                 return True
             _log.warning(
                 "%s was removed before its topic id was known; Kafka has a topic of that name, %s, "
                 "which somebody else may have made: it is left alone, and not adopted",
-                topic.physical_name,
+                one.name,
                 show_id(seen.topic_id),
             )
         # An old request never runs by itself, and without an id it is not certain that it is the
         # same topic.
-        self.commits.detach(
-            one.name, topic.entry_id, topic.physical_name, seen.topic_id or topic.topic_id
-        )
+        self._detach(one, seen.topic_id or topic.topic_id)
         return False
 
     def _made_just_now(self, topic: Topic, seen: KafkaTopic) -> bool:
         """True if it was removed while this process's own request to make it was under way. By the
         record alone nobody can say so: who recorded an attempt may have died before asking.
         """
-        return self.recent.has_asked(topic.provision_attempt) and self._is_ours(topic, seen)
+        return self._recent.has_asked(topic.provision_attempt) and self._is_ours(topic, seen)
 
     def _remove(
-        self, goes: Sequence[PendingDeletion], shown: Mapping[str, KafkaTopic | Rejected]
-    ) -> list[PendingDeletion]:
+        self, goes: Sequence[RecordedTopic], shown: Mapping[str, KafkaTopic | Rejected]
+    ) -> list[RecordedTopic]:
         if not goes:
             return []
         # Committing what needed no request may have taken long: look again, right before it.
-        now = self.admin.describe([one.topic.physical_name for one in goes])
-        still = self.commits.check_fresh(self.clock, _LOOK_SECONDS, self.is_same)
-        waits: list[PendingDeletion] = []
-        same: list[PendingDeletion] = []
-        for one in goes:
-            name = one.topic.physical_name
-            as_before = _same(now.get(name), shown.get(name))
-            (same if as_before else waits).append(one)
+        now = self._describe(goes)
+        still = self._commits.check_fresh(self._clock, _LOOK_SECONDS, self._is_same)
+        same = [one for one in goes if _same(now.get(one.name), shown.get(one.name))]
+        waits = [one for one in goes if one not in same]
         try:
-            outcomes = self.admin.delete([one.topic.physical_name for one in same], still)
+            outcomes = self._admin.delete([one.name for one in same], still)
         except StaleObservation:
             _log.warning("%d topics are looked at again before they are deleted", len(same))
             return list(goes)
-        gone: dict[str, PendingDeletion] = {}
+        gone: dict[str, RecordedTopic] = {}
         for one in same:
-            name = one.topic.physical_name
-            match outcomes.get(name, OutcomeUnknown("no outcome")):
+            match outcomes.get(one.name, OutcomeUnknown("no outcome")):
                 case Succeeded() | AlreadyDone():
-                    gone[name] = one
+                    gone[one.name] = one
                 case Rejected(message):
-                    self._report_wait(self._removed_path(one.name), one.topic, message)
-                    waits.append(one)
+                    waits += self.put_off([one], message)
                 case OutcomeUnknown(message):
-                    _log.warning("delete %s: %s; it is tried again", name, message)
+                    _log.warning("delete %s: %s; it is tried again", one.name, message)
                     waits.append(one)
                 case other:
                     assert_never(other)
         return waits + self._await_gone(gone, shown)
 
     def _await_gone(
-        self, gone: dict[str, PendingDeletion], shown: Mapping[str, KafkaTopic | Rejected]
-    ) -> list[PendingDeletion]:
+        self, gone: dict[str, RecordedTopic], shown: Mapping[str, KafkaTopic | Rejected]
+    ) -> list[RecordedTopic]:
         for pause in (0.0, *_LOOKS_SECONDS):
             if not gone:
                 break
-            self.sleep(pause)
-            now = self.admin.describe(list(gone))
-            finished: list[tuple[str, int]] = []
-            for name in [name for name in gone if not _same(now.get(name), shown.get(name))]:
-                one = gone.pop(name)
+            self._sleep(pause)
+            now = self._admin.describe(list(gone))
+            finished = [name for name in gone if not _same(now.get(name), shown.get(name))]
+            for name in finished:
                 before = shown.get(name)
                 if isinstance(before, KafkaTopic) and before.topic_id:
-                    self.recent.note_deleted(before.topic_id)
-                finished.append((one.name, one.topic.entry_id))
-            self.commits.finish(finished)
+                    self._recent.note_deleted(before.topic_id)
+            self._finish([gone.pop(name) for name in finished])
         return list(gone.values())
 
 
 def _exists(one: RecordedTopic) -> str:
-    name = one.topic.physical_name
-    return f"topic {name} exists in Kafka and was not made by kdir; `kdir adopt` takes it in"
+    return f"topic {one.name} exists in Kafka and was not made by kdir; `kdir adopt` takes it in"
 
 
 def _same(now: KafkaTopic | Rejected | None, before: KafkaTopic | Rejected | None) -> bool:

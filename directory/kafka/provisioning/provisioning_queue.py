@@ -1,6 +1,6 @@
 """What waits to be made in or deleted from Kafka, and when each is to be tried (again).
 
-Filled by hints of the replica and by sweeps; refuses to do the work.
+Filled by hints of the replica and by sweeps.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from typing import Final, NamedTuple
 
 from directory.kafka.adoption import recorded_topics
 from directory.kafka.adoption.metadata_diff import RecordedTopic
-from directory.kafka.adoption.recorded_topics import PendingDeletion
 from directory.namespace.entry import DELETED_ID
 from directory.namespace.keys import ENTRY, parse_entry_key
 from directory.namespace.snapshot import Snapshot
@@ -49,7 +48,7 @@ class DueWork(NamedTuple):
     """Topics to create and to delete in one go."""
 
     create: Sequence[RecordedTopic]
-    delete: Sequence[PendingDeletion]
+    delete: Sequence[RecordedTopic]
 
 
 class RetryQueue:
@@ -102,16 +101,18 @@ class RetryQueue:
                 del self._places[place]
             elif len(create) < _BATCH:
                 create.append(one)
-        return DueWork(create, self._removed(snapshot, now))
+        return DueWork(create, self._removed(snapshot, mount, now))
 
-    def _removed(self, snapshot: Snapshot, now: float) -> list[PendingDeletion]:
+    def _removed(self, snapshot: Snapshot, mount: Path, now: float) -> list[RecordedTopic]:
         if self._removed_due is None or self._removed_due > now:
             return []
-        found = list(recorded_topics.pending_deletions(snapshot, _BATCH, self._removed_after))
+        found = list(
+            recorded_topics.pending_deletions(snapshot, mount, _BATCH, self._removed_after)
+        )
         if not found and self._removed_after:
             self._removed_after = ""
-            return self._removed(snapshot, now)
-        self._removed_after = found[-1].name if len(found) == _BATCH else ""
+            return self._removed(snapshot, mount, now)
+        self._removed_after = found[-1].path.name if len(found) == _BATCH else ""
         if not found:
             self._removed_due = None
         return found

@@ -88,13 +88,13 @@ def test_rules_map_and_can_be_read_before_and_hold_for_later_topics(
         MappingRule.from_fields("tmp.*", ignore=True),
         MappingRule.from_fields("prod.*", split_on=".", strip_prefix="prod.", into="live"),
     ]
-    plan = here.reconciler.adopt(rules, True, True).rows
+    plan = here.reconciler.requests.adopt(rules, True, True).rows
     reported = {one.physical_name: (one.action, str(one.path), one.rule) for one in plan}
     assert reported["prod.search.clicks"] == ("move", "/la/t/live/search/clicks", 2)
     assert reported["other"][0] == "keep"
     assert "prod.orders" in here.topics()
 
-    here.reconciler.adopt(rules, False, True)
+    here.reconciler.requests.adopt(rules, False, True)
     assert {"live/search/clicks", "live/orders", "other"} <= set(here.topics())
     make(kafka, "prod.search.views", "tmp.y")
     here.sweep()
@@ -142,7 +142,7 @@ def test_topics_made_behind_our_back_are_adopted_and_deleted_ones_shown_missing(
     assert (str(drift.path), drift.field) == ("/la/t/a", "topic_id")
     assert drift.expected != drift.actual
     # An operator accepts the new one.
-    here.reconciler.adopt([], False, False)
+    here.reconciler.requests.adopt([], False, False)
     assert here.states()["a"] == "ACTIVE"
     assert here.topics()["a"].topic_id == kafka.describe_all().topics["a"].topic_id
     assert here.reconciler.drift(MOUNT) == []
@@ -289,10 +289,10 @@ def test_a_topic_that_is_in_kafka_already_is_not_ours_until_adopted(
     assert topic.provision is Provision.FAILED
     assert "exists in Kafka and was not made by kdir" in topic.provision_message
     assert "kdir adopt" in topic.provision_message
-    (row,) = here.reconciler.adopt([], True, False).rows
+    (row,) = here.reconciler.requests.adopt([], True, False).rows
     assert (row.action, str(row.path)) == ("adopt", "/la/t/mine")
     assert here.states() == {"mine": "FAILED"}
-    here.reconciler.adopt([], False, False)
+    here.reconciler.requests.adopt([], False, False)
     topic = here.topics()["mine"]
     assert (topic.provision, topic.partitions) == (Provision.ACTIVE, 2)
     with pytest.raises(PhysicalNameTaken):
@@ -345,7 +345,7 @@ def test_without_the_delete_aspect_a_removed_topic_is_left_alone_and_stays_out(
         here.sweep()
         assert here.states() == {"b": "ACTIVE"}
         assert in_kafka(kafka) == {"a", "b"}
-        found = here.reconciler.adopt([], True, False).rows
+        found = here.reconciler.requests.adopt([], True, False).rows
         rows = {one.physical_name: one.action for one in found}
         assert rows == {"a": "detached", "b": "keep"}
         # Made anew behind our back it is another topic, and adopted as such.
@@ -435,7 +435,7 @@ def test_when_too_many_topics_vanish_everything_stops_until_acknowledged(
     assert state_counts(here.topics()) == {"ACTIVE": 10, "PENDING": 1}, "nothing is done"
     assert in_kafka(kafka) == {"new"}
     with pytest.raises(VanishGuard):
-        here.reconciler.adopt([], False, False)
+        here.reconciler.requests.adopt([], False, False)
 
     with pytest.raises(InvalidArgument, match="10 of 10 topics vanished"):
         here.reconciler.acknowledge("yes, yes")
@@ -489,7 +489,7 @@ def test_another_kafka_at_the_address_stops_everything_and_the_right_one_ends_th
             assert here.states() == {"a": "ACTIVE", "wished": "PENDING"}
             assert in_kafka(foreign) == {"x"}
             with pytest.raises(KafkaReplaced):
-                here.reconciler.look_up("x")
+                here.reconciler.requests.look_up("x")
         with world(tmp_path / "store.db", admin) as here:
             here.settle()
             assert here.stopped == ""
@@ -530,10 +530,10 @@ def test_a_kafka_that_was_exchanged_between_two_sweeps_gets_no_topic(
 def test_a_topic_is_looked_up_for_adoption_by_path(here: World, kafka: ConfluentAdmin) -> None:
     here.sweep()
     make(kafka, TopicToCreate("solo", partitions=2, config={"retention.ms": "9"}))
-    found = here.reconciler.look_up("solo")
+    found = here.reconciler.requests.look_up("solo")
     assert (found.partitions, dict(found.config)) == (2, {"retention.ms": "9"})
     with pytest.raises(Absent):
-        here.reconciler.look_up("nobody")
+        here.reconciler.requests.look_up("nobody")
 
 
 def test_drift_is_listed_below_a_path_only(here: World, kafka: ConfluentAdmin) -> None:

@@ -127,7 +127,7 @@ def test_a_large_remap_is_recorded_and_made_by_the_elected_server(tmp_path: File
     other = world_of(file, kafka)
     try:
         # Asked of the one that is not elected.
-        asked = other.reconciler.adopt(RULES, False, True, "User:ana", 0.0)
+        asked = other.reconciler.requests.adopt(RULES, False, True, "User:ana", 0.0)
         assert asked.under_way is not None
         assert (asked.under_way.done, asked.under_way.left) == (0, 1_500)
         assert {row.action for row in asked.rows} == {"move"}
@@ -135,13 +135,15 @@ def test_a_large_remap_is_recorded_and_made_by_the_elected_server(tmp_path: File
         assert (progress.kind, progress.principal) == ("adopt", "User:ana")
         assert other.reconciler.run_once() > 0
         # Asked again it is the same change.
-        again = other.reconciler.adopt(RULES, False, True, "User:ana", 0.0)
+        again = other.reconciler.requests.adopt(RULES, False, True, "User:ana", 0.0)
         assert again.under_way is not None
         assert again.under_way.change_id == asked.under_way.change_id
 
         answer: list[Any] = []
         waiting = threading.Thread(
-            target=lambda: answer.append(other.reconciler.adopt(RULES, False, True, "", 60.0))
+            target=lambda: answer.append(
+                other.reconciler.requests.adopt(RULES, False, True, "", 60.0)
+            )
         )
         waiting.start()
         eventually(lambda: one.replica.snapshot.revision >= other.replica.snapshot.revision)
@@ -172,7 +174,7 @@ def test_P12_a_remap_killed_at_any_commit_is_finished_by_the_next_server(
         died = False
         store.passed, store.last = 0, last
         try:
-            dying.reconciler.adopt(RULES, False, True, "", 0.0)
+            dying.reconciler.requests.adopt(RULES, False, True, "", 0.0)
             dying.settle(1_000)
         except Crash:
             died = True
@@ -181,7 +183,7 @@ def test_P12_a_remap_killed_at_any_commit_is_finished_by_the_next_server(
         here = world_of(file, kafka)
         try:
             if last == 1:  # it died before anything was recorded: the call is repeated
-                here.reconciler.adopt(RULES, False, True, "", 0.0)
+                here.reconciler.requests.adopt(RULES, False, True, "", 0.0)
             here.settle(1_000)
             everything_is_there(here, kafka, split)
         finally:
@@ -198,7 +200,7 @@ def test_a_topic_that_cannot_move_is_reported_and_the_others_move(tmp_path: File
     try:
         here.mkdir("s7")
         here.execute(_read_only("s7"))
-        asked = here.reconciler.adopt(RULES, False, True, "", 0.0)
+        asked = here.reconciler.requests.adopt(RULES, False, True, "", 0.0)
         assert asked.under_way is not None
         here.settle(1_000)
         topics = here.topics()
@@ -227,7 +229,7 @@ def test_a_stop_holds_up_an_adoption_and_an_acknowledgement_lets_it_go_on(
         here.sweep()
         assert here.stopped
         kafka.topics.update(gone)
-        change = here.reconciler._operations._recorded(RULES, remap=True, principal="", count=1_200)
+        change = here.reconciler.requests._recorded(RULES, remap=True, principal="", count=1_200)
         here.writer.put_facts([change.to_put()])
         before = here.replica.snapshot.revision
         assert here.reconciler.run_once() > 0, "nothing is due before the next sweep"

@@ -94,7 +94,7 @@ class History:
             grant(self.here, "", self.chance.choice(["allow alice read", "deny eve all"]))
 
     def adopt(self) -> None:
-        self.here.reconciler.adopt([], False, False)
+        self.here.reconciler.requests.adopt([], False, False)
 
     def acknowledge(self) -> None:
         stop = PinAndStop.load(self.here.replica.snapshot).stop

@@ -127,7 +127,9 @@ def test_a_removal_without_a_topic_id_does_not_outlive_a_restore(
         mark = again.replica.snapshot.fact(detached_key("x"))
         assert mark == kafka.topics["x"].topic_id, "an operator decides: it is left out, and listed"
         assert "x" not in again.topics()
-        (row,) = (r for r in again.reconciler.adopt([], True, False).rows if r.path is None)
+        (row,) = (
+            r for r in again.reconciler.requests.adopt([], True, False).rows if r.path is None
+        )
         assert (row.physical_name, row.action) == ("x", "detached")
 
 

@@ -117,10 +117,12 @@ def test_removals_that_stay_do_not_hold_up_those_behind_them() -> None:
     for _ in range(3):
         work = bench.due()
         assert len(work.delete) <= 500
-        seen |= {one.name for one in work.delete}
+        seen |= {one.path.name for one in work.delete}
         bench.done(DueWork([], work.delete))  # none of them can be deleted
         bench.now += 60
-    assert seen == {one.name for one in pending_deletions(bench.cluster.snapshot)}
+    assert seen == {
+        one.path.name for one in pending_deletions(bench.cluster.snapshot, bench.cluster.mount)
+    }
     assert len(bench.due().delete) == 500, "and then from the first one again"
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from directory.kafka.admin_contract import KafkaAdmin
 from directory.kafka.reconciler import Reconciler
-from directory.kafka.reconciler_settings import KafkaSettings
+from directory.kafka.reconciler_settings import KafkaContext, KafkaSettings
 from directory.namespace.snapshot import Snapshot
 from directory.store.base import Put, Transaction
 from directory.store.sqlite.store import SqliteStore
@@ -39,17 +39,17 @@ class World:
         self.replica = Lagging(store)
         replica: Any = self.replica
         self.asked = 0
-        self.reconciler = Reconciler(
+        context = KafkaContext(
             "la-1",
-            store,
-            replica,
+            store.limits,
+            lambda: replica.snapshot,
             Writer(store, replica, ProtoCodec(), lambda _: ROOT),
             lambda _: ROOT,
             KafkaSettings(bootstrap=("unused:1",), ceiling=frozenset()),
             self.open_admin,
             clock=itertools.count(0, 100).__next__,
-            sleep=lambda _: None,
         )
+        self.reconciler = Reconciler(context, store, replica, sleep=lambda _: None)
 
     def open_admin(self) -> KafkaAdmin:
         self.asked += 1

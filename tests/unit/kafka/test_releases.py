@@ -165,7 +165,7 @@ def test_a_topic_that_takes_the_place_of_one_that_was_released_is_not(
     here.settle(1_000)
     somebody_makes(here, kafka, "d.a")
     assert here.states()["d/a"] == "REPLACED"
-    here.reconciler.adopt([], False, False)
+    here.reconciler.requests.adopt([], False, False)
     here.settle(1_000)
     assert here.states()["d/a"] == "ACTIVE"
     assert value(kafka, "d.a") == MONTH
