@@ -23,9 +23,6 @@ from resolver.index.arrow_rows import no_collector
 
 __all__ = ["LoadedLog", "StateReader", "load_log", "newest_checkpoint"]
 
-_TOMBSTONE_SECONDS: Final = 12 * 3600.0
-"""Half of what tombstones stay for at least (Kafka's default of ``delete.retention.ms``; kdir makes
-its topics with a week): who was away longer may have missed one."""
 _LOAD_SECONDS: Final = 600.0
 _CLOSE_SECONDS: Final = 5.0
 _RETRY_SECONDS: Final = 0.5
@@ -36,7 +33,7 @@ whose end has an offset, too."""
 _CLOCK_EVERY: Final = 100
 """So many records are read before the time is looked at again."""
 _CHECKS: Final = 100
-"""So often within the time that tombstones stay it looks whether it is at the end."""
+"""So often within the longest pause it looks whether it is at the end."""
 
 
 def boot_seconds() -> float:
@@ -50,6 +47,10 @@ class LoadedLog(NamedTuple):
     fold: StateFold
     first_offset: int
     end: int
+    most_pause_seconds: float
+    """``TopicReader.most_pause_seconds`` as of the load."""
+    ended_at: float
+    """By the clock of the load."""
 
     @property
     def state(self) -> LogState:
@@ -87,18 +88,27 @@ def load_log(
         fold: adds the records up; without it, one in memory.
 
     Raises:
-        KafkaUnavailable: also where it takes longer than ``seconds``, and where the registry does
-            not answer.
+        KafkaUnavailable: also where it takes longer than ``seconds`` or than tombstones allow, and
+            where the registry does not answer.
     """
     begun = clock()
     fold = StateFold(cluster_id) if fold is None else fold
     low, high = reader.bounds()
+    most_pause = reader.most_pause_seconds()
+
+    def check_time() -> float:
+        now, limit = clock(), min(seconds, most_pause)
+        if now - begun > limit:
+            why = "" if seconds <= most_pause else ", half of the topic's delete.retention.ms"
+            raise KafkaUnavailable(f"reading the change log took longer than {limit:g} s{why}")
+        return now
+
     with no_collector():  # what a load makes stays, and holds no cycles
         for number, one in enumerate(reader.read(low, high)):
             fold.add(one.key, one.value)
-            if number % _CLOCK_EVERY == 0 and clock() - begun > seconds:
-                raise KafkaUnavailable(f"reading the change log took longer than {seconds:g} s")
-    return LoadedLog(fold, low, high)
+            if number % _CLOCK_EVERY == 0:
+                check_time()
+    return LoadedLog(fold, low, high, most_pause, check_time())
 
 
 def newest_checkpoint(reader: TopicReader, registry: SchemaRegistry | None = None) -> Change | None:
@@ -135,7 +145,8 @@ class StateReader:
     """Reader of one cluster's state, kept current until it is closed. Safe to use from any thread.
 
     A load that fails is tried again from the beginning, later and later. ``state`` stays what it
-    was until the next one is whole.
+    was until the next one is whole. After a load or a pause longer than half of the topic's
+    ``delete.retention.ms`` the log is read from its beginning.
 
     Args:
         properties: librdkafka's, for the way to the brokers.
@@ -143,8 +154,6 @@ class StateReader:
         registry: URL of the schema registry that the log's records are framed by ids of; empty =
             none (``GetChangeLogResponse.schema_registry``).
         load_seconds: so long a load may take; then it begins again.
-        tombstone_seconds: half of the time that tombstones stay in the topic. After a load or a
-            pause that is longer the log is read from its beginning.
     """
 
     def __init__(
@@ -155,7 +164,6 @@ class StateReader:
         *,
         registry: str = "",
         load_seconds: float = _LOAD_SECONDS,
-        tombstone_seconds: float = _TOMBSTONE_SECONDS,
         timeout_seconds: float = 30.0,
         clock: Callable[[], float] = boot_seconds,
     ) -> None:
@@ -163,8 +171,7 @@ class StateReader:
         self._topic: Final = topic
         self._cluster_id: Final = cluster_id
         self._registry: Final = SchemaRegistry.at(registry)
-        self._load_seconds: Final = min(load_seconds, tombstone_seconds)
-        self._tombstone_seconds: Final = tombstone_seconds
+        self._load_seconds: Final = load_seconds
         self._timeout: Final = timeout_seconds
         self._clock: Final = clock
         self._stopping: Final = threading.Event()
@@ -265,18 +272,19 @@ class StateReader:
 
     def _follow(self, reader: TopicReader, log: LoadedLog) -> None:
         at = log.end
-        current_at = asked_at = self._clock()  # when it was at the end
+        most_pause = log.most_pause_seconds
+        current_at = asked_at = log.ended_at  # when it was at the end
         for one in reader.follow(at):
             now = self._clock()
             if one is None:
-                if now - asked_at < self._tombstone_seconds / _CHECKS:
+                if now - asked_at < most_pause / _CHECKS:
                     continue
                 asked_at = now
                 if self._is_at_end(reader, at):
                     current_at = now
                 continue
             has_moved = one.offset > at
-            if has_moved and now - current_at > self._tombstone_seconds:
+            if has_moved and now - current_at > most_pause:
                 raise _BeginAgain(f"nothing was read for {now - current_at:.0f} s")
             if isinstance(one, EndReached):
                 at, current_at = one.offset, now

@@ -19,6 +19,9 @@ _POLL_SECONDS: Final = 0.5
 _BATCH: Final = 500
 _QUEUED_KIB: Final = 8_192
 """Of what is fetched ahead; librdkafka's default is eight times as much."""
+_TOMBSTONES: Final = "delete.retention.ms"
+_TOMBSTONES_MS: Final = 24 * 3600 * 1000
+"""Kafka's default of it, for those who may not describe the topic's config."""
 
 
 class TopicRecord(NamedTuple):
@@ -55,6 +58,7 @@ class TopicReader:
     ) -> None:
         from confluent_kafka import Consumer
 
+        self._properties: Final = properties
         self._topic: Final = topic
         self._timeout: Final = timeout_seconds
         self._keep_on: Final = keep_on
@@ -93,6 +97,30 @@ class TopicReader:
             raise KafkaUnavailable(f"no broker answered in {self._timeout:g} s: {self._topic}")
         low, high = found
         return low, high
+
+    def most_pause_seconds(self) -> float:
+        """Returns how long a reader of a compacted topic may be away from its end: half of what
+        tombstones stay for. After that one may be gone unread, and only a read from the beginning
+        finds what was removed.
+
+        Raises:
+            KafkaUnavailable
+        """
+        from confluent_kafka import KafkaError, KafkaException
+        from confluent_kafka.admin import AdminClient, ConfigResource
+
+        topic = ConfigResource(ConfigResource.Type.TOPIC, self._topic)
+        try:
+            client = AdminClient(dict(self._properties))
+            asked = client.describe_configs([topic], request_timeout=self._timeout)
+            found = asked[topic].result(self._timeout)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                raise self._unavailable(error) from error
+            return _TOMBSTONES_MS / 2000
+        except TimeoutError as error:
+            raise self._unavailable(error) from error
+        return int(found[_TOMBSTONES].value) / 2000
 
     def offset_at(self, time_ms: int) -> int:
         """Returns the first offset whose record is not older, by Kafka's time of it; where all are

@@ -2,18 +2,42 @@
 
 from __future__ import annotations
 
+import io
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
 from directory.change_log.log_topics import LogRecord, LogRefused, LogTopics
+from directory.change_log.settings import ChangeLogConfig
 from directory.kafka.admin_client import ConfluentAdmin
+from directory.kafka.client_properties import ClientProperties
+from directory.maintenance.log_backup import NOT_HELD, write_log_backup
+from directory.store.addresses import open_store
+from resolver.backup_file import BackupReader
 from resolver.changes import record
 from resolver.changes.record import Change, Checkpoint, Schemas
 from resolver.changes.registry import SchemaRegistry
 from resolver.changes.topic_reader import TopicReader
+from tests.support.backups import back_up
 from tests.support.waiting import eventually
 
-__all__ = ["ChangeLogTopics", "LogContents", "WrittenLog"]
+__all__ = ["ChangeLogTopics", "LogContents", "WrittenLog", "held_rows", "rebuilt_rows"]
+
+
+def held_rows(store: str) -> list[tuple[bytes, bytes]]:
+    """Returns the rows of a backup of the store of cluster la, but for those that no log holds."""
+    with closing(open_store(store, "la")) as opened:
+        backup = io.BytesIO(back_up(opened))
+    return [row for row in BackupReader(backup).rows() if not row[0].startswith(NOT_HELD)]
+
+
+def rebuilt_rows(bootstrap: str, cluster_id: str) -> list[tuple[bytes, bytes]]:
+    """Returns the rows that a restore makes of the log of cluster la in a named Kafka."""
+    file = io.BytesIO()
+    config = ChangeLogConfig((bootstrap,), ClientProperties(), is_shared=True)
+    write_log_backup(config, "la", cluster_id, file)
+    file.seek(0)
+    return list(BackupReader(file).rows())
 
 
 @dataclass(frozen=True, slots=True)

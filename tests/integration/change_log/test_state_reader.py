@@ -35,8 +35,8 @@ class Log:
         )
         self.producer.init_transactions(30)
 
-    def make(self) -> None:
-        made = NewTopic(self.topic, 1, 1, config={"cleanup.policy": "compact"})
+    def make(self, **config: str) -> None:
+        made = NewTopic(self.topic, 1, 1, config={"cleanup.policy": "compact"} | config)
         self.admin.create_topics([made])[self.topic].result(30)
 
     def remove(self) -> None:
@@ -156,7 +156,7 @@ def test_P2_what_was_loaded_stays_until_a_log_that_was_begun_again_is_whole(log:
 
 def test_after_a_long_pause_it_begins_again(log: Log) -> None:
     """Tombstones may be gone: only a load knows what was removed meanwhile."""
-    log.make()
+    log.make(**{"delete.retention.ms": "200000"})
     log.page(1, 1)
     ahead = [0.0]
     now = threading.Lock()
@@ -165,7 +165,7 @@ def test_after_a_long_pause_it_begins_again(log: Log) -> None:
         with now:
             return ahead[0]
 
-    with closing(log.reader(clock=clock, tombstone_seconds=100.0)) as reader:
+    with closing(log.reader(clock=clock)) as reader:
         reader.loaded(60)
         log.page(2, 2)
         reader.wait(lambda state: len(state.rows) == 2, 60)
