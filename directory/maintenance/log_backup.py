@@ -11,7 +11,6 @@ its own is in a temporary file.
 from __future__ import annotations
 
 import errno
-import pickle
 import sqlite3
 from collections.abc import ItemsView, Iterator, Mapping, MutableMapping
 from contextlib import closing, contextmanager
@@ -158,31 +157,30 @@ def _read_log(
     return log
 
 
-def new_table(database: sqlite3.Connection) -> MutableMapping[str, Any]:
-    """Returns an empty mapping, of what can be pickled, in a database of ``scratch``."""
+def new_table(database: sqlite3.Connection) -> MutableMapping[str, bytes]:
+    """Returns an empty mapping in a database of ``scratch``."""
     return _Table(database, next(_numbers))
 
 
 _numbers: Final = count()
 
 
-class _Table(MutableMapping[str, Any]):
+class _Table(MutableMapping[str, bytes]):
     """Mapping in a database that may hold several."""
 
     def __init__(self, database: sqlite3.Connection, number: int) -> None:
         self._run: Final = database.execute
         self._number: Final = number
 
-    def __getitem__(self, key: str) -> Any:
+    def __getitem__(self, key: str) -> bytes:
         asked = "SELECT value FROM mapping WHERE number = ? AND key = ?"
         found = self._run(asked, (self._number, key)).fetchone()
         if found is None:
             raise KeyError(key)
-        return pickle.loads(found[0])  # noqa: S301 - of this process
+        return found[0]  # type: ignore[no-any-return]
 
-    def __setitem__(self, key: str, value: Any) -> None:
-        row = self._number, key, pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
-        self._run("INSERT OR REPLACE INTO mapping VALUES (?, ?, ?)", row)
+    def __setitem__(self, key: str, value: bytes) -> None:
+        self._run("INSERT OR REPLACE INTO mapping VALUES (?, ?, ?)", (self._number, key, value))
 
     def __delitem__(self, key: str) -> None:
         delete = "DELETE FROM mapping WHERE number = ? AND key = ?"
@@ -197,25 +195,24 @@ class _Table(MutableMapping[str, Any]):
         asked = "SELECT count(*) FROM mapping WHERE number = ?"
         return int(self._run(asked, (self._number,)).fetchone()[0])
 
-    def items(self) -> ItemsView[str, Any]:
+    def items(self) -> ItemsView[str, bytes]:
         return _Items(self)
 
-    def pairs(self) -> Iterator[tuple[str, Any]]:
+    def pairs(self) -> Iterator[tuple[str, bytes]]:
         """Yields keys and values in one pass."""
         asked = "SELECT key, value FROM mapping WHERE number = ?"
-        for key, value in self._run(asked, (self._number,)):
-            yield key, pickle.loads(value)  # noqa: S301 - of this process
+        yield from self._run(asked, (self._number,))
 
     def clear(self) -> None:
         self._run("DELETE FROM mapping WHERE number = ?", (self._number,))
 
 
-class _Items(ItemsView[str, Any]):
+class _Items(ItemsView[str, bytes]):
     """Items of a table."""
 
     _mapping: _Table
 
-    def __iter__(self) -> Iterator[tuple[str, Any]]:
+    def __iter__(self) -> Iterator[tuple[str, bytes]]:
         return self._mapping.pairs()
 
 
@@ -306,12 +303,12 @@ def rows_of_log(state: LogState, database: sqlite3.Connection) -> Iterator[Row]:
     ``NOT_HELD``. Claims and marks are as the entries need them.
     """
     run = database.execute
-    for _, row in state.rows.items():  # noqa: PERF102 - one pass over a table
+    for row in state.rows.values():
         if row.key is None:
             run("INSERT OR REPLACE INTO grants VALUES (?, ?)", (row.entry_id, row.record))
             continue
         run("INSERT OR REPLACE INTO store VALUES (?, ?)", (row.key, row.record))
-        if row.scope == "entry":
+        if row.place:
             run("INSERT OR REPLACE INTO place VALUES (?, ?)", (row.entry_id, row.key))
     root = grants_key(0, Kind.DIRECTORY, "")
     run("INSERT INTO added SELECT ?, value FROM grants WHERE entry_id = ?", (root, ROOT_ID))

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 from google.protobuf.message import DecodeError
 
 from resolver.changes.record import INHERITED, fact_key
-from resolver.changes.state import LogState, Place, StateRow
+from resolver.changes.state import LogState, StateRow
 from resolver.changes.state_reader import StateReader
 from resolver.client import Resolver
 from resolver.entry_fields import policy_fields
@@ -401,7 +401,7 @@ def _own_levels(state: LogState, mount: Path, path: Path) -> Levels:
         Absent, _Elsewhere
     """
     levels = []
-    root = state.places.get(Place(0, is_topic=False, name=""))
+    root = state.find_entry(0, is_topic=False, name="")
     if root is not None:
         levels.append((str(mount), _fields(root.record)))
     names = path.below(mount)
@@ -410,8 +410,8 @@ def _own_levels(state: LogState, mount: Path, path: Path) -> Levels:
         at = at.child(name)
         row = None
         if number == len(names):
-            row = state.places.get(Place(parent_id, is_topic=True, name=name))
-        row = row or state.places.get(Place(parent_id, is_topic=False, name=name))
+            row = state.find_entry(parent_id, is_topic=True, name=name)
+        row = row or state.find_entry(parent_id, is_topic=False, name=name)
         if row is None:
             raise Absent(f"{path} does not exist, as of the change log of its cluster")
         if row.kind in {"link", "mount"}:

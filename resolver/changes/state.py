@@ -7,11 +7,13 @@ What cannot be read is counted and left out, and stops nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import chain
-from sys import intern
-from typing import Any, Final, NamedTuple
+from struct import Struct
+from struct import error as struct_error
+from typing import Any, Final, NamedTuple, Self
 
 import immutables
 
@@ -26,31 +28,101 @@ from resolver.changes.record import (
 from resolver.changes.registry import SchemaRegistry
 from resolver.errors import KafkaUnavailable
 
-__all__ = ["LogState", "Place", "StateFold", "StateRow"]
+__all__ = ["LogState", "StateFold", "StateRow", "StateRows", "place_of"]
 
-
-class Place(NamedTuple):
-    """Place of an entry: a topic and a container may share a name. The root directory has parent 0
-    and no name.
-    """
-
-    parent_id: int
-    is_topic: bool
-    name: str
+_GONE: Final = b""
+_ROW: Final = b"r"
+_UNREADABLE: Final = b"u"
+"""First byte of what is pending for a key, unless its row is gone."""
+_ORDER: Final = Struct(">QQI")
+_GENERATION_AND_REVISION_BYTES: Final = 16
+_GENERATION_AND_REVISION: Final = slice(1, 1 + _GENERATION_AND_REVISION_BYTES)
+_WHOLE_ORDER: Final = slice(1, 1 + _ORDER.size)
+_HEAD: Final = Struct(">cQQIQBII")
+_SIZES: Final = Struct(">BI")
+_SIZES_AT: Final = 1 + _ORDER.size + 8
+_PLACE: Final = Struct(">Qc")
+_REMEMBERED: Final = 4_096
 
 
 class StateRow(NamedTuple):
-    """One row of the store, as the newest record of its state key holds it."""
+    """One row of the store, as the newest record of its state key holds it.
+
+    Among a million an object with objects in it takes twice the memory of its bytes, and the cycle
+    collector looks at each of them: so a state holds rows packed.
+    """
 
     order: tuple[int, int, int]
-    scope: str
     entry_id: int
+    kind: str
+    place: bytes
+    """Of an entry, ``place_of``; empty for the other rows."""
     key: bytes | None
     """Key of the row in the store; None for grants, which are where their entry is."""
     record: bytes
-    kind: str = ""
-    place: Place | None = None
-    """Of an entry."""
+
+    def pack(self) -> bytes:
+        """Returns it as bytes, which begin with its order: in the order of changes.
+
+        Raises:
+            struct.error: a number that no kdir writes.
+        """
+        kind, key = self.kind.encode(), self.key or b""
+        head = _HEAD.pack(_ROW, *self.order, self.entry_id, len(kind), len(self.place), len(key))
+        return b"".join((head, kind, self.place, key, self.record))
+
+    @classmethod
+    def unpack(cls, packed: bytes) -> Self:
+        """Returns the row that these bytes are of."""
+        _, *order, entry_id, kind_size, place_size, key_size = _HEAD.unpack_from(packed)
+        place_at = _HEAD.size + kind_size
+        key_at = place_at + place_size
+        record_at = key_at + key_size
+        return cls(
+            (order[0], order[1], order[2]),
+            entry_id,
+            packed[_HEAD.size : place_at].decode(),
+            packed[place_at:key_at],
+            packed[key_at:record_at] or None,
+            packed[record_at:],
+        )
+
+
+_unpack_often: Final = lru_cache(_REMEMBERED)(StateRow.unpack)
+
+
+def place_of(parent_id: int, *, is_topic: bool, name: str) -> bytes:
+    """Returns the place of an entry: a topic and a container may share a name. The root directory
+    has parent 0 and no name.
+
+    Raises:
+        struct.error: an id that no kdir writes.
+    """
+    return _PLACE.pack(parent_id, b"t" if is_topic else b"c") + name.encode()
+
+
+class StateRows:
+    """Rows by key of the state topic; schemas and the checkpoint are left out."""
+
+    def __init__(self, packed: Mapping[str, bytes]) -> None:
+        self._packed: Final = packed
+
+    def __len__(self) -> int:
+        return len(self._packed)
+
+    def get(self, key: str) -> StateRow | None:
+        """Returns the row of a key."""
+        packed = self._packed.get(key)
+        return None if packed is None else StateRow.unpack(packed)
+
+    def items(self) -> Iterator[tuple[str, StateRow]]:
+        """Yields keys and rows, in no order."""
+        for key, packed in self._packed.items():
+            yield key, StateRow.unpack(packed)
+
+    def values(self) -> Iterator[StateRow]:
+        """Yields the rows, in no order."""
+        return (row for _, row in self.items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +131,10 @@ class LogState:
 
     cluster_id: str = ""
     checkpoint: Change | None = None
-    rows: Mapping[str, StateRow] = field(default_factory=immutables.Map)
-    """By key of the state topic; schemas and the checkpoint left out."""
-    places: immutables.Map[Place, StateRow] = field(default_factory=immutables.Map)
-    """The entries among them, by where they are."""
+    rows_by_key: Mapping[str, bytes] = field(default_factory=immutables.Map)
+    """Packed, by key of the state topic."""
+    rows_by_place: immutables.Map[bytes, bytes] = field(default_factory=immutables.Map)
+    """The entries among them."""
     unreadable: immutables.Map[str, str] = field(default_factory=immutables.Map)
     """Keys whose newest record cannot be read, with the reason."""
     skipped: int = 0
@@ -70,6 +142,16 @@ class LogState:
     not decodable, or older than what was known."""
     other_clusters: frozenset[str] = frozenset()
     """Ids of other clusters that have records in the topic."""
+
+    @property
+    def rows(self) -> StateRows:
+        """All rows."""
+        return StateRows(self.rows_by_key)
+
+    def find_entry(self, parent_id: int, *, is_topic: bool, name: str) -> StateRow | None:
+        """Returns the entry that is at a place: see ``place_of``."""
+        packed = self.rows_by_place.get(place_of(parent_id, is_topic=is_topic, name=name))
+        return None if packed is None else _unpack_often(packed)
 
 
 class _Unreadable(NamedTuple):
@@ -84,18 +166,18 @@ class StateFold:
         cluster_id: that of the cluster; empty = the one of the first record.
         registry: has the schemas of records that are framed by an id.
         new_table: makes an empty mapping, for a state that need not fit in memory: its rows are in
-            such a one, which changes with each checkpoint, and it has no ``places``.
+            such a one, which changes with each checkpoint, and none is found by its place.
     """
 
     def __init__(
         self,
         cluster_id: str = "",
         registry: SchemaRegistry | None = None,
-        new_table: Callable[[], MutableMapping[str, Any]] | None = None,
+        new_table: Callable[[], MutableMapping[str, bytes]] | None = None,
     ) -> None:
         self._table: Final = None if new_table is None else new_table()
-        rows: Mapping[str, StateRow] = immutables.Map() if self._table is None else self._table
-        self.state = LogState(cluster_id, rows=rows)
+        rows: Mapping[str, bytes] = immutables.Map() if self._table is None else self._table
+        self.state = LogState(cluster_id, rows_by_key=rows)
         """As of the newest checkpoint."""
         self.has_older_checkpoint = False
         """A checkpoint came that is older than the one before: it was published twice, or the log
@@ -103,9 +185,7 @@ class StateFold:
         self.unreadable_checkpoint = ""
         """Why the newest checkpoint cannot be read; empty = it was read."""
         self._schemas: Final = Schemas(registry)
-        self._pending: Final[MutableMapping[str, StateRow | _Unreadable | None]] = (
-            {} if new_table is None else new_table()
-        )
+        self._pending: Final = {} if new_table is None else new_table()
         self._kept: dict[str, _Unreadable] = {}  # in ``state.unreadable``
         self._schema_count = self._schemas.count
         """When the unreadable ones were decoded last."""
@@ -152,16 +232,19 @@ class StateFold:
 
     def _add_row(self, key: str, value: bytes | None) -> None:
         if value is None:
-            self._pending[key] = None
+            self._pending[key] = _GONE
             return
-        row = self._row_of(value)
-        before = self._pending.get(key)
-        if isinstance(row, StateRow) and isinstance(before, StateRow) and row.order < before.order:
+        found = self._packed(value)
+        if isinstance(found, _Unreadable):
+            self._pending[key] = _UNREADABLE + value
+            return
+        before = self._pending.get(key, _GONE)
+        if before[:1] == _ROW and found[_WHOLE_ORDER] < before[_WHOLE_ORDER]:
             self._skipped += 1
         else:
-            self._pending[key] = row
+            self._pending[key] = found
 
-    def _row_of(self, value: bytes) -> StateRow | _Unreadable:
+    def _packed(self, value: bytes) -> bytes | _Unreadable:
         try:
             change = self._schemas.decode_fields(value)
         except SchemaUnavailable as error:
@@ -170,16 +253,17 @@ class StateFold:
             return _Unreadable(value, str(error))
         if change["record"] is None:
             return _Unreadable(value, "it holds no row of the store")
-        scope, kind = intern(change["scope"]), intern(change["kind"])
-        return StateRow(
-            (change["generation"], change["revision"], change["position"]),
-            scope,
-            change["entry_id"],
-            change["key"],
-            change["record"],
-            kind,
-            _place_of(change) if scope == "entry" else None,
-        )
+        try:
+            return StateRow(
+                (change["generation"], change["revision"], change["position"]),
+                change["entry_id"],
+                change["kind"],
+                _place_of(change) if change["scope"] == "entry" else b"",
+                change["key"],
+                change["record"],
+            ).pack()
+        except struct_error as error:
+            return _Unreadable(value, str(error))
 
     def _add_checkpoint(self, value: bytes) -> bool:
         try:
@@ -214,42 +298,59 @@ class StateFold:
 
     def _apply(self, since: tuple[int, ...]) -> None:
         """Makes the next state of all that waits for its checkpoint."""
-        late: dict[str, _Unreadable] = {}  # it came before what is known
+        late: dict[str, bytes] = {}  # it came before what is known
         if self._schema_count != self._schemas.count:
-            late = {key: one for key, one in self._kept.items() if key not in self._pending}
+            late = {
+                key: _UNREADABLE + one.value
+                for key, one in self._kept.items()
+                if key not in self._pending
+            }
             self._schema_count = self._schemas.count
-        held: Any = self.state.rows
+        oldest = _ORDER.pack(*since, 0)[:_GENERATION_AND_REVISION_BYTES]
+        held: Any = self.state.rows_by_key
         rows: Any = held.mutate() if self._table is None else self._table
-        places = self.state.places.mutate()
+        places = self.state.rows_by_place.mutate()
         for key, found in chain(late.items(), self._pending.items()):
-            row = self._row_of(found.value) if isinstance(found, _Unreadable) else found
+            row = self._packed(found[1:]) if found[:1] == _UNREADABLE else found
             if isinstance(row, _Unreadable):
                 self._skipped += key not in self._kept
                 self._kept[key] = row
                 continue
             before = rows.get(key)
-            if row is not None and (
-                (row.order[:2] < since and key not in late)
-                or (before is not None and row.order < before.order)
+            if row and (
+                (row[_GENERATION_AND_REVISION] < oldest and key not in late)
+                or (before is not None and row[_WHOLE_ORDER] < before[_WHOLE_ORDER])
             ):
                 self._skipped += 1
                 continue
             self._kept.pop(key, None)
-            if before is not None and before.place and places.get(before.place) == before:
-                del places[before.place]
-            if row is None:
-                rows.pop(key, None)
-                continue
-            rows[key] = row
-            if row.place is not None and self._table is None:
-                places[row.place] = row
+            if self._table is None:
+                if before is not None:
+                    place = _packed_place(before)
+                    if place and places.get(place) is before:
+                        del places[place]
+                if row and (place := _packed_place(row)):
+                    places[place] = row
+            if row:
+                rows[key] = row
+            elif before is not None:
+                del rows[key]
         self._pending.clear()
         if self._table is None:
-            self.state = replace(self.state, rows=rows.finish(), places=places.finish())
+            self.state = replace(
+                self.state, rows_by_key=rows.finish(), rows_by_place=places.finish()
+            )
 
 
-def _place_of(change: Mapping[str, Any]) -> Place:
+def _place_of(change: Mapping[str, Any]) -> bytes:
     if not change["parent_id"]:
-        return Place(0, is_topic=False, name="")
+        return place_of(0, is_topic=False, name="")
     name = change["path"].rpartition("/")[2]
-    return Place(change["parent_id"], is_topic=change["kind"] == "topic", name=name)
+    return place_of(change["parent_id"], is_topic=change["kind"] == "topic", name=name)
+
+
+def _packed_place(packed: bytes) -> bytes:
+    """Returns the place of the row that these bytes are of."""
+    kind_size, place_size = _SIZES.unpack_from(packed, _SIZES_AT)
+    at = _HEAD.size + kind_size
+    return packed[at : at + place_size]

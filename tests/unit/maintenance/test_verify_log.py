@@ -53,7 +53,7 @@ def test_P22_each_difference_is_named_but_for_what_was_changed_since(cluster: Cl
     before = state_of(records_of(cluster.snapshot).items())
     (a, _) = records_of(cluster.snapshot)
     cluster.do(CreateDirectory(path=path("/la/c")))
-    (new,) = records_of(cluster.snapshot).keys() - before.rows.keys()
+    (new,) = records_of(cluster.snapshot).keys() - before.rows_by_key.keys()
     assert found(before, cluster) == [("/la/c", "row", "there", "missing")]
     assert found(before, cluster, new) == []
     after = records_of(cluster.snapshot)

@@ -9,7 +9,7 @@ import pytest
 
 from resolver.changes import record
 from resolver.changes.record import Change, Checkpoint, encode
-from resolver.changes.state import StateFold, StateRow
+from resolver.changes.state import StateFold, StateRow, place_of
 
 ID = "kc-test"
 POINT = Checkpoint(incarnation="i1", incarnations=("i1",), cluster="la", mount="/la")
@@ -79,7 +79,7 @@ def test_P16_a_state_never_changes() -> None:
     point(fold, 3)
     assert [row.record for row in before.rows.values()] == [b"a"]
     with pytest.raises(TypeError):
-        before.rows["x"] = StateRow((1, 1, 1), "entry", 1, b"", b"")  # type: ignore[index]
+        before.rows_by_key["x"] = b""  # type: ignore[index]
     with pytest.raises(AttributeError):
         before.skipped = 1  # type: ignore[misc]
 
@@ -147,6 +147,23 @@ def test_P18_what_cannot_be_read_is_counted_and_stops_nothing() -> None:
     assert values(fold) == {1: "b", 2: "a", 3: "a"}
 
 
+def test_P18_a_record_with_numbers_that_no_kdir_writes_is_unreadable() -> None:
+    fold = StateFold()
+    put(fold, replace(entry(1, 1), entry_id=-1), entry(2, 1), replace(entry(3, 1), parent_id=-1))
+    point(fold, 1)
+    assert values(fold) == {2: "a"}
+    assert len(fold.state.unreadable) == 2
+
+
+def test_a_packed_row_is_read_as_it_was() -> None:
+    place = place_of(7, is_topic=True, name="übung")
+    for row in (
+        StateRow((3, 900, 2), 2**64 - 1, "topic", place, b"e/x", b"\0record"),
+        StateRow((1, 1, 0), 5, "", b"", None, b""),
+    ):
+        assert StateRow.unpack(row.pack()) == row
+
+
 def test_records_of_a_newer_schema_are_read_once_it_is_there() -> None:
     schema = json.loads(record.schema_text())
     schema["fields"].append({"name": "of_later", "type": "string", "default": ""})
@@ -170,7 +187,8 @@ def test_entries_are_found_where_they_were_moved_to() -> None:
         return replace(entry(number, revision), parent_id=1, path=path, kind="dir")
 
     def found() -> dict[str, int]:
-        return {place.name: row.entry_id for place, row in fold.state.places.items()}
+        entries = (fold.state.find_entry(1, is_topic=False, name=name) for name in "abc")
+        return {name: one.entry_id for name, one in zip("abc", entries, strict=True) if one}
 
     fold = StateFold()
     put(fold, at(1, 1, "/la/a"), at(2, 1, "/la/b"))
