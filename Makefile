@@ -11,7 +11,7 @@ SOURCES := resolver directory deploy bench tests
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup servers etcd proto proto-baseline docs check fix test soak soak-log hostile demo demo-down bench rooms clean
+.PHONY: help setup servers etcd helm proto proto-baseline docs check fix test soak soak-log hostile demo demo-down bench rooms clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,6 +37,9 @@ servers: setup ## fetch the local servers (Kafka, Delta's jars) into the cache
 
 etcd: setup ## build etcd into the cache, for the tests of its store (needs Go)
 	@$(BIN)/python -m deploy.local etcd
+
+helm: setup ## build Helm into the cache, for the tests of the chart (needs Go, some minutes)
+	@$(BIN)/python -m deploy.local helm
 
 proto: setup ## regenerate what is made from proto/; refuses to break clients
 	@$(BIN)/python -m deploy.tools.generate

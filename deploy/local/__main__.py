@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from deploy.local import etcd, kafka, spark
+from deploy.local import etcd, helm, kafka, spark
 from deploy.local.cache import ServerUnavailable
 from deploy.local.java import java
 
@@ -12,6 +12,7 @@ _SERVERS: dict[str, Callable[[], Path]] = {
     "kafka": kafka.fetch,
     "delta": spark.fetch,
     "etcd": etcd.fetch,
+    "helm": helm.fetch,
 }
 _ON_JAVA = ("kafka", "delta")
 

@@ -4,9 +4,7 @@ It speaks only etcd's health endpoint: what is in the store, and who may use it,
 business.
 """
 
-import hashlib
 import json
-import os
 import shutil
 import subprocess
 import tempfile
@@ -18,7 +16,7 @@ from typing import Self
 from urllib.error import URLError
 from urllib.request import urlopen
 
-from deploy.local import cache
+from deploy.local import cache, go
 from deploy.local.cache import ServerUnavailable
 from deploy.local.ports import LOOPBACK, free_port
 from deploy.local.process import LocalProcess, StartFailed
@@ -52,24 +50,11 @@ def installed() -> Path:
 
 def _folder() -> str:
     names = ("go.mod", "go.sum", "main.go", "certificates/main.go")
-    parts = (SOURCE / name for name in names)
-    digest = hashlib.sha256(b"".join(part.read_bytes() for part in parts))
-    return f"etcd-{VERSION}-{digest.hexdigest()[:8]}"
+    return f"etcd-{VERSION}-{go.digest(SOURCE, names)}"
 
 
 def _build(target: Path) -> None:
-    if shutil.which("go") is None:
-        raise ServerUnavailable("Go is needed to build etcd: install Go 1.24 or newer.")
-    done = subprocess.run(
-        ["go", "build", "-trimpath", "-ldflags=-s -w", "-o", f"{target}/", *_PROGRAMS],
-        cwd=SOURCE,
-        env=os.environ | {"GOFLAGS": "-mod=readonly", "CGO_ENABLED": "0"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode != 0:
-        raise ServerUnavailable(f"Go could not build etcd:\n{done.stderr.strip()}")
+    go.build(SOURCE, _PROGRAMS, target, what="etcd")
 
 
 @dataclass(frozen=True, slots=True)
