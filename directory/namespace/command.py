@@ -15,7 +15,6 @@ from typing import Final
 
 from directory.access.grants import Grant
 from directory.namespace.bounds import DEFAULT_BOUNDS, Bounds
-from directory.namespace.effective_policies import PolicyLevel
 from directory.namespace.entry import (
     NO_POLICIES,
     Entry,
@@ -24,6 +23,7 @@ from directory.namespace.entry import (
     LinkMode,
     LinkWrites,
     Policies,
+    PolicyLevel,
     Provision,
 )
 from directory.store.base import Guard, Limits, Write

@@ -14,7 +14,15 @@ from operator import attrgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from directory.namespace.entry import NO_POLICIES, Directory, Mount, Policies, Stamp, Topic
+from directory.namespace.entry import (
+    NO_POLICIES,
+    Directory,
+    Mount,
+    Policies,
+    PolicyLevel,
+    Stamp,
+    Topic,
+)
 from directory.namespace.snapshot import Node, Snapshot
 from directory.namespace.time_budget import TimeBudget
 
@@ -129,13 +137,6 @@ def without_cleared_keys(policies: Policies) -> Policies:
     if not changed:
         return policies
     return Policies(**{name: changed.get(name, getattr(policies, name)) for name in _FIELDS})
-
-
-class PolicyLevel(NamedTuple):
-    """Policies of one entry; ``path`` is where it is, canonical."""
-
-    path: str
-    policies: Policies
 
 
 class LevelOrigin(NamedTuple):

@@ -11,7 +11,7 @@ import enum
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import ClassVar, Final, Protocol
+from typing import ClassVar, Final, NamedTuple, Protocol
 
 from directory.access.grants import Grant
 from resolver.path import Path
@@ -31,6 +31,7 @@ __all__ = [
     "LinkWrites",
     "Mount",
     "Policies",
+    "PolicyLevel",
     "Provision",
     "Stamp",
     "Topic",
@@ -125,6 +126,13 @@ class Policies:
 
 
 NO_POLICIES: Final = Policies()
+
+
+class PolicyLevel(NamedTuple):
+    """Policies of one entry; ``path`` is where it is, canonical."""
+
+    path: str
+    policies: Policies
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
