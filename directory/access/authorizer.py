@@ -1,19 +1,19 @@
-"""Access: everything that decides who may do what in one cluster, at one revision; refuses to find
-out who is calling, where a path leads, or what time it is.
+"""Authorizer: every decision about what a caller may do in one cluster, at one revision.
 
-An ``Authorizer`` is built for each snapshot, from its tree of grants and what is inherited from
-above the mount, so a reader never sees one change without those before it (A4). A
-``GrantEvaluator`` collects the grants of one path, level by level. Longer than most files: all
-questions about access are answered here, by one evaluation.
+An ``Authorizer`` is built for each snapshot, from its tree of grants and the levels inherited from
+above the mount, so a reader never sees one change without the changes before it (A4). The caller's
+identity, the place of a path and the age of inherited grants are arguments.
 
-Whether a caller may do something on any entry of a tree (KIP-679's ``authorizeByResourceType``) is
-true when there is an entry for which ``decide`` would allow it. For topics and clusters branches
-know that by key (``GrantNode.live``), so one look answers it where grants of one key only are about
-the caller. Where several meet (an allow for alice, a deny for everybody), those parts of the tree
-that hold grants of more than one are looked at, and the fans remember what was found: a second
-question, and one after a change elsewhere, finds it there. Names of groups and transactional ids
-are compared as Kafka does it: of all the names that an allow covers, one is free unless a single
-deny, at the same entry or above, covers them all.
+``authorize_any`` (KIP-679's ``authorizeByResourceType``) is true if ``decide`` would allow the
+operation on at least one entry. For topics and clusters each node stores the operations that are
+allowed at or below it, by key (``GrantNode.live``). If the grants there name only one of the
+caller's keys, one lookup is the answer. If they name several keys (an allow for alice, a deny for
+everybody), the parts of the tree with grants of more than one of them are searched, and each
+``GrantChildren`` stores the result: parts that a later change does not touch are not searched
+again.
+
+Names of groups and transactional ids are compared as Kafka does: an allow counts unless a single
+deny, at the same entry or above, covers all of its names.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from directory.access.decision import (
     Decision,
     DecisionReason,
 )
-from directory.access.grant_tree import NO_BRANCH, EntryPlace, GrantChildren, GrantNode, GrantTree
+from directory.access.grant_tree import EMPTY_NODE, EntryPlace, GrantChildren, GrantNode, GrantTree
 from directory.access.grants import (
     IMPLIED_BY,
     Grant,
@@ -60,11 +60,11 @@ _IDEMPOTENT_WRITE: Final = AccessQuestion.for_operation(
 
 
 _PASSING: Final = bit_of(ResourceType.TOPIC, Operation.DESCRIBE)
-"""Who may DESCRIBE a closed directory may pass it."""
+"""Right to traverse a closed directory: DESCRIBE on it."""
 
 
 class TraverseRight(enum.Enum):
-    """Right to pass a closed directory here."""
+    """Right to traverse a closed directory here."""
 
     UNDECIDED = "no matching grant so far"
     ALLOWED = "DESCRIBE is allowed"
@@ -72,7 +72,7 @@ class TraverseRight(enum.Enum):
 
 
 def traverse_right_after(passing: TraverseRight, allow: int, deny: int) -> TraverseRight:
-    """Returns the right after a level with these allows and denies."""
+    """Returns the right to traverse after a level with these allows and denies."""
     if deny & _PASSING or passing is TraverseRight.DENIED:
         return TraverseRight.DENIED
     return TraverseRight.ALLOWED if allow & _PASSING else passing
@@ -81,8 +81,8 @@ def traverse_right_after(passing: TraverseRight, allow: int, deny: int) -> Trave
 def _deciding_grant(
     grants: Iterable[Grant], permission: Permission, question: AccessQuestion
 ) -> Grant | None:
-    """Returns the grant, of those for one principal from one host, that applies to the question;
-    one that names the operation is first.
+    """Returns the grant that matches the question; one that names the operation itself
+    comes first.
     """
     found: Grant | None = None
     for grant in grants:
@@ -98,8 +98,10 @@ def _deciding_grant(
 
 
 class GrantEvaluator:
-    """Evaluation along one path. A result ``…_at`` is the number of the level where it was found,
-    as the caller of ``add_level`` counts them.
+    """Evaluation of one question along one path.
+
+    A field ``…_at`` is the number of the level where the result was found, as passed to
+    ``add_level``.
     """
 
     __slots__ = (
@@ -138,7 +140,7 @@ class GrantEvaluator:
     def add_level(
         self, rules: CompiledGrants, at: int, *, closed: bool, allows_count: bool = True
     ) -> None:
-        """Takes in the next level."""
+        """Adds the grants of the next level."""
         bit = self.question.bit
         allow = deny = 0
         for key in self.caller.keys:
@@ -159,7 +161,9 @@ class GrantEvaluator:
             self.blocked_at = at
 
     def note_mention(self, rules: CompiledGrants) -> None:
-        """Notes whether a grant of the level applies to the resource; called only where needed."""
+        """Records whether a grant of the level covers the resource; called only in
+        ``OPEN_IF_NO_GRANTS``.
+        """
         question = self.question
         self.has_grants = self.has_grants or any(
             grant.kind is question.kind
@@ -168,7 +172,7 @@ class GrantEvaluator:
         )
 
     def copy(self) -> GrantEvaluator:
-        """Returns an evaluation at the same level, which continues on its own."""
+        """Returns an independent evaluator at the same level."""
         other = GrantEvaluator(self.caller, self.question)
         for name in _FOUND:
             setattr(other, name, getattr(self, name))
@@ -176,7 +180,7 @@ class GrantEvaluator:
 
     @property
     def state(self) -> tuple[object, ...]:
-        """All of it that the answers further down depend on."""
+        """All results so far that decisions further down depend on."""
         return (
             self.deny is None,
             self.allow is None,
@@ -213,26 +217,26 @@ class InheritedGrantLevel:
 
 @dataclass(frozen=True, slots=True)
 class Authorizer:
-    """Rules of who may do what in the cluster that is mounted at ``mount``.
+    """Access rules of the cluster that is mounted at ``mount``.
 
-    Of every method: ``age_seconds`` is how long ago a parent last confirmed what is inherited; it
-    does not matter where nothing is.
+    In every method ``age_seconds`` is the time since a parent last confirmed the inherited grants;
+    it has no effect where nothing is inherited.
 
-    Raises, by every method: ``NotReady`` for all but super users while the grants, or those that a
-    parent has to hand down, were never loaded (A3).
+    Every method raises ``NotReady``, except for super users, until the cluster's own grants and
+    those that its parent sends were loaded (A3).
     """
 
     mount: Path
     tree: GrantTree | None
-    """None: the grants were never loaded, which is not the same as that there are none."""
+    """None: the grants were never loaded. An empty tree means that there are none."""
     inherited: tuple[InheritedGrantLevel, ...] | None = ()
-    """From the root down to right above the mount. None: there is a parent, and what it hands down
-    never came, or cannot be read.
+    """From the root to the level above the mount. None: there is a parent, and the grants that it
+    sends were never received or cannot be read.
     """
     mode: AccessMode = AccessMode.ENFORCE
     super_users: frozenset[str] = frozenset()
     grants_max_age_seconds: float | None = None
-    """An inherited allow ends when no parent confirmed it for so long; None = never."""
+    """Inherited allows expire when no parent has confirmed them for this long; None = never."""
 
     def authorize(
         self,
@@ -242,16 +246,15 @@ class Authorizer:
         *,
         age_seconds: float = 0.0,
     ) -> Decision:
-        """Returns whether the caller may do it on the entry at a place, whether or not there is
-        one.
+        """Returns whether the caller may do the operation on the entry at a place, existing or not.
 
-        Of a group or transactional id the place is a directory; of a cluster, its root directory.
+        For a group or transactional id the place is a directory; for a cluster, the root directory.
         """
         if caller.principal in self.super_users:
             return SUPER_USER
-        walk = self._begun(caller, question, age_seconds)
-        self._along(walk, place)
-        return self.decide(walk, place)
+        evaluator = self._begun(caller, question, age_seconds)
+        self._along(evaluator, place)
+        return self.decide(evaluator, place)
 
     def is_granted_at(
         self,
@@ -261,8 +264,8 @@ class Authorizer:
         *,
         age_seconds: float = 0.0,
     ) -> bool:
-        """True if the caller may do it on the entry at a place, and a grant of the entry itself
-        allows it, whatever grants further up allow as well.
+        """True if the caller may do the operation on the entry at a place and a grant on the entry
+        itself allows it, whether or not grants further up allow it as well.
         """
         return (
             self.has_own_grant(caller, question, place)
@@ -270,9 +273,11 @@ class Authorizer:
         )
 
     def has_own_grant(self, caller: Caller, question: AccessQuestion, place: EntryPlace) -> bool:
-        """True if a grant of the entry at a place itself allows it; another may deny it."""
-        branch = self.own_grants().node_at(place)
-        own = () if branch is None else (branch.rules.by_key.get(key) for key in caller.keys)
+        """True if a grant on the entry itself allows the operation; another grant may still deny
+        it.
+        """
+        node = self.own_grants().node_at(place)
+        own = () if node is None else (node.rules.by_key.get(key) for key in caller.keys)
         return any(
             one is not None and _deciding_grant(one.grants, Permission.ALLOW, question)
             for one in own
@@ -286,14 +291,14 @@ class Authorizer:
         *,
         age_seconds: float = 0.0,
     ) -> DirectoryAuthorization:
-        """Returns the same for a directory and for the entries in it, name by name: for listings,
-        which leave out what the caller may not describe.
+        """Returns the authorization of a directory and of each entry in it by name: for listings,
+        which omit entries that the caller may not describe.
         """
         place = EntryPlace(relative)
         if caller.principal in self.super_users:
             return DirectoryAuthorization(self, None, None, place)
-        walk = self._begun(caller, question, age_seconds)
-        return DirectoryAuthorization(self, walk, self._along(walk, place), place)
+        evaluator = self._begun(caller, question, age_seconds)
+        return DirectoryAuthorization(self, evaluator, self._along(evaluator, place), place)
 
     def denied_below(
         self,
@@ -303,15 +308,16 @@ class Authorizer:
         *,
         age_seconds: float = 0.0,
     ) -> Iterator[tuple[EntryPlace, Decision]]:
-        """Yields the entries with grants of their own (or closed) below a place on which the caller
-        may not do it: what prevents removing or moving a subtree. In no order.
+        """Yields the entries below a place that are closed or have grants of their own and on which
+        the caller may not do the operation: these prevent removing or moving the subtree.
+        Unordered.
         """
         if caller.principal in self.super_users:
             return
-        walk = self._begun(caller, question, age_seconds)
-        branch = self._along(walk, place)
-        if branch is not None:
-            yield from self._refusals(walk, branch, place)
+        evaluator = self._begun(caller, question, age_seconds)
+        node = self._along(evaluator, place)
+        if node is not None:
+            yield from self._refusals(evaluator, node, place)
 
     def authorize_any(
         self,
@@ -322,37 +328,37 @@ class Authorizer:
         *,
         age_seconds: float = 0.0,
     ) -> bool:
-        """True if there is a resource of the kind on which the caller may do it (KIP-679): one for
-        which ``authorize`` would say so, implied operations and all. There Kafka differs: to its
-        ``authorizeByResourceType`` an allow of READ is none of DESCRIBE (A6).
+        """True if there is a resource of the kind on which the caller may do the operation
+        (KIP-679): one that ``authorize`` would allow, implied operations included. Kafka differs:
+        to its ``authorizeByResourceType`` an allow of READ is no allow of DESCRIBE (A6).
 
-        With a place, whether there is a topic or directory at or below it; kinds with names are
-        asked for as a whole.
+        With a place, only topics and directories at or below it count. Groups and transactional ids
+        are always searched in the whole cluster.
         """
         if caller.principal in self.super_users:
             return True
         question = AccessQuestion.for_operation(operation, kind)
-        walk = self._begun(caller, question, age_seconds)
-        branch = self._along(walk, place)
-        if self.decide(walk, place).allowed:
+        evaluator = self._begun(caller, question, age_seconds)
+        node = self._along(evaluator, place)
+        if self.decide(evaluator, place).allowed:
             return True
-        if walk.deny is not None:
+        if evaluator.deny is not None:
             return False
         if kind.has_names:
-            return self._some_name(caller, question, branch, age_seconds)
-        if walk.blocked_at is not None or branch is None:
+            return self._some_name(caller, question, node, age_seconds)
+        if evaluator.blocked_at is not None or node is None:
             return False
-        return _is_allowed_below(branch.fan, caller.keys, question.bit, walk.passing)
+        return _is_allowed_below(node.children, caller.keys, question.bit, evaluator.passing)
 
     def may_produce_idempotently(self, caller: Caller, *, age_seconds: float = 0.0) -> bool:
-        """True if the caller may have a producer id: by IDEMPOTENT_WRITE on the cluster, which
-        WRITE on any topic implies (KIP-679).
+        """True if the caller may get a producer id: by IDEMPOTENT_WRITE on the cluster, which WRITE
+        on any topic implies (KIP-679).
         """
         asked = self.authorize(caller, _IDEMPOTENT_WRITE, age_seconds=age_seconds)
         return asked.allowed or self.authorize_any(caller, Operation.WRITE, age_seconds=age_seconds)
 
     def inherited_grants(self) -> tuple[InheritedGrantLevel, ...]:
-        """Returns what is inherited."""
+        """Returns the inherited levels, outermost first."""
         if self.inherited is None:
             raise NotReady(
                 f"grants above {self.mount} are not available: never received from the parent, "
@@ -362,13 +368,13 @@ class Authorizer:
         return self.inherited
 
     def own_grants(self) -> GrantTree:
-        """Returns the cluster's own grants."""
+        """Returns the grants of the cluster itself."""
         if self.tree is None:
             raise NotReady(f"the grants of {self.mount} are not loaded yet", mount=self.mount)
         return self.tree
 
     def has_expired(self, age_seconds: float) -> bool:
-        """True if inherited allows have ended."""
+        """True if inherited allows have expired."""
         most = self.grants_max_age_seconds
         return most is not None and age_seconds > most
 
@@ -377,65 +383,71 @@ class Authorizer:
     def _begun(
         self, caller: Caller, question: AccessQuestion, age_seconds: float
     ) -> GrantEvaluator:
-        walk = GrantEvaluator(caller, question)
+        evaluator = GrantEvaluator(caller, question)
         levels = self.inherited_grants()
         counts = not self.has_expired(age_seconds)
         for at, level in enumerate(levels, start=-len(levels)):
-            self.add_level(walk, level, at, allows_count=counts)
-        return walk
+            self.add_level(evaluator, level, at, allows_count=counts)
+        return evaluator
 
-    def _along(self, walk: GrantEvaluator, place: EntryPlace) -> GrantNode | None:
-        """Takes a walk that is at the mount to a place; the branch there, if there is one."""
-        branches = self.own_grants().branches_to(place)
-        for at, branch in enumerate(branches):
-            if branch.rules.grants or branch.closed:
-                self.add_level(walk, branch, at)
-        return branches[-1] if len(branches) > len(place.relative) else None
+    def _along(self, evaluator: GrantEvaluator, place: EntryPlace) -> GrantNode | None:
+        """Advances an evaluator from the mount to a place; returns the node there, if
+        there is one.
+        """
+        nodes = self.own_grants().branches_to(place)
+        for at, node in enumerate(nodes):
+            if node.rules.grants or node.closed:
+                self.add_level(evaluator, node, at)
+        return nodes[-1] if len(nodes) > len(place.relative) else None
 
     def add_level(
         self,
-        walk: GrantEvaluator,
+        evaluator: GrantEvaluator,
         level: GrantNode | InheritedGrantLevel,
         at: int,
         *,
         allows_count: bool = True,
     ) -> None:
-        """Takes a walk one level further."""
-        walk.add_level(level.rules, at, closed=level.closed, allows_count=allows_count)
+        """Adds one level of the path to an evaluator."""
+        evaluator.add_level(level.rules, at, closed=level.closed, allows_count=allows_count)
         if self.mode is AccessMode.OPEN_IF_NO_GRANTS:
-            walk.note_mention(level.rules)
+            evaluator.note_mention(level.rules)
 
-    def decide(self, walk: GrantEvaluator, place: EntryPlace) -> Decision:
-        """Returns what the walk comes to, if its place is the end of it."""
-        if walk.deny is not None:
+    def decide(self, evaluator: GrantEvaluator, place: EntryPlace) -> Decision:
+        """Returns the decision of an evaluator that has reached its place."""
+        if evaluator.deny is not None:
             return Decision(
                 allowed=False,
                 reason=DecisionReason.GRANT,
-                grant=walk.deny,
-                path=self._path(place, walk.deny_at),
+                grant=evaluator.deny,
+                path=self._path(place, evaluator.deny_at),
             )
-        if walk.allow is not None:
-            own = walk.allow.operation
-            implied = own in IMPLIED_BY.get(walk.question.operation, ())
+        if evaluator.allow is not None:
+            own = evaluator.allow.operation
+            implied = own in IMPLIED_BY.get(evaluator.question.operation, ())
             return Decision(
                 allowed=True,
                 reason=DecisionReason.GRANT,
-                grant=walk.allow,
-                path=self._path(place, walk.allow_at),
+                grant=evaluator.allow,
+                path=self._path(place, evaluator.allow_at),
                 implied_by=own if implied else None,
             )
         unsaid = self.mode is AccessMode.OPEN or (
-            self.mode is AccessMode.OPEN_IF_NO_GRANTS and not walk.has_grants
+            self.mode is AccessMode.OPEN_IF_NO_GRANTS and not evaluator.has_grants
         )
-        if walk.blocked_at is not None and (walk.has_blocked_allow or unsaid):
+        if evaluator.blocked_at is not None and (evaluator.has_blocked_allow or unsaid):
             return Decision(
-                allowed=False, reason=DecisionReason.CLOSED, path=self._path(place, walk.blocked_at)
+                allowed=False,
+                reason=DecisionReason.CLOSED,
+                path=self._path(place, evaluator.blocked_at),
             )
         if unsaid:
             return Decision(allowed=True, reason=DecisionReason.OPEN)
         return Decision(
             allowed=False,
-            reason=DecisionReason.EXPIRED if walk.has_expired_allow else DecisionReason.NO_GRANT,
+            reason=DecisionReason.EXPIRED
+            if evaluator.has_expired_allow
+            else DecisionReason.NO_GRANT,
         )
 
     def _path(self, place: EntryPlace, at: int) -> Path:
@@ -444,13 +456,13 @@ class Authorizer:
         return Path((*self.mount.segments, *place.relative[:at]))
 
     def _refusals(
-        self, walk: GrantEvaluator, branch: GrantNode, place: EntryPlace
+        self, evaluator: GrantEvaluator, node: GrantNode, place: EntryPlace
     ) -> Iterator[tuple[EntryPlace, Decision]]:
-        for step, below in branch.fan.branches():
+        for step, below in node.children.nodes():
             at = EntryPlace((*place.relative, step.removesuffix("/")), not step.endswith("/"))
-            further = walk
+            further = evaluator
             if below.rules.grants or below.closed:
-                further = walk.copy()
+                further = evaluator.copy()
                 self.add_level(further, below, len(at.relative))
                 found = self.decide(further, at)
                 if not found.allowed:
@@ -460,11 +472,11 @@ class Authorizer:
     def _some_name(
         self, caller: Caller, question: AccessQuestion, root: GrantNode | None, age_seconds: float
     ) -> bool:
-        """``authorize_any`` of a kind with names: the levels down to the root are one to it, as
-        each name is a resource of the root directory, too.
+        """Returns ``authorize_any`` of a kind with names. All levels down to the root directory
+        count as one, since each name is a resource of the root directory as well.
         """
         free = _NamedResourceSearch(caller.keys, question)
-        walk = GrantEvaluator(caller, question)
+        evaluator = GrantEvaluator(caller, question)
         counts = not self.has_expired(age_seconds)
         allows: list[Grant] = []
         denies: list[Grant] = []
@@ -473,163 +485,171 @@ class Authorizer:
             levels.append((root.rules, root.closed, True))
         for rules, closed, count in levels:
             denies += free.matching_grants(rules, Permission.DENY)
-            if count and walk.blocked_at is None:
+            if count and evaluator.blocked_at is None:
                 allows += free.matching_grants(rules, Permission.ALLOW)
-            walk.add_level(rules, 0, closed=closed, allows_count=count)
+            evaluator.add_level(rules, 0, closed=closed, allows_count=count)
         if free.has_free_name(allows, denies):
             return True
-        if walk.blocked_at is not None or root is None:
+        if evaluator.blocked_at is not None or root is None:
             return False
-        return free.below(root.fan, denies, walk.passing)
+        return free.below(root.children, denies, evaluator.passing)
 
 
 class DirectoryAuthorization:
-    """Question of one caller about a directory and the entries directly in it."""
+    """Decisions about a directory, and about the entries directly in it, for one caller."""
 
-    __slots__ = ("_access", "_branch", "_place", "_walk", "decision")
+    __slots__ = ("_access", "_evaluator", "_node", "_place", "decision")
 
     def __init__(
         self,
         access: Authorizer,
-        walk: GrantEvaluator | None,
-        branch: GrantNode | None,
+        evaluator: GrantEvaluator | None,
+        node: GrantNode | None,
         place: EntryPlace,
     ) -> None:
         self._access = access
-        self._walk = walk
-        self._branch = branch
+        self._evaluator = evaluator
+        self._node = node
         self._place = place
-        self.decision: Final = SUPER_USER if walk is None else access.decide(walk, place)
+        self.decision: Final = SUPER_USER if evaluator is None else access.decide(evaluator, place)
         """For the directory itself, and for all in it that has no grants of its own."""
 
     @property
     def has_no_grants_below(self) -> bool:
-        """Whether nothing in it, at any depth, has grants of its own, for whomever."""
-        return self._branch is None or not self._branch.fan.size
+        """True if no entry in the directory, at any depth, has grants of its own, for any
+        principal.
+        """
+        return self._node is None or not self._node.children.size
 
     @property
     def is_uniform(self) -> bool:
-        """Whether the directory's answer is that of all in it, at any depth: a page need not ask
-        for each name.
+        """True if the directory's decision holds for every entry in it, at any depth, so that a
+        page need not evaluate each name.
         """
-        return self._branch is None or not self._is_sent_in(self._branch)
+        return self._node is None or not self._is_sent_in(self._node)
 
     def is_uniform_in(self, name: str) -> bool:
-        """Returns the same of a directory in it, with that one's own answer."""
-        below = None if self._branch is None else self._branch.fan.get(f"{name}/")
+        """True if a subdirectory's own decision holds for every entry in that subdirectory."""
+        below = None if self._node is None else self._node.children.get(f"{name}/")
         return below is None or not self._is_sent_in(below)
 
-    def _is_sent_in(self, branch: GrantNode) -> bool:
-        """True if what is below a branch may have answers of its own for the caller."""
-        if self._walk is None:
+    def _is_sent_in(self, node: GrantNode) -> bool:
+        """True if entries below a node may have decisions of their own for the caller."""
+        if self._evaluator is None:
             return False
         if self._access.mode is AccessMode.OPEN_IF_NO_GRANTS:
-            return branch.fan.size > 0
-        return branch.fan.has_grants_for(self._walk.caller.keys)
+            return node.children.size > 0
+        return node.children.has_grants_for(self._evaluator.caller.keys)
 
     def entries_with_grants(self) -> Iterator[tuple[str, bool, bool]]:
-        """Yields the entries in the directory in or below which something may have an answer of its
-        own: name, whether it is a topic, whether the caller may do it there. In no order.
+        """Yields the entries of the directory at or below which a decision may differ from the
+        directory's: name, whether it is a topic, whether the caller is allowed. Unordered.
         """
-        if self._walk is None or self._branch is None:
+        if self._evaluator is None or self._node is None:
             return
-        for step, below in self._branch.fan.nodes_for(self._walk.caller.keys):
+        for step, below in self._node.children.nodes_for(self._evaluator.caller.keys):
             name, is_topic = step.removesuffix("/"), not step.endswith("/")
             yield name, is_topic, self._of(below, name, is_topic=is_topic).allowed
 
     def has_own_answer(self, name: str) -> bool:
-        """True if an entry of this name in the directory may have an answer of its own."""
-        if self._branch is None:
+        """True if the decision for an entry of this name may differ from the directory's."""
+        if self._node is None:
             return False
-        fan = self._branch.fan
-        return fan.size > 0 and (fan.get(name) or fan.get(f"{name}/")) is not None
+        children = self._node.children
+        return children.size > 0 and (children.get(name) or children.get(f"{name}/")) is not None
 
     def is_same_as(self, other: DirectoryAuthorization) -> bool:
-        """True if the answers here, and of all that has answers of its own below, are the same as
-        in another directory of the same names, or in this one by other grants. It costs by the
-        entries whose grants are about the caller, and nothing where both share the grants below.
+        """True if the decisions for this directory and everything below it equal those for another
+        directory with the same names, or for this one under other grants.
+
+        Costs by the number of entries with grants for the caller, and nothing where both share the
+        subtree of grants.
         """
-        if self._walk is None or other._walk is None:
-            return self._walk is other._walk
-        mine = (self._access, self._walk, self._branch or NO_BRANCH, self._place)
-        yours = (other._access, other._walk, other._branch or NO_BRANCH, other._place)
+        if self._evaluator is None or other._evaluator is None:
+            return self._evaluator is other._evaluator
+        mine = (self._access, self._evaluator, self._node or EMPTY_NODE, self._place)
+        yours = (other._access, other._evaluator, other._node or EMPTY_NODE, other._place)
         return _are_same(mine, yours)
 
     def entry_decision(self, name: str, *, is_topic: bool) -> Decision:
         """Returns the decision for one entry in the directory."""
-        walk, branch = self._walk, self._branch
-        if walk is None or branch is None:
+        evaluator, node = self._evaluator, self._node
+        if evaluator is None or node is None:
             return self.decision
-        below = branch.fan.get(name if is_topic else name + "/")
+        below = node.children.get(name if is_topic else name + "/")
         return self.decision if below is None else self._of(below, name, is_topic=is_topic)
 
     def _of(self, below: GrantNode, name: str, *, is_topic: bool) -> Decision:
-        if self._walk is None or not (below.rules.grants or below.closed):
+        if self._evaluator is None or not (below.rules.grants or below.closed):
             return self.decision
         place = EntryPlace((*self._place.relative, name), is_topic)
-        further = self._walk.copy()
+        further = self._evaluator.copy()
         self._access.add_level(further, below, len(place.relative))
         return self._access.decide(further, place)
 
 
 _Reached = tuple[Authorizer, GrantEvaluator, GrantNode, EntryPlace]
-"""How far a question has come in one tree of grants."""
+"""Position of an evaluation in one tree of grants."""
 
 
 def _are_same(one: _Reached, other: _Reached) -> bool:
-    (mine, my_walk, my_branch, at), (yours, your_walk, your_branch, your_at) = one, other
-    if mine.decide(my_walk, at).allowed != yours.decide(your_walk, your_at).allowed:
+    (mine, my_evaluator, my_node, at), (yours, your_evaluator, your_node, your_at) = one, other
+    if mine.decide(my_evaluator, at).allowed != yours.decide(your_evaluator, your_at).allowed:
         return False
-    if my_walk.deny is not None and your_walk.deny is not None:
+    if my_evaluator.deny is not None and your_evaluator.deny is not None:
         return True  # nothing below changes that
-    fan, your_fan = my_branch.fan, your_branch.fan
-    if fan is your_fan and my_walk.state == your_walk.state:
+    children, your_children = my_node.children, your_node.children
+    if children is your_children and my_evaluator.state == your_evaluator.state:
         return True
-    keys = my_walk.caller.keys
-    steps = {step for step, _ in (*fan.nodes_for(keys), *your_fan.nodes_for(keys))}
+    keys = my_evaluator.caller.keys
+    steps = {step for step, _ in (*children.nodes_for(keys), *your_children.nodes_for(keys))}
     return all(
-        _are_same(_stepped(one, step, fan.get(step)), _stepped(other, step, your_fan.get(step)))
+        _are_same(
+            _stepped(one, step, children.get(step)), _stepped(other, step, your_children.get(step))
+        )
         for step in steps
     )
 
 
-def _stepped(reached: _Reached, step: str, branch: GrantNode | None) -> _Reached:
-    access, walk, _, place = reached
+def _stepped(reached: _Reached, step: str, node: GrantNode | None) -> _Reached:
+    access, evaluator, _, place = reached
     at = EntryPlace((*place.relative, step.removesuffix("/")), not step.endswith("/"))
-    if branch is None:
-        return access, walk, NO_BRANCH, at
-    further = walk.copy()
-    access.add_level(further, branch, len(at.relative))
-    return access, further, branch, at
+    if node is None:
+        return access, evaluator, EMPTY_NODE, at
+    further = evaluator.copy()
+    access.add_level(further, node, len(at.relative))
+    return access, further, node, at
 
 
 Keys = tuple[str, ...]
 
 
-def _is_allowed_below(fan: GrantChildren, keys: Keys, bit: int, passing: TraverseRight) -> bool:
-    """True if something in the fan is allowed; nothing above it denies it.
+def _is_allowed_below(
+    children: GrantChildren, keys: Keys, bit: int, passing: TraverseRight
+) -> bool:
+    """True if an entry at or below these nodes is allowed; no grant above denies it.
 
-    ``keys`` are the caller's, ``bit`` says the operation on topics or clusters.
+    ``keys`` are the caller's; ``bit`` encodes the operation on topics or clusters.
     """
-    present = _keys_with_live_grants(fan, keys, bit)
+    present = _keys_with_live_grants(children, keys, bit)
     if not present:
         return False
-    if len(present) == 1 and not fan.shut:
+    if len(present) == 1 and not children.has_closed:
         return True
-    asked = (present, bit, passing if fan.shut else None)
-    known = None if fan.memo is None else fan.memo.get(asked)
+    asked = (present, bit, passing if children.has_closed else None)
+    known = None if children.memo is None else children.memo.get(asked)
     if known is None:
-        known = any(_is_allowed_below(part, present, bit, passing) for part in fan.parts) or any(
-            _in_branch(branch, present, bit, passing) for branch in fan.items.values()
-        )
-        if fan.memo is None:
-            fan.memo = {}
-        fan.memo[asked] = known
+        known = any(
+            _is_allowed_below(part, present, bit, passing) for part in children.parts
+        ) or any(_in_node(node, present, bit, passing) for node in children.items.values())
+        if children.memo is None:
+            children.memo = {}
+        children.memo[asked] = known
     return known
 
 
-def _in_branch(branch: GrantNode, keys: Keys, bit: int, passing: TraverseRight) -> bool:
-    by_key = branch.rules.by_key
+def _in_node(node: GrantNode, keys: Keys, bit: int, passing: TraverseRight) -> bool:
+    by_key = node.rules.by_key
     allow = deny = 0
     for key in keys:
         own = by_key.get(key)
@@ -640,19 +660,19 @@ def _in_branch(branch: GrantNode, keys: Keys, bit: int, passing: TraverseRight) 
         return False
     if allow & bit:
         return True
-    if not branch.fan.size:
+    if not node.children.size:
         return False
     passing = traverse_right_after(passing, allow, deny)
-    if branch.closed and passing is not TraverseRight.ALLOWED:
+    if node.closed and passing is not TraverseRight.ALLOWED:
         return False
-    return _is_allowed_below(branch.fan, keys, bit, passing)
+    return _is_allowed_below(node.children, keys, bit, passing)
 
 
-def _keys_with_live_grants(fan: GrantChildren, keys: Keys, bit: int) -> Keys:
-    """Returns those of the keys that occur in the fan; none when nothing that they
-    allow is left.
+def _keys_with_live_grants(children: GrantChildren, keys: Keys, bit: int) -> Keys:
+    """Returns the keys that have grants at or below these nodes; empty if none of them allows the
+    operation.
     """
-    live = fan.live
+    live = children.live
     present = []
     found = 0
     for key in keys:
@@ -664,9 +684,9 @@ def _keys_with_live_grants(fan: GrantChildren, keys: Keys, bit: int) -> Keys:
 
 
 class _NamedResourceSearch:
-    """Search for an allow on a group or transactional id of which no deny covers all names.
+    """Search for an allow on groups or transactional ids of which no single deny covers all names.
 
-    What it costs depends on the caller's own grants of that kind (and everybody's), not on those of
+    Costs by the number of grants of that kind for the caller and for everybody, not by those of
     others.
     """
 
@@ -675,7 +695,7 @@ class _NamedResourceSearch:
         self._question = question
 
     def matching_grants(self, rules: CompiledGrants, permission: Permission) -> list[Grant]:
-        """Returns the grants of a level that name or imply the operation, whatever the name."""
+        """Returns the grants of a level that name or imply the operation, for any resource name."""
         asked = self._question
         return [
             grant
@@ -686,28 +706,30 @@ class _NamedResourceSearch:
         ]
 
     def has_free_name(self, allows: list[Grant], denies: list[Grant]) -> bool:
-        """True if one of the allows has a name that no deny takes away."""
+        """True if at least one allow is not covered whole by a single deny."""
         return any(not any(deny.includes(allow) for deny in denies) for allow in allows)
 
-    def below(self, fan: GrantChildren, denies: list[Grant], passing: TraverseRight) -> bool:
-        """True if there is one in the fan; ``denies`` are those on the way to it."""
-        if not _keys_with_live_grants(fan, self._keys, self._question.bit):
+    def below(self, children: GrantChildren, denies: list[Grant], passing: TraverseRight) -> bool:
+        """True if there is such an allow at or below these nodes; ``denies`` are those of the
+        levels above.
+        """
+        if not _keys_with_live_grants(children, self._keys, self._question.bit):
             return False
-        return any(self.below(part, denies, passing) for part in fan.parts) or any(
-            self._in_branch(branch, denies, passing) for branch in fan.items.values()
+        return any(self.below(part, denies, passing) for part in children.parts) or any(
+            self._in_node(node, denies, passing) for node in children.items.values()
         )
 
-    def _in_branch(self, branch: GrantNode, denies: list[Grant], passing: TraverseRight) -> bool:
-        here = [*denies, *self.matching_grants(branch.rules, Permission.DENY)]
-        if self.has_free_name(self.matching_grants(branch.rules, Permission.ALLOW), here):
+    def _in_node(self, node: GrantNode, denies: list[Grant], passing: TraverseRight) -> bool:
+        here = [*denies, *self.matching_grants(node.rules, Permission.DENY)]
+        if self.has_free_name(self.matching_grants(node.rules, Permission.ALLOW), here):
             return True
         allow = deny = 0
         for key in self._keys:
-            own = branch.rules.by_key.get(key)
+            own = node.rules.by_key.get(key)
             if own is not None:
                 allow |= own.allow
                 deny |= own.deny
         passing = traverse_right_after(passing, allow, deny)
-        if branch.closed and passing is not TraverseRight.ALLOWED:
+        if node.closed and passing is not TraverseRight.ALLOWED:
             return False
-        return self.below(branch.fan, here, passing)
+        return self.below(node.children, here, passing)

@@ -1,8 +1,9 @@
-"""Decision: whether something is allowed, and by which grant; and what one is made of.
+"""Decision: whether an operation is allowed, and the grant that decided.
 
-``CompiledGrants`` are the grants of one entry, sorted by whom they are about, their operations as
-bits. Whether a bit is set is exact for topics and clusters. Groups and transactional ids have names
-that bits cannot know: there a set bit means that the grants themselves must be looked at.
+``CompiledGrants`` are the grants of one entry, sorted by principal and host, their operations as
+bits; ``authorizer.GrantEvaluator`` combines those of one path level by level. A bit is one operation on one kind of resource. For topics and clusters a bit is exact. Groups and
+transactional ids have names that bits cannot encode: there a set bit means that the grants
+themselves must be compared.
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ _QUESTIONS: Final = 1024
 
 
 class AccessQuestion(NamedTuple):
-    """Question that each level of a path is evaluated for; ``bit`` encodes operation and kind."""
+    """Operation and resource to evaluate at each level of a path; ``bit`` encodes operation and
+    kind.
+    """
 
     operation: Operation
     kind: ResourceType
@@ -55,38 +58,36 @@ class AccessQuestion(NamedTuple):
     def for_operation(
         cls, operation: Operation, kind: ResourceType = ResourceType.TOPIC, name: str = ""
     ) -> AccessQuestion:
-        """Returns a question. The name is that of a group or transactional id; empty = none that a
-        grant names.
+        """Returns a question. ``name`` is that of a group or transactional id; empty = a name that
+        no grant mentions.
         """
         return cls(operation, kind, name, bit_of(kind, operation))
 
 
 class PrincipalGrants(NamedTuple):
-    """Result of one entry's grants for one principal from one host."""
+    """Combined grants of one entry for one principal from one host."""
 
     allow: int
-    """What is allowed; of a kind with names, for at least one name."""
+    """Allowed operations; for a kind with names, those allowed for at least one name."""
     deny: int
-    """What is denied; of a kind with names, for all names."""
+    """Denied operations; for a kind with names, those denied for all names."""
     partial_deny: int
-    """What is denied for at least one name."""
+    """Operations that are denied for at least one name."""
     kept: int
-    """What no grant of the entry denies to whoever these grants are about: theirs, or everybody's,
-    or for every host. Only these bits can be live, here or below.
+    """Operations that no grant of the entry denies to this principal and host, by their own key or
+    a wider one (everybody, every host). Only these can be live, here or below.
     """
     grants: tuple[Grant, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class CompiledGrants:
-    """The grants of one entry. Made once, and shared by entries with the same grants."""
+    """Compiled grants of one entry, sorted by key. Built once for all entries with equal grants."""
 
     grants: tuple[Grant, ...]
     by_key: Mapping[str, PrincipalGrants]
     live: immutables.Map[str, int]
-    """For each key the operations that its allows give, as far as they are
-    ``PrincipalGrants.kept``.
-    """
+    """Operations that the entry allows, by key, as far as they are ``PrincipalGrants.kept``."""
 
     @classmethod
     def compile(cls, grants: Iterable[Grant]) -> CompiledGrants:
@@ -116,15 +117,15 @@ class CompiledGrants:
 
 
 def _wider(grant: Grant) -> tuple[str, ...]:
-    """Returns the keys of all grants that are about whoever this one is about."""
+    """Returns the keys of all grants that apply to every caller to whom this one applies."""
     return Caller(grant.principal, "" if grant.host == ANY_HOST else grant.host).keys
 
 
 def _own(grants: tuple[Grant, ...]) -> PrincipalGrants:
     allow = deny = deny_some = 0
     for grant in grants:
-        # Where there is one grant its own number is kept, and not one that is equal: a hundred
-        # thousand of them are the memory of one.
+        # With one grant its own integer object is kept, not an equal one: with a hundred thousand
+        # entries that saves the memory of as many integers.
         bits = grant.bits
         if grant.permission is Permission.ALLOW:
             allow = allow | bits if allow else bits
@@ -146,9 +147,9 @@ class AccessMode(enum.Enum):
     ENFORCE = "enforce"
     """Denied."""
     OPEN = "open"
-    """Allowed: how an adopted cluster starts."""
+    """Allowed: the mode in which an adopted cluster starts."""
     OPEN_IF_NO_GRANTS = "open where ungranted"
-    """Allowed if there is no grant on the resource for anybody, else denied: what Kafka does with
+    """Allowed if no grant on the resource exists for anybody, else denied: Kafka's
     ``allow.everyone.if.no.acl.found``. kdir's servers have no such setting.
     """
 
@@ -166,16 +167,16 @@ class DecisionReason(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Decision whether something is allowed, with its reason."""
+    """Result for one question, with the reason."""
 
     allowed: bool
     reason: DecisionReason
     grant: Grant | None = None
     """The grant that decided: of several denies, or of several allows, the outermost."""
     path: Path | None = None
-    """Where that grant is, or the closed directory."""
+    """Path of that grant, or of the closed directory."""
     implied_by: Operation | None = None
-    """The operation that the grant allows, where that implies the one that was asked."""
+    """The operation of the allow, where it implies the one in the question."""
 
     def __str__(self) -> str:
         verdict = "allowed" if self.allowed else "denied"
@@ -187,4 +188,4 @@ class Decision:
 
 
 SUPER_USER: Final = Decision(allowed=True, reason=DecisionReason.SUPER_USER)
-"""The decision for a super user, always the same."""
+"""Decision for every question of a super user."""

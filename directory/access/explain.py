@@ -1,5 +1,5 @@
-"""Why a decision is as it is, level by level, and which grants nearly changed it: what
-``kdir check --explain`` shows. A decision as a line of the audit log.
+"""Explanation of a decision, level by level, with the grants that would nearly have changed it
+(``kdir check --explain``), and the audit line of a decision.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Effect(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class EvaluatedGrant:
-    """A grant for the caller, or for everybody, on the path; and what it came to."""
+    """A grant on the path for the caller or for everybody, with its effect."""
 
     grant: Grant
     effect: Effect
@@ -57,24 +57,24 @@ class EvaluatedGrant:
 
 @dataclass(frozen=True, slots=True)
 class EvaluatedLevel:
-    """An entry on the path that sets something."""
+    """An entry on the path that has grants or is closed."""
 
     path: Path
     grants: tuple[EvaluatedGrant, ...]
     closed: bool
     inherited: bool
-    """Whether it lies above the mount."""
+    """Whether the entry lies above the mount."""
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """A decision with all that was looked at for it, outermost first."""
+    """A decision with all levels that were evaluated for it, outermost first."""
 
     decision: Decision
     levels: tuple[EvaluatedLevel, ...]
 
     def lines(self) -> Iterator[str]:
-        """Yields the explanation for people, the decision first."""
+        """Yields the explanation as lines of text, the decision first."""
         yield str(self.decision)
         for level in self.levels:
             closed = " (closed)" if level.closed else ""
@@ -102,12 +102,12 @@ def explain(
     if decision.reason is DecisionReason.SUPER_USER:
         return Explanation(decision, ())
     expired = access.has_expired(age_seconds)
-    walk = GrantEvaluator(caller, question)
+    evaluator = GrantEvaluator(caller, question)
     levels: list[EvaluatedLevel] = []
     for path, level, inherited in _levels(access, place):
         ended = expired and inherited
         does_not_count = (
-            Effect.EXPIRED if ended else None if walk.blocked_at is None else Effect.BLOCKED
+            Effect.EXPIRED if ended else None if evaluator.blocked_at is None else Effect.BLOCKED
         )
         seen = tuple(
             EvaluatedGrant(grant, _effect(grant, path, decision, does_not_count))
@@ -118,7 +118,7 @@ def explain(
         )
         if seen or level.closed:
             levels.append(EvaluatedLevel(path, seen, level.closed, inherited))
-        access.add_level(walk, level, 0, allows_count=not ended)
+        access.add_level(evaluator, level, 0, allows_count=not ended)
     return Explanation(decision, tuple(levels))
 
 
@@ -127,8 +127,8 @@ def _levels(
 ) -> Iterator[tuple[Path, GrantNode | InheritedGrantLevel, bool]]:
     for level in access.inherited_grants():
         yield level.path, level, True
-    for depth, branch in access.own_grants().levels_to(place):
-        yield Path((*access.mount.segments, *place.relative[:depth])), branch, False
+    for depth, node in access.own_grants().levels_to(place):
+        yield Path((*access.mount.segments, *place.relative[:depth])), node, False
 
 
 def _mismatch(grant: Grant, caller: Caller, question: AccessQuestion) -> Effect | None:
@@ -152,9 +152,7 @@ def _effect(grant: Grant, path: Path, decision: Decision, does_not_count: Effect
 
 
 class AuditLevel(enum.IntEnum):
-    """Importance of a decision; the numbers are those of Python's logging, without a TRACE of its
-    own.
-    """
+    """Log level of an audit line: the numbers are Python's, with a TRACE below DEBUG."""
 
     TRACE = 5
     DEBUG = 10
@@ -163,13 +161,13 @@ class AuditLevel(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class AuditLine:
-    """One decision, as fields in the order in which they are shown."""
+    """One decision as fields, in the order in which they are written."""
 
     level: AuditLevel
     fields: Mapping[str, str]
 
     def __str__(self) -> str:
-        # Quoted, so that a principal of a certificate cannot begin a line, or a field, of its own.
+        # Quoted, so that the principal of a certificate cannot forge a line or a field.
         return " ".join(f"{key}={json.dumps(value)}" for key, value in self.fields.items())
 
 
@@ -183,11 +181,12 @@ def audit_line(
     resources: int = 1,
     explicit: bool = True,
 ) -> AuditLine:
-    """Returns the line of one decision.
+    """Returns the audit line of one decision.
 
-    ``request`` names the RPC; ``resources`` is how many it asked for. ``explicit`` is false where
-    something is only left out of an answer: what nobody asked for by name is no refusal. Levels as
-    in Kafka: explicitly denied INFO, explicitly allowed DEBUG, all else TRACE.
+    ``request`` names the RPC; ``resources`` is the number of resources that it asked for.
+    ``explicit`` is false where an entry is only omitted from an answer: the caller did not name it,
+    so nothing was refused. Levels as in Kafka: an explicit deny is INFO, an explicit allow DEBUG,
+    all else TRACE.
     """
     if not explicit:
         level = AuditLevel.TRACE

@@ -1,7 +1,7 @@
-"""GrantTree: the grants of one cluster by path, as an immutable value; refuses to decide anything.
+"""GrantTree: the grants of one cluster by path, as an immutable trie.
 
-What hangs where is the store's to say; this is kept beside a snapshot, version by version, so that
-a path's levels, and the answer to ``authorize_any``, need not be searched for.
+A snapshot holds one version of it, updated with each commit, so that neither the levels of a path
+nor the answer to ``authorize_any`` must be searched for.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from directory.access.decision import NO_RULES, CompiledGrants
 from directory.access.grants import Grant
 
 __all__ = [
-    "EMPTY_FAN",
-    "NO_BRANCH",
+    "EMPTY_NODE",
+    "NO_CHILDREN",
     "NO_GRANTS",
     "EntryPlace",
     "GrantChildren",
@@ -32,21 +32,23 @@ __all__ = [
 Live = immutables.Map[str, int]
 
 _MOST: Final = 64
-"""Branches that stand in one fan without being parted."""
+"""Most nodes in one ``GrantChildren``; with more it is split into parts."""
 _LEAST: Final = 16
-"""Of so few, a parted fan becomes one without parts again."""
+"""With this few nodes, the parts are joined again."""
 _BITS: Final = 3
 _PARTS: Final = 1 << _BITS
 _DEEPEST: Final = 60 // _BITS
-"""Where the bits of a hash are used up: names that agree in all of them stay together."""
+"""Depth at which the bits of a hash are used up: names whose hashes are equal stay together."""
 
 
 class GrantChildren:
-    """The branches right below one, by name: all in ``items``, or by bits of the names' hashes in
-    ``parts``. Immutable but for ``memo``.
+    """Child nodes of one node by name: all in ``items``, or split by bits of the names' hashes in
+    ``parts``.
+
+    Immutable but for ``memo``.
     """
 
-    __slots__ = ("count", "items", "live", "memo", "parts", "shut", "size")
+    __slots__ = ("count", "has_closed", "items", "live", "memo", "parts", "size")
 
     def __init__(
         self,
@@ -54,13 +56,13 @@ class GrantChildren:
         parts: tuple[GrantChildren, ...],
         live: Live,
         *,
-        shut: bool,
+        has_closed: bool,
     ) -> None:
         below: Iterable[GrantNode | GrantChildren] = parts or items.values()
         self.items: Final = items
         self.parts: Final = parts
         self.live: Final = live
-        self.shut: Final = shut
+        self.has_closed: Final = has_closed
         """Whether there is a closed directory in it."""
         self.size: Final[int] = sum(part.size for part in parts) if parts else len(items)
         self.count: Final[int] = sum(one.count for one in below)
@@ -70,85 +72,96 @@ class GrantChildren:
         """
 
     def get(self, step: str) -> GrantNode | None:
-        """Returns the branch of this name."""
+        """Returns the child of this name."""
         if not self.parts:
             return self.items.get(step)
-        fan, bits = self, hash(step)
-        while fan.parts:
-            fan = fan.parts[bits % _PARTS]
+        children, bits = self, hash(step)
+        while children.parts:
+            children = children.parts[bits % _PARTS]
             bits >>= _BITS
-        return fan.items.get(step)
+        return children.items.get(step)
 
-    def branches(self) -> Iterator[tuple[str, GrantNode]]:
-        """Yields all branches with their names, in no order."""
+    def nodes(self) -> Iterator[tuple[str, GrantNode]]:
+        """Yields all children with their names, unordered."""
         if not self.parts:
             yield from self.items.items()
         for part in self.parts:
-            yield from part.branches()
+            yield from part.nodes()
 
     def has_grants_for(self, keys: Iterable[str]) -> bool:
-        """True if there is a grant of one of these keys in it, or a closed directory."""
-        return self.shut or any(key in self.live for key in keys)
+        """True if there is a closed directory, or a grant with one of these keys, at or below a
+        child.
+        """
+        return self.has_closed or any(key in self.live for key in keys)
 
     def nodes_for(self, keys: Sequence[str]) -> Iterator[tuple[str, GrantNode]]:
-        """Yields the branches of which that is so, with their names, in no order."""
+        """Yields the children at or below which there is a closed directory or a grant with one of
+        these keys, with their names, unordered.
+        """
         for part in self.parts:
             if part.has_grants_for(keys):
                 yield from part.nodes_for(keys)
-        for step, branch in self.items.items():
-            if branch.shut or any(key in branch.live for key in keys):
-                yield step, branch
+        for step, node in self.items.items():
+            if node.has_closed or any(key in node.live for key in keys):
+                yield step, node
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GrantNode:
-    """One entry, and all below it."""
+    """Node of an entry: its grants, and those of everything below it."""
 
     rules: CompiledGrants
     closed: bool
-    fan: GrantChildren
+    children: GrantChildren
     live: Live
-    shut: bool
-    """Whether there is a closed directory in it, itself included."""
+    has_closed: bool
+    """True if the entry or one below it is a closed directory."""
     count: int
-    """Entries with grants of their own, itself included."""
+    """Number of entries with grants of their own, this one included."""
 
     @classmethod
-    def build(cls, rules: CompiledGrants, fan: GrantChildren, *, closed: bool) -> GrantNode:
-        """Builds a node of what is set on the entry, and of what is below it."""
-        if not fan.size:
+    def build(cls, rules: CompiledGrants, children: GrantChildren, *, closed: bool) -> GrantNode:
+        """Builds the node of an entry from its own grants and its children."""
+        if not children.size:
             live = rules.live
         elif not rules:
-            live = fan.live
+            live = children.live
         else:
-            live = fan.live.update(
+            live = children.live.update(
                 {
-                    key: (own.allow | fan.live.get(key, 0)) & own.kept
+                    key: (own.allow | children.live.get(key, 0)) & own.kept
                     for key, own in rules.by_key.items()
                 }
             )
-        return cls(rules, closed, fan, live, closed or fan.shut, fan.count + bool(rules))
+        return cls(
+            rules,
+            closed,
+            children,
+            live,
+            closed or children.has_closed,
+            children.count + bool(rules),
+        )
 
     @property
     def is_empty(self) -> bool:
-        """Whether it could as well not be there."""
-        return not self.rules and not self.closed and not self.fan.size
+        """True if the node can be removed: no grants and no closed directory at or below it."""
+        return not self.rules and not self.closed and not self.children.size
 
 
-EMPTY_FAN: Final = GrantChildren({}, (), immutables.Map(), shut=False)
-NO_BRANCH: Final = GrantNode.build(NO_RULES, EMPTY_FAN, closed=False)
+NO_CHILDREN: Final = GrantChildren({}, (), immutables.Map(), has_closed=False)
+EMPTY_NODE: Final = GrantNode.build(NO_RULES, NO_CHILDREN, closed=False)
 
 
-def build_children(branches: Mapping[str, GrantNode], depth: int = 0) -> GrantChildren:
-    """Returns the fan of these branches. Costs O(n)."""
-    items = dict(branches)
+def build_children(nodes: Mapping[str, GrantNode], depth: int = 0) -> GrantChildren:
+    """Builds the children of a node. Costs O(n)."""
+    items = dict(nodes)
     if not items:
-        return EMPTY_FAN
+        return NO_CHILDREN
     parts: tuple[GrantChildren, ...] = ()
     if len(items) > _MOST and depth < _DEEPEST:
         sorted_out: list[dict[str, GrantNode]] = [{} for _ in range(_PARTS)]
-        for step, branch in items.items():
-            sorted_out[(hash(step) >> (_BITS * depth)) % _PARTS][step] = branch
+        for step, node in items.items():
+            sorted_out[(hash(step) >> (_BITS * depth)) % _PARTS][step] = node
         parts = tuple(build_children(some, depth + 1) for some in sorted_out)
         items = {}
     live: dict[str, int] = {}
@@ -156,41 +169,43 @@ def build_children(branches: Mapping[str, GrantNode], depth: int = 0) -> GrantCh
     for one in below:
         for key, bits in one.live.items():
             live[key] = live.get(key, 0) | bits
-    return GrantChildren(items, parts, immutables.Map(live), shut=any(one.shut for one in below))
+    return GrantChildren(
+        items, parts, immutables.Map(live), has_closed=any(one.has_closed for one in below)
+    )
 
 
 def update_node(
-    branch: GrantNode,
+    node: GrantNode,
     steps: tuple[str, ...],
     change: Callable[[GrantNode], GrantNode],
     keys: Iterable[str],
 ) -> GrantNode:
-    """Returns a node with the one that the steps lead to changed; ``keys`` are those of the grants
-    that it had before and has afterwards: only they can differ.
+    """Returns a node with the descendant at ``steps`` changed; ``keys`` are those of the
+    descendant's grants before and after: only they can differ.
     """
     if not steps:
-        return change(branch)
+        return change(node)
     step, *rest = steps
-    below = update_node(branch.fan.get(step) or NO_BRANCH, tuple(rest), change, keys)
-    fan = _put(branch.fan, step, None if below.is_empty else below, keys, 0)
-    return GrantNode.build(branch.rules, fan, closed=branch.closed)
+    below = update_node(node.children.get(step) or EMPTY_NODE, tuple(rest), change, keys)
+    children = _put(node.children, step, None if below.is_empty else below, keys, 0)
+    return GrantNode.build(node.rules, children, closed=node.closed)
 
 
 def _put(
-    fan: GrantChildren, step: str, branch: GrantNode | None, keys: Iterable[str], depth: int
+    children: GrantChildren, step: str, node: GrantNode | None, keys: Iterable[str], depth: int
 ) -> GrantChildren:
-    if not fan.parts:
-        items = {name: one for name, one in fan.items.items() if name != step}
-        if branch is not None:
-            items[step] = branch
+    if not children.parts:
+        items = {name: one for name, one in children.items.items() if name != step}
+        if node is not None:
+            items[step] = node
         if len(items) > _MOST or not items:
             return build_children(items, depth)
-        return _rebuild_children(fan, items, (), keys)
+        return _rebuild_children(children, items, (), keys)
     place = (hash(step) >> (_BITS * depth)) % _PARTS
-    part = _put(fan.parts[place], step, branch, keys, depth + 1)
-    parts = (*fan.parts[:place], part, *fan.parts[place + 1 :])
-    after = _rebuild_children(fan, {}, parts, keys)
-    return build_children(dict(after.branches()), depth) if after.size <= _LEAST else after
+    part = _put(children.parts[place], step, node, keys, depth + 1)
+    parts = (*children.parts[:place], part, *children.parts[place + 1 :])
+    after = _rebuild_children(children, {}, parts, keys)
+    return build_children(dict(after.nodes()), depth) if after.size <= _LEAST else after
 
 
 def _rebuild_children(
@@ -199,7 +214,7 @@ def _rebuild_children(
     parts: tuple[GrantChildren, ...],
     keys: Iterable[str],
 ) -> GrantChildren:
-    """Returns the fan after a change that is about these keys only."""
+    """Returns the children after a change of grants with these keys only."""
     below: tuple[GrantNode | GrantChildren, ...] = parts or tuple(items.values())
     live = before.live.mutate()
     for key in keys:
@@ -211,12 +226,16 @@ def _rebuild_children(
         for bits in found:
             together |= bits
         live[key] = together
-    return GrantChildren(items, parts, live.finish(), shut=any(one.shut for one in below))
+    return GrantChildren(
+        items, parts, live.finish(), has_closed=any(one.has_closed for one in below)
+    )
 
 
 class EntryPlace(NamedTuple):
     """Place of an entry: its segments below the mount, and whether it is the topic or the container
-    of that name. The root directory has no segments.
+    of that name.
+
+    The root directory has no segments.
     """
 
     relative: tuple[str, ...]
@@ -224,8 +243,8 @@ class EntryPlace(NamedTuple):
 
     @property
     def steps(self) -> tuple[str, ...]:
-        """The names of the branches that lead to it: a container's ends with a slash, since a topic
-        may stand beside it.
+        """Names of the nodes from the root to the entry; a container's name ends with a slash,
+        since a topic may have the same name.
         """
         steps = [f"{name}/" for name in self.relative]
         if self.is_topic:
@@ -234,7 +253,7 @@ class EntryPlace(NamedTuple):
 
 
 class GrantedEntry(NamedTuple):
-    """An entry that has grants of its own, or is a closed directory."""
+    """An entry that has grants of its own or is a closed directory."""
 
     place: EntryPlace
     rules: CompiledGrants = NO_RULES
@@ -243,8 +262,9 @@ class GrantedEntry(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GrantTree:
-    """All grants of one cluster, and which of its directories are closed; a version, equal only to
-    itself. Safe to read from any thread.
+    """One version of all grants and closed directories of a cluster; equal only to itself.
+
+    Safe to read from any thread.
     """
 
     root: GrantNode
@@ -252,73 +272,74 @@ class GrantTree:
     @classmethod
     def build(cls, granted: Iterable[GrantedEntry]) -> GrantTree:
         """Builds a tree of all entries that have grants or are closed, each once, in any order.
-        Entries with equal grants should share one ``CompiledGrants``: the tree keeps what it is
-        given.
+
+        Entries with equal grants should share one ``CompiledGrants``: the tree does not look for
+        duplicates.
         """
-        seeds = _NodeBuilder()
+        builders = _NodeBuilder()
         for place, rules, closed in granted:
-            seed = seeds.at(place)
-            seed.rules, seed.closed = rules, closed
-        return cls(seeds.grown())
+            builder = builders.at(place)
+            builder.rules, builder.closed = rules, closed
+        return cls(builders.build())
 
     # What there is.
 
     @property
     def count(self) -> int:
-        """Entries with grants of their own."""
+        """Number of entries with grants of their own."""
         return self.root.count
 
     def node_at(self, place: EntryPlace) -> GrantNode | None:
-        """Returns the branch of an entry; None when no grant and no closed directory is at or below
-        it.
+        """Returns the node of an entry; None if there is no grant and no closed directory at or
+        below it.
         """
         found: GrantNode | None = self.root
         for step in place.steps:
             if found is None:
                 return None
-            found = found.fan.get(step)
+            found = found.children.get(step)
         return found
 
     def branches_to(self, place: EntryPlace) -> list[GrantNode]:
-        """Returns the branches on the way to an entry, outermost first: the root's, and so on as
+        """Returns the nodes on the way to an entry, outermost first: the root's, and so on as
         far as there are any. The entry's own is among them if there are more than its place has
         segments.
         """
         relative, last = place.relative, len(place.relative) if place.is_topic else 0
-        branch = self.root
-        found = [branch]
+        node = self.root
+        found = [node]
         for depth, name in enumerate(relative, start=1):
-            below = branch.fan.get(name if depth == last else name + "/")
+            below = node.children.get(name if depth == last else name + "/")
             if below is None:
                 break
             found.append(below)
-            branch = below
+            node = below
         return found
 
     def grants_at(self, place: EntryPlace) -> tuple[Grant, ...]:
-        """Returns the grants set on this very entry, in order."""
+        """Returns the entry's own grants, in order."""
         found = self.node_at(place)
         return () if found is None else found.rules.grants
 
     def levels_to(self, place: EntryPlace) -> Iterator[tuple[int, GrantNode]]:
-        """Yields what encloses an entry, and the entry, outermost first, each with its depth: those
-        that have grants or are closed.
+        """Yields the nodes with grants, or of closed directories, from the root to an entry, each
+        with its depth.
         """
-        branch: GrantNode | None = self.root
+        node: GrantNode | None = self.root
         steps = iter(place.steps)
         depth = 0
-        while branch is not None:
-            if branch.rules or branch.closed:
-                yield depth, branch
+        while node is not None:
+            if node.rules or node.closed:
+                yield depth, node
             step = next(steps, None)
             if step is None:
                 return
-            branch = branch.fan.get(step)
+            node = node.children.get(step)
             depth += 1
 
     def granted_below(self, place: EntryPlace) -> Iterator[GrantedEntry]:
-        """Yields the entries in this one, at any depth, that have grants or are closed; in no
-        order.
+        """Yields the entries below this one, at any depth, that have grants or are closed;
+        unordered.
         """
         found = self.node_at(place)
         if found is not None:
@@ -327,37 +348,39 @@ class GrantTree:
     # The next version.
 
     def with_grants(self, place: EntryPlace, grants: Iterable[Grant]) -> GrantTree:
-        """Returns the tree with these as the grants of an entry; all others that it had are
-        gone.
-        """
+        """Returns the tree with these grants on an entry, instead of those that it had."""
         return self.with_compiled(place, CompiledGrants.compile(grants))
 
     def with_compiled(self, place: EntryPlace, rules: CompiledGrants) -> GrantTree:
-        """Returns the same, of rules that are made already."""
+        """Returns the tree with grants that are compiled already on an entry."""
         before = self.node_at(place)
         keys = {*rules.by_key, *(before.rules.by_key if before is not None else ())}
         return self._with(
-            place, lambda old: GrantNode.build(rules, old.fan, closed=old.closed), tuple(keys)
+            place, lambda old: GrantNode.build(rules, old.children, closed=old.closed), tuple(keys)
         )
 
     def with_closed(self, relative: tuple[str, ...], *, closed: bool) -> GrantTree:
-        """Returns the tree with a directory closed, or open again."""
+        """Returns the tree with a directory closed, or opened again."""
         return self._with(
-            EntryPlace(relative), lambda old: GrantNode.build(old.rules, old.fan, closed=closed), ()
+            EntryPlace(relative),
+            lambda old: GrantNode.build(old.rules, old.children, closed=closed),
+            (),
         )
 
     def detach_subtree(self, place: EntryPlace) -> tuple[GrantTree, GrantNode]:
         """Returns the tree without an entry and all below it; and that subtree, for
-        ``attach_subtree``. Costs by the keys that occur in it, not by its size.
+        ``attach_subtree``.
+
+        Costs by the number of keys in the subtree, not by its size.
         """
         before = self.node_at(place)
         if before is None:
-            return self, NO_BRANCH
-        return self._with(place, lambda _: NO_BRANCH, tuple(before.live)), before
+            return self, EMPTY_NODE
+        return self._with(place, lambda _: EMPTY_NODE, tuple(before.live)), before
 
-    def attach_subtree(self, place: EntryPlace, branch: GrantNode) -> GrantTree:
-        """Returns the tree with a detached subtree at a place, which must be free."""
-        return self._with(place, lambda _: branch, tuple(branch.live))
+    def attach_subtree(self, place: EntryPlace, node: GrantNode) -> GrantTree:
+        """Returns the tree with a detached subtree at a place where there is none."""
+        return self._with(place, lambda _: node, tuple(node.live))
 
     def _with(
         self, place: EntryPlace, change: Callable[[GrantNode], GrantNode], keys: tuple[str, ...]
@@ -365,39 +388,39 @@ class GrantTree:
         return GrantTree(update_node(self.root, place.steps, change, keys))
 
 
-NO_GRANTS: Final = GrantTree(NO_BRANCH)
+NO_GRANTS: Final = GrantTree(EMPTY_NODE)
 
 
 @dataclass(slots=True)
 class _NodeBuilder:
-    """A branch that is being put together."""
+    """Mutable node of a tree that is being built."""
 
     rules: CompiledGrants = NO_RULES
     closed: bool = False
     below: dict[str, _NodeBuilder] = field(default_factory=dict)
 
     def at(self, place: EntryPlace) -> _NodeBuilder:
-        """Returns the seed at a place; made, with all that lead to it, if it is not there."""
-        seed = self
+        """Returns the builder at a place; creates it, and those above it, if missing."""
+        builder = self
         for step in place.steps:
-            found = seed.below.get(step)
+            found = builder.below.get(step)
             if found is None:
-                found = seed.below[step] = _NodeBuilder()
-            seed = found
-        return seed
+                found = builder.below[step] = _NodeBuilder()
+            builder = found
+        return builder
 
-    def grown(self) -> GrantNode:
-        """Returns the branch of it."""
+    def build(self) -> GrantNode:
+        """Returns the immutable node."""
         below = {
-            step: branch
-            for step, seed in self.below.items()
-            if not (branch := seed.grown()).is_empty
+            step: node
+            for step, builder in self.below.items()
+            if not (node := builder.build()).is_empty
         }
         return GrantNode.build(self.rules, build_children(below), closed=self.closed)
 
 
-def _node_below(branch: GrantNode, relative: tuple[str, ...]) -> Iterator[GrantedEntry]:
-    for step, one in branch.fan.branches():
+def _node_below(node: GrantNode, relative: tuple[str, ...]) -> Iterator[GrantedEntry]:
+    for step, one in node.children.nodes():
         is_topic = not step.endswith("/")
         at = EntryPlace((*relative, step.removesuffix("/")), is_topic)
         if one.rules or one.closed:

@@ -1,8 +1,7 @@
-"""Grant: one ACL entry as a value, how it is read and checked, and what it covers; refuses to know
-where it is stored.
+"""Grant: one ACL entry as a value: parsing, checks, and what it covers.
 
-Operations, permissions and matching are Kafka's (``AclOperation``, ``StandardAuthorizerData``);
-the numbers of the enums are those of ``kdir.v1``.
+Operations, permissions and matching are Kafka's (``AclOperation``, ``StandardAuthorizerData``); the
+numbers of the enums are those of ``kdir.v1``.
 """
 
 from __future__ import annotations
@@ -32,7 +31,9 @@ __all__ = [
 ]
 
 MOST_GRANTS: Final = 1000
-"""Grants of one entry: they are one record of the store, and each is read with each request."""
+"""Most grants on one entry: they are one record in the store, and every request on the path reads
+all of them.
+"""
 _MOST_NAME: Final = 1024
 
 
@@ -65,7 +66,7 @@ class Operation(enum.IntEnum):
 
 
 class Permission(enum.IntEnum):
-    """Allow or deny."""
+    """Effect of a grant: allow or deny."""
 
     DENY = 1
     ALLOW = 2
@@ -81,19 +82,19 @@ class Permission(enum.IntEnum):
 
 
 class ResourceType(enum.IntEnum):
-    """Type of resource of a grant."""
+    """Type of the resources that a grant covers."""
 
     TOPIC = 1
-    """The entry that it is set on, and all below: topics, and the directories that hold them."""
+    """The entry with the grant and all below it: topics, and the directories that hold them."""
     GROUP = 2
     """Consumer groups, by a pattern, of the clusters at and below the directory."""
     TRANSACTIONAL_ID = 3
-    """Transactional ids, in the same way."""
+    """Transactional ids, by a pattern, of the clusters at and below the directory."""
     CLUSTER = 4
-    """The clusters at and below the directory, as such."""
+    """The clusters at and below the directory themselves."""
 
     has_names: bool
-    """Whether its resources have names of their own, besides the entry's path."""
+    """True if resources of this type have names besides the entry's path."""
 
     def __init__(self, number: int) -> None:
         self.has_names = number in {2, 3}
@@ -114,7 +115,7 @@ IMPLIED_BY: Final[Mapping[Operation, frozenset[Operation]]] = {
     ),
     Operation.DESCRIBE_CONFIGS: frozenset({Operation.ALTER_CONFIGS}),
 }
-"""An allow of one of these allows the operation, too. A deny implies nothing."""
+"""Operations whose allow also allows the key. A deny implies nothing."""
 
 
 _WIDTH: Final = 16
@@ -148,10 +149,10 @@ _BITS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """One ACL entry on an entry of the tree and all below it.
+    """One ACL entry, for an entry of the tree and all below it.
 
-    ``name`` is empty but for groups and transactional ids: there it is the name, ``*`` for all, or
-    a beginning with ``*`` behind it.
+    ``name`` is only for groups and transactional ids: a literal name, ``*`` for all, or a prefix
+    followed by ``*``.
     """
 
     principal: str
@@ -178,26 +179,26 @@ class Grant:
         kind: ResourceType = ResourceType.TOPIC,
         name: str = "",
     ) -> Grant:
-        """Returns a grant of fields from outside, checked.
+        """Returns a checked grant from untrusted fields.
 
         Raises:
-            InvalidArgument: naming the field, what was found and what would be right.
+            InvalidArgument: names the field, the value found and the values expected.
         """
         address = host if host == ANY_HOST else parse_host(host)
         _check_name(kind, name)
         return cls(check_principal(principal), address, operation, permission, kind, name)
 
     def covers(self, operation: Operation) -> bool:
-        """True if it covers the operation: an allow also of those that its own implies."""
+        """True if the grant covers the operation; an allow covers those that it implies, too."""
         return bool(self.bits & bit_of(self.kind, operation))
 
     def matches_name(self, name: str) -> bool:
-        """True if it covers the group or transactional id of this name."""
+        """True if the grant covers the group or transactional id of this name."""
         own = self.name
         return name.startswith(own[:-1]) if own.endswith("*") else name == own
 
     def includes(self, other: Grant) -> bool:
-        """True if its names are all of the other's, or more."""
+        """True if the names that this grant covers include all that the other covers."""
         if self.name.endswith("*"):
             return other.name.startswith(self.name[:-1])
         return self.name == other.name
@@ -211,8 +212,8 @@ class Grant:
 
 
 def in_order(grants: Iterable[Grant]) -> tuple[Grant, ...]:
-    """Returns each once, in the order of principal, then operation: how an entry's are kept and
-    shown.
+    """Returns each grant once, ordered by principal, then operation: the order of storage and
+    output.
     """
     return tuple(
         sorted(
@@ -230,12 +231,12 @@ def in_order(grants: Iterable[Grant]) -> tuple[Grant, ...]:
 
 
 def add_grants(grants: Iterable[Grant], more: Iterable[Grant]) -> tuple[Grant, ...]:
-    """Returns an entry's grants with more; one that is there already stays as it is."""
+    """Returns an entry's grants with more; duplicates are left out."""
     return in_order((*grants, *more))
 
 
 def remove_grants(grants: Iterable[Grant], gone: Iterable[Grant]) -> tuple[Grant, ...]:
-    """Returns an entry's grants without these, each exactly as it was added; all others stay."""
+    """Returns an entry's grants without these; only exact matches are removed."""
     without = frozenset(gone)
     return tuple(one for one in grants if one not in without)
 

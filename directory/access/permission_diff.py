@@ -1,13 +1,14 @@
-"""Difference: who gains and who loses what on an entry and below it, between two accesses; refuses
-to know what makes the difference, and to bound it: who reads stops when it is enough.
+"""Permission diff: the callers that gain or lose rights on an entry and below it, between two trees
+of grants.
 
-A row holds for its entry and all below it, until another row for the same caller further down; one
-that neither gains nor loses anything says that nothing changes there. A caller without rows fares
-like the nearest wider one that has some: the same principal from any host, everybody from that
-host, everybody. So it is with names of groups and transactional ids: the narrowest pattern counts.
+A row holds for its entry and all below it, until another row for the same caller further down; a
+row without gains or losses ends an outer one. A caller without rows has those of the nearest wider
+caller with rows: the same principal from any host, everybody from that host, everybody. In the same
+way the narrowest matching pattern decides for the names of groups and transactional ids.
 
-Kinds of resources that no grant on the way or below applies to are left out, but for topics,
-and of the root directory for the cluster. Not for ``OPEN_IF_NO_GRANTS``, which no server has.
+Topics are always compared, clusters only at the root directory, and other kinds of resources only
+if a grant on the path or below covers them. ``OPEN_IF_NO_GRANTS``, which no server has, is not
+supported. The number of rows is not limited: the reader stops.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Final, NamedTuple
 
 from directory.access.authorizer import Authorizer, GrantEvaluator, InheritedGrantLevel
 from directory.access.decision import AccessQuestion
-from directory.access.grant_tree import NO_BRANCH, EntryPlace, GrantNode
+from directory.access.grant_tree import EMPTY_NODE, EntryPlace, GrantNode
 from directory.access.grants import Operation, ResourceType
 from directory.access.principals import ANY_HOST, EVERYBODY, Caller, key_of
 
@@ -27,12 +28,14 @@ __all__ = ["AccessChange", "DiffSide", "diff_permissions"]
 _OPERATIONS: Final = tuple(one for one in Operation if one is not Operation.ALL)
 _NONE: Final[frozenset[Operation]] = frozenset()
 _UNNAMED: Final = "\0"
-"""No grant's pattern has it: behind the beginning of a pattern it is a name of nothing narrower."""
+"""Character that no pattern contains: appended to a prefix it makes a name that no narrower pattern
+matches.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class DiffSide:
-    """An entry before, or after: who may do what, and where the entry is."""
+    """One side of the diff: the access rules, and the place of the entry."""
 
     access: Authorizer
     place: EntryPlace
@@ -43,12 +46,14 @@ class AccessChange:
     """Change of one caller's rights on one entry and below it."""
 
     caller: Caller
-    """``EVERYBODY``: whoever has no rows. Without a host: from wherever there are no rows for."""
+    """``EVERYBODY`` is for principals without rows of their own; no host, for hosts without
+    rows.
+    """
     kind: ResourceType
     name: str
-    """Of groups and transactional ids: a name, or a beginning with ``*`` behind it."""
+    """For groups and transactional ids: a literal name, or a prefix followed by ``*``."""
     place: EntryPlace
-    """Where it is afterwards."""
+    """Place of the entry after the change."""
     gained: frozenset[Operation]
     lost: frozenset[Operation]
 
@@ -63,14 +68,14 @@ _Rows = tuple[_Row, ...]
 
 
 class _InheritedRows:
-    """The rows of each caller so far, as far as narrower ones are compared with them."""
+    """Rows so far, by caller, for comparison with the rows of narrower callers."""
 
     def __init__(self) -> None:
         self._rows: dict[tuple[str, str], _Rows] = {}
         self._principal = EVERYBODY
 
     def lookup(self, caller: Caller) -> _Rows:
-        """Returns what follows for a caller from all rows so far."""
+        """Returns the rights that a caller has by all rows so far."""
         wider = (
             (caller.principal, caller.host),
             (caller.principal, ""),
@@ -81,7 +86,7 @@ class _InheritedRows:
 
     def add(self, caller: Caller, rows: _Rows) -> None:
         if caller.principal != self._principal:
-            # Nobody asks for those of the last principal any more.
+            # The rows of the last principal are not needed any more.
             self._rows = {key: some for key, some in self._rows.items() if key[0] == EVERYBODY}
             self._principal = caller.principal
         self._rows[caller.principal, caller.host] = rows
@@ -94,8 +99,10 @@ def diff_permissions(
     age_seconds: float = 0.0,
     go_on: Callable[[], bool] = lambda: True,
 ) -> Iterator[AccessChange]:
-    """Yields the rows, those for everybody first, then by principal and host; within a caller an
-    entry before what lies below it. Ends early when ``go_on``, asked for each caller, says no.
+    """Yields the rows: those for everybody first, then by principal and host; of one caller an
+    entry before those below it.
+
+    Ends early when ``go_on``, called for each caller, returns False.
 
     Raises:
         NotReady: as ``Authorizer.authorize``.
@@ -120,7 +127,9 @@ def diff_permissions(
 def _of_names(
     pair: _SidePair, inherited_rows: _InheritedRows, caller: Caller, kind: ResourceType
 ) -> Iterator[AccessChange]:
-    """As rows of each pattern, the widest first, where they differ from what a wider one says."""
+    """Returns a row for each pattern, the widest first, that differs from the row of a wider
+    pattern.
+    """
     by_pattern: dict[str, _Rows] = {}
     for pattern in pair.patterns(caller, kind):
         wider = [one for one in by_pattern if one.endswith("*") and pattern.startswith(one[:-1])]
@@ -148,31 +157,31 @@ def _access_changes(
 
 
 class _LevelAtDepth(NamedTuple):
-    """A level of a path, as a walk enters it."""
+    """One level of a path, with its depth."""
 
     level: GrantNode | InheritedGrantLevel
     at: int
     counts: bool
-    """Whether its allows do."""
+    """False if the level is inherited and its allows have expired."""
 
 
 class _SidePair:
-    """Both sides, and the levels that lead to the entry on each."""
+    """Both sides of the diff, with the levels that lead to the entry on each."""
 
     def __init__(self, before: DiffSide, after: DiffSide, age_seconds: float) -> None:
         self._before, self._after = before, after
         self._old, self._new = _levels(before, age_seconds), _levels(after, age_seconds)
-        self._old_branch = before.access.own_grants().node_at(before.place) or NO_BRANCH
-        self._new_branch = after.access.own_grants().node_at(after.place) or NO_BRANCH
+        self._old_node = before.access.own_grants().node_at(before.place) or EMPTY_NODE
+        self._new_node = after.access.own_grants().node_at(after.place) or EMPTY_NODE
         self.nothing: Final[_Rows] = (_Row(after.place, _NONE, _NONE),)
         self.kinds: Final = tuple(self._kinds())
 
     def _kinds(self) -> Iterator[ResourceType]:
-        """Yields topics and directories, at its root the cluster; else what grants apply to."""
+        """Yields the kinds of resources to compare."""
         reported = {one.kind for entered in self._every() for one in entered.level.rules.grants}
         bits = 0
-        for branch in (self._old_branch, self._new_branch):
-            for live in branch.live.values():
+        for node in (self._old_node, self._new_node):
+            for live in node.live.values():
                 bits |= live
         for kind in ResourceType:
             mask = 0
@@ -190,11 +199,9 @@ class _SidePair:
     # -- for whom ------------------------------------------------------------------------------
 
     def callers(self) -> Iterator[Caller]:
-        """Yields those for whom there may be a difference, or who may fare otherwise than
-        everybody.
-        """
+        """Yields the callers whose rights may differ, or may differ from everybody's."""
         scope = {key for one in self._every() for key in one.level.rules.by_key}
-        scope.update(self._old_branch.live, self._new_branch.live)
+        scope.update(self._old_node.live, self._new_node.live)
         touched, everybody = self._touched()
         if everybody:
             touched = scope
@@ -210,8 +217,8 @@ class _SidePair:
             yield from (Caller(principal, host) for host in ("", *sorted(own)))
 
     def _touched(self) -> tuple[set[str], bool]:
-        """Returns the keys of grants that are not the same on both sides; and whether what is
-        different may be for everybody.
+        """Returns the keys of the grants that differ between the sides, and whether the difference
+        may concern everybody.
         """
         same = 0
         for one, other in zip(self._old, self._new, strict=False):
@@ -221,35 +228,35 @@ class _SidePair:
         old, new = self._old[same:], self._new[same:]
         if len(old) == len(new) == 1:
             mine, yours = old[0].level, new[0].level
-            shut = mine.closed != yours.closed or old[0].counts != new[0].counts
+            has_closed = mine.closed != yours.closed or old[0].counts != new[0].counts
             keys = {
                 key
                 for key in {*mine.rules.by_key, *yours.rules.by_key}
                 if mine.rules.by_key.get(key) != yours.rules.by_key.get(key)
             }
         else:
-            shut = any(one.level.closed for one in (*old, *new))
+            has_closed = any(one.level.closed for one in (*old, *new))
             keys = {key for one in (*old, *new) for key in one.level.rules.by_key}
-        wide = shut or any(key.startswith(_OF_EVERYBODY) for key in keys)
+        wide = has_closed or any(key.startswith(_OF_EVERYBODY) for key in keys)
         return keys, wide
 
     def patterns(self, caller: Caller, kind: ResourceType) -> list[str]:
-        """Returns the patterns of grants of a kind that are about a caller, the widest first."""
+        """Returns the patterns of the grants of a kind that apply to a caller, the widest first."""
         found = {"*"}
         for one in self._every():
             found |= _patterns(one.level, caller, kind)
-        waiting = [self._old_branch, self._new_branch]
+        waiting = [self._old_node, self._new_node]
         while waiting:
-            branch = waiting.pop()
-            found |= _patterns(branch, caller, kind)
-            waiting += [below for _, below in branch.fan.nodes_for(caller.keys)]
-        # A name of its own is narrower than a beginning of the same text.
+            node = waiting.pop()
+            found |= _patterns(node, caller, kind)
+            waiting += [below for _, below in node.children.nodes_for(caller.keys)]
+        # A literal name is narrower than a prefix of the same text.
         return sorted(found, key=lambda one: (len(one.removesuffix("*")), one[-1:] != "*", one))
 
     # -- what ----------------------------------------------------------------------------------
 
     def rows(self, caller: Caller, kind: ResourceType, pattern: str = "") -> _Rows:
-        """Returns what changes for a caller, the entry first."""
+        """Returns the changes for a caller, the entry itself first."""
         name = pattern[:-1] + _UNNAMED if pattern.endswith("*") else pattern
         pairs = []
         for operation in _OPERATIONS:
@@ -262,7 +269,7 @@ class _SidePair:
                 )
             )
         found: list[_Row] = []
-        at = _EntryPair(self._old_branch, self._new_branch, self._before.place, self._after.place)
+        at = _EntryPair(self._old_node, self._new_node, self._before.place, self._after.place)
         self._compare(caller, pairs, at, (_NONE, _NONE), found)
         return tuple(found)
 
@@ -284,7 +291,7 @@ class _SidePair:
         here = (frozenset(gained), frozenset(lost))
         if here != outer:
             found.append(_Row(at.new_place, *here))
-        same = at.old.fan is at.new.fan
+        same = at.old.children is at.new.children
         left = [one for one in pairs if not (one.is_settled or (same and one.are_alike))]
         if not left:
             return
@@ -298,9 +305,9 @@ class _SidePair:
 
     @staticmethod
     def _steps(at: _EntryPair, caller: Caller) -> list[str]:
-        steps = {step for step, _ in at.old.fan.nodes_for(caller.keys)}
-        if at.old.fan is not at.new.fan:
-            steps |= {step for step, _ in at.new.fan.nodes_for(caller.keys)}
+        steps = {step for step, _ in at.old.children.nodes_for(caller.keys)}
+        if at.old.children is not at.new.children:
+            steps |= {step for step, _ in at.new.children.nodes_for(caller.keys)}
         return sorted(steps)
 
 
@@ -308,7 +315,7 @@ _OF_EVERYBODY: Final = (key_of(EVERYBODY, ANY_HOST), f"{EVERYBODY}\0")
 
 
 class _EvaluatorPair(NamedTuple):
-    """One question on both sides."""
+    """Evaluators of one question on both sides."""
 
     operation: Operation
     old: GrantEvaluator
@@ -319,17 +326,17 @@ class _EvaluatorPair(NamedTuple):
 
     @property
     def is_settled(self) -> bool:
-        """Whether nothing below can make a difference: denied on both sides."""
+        """True if both sides deny, so that no level below makes a difference."""
         return self.old.deny is not None and self.new.deny is not None
 
     @property
     def are_alike(self) -> bool:
-        """Whether the same levels below come to the same on both sides."""
+        """True if the same levels below lead to the same decision on both sides."""
         return self.old.state == self.new.state
 
 
 class _EntryPair(NamedTuple):
-    """One entry on both sides."""
+    """Nodes of one entry on both sides."""
 
     old: GrantNode
     new: GrantNode
@@ -339,8 +346,8 @@ class _EntryPair(NamedTuple):
     def below(self, step: str) -> _EntryPair:
         name, is_topic = step.removesuffix("/"), not step.endswith("/")
         return _EntryPair(
-            self.old.fan.get(step) or NO_BRANCH,
-            self.new.fan.get(step) or NO_BRANCH,
+            self.old.children.get(step) or EMPTY_NODE,
+            self.new.children.get(step) or EMPTY_NODE,
             EntryPlace((*self.old_place.relative, name), is_topic),
             EntryPlace((*self.new_place.relative, name), is_topic),
         )
@@ -368,10 +375,10 @@ def _alike(one: _LevelAtDepth, other: _LevelAtDepth) -> bool:
 def _evaluate_levels(
     access: Authorizer, levels: Iterable[_LevelAtDepth], caller: Caller, question: AccessQuestion
 ) -> GrantEvaluator:
-    walk = GrantEvaluator(caller, question)
+    evaluator = GrantEvaluator(caller, question)
     for level, at, counts in levels:
-        access.add_level(walk, level, at, allows_count=counts)
-    return walk
+        access.add_level(evaluator, level, at, allows_count=counts)
+    return evaluator
 
 
 def _patterns(

@@ -1,7 +1,7 @@
-"""Principals, hosts and super users: what they may look like, and which grants could be about a
-caller; refuses to find out who a caller is.
+"""Principals, hosts and super users: their syntax, and the keys of the grants that apply to a
+caller.
 
-A caller has one principal, ``Type:name`` as Kafka writes it, and one address.
+A caller has one principal, ``Type:name`` as in Kafka, and one address.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ __all__ = [
 ]
 
 EVERYBODY: Final = "User:*"
-"""In a grant: whoever it is, of whatever type (Kafka's ``WILDCARD_PRINCIPAL``)."""
+"""In a grant: every principal, of every type (Kafka's ``WILDCARD_PRINCIPAL``)."""
 ANONYMOUS: Final = "User:ANONYMOUS"
-"""A caller without an identity."""
+"""Principal of a caller without an identity."""
 ANY_HOST: Final = "*"
-"""In a grant: from wherever."""
+"""In a grant: every host."""
 
 _MOST_CHARACTERS: Final = 1024
 _TYPE: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*", re.ASCII)
@@ -40,16 +40,16 @@ _TYPE: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Principal and host of a call; made once a call.
+    """Principal and host of a call; made once for each call.
 
-    ``host`` is an address as ``parse_host`` writes it. Without one (a socket that has none; "from
-    anywhere", when a person asks) only grants for every host are about the caller.
+    ``host`` is an address as ``parse_host`` returns it. It is empty for a Unix socket, and where an
+    operator asks about a principal without a host; then only grants for every host apply.
     """
 
     principal: str
     host: str = ""
     keys: tuple[str, ...] = field(init=False, repr=False, compare=False)
-    """The keys (``key_of``) of all grants that are about the caller, the narrowest first."""
+    """Keys (``key_of``) of all grants that apply to the caller, the narrowest first."""
 
     def __post_init__(self) -> None:
         names = dict.fromkeys((self.principal, EVERYBODY))
@@ -59,10 +59,10 @@ class Caller:
 
     @classmethod
     def parse(cls, principal: str, host: str = "") -> Caller:
-        """Returns a checked caller; an empty host is none.
+        """Returns a checked caller; ``host`` may be empty.
 
         Raises:
-            InvalidArgument: no principal, or no address.
+            InvalidArgument: the principal or the address is malformed.
         """
         return cls(check_principal(principal), parse_host(host) if host else "")
 
@@ -73,7 +73,7 @@ def key_of(principal: str, host: str) -> str:
 
 
 def parse_principal(text: str) -> tuple[str, str]:
-    """Returns the type and the name of a principal; only the first colon parts them.
+    """Returns the type and the name of a principal, split at the first colon.
 
     Raises:
         InvalidArgument: not ``Type:name``, too long, or with characters that do not print.
@@ -100,7 +100,7 @@ def parse_principal(text: str) -> tuple[str, str]:
 
 
 def check_principal(text: str) -> str:
-    """Returns the principal as it is, checked; ``*`` is a name only in ``User:*``.
+    """Returns the principal unchanged; ``*`` is valid only in ``User:*``.
 
     Raises:
         InvalidArgument: as ``parse_principal``.
@@ -116,13 +116,13 @@ def check_principal(text: str) -> str:
 
 
 def parse_host(text: str) -> str:
-    """Returns an address in the one form in which it is compared: an IPv4 address that came in an
-    IPv6 socket is an IPv4 address, and the interface behind ``%`` does not matter.
+    """Returns an address in the canonical form in which hosts are compared: an IPv4-mapped IPv6
+    address becomes IPv4, and the interface behind ``%`` is dropped.
 
     Raises:
-        InvalidArgument: not an address. Names of hosts are never looked up.
+        InvalidArgument: not an address. Host names are never looked up.
     """
-    if not text.isascii():  # the standard library takes other scripts' digits, too
+    if not text.isascii():  # the standard library accepts digits of other scripts, too
         raise _no_host(text)
     try:
         address = ip_address(text.partition("%")[0])
@@ -141,11 +141,11 @@ def _no_host(text: str) -> InvalidArgument:
 
 
 def parse_super_users(message: str | Iterable[str]) -> frozenset[str]:
-    """Returns the super users of a setting: a list, or Kafka's ``User:a;User:b`` (blanks and empty
-    parts do not matter there).
+    """Returns the super users of a setting: a list, or Kafka's ``User:a;User:b``, where blanks and
+    empty parts are ignored.
 
     Raises:
-        InvalidArgument: one is no principal, or means everybody.
+        InvalidArgument: one is malformed, or is ``User:*``.
     """
     parts = message.split(";") if isinstance(message, str) else message
     found = frozenset(check_principal(part.strip()) for part in parts if part.strip())
@@ -158,8 +158,6 @@ def parse_super_users(message: str | Iterable[str]) -> frozenset[str]:
 
 
 def quote_for_message(text: object, most: int = 80) -> str:
-    """Returns what was found, in quotes, for a message: never longer than a line, all of it
-    printable.
-    """
+    """Returns a quoted value for a message: printable, and cut to one line."""
     quoted = ascii(text)
     return quoted if len(quoted) <= most else f"{quoted[:most]}…"

@@ -30,15 +30,15 @@ def levels_at_mount(
         node = snapshot.node(directory_id) if directory_id is not None else None
         if node is None:
             continue
-        branch = snapshot.grants.node_at(EntryPlace(relative[:length]))
-        rules = NO_RULES if branch is None else branch.rules
+        grant_node = snapshot.grants.node_at(EntryPlace(relative[:length]))
+        rules = NO_RULES if grant_node is None else grant_node.rules
         if node.directory.policies == NO_POLICIES and not (rules or node.directory.closed):
             continue
         path = cluster_mount.join(relative[:length])
         levels.append(parent_state.level_of(path, node.directory, rules))
-    branch = snapshot.grants.node_at(EntryPlace(relative))
-    if branch is not None and branch.rules:
-        levels.append(parent_state.grants_level(cluster_mount.join(relative), branch.rules))
+    grant_node = snapshot.grants.node_at(EntryPlace(relative))
+    if grant_node is not None and grant_node.rules:
+        levels.append(parent_state.grants_level(cluster_mount.join(relative), grant_node.rules))
     return levels
 
 

@@ -96,8 +96,8 @@ def size_of(
     snapshot: Snapshot, found: LocatedEntry, place: EntryPlace, budget: TimeBudget
 ) -> SubtreeSize:
     """Returns how much an entry is. Links are counted one by one, all else is known."""
-    branch = snapshot.grants.node_at(place)
-    granted = 0 if branch is None else branch.count
+    grant_node = snapshot.grants.node_at(place)
+    granted = 0 if grant_node is None else grant_node.count
     match found.entry:
         case Topic():
             return SubtreeSize(topics=1, entries_with_grants=granted)

@@ -182,14 +182,14 @@ def _with_moved(
     """With what is in each of the directories where that is now: what lies deepest is cut first,
     and put back last, so that one that moved out of, or into, another goes by itself.
     """
-    branches = {}
+    subtrees = {}
     for one, path in sorted(_paths(before, moved), key=lambda found: -len(found[1])):
-        tree, branches[one] = tree.detach_subtree(EntryPlace(path))
+        tree, subtrees[one] = tree.detach_subtree(EntryPlace(path))
     for one, path in sorted(_paths(after, moved), key=lambda found: len(found[1])):
-        if one not in branches:
+        if one not in subtrees:
             tree = _with_restored(tree, reader, after, facts, one, path, frozenset(moved))
-        elif not branches[one].is_empty:
-            tree = tree.attach_subtree(EntryPlace(path), branches[one])
+        elif not subtrees[one].is_empty:
+            tree = tree.attach_subtree(EntryPlace(path), subtrees[one])
     return tree
 
 
@@ -220,8 +220,8 @@ def _with_restored(
 
 def _closed_as_reported(tree: GrantTree, node: Node, path: tuple[str, ...]) -> GrantTree:
     closed = node.directory.closed
-    branch = tree.node_at(EntryPlace(path))
-    if closed == (branch is not None and branch.closed):
+    grant_node = tree.node_at(EntryPlace(path))
+    if closed == (grant_node is not None and grant_node.closed):
         return tree
     return tree.with_closed(path, closed=closed)
 

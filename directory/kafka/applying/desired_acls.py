@@ -292,7 +292,7 @@ class _Step(NamedTuple):
 
     segments: tuple[str, ...]
     node: Node
-    branch: GrantNode | None
+    grant_node: GrantNode | None
     armed: bool
     """What is set above it."""
     levels: tuple[PathLevel, ...]
@@ -362,8 +362,8 @@ class _DesiredAclCollector:
         way = self._snapshot.path_of(directory_id)
         if way is None:
             return None
-        node, branch = self._snapshot.root, self._snapshot.grants.root
-        step = _Step(self._mount.segments, node, branch, False, self._above, True)
+        node, grant_node = self._snapshot.root, self._snapshot.grants.root
+        step = _Step(self._mount.segments, node, grant_node, False, self._above, True)
         for name in way:
             armed, levels, _ = self._entered(step)
             container = step.node.containers.get(name)
@@ -380,10 +380,10 @@ class _DesiredAclCollector:
     def _entered(self, step: _Step) -> tuple[bool, tuple[PathLevel, ...], bool]:
         """Returns whether a directory is armed, the levels down to it, and whether it adds one."""
         armed = self._is_armed_here(step.node.directory, step.armed)
-        branch = step.branch
-        if branch is None or not (branch.rules or branch.closed):
+        grant_node = step.grant_node
+        if grant_node is None or not (grant_node.rules or grant_node.closed):
             return armed, step.levels, False
-        return armed, (*step.levels, PathLevel(branch.rules, branch.closed)), True
+        return armed, (*step.levels, PathLevel(grant_node.rules, grant_node.closed)), True
 
     def _directory(self, step: _Step) -> Iterator[_Step]:
         armed, levels, has_own = self._entered(step)
@@ -419,7 +419,7 @@ class _DesiredAclCollector:
         if topic is None or not self._is_armed_here(topic, armed):
             return
         self._armed = True
-        own = step.branch.fan.get(name) if step.branch is not None else None
+        own = step.grant_node.children.get(name) if step.grant_node is not None else None
         if own is not None and own.rules:
             levels = (*levels, PathLevel(own.rules))
             common = topic_acls(levels)
@@ -449,7 +449,7 @@ class _DesiredAclCollector:
 
 
 def _below(step: _Step, name: str) -> GrantNode | None:
-    return None if step.branch is None else step.branch.fan.get(f"{name}/")
+    return None if step.grant_node is None else step.grant_node.children.get(f"{name}/")
 
 
 def _unarmed_acls(topic: Topic, *, making: bool) -> DesiredAcls | None:

@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from directory.access import grant_tree as branch
+from directory.access import grant_tree as grant_tree_module
 from directory.access.authorizer import MOUNT_ROOT
 from directory.access.decision import AccessQuestion
 from directory.access.grant_tree import NO_GRANTS, EntryPlace, GrantChildren, GrantNode, GrantTree
@@ -30,9 +30,9 @@ CHUNKS = 20
 
 
 def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Small fans, so that small examples are parted ones.
-    monkeypatch.setattr(branch, "_MOST", 2)
-    monkeypatch.setattr(branch, "_LEAST", 1)
+    # Small children, so that small examples are parted ones.
+    monkeypatch.setattr(grant_tree_module, "_MOST", 2)
+    monkeypatch.setattr(grant_tree_module, "_LEAST", 1)
 
 
 def agree(world: World, chance: random.Random, tree: GrantTree | None = None) -> None:
@@ -80,7 +80,7 @@ def test_each_version_is_what_its_grants_are(seed: int, monkeypatch: pytest.Monk
         tree = changed(world, tree, chance)
         check_shape(tree.root, parted_at=2 if seed % 2 else 64)
         assert same(tree.root, world.tree().root)
-        # Reading makes branches remember; the next versions must not be told what is no longer so.
+        # Reading makes nodes remember; the next versions must not be told what is no longer so.
         agree(world, chance, tree)
         if step % 10 == 0:
             assert sorted(map(repr, before.granted_below(MOUNT_ROOT))) == was
@@ -112,7 +112,7 @@ def moved(world: World, tree: GrantTree, source: EntryPlace, target: EntryPlace)
     moving = {place: world.grants.pop(place) for place in inside}
     shut = {one for one in world.closed if lies_in(EntryPlace(one), source)}
     world.closed -= shut
-    tree, branch = tree.detach_subtree(source)
+    tree, subtree = tree.detach_subtree(source)
     occupied = any(
         lies_in(place, target) for place in (*world.grants, *map(EntryPlace, world.closed))
     )
@@ -123,7 +123,7 @@ def moved(world: World, tree: GrantTree, source: EntryPlace, target: EntryPlace)
         there = EntryPlace(target.relative + place.relative[cut:], place.is_topic)
         world.grants[there] = grants
     world.closed |= {target.relative + one[cut:] for one in shut}
-    return tree.attach_subtree(target, branch)
+    return tree.attach_subtree(target, subtree)
 
 
 def lies_in(place: EntryPlace, outer: EntryPlace) -> bool:
@@ -135,11 +135,11 @@ def lies_in(place: EntryPlace, outer: EntryPlace) -> bool:
 
 
 def same(one: GrantNode, other: GrantNode) -> bool:
-    """True if two trees hold and know the same, however their fans are parted."""
-    mine, theirs = dict(one.fan.branches()), dict(other.fan.branches())
+    """True if two trees hold and know the same, however their children are parted."""
+    mine, theirs = dict(one.children.nodes()), dict(other.children.nodes())
     return (
         one.rules.grants == other.rules.grants
-        and (one.closed, one.shut, one.count) == (other.closed, other.shut, other.count)
+        and (one.closed, one.has_closed, one.count) == (other.closed, other.has_closed, other.count)
         and one.live == other.live
         and mine.keys() == theirs.keys()
         and all(same(below, theirs[step]) for step, below in mine.items())
@@ -147,17 +147,17 @@ def same(one: GrantNode, other: GrantNode) -> bool:
 
 
 def check_shape(tree: GrantNode, *, parted_at: int) -> None:
-    def visit(fan: GrantChildren) -> None:
-        assert not (fan.items and fan.parts)
-        assert len(fan.items) <= parted_at
-        assert fan.size == len(dict(fan.branches()))
-        for part in fan.parts:
+    def visit(children: GrantChildren) -> None:
+        assert not (children.items and children.parts)
+        assert len(children.items) <= parted_at
+        assert children.size == len(dict(children.nodes()))
+        for part in children.parts:
             visit(part)
-        for below in fan.items.values():
+        for below in children.items.values():
             assert not below.is_empty
-            visit(below.fan)
+            visit(below.children)
 
-    visit(tree.fan)
+    visit(tree.children)
 
 
 def test_what_is_in_the_way_is_found_as_by_asking_for_each() -> None:
