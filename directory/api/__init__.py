@@ -1,1 +1,1 @@
-"""The gRPC face of a directory server: thin handlers, interceptors of one concern each."""
+"""gRPC services of a directory server: handlers, and the checks and messages that they share."""

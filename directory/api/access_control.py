@@ -1,8 +1,9 @@
-"""Who may do what, asked by every handler in one line; refuses to decide it itself.
+"""Access rules and caller views of the clusters that a process hosts, as every handler asks for
+them.
 
 ``directory.access`` decides, from the grants of one snapshot and what is inherited from above the
-mount; ``visible_tree.py`` has what one caller sees by that, ``caller_rights.py`` what it may do,
-``write_checks.py`` what a change needs.
+mount; ``visible_tree.py`` filters the tree by those decisions, ``caller_rights.py`` checks rights
+on it, ``write_checks.py`` checks what a change needs.
 """
 
 from __future__ import annotations
@@ -28,45 +29,48 @@ from resolver.path import Path
 __all__ = ["AccessControl", "check_owned"]
 
 _MAX_TREES: Final = 256
-"""Callers whose view of a snapshot is remembered."""
+"""Most callers whose view of one snapshot is cached."""
 _caller: Final = lru_cache(4096)(Caller)
 """The keys of a caller's grants are made once for all of its calls."""
 
 
 @dataclass(slots=True)
 class _SnapshotAccess:
-    """What is remembered of one cluster's newest snapshot."""
+    """Cached access rules and caller views of one cluster's newest snapshot."""
 
     access: Authorizer
     snapshot: Snapshot
     host_specific_principals: frozenset[str]
-    """The principals to whom a grant for one host only applies: of others nobody asks from where
-    they call, which costs as much as half of an answer.
+    """Principals of grants that apply to one host only. For all others the caller's address is not
+    parsed, which costs as much as half of an answer.
     """
     open_tree: OpenTree
-    """What callers are shown from whom nothing is hidden."""
+    """The tree for callers from whom nothing is hidden."""
     has_no_grants: bool
     trees: dict[tuple[str, str, bool], VisibleTree] = field(default_factory=dict)
 
 
 class AccessControl:
-    """The access of the clusters that a process hosts; used by any thread."""
+    """Access control of the clusters that a process hosts. Thread-safe."""
 
     def __init__(self) -> None:
         self._known: dict[Cluster, _SnapshotAccess] = {}
 
     def access(self, cluster: Cluster, snapshot: Snapshot) -> Authorizer:
-        """Returns who may do what, at a snapshot."""
+        """Returns the access rules of a cluster at a snapshot."""
         return self._of(cluster, snapshot).access
 
     def tree(
         self, cluster: Cluster, snapshot: Snapshot, call: Call, *, past: bool = False
     ) -> OpenTree:
-        """Returns the tree of a cluster as the caller may see it at a snapshot; ``past``: it is
-        asked also about what was before, when more may have been hidden than is now.
+        """Returns the tree of a cluster as the caller may see it at a snapshot.
+
+        With ``past`` the tree is also used for revisions before the snapshot, when more may have
+        been hidden than now.
 
         Raises:
-            NotReady: what a parent has to hand down never came; not for super users (A3).
+            NotReady: what a parent sends about inherited grants was never received; not for super
+                users (A3).
         """
         known = self._of(cluster, snapshot)
         principal = call.principal or ANONYMOUS
@@ -77,7 +81,7 @@ class AccessControl:
             principal in known.host_specific_principals
             or EVERYBODY in known.host_specific_principals
         )
-        host = call.host if hosts_matter or past else ""  # then it may have mattered
+        host = call.host if hosts_matter or past else ""  # earlier grants may name the host
         expired = _has_expired(cluster, known.access)
         key = (principal, host, expired)
         tree = known.trees.get(key)
@@ -91,21 +95,25 @@ class AccessControl:
         return tree
 
     def rights(self, cluster: Cluster, snapshot: Snapshot, call: Call) -> CallerRights:
-        """Returns what the caller may do in a cluster at a snapshot, each decision audited."""
+        """Returns the caller's rights in a cluster at a snapshot; each decision is written to the
+        audit log.
+        """
         access = self._of(cluster, snapshot).access
         caller = _caller(call.principal or ANONYMOUS, call.host)
         expired = _has_expired(cluster, access)
         return CallerRights(snapshot, access, caller, cluster.config.cluster, expired=expired)
 
     def require_admin(self, cluster: Cluster, method: str, call: Call) -> CallerRights | None:
-        """Checks that a caller has the right on a cluster that a method such as
-        ``AdminService/Backup`` takes, by its row of ``rights.py``. While nothing is loaded only
-        methods that report a server's state pass: the deny may be among what is not loaded yet.
-        Returns the caller's rights on entries, of which the right on the cluster shows none; None
-        while nothing is loaded.
+        """Checks that a caller has the right on the cluster that a method such as
+        ``AdminService/Backup`` requires by its row of ``rights.py``.
+
+        Until the tree is loaded only methods that report a server's state pass: a grant that denies
+        the call may not be loaded yet. Returns the caller's rights on entries, which the right on
+        the cluster does not include; None until the tree is loaded.
 
         Raises:
-            PermissionDenied, NotReady
+            PermissionDenied: the caller lacks the right.
+            NotReady: the tree or the inherited grants are not loaded.
         """
         operation, check = cluster_check(method)
         is_loading = cluster.replica.state is ReplicaState.LOADING
@@ -119,19 +127,20 @@ class AccessControl:
         view = self.rights(cluster, cluster.replica.snapshot, call)
         access = view.access
         if is_open and access.inherited is None and not access.super_users:
-            # What was inherited cannot be read, and nobody is above it: somebody must be able
-            # to see that, and to mend it.
+            # The inherited grants cannot be read, and the caller is no super user: somebody must be
+            # able to see that and to repair it.
             own = replace(access, inherited=())
             view = CallerRights(view.snapshot, own, view.caller, cluster.config.cluster)
         view.require_cluster(operation)
         return view
 
     def require_link_right(self, cluster: Cluster, child_id: str, call: Call) -> None:
-        """Checks that a caller may act for a child cluster: its certificate names it, or, where
-        access is enforced and it has no certificate, CLUSTER_ACTION is granted to it.
+        """Checks that a caller may act for a child cluster: its certificate names the cluster, or,
+        where access is enforced and the caller has no certificate, CLUSTER_ACTION is granted to it.
 
         Raises:
-            PermissionDenied, NotReady
+            PermissionDenied: the certificate names another cluster, or nothing is granted.
+            NotReady: the tree or the inherited grants are not loaded.
         """
         if call.cluster_ids:
             if child_id not in call.cluster_ids:
@@ -182,7 +191,7 @@ def _known(cluster: Cluster, snapshot: Snapshot, before: _SnapshotAccess | None)
 
 
 def _has_same_access(before: Snapshot, snapshot: Snapshot) -> bool:
-    """True if nothing changed that decides who may do what: the grants, and what a parent sent."""
+    """True if the grants and the inherited levels of both are the same."""
     return (
         before.grants is snapshot.grants
         and before.tree.facts is snapshot.tree.facts
@@ -203,10 +212,11 @@ def _has_expired(cluster: Cluster, access: Authorizer) -> bool:
 
 
 def check_owned(cluster: Cluster, mount: Path, path: Path, *, or_above: bool = False) -> None:
-    """Checks that a path is in a cluster that is mounted at ``mount``; ``or_above``: or above that.
+    """Checks that a path is in the cluster that is mounted at ``mount``; with ``or_above``, or
+    above it.
 
     Raises:
-        NotAuthoritative
+        NotAuthoritative: the path is another cluster's.
     """
     if not (mount.is_prefix_of(path) or (or_above and path.is_prefix_of(mount))):
         raise NotAuthoritative(

@@ -1,4 +1,4 @@
-"""AccessService: grants of entries, and who may do what by them."""
+"""AccessService: reads and changes the grants of entries, and answers what they allow."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class AccessService(Service):
     def add_grants(
         self, request: access_pb2.AddGrantsRequest, call: Call
     ) -> access_pb2.AddGrantsResponse:
-        """Adds grants; those that are there already stay as they are."""
+        """Adds grants to an entry; duplicates are ignored."""
         response = access_pb2.AddGrantsResponse()
         response.added.extend(self._change(AddGrants, request, call, response))
         return response
@@ -72,7 +72,7 @@ class AccessService(Service):
     def remove_grants(
         self, request: access_pb2.RemoveGrantsRequest, call: Call
     ) -> access_pb2.RemoveGrantsResponse:
-        """Removes grants, each exactly as it was added; what is not there is passed over."""
+        """Removes grants from an entry; only exact matches are removed."""
         response = access_pb2.RemoveGrantsResponse()
         if request.inherited_from:
             self._plan_inherited(request, call, response.plan)
@@ -83,10 +83,10 @@ class AccessService(Service):
     def _plan_inherited(
         self, request: access_pb2.RemoveGrantsRequest, call: Call, plan: access_pb2.ChangePlan
     ) -> None:
-        """Fills in what comes of grants that an ancestor above the mount no longer has.
+        """Fills in the effect of removing the grants of an ancestor above the mount.
 
         Raises:
-            InvalidArgument: it is not asked as a dry run, or not of the mount.
+            InvalidArgument: the request is no dry run, or its path is not the mount.
         """
         path = Path.parse(request.path)
         asked = RemoveGrants(
@@ -119,8 +119,8 @@ class AccessService(Service):
         call: Call,
         response: access_pb2.AddGrantsResponse | access_pb2.RemoveGrantsResponse,
     ) -> Iterable[access_pb2.Grant]:
-        """Changes the grants of an entry and fills in the answer, but for those that came or went,
-        which are returned.
+        """Changes the grants of an entry and fills in the response; returns the grants added or
+        removed.
         """
         asked = desired(
             path=Path.parse(request.path),
@@ -140,7 +140,7 @@ class AccessService(Service):
     def list_grants(
         self, request: access_pb2.ListGrantsRequest, call: Call
     ) -> access_pb2.ListGrantsResponse:
-        """Returns the grants set on an entry itself."""
+        """Returns the grants set on an entry itself, without inherited ones."""
         path = Path.parse(request.path)
         kind = kind_from_number(request.kind)
         cluster, tree = self._router.read_owned(
@@ -158,10 +158,10 @@ class AccessService(Service):
     def check_access(
         self, request: access_pb2.CheckAccessRequest, call: Call
     ) -> access_pb2.CheckAccessResponse:
-        """Returns whether a principal may do something, and which grant decides. The path need not
-        exist.
+        """Returns whether a principal may do an operation, and the grant that decides.
 
-        Everybody may ask for oneself; for others, and why, who may describe the entry.
+        The path need not exist. Every caller may ask about itself; asking about others, and for the
+        reason, requires DESCRIBE on the entry.
         """
         path = Path.parse(request.path)
         caller = Caller.parse(request.principal, request.host)
@@ -203,9 +203,10 @@ class AccessService(Service):
     def authorize_any(
         self, request: access_pb2.AuthorizeAnyRequest, call: Call
     ) -> access_pb2.AuthorizeAnyResponse:
-        """Returns whether a principal may do something on any resource of a kind (KIP-679), in the
-        cluster that owns the path. Everybody may ask for oneself; for others, who may describe the
-        cluster.
+        """Returns whether a principal may do an operation on any resource of a kind (KIP-679), in
+        the cluster that owns the path.
+
+        Every caller may ask about itself; asking about others requires DESCRIBE on the cluster.
         """
         caller = Caller.parse(request.principal, request.host)
         operation = operation_from_proto(request.operation)
@@ -230,8 +231,8 @@ class AccessService(Service):
 
 
 def can_query_access(tree: OpenTree, path: Path, kind: Kind | None) -> bool:
-    """True if the caller may ask what others may do at a path: of what it sees, and of what could
-    be made there, where nothing is hidden from it.
+    """True if the caller may ask about the rights of others at a path: it sees the entry, or
+    nothing is hidden from it and the entry could be created there.
     """
     mount = tree.mount
     if tree.is_open or not mount.is_prefix_of(path):
@@ -252,12 +253,13 @@ def _as_if_absent(
     place: EntryPlace,
     is_granted_at: Callable[[EntryPlace], bool],
 ) -> Authorizer:
-    """Returns who may do what at a place as far as the caller may know, who asks for itself: up to
-    the deepest entry that it knows of, all grants and closed directories count; those of hidden
-    entries further down do not, as what does not exist has none.
+    """Returns the access rules at a place without what the caller, who asks about itself, may not
+    learn.
 
-    It knows of what it may describe, and of what has a grant of its own that allows what it asks
-    about (``is_granted_at``).
+    Grants and closed directories count down to the deepest entry that the caller knows of. Those of
+    hidden entries further down do not count, as an absent entry has none. A caller knows of an
+    entry that it may describe, and of one whose own grant allows the operation it asks about
+    (``is_granted_at``).
     """
     hidden: EntryPlace | None = None
     for length in range(len(place.relative), 0, -1):
@@ -276,12 +278,13 @@ def _kind_asked(
     kind: Kind | None,
     is_granted_at: Callable[[EntryPlace], bool] = lambda _: False,
 ) -> Kind:
-    """Returns which kind a question about rights is of; where nothing is that the caller may know
-    of, a topic would be. ``is_granted_at``: whether the entry at a place has a grant that allows
-    it.
+    """Returns the kind of resource that a question about rights is for; a topic where the caller
+    knows of no entry.
+
+    ``is_granted_at``: whether the entry's own grant allows the operation.
 
     Raises:
-        NotAuthoritative: what lies beyond a mount is another cluster's to say.
+        NotAuthoritative: the path leads beyond a mount.
     """
     if kind is not None:
         return kind
@@ -303,8 +306,8 @@ def _kind_asked(
 
 
 def _without_reason(caller: Caller, question: AccessQuestion, path: Path, *, allowed: bool) -> str:
-    """Returns a decision for a caller that asks for itself and may not describe the entry: who it
-    is, and which rights it has and lacks; the same whether or not there is such an entry.
+    """Returns a decision without its reason, for a caller that asks about itself and may not
+    describe the entry: the same whether or not the entry exists.
     """
     asked = question.operation.name
     if question.kind is not ResourceType.TOPIC:

@@ -1,5 +1,5 @@
-"""AdminService: what a server is and how it is doing; adoption, drift, acknowledgement; backup and
-verification as streams; detaching from and attaching to a parent.
+"""AdminService: status, adoption, drift and acknowledgement; backup and verification as streams;
+the link to the parent; operations on the change log.
 """
 
 from __future__ import annotations
@@ -69,12 +69,14 @@ if TYPE_CHECKING:
 __all__ = ["AdminService", "adoption_to_proto", "drift_to_proto", "end_with_call"]
 
 _ADOPTIONS_BYTES: Final = 15 * 1024 * 1024
-"""Clients take messages of 16 MiB (``resolver.transport.MAX_MESSAGE_BYTES``)."""
+"""Most bytes of one response; clients accept messages of 16 MiB
+(``resolver.transport.MAX_MESSAGE_BYTES``).
+"""
 _AROUND_BYTES: Final = 5
 _ORDER: Final = {AdoptionAction.DETACHED.value: 0, AdoptionAction.KEEP.value: 2}
-"""Of the rows of an answer, whose last ones may be left out; 1 = all others."""
+"""Order of the rows of a response, of which the last may be cut off; 1 = all other actions."""
 _SHOWN: Final = 100
-"""So many of the values that were set aside are named; a store full of them is one message."""
+"""Most unreadable values that one status message names."""
 
 
 class AdminService(Service):
@@ -120,7 +122,7 @@ class AdminService(Service):
     def get_status(
         self, request: admin_pb2.GetStatusRequest, call: Call
     ) -> admin_pb2.GetStatusResponse:
-        """Returns how a server is doing; answers also while nothing is loaded."""
+        """Returns the status of a server, also before the tree is loaded."""
         call.check()
         cluster = self._router.cluster_by_name(request.cluster)
         access_control = self._router.access_control
@@ -193,7 +195,7 @@ class AdminService(Service):
             out.cluster_id = position.parent.parent_cluster_id
 
     def _reconciler(self, name: str) -> tuple[Cluster, Reconciler]:
-        """Returns the cluster meant, and its reconciler: never one that happens to come first."""
+        """Returns the cluster that the request names, and its reconciler."""
         hosted = self._router.clusters
         if name:
             hosted = tuple(one for one in hosted if name in (one.cluster_id, one.config.cluster))
@@ -217,7 +219,7 @@ class AdminService(Service):
     def adopt_topics(
         self, request: admin_pb2.AdoptTopicsRequest, call: Call
     ) -> admin_pb2.AdoptTopicsResponse:
-        """Adopts topics by mapping rules, or returns what that would do."""
+        """Adopts topics by mapping rules, or returns the plan of it."""
         cluster, reconciler = self._reconciler(request.cluster)
         rules = rules_from_proto(request.rules)
 
@@ -244,7 +246,7 @@ class AdminService(Service):
     def list_drift(
         self, request: admin_pb2.ListDriftRequest, call: Call
     ) -> admin_pb2.ListDriftResponse:
-        """Returns where Kafka differs from what is desired or recorded."""
+        """Returns the differences between Kafka and the desired or recorded state."""
         call.check()
         asked = Path.parse(request.path) if request.path else None
         owner = "" if asked is None else self._router.cluster_for_path(asked).cluster_id
@@ -264,7 +266,7 @@ class AdminService(Service):
     def acknowledge(
         self, request: admin_pb2.AcknowledgeRequest, call: Call
     ) -> admin_pb2.AcknowledgeResponse:
-        """Lets a stopped reconciler go on."""
+        """Lets a stopped reconciler continue."""
         call.check()
         cluster, reconciler = self._reconciler(request.cluster)
 
@@ -281,7 +283,7 @@ class AdminService(Service):
     def finalize_features(
         self, request: admin_pb2.FinalizeFeaturesRequest, call: Call
     ) -> admin_pb2.FinalizeFeaturesResponse:
-        """Raises the cluster's feature level, or says whether it could be done."""
+        """Raises the cluster's feature level, or returns whether that is possible."""
         call.check()
         cluster = self._router.require_cluster_by_name(request.cluster)
 
@@ -306,7 +308,7 @@ class AdminService(Service):
 
 
 def _is_shown(cluster: Cluster, tree: OpenTree, key: bytes) -> bool:
-    """True if a record of the link is of no mount, or of one that the caller may know of."""
+    """True if a link record belongs to no mount, or to a mount that the caller may see."""
     mounts: list[Path] = []
     if key.startswith(MOUNT_ROW):
         text = key.removeprefix(MOUNT_ROW).decode(errors="replace")
@@ -325,7 +327,7 @@ def _store(cluster: Cluster, out: admin_pb2.StoreStatus) -> None:
     if replica.state is not ReplicaState.LOADING:
         out.revision = replica.snapshot.revision
     out.age_seconds = replica.age_seconds
-    # For operators, as the store's address is; but never a password.
+    # Shown to operators, as is the store's address, but never with a password.
     out.message = logs.redacted(replica.trouble)
     out.watch_restarts = replica.watch_restarts
     out.reloads = replica.reloads
@@ -335,7 +337,9 @@ def _store(cluster: Cluster, out: admin_pb2.StoreStatus) -> None:
 
 
 def _kafka(reconciler: Reconciler, out: admin_pb2.KafkaStatus, *, shows_all: bool) -> None:
-    """How Kafka is doing; how many topics need what is not kept by path, so it is all or none."""
+    """Returns the status of the Kafka side. Counts of topics are not kept by path, so a caller gets
+    all of them or none.
+    """
     status = reconciler.status()
     for field in admin_pb2.KafkaStatus.DESCRIPTOR.fields:
         value = getattr(status, field.name)
@@ -357,12 +361,12 @@ _REPLICA_STATES: Final = {
 
 
 _ANSWER_BYTES: Final = 3 * 1024 * 1024
-"""Any client takes so much."""
+"""Most bytes of one response: every client accepts as much."""
 
 
 def _unarmed_at(snapshot: Snapshot, mount: Path, path: Path) -> list[Drift]:
-    """Returns what is inherited by the topics at and below a path, is not in Kafka as it was seen
-    last, and will not be: nobody armed it there.
+    """Returns the inherited values, for topics at and below a path, that differ from what Kafka had
+    when last observed and are not pushed because nobody armed them there.
     """
     armed, everywhere = DesiredConfigs(snapshot), DesiredConfigs(snapshot, everywhere=True)
     found = []
@@ -383,8 +387,8 @@ def _unarmed_at(snapshot: Snapshot, mount: Path, path: Path) -> list[Drift]:
 def _drifts_to_proto(
     snapshot: Snapshot, mount: Path, drifts: Sequence[Drift], unarmed: Collection[Drift] = ()
 ) -> admin_pb2.ListDriftResponse:
-    """Returns the rows of an answer, as many as one message holds; what stays as it is comes last,
-    and detached topics, of which this is the only list, first.
+    """Returns the rows of a response, as many as one message holds: detached topics first, since no
+    other list has them; unchanged ones last.
     """
     response = admin_pb2.ListDriftResponse()
     unarmed = frozenset(unarmed)
@@ -419,11 +423,13 @@ _M = TypeVar("_M")
 _log = logging.getLogger(__name__)
 
 STALLED_SECONDS: Final = 300.0
-"""A reader that takes nothing for so long is cut off: the store keeps a revision for it."""
+"""Time after which a client that reads nothing is disconnected: the store keeps a
+revision for it.
+"""
 
 
 class _BackupAndVerifyCalls:
-    """The calls of AdminService that read all of a store."""
+    """Methods of AdminService that read the whole store."""
 
     def __init__(self, router: ClusterRouter) -> None:
         self._router = router
@@ -431,7 +437,7 @@ class _BackupAndVerifyCalls:
     def backup(
         self, request: admin_pb2.BackupRequest, call: Call
     ) -> Iterator[admin_pb2.BackupResponse]:
-        """Yields all of the store at one revision."""
+        """Yields all rows of the store at one revision."""
         cluster = self._router.require_cluster_by_name(request.cluster)
         self._router.access_control.require_admin(cluster, "AdminService/Backup", call)
         yield from end_with_call(backup_of(cluster.store), call)
@@ -439,7 +445,7 @@ class _BackupAndVerifyCalls:
     def verify(
         self, request: admin_pb2.VerifyRequest, call: Call
     ) -> Iterator[admin_pb2.VerifyResponse]:
-        """Yields where store, replica and Kafka differ; at last the summary."""
+        """Yields the differences between store, replica, change log and Kafka; then the summary."""
         cluster = self._router.require_cluster_by_name(request.cluster)
         self._router.access_control.require_admin(cluster, "AdminService/Verify", call)
         yield from end_with_call(_verified(cluster, call, skip_kafka=request.skip_kafka), call)
@@ -490,10 +496,10 @@ def _verified_log(
 
 
 def end_with_call(messages: Iterator[_M], call: Call) -> Iterator[_M]:
-    """Yields the messages, as long as somebody takes them.
+    """Yields the messages until the client stops reading.
 
     Raises:
-        StoreUnavailable
+        StoreUnavailable: the store cannot be reached.
     """
     try:
         for message in messages:
@@ -511,7 +517,7 @@ def end_with_call(messages: Iterator[_M], call: Call) -> Iterator[_M]:
 
 
 class _ParentLinkCalls:
-    """DetachParent and AttachParent."""
+    """Handlers of DetachParent and AttachParent."""
 
     def __init__(self, router: ClusterRouter) -> None:
         self._router = router
@@ -519,8 +525,9 @@ class _ParentLinkCalls:
     def detach(
         self, request: admin_pb2.DetachParentRequest, call: Call
     ) -> admin_pb2.DetachParentResponse:
-        """Keeps what is inherited as the cluster's own; the link is tried no more. What cannot be
-        read cannot be kept: it is reported, and no longer inherited.
+        """Keeps what is inherited as the cluster's own and stops linking to the parent.
+
+        Unreadable inherited records cannot be kept: they are reported, and no longer inherited.
         """
         call.check()
         cluster = self._router.require_cluster_by_name(request.cluster)
@@ -536,7 +543,9 @@ class _ParentLinkCalls:
 
     @staticmethod
     def _detach(cluster: Cluster, request: admin_pb2.DetachParentRequest, call: Call) -> list[str]:
-        """Records it, unless it is on record; the directories whose records are kept."""
+        """Records the detachment, unless it is recorded already; returns the directories whose
+        records are kept.
+        """
         snapshot = cluster.replica.snapshot
         spoiled = parent_state.is_inherited_corrupt(snapshot)
         if not request.keep_inherited and not spoiled:
@@ -555,7 +564,7 @@ class _ParentLinkCalls:
                 "no parent has sent the inherited policies and grants: there is nothing to keep yet"
             )
         if request.keep_inherited:
-            # Before anything is written: what cannot be read cannot be kept.
+            # Checked before anything is written, since unreadable records cannot be kept.
             kept = [level.path for level in parent_state.inherited_levels(snapshot)]
         else:
             kept = []
@@ -590,7 +599,7 @@ class _ParentLinkCalls:
     def attach(
         self, request: admin_pb2.AttachParentRequest, call: Call
     ) -> admin_pb2.AttachParentResponse:
-        """Tries the link again; what the parent says counts again."""
+        """Links to the parent again, whose inherited records apply once they are received."""
         call.check()
         cluster = self._router.require_cluster_by_name(request.cluster)
 
@@ -599,7 +608,7 @@ class _ParentLinkCalls:
             detached = cluster.replica.snapshot.fact(parent_state.DETACHED_KEY)
             if detached is None:
                 return
-            # Its next state is not its last one, and the last one may be old.
+            # The next state may differ from the last one, which may be old.
             again = Put(parent_state.ATTACHED_KEY, secrets.token_hex(8).encode())
             guards = (KeyEquals(parent_state.DETACHED_KEY, detached),)
             operation = _operation("attached the cluster to its parent again", call)
@@ -616,7 +625,7 @@ class _ParentLinkCalls:
 
 
 class _ChangeLogCalls:
-    """What operators do to the change log."""
+    """Operators' methods for the change log."""
 
     def __init__(self, router: ClusterRouter) -> None:
         self._router: Final = router
@@ -624,7 +633,7 @@ class _ChangeLogCalls:
     def resync(
         self, request: admin_pb2.ResyncChangeLogRequest, call: Call
     ) -> admin_pb2.ResyncChangeLogResponse:
-        """Records that an operator confirmed it; the server that publishes does it."""
+        """Records an operator's confirmation of a resync; the publishing server carries it out."""
         call.check()
         cluster = self._router.require_cluster_by_name(request.cluster)
 
@@ -641,7 +650,7 @@ class _ChangeLogCalls:
     def skip(
         self, request: admin_pb2.SkipChangeLogRequest, call: Call
     ) -> admin_pb2.SkipChangeLogResponse:
-        """Gives up what waits; the server that publishes puts that on record in the history."""
+        """Discards the unpublished changes; the publishing server records that in the history."""
         call.check()
         cluster = self._router.require_cluster_by_name(request.cluster)
 
@@ -673,7 +682,7 @@ class _ChangeLogCalls:
     def end(
         self, request: admin_pb2.EndChangeLogRequest, call: Call
     ) -> admin_pb2.EndChangeLogResponse:
-        """Ends a log that is in no server's config any more."""
+        """Ends a change log that no server's config has any more."""
         call.check()
         cluster = self._router.require_cluster_by_name(request.cluster)
 
@@ -695,10 +704,11 @@ class _ChangeLogCalls:
         return admin_pb2.EndChangeLogResponse(token=cluster.token_at(revision))
 
     def _require_log(self, cluster: Cluster, method: str, call: Call) -> None:
-        """Checks that the caller may, and that there is a change log.
+        """Checks that the caller has the right, and that there is a change log.
 
         Raises:
-            PermissionDenied, InvalidArgument
+            PermissionDenied: the caller lacks the right.
+            InvalidArgument: the cluster has no change log.
         """
         self._router.access_control.require_admin(cluster, method, call)
         if noted_state(cluster.replica.snapshot) is None:
@@ -726,7 +736,7 @@ def _operation(text: str, call: Call) -> Operation:
 
 
 def adoption_to_proto(adopted: AdoptionRow) -> admin_pb2.Adoption:
-    """Returns one row of an answer."""
+    """Returns one adoption as a row of the response."""
     return admin_pb2.Adoption(
         physical_name=adopted.physical_name,
         path="" if adopted.path is None else str(adopted.path),
@@ -737,7 +747,7 @@ def adoption_to_proto(adopted: AdoptionRow) -> admin_pb2.Adoption:
 
 
 def adoptions_to_proto(rows: Sequence[AdoptionRow]) -> admin_pb2.AdoptTopicsResponse:
-    """Returns the rows of an answer, as many as one message holds."""
+    """Returns the rows of a response, as many as one message holds."""
     response = admin_pb2.AdoptTopicsResponse()
     room = _ADOPTIONS_BYTES
     for row in sorted(rows, key=lambda row: _ORDER.get(row.action, 1)):
@@ -751,7 +761,7 @@ def adoptions_to_proto(rows: Sequence[AdoptionRow]) -> admin_pb2.AdoptTopicsResp
 
 
 def drift_to_proto(drift: Drift) -> admin_pb2.Drift:
-    """Returns one row of an answer."""
+    """Returns one drift as a row of the response."""
     return admin_pb2.Drift(
         path=str(drift.path),
         physical_name=drift.physical_name,

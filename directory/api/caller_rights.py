@@ -1,7 +1,7 @@
-"""What one caller may do in one cluster at one snapshot.
+"""Rights of one caller in one cluster at one snapshot.
 
-What it may not describe is absent for it, whatever it asks to do there; what it may describe and
-not do is PERMISSION_DENIED. Each decision is written to the audit log.
+An entry that the caller may not describe is ABSENT, whatever the caller asks to do with it; one
+that it may describe and not change is PERMISSION_DENIED. Each decision is written to the audit log.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ANY_OPERATION: Final = tuple(
 
 
 class CallerRights(VisibleTree):
-    """Rights of one caller on a tree, also of super users, and where nothing is hidden."""
+    """Rights of one caller on a tree; also for super users, and where nothing is hidden."""
 
     __slots__ = ()
 
@@ -37,14 +37,16 @@ class CallerRights(VisibleTree):
         kind: Kind | None = None,
         resource: ResourceType = ResourceType.TOPIC,
     ) -> None:
-        """Checks that the caller has a right on an existing entry. An entry that it may not
-        describe is absent for it, whatever else it may do there; except where the entry's own grant
-        allows it something, or where it may ALTER the entry and so could remove what hides it.
+        """Checks that the caller has a right on an existing entry.
+
+        An entry that the caller may not describe is absent for it, whatever other rights it has
+        there; except if the entry's own grant allows it something, or if it may ALTER the entry and
+        so could remove the grant that hides it.
 
         Raises:
-            PermissionDenied: it may not, though it knows of the entry; or it may by a grant further
-                up only, and lacks DESCRIBE.
-            Absent: it does not even know of the entry.
+            PermissionDenied: the caller knows of the entry and lacks the right, or has it by a
+                grant further up and lacks DESCRIBE.
+            Absent: the caller does not know of the entry.
         """
         relative = path.below(self.mount)
         place = EntryPlace(relative, kind is Kind.TOPIC and bool(relative))
@@ -72,11 +74,11 @@ class CallerRights(VisibleTree):
             raise self.permission_denied_error(operation, path, decision, resource)
 
     def require_cluster(self, operation: Operation, purpose: str = "") -> None:
-        """Checks that the caller has a right on the cluster; ``purpose`` is what for, as the
-        subject of a sentence, where the request itself is about an entry.
+        """Checks that the caller has a right on the cluster. ``purpose`` is the subject of the
+        error's sentence, where the request itself is about an entry.
 
         Raises:
-            PermissionDenied
+            PermissionDenied: the caller lacks the right.
         """
         try:
             self.require_operation(operation, self.mount, resource=ResourceType.CLUSTER)
@@ -95,9 +97,7 @@ class CallerRights(VisibleTree):
         decision: Decision,
         resource: ResourceType = ResourceType.TOPIC,
     ) -> PermissionDenied:
-        """Returns the error that the caller lacks a right, with the reason as far as it may know
-        it.
-        """
+        """Returns the error for a missing right, with the reason if the caller may learn it."""
         why = (
             decision.reason.value
             if decision.reason is not DecisionReason.GRANT
@@ -113,11 +113,11 @@ class CallerRights(VisibleTree):
         )
 
     def require_view(self, path: Path, kind: Kind | None) -> None:
-        """Checks that the caller may describe an entry that it knows of, and all that a directory
-        holds.
+        """Checks that the caller may describe an entry that it knows of and, of a directory,
+        everything below it.
 
         Raises:
-            PermissionDenied
+            PermissionDenied: it may not describe all of that.
         """
         relative = path.below(self.mount)
         place = EntryPlace(relative, kind is Kind.TOPIC and bool(relative))
@@ -128,10 +128,11 @@ class CallerRights(VisibleTree):
             self.require_on_descendants(Operation.DESCRIBE, path)
 
     def require_on_descendants(self, operation: Operation, path: Path) -> None:
-        """Checks that the caller has a right on all that a directory holds.
+        """Checks that the caller has a right on everything below a directory.
 
         Raises:
-            PermissionDenied: names what prevents it, as far as it may be seen.
+            PermissionDenied: names the entry on which the right is missing, if the caller may see
+                it.
         """
         question = AccessQuestion.for_operation(operation)
         refusals = self.access.denied_below(

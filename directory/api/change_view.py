@@ -1,9 +1,9 @@
-"""What one caller is shown of the changes at and below a path.
+"""Change events at and below a path as one caller may see them.
 
 A change is a step from what the caller saw before it to what it sees after it, each by the rights
-of its own revision. What leaves its view is shown as a removal, what comes into it as an insert,
-and nothing of how an entry was while it was hidden. A watch whose caller's view becomes another in
-a way that no such changes express ends with ``Resync``.
+of its own revision. An entry that leaves the caller's view is shown as a removal, one that enters
+it as an insert, and no event shows the state of an entry while it was hidden. A watch ends with
+``Resync`` if the caller's view changed in a way that such events cannot express.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ Event = watch_pb2.ChangeEvent
 
 
 class ChangeView:
-    """The changes at and below a path, as the caller of a tree is shown them. The tree is of now:
-    what it hides now is not shown of the past, either.
+    """Change events at and below a path, filtered by a caller's tree.
+
+    The tree is the current one: an entry that is hidden now is not shown in past events, either.
     """
 
     def __init__(self, tree: OpenTree, history: AccessHistory, path: Path) -> None:
@@ -42,19 +43,22 @@ class ChangeView:
     # -- the log ---------------------------------------------------------------------------------
 
     def known_since(self) -> int:
-        """Returns from which revision on it is known what the caller might see; 0 = of all.
+        """Returns the first revision for which the caller's rights are known; 0 = for all.
 
         Raises:
-            StoreUnavailable: that is in the store only, which is away.
+            StoreUnavailable: the rights are only in the store, which cannot be reached.
         """
         return 0 if self._now is None else self._history.known_since()
 
     def logged(self, events: Iterable[Event]) -> list[Event]:
-        """Returns what a list of past changes shows of some. Of those that are older than what is
-        known of rights, and of those of hidden entries, only how an entry is now is shown.
+        """Returns the past events that a list shows.
+
+        Of events older than ``known_since``, and of those of hidden entries, only the current state
+        of the entry is shown.
 
         Raises:
-            StoreUnavailable: whose rights those were is in the store only, which is away.
+            StoreUnavailable: the rights of that time are only in the store, which cannot be
+                reached.
         """
         now = self._now
         shown = (one if now is None else self._logged(now, one) for one in events)
@@ -67,39 +71,42 @@ class ChangeView:
         saw = step.has_before and self._sees(now, step.old, step.kind, event.revision - 1)
         sees = step.has_after and self._sees(now, step.new, step.kind, event.revision)
         if saw and not sees and step.is_in_place:
-            return None  # it was hidden, not removed; who reads what is past keeps no copy
+            # it was hidden, not removed; a reader of past events keeps no copy of the tree
+            return None
         if not (saw or sees) and step.has_after and _is_unchanged(now, event, step):
             return _as_insert(event, is_hidden=True)
         return step.as_seen(saw=saw, sees=sees)
 
     def _sees(self, now: VisibleTree, path: Path, kind: Kind | None, revision: int) -> bool:
-        """True if the caller might see what stood at a path at a revision, and may now."""
+        """True if the caller may see the entry at a path now, and might at a revision."""
         if not now.can_describe_path(path, kind):
             return False
         then = self._at(now, revision)
         try:
             return then is not None and then.can_describe_path(path, kind)
         except NotReady:
-            return False  # what was inherited then could not be read
+            return False  # the inherited grants of that revision could not be read
 
     # -- a watch ---------------------------------------------------------------------------------
 
     def refuse_unknown(self, revision: int) -> None:
-        """Refuses a watch from a revision of which it is not known who might see what.
+        """Raises an error for a watch from a revision for which the caller's rights are not known.
 
         Raises:
-            Resync, StoreUnavailable
+            Resync: the rights of that revision are not kept any more.
+            StoreUnavailable: they are only in the store, which cannot be reached.
         """
         if self._now is not None:
             self._required(self._now, revision)
 
     def streamed(self, reached: int, revision: int, events: Sequence[Event]) -> list[Event]:
-        """Returns what a watch that has reached a revision shows of a later one: with it, what the
-        watcher keeps is again what it would be shown of that revision.
+        """Returns the events of one revision for a watch that has reached an earlier one: applied
+        to the watcher's copy, they give what the watcher may see of that revision.
 
         Raises:
-            Resync: no changes say how the caller's view became another.
-            StoreUnavailable
+            Resync: the caller's view changed in a way that no events express.
+            StoreUnavailable: the rights of that time are only in the store, which cannot be
+                reached.
         """
         now = self._now
         for at in self._history.changed(reached, revision):
@@ -126,11 +133,8 @@ class ChangeView:
         return shown
 
     def refuse_other_age(self, before: OpenTree) -> None:
-        """Refuses to go on where what is inherited expired, or counts again, since the tree of
-        before, and the caller sees something else by that.
-
-        Raises:
-            Resync
+        """Raises ``Resync`` if inherited grants expired, or were confirmed again, since the
+        previous tree, and the caller's view differs by that.
         """
         now = self._now
         if now is None or not isinstance(before, VisibleTree):
@@ -161,11 +165,13 @@ class ChangeView:
         hidden_before = saw and not now.can_describe_path(step.old, step.kind)
         hidden_after = sees and not now.can_describe_path(step.new, step.kind)
         if in_place and hidden_before and not sees:
-            # It is hidden from here on: the watcher is to forget it, and learns nothing else of it.
+            # The entry is hidden from here on: the watcher removes its copy and learns nothing
+            # else.
             shown.ClearField("before")
             return shown
         if hidden_before or hidden_after:
-            # Hidden since: what follows, as far as it may be shown, need not fit what it keeps.
+            # Hidden since: later events, as far as they may be shown, need not fit the watcher's
+            # copy.
             raise self._resync(revision)
         return shown
 
@@ -179,8 +185,9 @@ class ChangeView:
         saw: bool,
         sees: bool,
     ) -> None:
-        """Refuses to go on where what is seen in a directory becomes another with its change: the
-        change is an event of the directory alone, and moves all that the watcher keeps in it.
+        """Raises ``Resync`` if the visible part of a directory changes with the directory itself:
+        the change is one event of the directory, but would move everything below it in the
+        watcher's copy.
         """
         old = self._watched_at(now, step.old)
         new = self._watched_at(now, step.new) if step.has_after else None
@@ -204,8 +211,9 @@ class ChangeView:
             raise self._resync(revision)
 
     def _watched_at(self, now: VisibleTree, path: Path) -> Path | None:
-        """Returns the part of a directory that is watched: all of it, or the watched path in it.
-        Where nothing is seen there now, all, too: else what is hidden there would differ from
+        """Returns the watched part of a directory: all of it, or the watched path in it.
+
+        All of it also where nothing is visible there now: else what is hidden would differ from
         nothing.
         """
         if self._path.is_prefix_of(path):
@@ -224,14 +232,16 @@ class ChangeView:
             )
 
     def _refuse_other_view(self, now: VisibleTree, revision: int) -> None:
-        """Refuses to go on over a change of rights of which no event names the entry."""
+        """Raises ``Resync`` for a change of rights of which no event names the entry."""
         before, after = self._required(now, revision - 1), self._required(now, revision)
         if not self._have_same_view(before, after, self._watched_at(now, after.mount)):
             raise self._resync(revision)
 
     @staticmethod
     def _have_same_view(before: VisibleTree, after: VisibleTree, path: Path | None) -> bool:
-        """True if the caller sees the same at and below a path by both; below the mount without."""
+        """True if the caller sees the same at and below a path by both; without the path, below the
+        mount.
+        """
         at = after.mount if path is None else path
         try:
             return (
@@ -252,7 +262,7 @@ class ChangeView:
         return found
 
     def _at(self, now: VisibleTree, revision: int) -> VisibleTree | None:
-        """Returns the caller's tree by the rights of a revision; None where they are not known."""
+        """Returns the caller's tree by the rights of a revision; None if those are not known."""
         access = self._history.at(revision)
         if access is None:
             return None
@@ -268,7 +278,7 @@ class ChangeView:
 
 
 class _Step:
-    """One change, as where an entry was and where it is."""
+    """One change: the entry's place before and after it."""
 
     __slots__ = ("event", "has_after", "has_before", "kind", "new", "old")
 
@@ -282,12 +292,12 @@ class _Step:
 
     @property
     def is_in_place(self) -> bool:
-        """True if the entry was there, and still is where it was."""
+        """True if the entry existed before the change and was not moved by it."""
         return self.has_before and self.has_after and self.old == self.new
 
     def as_seen(self, *, saw: bool, sees: bool) -> Event | None:
-        """Returns the change as it is for a caller that saw the entry before it, sees it after it,
-        or both; None: it is none.
+        """Returns the change as shown to a caller that saw the entry before it, sees it after it,
+        or both; None if neither.
         """
         if saw == self.has_before and sees == self.has_after:
             return self.event
@@ -301,19 +311,21 @@ _OF_SCOPES: Final = ("grants_before", "grants_after", "operation", "scope")
 
 
 def _as_insert(event: Event, *, is_hidden: bool = False) -> Event:
-    """Returns the change as the coming of an entry; ``is_hidden``: hidden after it, too."""
+    """Returns the change as an insert of the entry; ``is_hidden``: it is hidden after the change,
+    too.
+    """
     part = watch_pb2.ChangeEvent()
     part.CopyFrom(event)
     for of_before in ("path_before", "before", *_OF_SCOPES):
         part.ClearField(of_before)
     if is_hidden:
-        part.ClearField("effective")  # what held then, while it was hidden
+        part.ClearField("effective")  # the state while it was hidden
     part.action = watch_pb2.CHANGE_ACTION_INSERT
     return part
 
 
 def _as_removal(event: Event) -> Event:
-    """Returns the change as the going of an entry from where it was."""
+    """Returns the change as a removal of the entry from its place before."""
     part = watch_pb2.ChangeEvent()
     part.CopyFrom(event)
     for of_after in ("path_before", "after", "effective", *_OF_SCOPES):
@@ -326,7 +338,9 @@ def _as_removal(event: Event) -> Event:
 
 
 def _is_unchanged(now: VisibleTree, event: Event, step: _Step) -> bool:
-    """True if the entry, which may be seen now, still is where and as the change left it."""
+    """True if the entry, which is visible now, still has the place and the state that the change
+    left.
+    """
     is_of_entry = event.scope == watch_pb2.CHANGE_SCOPE_UNSPECIFIED
     if not is_of_entry or not now.can_describe_path(step.new, step.kind):
         return False
@@ -338,13 +352,15 @@ def _is_unchanged(now: VisibleTree, event: Event, step: _Step) -> bool:
 
 
 def _is_reaped(event: Event) -> bool:
-    """True of what is removed with a directory, some time later: that was shown when it went."""
+    """True if the entry was removed later, along with its directory, whose removal was shown
+    already.
+    """
     return f"/{DELETED}/" in event.path
 
 
 def _concerns(event: Event, path: Path) -> bool:
-    """True if the change is at or below the path, before or after it, or of a directory above that
-    was moved or removed with everything in it.
+    """True if the change is at or below the path, before or after it, or moves or removes a
+    directory above the path.
     """
     for text in (event.path, event.path_before):
         if not text:

@@ -1,4 +1,6 @@
-"""DirectoryService: get, list, create, update, delete, move, on the asked server's own tree."""
+"""DirectoryService: get, list, create, update, delete and move entries of the clusters of this
+server.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,7 @@ class DirectoryService(Service):
     def __init__(self, router: ClusterRouter) -> None:
         self._router = router
         self._bounds = router.limits.bounds
-        # A Kafka that is away must not hold every thread that writes.
+        # An unreachable Kafka must not block every write thread.
         self._awaiting = threading.BoundedSemaphore(max(1, router.limits.write_threads // 2))
 
     def method_handlers(self) -> Mapping[str, Handler]:
@@ -70,7 +72,7 @@ class DirectoryService(Service):
     def get_entry(
         self, request: directory_pb2.GetEntryRequest, call: Call
     ) -> directory_pb2.GetEntryResponse:
-        """Returns one entry itself; links and mounts are shown, not followed."""
+        """Returns one entry; links and mounts are returned themselves, not followed."""
         path, kind = Path.parse(request.path), kind_from_number(request.kind)
         cluster, tree = self._router.read_owned(
             path, request.token, call, holder=kind is Kind.MOUNT
@@ -80,7 +82,9 @@ class DirectoryService(Service):
     def list_entries(
         self, request: directory_pb2.ListEntriesRequest, call: Call
     ) -> directory_pb2.ListEntriesResponse:
-        """Returns a page of a directory's children, or with ``recursive`` of all below it."""
+        """Returns a page of a directory's children, or with ``recursive`` of everything
+        below it.
+        """
         path = Path.parse(request.path)
         cluster, tree = self._router.read_owned(path, request.token, call)
         return entry_reads.list_entries(cluster, tree, path, request, call)
@@ -90,12 +94,12 @@ class DirectoryService(Service):
     def create_entry(
         self, request: directory_pb2.CreateEntryRequest, call: Call
     ) -> directory_pb2.CreateEntryResponse:
-        """Makes a directory, topic, link or mount."""
+        """Creates a directory, topic, link or mount."""
         path = Path.parse(request.path)
         command = create_command(request, path, self._bounds)
         if isinstance(command, CreateTopic) and request.adopt_existing:
             command = _unseen(command)
-        # Once a request: planned again, it may hold a lock that others wait for.
+        # Once for each request: a later try of the plan may hold a lock that others wait for.
         look_up = cache(_look_up)
 
         def complete(cluster: Cluster, snapshot: Snapshot, command: Creation) -> Creation:
@@ -124,11 +128,11 @@ class DirectoryService(Service):
     def _await_active(
         self, cluster: Cluster, path: Path, made: Topic, revision: int, call: Call
     ) -> Topic:
-        """Returns the topic once Kafka has it; still pending when the time is over, or as it was
-        made where the mount moved meanwhile.
+        """Returns the topic once Kafka has created it; still pending at the deadline, or as created
+        if the mount moved meanwhile.
 
         Raises:
-            KafkaRejected: Kafka, or a rule of ours, refused; the entry stays, as failed.
+            KafkaRejected: Kafka or a rule of kdir refused the topic; the entry stays, as FAILED.
         """
         while True:
             snapshot = cluster.replica.snapshot
@@ -138,7 +142,7 @@ class DirectoryService(Service):
             relative = path.below(mount)
             parent = snapshot.find_directory(relative[:-1])
             topic = snapshot.topic(parent, relative[-1]) if parent is not None else None
-            # Another one may stand there by now, which the caller may not even describe.
+            # Another entry may be at the path by now, which the caller may not even describe.
             if topic is None or topic.entry_id != made.entry_id:
                 raise Absent(f"{path} was removed before Kafka had it", path=path)
             if topic.provision is Provision.FAILED:
@@ -151,7 +155,7 @@ class DirectoryService(Service):
             if topic.provision is not Provision.PENDING:
                 return topic
             try:
-                # A little is left of the deadline, so that "still pending" can be reported.
+                # Part of the deadline is left for the response that the topic is still pending.
                 left = call.seconds_left() - 0.25
                 if left <= 0 or not call.is_active():
                     return topic
@@ -185,7 +189,7 @@ class DirectoryService(Service):
     def delete_entry(
         self, request: directory_pb2.DeleteEntryRequest, call: Call
     ) -> directory_pb2.DeleteEntryResponse:
-        """Removes an entry, or with ``recursive`` all below it too."""
+        """Removes an entry, or with ``recursive`` also everything below it."""
         path = Path.parse(request.path)
         asked = DeleteEntry(
             path=path,
@@ -222,7 +226,7 @@ class DirectoryService(Service):
     def move_entry(
         self, request: directory_pb2.MoveEntryRequest, call: Call
     ) -> directory_pb2.MoveEntryResponse:
-        """Moves an entry within the mount."""
+        """Moves an entry within its mount."""
         path = Path.parse(request.path)
         asked = MoveEntry(
             path=path,
@@ -242,7 +246,9 @@ class DirectoryService(Service):
 
 
 def _unseen(command: CreateTopic) -> CreateTopic:
-    """Returns the command before Kafka is asked for the topic to adopt, which not everybody may."""
+    """Returns the command before Kafka is asked for the topic to adopt, which not every
+    caller may.
+    """
     name = command.physical_name or command.path.name
     unseen = ObservedTopic(physical_name=name, topic_id=b"", partitions=0, replication_factor=0)
     return replace(command, adopt_existing=unseen)
@@ -270,11 +276,11 @@ def _topic(
     command: CreateTopic,
     look_up: Callable[[Cluster, str], ObservedTopic],
 ) -> CreateTopic:
-    """Returns the command with the topic to adopt as Kafka has it.
+    """Returns the command with the topic to adopt, as Kafka reports it.
 
     Raises:
-        AboveCeiling: kdir may create no topics there.
-        KdirError: what is wrong with the path, before that.
+        AboveCeiling: kdir may not create topics there.
+        KdirError: the path itself is invalid; reported first.
     """
     kafka = cluster.config.kafka
     if kafka is None or cluster.reconciler is None:
@@ -306,5 +312,5 @@ def _topic(
 
 
 def _check_path_syntax_first(cluster: Cluster, command: CreateTopic) -> None:
-    """Raises for what is wrong with the path itself, before what the config does not allow."""
+    """Raises the error of an invalid path before the errors of what the config does not allow."""
     cluster.writer.commit_command(replace(command, adopt_existing=None), validate_only=True)

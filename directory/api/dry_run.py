@@ -1,8 +1,7 @@
-"""ChangePlan: what a change would do, for whoever asks with ``validate_only``; nothing is written.
+"""Dry run: fills in the ChangePlan of a change (``validate_only``): rights, policies, quotas and
+calls to Kafka that it would change. Entries that the caller may not describe are left out.
 
-Put together from what each part foresees: who gains or loses rights, policies, Kafka's calls. Of
-what the caller may not describe nothing is shown. Refuses to decide whether it is allowed: planning
-and the caller's rights were asked before.
+The command was authorized and planned before; nothing is written.
 """
 
 from __future__ import annotations
@@ -50,13 +49,13 @@ if TYPE_CHECKING:
 __all__ = ["Planned", "fill_change_plan"]
 
 Planned = UpdateEntry | DeleteEntry | MoveEntry | AddGrants | RemoveGrants
-"""The commands whose plans are shown."""
+"""Commands for which a ChangePlan exists."""
 
 T = TypeVar("T")
 _MOST: Final = 100
-"""Rows of each sort that are shown; the rest are counted."""
+"""Most rows of each sort in a plan; the rest are counted."""
 _SECONDS: Final = 2.0
-"""No plan keeps a server busy for longer."""
+"""Most time that a server spends on one plan."""
 _OPERATIONS: Final = frozenset(Operation) - {Operation.ALL}
 
 
@@ -68,18 +67,20 @@ def fill_change_plan(
     call: Call,
     out: access_pb2.ChangePlan,
 ) -> None:
-    """Fills in what a planned command would do; nothing for a caller that may not describe the
+    """Fills in the effects of a planned command; nothing for a caller that may not describe the
     entry.
 
     Raises:
-        NotReady, DeadlineExceeded, Cancelled
+        NotReady: the inherited records are not loaded.
+        DeadlineExceeded: the caller's deadline has passed.
+        Cancelled: the caller has gone.
     """
     assert written.snapshot is not None  # noqa: S101 - it was only planned
     _ChangePlanBuilder(router, cluster, command, written, written.snapshot, call).fill(out)
 
 
 class _ChangePlanBuilder:
-    """One plan while it is written into the answer, within one call."""
+    """Builder of one ChangePlan, within one call."""
 
     def __init__(
         self,
@@ -112,7 +113,7 @@ class _ChangePlanBuilder:
         return locate_entry(self._after, self._mount, path, self._was.entry.kind)
 
     def fill(self, out: access_pb2.ChangePlan) -> None:
-        """Fills in what happens to the entry; if it is removed, only what is removed with it."""
+        """Fills in the effects on the entry; for a removal, only what is removed with it."""
         if not self._tree.shows(self._here, self._was.entry.kind):
             return
         out.etag = etag_of(self._was.entry)
@@ -140,18 +141,18 @@ class _ChangePlanBuilder:
         if isinstance(self._was.entry, Directory) and not self._sees_all and node is not None:
             seen = self._tree.count_below(self._here, node)
             out.entries.directories, out.entries.topics = seen.containers + 1, seen.topics
-            return  # of the others how many are hidden is not known
+            return  # the number of hidden ones among the others is unknown
         out.entries.links, out.entries.mounts = size.links, size.mounts
         out.entries.entries_with_grants = size.entries_with_grants
 
     @property
     def _sees_all(self) -> bool:
-        """Whether nothing below the entry is hidden from the caller."""
+        """True if nothing below the entry is hidden from the caller."""
         return isinstance(self._was.entry, Topic) or self._tree.can_describe_all_below(self._here)
 
     @property
     def _shown(self) -> Shown | None:
-        """Which topics may be shown."""
+        """Filter of the topics that may be shown; None = all."""
         if not isinstance(self._was.entry, Directory):
             return None
         return self._tree.shown_topics(self._here)
@@ -190,7 +191,7 @@ class _ChangePlanBuilder:
         for quota, used in change_impact.newly_exceeded_quotas(*kept, self._mount, self._above):
             shown = (
                 used if self._sees_all_of(quota) else quota.limit + 1
-            )  # the least that passes it
+            )  # the lowest value above the quota
             out.quotas.add(path=quota.path, field=quota.field, limit=quota.limit, used=shown)
 
     def _sees_all_of(self, quota: Quota) -> bool:
@@ -214,7 +215,7 @@ class _ChangePlanBuilder:
             out.access.append(self._row(row))
 
     def _is_shown(self, row: AccessChange, place: EntryPlace) -> bool:
-        """True if the caller may know of the entry, where it is now."""
+        """True if the caller may see the entry at its current place."""
         inside = row.place.relative[len(place.relative) :]
         return self._tree.can_describe((*self._here, *inside), is_topic=row.place.is_topic)
 
@@ -243,7 +244,9 @@ class _ChangePlanBuilder:
         return kafka is not None and aspect in kafka.ceiling
 
     def _config_calls(self, now: LocatedEntry, out: access_pb2.ChangePlan) -> Iterable[KafkaCall]:
-        """Yields the calls about configs, and fills in what is armed and what is held back."""
+        """Yields the calls that change configs, and fills in which aspects are armed and which
+        changes are held back.
+        """
         if not self._is_allowed(CONFIGS):
             return
         above = [level.policies for level in self._above]
@@ -272,11 +275,11 @@ class _ChangePlanBuilder:
 
 
 _CALLER_COSTS: Final = 50
-"""One caller takes about as long to look at as so many entries."""
+"""Cost of comparing one caller's rights, in entries visited."""
 
 
 def _until(call: Call) -> Callable[[], bool]:
-    """Returns whether there is time for more; half of the caller's at most is spent."""
+    """Returns a function that is true while there is time: at most half of the caller's."""
     end = time.monotonic() + min(_SECONDS, call.seconds_left() / 2)
 
     def go_on() -> bool:
@@ -287,7 +290,7 @@ def _until(call: Call) -> Callable[[], bool]:
 
 
 def _take_limited(found: Iterable[T], out: access_pb2.ChangePlan, omitted: str) -> Iterator[T]:
-    """Yields the first of them; how many more there are is in a field."""
+    """Yields the first rows; stores the number of further ones in a field."""
     for number, one in enumerate(found):
         if number < _MOST:
             yield one

@@ -1,7 +1,5 @@
-"""GetEntry and ListEntries: what one entry, or a page of a directory, is answered with; of an entry
-also the quotas that bind there, and what is to be known of its Kafka side.
-
-Links and mounts are shown, not entered.
+"""GetEntry and ListEntries: the response for one entry, with the quotas that bind there and its
+state in Kafka, and for a page of a directory. Links and mounts are shown, not followed.
 """
 
 from __future__ import annotations
@@ -36,14 +34,14 @@ from resolver.path import Path
 __all__ = ["get_entry", "list_entries"]
 
 _CHUNK: Final = 500
-"""So many entries are listed between two looks whether the caller still waits."""
+"""Entries that are listed between two checks whether the caller still waits."""
 _TOPIC, _CONTAINER = "t", "c"
 
 
 def get_entry(
     cluster: Cluster, tree: OpenTree, path: Path, kind: Kind | None, call: Call
 ) -> directory_pb2.GetEntryResponse:
-    """Returns the answer for the entry at a path itself.
+    """Returns the response for the entry at a path.
 
     Raises:
         Absent, NotAuthoritative, Internal: as ``OpenTree.require_entry``.
@@ -72,12 +70,12 @@ def list_entries(
     request: directory_pb2.ListEntriesRequest,
     call: Call,
 ) -> directory_pb2.ListEntriesResponse:
-    """Returns a page of a directory's children, or with ``recursive`` of all below it.
+    """Returns a page of a directory's children, or with ``recursive`` of everything below it.
 
     Raises:
         Absent: there is no such directory.
-        NotAuthoritative: it lies beyond a mount or a link.
-        InvalidPageToken, RevisionGone, InvalidArgument
+        NotAuthoritative: it is beyond a mount or a link.
+        InvalidPageToken, RevisionGone, InvalidArgument: see ``page_tokens.py``.
     """
     directory, snapshot = _directory(tree, path), tree.snapshot
     size = page_size(request.page_size)
@@ -125,7 +123,7 @@ def _directory(tree: OpenTree, path: Path) -> DirectoryAt:
 
 
 def _query(request: directory_pb2.ListEntriesRequest, path: Path) -> str:
-    """Returns what a page token is bound to: every field that decides what is listed."""
+    """Returns the key that a page token is bound to: every field that decides what is listed."""
     kinds = ",".join(str(kind) for kind in sorted(request.kinds))
     return f"{path} {request.name_glob} {kinds} {request.include_system} {request.recursive}"
 
@@ -147,7 +145,9 @@ def _fill(
     after: Cursor | None,
     call: Call,
 ) -> Cursor | None:
-    """Adds entries up to the page's size in entries and bytes; where the next page begins."""
+    """Adds entries up to the page's size in entries and bytes; returns where the next
+    page begins.
+    """
     wanted = Wanted(
         Glob.parse(request.name_glob) if request.name_glob else None,
         frozenset(kind for kind in map(kind_from_number, request.kinds) if kind is not None),
@@ -191,11 +191,11 @@ def _fill(
 
 
 _SHARE: float = 0.25
-"""Of the caller's time, for what is only shown beside the answer."""
+"""Part of the caller's time for details beside the entry."""
 
 
 def _policies_above_mount(snapshot: Snapshot) -> list[PolicyLevel]:
-    """Returns what is set above the mount, as far as it can be read."""
+    """Returns the policies set above the mount, as far as they can be read."""
     try:
         return parent_state.inherited_origins(snapshot)
     except NotReady:
@@ -209,8 +209,8 @@ def _fill_details(
     found: EntryAt,
     call: Call,
 ) -> None:
-    """Adds to the answer of one entry; nothing to that of links and mounts, and no numbers of what
-    is hidden from the caller.
+    """Adds quotas and Kafka state to the response of one entry; nothing for links and mounts, and
+    no counts of entries hidden from the caller.
     """
     snapshot = tree.snapshot
     match found:
@@ -243,7 +243,7 @@ def _quotas(response: directory_pb2.GetEntryResponse, tree: OpenTree, node: Node
 
 
 def _mount_state(cluster: Cluster, path: Path, out: entry_pb2.Mount) -> None:
-    """Adds how the child of a mount is doing, as far as this server received it."""
+    """Adds the state of a mount's child, as far as this server has received it."""
     row = cluster.federation.view().own.get(path)
     if row is not None:
         out.cluster = row.row.cluster

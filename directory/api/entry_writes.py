@@ -1,5 +1,5 @@
-"""The way of every change of an entry: whose tree has it, which entry is meant, whether the caller
-may, the commit, and what of its outcome the caller may be shown.
+"""Common path of every change of an entry: the cluster, the entry, the caller's rights, the commit,
+and the part of the result that the caller may see.
 """
 
 from __future__ import annotations
@@ -57,18 +57,19 @@ def commit_change(
     holder: bool = True,
     ask_first: bool = False,
 ) -> tuple[Cluster, C, CommitResult]:
-    """Carries out a command, or plans it: returns the cluster whose tree holds the path, the
-    command with the kind that is meant, and what was committed.
+    """Commits or plans a command; returns the cluster whose tree has the path, the command with the
+    kind of the entry filled in, and the committed plan.
 
     Args:
-        complete: called once the caller may; raises for what forbids the change besides, and
-            returns the command with what is looked up for it.
-        holder: of a mount the cluster above it is meant.
-        ask_first: for a removal with all below it. Its guards hold neither how much that is, which
-            is part of the answer, nor all that forbids Kafka's topics to go along.
+        complete: called once the caller is authorized; raises if something else forbids the change,
+            and returns the command with looked-up values added.
+        holder: for a mount, the cluster above it is meant.
+        ask_first: confirm the replica with the store before planning. For a recursive removal: its
+            guards cover neither the size of the subtree, which is part of the response, nor
+            everything that forbids removing topics from Kafka.
 
     Raises:
-        KdirError: as far as the caller may know.
+        KdirError: redacted for the caller.
     """
     if len(request.request_id) > _REQUEST_ID_LENGTH:
         raise InvalidArgument(
@@ -114,7 +115,9 @@ def commit_change(
 
 
 def _may_lock_out(request: _Request) -> bool:
-    """True if the request allows it, or if the plan that it asks for is what names it."""
+    """True if the request allows the caller to lock itself out, or is a dry run, which reports
+    that.
+    """
     match request:
         case directory_pb2.UpdateEntryRequest():
             return request.allow_lock_out or request.validate_only

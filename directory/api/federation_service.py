@@ -1,4 +1,4 @@
-"""FederationService: the parent's side of the link, and the mounts that this server knows."""
+"""FederationService: the parent's side of the link, and the list of known mounts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["FederationService"]
 
 
 class FederationService(Service):
-    """Admits children and shows the mount table."""
+    """Service that admits children and lists mounts."""
 
     descriptor = federation_pb2.DESCRIPTOR.services_by_name["FederationService"]
     long = frozenset({"ListMounts"})
@@ -38,7 +38,7 @@ class FederationService(Service):
         return {"Link": self.link, "ListMounts": self.list_mounts}
 
     def link(self, hello: federation_pb2.LinkRequest, call: Call) -> PolledExchange:
-        """Serves the link of one elected server of each child, as long as it is open."""
+        """Serves the link of a child's elected server while it is open."""
         bounds = self._router.limits.bounds
         first = hello.hello
         if not first.cluster_id:
@@ -120,10 +120,10 @@ class _Linking(PolledExchange):
 
 
 def _check_peer(hello: federation_pb2.Hello, call: Call, tls: TlsConfig | None) -> None:
-    """With TLS a cluster is what its certificate says, and nothing that it says itself (G7).
+    """Checks that the certificate of a link names the cluster that its hello names (G7).
 
     Raises:
-        PermissionDenied: both are in the message.
+        PermissionDenied: they differ; the message has both.
     """
     if tls is None or hello.cluster_id in call.cluster_ids:
         return
@@ -139,10 +139,10 @@ def _check_peer(hello: federation_pb2.Hello, call: Call, tls: TlsConfig | None) 
 
 
 def _check_hello(hello: federation_pb2.Hello, bounds: Bounds) -> None:
-    """Checks what a cluster says of itself, before any of it is kept or shown to an operator.
+    """Checks a child's hello, before any of it is stored or shown to an operator.
 
     Raises:
-        InvalidPath, InvalidArgument, LimitExceeded
+        InvalidPath, InvalidArgument, LimitExceeded: names the field.
     """
     Path.parse(hello.mount)
     for field in ("cluster_id", "cluster", "incarnation", "link_group"):
@@ -152,10 +152,10 @@ def _check_hello(hello: federation_pb2.Hello, bounds: Bounds) -> None:
 
 
 def _check_endpoints(field: str, endpoints: Sequence[str], bounds: Bounds) -> None:
-    """Checks where a cluster says that its servers are: clients and others are sent there.
+    """Checks the endpoints in a child's hello: clients and other servers are sent there.
 
     Raises:
-        InvalidArgument, LimitExceeded
+        InvalidArgument, LimitExceeded: names the endpoint.
     """
     check_count(field, len(endpoints), bounds.mount_endpoints, "endpoints", "mount_endpoints")
     for endpoint in endpoints:

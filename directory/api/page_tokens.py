@@ -17,8 +17,7 @@ MAX_PAGE: Final = 10_000
 
 
 def page_size(asked: int, default: int = DEFAULT_PAGE) -> int:
-    """Returns the size to use for what a request asks; 0 = the default, more than the most = the
-    most.
+    """Returns the size of a page: 0 is the default, and larger requests get the maximum.
 
     Raises:
         InvalidArgument: negative.
@@ -33,12 +32,12 @@ def page_size(asked: int, default: int = DEFAULT_PAGE) -> int:
 
 @dataclass(frozen=True, slots=True)
 class PageToken:
-    """Position where the next page begins. ``last`` is the last item of the page before, in the
-    terms of the listing; any server of the cluster can continue from it.
+    """Position where the next page begins. ``last`` is the last item of the previous page, in the
+    listing's own terms; any server of the cluster can continue from it.
     """
 
     what: str
-    """Which listing, and of what: a token of another request is refused."""
+    """Key of the request: a token of another request is refused."""
     query: str
     incarnation: str
     revision: int
@@ -52,10 +51,10 @@ class PageToken:
 
     @classmethod
     def parse(cls, text: str, what: str, query: str) -> PageToken:
-        """Reads a token that was given for this very request.
+        """Parses a token of this request.
 
         Raises:
-            InvalidPageToken: tampered with, or of another request.
+            InvalidPageToken: malformed, or of another request.
         """
         try:
             raw = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)

@@ -1,4 +1,4 @@
-"""Plans of arming as messages, for the services; refuses to make or judge one."""
+"""Plans of arming as messages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["call_to_proto", "planned_to_proto"]
 
 
 def planned_to_proto(planned: ArmingPlan) -> policies_pb2.PlanArmingResponse:
-    """Returns the plan as it is answered."""
+    """Returns the message of a plan."""
     counts = planned.acls
     return policies_pb2.PlanArmingResponse(
         plan_hash=planned.plan,
@@ -29,7 +29,7 @@ def planned_to_proto(planned: ArmingPlan) -> policies_pb2.PlanArmingResponse:
 
 
 def call_to_proto(one: KafkaCall) -> policies_pb2.KafkaCall:
-    """Returns one call as it is answered."""
+    """Returns the message of one call."""
     return policies_pb2.KafkaCall(
         operation=one.operation,
         resource=one.resource,

@@ -1,4 +1,4 @@
-"""PolicyService: what holds for an entry, who says so, and what a change would do."""
+"""PolicyService: effective policies with their origins, and arming."""
 
 from __future__ import annotations
 
@@ -50,16 +50,16 @@ if TYPE_CHECKING:
 __all__ = ["PolicyService"]
 
 _NOT_SET: Final = "if set"
-"""Of a value that was only asked about, where kdir would push it to Kafka."""
+"""Value of a field that a request only asks about, where kdir would push it to Kafka."""
 
 
 class PolicyService(Service):
-    """Effective settings of one cluster's entries."""
+    """Service for the effective policies of one cluster's entries."""
 
     descriptor = policies_pb2.DESCRIPTOR.services_by_name["PolicyService"]
     long = frozenset({"GetEffectivePolicies"})
     writes = frozenset({"PlanArming", "Arm"})
-    """They wait for Kafka, as writes may."""
+    """These methods wait for Kafka, so they run on the threads of writes."""
 
     def __init__(self, router: ClusterRouter) -> None:
         self._router = router
@@ -103,8 +103,8 @@ class PolicyService(Service):
         request: policies_pb2.PlanArmingRequest | policies_pb2.ArmRequest,
         call: Call,
     ) -> tuple[Kind, Callable[[Snapshot], tuple[Guard, ...]]]:
-        """Returns the kind of the entry that is meant, and what asks for the right to arm that very
-        one.
+        """Returns the kind of the entry, and the function that checks the right to arm
+        that entry.
         """
         access_control = self._router.access_control
         asked = Kind.DIRECTORY if request.directory else None
@@ -113,7 +113,7 @@ class PolicyService(Service):
         return kind, authorizing_on(access_control, cluster, operation, path, kind, call)
 
     def arm(self, request: policies_pb2.ArmRequest, call: Call) -> policies_pb2.ArmResponse:
-        """Arms by a plan that was read, and waits for its calls to be made."""
+        """Arms by a plan that an operator has read, and waits until its calls were made."""
         path = Path.parse(request.path)
         if not request.plan_hash:
             raise InvalidArgument(
@@ -149,7 +149,7 @@ class PolicyService(Service):
     def get_effective_policies(
         self, request: policies_pb2.GetEffectivePoliciesRequest, call: Call
     ) -> policies_pb2.GetEffectivePoliciesResponse:
-        """Returns each value that holds at a path: who set it where and when, and what it
+        """Returns each effective value at a path: who set it, where and when, and which values it
         overrides.
         """
         path = Path.parse(request.path)
@@ -202,7 +202,7 @@ class PolicyService(Service):
 
 
 def _node_and_entry(snapshot: Snapshot, found: EntryAt) -> tuple[Node, Directory | Topic]:
-    """Returns the directory that was found, or that holds the topic; and the entry itself."""
+    """Returns the directory at the path, or the one that holds the topic; and the entry itself."""
     if isinstance(found, TopicAt):
         topic = snapshot.topic(found.parent_id, found.relative[-1])
         assert topic is not None  # noqa: S101 - it was found
@@ -212,7 +212,7 @@ def _node_and_entry(snapshot: Snapshot, found: EntryAt) -> tuple[Node, Directory
 
 
 def _kept(after: Policies, before: Policies) -> Mapping[str, Stamp]:
-    """Returns who set what the change leaves as it is."""
+    """Returns the origins of the fields that the change leaves unchanged."""
     old, now = set_fields(before), set_fields(after)
     return {
         name: stamp
@@ -222,7 +222,7 @@ def _kept(after: Policies, before: Policies) -> Mapping[str, Stamp]:
 
 
 def _changed(before: Policies, after: Policies) -> frozenset[str]:
-    """Returns the fields that are set otherwise, or no longer."""
+    """Returns the fields that are set to another value, or unset."""
     old, now = set_fields(before), set_fields(after)
     return frozenset(
         name
@@ -239,7 +239,9 @@ def _topics_changed(
     call: Call,
     relative: tuple[str, ...],
 ) -> int:
-    """Returns how many topics would see another value, as far as the caller may know."""
+    """Returns the number of topics whose effective value would change, as far as the caller may see
+    them.
+    """
     names = _changed(entry.policies, after)
     if not names:
         return 0
@@ -255,7 +257,7 @@ def _topics_changed(
 
 
 def _observed(topic: Topic) -> Mapping[str, str]:
-    """Returns what Kafka had at the last look, by the fields it has a say in."""
+    """Returns the values that Kafka had when last observed, for the fields that exist in Kafka."""
     found = {f"topic_config[{key}]": value for key, value in topic.observed_config.items()}
     found["partitions"] = str(topic.partitions) if topic.partitions else ""
     found["replication_factor"] = str(topic.replication_factor) if topic.replication_factor else ""
@@ -273,18 +275,20 @@ def _arming_service(cluster: Cluster) -> ArmingService:
 
 
 def _refuse_unloaded(cluster: Cluster, snapshot: Snapshot) -> None:
-    """Not loaded is never empty (P1 to P3)."""
+    """Raises ``NotReady`` until the inherited policies are loaded: not loaded is never empty (P1 to
+    P3).
+    """
     message = why_inherited_missing(snapshot, has_parent=bool(cluster.config.parent))
     if message:
         raise NotReady(message)
 
 
 def _has_kafka_value(one: ExplainedValue, at: str) -> bool:
-    """True if the value is one that Kafka should have, now: an inherited number of partitions or
-    replicas is for new topics.
+    """True if Kafka should have the value now; inherited numbers of partitions or replicas apply
+    only to new topics.
     """
     if one.origin.value is None:
-        return False  # what was cleared is Kafka's own affair
+        return False  # a cleared key is left to Kafka
     if one.field in {"partitions", "replication_factor"}:
         return one.origin.path == at
     return one.field.startswith("topic_config[")
@@ -321,9 +325,7 @@ def _fill_used(
     entry: Directory | Topic,
     path: Path,
 ) -> None:
-    """How much is used of each quota, whether it is the nearest or one that binds beside it, as far
-    as the caller sees.
-    """
+    """Fills in the use of each quota that binds, as far as the caller may see it."""
     snapshot = tree.snapshot
     above = parent_state.inherited_origins(snapshot)
 

@@ -1,5 +1,5 @@
-"""Plans and errors of changes, as their caller may be shown them: a change is planned on the whole
-tree, and what comes of it passes here before it is answered.
+"""Redaction: plans and errors of changes without what the caller may not describe. A change is
+planned on the whole tree; its results pass here before they are answered.
 """
 
 from __future__ import annotations
@@ -41,14 +41,16 @@ STOPPED: Final = (
     "topics vanished from Kafka, or another Kafka answers; nothing is done until an operator with "
     "ALTER on the cluster acknowledges it"
 )
-"""Why kdir changes nothing in Kafka, without the topics that may be hidden from the caller."""
+"""Reason of a stopped reconciler without names of topics, which may be hidden from the caller."""
 
 
 @contextmanager
 def redacting_errors(
     access_control: AccessControl, cluster: Cluster, command: Command, call: Call
 ) -> Iterator[None]:
-    """Replaces errors of a change in the block by ones without what the caller may not describe."""
+    """Context manager that replaces errors of a change by ones without what the caller may not
+    describe.
+    """
     try:
         yield
     except (Conflict, InvalidPath, InvalidArgument) as error:
@@ -61,7 +63,7 @@ def redacting_errors(
 
 @contextmanager
 def redacting_stop(access_control: AccessControl, cluster: Cluster, call: Call) -> Iterator[None]:
-    """Replaces errors of a stopped Kafka side in the block, whose reason names topics."""
+    """Context manager that replaces errors of a stopped reconciler, whose reason names topics."""
     try:
         yield
     except (VanishGuard, KafkaReplaced) as error:
@@ -71,8 +73,8 @@ def redacting_stop(access_control: AccessControl, cluster: Cluster, call: Call) 
 
 
 def as_shown(tree: OpenTree, command: Command, planned: Plan) -> Plan:
-    """Returns a plan for the caller: with the numbers of what it may describe, and of an update
-    without the entry that it may not describe.
+    """Returns a plan for the caller: with counts of what it may describe, and for an update without
+    an entry that it may not describe.
     """
     entry, path = planned.entry, planned.path
     if entry is None or path is None:
@@ -94,8 +96,8 @@ def as_shown(tree: OpenTree, command: Command, planned: Plan) -> Plan:
 
 
 def redact(tree: OpenTree, error: KdirError, command: Command) -> KdirError:
-    """Returns an error of planning without what it says of entries that the caller may not
-    describe. That there are directories above what it asks for, it knows.
+    """Returns an error of planning without hidden entries. The caller knows that the directories
+    above its path exist.
     """
     facts = error.metadata
     if isinstance(error, (QuotaExceeded, InvalidArgument)):
@@ -151,7 +153,7 @@ def _above(command: Command) -> set[str]:
 
 
 def _is_hidden(tree: OpenTree, text: str) -> bool:
-    """True if there is something at a path, and the caller may not know of it."""
+    """True if there is an entry at a path that the caller may not see."""
     path = _rows_below(tree, text)
     if path is None or tree.is_visible(path):
         return False
@@ -175,13 +177,15 @@ def _sees_all_in(tree: OpenTree, text: str) -> bool:
 
 
 def _sees_all_below(tree: OpenTree, text: str) -> bool:
-    """True if nothing is hidden of what a quota counts; one above the mount counts all of it."""
+    """True if nothing that a quota counts is hidden; a quota set above the mount counts the whole
+    cluster.
+    """
     path = _rows_below(tree, text)
     return tree.can_describe_all_below(() if path is None else path.below(tree.mount))
 
 
 def _without_use(error: QuotaExceeded | InvalidArgument) -> KdirError:
-    """A refusal for a quota, without how much of it is used."""
+    """Returns a quota error without the amount used."""
     facts = {key: error.metadata[key] for key in ("field", "limit", "path")}
     field, limit, path = facts["field"], facts["limit"], facts["path"]
     if isinstance(error, QuotaExceeded):
