@@ -1,9 +1,10 @@
 """Decision: whether an operation is allowed, and the grant that decided.
 
 ``CompiledGrants`` are the grants of one entry, sorted by principal and host, their operations as
-bits; ``authorizer.GrantEvaluator`` combines those of one path level by level. A bit is one operation on one kind of resource. For topics and clusters a bit is exact. Groups and
-transactional ids have names that bits cannot encode: there a set bit means that the grants
-themselves must be compared.
+bits; ``authorizer.GrantEvaluator`` combines those of one path level by level. A bit is one
+operation on one kind of resource. For topics and clusters a bit is exact. Groups and transactional
+ids have names that bits cannot encode: there a set bit means that the grants themselves must be
+compared.
 """
 
 from __future__ import annotations

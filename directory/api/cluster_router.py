@@ -1,8 +1,7 @@
-"""Which of the clusters that a process hosts a call is about, and which snapshot of it the call
-reads; has them answer it.
+"""Cluster router: which of the clusters of this process a call is for, and which snapshot of it the
+call reads.
 
-*Not ready*, *stale within the limit* and *too stale* are distinguished in ``choose_snapshot`` and
-nowhere else.
+``choose_snapshot`` alone distinguishes *not ready*, *stale within the limit* and *too stale*.
 """
 
 from __future__ import annotations
@@ -41,14 +40,16 @@ from resolver.revision_token import Position, Token
 __all__ = ["LONGEST_WAIT_SECONDS", "ClusterRouter", "answers_full", "choose_snapshot"]
 
 _LOOK: Final = 256
-"""So many paths of a batch are answered between two looks at the deadline and the bytes."""
+"""Paths of a batch that are answered between two checks of the deadline and the size."""
 
 T = TypeVar("T")
 
 
 class ClusterRouter:
-    """The clusters behind one listening address; usually one. ``waiting`` is put around what a call
-    waits for, so that it holds up no others.
+    """Clusters behind one listening address, usually one.
+
+    ``waiting`` is a context manager for every wait of a call, so that the wait holds up no other
+    call.
     """
 
     def __init__(
@@ -67,8 +68,9 @@ class ClusterRouter:
         )
 
     def cluster_for_path(self, path: Path) -> Cluster:
-        """Returns the cluster whose mount is the longest prefix of the path; else the topmost: it
-        refers; from one further down, *up* could lead back to this very address.
+        """Returns the cluster whose mount is the longest prefix of the path; without one the
+        topmost cluster, which refers the caller: an *up* referral from a lower one could lead back
+        to this very address.
         """
         if self._only is not None:
             return self._only
@@ -78,8 +80,8 @@ class ClusterRouter:
         return _meant(min(self.clusters, key=lambda one: len(one.mount)))
 
     def cluster_holding_entry(self, path: Path) -> Cluster:
-        """Returns the cluster whose tree holds the entry at a path, as its parent directory does:
-        for a mount that is the one above, also where this process hosts the child too.
+        """Returns the cluster whose tree has the entry at a path: for a mount the cluster above it,
+        also if this process hosts the child.
         """
         if self._only is not None:
             return self._only
@@ -92,11 +94,11 @@ class ClusterRouter:
         """Returns the cluster that owns a path.
 
         Args:
-            holder: for a mount the cluster above it; see ``cluster_holding_entry``.
-            or_above: a path above its mount is meant as all that it has.
+            holder: for a mount, the cluster above it; see ``cluster_holding_entry``.
+            or_above: a path above the cluster's mount means the whole mount.
 
         Raises:
-            NotAuthoritative: none of this process.
+            NotAuthoritative: no cluster of this process owns it.
             Unmounted, NotReady: see ``check_mounted``.
         """
         cluster = self.cluster_holding_entry(path) if holder else self.cluster_for_path(path)
@@ -105,17 +107,17 @@ class ClusterRouter:
         return cluster
 
     def cluster_by_name(self, cluster: str) -> Cluster:
-        """Returns the cluster of this id or name; else the first."""
+        """Returns the cluster of this id or name, or the first one."""
         for one in self.clusters:
             if cluster in (one.cluster_id, one.config.cluster):
                 return one
         return self.clusters[0]
 
     def require_cluster_by_name(self, cluster: str) -> Cluster:
-        """Returns the one cluster of this id or name; empty = the only one.
+        """Returns the cluster of this id or name; empty = the only one.
 
         Raises:
-            InvalidArgument: there is none of this name, or none is named and there are several.
+            InvalidArgument: there is none, or none is named and there are several.
         """
         if not cluster and self._only is not None:
             return self._only
@@ -128,8 +130,8 @@ class ClusterRouter:
         )
 
     def mounting_cluster(self, hello: federation_pb2.Hello) -> Cluster:
-        """Returns the cluster that mounts this child; else the one that would, by the child's
-        own record.
+        """Returns the cluster that mounts this child, or the one that would by the mount in the
+        child's own record.
         """
         for one in self.clusters:
             if hello.cluster_id in one.federation.view().mounts:
@@ -148,11 +150,11 @@ class ClusterRouter:
         streams: bool = False,
         past: bool = False,
     ) -> tuple[Cluster, OpenTree]:
-        """Returns the cluster that owns a path, and the tree that a call reads there,
-        as its caller may see it; ``past``: see ``AccessControl.tree``.
+        """Returns the cluster that owns a path and the tree for the call, as its caller may see it;
+        ``past``: see ``AccessControl.tree``.
 
-        The mount may move between the choice and the snapshot: the snapshot's own counts. What is
-        inherited below one mount never decides about a path below another.
+        The mount may move between the choice of the cluster and that of the snapshot: the mount in
+        the snapshot counts. Records inherited at one mount never decide about a path below another.
 
         Raises:
             as ``require_owner`` and ``read_snapshot``.
@@ -165,8 +167,10 @@ class ClusterRouter:
     def read_snapshot(
         self, cluster: Cluster, token: str, call: Call, *, streams: bool = False
     ) -> Snapshot:
-        """Returns the snapshot that a call reads; see ``choose_snapshot``. ``streams``: it holds no
-        thread that answers others, so it may wait however many do.
+        """Returns the snapshot that a call reads; see ``choose_snapshot``.
+
+        ``streams``: the call holds none of the threads that answer calls, so any number of them may
+        wait.
         """
         return choose_snapshot(
             cluster.replica,
@@ -187,16 +191,19 @@ class ClusterRouter:
         *,
         ask_first: bool = False,
     ) -> T:
-        """Returns what a call that may write comes to: ``attempt`` is all of it that looks at the
-        tree, on one at least as new as the token. See ``Writer.decide``: what it refuses or leaves
-        as it is was so in the store, whatever this server had not seen yet.
+        """Returns the result of ``attempt``, the part of a call that reads the tree and may write,
+        run on a tree at least as new as the call's token.
+
+        See ``Writer.decide``: if it ends without a commit, its result was true in the store,
+        whether or not this server's replica was behind.
 
         Raises:
-            InvalidToken, TokenExpired, TokenFromFuture
-            StoreUnavailable, NotReady, DeadlineExceeded
-            whatever ``attempt`` raises
+            InvalidToken, TokenExpired, TokenFromFuture: see ``choose_snapshot``.
+            StoreUnavailable, NotReady, DeadlineExceeded: see ``Writer.decide``.
+            whatever ``attempt`` raises.
         """
-        if token and cluster.replica.state is not ReplicaState.STALE:  # else it is refused at once
+        # else it is refused at once. A write thread answers no other calls, so it may wait.
+        if token and cluster.replica.state is not ReplicaState.STALE:
             # A thread that writes answers no others, so it may wait.
             self.read_snapshot(cluster, token, call, streams=True)
         return cluster.writer.decide(attempt, call.seconds_left(), ask_first=ask_first)
@@ -204,15 +211,15 @@ class ClusterRouter:
     def tree(
         self, cluster: Cluster, snapshot: Snapshot, call: Call, *, past: bool = False
     ) -> OpenTree:
-        """Returns what the caller may see; see ``AccessControl.tree``.
+        """Returns the tree as the caller may see it; see ``AccessControl.tree``.
 
         Raises:
-            NotReady
+            NotReady: the inherited grants are not loaded.
         """
         return self.access_control.tree(cluster, snapshot, call, past=past)
 
     def resolve(self, request: resolve_pb2.ResolveRequest, call: Call) -> bytes:
-        """Returns one path: the bytes of the ResolveResponse."""
+        """Resolves one path; returns the bytes of the ResolveResponse."""
         text = request.path
         cluster = self._only or self.cluster_for_path(Path.parse(text))
         try:
@@ -231,8 +238,8 @@ class ClusterRouter:
         return authority + ready.outcome_for(tree, text, prefer, no_follow=no_follow)
 
     def batch(self, request: resolve_pb2.BatchResolveRequest, call: Call) -> bytes:
-        """Answers many paths, each from its cluster's snapshot, which is read once: the bytes of
-        the BatchResolveResponse.
+        """Resolves many paths, those of one cluster on one snapshot; returns the bytes of the
+        BatchResolveResponse.
         """
         paths = list(request.paths)
         if self._only is not None:
@@ -273,8 +280,10 @@ class ClusterRouter:
         call: Call,
         most_bytes: int,
     ) -> tuple[bytes, list[bytes]]:
-        """Returns one cluster's parts of a batch; no authority where the cluster cannot answer at
-        all. Once they are ``most_bytes``, the paths that are left get LIMIT_EXCEEDED.
+        """Returns one cluster's outcomes of a batch; no authority if the cluster cannot answer at
+        all.
+
+        Paths left when the outcomes reach ``most_bytes`` get LIMIT_EXCEEDED.
         """
         try:
             cluster.check_mounted()
@@ -303,8 +312,8 @@ class ClusterRouter:
         return authority, outcomes
 
     def _cut(self, outcomes: list[bytes], count: int, over_bytes: int) -> list[bytes]:
-        """Returns the outcomes of so many paths, of which those that do not fit are refused. The
-        first is never: who asks again for the others gets on.
+        """Returns as many outcomes as fit; the others are LIMIT_EXCEEDED. The first always fits, so
+        that a caller who asks for the rest again gets further.
         """
         kept = len(outcomes)
         while kept > 1 and over_bytes < 0:
@@ -318,9 +327,7 @@ class ClusterRouter:
         ]
 
     def _ready(self, cluster: Cluster, tree: OpenTree) -> ResponseCache:
-        """Returns what is remembered of the tree's very snapshot; if that is of another one, it is
-        forgotten.
-        """
+        """Returns the response cache of this snapshot; replaces that of another one."""
         ready = self._kept.get(cluster)
         if ready is None or ready.snapshot is not tree.snapshot:
             ready = self._kept[cluster] = ResponseCache(cluster, tree.whole, ready)
@@ -328,7 +335,7 @@ class ClusterRouter:
 
 
 def answers_full(most_bytes: int) -> LimitExceeded:
-    """Returns what a path of a batch gets for which there is no room in the answer."""
+    """Returns the error of a path for which the response has no room."""
     return LimitExceeded(
         f"the answers before it have {most_bytes} bytes, as many as one call gets "
         f"(limits.answer_bytes); ask for it in another",
@@ -338,7 +345,7 @@ def answers_full(most_bytes: int) -> LimitExceeded:
 
 
 def _meant(cluster: Cluster) -> Cluster:
-    """Notes for the log which of several clusters a call is about."""
+    """Notes for the log which of several clusters a call is for."""
     call = CURRENT.call
     if call is not None:
         call.cluster = cluster.config.cluster
@@ -346,7 +353,7 @@ def _meant(cluster: Cluster) -> Cluster:
 
 
 def _error_of(text: str) -> KdirError | None:
-    """Returns what is wrong with the path itself: that is reported first."""
+    """Returns the syntax error of a path, which is reported first."""
     try:
         Path.parse(text)
     except InvalidPath as error:
@@ -355,7 +362,9 @@ def _error_of(text: str) -> KdirError | None:
 
 
 LONGEST_WAIT_SECONDS: Final = 5.0
-"""A token from the future (or a forged one) does not hold a thread for longer."""
+"""Longest wait for the revision of a token: one from the future, or a forged one, must not hold a
+thread longer.
+"""
 
 
 def choose_snapshot(
@@ -368,16 +377,17 @@ def choose_snapshot(
     waiting: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Snapshot:
     """Returns the snapshot to answer from, at least as new as the token's position of this cluster.
-    Positions of other clusters are ignored. ``places``: for those that wait at a time, in all and
-    of one caller; None: as many as come; ``waiting`` is put around the wait of each of them.
+
+    Positions of other clusters are ignored. ``places`` limits how many calls wait at a time, in all
+    and for each caller; None: no limit. ``waiting`` is a context manager around each wait.
 
     Raises:
-        NotReady: nothing is loaded yet, or too many wait already.
-        Unreachable: the store has been away for longer than the limit.
-        InvalidToken: not one of ours.
+        NotReady: nothing is loaded yet, or too many calls wait already.
+        Unreachable: the store has been unreachable for longer than the limit.
+        InvalidToken: not a token of kdir.
         TokenExpired: of another incarnation of the store.
-        TokenFromFuture: that revision did not come in time.
-        DeadlineExceeded
+        TokenFromFuture: the revision did not arrive in time.
+        DeadlineExceeded: the caller's deadline has passed.
     """
     snapshot = replica.snapshot
     if replica.state is ReplicaState.STALE and replica.age_seconds > max_stale_seconds:
@@ -392,7 +402,8 @@ def choose_snapshot(
     if position is None:
         return snapshot
     _refuse_expired(position, snapshot)
-    # The tree alone is not enough: the mount table that outside paths are answered from follows it.
+    # The tree alone is not enough: the mount table, by which paths outside are answered, is updated
+    # after it.
     if position.revision <= snapshot.revision and replica.is_known(position.revision):
         return snapshot
     seconds = call.seconds_left(LONGEST_WAIT_SECONDS)

@@ -1,14 +1,15 @@
-"""From the entry at a path to the outcome of the contract; the heart of Resolve.
+"""Resolve: from the entry at a path to the outcome of the contract.
 
-Order of an answer: below our mount the tree decides, and only we return *absent*; elsewhere a site
-link, then the mount table, then the parent; else *no route*.
+The order of an answer: below this cluster's mount the tree decides, and no other server returns
+*absent*; elsewhere a site link, then the mount table, then the parent; else *no route*.
 
-``ResponseCache`` keeps answers as the bytes that go out while nothing changes. Only what a tree at
-one revision determines is remembered: topics and directories. A referral contains its age, an
-absence may be asked by anybody of anything; both are made each time. ResolveResponse and
-BatchResolveResponse have authorities in field 1 and outcomes in field 2, and protobuf merges
-messages whose bytes follow each other: so the same parts make up either answer. A test holds the
-contract to that.
+``ResponseCache`` keeps encoded outcomes until the snapshot changes: those of topics and
+directories, which the tree alone determines. A referral contains its age, and absent paths are
+unlimited in number, so both are encoded each time.
+
+ResolveResponse and BatchResolveResponse have authorities in field 1 and outcomes in field 2, and
+protobuf merges concatenated messages: so the same encoded parts make up either response. A test
+holds the contract to that.
 """
 
 from __future__ import annotations
@@ -60,10 +61,10 @@ __all__ = [
 
 
 def kind_from_number(number: int) -> Kind | None:
-    """Returns a kind of the contract; None where it is left open.
+    """Returns a kind of the contract; None if unspecified.
 
     Raises:
-        InvalidArgument: a number that this version gives no meaning.
+        InvalidArgument: a number that this version does not define.
     """
     try:
         return Kind(number) if number else None
@@ -75,7 +76,7 @@ def kind_from_number(number: int) -> Kind | None:
 def directory_to_proto(
     tree: OpenTree, relative: tuple[str, ...], node: Node, out: entry_pb2.Entry
 ) -> None:
-    """Fills in a directory with the counts of its entries, as far as the caller sees."""
+    """Fills in a directory with the counts of its entries that the caller may see."""
     entry_to_proto(node.directory, str(tree.mount.join(relative)), node, out)
     seen = tree.count(relative, node)
     out.directory.topic_count, out.directory.container_count = seen.topics, seen.containers
@@ -83,10 +84,10 @@ def directory_to_proto(
 
 
 class ResolveAnswers:
-    """Source of answers from one tree of one cluster; remembers what paths share. Thread-safe.
+    """Source of the answers from one tree of one cluster; caches what paths share. Thread-safe.
 
     Args:
-        before: of an earlier snapshot of the cluster: what has not changed since is taken from it.
+        before: the answers of an earlier snapshot, from which unchanged parts are taken.
     """
 
     def __init__(
@@ -119,7 +120,7 @@ class ResolveAnswers:
         no_follow: bool = False,
         tree: OpenTree | None = None,
     ) -> None:
-        """Fills in the outcome for one path. ``tree``: as one caller sees the same snapshot."""
+        """Fills in the outcome for one path. ``tree`` is the caller's view of the same snapshot."""
         tree = tree or self._tree
         if not self._mount.is_prefix_of(path):
             self._outside(path, outcome)
@@ -170,14 +171,14 @@ class ResolveAnswers:
         *,
         has_container: bool,
     ) -> None:
-        """Fills in the resolution of a topic that was found."""
+        """Fills in the resolution of a topic."""
         record_to_proto(record, path, resolution.entry)
         if has_container:
             resolution.has_container = True
         self._hold(resolution, parent_id)
 
     def directory(self, path: Path) -> Node | None:
-        """Returns the directory at a path; None where there is none below this mount."""
+        """Returns the directory at a path; None if there is none below this mount."""
         if not self._mount.is_prefix_of(path):
             return None
         directory_id = self.snapshot.find_directory(path.segments[len(self._mount) :])
@@ -201,7 +202,7 @@ class ResolveAnswers:
             resolution.effective.ClearField("stamps")
 
     def inherited(self, directory_id: int) -> policies_pb2.Policies | None:
-        """Returns the effective policies of a directory; None where nobody set anything."""
+        """Returns the effective policies of a directory; None if no policies are set."""
         holder = self._holders.get(directory_id)
         if holder is None:
             holder = self._holders[directory_id] = _nearest_with_policies(
@@ -214,7 +215,7 @@ class ResolveAnswers:
         own = [] if holder == _NO_HOLDER else levels_of(self.snapshot, holder)
         levels = [*self.above, *own]
         message = policies_to_proto(effective(levels)) if levels else None
-        # Large policies are few, as long as nobody makes many: then they are made each time.
+        # Large policies are rare, unless somebody makes many: then they are computed each time.
         size = 0 if message is None else message.ByteSize()
         if size <= self._left_bytes:
             self._left_bytes -= size
@@ -252,8 +253,8 @@ class ResolveAnswers:
 
 
 def refer_to_cluster(owner: Cluster, cluster: str, outcome: resolve_pb2.Outcome) -> None:
-    """Fills in the referral to a cluster by id or name, as one server's cluster gives it; *no
-    route* where none is known here.
+    """Fills in the referral to a cluster by id or name, as one cluster of this server knows it; *no
+    route* if it is unknown here.
     """
     federation = owner.federation
     rows = [
@@ -304,19 +305,23 @@ def _nearest_with_policies(snapshot: Snapshot, directory_id: int) -> int:
 
 
 _MOST_OUTCOMES: Final = 1 << 16
-"""With their paths some 25 MB; with large policies ``remembered_bytes`` comes first."""
+"""Most outcomes in the cache, some 25 MB with their paths; large policies reach
+``remembered_bytes`` first.
+"""
 _REST: Final = 3 * _MOST_OUTCOMES
 _MOST_DIRECTORIES: Final = 1 << 14
 
 
 def encode_error(error: KdirError) -> bytes:
-    """Returns the part of a batch's answer for a path that cannot be answered."""
+    """Returns the encoded outcome of a path that cannot be answered."""
     outcome = resolve_pb2.Outcome(error=to_outcome(error))
     return resolve_pb2.ResolveResponse(outcome=outcome).SerializeToString()
 
 
 def with_authority_index(part: bytes, index: int) -> bytes:
-    """Returns the same outcome, answered by another authority of a batch than the first."""
+    """Returns an encoded outcome with the number of its authority in a batch; 0, the first, is left
+    as is.
+    """
     response = resolve_pb2.ResolveResponse.FromString(part)
     if response.outcome.HasField("resolution"):
         response.outcome.resolution.authority_index = index
@@ -324,9 +329,9 @@ def with_authority_index(part: bytes, index: int) -> bytes:
 
 
 class ResponseCache:
-    """The answers of one cluster, as it is in one snapshot.
+    """Encoded answers of one cluster for one snapshot.
 
-    Thread-safe: what two threads make of the same question is the same.
+    Thread-safe: two threads that encode the same answer get equal bytes.
     """
 
     __slots__ = (
@@ -345,8 +350,8 @@ class ResponseCache:
     def __init__(
         self, cluster: Cluster, tree: OpenTree, before: ResponseCache | None = None
     ) -> None:
-        """``tree``: whole; ``outcome_for`` is given what one caller sees of it. ``before``: of an
-        earlier snapshot.
+        """``tree`` is unrestricted; ``outcome_for`` takes the caller's view of it. ``before``: the
+        cache of an earlier snapshot.
         """
         self.snapshot = tree.snapshot
         earlier = None if before is None else before.answers
@@ -362,8 +367,8 @@ class ResponseCache:
     def outcome_for(
         self, tree: OpenTree, text: str, prefer: Kind | None = None, *, no_follow: bool = False
     ) -> bytes:
-        """Returns the part of an answer for a path, where something is hidden from the caller that
-        ``tree`` is shown to; it is not remembered.
+        """Returns the encoded outcome of a path for a caller from whom something there is hidden;
+        it is not cached.
 
         Raises:
             as ``outcome_bytes``.
@@ -373,11 +378,11 @@ class ResponseCache:
     def outcome_bytes(
         self, text: str, prefer: Kind | None = None, *, no_follow: bool = False
     ) -> bytes:
-        """Returns the part of an answer for a path, for callers from whom nothing there is hidden.
+        """Returns the encoded outcome of a path, for callers from whom nothing there is hidden.
 
         Raises:
-            InvalidPath
-            KdirError: nothing leads there, or what is there cannot be read.
+            InvalidPath: the path is malformed.
+            KdirError: no route to the path, or its record cannot be read.
         """
         if prefer is not None or no_follow:
             return self._decide(text, prefer, no_follow=no_follow)[0]
@@ -396,7 +401,7 @@ class ResponseCache:
         *,
         no_follow: bool = False,
     ) -> list[bytes]:
-        """Returns the parts for many paths, errors among them, as one caller may know them."""
+        """Returns the encoded outcomes of many paths for one caller; errors are outcomes, too."""
         if prefer is not None or no_follow or not tree.is_open:
             return [self._part(tree, text, prefer, no_follow=no_follow) for text in texts]
         parts = list(map(self._outcomes.get, texts))
@@ -421,8 +426,9 @@ class ResponseCache:
             return encode_error(error)
 
     def _splice(self, text: str) -> bytes | None:
-        """As ``_topic``, at half the cost, for most topics. Only where nothing is left that could
-        be unreadable: the bytes go out as they are.
+        """Returns what ``_topic`` does at half the cost, for most topics.
+
+        Not while some record might be unreadable, since the stored bytes are sent unparsed.
         """
         above = text.rpartition("/")[0]
         splicer = self._splicers.get(above)
@@ -444,10 +450,11 @@ class ResponseCache:
         return None if part is None else self._remember(text, part)
 
     def _topic(self, text: str) -> bytes | None:
-        """Returns the part for a topic that no link or mount leads to; None where there is none.
+        """Returns the encoded outcome of a topic that no link or mount leads to; None if there is
+        none.
 
-        What follows the path of a directory and names a topic in it needs no other check: such
-        names are legal.
+        The last segment needs no syntax check of its own: if it names a topic in the tree, it is
+        legal.
         """
         above, _, name = text.rpartition("/")
         node = self._directories.get(above) or self._see_directory(above)
@@ -498,7 +505,7 @@ class ResponseCache:
         return part
 
     def _remember_all(self, texts: Sequence[str], parts: Sequence[bytes | None]) -> None:
-        """Remembers the parts that are there; where it is full, it only counts them."""
+        """Stores encoded outcomes; counts them only, once the cache is full."""
         room = _MOST_OUTCOMES - len(self._outcomes)
         if room <= 0:
             self._count_unremembered(len(parts))
@@ -513,19 +520,18 @@ class ResponseCache:
             self._remember(text, part)
 
     def _count_unremembered(self, count: int) -> None:
-        """Counts outcomes that were not remembered; after so many it begins again.
+        """Counts outcomes that did not fit, and empties the cache after many of them.
 
-        Where paths are asked from all over a big tree, remembering is half of the cost and of no
-        use: so it rests for a while.
+        If paths are read from all over a large tree, filling the cache is half of the cost and of
+        no use: so it pauses for a while.
         """
         self._unremembered += count
         if self._unremembered >= _REST:
             self._forget_outcomes()
 
     def _forget_outcomes(self) -> None:
-        """Removes the remembered outcomes and keeps the splicers: with paths from all over a
-        large tree each would have to be made again. What another thread adds meanwhile is counted
-        slightly wrong.
+        """Removes the stored outcomes and keeps the splicers, each of which would have to be made
+        again. Other threads may add outcomes meanwhile, so the count of them is approximate.
         """
         self._outcomes.clear()
         self._unremembered = 0

@@ -1,11 +1,11 @@
-"""ResolveService: Resolve, BatchResolve, Locate.
+"""ResolveService: Resolve, BatchResolve and Locate, and recursive resolution on behalf of a caller.
 
-``RecursiveResolver`` walks on in a caller's name: the server asks the other directories itself. It
-uses the client's own resolver, so that there is one walk and one set of checks; questions to this
-very server are answered in place. Others are asked with the caller's own token, never with this
-server's rights: nothing is asked for a caller who is known by its certificate alone. Answers got
-for one caller are not given to another, nor to the same one later. It refuses to walk for more at
-a time than there are threads for answers, and for one caller than half of them.
+``RecursiveResolver`` uses the client library's resolver, with the same checks of referrals; queries
+to this very server are answered in place. Other servers are called with the caller's own token,
+never with this server's rights: for a caller that is known by its certificate alone nothing is
+resolved recursively. Answers received for one caller are not given to another, nor to the same one
+later. At most as many recursive resolutions run as there are threads for reads, and half of that
+for one caller.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ __all__ = ["RecursiveResolver", "ResolveService"]
 
 
 class ResolveService(Service):
-    """Service that answers for the paths of its own mount, and refers the rest."""
+    """Service that answers for the paths of its own mounts and refers callers for the rest."""
 
     descriptor = resolve_pb2.DESCRIPTOR.services_by_name["ResolveService"]
     long = frozenset({"BatchResolve"})
@@ -83,7 +83,7 @@ class ResolveService(Service):
     def resolve(
         self, request: resolve_pb2.ResolveRequest, call: Call
     ) -> resolve_pb2.ResolveResponse | bytes:
-        """Returns one path."""
+        """Resolves one path."""
         if request.recursive and self._recursion.can_forward_identity(call):
             return self._recursion.resolve(request, call)
         return self._router.resolve(request, call)
@@ -91,7 +91,7 @@ class ResolveService(Service):
     def batch_resolve(
         self, request: resolve_pb2.BatchResolveRequest, call: Call
     ) -> resolve_pb2.BatchResolveResponse | bytes:
-        """Resolves many paths; each has its own outcome, and a bad one spoils no other."""
+        """Resolves many paths; each has its own outcome, and one error affects no other path."""
         limit = self._router.limits.max_batch_paths
         if len(request.paths) > limit:
             raise LimitExceeded(
@@ -115,7 +115,7 @@ class ResolveService(Service):
         return resolve_pb2.BatchResolveResponse.FromString(self._router.batch(request, call))
 
     def locate(self, request: resolve_pb2.LocateRequest, call: Call) -> resolve_pb2.LocateResponse:
-        """Returns the way back from a physical topic to its path."""
+        """Returns the path of a physical topic."""
         if not request.physical_name:
             raise InvalidArgument("physical_name: empty; expected the topic's name in Kafka")
         cluster = self._router.cluster_by_name(request.cluster)
@@ -139,13 +139,13 @@ class ResolveService(Service):
 
 _MOST_CALLERS: Final = 64
 _MOST_READ_FOR_ONE: Final = MOST_READ_AT_ONCE // 8
-"""Certificates of servers that are read at a time for one caller."""
+"""Most server certificates that are read at a time for one caller."""
 _LOOK: Final = 64
 _KINDS: Final = frozenset(entry_pb2.EntryKind.values())
 
 
 class _Caller(NamedTuple):
-    """In whose name others are asked."""
+    """Identity on whose behalf other servers are called."""
 
     principal: str
     host: str
@@ -157,7 +157,9 @@ class _Caller(NamedTuple):
 
 
 class _LocalFirstTransport:
-    """One caller's way to other servers; answers questions to this one in place, without a call."""
+    """Transport of one caller's queries; those to this server are answered in place, without a
+    call.
+    """
 
     def __init__(
         self,
@@ -207,7 +209,7 @@ class _LocalFirstTransport:
         raise Unimplemented(f"{method.name}: nothing is watched in another's name")
 
     def close(self) -> None:
-        """The connections are everybody's."""
+        """Does nothing: the connections are shared."""
 
 
 def _always() -> bool:
@@ -215,13 +217,15 @@ def _always() -> bool:
 
 
 def _request_id() -> Sequence[tuple[str, str | bytes]]:
-    """So that a call is found by one id in the logs of all that it came through."""
+    """Returns the caller's request id, so that one id finds the call in the logs of all servers on
+    its way.
+    """
     call = CURRENT.call
     return () if call is None else ((REQUEST_ID_KEY, call.request_id),)
 
 
 class RecursiveResolver:
-    """Resolver for callers that ask for recursion, in their name."""
+    """Resolver on behalf of callers that ask for recursion."""
 
     def __init__(
         self,
@@ -247,12 +251,12 @@ class RecursiveResolver:
         self._resolvers: OrderedDict[_Caller, Resolver] = OrderedDict()
 
     def close(self) -> None:
-        """Gives back the channels to other servers."""
+        """Closes the channels to other servers."""
         self._others.close()
 
     def can_forward_identity(self, call: Call) -> bool:
-        """True if others can be asked in the caller's name: by its token; or, where it is nobody in
-        particular, if this server's certificate carries no rights either.
+        """True if other servers can be called in the caller's name: by its token; or, for an
+        anonymous caller, if this server's certificate carries no rights either.
         """
         if call.bearer:
             return True
@@ -261,10 +265,10 @@ class RecursiveResolver:
     def resolve(
         self, request: resolve_pb2.ResolveRequest, call: Call
     ) -> resolve_pb2.ResolveResponse:
-        """Returns one path, walked to its end.
+        """Resolves one path to its end.
 
         Raises:
-            KdirError: the walk failed.
+            KdirError: the resolution failed.
         """
         (end,) = self._ends([Path.parse(request.path)], request, call)
         response = resolve_pb2.ResolveResponse()
@@ -281,7 +285,7 @@ class RecursiveResolver:
     def batch_resolve(
         self, request: resolve_pb2.BatchResolveRequest, call: Call
     ) -> resolve_pb2.BatchResolveResponse:
-        """Resolves many paths to their end."""
+        """Resolves many paths to their ends."""
         parsed = [_path_or_error(text) for text in request.paths]
         ends = iter(self._ends([one for one in parsed if isinstance(one, Path)], request, call))
         response = resolve_pb2.BatchResolveResponse()
@@ -334,9 +338,8 @@ class RecursiveResolver:
             yield
 
     def _resolver_of(self, call: Call) -> Resolver:
-        """Returns one for each caller: it remembers where that caller was referred to, and no
-        answer. Who owns a path is asked each time, so that a right that was taken is felt at once
-        (N5).
+        """Returns the caller's resolver, which caches referrals and no answers: the owner is asked
+        each time, so that a revoked right takes effect at once (N5).
         """
         caller = _Caller.from_call(call)
         with self._lock:
@@ -348,7 +351,7 @@ class RecursiveResolver:
                 found = Resolver(own, transport=way, max_entries=0, allow=allow)
                 self._resolvers[caller] = found
                 while len(self._resolvers) > _MOST_CALLERS:
-                    self._resolvers.popitem(last=False)  # those under way end with it
+                    self._resolvers.popitem(last=False)  # resolutions under way end with it
             self._resolvers.move_to_end(caller)
             return found
 
@@ -361,8 +364,8 @@ def _path_or_error(text: str) -> Path | InvalidPath:
 
 
 def _authority(end: AnswerResult | AbsentResult) -> resolve_pb2.Authority:
-    """Returns who answered, with the positions of all on the way to it in its token: what the
-    caller may remember of the answer is good for no later ones.
+    """Returns the authority of the answer, its token with the positions of all clusters on the way:
+    a cached answer is valid for no later positions.
     """
     authority = resolve_pb2.Authority()
     authority.CopyFrom(cast("resolve_pb2.Authority", end.sender.payload))
@@ -371,7 +374,9 @@ def _authority(end: AnswerResult | AbsentResult) -> resolve_pb2.Authority:
 
 
 def _fill(end: AnswerResult | AbsentResult, outcome: resolve_pb2.Outcome) -> None:
-    """The owner's answer, to be kept no longer than what led to it."""
+    """Fills in the owner's answer, whose lifetime is at most that of the referrals that
+    led to it.
+    """
     if isinstance(end, AnswerResult):
         outcome.resolution.CopyFrom(cast("resolve_pb2.Resolution", end.answer.payload))
         outcome.resolution.ClearField("authority_index")

@@ -1,10 +1,10 @@
 """ScanService: all topics of one cluster in resumable pages, for the index.
 
-Parts of a scan are by a hash of the topic's name, so that they are disjoint and whole whatever
-changes meanwhile. A scan reads one snapshot as long as this server holds it: the last few scans,
-each for the caller that began it and for some minutes. On another server, or later, it goes on in
-the newest one: the authority of each page says which. A topic is in it that the caller may describe
-now, and might in the snapshot that is read.
+Shards are by a hash of the topic's name: disjoint and complete, whatever changes during a scan. A
+scan reads one snapshot while this server holds it: the last few scans, each for its caller and for
+some minutes. On another server, or later, it continues in the newest snapshot; the authority of
+each page says which. A scan returns a topic if the caller may describe it now and might in the
+snapshot that is read.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ _PAGE: Final = 5_000
 _MAX_SHARDS: Final = 1_024
 _HELD: Final = 8
 _HELD_SECONDS: Final = 600.0
-"""Since its last page; a scan that nobody goes on with keeps a tree in memory."""
+"""Since the scan's last page: an abandoned scan keeps a whole tree in memory."""
 _LOOK: Final = 512
-"""So many topics are passed between two looks whether the caller still waits."""
+"""Topics that are visited between two checks whether the caller still waits."""
 
 _DirectorySegments = tuple[str, ...]
 _Key = tuple[str, str, str, str, int]
-"""Principal, host, path, incarnation and revision: a page token is not signed, so what it names is
-held for one caller.
+"""Principal, host, path, incarnation and revision. Page tokens are not signed, so a held scan is
+used for its own caller only.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class _ScanSnapshot:
-    """What a scan reads: a tree as its caller saw it, and its directories below the start in path
-    order.
+    """Snapshot of a scan: the tree as its caller saw it, and the directories at and below the start
+    in path order.
     """
 
     tree: OpenTree
@@ -61,7 +61,7 @@ class _ScanSnapshot:
 
 
 class ScanService(Service):
-    """Read by the index and by nothing that wants one answer."""
+    """Service for the index; single answers come from ResolveService."""
 
     descriptor = scan_pb2.DESCRIPTOR.services_by_name["ScanService"]
     long = frozenset({"ScanTopics"})
@@ -105,9 +105,7 @@ class ScanService(Service):
     def _where(
         self, request: scan_pb2.ScanTopicsRequest, call: Call
     ) -> tuple[Cluster, OpenTree, Path]:
-        """Returns the cluster and its newest tree, and the path that is meant; empty =
-        the mount.
-        """
+        """Returns the cluster, its newest tree, and the path to scan; empty = the mount."""
         if not request.path:
             cluster = self._router.clusters[0]
             cluster.check_mounted()
@@ -120,9 +118,7 @@ class ScanService(Service):
     def _held_scan(
         self, path: Path, token: PageToken, newest: OpenTree, call: Call
     ) -> _ScanSnapshot | None:
-        """Returns what the caller's scan reads that a token is of; None where it is not held any
-        more.
-        """
+        """Returns the held scan of a token; None if it is not held any more."""
         key = (call.principal, newest.caller.host, str(path), token.incarnation, token.revision)
         now = time.monotonic()
         with self._lock:
@@ -135,7 +131,7 @@ class ScanService(Service):
         return scan
 
     def _begun(self, path: Path, newest: OpenTree, call: Call) -> _ScanSnapshot | None:
-        """A scan of the newest tree, held from now on; None where there is no directory."""
+        """Begins a scan of the newest tree and holds it; None if there is no such directory."""
         snapshot = newest.snapshot
         start = path.below(newest.mount)
         directory_id = snapshot.find_directory(start)

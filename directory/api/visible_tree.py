@@ -1,9 +1,9 @@
 """The tree of one cluster at one revision, as one caller may see it.
 
-``OpenTree`` is all of it; ``VisibleTree`` leaves out what its caller may not DESCRIBE. Readers are
-given one or the other and ask both in the same way, so that an entry that is hidden is looked for
-in the same code, and missed with the same message, as one that does not exist (A12). Longer than
-most files: whatever reads the tree for a caller reads it here.
+``OpenTree`` shows all of it; ``VisibleTree`` omits what its caller may not DESCRIBE. Readers get
+one or the other and use the same methods, so that a hidden entry and an absent one take the same
+code and give the same message (A12). Longer than most modules, since every read of the tree for a
+caller is here.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ _audit = logging.getLogger("kdir.audit")
 _DESCRIBE: Final = AccessQuestion.for_operation(Operation.DESCRIBE)
 _ALTER: Final = AccessQuestion.for_operation(Operation.ALTER)
 _MOST_DIRECTORIES: Final = 1 << 12
-"""So many directories are remembered for each caller: 100 MB, should all ask everywhere."""
+"""Most directories cached for each caller: 100 MB, if all callers read everywhere."""
 _MOST_PLAIN: Final = 1 << 14
-"""Of those of which nothing but a yes is remembered: at 40 bytes, their names being shared."""
+"""Most directories of which only a yes is cached: 40 bytes each, as names are shared."""
 
 Segments = tuple[str, ...]
 EntryAt = TopicAt | DirectoryAt | LinkAt | MountAt
@@ -59,9 +59,9 @@ class Seen(NamedTuple):
 
     topics: int = 0
     containers: int = 0
-    """Of all that lies below: directories only."""
+    """Of a whole subtree: directories only."""
     partitions: int = 0
-    """Of the topics, as quotas count them; only of all that lies below."""
+    """Partitions of the topics, as quotas count them; only of a whole subtree."""
 
 
 class Wanted(NamedTuple):
@@ -75,14 +75,14 @@ class Wanted(NamedTuple):
 
 
 class OpenTree:
-    """The whole tree of a cluster at one snapshot, for callers who may see all of it."""
+    """Whole tree of a cluster at one snapshot, for callers from whom nothing is hidden."""
 
     __slots__ = ("cluster", "mount", "snapshot")
 
     is_open: ClassVar = True
-    """Nothing is hidden from the caller."""
+    """True if nothing is hidden from the caller."""
     caller: Caller = Caller(ANONYMOUS)
-    """Whom the tree is shown to; of a tree that is shown whole it does not matter."""
+    """The caller for whom the tree is filtered; unused in a whole tree."""
 
     def __init__(self, snapshot: Snapshot, mount: Path, cluster: str) -> None:
         self.snapshot: Final = snapshot
@@ -103,45 +103,45 @@ class OpenTree:
         return True
 
     def shows(self, relative: Segments, kind: Kind) -> bool:
-        """True if an entry may be shown to the caller: it may describe it, or ALTER it, and so
-        remove what hides it.
+        """True if an entry is visible to the caller: it may DESCRIBE it, or ALTER it and so remove
+        the grant that hides it.
         """
         return True
 
     def can_describe_all_below(self, relative: Segments) -> bool:
-        """True if all at any depth in a directory may be described."""
+        """True if every entry below a directory, at any depth, may be described."""
         return True
 
     def can_describe_path(self, path: Path, kind: Kind | None) -> bool:
-        """True if an entry of this kind, or of any, at an absolute path may be described."""
+        """True if the entry of this kind, or of any kind, at an absolute path may be described."""
         return True
 
     def has_describable_below(self, path: Path) -> bool:
-        """True if there can be something at or below a path that may be described."""
+        """True if there may be an entry at or below a path that may be described."""
         return True
 
     def can_refer_to(self, mount: Path) -> bool:
-        """True if a mount may be named: its own cluster decides who may do what there, but a deny
-        above holds there, too.
+        """True if a mount may be shown. The child cluster decides about access below it, but a deny
+        above the mount also holds there.
         """
         return True
 
     def can_do_on_cluster(self, operation: Operation, resource: ResourceType) -> bool:
-        """True if the caller may do something with the cluster's own root directory."""
+        """True if the caller may do an operation on the cluster's root directory."""
         return True
 
     def shows_all(self) -> bool:
-        """True if numbers and names of all entries may be shown: to whom nothing is hidden from,
-        and to whom may back up the cluster.
+        """True if counts and names of all entries may be shown: nothing is hidden from the caller,
+        or it may back up the cluster.
         """
         return True
 
     def shows_any_at(self, text: str) -> bool:
-        """True if the entry at an absolute path may be seen."""
+        """True if an entry at an absolute path is visible."""
         return True
 
     def is_visible(self, path: Path) -> bool:
-        """True if the caller may see something at a path, or a link or mount on the way to it."""
+        """True if the caller may see an entry at a path, or a link or mount on the way to it."""
         if not self.mount.is_prefix_of(path):
             return False
         relative = path.below(self.mount)
@@ -158,7 +158,7 @@ class OpenTree:
         return relative[-1] in way.node.containers and self.can_describe(relative, is_topic=False)
 
     def would_show(self, path: Path) -> bool:
-        """True if the caller would see an entry that is made at a path where it sees none now."""
+        """True if the caller would see a new entry at a path where it sees none now."""
         return self.mount.is_prefix_of(path) and self.can_describe(
             self.nearest(path).below(self.mount), is_topic=False
         )
@@ -166,16 +166,16 @@ class OpenTree:
     # -- looking up ------------------------------------------------------------------------------
 
     def lookup(self, path: Path, prefer: Kind | None = None, *, no_follow: bool = False) -> Found:
-        """Returns the entry at a path at or below the mount. ``no_follow``: a link or mount there
-        is asked for itself.
+        """Returns the entry at a path at or below the mount. ``no_follow``: return a link or mount
+        there itself.
         """
         return lookup(self.snapshot, path.segments[len(self.mount) :], prefer)
 
     def require_entry(
         self, path: Path, prefer: Kind | None = None, *, no_follow: bool = False
     ) -> EntryAt:
-        """Returns the entry at a path at or below the mount, of the kind preferred if there is one;
-        with ``no_follow`` of that kind only.
+        """Returns the entry at a path at or below the mount, of the preferred kind if there is one;
+        with ``no_follow``, of that kind only.
 
         Raises:
             Absent: there is none.
@@ -202,8 +202,8 @@ class OpenTree:
                 return found
 
     def locate_entry(self, path: Path, kind: Kind | None) -> LocatedEntry:
-        """Returns the entry at a path with the directory that holds it, as commands have it; the
-        path and what hides it are not looked at.
+        """Returns the entry at a path with its parent directory, as commands need it. Visibility is
+        not checked.
 
         Raises:
             as ``directory.namespace.traversal.locate_entry``.
@@ -211,7 +211,7 @@ class OpenTree:
         return locate_entry(self.snapshot, self.mount, path, kind)
 
     def locate(self, physical_name: str) -> Path | None:
-        """Returns the path of the topic that Kafka knows by this name; None where there is none."""
+        """Returns the path of the topic with this physical name; None if there is none."""
         found = self.snapshot.locate(physical_name)
         if found is None or found.relative is None:
             return None
@@ -219,15 +219,15 @@ class OpenTree:
         return self.mount.join(found.relative) if shown else None
 
     def meant_kind(self, path: Path, kind: Kind | None) -> Kind | None:
-        """Returns which kind a request means that names this one, or none: then the topic first, as
-        resolving does, but the container where that is beside a topic that is hidden from the
-        caller. None: the entry there, for nothing is beside it.
+        """Returns the kind of entry that a request without a kind means: the topic first, as in
+        resolving, but the container if the topic beside it is hidden from the caller. None: the
+        only entry there.
         """
         return kind
 
     def absent_error(self, path: Path, kind: Kind | None = None) -> Absent:
-        """Returns the error for what is not there, and for what may not be seen; with ``kind``
-        naming what of another kind is.
+        """Returns the error for an absent or hidden entry; with ``kind``, names the entry of
+        another kind.
         """
         if kind is not None:
             found = self.lookup(path, no_follow=True)
@@ -251,8 +251,8 @@ class OpenTree:
     def children(
         self, directory: DirectoryAt, wanted: Wanted, after: Cursor | None, limit: int
     ) -> Page:
-        """Returns a page of the entries of a directory; a page may be short, or empty, and not the
-        last one.
+        """Returns a page of the entries of a directory. A page may be short or empty without being
+        the last.
         """
         return list_page(
             self.snapshot,
@@ -266,28 +266,28 @@ class OpenTree:
         )
 
     def count(self, relative: Segments, node: Node) -> Seen:
-        """Returns the counts of the entries right in a directory."""
+        """Returns the counts of the entries directly in a directory."""
         return Seen(len(node.topics), len(node.containers))
 
     def count_below(self, relative: Segments, node: Node) -> Seen:
-        """Returns how many topics and directories are below a directory, at any depth."""
+        """Returns the counts of the topics and directories below a directory, at any depth."""
         counts = self.snapshot.counts(node.entry_id)
         return Seen(counts.topics, counts.directories, self.snapshot.partitions(node.entry_id))
 
     def quota_use(self, quota: Quota) -> int:
-        """Returns how much of a quota is used by what the caller sees."""
+        """Returns the amount of a quota used by entries that the caller sees."""
         return quota.used(self.snapshot)
 
     def shown_topics(self, relative: Segments) -> Shown | None:
-        """Returns which topics below a directory may be shown; None = all."""
+        """Returns a filter of the topics below a directory that may be shown; None = all."""
         return None
 
 
 class VisibleTree(OpenTree):
-    """Tree of a cluster at one snapshot, without what one caller may not describe.
+    """Tree of a cluster at one snapshot, without the entries that one caller may not describe.
 
-    Numbers come from what a snapshot keeps, and are put right where grants say otherwise: they cost
-    by the grants that are about the caller, not by what there is.
+    Counts are those of the snapshot, corrected where grants hide entries: they cost by the number
+    of grants for the caller, not by the size of the tree.
     """
 
     __slots__ = ("_above", "_plain", "_withins", "access", "age_seconds", "caller")
@@ -318,7 +318,7 @@ class VisibleTree(OpenTree):
     # -- what may be seen ------------------------------------------------------------------------
 
     def decide(self, question: AccessQuestion, place: EntryPlace) -> Decision:
-        """Returns whether the caller may do something on the entry at a place."""
+        """Returns whether the caller may do an operation on the entry at a place."""
         return self.access.authorize(self.caller, question, place, age_seconds=self.age_seconds)
 
     def can_describe(self, relative: Segments, *, is_topic: bool) -> bool:
@@ -369,7 +369,8 @@ class VisibleTree(OpenTree):
         )
 
     def shows_any_at(self, text: str) -> bool:
-        # On the way of every Resolve: of a directory in which nothing has grants of its own, a yes.
+        # On the path of every Resolve: the yes for a directory in which no entry has grants of its
+        # own.
         above, slash, name = text.rpartition("/")
         if above in self._plain:
             return bool(name)
@@ -399,7 +400,7 @@ class VisibleTree(OpenTree):
         )
 
     def directory_view(self, relative: Segments) -> DirectoryAuthorization:
-        """Returns whether a directory may be described, and the entries in it."""
+        """Returns the authorization of a directory and of the entries in it."""
         within = self._withins.get(relative)
         if within is None:
             if len(self._withins) >= _MOST_DIRECTORIES:
@@ -416,7 +417,7 @@ class VisibleTree(OpenTree):
         relative = path.segments[len(self.mount) :]
         found = lookup(self.snapshot, relative, prefer)
         if not self._shows_found(found, no_follow=no_follow):
-            # Of a topic and a container of one name each is there or not by itself.
+            # A topic and a container of the same name are visible or hidden independently.
             other = Kind.DIRECTORY if isinstance(found, TopicAt) else None
             found = lookup(self.snapshot, relative, other)
             if not self._shows_found(found, no_follow=no_follow):
@@ -434,7 +435,7 @@ class VisibleTree(OpenTree):
             case DirectoryAt(relative=at) | LinkAt(relative=at):
                 return self.can_describe(at, is_topic=False)
             case MountAt(relative=at, rest=rest):
-                # The child decides who may do what below; but a deny holds there, too.
+                # The child decides about access below the mount, but a deny above also holds there.
                 if no_follow and not rest:
                     return self.can_describe(at, is_topic=False)
                 return self.can_refer_to(self.mount.join(at))
@@ -552,15 +553,15 @@ class VisibleTree(OpenTree):
 
     @property
     def is_expired(self) -> bool:
-        """True if what is inherited was confirmed too long ago to allow anything."""
+        """True if the inherited grants were confirmed too long ago to allow anything."""
         return self.age_seconds > 0.0
 
     def aged(self, *, expired: bool) -> VisibleTree:
-        """Returns the same caller's tree, had what is inherited expired, or not."""
+        """Returns the same caller's tree with the inherited grants expired, or not."""
         return VisibleTree(self.snapshot, self.access, self.caller, self.cluster, expired=expired)
 
     def by_rights(self, access: Authorizer) -> VisibleTree:
-        """Returns the same caller's tree by the rights of another revision."""
+        """Returns the same caller's tree by the grants of another revision."""
         mine = self.access
         if (access.tree, access.mount) == (mine.tree, mine.mount) and (
             access.inherited == mine.inherited
@@ -571,8 +572,8 @@ class VisibleTree(OpenTree):
         )
 
     def sees_same_below(self, path: Path, other: VisibleTree, other_path: Path) -> bool:
-        """True if the caller sees a directory, and all in it, just as another one by other rights:
-        of the same names the same ones.
+        """True if the caller sees the same names at and below a directory as at and below another
+        one by other grants, provided that both hold the same names.
         """
         return self.directory_view(path.below(self.mount)).is_same_as(
             other.directory_view(other_path.below(other.mount))
@@ -580,7 +581,7 @@ class VisibleTree(OpenTree):
 
 
 def _entry_of(found: EntryAt) -> Directory | Link | Mount | None:
-    """Returns the entry that was looked up; None: a topic, whose record is not read."""
+    """Returns the entry of a lookup; None for a topic, whose record is not decoded."""
     match found:
         case TopicAt():
             return None
@@ -605,7 +606,7 @@ def write_audit_line(
     *,
     explicit: bool = True,
 ) -> None:
-    """Writes the audit line, if anybody reads such (A11)."""
+    """Writes the audit line, if its level is enabled (A11)."""
     reported = AuditLevel.DEBUG if decision.allowed else AuditLevel.INFO
     if not _audit.isEnabledFor(reported if explicit else AuditLevel.TRACE):
         return

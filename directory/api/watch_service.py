@@ -32,7 +32,7 @@ __all__ = ["WatchService"]
 
 
 class WatchService(Service):
-    """Service of changes; a slow watcher has to resync and never slows others."""
+    """Service of change events. A slow watcher has to resync and never delays others."""
 
     descriptor = watch_pb2.DESCRIPTOR.services_by_name["WatchService"]
     long = frozenset({"ListChanges"})
@@ -50,11 +50,12 @@ class WatchService(Service):
         }
 
     def watch(self, request: watch_pb2.WatchRequest, call: Call) -> PolledSource:
-        """Changes at or below a path, one response a revision, checkpoints when idle.
+        """Streams the changes at or below a path, one response for each revision, with checkpoints
+        when idle.
 
-        Ends with RESYNC when the changes after the token are no longer held, or who might see them
-        is not known any more, or the watcher lags, or it may see more or less than before in a way
-        that no changes express.
+        Ends with RESYNC if the changes after the token, or the rights by which they are shown, are
+        not kept any more, if the watcher lags too far behind, or if the caller's view changed in a
+        way that no events express.
         """
         path = Path.parse(request.path)
         cluster, tree = self._router.read_owned(
@@ -110,7 +111,7 @@ class WatchService(Service):
     def get_change_log(
         self, request: watch_pb2.GetChangeLogRequest, call: Call
     ) -> watch_pb2.GetChangeLogResponse:
-        """Returns where the change log of a cluster is, and how far it is."""
+        """Returns the address and the progress of a cluster's change log."""
         call.check()
         cluster = self._router.require_cluster_by_name(request.cluster)
         self._router.access_control.require_admin(cluster, "WatchService/GetChangeLog", call)
@@ -137,7 +138,7 @@ class WatchService(Service):
 
 
 class _Watching(PolledSource):
-    """One watch, from the revision that it has reached on."""
+    """One open watch, from the revision that it has reached."""
 
     def __init__(
         self,
@@ -172,14 +173,14 @@ class _Watching(PolledSource):
         if not self._has_begun:
             self._has_begun = True
             self._sent_at = now
-            # Not before: there is nothing that could be sent before this.
+            # Not before: nothing is due earlier.
             self._subscription.on_ready = self.on_ready
             return watch_pb2.WatchResponse(
                 token=self._token(self._reached),
                 authority=self._cluster.authority(self._tree.snapshot),
             )
         if not self._taken and now - self._looked_at >= _LOOK_SECONDS:
-            # Also while changes come all the time.
+            # Also under a constant load of changes.
             self._looked_at = now
             self._refuse_ended()
         response: watch_pb2.WatchResponse | bytes | None = self._next_changes()
@@ -192,15 +193,16 @@ class _Watching(PolledSource):
         return response
 
     def _next_changes(self) -> bytes | None:
-        """Returns the response of the next revision of which something is shown."""
+        """Returns the response of the next revision with an event to show."""
         cluster, replica = self._cluster, self._cluster.replica
-        # What every subscriber had before an empty answer is behind us: a checkpoint may say so,
-        # and a watcher that resumes there need not resync for changes of nothing.
+        # Revisions that every subscriber got before an empty answer are passed: a checkpoint may
+        # name them, and a watcher that resumes there need not resync for revisions without events
+        # for it.
         delivered = replica.reported_revision
         had_none = not self._taken
         if had_none:
             self._taken.extend(self._subscription.next(0))
-        # Not the snapshot that it began with: a right that is gone ends the stream (N5).
+        # Not the snapshot of the beginning: a revoked right ends the stream (N5).
         before = self._tree
         tree = self._tree = self._router.tree(cluster, replica.snapshot, self._call, past=True)
         _require_visible(tree, self._path)
@@ -218,8 +220,8 @@ class _Watching(PolledSource):
         return None
 
     def _response(self, tree: OpenTree, view: ChangeView, reached: int, revised: Revised) -> bytes:
-        """Returns the bytes of the response of a revision, after another one was reached; empty:
-        nothing of it is shown.
+        """Returns the encoded response of one revision, for a watch that has reached an earlier
+        one; empty if no event is shown.
 
         Raises:
             Resync, StoreUnavailable: see ``ChangeView.streamed``.
@@ -239,10 +241,12 @@ class _Watching(PolledSource):
         return self._responses.of((*shown, reached, revision), make)
 
     def _refuse_ended(self) -> None:
-        """Refuses to go on where the server ends, or another tree begins.
+        """Raises an error if the server stops, or if another tree takes the place of this one.
 
         Raises:
-            Unreachable, Unmounted, Resync
+            Unreachable: the server stops.
+            Unmounted: the cluster has no mount any more.
+            Resync: the store is in another incarnation.
         """
         cluster = self._cluster
         if cluster.draining:
@@ -272,8 +276,10 @@ class _Watching(PolledSource):
 
 
 class _Responses:
-    """Bytes of responses, made once for all watchers who are shown the same: of the same caller,
-    or from whom nothing is hidden, by the rights of the same snapshot. Thread-safe.
+    """Encoded responses, shared by all watchers with the same view: of the same caller, or from
+    whom nothing is hidden, by the grants of the same snapshot.
+
+    Thread-safe.
     """
 
     def __init__(self) -> None:
@@ -281,7 +287,7 @@ class _Responses:
         self._bytes = 0
 
     def of(self, key: Hashable, make: Callable[[], bytes]) -> bytes:
-        """Returns what was made of a key before, else makes it."""
+        """Returns the cached response of a key; makes it if there is none."""
         made = self._kept.get(key)
         if made is None:
             made = make()
@@ -294,16 +300,16 @@ class _Responses:
 
 _LOOK_SECONDS: Final = 5.0
 _MOST_REVISIONS: Final = 200
-"""Of which nothing is shown, before others are polled."""
+"""Revisions without events to show that one watch reads before others are polled."""
 _MOST_KEPT: Final = 512
 _MOST_KEPT_BYTES: Final = 8 << 20
 
 
 def _require_visible(tree: OpenTree, path: Path) -> None:
-    """Checks that something at or below a path is, or may come to be, the caller's to see.
+    """Checks that the caller may see an entry at or below a path, or may come to see one.
 
     Raises:
-        Absent: nothing is, or is any more.
+        Absent: it may not, or not any more.
     """
     if not (tree.has_describable_below(path) or tree.would_show(path)):
         raise tree.absent_error(path)

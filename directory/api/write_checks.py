@@ -1,5 +1,5 @@
-"""Everything checked before a write, on the snapshot that it is planned on: the rights of the
-caller, the ceiling and `manage`, and children that cannot enforce grants.
+"""Checks before a write, on the snapshot that it is planned on: the caller's rights, the ceiling
+and ``manage``, and children that cannot enforce grants.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ __all__ = [
 def is_kafka_change_allowed(
     cluster: Cluster, snapshot: Snapshot, aspect: str, path: Path, kind: Kind | None = None
 ) -> bool:
-    """True if kdir may change this in Kafka for the entry of a kind at a path; None: the topic,
-    where there is one.
+    """True if kdir may change this aspect in Kafka for the entry of a kind at a path; kind None:
+    the topic, if there is one.
     """
     kafka, mount = cluster.config.kafka, cluster.mount_at(snapshot)
     if kafka is None or aspect not in kafka.ceiling or not mount.is_prefix_of(path):
@@ -82,14 +82,15 @@ def is_kafka_change_allowed(
 def check_kafka_removal_allowed(
     cluster: Cluster, snapshot: Snapshot, path: Path, kind: Kind | None, *, recursive: bool
 ) -> None:
-    """Checks that topics are not deleted in Kafka while what is inherited is not known, nor along
-    with others from a directory further down that forbids it.
+    """Checks that no topics are deleted in Kafka while the inherited policies are unknown, or along
+    with a directory above one that forbids it.
 
     Raises:
-        NotReady, AboveCeiling
+        NotReady: the inherited policies are unknown.
+        AboveCeiling: the config or a policy forbids it.
     """
     if not is_kafka_change_allowed(cluster, snapshot, "delete", path, kind):
-        return  # Kafka's topics are left alone
+        return  # no topic in Kafka is deleted
     if message := why_inherited_missing(snapshot, has_parent=bool(cluster.config.parent)):
         raise NotReady(message)
     mount = cluster.mount_at(snapshot)
@@ -119,8 +120,8 @@ def _is_topic(snapshot: Snapshot, relative: tuple[str, ...], kind: Kind | None) 
 def nearest_manage_false(
     snapshot: Snapshot, mount: Path, path: Path, aspect: str, kind: Kind | None = None
 ) -> str:
-    """Returns the nearest entry at or above a path that sets the aspect, where it is excluded;
-    else nothing. What a directory sets does not hold for the topic beside it, nor the other way
+    """Returns the nearest entry at or above a path that sets the aspect, if that excludes it; else
+    None. A directory's setting does not apply to the topic of the same name, nor the other way
     round.
     """
     relative = path.below(mount)
@@ -149,19 +150,17 @@ _OfEntry = UpdateEntry | DeleteEntry | MoveEntry | AddGrants | RemoveGrants
 def with_inferred_kind(
     access_control: AccessControl, cluster: Cluster, command: C, call: Call
 ) -> C:
-    """Returns what a command is about where it names no kind, as far as the caller sees the entries
-    there.
+    """Returns a command with its kind filled in, if it names none, as far as the caller sees the
+    entries.
 
     Raises:
-        NotReady
+        NotReady: the tree is not loaded.
     """
     return meant_command(access_control.tree(cluster, cluster.replica.snapshot, call), command)
 
 
 def meant_command(tree: OpenTree, command: C) -> C:
-    """Returns a command with the kind that is meant where it names none; see
-    ``OpenTree.meant_kind``.
-    """
+    """Returns a command with its kind filled in, if it names none; see ``OpenTree.meant_kind``."""
     if not isinstance(command, _OfEntry) or command.kind is not None:
         return command
     kind = tree.meant_kind(command.path, None)
@@ -171,8 +170,9 @@ def meant_command(tree: OpenTree, command: C) -> C:
 def authorize_command(
     access_control: AccessControl, cluster: Cluster, command: Command, call: Call
 ) -> Callable[[Snapshot], tuple[Guard, ...]]:
-    """Returns what the writer asks before each try: whether the caller may do it, on the snapshot
-    that it is planned on. It answers the guards under which that holds still when it is committed.
+    """Returns the function that the writer calls before each try: it raises unless the caller has
+    the rights on the snapshot that the command is planned on, and returns guards that hold until
+    the rights change.
     """
 
     def authorize(snapshot: Snapshot) -> tuple[Guard, ...]:
@@ -180,8 +180,8 @@ def authorize_command(
         try:
             _check(cluster, acting, command)
         except Absent:
-            # Planning says so, too; what is gone is hidden from nobody who is shown everything, and
-            # a request that is asked again is answered to them as before.
+            # Planning reports the same. A caller from whom nothing is hidden must also get the
+            # answer of a repeated request whose entry is gone.
             if not access_control.tree(cluster, snapshot, call).is_open:
                 raise
         return _inherited_guards(cluster, snapshot)
@@ -196,13 +196,13 @@ def locks_out(
     command: Command,
     call: Call,
 ) -> bool:
-    """True if a command closes a directory that its caller could then not open again, or not even
-    see, while the same directory is not closed to it now.
+    """True if a command closes a directory that is open to its caller, and the caller could not
+    open it again afterwards, or not even see it.
     """
     path = _closed_by(command)
     view = access_control.rights(cluster, snapshot, call)
     if path is None or not view.mount.is_prefix_of(path):
-        return False  # planning says why not
+        return False  # planning raises the error
     place = EntryPlace(path.below(view.mount))
     now = view.access
     then = replace(now, tree=now.own_grants().with_closed(place.relative, closed=True))
@@ -227,7 +227,7 @@ def _closed_by(command: Command) -> Path | None:
 
 
 _TO_OPEN: Final = (Operation.DESCRIBE, Operation.ALTER)
-"""What it takes to open a closed directory."""
+"""Rights that are needed to open a closed directory."""
 
 
 def refuse_lock_out(
@@ -237,10 +237,10 @@ def refuse_lock_out(
     command: Command,
     call: Call,
 ) -> None:
-    """Refuses a command that locks its caller out.
+    """Raises an error for a command that locks its caller out.
 
     Raises:
-        LocksOut
+        LocksOut: names the directory.
     """
     path = _closed_by(command)
     if path is not None and locks_out(access_control, cluster, snapshot, command, call):
@@ -261,9 +261,9 @@ def authorizing_on(
     kind: Kind,
     call: Call,
 ) -> Callable[[Snapshot], tuple[Guard, ...]]:
-    """Returns the same, of arming: whether the caller may do something on the entry of this kind at
-    a path, and, of a directory, on all below it that has grants of its own; and whether it may
-    describe all of that, which arming names and changes.
+    """Returns the same for arming: a function that checks the right on the entry of this kind at a
+    path and, for a directory, on everything below it with grants of its own, and DESCRIBE on all of
+    it, since a plan of arming names all of it.
     """
 
     def authorize(snapshot: Snapshot) -> tuple[Guard, ...]:
@@ -280,17 +280,17 @@ def authorizing_on(
 def entry_meant(
     access_control: AccessControl, cluster: Cluster, path: Path, kind: Kind | None, call: Call
 ) -> Kind:
-    """Returns the kind of the entry that a request means, as ``with_inferred_kind`` has it for
+    """Returns the kind of the entry that a request means, as ``with_inferred_kind`` does for
     commands.
 
     Raises:
         Absent: there is none, or none that the caller may describe.
         InvalidNamespace, NotAuthoritative: the path leads elsewhere.
-        NotReady
+        NotReady: the tree is not loaded.
     """
     tree = access_control.tree(cluster, cluster.replica.snapshot, call)
     found = _require_visible_kind(tree, path, tree.meant_kind(path, kind))
-    if found is None:  # through a link or a mount: says so
+    if found is None:  # through a link or a mount: raises that error
         found = tree.locate_entry(path, kind).entry.kind
     return found
 
@@ -333,11 +333,13 @@ def _check(cluster: Cluster, view: CallerRights, command: Command) -> None:
 
 
 def _require_whole(view: CallerRights, operation: Operation, path: Path, kind: Kind | None) -> None:
-    """That the caller may do something on an entry, and, of a directory, on all below it that has
-    grants of its own.
+    """Checks a right on an entry and, for a directory, on everything below it with grants of its
+    own.
 
     Raises:
-        PermissionDenied, Absent, NotReady
+        PermissionDenied: the right is missing somewhere.
+        Absent: the caller may not describe the entry.
+        NotReady: the grants are not loaded.
     """
     view.require_operation(operation, path, kind=kind)
     if kind is Kind.DIRECTORY:
@@ -371,10 +373,10 @@ def _check_move(view: CallerRights, command: MoveEntry) -> None:
 
 
 def _may_be_answered(view: CallerRights, path: Path) -> None:
-    """What is there already is answered by mkdir -p, as far as the caller may describe it.
+    """Checks a mkdir -p of an existing directory, which it answers if the caller may describe that.
 
     Raises:
-        AlreadyExists: as planning says of what is hidden and in the way.
+        AlreadyExists: the error that planning has for a hidden entry in the way.
     """
     mount = view.mount
     relative = path.below(mount) if mount.is_prefix_of(path) else ()
@@ -384,12 +386,14 @@ def _may_be_answered(view: CallerRights, path: Path) -> None:
 
 
 def _may_take_over(view: CallerRights, command: Command) -> None:
-    """Adopting by path changes the topic entry that is there, if one does."""
+    """Checks the right to adopt by path, which changes the topic entry that exists
+    there, if any.
+    """
     if not isinstance(command, CreateTopic) or command.adopt_existing is None:
         return
     mount = view.mount
     if not mount.is_prefix_of(command.path) or command.path == mount:
-        return  # planning says why not
+        return  # planning raises the error
     relative = command.path.below(mount)
     parent_id = view.snapshot.find_directory(relative[:-1])
     if parent_id is not None and view.snapshot.topic(parent_id, relative[-1]) is not None:
@@ -397,8 +401,9 @@ def _may_take_over(view: CallerRights, command: Command) -> None:
 
 
 def _may_reach_outside(cluster: Cluster, view: CallerRights, command: Command) -> None:
-    """What acts outside the directory that it is made in is the cluster's to allow: a topic that
-    Kafka has already, a physical name that no operator gave to that directory, a child cluster.
+    """Checks the right on the cluster for what reaches beyond the new entry's directory: an
+    existing topic of Kafka, a physical name that no operator gave to the directory, a child
+    cluster.
     """
     match command:
         case CreateMount():
@@ -414,25 +419,27 @@ def _may_reach_outside(cluster: Cluster, view: CallerRights, command: Command) -
 
 
 def _is_given(cluster: Cluster, view: CallerRights, path: Path, physical_name: str) -> bool:
-    """True if a new topic's physical name is one that an operator gave to its directory: the path
-    below the mount joined with ``.``, whole, or what a mapping rule puts into this very directory.
+    """True if an operator gave a new topic's physical name to its directory: it is the whole path
+    below the mount joined with ``.``, or a mapping rule maps the name into this very directory.
     """
     mount, kafka = view.mount, cluster.config.kafka
     if kafka is None or not mount.is_prefix_of(path) or path == mount:
-        return True  # planning says why not
+        return True  # planning raises the error
     relative = path.below(mount)
     joined = ".".join(relative)
     if (physical_name or physical_names.default_physical_name(relative)) == joined:
         return True
     if not physical_name:
-        return False  # cut short, it would begin like somebody else's
+        return False  # shortened, it would have the prefix of another directory
     rules = PinAndStop.load(view.snapshot).rules or kafka.mapping_rules
     placed = map_physical_name((*rules, *split_on(kafka.split_on)), physical_name)
     return placed.rule > 0 and not placed.reason and placed.segments[:-1] == relative[:-1]
 
 
 def _may_name_resources(view: CallerRights, grants: Iterable[Grant]) -> None:
-    """Groups and transactional ids are the whole Kafka's, and the cluster is nobody's entry."""
+    """Checks the right on the cluster for grants on groups and transactional ids, which belong to
+    the whole Kafka cluster, and on the cluster itself.
+    """
     kinds = sorted({one.kind.name for one in grants if one.kind is not ResourceType.TOPIC})
     if kinds:
         view.require_cluster(Operation.ALTER, f"changing grants of {' and '.join(kinds)}")
@@ -446,7 +453,7 @@ def _holds_mounts(view: CallerRights, path: Path, kind: Kind | None) -> bool:
 
 
 def operations_for_fields(fields: Collection[str]) -> tuple[Operation, ...]:
-    """Returns what it takes to change these fields of an entry."""
+    """Returns the operations that changing these fields of an entry requires."""
     configs = [one for one in fields if one.startswith("policies.topic_config")]
     if "policies" in fields:
         return (Operation.ALTER, Operation.ALTER_CONFIGS)
@@ -456,10 +463,12 @@ def operations_for_fields(fields: Collection[str]) -> tuple[Operation, ...]:
 
 
 def _may_create(view: CallerRights, path: Path, tiers: int) -> None:
-    """In the directory right above; with more tiers, in the deepest one that is there."""
+    """Checks CREATE on the parent directory; if that is missing too, on the deepest
+    existing one.
+    """
     mount = view.mount
     if not mount.is_prefix_of(path) or path == mount:
-        return  # planning says why not
+        return  # planning raises the error
     above = path.below(mount)[:-1]
     if tiers > 1:
         above = above[: traverse(view.snapshot, above).depth]
@@ -467,32 +476,32 @@ def _may_create(view: CallerRights, path: Path, tiers: int) -> None:
 
 
 def _require_visible_kind(tree: OpenTree, path: Path, kind: Kind | None) -> Kind | None:
-    """Returns which kind of entry a command is about; the caller's rights to it are not looked at.
+    """Returns the kind of entry that a command is about; the caller's other rights are not checked.
 
     Raises:
         Absent: there is none, or none that the caller may describe.
     """
     if not tree.mount.is_prefix_of(path):
-        return kind  # planning says so
+        return kind  # planning raises the error
     try:
         return tree.locate_entry(path, kind).entry.kind
     except KdirError as error:
         if not tree.is_visible(path):
             raise tree.absent_error(path) from None
         if isinstance(error, Absent):
-            raise tree.absent_error(path, kind) from None  # it is of another kind
-        return kind  # through a link or a mount: planning says so
+            raise tree.absent_error(path, kind) from None  # the entry is of another kind
+        return kind  # through a link or a mount: planning raises the error
 
 
 def _require_visible_directory(
     view: CallerRights, path: Path, operations: Sequence[Operation]
 ) -> None:
-    """That a directory is there in which the caller may do these; where nothing is hidden from it,
-    planning says that there is none.
+    """Checks that there is a directory in which the caller may do these operations. Where nothing
+    is hidden from the caller, planning reports a missing one.
 
     Raises:
-        InvalidNamespace: there is none that it may describe; names the nearest that is.
-        PermissionDenied
+        InvalidNamespace: there is none that the caller may describe; names the nearest.
+        PermissionDenied: a right is missing.
     """
     mount = view.mount
     relative = path.below(mount)
