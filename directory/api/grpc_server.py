@@ -1,5 +1,5 @@
-"""Assembles the gRPC server of one listening address, in one visible order, with health and
-reflection; drains it.
+"""gRPC server of one listening address: assembled in one place, with health and reflection, and
+drained.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ __all__ = ["DirectoryServer", "Health", "Reflection", "connection_limit"]
 
 _REFLECTION_SECONDS: Final = 30.0
 _SPARE: Final = 2
-"""Threads beyond those of the streams allowed: they refuse the others."""
+"""Threads beyond the allowed streams: they refuse further ones."""
 
 
 class _Bounded:
-    """Streams of one service: at most so many at a time, on threads of their own."""
+    """Limit of the open streams of one service, on threads of their own."""
 
     def __init__(self, what: str, most: int, setting: str, intake: RequestIntake) -> None:
         self.threads: Final = StreamPool(most + _SPARE, what.partition(" ")[0], intake)
@@ -68,7 +68,7 @@ class _Bounded:
 
     @contextmanager
     def hold(self, context: grpc.ServicerContext) -> Iterator[None]:
-        """Counts a stream while it is open; ends it with LIMIT_EXCEEDED where there are enough."""
+        """Counts a stream while it is open; ends it with LIMIT_EXCEEDED if there are too many."""
         with self._lock:
             is_free = self._open < self._most
             self._open += is_free
@@ -86,9 +86,9 @@ class _Bounded:
 
 
 class Health:
-    """``grpc.health.v1.Health``: one status, of the server as a whole and of each of its services.
+    """``grpc.health.v1.Health``: one status for the whole server and each of its services.
 
-    A watcher that reads nothing delays neither a change of the status nor who asks for it.
+    A watcher that reads nothing delays neither a change of the status nor a ``Check``.
     (``grpc_health``'s servicer sends to its watchers under the lock that each ``Check`` takes, and
     keeps every name that was ever watched.)
     """
@@ -101,25 +101,25 @@ class Health:
         self._is_ending = False
 
     def set(self, status: int) -> None:
-        """Sets the status; watchers are sent it."""
+        """Sets the status and sends it to the watchers."""
         with self._changed:
             if not self._is_ending:
                 self._status = status
                 self._changed.notify_all()
 
     def end(self) -> None:
-        """Answers NOT_SERVING from now on, whatever is set."""
+        """Sets NOT_SERVING for good."""
         self.set(health_pb2.HealthCheckResponse.NOT_SERVING)
         with self._changed:
             self._is_ending = True
 
     def shutdown(self) -> None:
-        """Takes no more watchers."""
+        """Refuses further watchers."""
         self._bound.threads.shutdown(wait=False, cancel_futures=True)
 
     def handler(self) -> grpc.GenericRpcHandler:
-        """Returns the gRPC face."""
-        every: Any = health_pb2  # its types lag behind it: they know no List
+        """Returns the handler for gRPC."""
+        every: Any = health_pb2  # its type stubs lack List
 
         def check(first: Received, context: grpc.ServicerContext) -> Any:
             if (first.request or _EVERY).service not in self._names:
@@ -148,7 +148,7 @@ class Health:
         return grpc.method_handlers_generic_handler(health.SERVICE_NAME, methods)
 
     def _statuses(self, context: grpc.ServicerContext) -> Iterator[int]:
-        """Yields the status as it is, then each change of it, until the call is over."""
+        """Yields the status, then each change of it until the call ends."""
         sent = -1
         context.add_callback(self._wake)
         while context.is_active():
@@ -166,8 +166,8 @@ class Health:
 
 
 class Reflection:
-    """``grpc.reflection.v1alpha.ServerReflection`` for services of these names: so many streams at
-    a time, each for at most 30 s.
+    """``grpc.reflection.v1alpha.ServerReflection`` for services of these names: a limited number of
+    streams, each for at most 30 s.
     """
 
     def __init__(
@@ -183,18 +183,18 @@ class Reflection:
         self._servicer: Final = reflection.ReflectionServicer(names)
 
     def end_late(self) -> None:
-        """Ends streams that are open for too long. To be called every now and then."""
+        """Ends streams that are open for too long. Called periodically."""
         now = self._clock()
         for context, since in list(self._since.items()):
             if now - since > _REFLECTION_SECONDS:
                 context.cancel()
 
     def shutdown(self) -> None:
-        """Takes no more streams."""
+        """Refuses further streams."""
         self._bound.threads.shutdown(wait=False, cancel_futures=True)
 
     def handler(self) -> grpc.GenericRpcHandler:
-        """Returns the gRPC face."""
+        """Returns the handler for gRPC."""
 
         def info(requests: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:
             with self._bound.hold(context):
@@ -218,32 +218,33 @@ def _write(response: Any) -> bytes:
 
 
 _EVERY = health_pb2.HealthCheckRequest()
-"""What a caller asks for who ends its side without a request: the server as a whole."""
+"""Request of a caller that sends none: the health of the whole server."""
 
 
 _log = logging.getLogger(__name__)
 _HEALTH_SECONDS = 0.1
 _QUIET_SECONDS = 0.5
-"""While every cluster can answer and no call is under way."""
+"""Maintenance interval while every cluster can answer and no call is under way."""
 _READY_SECONDS = 1.0
-"""From one look whether clusters that can answer still can to the next."""
+"""Interval between checks whether clusters that can answer still can."""
 _HANDSHAKE_MS = 10_000
 _IDLE_MS = 30 * 60_000
 _BEGINS_AT_ONCE = 4
-"""Watches that begin at a time."""
+"""Watches that begin at the same time."""
 _GIVE_WAY_SECONDS = 0.0005
 _SPARE_STREAMS = 4
-"""Threads beyond those of the streams allowed: they refuse the others."""
+"""Threads beyond the allowed streams: they refuse further ones."""
 _REFUSED_AT_ONCE = 256
-"""Streams that wait to be refused; one more gets gRPC's own error, without a reason."""
+"""Streams that wait to be refused; further ones get gRPC's own error, without a reason."""
 _OTHER_FILES = 256
-"""Descriptors for what is no connection: the store, Kafka, other servers, logs."""
+"""File descriptors for everything but connections: the store, Kafka, other servers, logs."""
 
 
 def connection_limit(most: int) -> int:
-    """Returns how many connections to take: ``most``, or what the system's limit on open files
-    leaves, which is raised as far as it may be. Without a descriptor to spare nothing could be
-    answered.
+    """Returns how many connections to accept: ``most``, or what the limit on open files leaves,
+    which is raised as far as allowed.
+
+    Without a spare descriptor no call could be answered.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = most + _OTHER_FILES
@@ -258,22 +259,22 @@ def connection_limit(most: int) -> int:
 
 
 def _grpc_options(limits: Limits, most_calls: int, *, shared: bool) -> tuple[tuple[str, int], ...]:
-    """Returns the channel arguments of a server that has so many calls at a time at most."""
+    """Returns the channel arguments of a server with this many concurrent calls at most."""
     return (
         ("grpc.max_receive_message_length", limits.max_request_bytes),
         ("grpc.max_send_message_length", -1),
-        # Up to the one it would be refused at random, from the other on always.
+        # Between the two limits gRPC refuses at random, above the second always.
         ("grpc.max_metadata_size", limits.metadata_bytes),
         ("grpc.absolute_max_metadata_size", limits.metadata_bytes),
         ("grpc.so_reuseport", int(shared)),
         # Our own clients ping every 20 s at most, also while idle: do not call that abuse.
         ("grpc.keepalive_time_ms", 20_000),
         ("grpc.keepalive_timeout_ms", 10_000),
-        # Without this the answer to a ping is awaited for a minute, whatever the line above says.
+        # Otherwise the answer to a ping is awaited for a minute, whatever the line above sets.
         ("grpc.http2.ping_timeout_ms", 10_000),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
-        # Sockets that never say who they are; connections that nobody uses; all of them.
+        # Limits for: sockets without a handshake; idle connections; all connections.
         ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MS),
         ("grpc.max_connection_idle_ms", _IDLE_MS),
         ("grpc.max_allowed_incoming_connections", connection_limit(limits.max_connections)),
@@ -289,10 +290,10 @@ def _grpc_options(limits: Limits, most_calls: int, *, shared: bool) -> tuple[tup
 
 
 class DirectoryServer:
-    """The gRPC server of one address and the clusters behind it.
+    """gRPC server of one address, for the clusters behind it.
 
     ``shared``: other processes of the same supervisor listen at the same address. ``identities``:
-    who may come in, and how that is found out; None: who comes is nobody in particular.
+    the authenticator; None: callers are not identified.
     """
 
     def __init__(
@@ -406,31 +407,31 @@ class DirectoryServer:
 
     @property
     def waiting_reads(self) -> int:
-        """Reads that no thread has taken yet."""
+        """Number of reads that no thread has taken yet."""
         return self._calls.waiting_calls + self._long.waiting_calls
 
     @property
     def max_queued_writes(self) -> int:
-        """Writes that no thread has taken yet."""
+        """Number of writes that no thread has taken yet."""
         return self._writes.waiting
 
     @property
     def ended_calls(self) -> int:
-        """Calls with one answer that have ended since it began."""
+        """Number of unary calls that have ended since the server started."""
         return sum(one.read().count for one in self.metrics.calls().values())
 
     @property
     def late_requests(self) -> int:
-        """Calls that were refused because their request did not arrive."""
+        """Number of calls that were refused because their request did not arrive."""
         return self._intake.refused
 
     @property
     def limits(self) -> Limits:
-        """The bounds of this server."""
+        """Configured bounds of this server."""
         return self._limits
 
     def start(self) -> None:
-        """Begins to answer; health says NOT_SERVING until every cluster behind it can answer."""
+        """Begins to answer; health is NOT_SERVING until every cluster behind it can answer."""
         self._server.start()
         threading.Thread(target=self._maintenance_loop, name="health", daemon=True).start()
 
@@ -465,7 +466,7 @@ class DirectoryServer:
             time.sleep(_GIVE_WAY_SECONDS)
 
     def _publish_health(self, reported: int | None) -> int:
-        """Sets gRPC's health status where it changed since it was last reported; returns it."""
+        """Sets gRPC's health status if it changed; returns it."""
         status = (
             health_pb2.HealthCheckResponse.SERVING
             if is_ready(self._router.clusters)
@@ -476,7 +477,7 @@ class DirectoryServer:
         return int(status)
 
     def drain(self) -> None:
-        """Takes no new calls, lets those under way end within the limit, then stops."""
+        """Refuses new calls, waits for those under way within the limit, then stops."""
         self._stopped.set()
         self._intake.close()
         self._health.end()

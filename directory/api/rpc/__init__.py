@@ -1,1 +1,1 @@
-"""What every RPC handler runs in: threads, bounds, deadlines, authentication and errors."""
+"""Layers around every RPC handler: threads, bounds, deadlines, authentication and errors."""

@@ -1,4 +1,6 @@
-"""Slots for what calls may do a few at a time, in all and each caller; refuses to wait for one."""
+"""Slots that limit an activity, in all and for each caller; without a free slot a call is refused,
+never delayed.
+"""
 
 from __future__ import annotations
 
@@ -13,25 +15,25 @@ __all__ = ["CallerSlots", "TooManyWaiting", "caller_key"]
 
 
 class TooManyWaiting(NotReady):
-    """A call would have to wait beside too many others."""
+    """Error of a call that would have to wait beside too many others."""
 
 
 def caller_key(call: Call) -> str:
-    """Returns whom a call counts for: its principal; its connection where callers are not
-    identified, and its host where it is made in another one's name.
+    """Returns the key that a call counts for: its principal; its connection if callers are not
+    identified; its host if it is made in another caller's name.
     """
     return call.principal or call.peer or call.host
 
 
 class CallerSlots(KeyedSlots):
-    """Slots of which the keys are callers."""
+    """Slots with callers as keys."""
 
     @contextmanager
     def hold(self, call: Call, refusal: KdirError) -> Iterator[None]:
-        """Holds one slot for the caller of a call.
+        """Context manager that holds one slot for the caller of a call.
 
         Raises:
-            KdirError: ``refusal``, where there is none left.
+            KdirError: ``refusal``, if there is none left.
         """
         key = caller_key(call)
         if not self.take(key):

@@ -1,10 +1,9 @@
-"""The private parts of grpcio that the server uses: no other module uses any.
+"""Private parts of grpcio that the server uses; no other module uses any.
 
 grpcio's synchronous server has a thread for each open stream: its own way to send a response
-returns only when gRPC has taken it, its own way to receive a message waits for it. Here both are
-handed to gRPC, and gRPC's thread calls back when it has taken the one, or received the other.
-
-``tests/unit/api/test_grpc_internals.py`` shows when each part can be dropped.
+returns only when gRPC has taken it, and its own way to receive a message waits for it. Here both
+are handed to gRPC, and gRPC's thread calls back when a response was taken or a message was
+received. ``tests/unit/api/test_grpc_internals.py`` shows when each part can be dropped.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ _USED: Final = (
 )
 _OF_STATE: Final = ("condition", "due", "initial_metadata_allowed", "request")
 _BODIES: Final = ("_unary_response_in_pool", "_stream_response_in_pool")
-"""What grpcio submits to a pool, with these parameters."""
+"""Functions that grpcio submits to a pool, with these parameters."""
 _PARAMETERS: Final = (
     "rpc_event",
     "state",
@@ -59,8 +58,8 @@ and does not wait for that to be sent."""
 
 
 def set_longest_wait(seconds: float) -> None:
-    """Has a thread that waits for a message of gRPC wake so rarely: by default ten times a second,
-    for signals, which only the main thread receives.
+    """Sets how rarely a thread that waits for a message of gRPC wakes up: by default ten times a
+    second, for signals, which only the main thread receives.
     """
     _common.MAXIMUM_WAIT_TIMEOUT = seconds
 
@@ -72,7 +71,7 @@ def is_call_active(state: Any) -> bool:
 
 
 def abort_call(event: Any, state: Any, status: grpc.Status) -> None:
-    """Ends a call that no handler has begun; nothing, where it is over."""
+    """Ends a call that no handler has begun; does nothing if it is over."""
     with state.condition:
         if not _server._is_rpc_state_active(state):  # noqa: SLF001
             return
@@ -85,9 +84,10 @@ def abort_call(event: Any, state: Any, status: grpc.Status) -> None:
 def receive_message(
     call: Any, state: Any, deserialize: Any, on_received: Callable[[Any], object]
 ) -> None:
-    """Has gRPC receive the next message of a call; nothing, where the call is over. Its thread
-    calls ``on_received`` with the message, or with None where none came: that must not wait, nor
-    raise.
+    """Has gRPC receive the next message of a call; does nothing if the call is over.
+
+    gRPC's thread calls ``on_received`` with the message, or with None if the caller sent no more:
+    the function must neither wait nor raise.
     """
     receive = _server._receive_message(state, call, deserialize)  # noqa: SLF001
 
@@ -122,8 +122,8 @@ class RequestReader:
         self._on_received: Final = on_received
 
     def ask(self) -> None:
-        """Has gRPC receive the next message; nothing, where the call is over. Only once the one
-        before was received, and not after a None.
+        """Has gRPC receive the next message; does nothing if the call is over. To be called only
+        after the previous message, and not after None.
         """
         private = self._context
         state, call = private._state, private._rpc_event.call  # noqa: SLF001
@@ -159,7 +159,9 @@ class ResponseWriter:
         """Is called in gRPC's thread once it has: it must not wait, nor raise."""
 
     def send(self, message: bytes) -> None:
-        """Hands a response to gRPC; nothing, where the call is over. Only while it is free."""
+        """Hands a response to gRPC; does nothing if the call is over. To be called only while the
+        writer is free.
+        """
         state = self._state
         operations: tuple[Any, ...] = (cygrpc.SendMessageOperation(message, _NO_FLAGS),)
         with state.condition:
@@ -194,7 +196,7 @@ class ResponseWriter:
         return finished
 
     def end(self, status: grpc.Status | None) -> None:
-        """Ends the call; None: it went well. Only while it is free."""
+        """Ends the call; None: with OK. To be called only while the writer is free."""
         if status is not None:
             self._context.set_code(status.code)
             self._context.set_details(status.details)
@@ -210,7 +212,9 @@ def sends_without_thread(behave: Callable[[Any, grpc.ServicerContext, Finish], N
 
 
 def unsupported() -> str:
-    """Returns what of this version of grpcio is not as this module expects it; empty = nothing."""
+    """Returns the names of grpcio's parts that are not as this module expects them;
+    empty = none.
+    """
     missing = [f"_server.{name}" for name in (*_USED, *_BODIES) if not hasattr(_server, name)]
     state = _server._RPCState()  # type: ignore[no-untyped-call]  # noqa: SLF001
     missing += [f"_server._RPCState.{name}" for name in _OF_STATE if not hasattr(state, name)]

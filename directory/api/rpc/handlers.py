@@ -1,11 +1,11 @@
-"""Binds handlers to gRPC methods; the one place where each call's layers stand in order.
+"""Binds handlers to gRPC methods; the one place that orders the layers of each call.
 
-For every call, from the outside in: a request that cannot be read is refused by name
-(``malformed``), the server's cap is put on the deadline, it is counted and timed (``metrics``) and
-written to the log (``access``), errors become statuses (``errors``), it is found out who calls
-(``directory.server.authentication``, nowhere else), and the handler runs. Streams run on a thread
-pool of their own, or hold no thread at all (``polled_streams``): a watch must not hold a thread
-that answers calls (G3).
+From the outside in: a malformed request is refused by name (``malformed``), the server's cap
+applies to the deadline, the call is counted and timed (``metrics``) and logged (``access``), errors
+become statuses (``errors``), the caller is authenticated (only here, by
+``directory.server.authentication``), and the handler runs. Streams run on a thread pool of their
+own, or hold no thread at all (``polled_streams``): a watch must not hold a thread that answers
+calls (G3).
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ __all__ = ["CallBounds", "Pools", "Service", "bind_service"]
 Request = TypeVar("Request", bound=Message)
 Handler = Callable[[Any, Call], Any]
 _SHARE: Final = 0.95
-"""Of the caller's time: what went wrong is reported before the caller's deadline."""
+"""Part of the caller's time: a server-side timeout is reported before the caller's deadline."""
 
 
 class Service(ABC):
@@ -91,7 +91,7 @@ class Service(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Pools:
-    """Threads of a server, other than those of short reads."""
+    """Thread pools of a server, except that of short reads."""
 
     streams: ThreadPoolExecutor
     writes: WritePool
@@ -104,11 +104,11 @@ class CallBounds:
     """Bounds of the calls of one server."""
 
     streams: StreamSlots
-    """Open streams."""
+    """Limit of open streams."""
     requests: RequestBounds
-    """What a request holds."""
+    """Limits of the contents of a request."""
     answers: UnsentAnswers
-    """Answers that wait to be read."""
+    """Limit of responses that wait to be read."""
 
 
 def bind_service(
@@ -119,11 +119,11 @@ def bind_service(
     bounds: CallBounds,
     identities: Authenticator | None = None,
 ) -> grpc.GenericRpcHandler:
-    """Returns the gRPC face of a service; ``calls`` counts what comes, ``identities`` finds who
-    calls; None: callers are not distinguished.
+    """Returns the gRPC handler of a service. ``calls`` counts calls; ``identities`` authenticates
+    callers; None: callers are not identified.
 
-    Every handler is declared to gRPC as one that takes many requests: on the wire one request is
-    the same, and so the request is received before the call takes a thread (``request_intake``).
+    Every method is declared to gRPC with a stream of requests: on the wire a single request looks
+    the same, and so it is received before the call takes a thread (``request_intake``).
     """
     methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
     for name, handler in service.method_handlers().items():
@@ -159,12 +159,14 @@ def bind_service(
 
 
 def _run_on(behave: Callable[..., object], pool: ThreadPoolExecutor) -> None:
-    """Has gRPC submit the calls of a handler to a pool; one of another type it would ignore."""
+    """Has gRPC run the calls of a handler on a pool, which must have the type that gRPC accepts."""
     behave.experimental_thread_pool = pool  # type: ignore[attr-defined]
 
 
 def _refuse_other_threads(service: Service, name: str, check: Check, *, streams: bool) -> None:
-    """The row of a method says what it runs on; a server where it is otherwise does not start."""
+    """Checks that a method runs on the threads that its row of ``rights.py`` names; otherwise the
+    server does not start.
+    """
     found = Threads.WRITES if name in service.writes else Threads.CALLS
     if streams:
         found = Threads.STREAMS
@@ -195,7 +197,7 @@ def _unary(
     identities: Authenticator | None = None,
     unsent: UnsentAnswers | None = None,
 ) -> Callable[[Any, grpc.ServicerContext], Any]:
-    # This is the way of every call, a million of them a minute: what can be looked up once is.
+    # Every call runs here, a million a minute: lookups are done once.
     clock, observe = time.monotonic, calls.unary(method, "OK").observe
     current, is_wanted = CURRENT, _is_success_logged
 
@@ -253,7 +255,7 @@ def _stream(
     identities: Authenticator | None = None,
 ) -> Callable[[Any, grpc.ServicerContext], Iterator[Any]]:
     def behave(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
-        # A stream stays open as long as both sides want it: no deadline of ours.
+        # Streams have no deadline of the server's: they stay open as long as both sides want.
         call = Call(
             deadline=float("inf"),
             is_active=context.is_active,
@@ -282,7 +284,7 @@ def _stream(
             calls.stream_ended(method, code)
             if code in {"OK", "CANCELLED"} and _is_success_logged():
                 _log_success(method, request, code, time.monotonic() - started)
-            # Who drops a stream before its end may do so in another thread, at another call.
+            # A stream may be dropped before its end in another thread, during another call.
             if CURRENT.call is call:
                 CURRENT.call = None
 
@@ -353,8 +355,8 @@ def _receive(source: PolledExchange, call: Call, request: Any) -> None:
 
 
 class _Ending:
-    """End of a stream that no thread waits for: whoever ends it, it is counted and logged, and what
-    it holds is let go of, once. Thread-safe.
+    """End of a stream that no thread waits for. Whoever ends it, it is counted and logged, and its
+    resources are released, once. Thread-safe.
     """
 
     def __init__(self, method: str, request: Any, calls: CallMetrics) -> None:
@@ -368,7 +370,9 @@ class _Ending:
         calls.stream_began(method)
 
     def hold(self, held: ExitStack) -> bool:
-        """Closes the stack with the stream; at once, and gives False, where that has ended."""
+        """Closes the stack when the stream ends; immediately, and returns False, if it
+        has ended.
+        """
         with self._lock:
             if not self._is_over:
                 self._held = held
@@ -377,11 +381,11 @@ class _Ending:
         return False
 
     def end_by_caller(self) -> None:
-        """Ends the stream, if it has not ended."""
+        """Ends the stream on the caller's side, if it has not ended."""
         self.end(None)
 
     def end(self, error: Exception | None) -> bool:
-        """Ends the stream, with an error or because its caller did; False: it had ended."""
+        """Ends the stream, with an error or by its caller; returns False if it had ended."""
         with self._lock:
             if self._is_over:
                 return False
@@ -402,16 +406,16 @@ class _Ending:
 _log = logging.getLogger(__name__)
 _calls_log = logging.getLogger("directory.calls")
 _LONGEST: Final = 500
-"""Characters of an error's message: it may quote a megabyte of path."""
+"""Most characters of an error's message in the log: it may quote a megabyte of path."""
 
 
 def _is_success_logged() -> bool:
-    """True if calls that went well are to be logged at all."""
+    """True if successful calls are logged."""
     return _calls_log.isEnabledFor(logging.DEBUG)
 
 
 def _log_success(method: str, request: Any, code: str, seconds: float) -> None:
-    """It went well, or its caller ended it."""
+    """Logs a call that succeeded or that its caller ended."""
     _calls_log.debug(
         "%s %s in %.3f ms",
         method,
@@ -422,10 +426,10 @@ def _log_success(method: str, request: Any, code: str, seconds: float) -> None:
 
 
 def _log_failure(method: str, request: Any, error: BaseException, seconds: float) -> None:
-    """It ended with this error."""
+    """Logs a call that failed."""
     code = _code_of(error)
     reason = error.reason if isinstance(error, KdirError) else "INTERNAL"
-    # What else an error says is its own line's, with its stack.
+    # Everything else about an error is in its own log line, with the stack.
     message = error.message if isinstance(error, KdirError) else "by a bug"
     _calls_log.info(
         "%s %s %s in %.3f ms: %s",

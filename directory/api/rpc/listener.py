@@ -1,5 +1,5 @@
-"""Binds the listening address of a gRPC server, with TLS where there are certificates; and the
-server that answers NOT_READY there until the stores are open.
+"""Listener of a gRPC server, with TLS if there are certificates; and the server that answers
+NOT_READY there until the stores are open.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ __all__ = ["NotReadyServer", "bind_listener"]
 
 
 def bind_listener(server: grpc.Server, listen: str, identities: Authenticator | None) -> int:
-    """Has a server listen at ``host:port``; gives the port, which is another one for port 0.
+    """Binds a server to ``host:port``; returns the port, which differs for port 0.
 
     Raises:
-        ConfigError: the address cannot be had.
+        ConfigError: the address cannot be bound.
     """
     certificates = identities.certificates if identities is not None else None
     try:
@@ -43,12 +43,14 @@ _HEALTH: Final = f"/{health.SERVICE_NAME}/"
 
 
 class NotReadyServer:
-    """Until it is stopped, every call is answered NOT_READY, and health NOT_SERVING."""
+    """Server that answers NOT_READY to every call, and NOT_SERVING to health checks, until it is
+    stopped.
+    """
 
     def __init__(
         self, listen: str, *, shared: bool = False, identities: Authenticator | None = None
     ) -> None:
-        """Binds and begins to answer.
+        """Binds the address and starts.
 
         Raises:
             ConfigError: the address is in use.
@@ -63,12 +65,12 @@ class NotReadyServer:
         self._server.start()
 
     def stop(self) -> None:
-        """Frees the address."""
+        """Releases the address."""
         self._server.stop(None).wait()
 
 
 class _Answers(grpc.GenericRpcHandler):
-    """To whatever method, of whatever kind: on the wire they begin alike."""
+    """Handler of every method, of every kind: on the wire they begin alike."""
 
     def service(
         self, handler_call_details: grpc.HandlerCallDetails

@@ -1,10 +1,9 @@
-"""Sends reads that may work long to threads of their own; short ones never wait for those.
+"""Runs long reads on threads of their own, so that short ones never wait for them.
 
-One processor runs one thread of Python at a time; so a short call waits only for its share
-of that (``process.py`` sets how long one lasts), and not the end of four long ones.
-
-gRPC gives the calls of a method to the pool that its handler names only if that is a
-``ThreadPoolExecutor``, and otherwise silently to the server's; so this is one, of no threads.
+Python runs one thread at a time; so a short call waits only for its share of the interpreter
+(``process.py`` sets the switch interval), not for the end of four long calls. gRPC uses the pool of
+a method's handler only if that is a ``ThreadPoolExecutor``, and otherwise silently the server's
+own; so this is one, without threads.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ from directory.api.rpc.thread_pools import CallPool
 __all__ = ["SHORT_PATHS", "LongCalls"]
 
 SHORT_PATHS: Final = 100
-"""A batch of no more paths takes about a millisecond."""
+"""Most paths of a batch that counts as short: it takes about a millisecond."""
 
 
 class LongCalls(ThreadPoolExecutor):
-    """Executor of the methods that may work long: long calls go to ``long``, small batches to
+    """Executor of methods that may take long: long calls go to ``long``, small batches to
     ``short``.
     """
 
@@ -37,7 +36,7 @@ class LongCalls(ThreadPoolExecutor):
         self._intake: Final = intake
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **_: Any) -> Any:
-        """Has a thread run a call once its request is there."""
+        """Runs a call on a thread once its request has arrived."""
         return self._intake.submit(self._begin, fn, args)
 
     def _begin(

@@ -1,9 +1,8 @@
 """Streams that hold no thread while they are open: one thread polls all of them.
 
-A handler of such a method returns a ``PolledSource`` instead of an iterator. Threads are needed
-only to begin a stream, and for a source that may wait for the store. One response of a stream is on
-its way at a time, and nobody waits for it: a caller that reads slowly, or not at all, holds up no
-other.
+The handler of such a method returns a ``PolledSource`` instead of an iterator. Threads are needed
+only to begin a stream, and for a source that may wait for the store. Each stream sends one response
+at a time without waiting for it: a caller that reads slowly, or not at all, delays no other.
 """
 
 from __future__ import annotations
@@ -30,34 +29,34 @@ __all__ = ["PolledExchange", "PolledSource", "PolledStream", "PolledStreams", "S
 
 _log = logging.getLogger(__name__)
 _TICK_SECONDS: Final = 0.1
-"""Sources that are due by the clock are looked for so often at most."""
+"""Shortest interval between two searches for sources that are due by the clock."""
 
 
 class StreamEnded(Exception):
-    """Raised by a source when the stream is to end without an error."""
+    """Raised by a source to end its stream without an error."""
 
 
 class PolledSource(ABC):
     """Source of the responses of one stream. Polled by one thread at a time."""
 
     due_at: float = 0.0
-    """By ``time.monotonic``: when it is to be polled, whatever comes before. ``poll`` sets it."""
+    """When to poll next by the clock (``time.monotonic``); ``poll`` sets it."""
     on_ready: Callable[[], object] = bool
-    """It calls this when there may be something to send: from any thread."""
+    """The source calls this, from any thread, when it may have a response."""
 
     @abstractmethod
     def poll(self) -> Message | bytes | None:
         """Returns the next response, or its bytes; None: there is none now.
 
         Raises:
-            KdirError: the stream ends with it.
-            StreamEnded
+            KdirError: ends the stream with this error.
+            StreamEnded: ends the stream.
         """
 
     @property
     @abstractmethod
     def has_more(self) -> bool:
-        """True if it is to be polled again at once. For any thread."""
+        """True if the source is to be polled again at once. Thread-safe."""
 
     @property
     @abstractmethod
@@ -66,20 +65,22 @@ class PolledSource(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Lets go of what it holds. For any thread, more than once."""
+        """Releases the source's resources. Thread-safe; may be called more than once."""
 
 
 class PolledExchange(PolledSource):
-    """Source of a stream whose caller sends further messages: they come one at a time, whether the
-    caller reads or not.
+    """Source of a bidirectional stream: messages of the caller arrive one at a time, whether or not
+    the caller reads.
     """
 
     ask: Callable[[], object] = bool
-    """It calls this when the next message may come: from any thread."""
+    """The source calls this, from any thread, to receive the next message."""
 
     @abstractmethod
     def receive(self, request: Any) -> None:
-        """Takes a message; None: no more come. In gRPC's thread, for which it must not wait."""
+        """Receives a message; None: the caller sends no more. Called in gRPC's thread: it must not
+        wait.
+        """
 
 
 class PolledStream:
@@ -109,17 +110,17 @@ class PolledStream:
 
 
 class PolledStreams(ThreadPoolExecutor):
-    """Executor of the methods of which handlers return a ``PolledSource``, and the thread that
-    polls all of their streams.
+    """Executor of the methods whose handlers return a ``PolledSource``, and the thread that polls
+    all of their streams.
 
-    gRPC takes a pool of a method only if it is a ``ThreadPoolExecutor``; so this is one, of no
+    gRPC accepts only a ``ThreadPoolExecutor`` as the pool of a method; so this is one, without
     threads.
 
     Args:
         pool: threads that begin streams, and poll sources that may wait.
         intake: receives requests.
-        slots: of streams.
-        give_way: lets calls go first, for so many seconds at most.
+        slots: limit of open streams.
+        give_way: lets calls go first, for at most this many seconds.
     """
 
     def __init__(
@@ -149,7 +150,7 @@ class PolledStreams(ThreadPoolExecutor):
     # -- the beginning of a stream ---------------------------------------------------------------
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **_: Any) -> Any:
-        """Has a thread begin a stream once its request is there, or a second later where its
+        """Begins a stream on a thread once its request has arrived; a second later if its
         connection has no slot left.
         """
         return self._intake.submit(self._begin, fn, args, is_stream=True)
@@ -184,14 +185,14 @@ class PolledStreams(ThreadPoolExecutor):
         self._list(stream)
 
     def discard(self, stream: PolledStream) -> None:
-        """Polls a stream no more."""
+        """Stops polling a stream."""
         stream.is_closed = True
         with self._lock:
             self._streams.discard(stream)
         stream.source.on_ready = stream.writer.on_taken = bool
 
     def end(self) -> None:
-        """Ends the thread."""
+        """Ends the polling thread."""
         self._is_ending = True
         self._woken.set()
 
@@ -293,7 +294,7 @@ class PolledStreams(ThreadPoolExecutor):
                 self._due_at = min(self._due_at, stream.source.due_at)
 
     def _send(self, made: list[tuple[PolledStream, bytes]]) -> None:
-        """Sends all of them, and forgets them."""
+        """Sends all responses of the list and clears it."""
         failed: list[tuple[PolledStream, Exception]] = []
         with self.sending:
             for stream, message in made:
@@ -307,9 +308,9 @@ class PolledStreams(ThreadPoolExecutor):
 
 
 _AT_ONCE: Final = 20
-"""Streams that are sent to between two looks at whether calls are under way."""
+"""Streams that are sent to between two checks for calls under way."""
 _PAUSE_SECONDS: Final = 0.000_1
-"""In which gRPC's thread notes what it has taken."""
+"""Pause in which gRPC's thread records the responses that it has taken."""
 _FIRST_SECONDS: Final = 0.01
-"""At most so long a change waits for calls, of which one is that which made it."""
+"""Longest delay of a change for calls, one of which made the change."""
 _BETWEEN_SECONDS: Final = 0.001

@@ -1,13 +1,14 @@
 """Receives the request of a call before the call takes a thread.
 
-grpcio's synchronous server gives a call a thread as soon as its headers are there, and that thread
+grpcio's synchronous server gives a call a thread as soon as its headers arrive, and that thread
 waits for the request. A caller that sends headers and nothing more would hold a thread until it
-goes away. Here the request is received first, on gRPC's own thread, and only then is the call given
-to a pool: an unfinished request costs memory, of which ``most`` and ``seconds`` bound the amount.
-Here, too, calls at a time are bounded: gRPC's own bound answers with no reason. A call without a
-request, or with one that exceeds a bound, waits a second until it is refused (``delay``), and so
-does one that a handler refuses with ``DelayedRefusal``: a client that asks again at once would
-otherwise keep the server busy with nothing but refusals.
+disconnects. Here the request is received first, on gRPC's own thread, and only then is the call
+given to a pool: an unfinished request costs memory only, bounded by ``most`` and ``seconds``.
+Concurrent calls are limited here, too: gRPC's own limit gives no reason.
+
+A call without a request, or over a limit, waits a second until it is refused (``delay``), and so
+does one that a handler refuses with ``DelayedRefusal``: a client that retries at once would
+otherwise keep the server busy with refusals.
 
 ``tests/unit/api/test_request_intake.py`` shows when it can be dropped.
 """
@@ -46,12 +47,13 @@ _log = logging.getLogger(__name__)
 
 _MARK: Final = "kdir_takes_request"
 _FREED_AT_ONCE: Final = 8
-"""One in so many unfinished requests is refused when there are too many: the oldest ones, several
-at a time, so that a flood copies the list of them once for many."""
+"""Part of the unfinished requests, the oldest, that is refused when there are too many: several at
+a time, so that a flood does not copy the list for each.
+"""
 _DELAY_SECONDS: Final = 1.0
-"""From the arrival of a request that exceeds a bound until the call begins, and is refused."""
+"""Time from the arrival of a request over a limit until the call is refused."""
 _MOST_DELAYED: Final = 1_024
-"""Calls that wait to be refused; one more is refused at once."""
+"""Most calls that wait to be refused; further ones are refused at once."""
 
 
 class DelayedRefusal(BaseException):
@@ -65,7 +67,7 @@ class DelayedRefusal(BaseException):
 
 
 class CallCompletion:
-    """The part of a future that gRPC uses: the callback that runs when a call has ended."""
+    """Part of a future that gRPC uses: the callback that runs when a call has ended."""
 
     __slots__ = ("_callback", "_has_ended", "_lock", "_on_end")
 
@@ -77,7 +79,7 @@ class CallCompletion:
         self._has_ended = False
 
     def add_done_callback(self, callback: Callable[[Any], object]) -> None:
-        """Calls it when the call has ended, or now if it has."""
+        """Calls the function when the call has ended, or now if it has."""
         with self._lock:
             if not self._has_ended:
                 self._callback = callback
@@ -103,10 +105,10 @@ class CallCompletion:
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """First message of a call, as handlers marked by ``takes_request`` get it."""
+    """First message of a call, for handlers marked by ``takes_request``."""
 
     request: Any
-    """None: the caller ended its side without a message."""
+    """None: the caller sent no message."""
 
 
 @dataclass(slots=True)
@@ -120,7 +122,7 @@ class _Unfinished:
 
 
 Begin = Callable[[CallCompletion, Callable[..., object], tuple[Any, ...]], None]
-"""Gives a call to a pool: what ends with it, the function, and its arguments."""
+"""Gives a call to a pool: its completion, the function, and the arguments."""
 
 
 class RequestIntake:
@@ -155,12 +157,12 @@ class RequestIntake:
 
     @property
     def calls(self) -> int:
-        """Calls that are under way, streams not counted."""
+        """Number of calls under way, without streams."""
         return self._calls
 
     @property
     def unfinished(self) -> int:
-        """Calls whose request has not arrived."""
+        """Number of calls whose request has not arrived."""
         return len(self._unfinished)
 
     def submit(
@@ -171,10 +173,10 @@ class RequestIntake:
         *,
         is_stream: bool = False,
     ) -> CallCompletion:
-        """Receives the request of a call that gRPC submits to a pool, then has ``begin`` run it.
+        """Receives the request of a call that gRPC submits to a pool, then runs it by ``begin``.
 
-        Calls that take their messages themselves begin at once. ``is_stream``: it is bounded as an
-        open stream, and not as a call.
+        Calls that take their messages themselves begin at once. ``is_stream``: the call counts as
+        an open stream, not as a call.
         """
         if len(about) < 4 or not getattr(about[3], _MARK, False):
             ended = CallCompletion()
@@ -219,8 +221,8 @@ class RequestIntake:
             self._calls -= 1
 
     def delay(self, begin: Callable[[], object], ended: CallCompletion) -> None:
-        """Begins a call that will be refused a second later; at once where many wait already.
-        Meanwhile it counts as delayed, and not as a call.
+        """Begins a call that will be refused a second later; at once if many wait already.
+        Meanwhile it counts as delayed, not as a call.
         """
         ended.release()
         with self._lock:
@@ -237,7 +239,9 @@ class RequestIntake:
         answer: Callable[..., object],
         about: tuple[Any, ...],
     ) -> None:
-        """Runs a call on this thread; ``begin`` gives it to a pool again to be refused later."""
+        """Runs a call on this thread; ``begin`` gives it to a pool again if it is to be refused
+        later.
+        """
         try:
             answer(*about)
         except DelayedRefusal as refusal:
@@ -253,8 +257,8 @@ class RequestIntake:
             ended.end()
 
     def begin_delayed(self) -> None:
-        """Begins calls whose delay is over, one in ten of those delayed: what came in one burst is
-        not refused in one. To be called every now and then.
+        """Begins calls whose delay is over, at most a tenth of those delayed, so that a burst of
+        calls is not refused in a burst. Called periodically.
         """
         before = self._clock() - _DELAY_SECONDS
         due: list[Callable[[], object]] = []
@@ -266,12 +270,12 @@ class RequestIntake:
             begin()
 
     def close(self) -> None:
-        """Begins the delayed calls, and delays no others."""
+        """Begins the delayed calls and delays no others."""
         self._is_closed = True
         self.begin_delayed()
 
     def refuse_late(self) -> None:
-        """Refuses the calls whose request is overdue. To be called every now and then."""
+        """Refuses the calls whose request is overdue. Called periodically."""
         if not self._unfinished:
             return
         now = self._clock()
@@ -300,7 +304,7 @@ class RequestIntake:
 def begin_call(
     begin: Begin, ended: CallCompletion, answer: Callable[..., object], about: tuple[Any, ...]
 ) -> None:
-    """Gives a call to a pool. It only ends where its caller is gone or the pool is shut down."""
+    """Gives a call to a pool; ends it if the caller is gone or the pool is shut down."""
     _, event, state, *_ = about
     if not is_call_active(state):
         ended.end()
@@ -313,7 +317,7 @@ def begin_call(
 
 
 def end_with(ended: CallCompletion, about: tuple[Any, ...]) -> None:
-    """Marks a call as ended when it is over for gRPC, whoever answers it until then."""
+    """Marks a call as ended when gRPC has ended it."""
     state = about[2]
     with state.condition:
         goes_on = state.callbacks is not None
@@ -324,7 +328,7 @@ def end_with(ended: CallCompletion, about: tuple[Any, ...]) -> None:
 
 
 def refused(about: tuple[Any, ...], error: KdirError) -> tuple[Any, ...]:
-    """Returns the arguments of a call whose request is there so that it ends with this error."""
+    """Returns the arguments with which a call whose request has arrived ends with this error."""
     run, event, state, behave, _, read, write = about
     first = Received(MalformedRequest(error))
     return run, event, state, behave, lambda: first, read, write
@@ -335,8 +339,8 @@ def _is_excess(request: object) -> bool:
 
 
 def takes_request(behave: Behaviour) -> Behaviour:
-    """Marks a handler of ``stream_unary`` or ``stream_stream``: instead of an iterator it gets the
-    ``Received`` first message, once that is there.
+    """Marks a handler of ``stream_unary`` or ``stream_stream`` that takes the ``Received`` first
+    message instead of an iterator, once that has arrived.
     """
     setattr(behave, _MARK, True)
     return behave

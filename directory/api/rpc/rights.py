@@ -1,9 +1,9 @@
-"""The table of all methods: the right that each takes, on what, what decides it, its threads, and
-how large its request may be.
+"""Table of all methods: the right that each requires and on what, the function that checks it, the
+threads it runs on, and the size of its request.
 
 ``AccessControl`` takes the rights on clusters from here, ``handlers.py`` lets no server start with
 a method that has no row or runs on other threads, and a table of docs/security.md is made from it.
-Rights on entries depend on what a request says: there a row names the function that decides.
+Rights on entries depend on the request: there a row names the function that checks them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["CHECKS", "Check", "RequestSize", "Threads", "check_of", "cluster_che
 
 
 class Threads(enum.Enum):
-    """Pool of threads that a method runs on, by the setting that limits it."""
+    """Thread pool of a method, by the setting that limits it."""
 
     CALLS = "limits.read_threads"
     WRITES = "limits.write_threads"
@@ -28,11 +28,11 @@ class Threads(enum.Enum):
 
 
 class RequestSize(enum.Enum):
-    """Bound of the bytes of a method's request; ``RequestBounds.most_bytes`` has the number.
+    """Limit of the bytes of a method's request; ``RequestBounds.most_bytes`` has the number.
 
-    To parse a request takes the interpreter from all callers, so its bytes are bounded before. The
-    bound is what the other bounds allow a request of that kind; where they allow more than
-    ``limits.max_request_bytes``, that is the only one.
+    Parsing a request takes the interpreter from all callers, so its size is limited before. The
+    limit follows from the other bounds of such a request; if they allow more than
+    ``limits.max_request_bytes``, that one applies.
     """
 
     TEXTS = "4 * limits.text_bytes"
@@ -45,18 +45,16 @@ class RequestSize(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """Right that is required before a method answers."""
+    """Right that a method requires."""
 
     takes: str
-    """The right, and on which entry, for people."""
+    """The right and its resource, for people."""
     by: str
-    """The function that decides, as ``module:name`` below ``directory.api``."""
+    """Function that checks it, as ``module:name`` below ``directory.api``."""
     cluster: Operation | None = None
-    """The right on the cluster that ``AccessControl`` asks for; what else is asked is
-    in ``takes``.
-    """
+    """Right on the cluster that ``AccessControl`` checks; further ones are in ``takes``."""
     while_loading: bool = False
-    """Where access is open, also before anything is loaded."""
+    """True if the method also answers before anything is loaded, where access is open."""
     threads: Threads = Threads.CALLS
     request: RequestSize = RequestSize.TEXTS
 
@@ -219,10 +217,10 @@ def check_of(method: str) -> Check:
 
 
 def cluster_check(method: str) -> tuple[Operation, Check]:
-    """Returns the right on the cluster that a method takes.
+    """Returns the right on the cluster that a method requires.
 
     Raises:
-        LookupError: it takes none, or has no row.
+        LookupError: it requires none, or has no row.
     """
     check = check_of(method)
     if check.cluster is None:

@@ -1,7 +1,7 @@
-"""Open streams, bounded in all, for each connection and for each principal.
+"""Limits of open streams: in all, for each connection and for each principal.
 
-All but watches and links hold a thread for as long as they last. One in eight is kept for links to
-children, which are not bounded for each connection: a child that loses its link gets no
+All streams but watches and links hold a thread while they are open. One in eight is reserved for
+links to children, which have no limit for each connection: a child without its link gets no
 revocations.
 """
 
@@ -22,12 +22,12 @@ __all__ = ["StreamPool", "StreamSlots"]
 
 _LINK: Final = "FederationService/Link"
 _RESERVED: Final = 8
-"""One in so many streams is kept for links."""
+"""One in this many streams is reserved for links."""
 
 
 class StreamPool(ThreadPoolExecutor):
-    """Threads of streams; a call of gRPC's takes one once its request is there, or a second later
-    where its connection has no slot left.
+    """Threads of streams. A call takes one once its request has arrived; a second later if its
+    connection has no slot left.
     """
 
     def __init__(
@@ -73,13 +73,15 @@ class StreamSlots:
         """Streams over a bound."""
 
     def is_full(self, peer: str) -> bool:
-        """True if a connection has as many streams as it may have, links not counted."""
+        """True if a connection has as many streams as it may have, without links."""
         return self._open[f"connection {peer}"] >= self._per_connection
 
     @contextmanager
     def hold(self, method: str, peer: str, principal: str) -> Iterator[None]:
-        """Counts a stream while it is open. An empty principal is not counted as one: without
-        identities callers are known by their connection only.
+        """Context manager that counts a stream while it is open.
+
+        An empty principal is not counted: callers that are not identified are limited by their
+        connection.
 
         Raises:
             LimitExceeded: there are too many already.
@@ -95,7 +97,7 @@ class StreamSlots:
             for key, (most, setting) in bounds.items():
                 if self._open[key] >= most:
                     self._refuse(key, most, setting)
-            # A stream of any kind more than that would wait for a thread, without an answer.
+            # One stream of any kind more would wait for a thread, without an answer.
             if self._links + self._open[""] >= self._most:
                 self._refuse("", self._most, "max_streams")
             self._open.update(bounds.keys())

@@ -1,14 +1,13 @@
-"""The pools of threads that answer reads and writes: few calls run at a time, and those that wait
-hold up no others.
+"""Thread pools for reads and writes: few calls run at a time, and those that wait delay no others.
 
-Python runs one thread at a time, so that more threads answer no more calls: what they add is
-changes from one to another, a good part of what a call costs where there is a thread for each. But
-a call may wait, for a revision that its token names, for another server: it says so (``waiting``),
-and another thread runs meanwhile. Where all wait without saying so, ``unblock_stalled`` finds out.
-A call that computes is not one that waits, however long it takes.
+Python runs one thread at a time, so more threads answer no more calls: they only add switches, a
+large part of the cost of a call if each has its own thread. But a call may wait, for a revision
+that its token names or for another server: it marks that (``waiting_call``), and another thread
+runs meanwhile. Calls that wait unmarked are detected by ``unblock_stalled``; a call that computes
+does not count as waiting, however long it takes.
 
-The standard library's pool takes some 10 µs a call more: it makes a future that anybody may wait
-for, and looks for idle threads. gRPC only wants to know when a call has ended.
+The standard library's pool costs some 10 µs more for each call: it makes a future that others may
+wait for, and looks for idle threads. gRPC only needs the callback at the end.
 """
 
 from __future__ import annotations
@@ -33,17 +32,17 @@ _log = logging.getLogger(__name__)
 
 _LOOKS_TO_BEGIN: Final = 3
 _COMPUTING_SECONDS: Final = 0.005
-"""Processor time between two looks (0.1 s) that only threads use which compute."""
+"""Processor time between two checks (0.1 s) that only computing threads use."""
 _LOOKS_TO_END: Final = 50
-"""Calls have ended all that time: whether the others would do is tried."""
+"""Checks with calls ending in each, after which fewer threads are tried."""
 
 
 _Task = tuple[Callable[..., object], tuple[Any, ...], CallCompletion]
 
 
 class CallPool:
-    """``at_once``: threads that run calls; ``most``: those that wait counted too. ``intake``
-    receives the requests of calls before they take a thread.
+    """Thread pool of reads. ``at_once``: threads that run calls; ``most``: including those that
+    wait. ``intake`` receives the requests of calls before they take a thread.
     """
 
     def __init__(self, at_once: int, most: int, intake: RequestIntake) -> None:
@@ -77,11 +76,11 @@ class CallPool:
 
     @property
     def waiting_calls(self) -> int:
-        """Calls that no thread has taken yet."""
+        """Number of calls that no thread has taken yet."""
         return self._tasks.qsize()
 
     def submit(self, answer: Callable[..., object], /, *about: Any) -> CallCompletion:
-        """Has a thread run it, which must not raise.
+        """Runs a call, which must not raise, on a thread.
 
         Raises:
             RuntimeError: the pool is shut down.
@@ -91,7 +90,7 @@ class CallPool:
     def begin(
         self, ended: CallCompletion, answer: Callable[..., object], about: tuple[Any, ...]
     ) -> None:
-        """Has a thread run a call whose request is there.
+        """Runs a call whose request has arrived on a thread.
 
         Raises:
             RuntimeError: the pool is shut down.
@@ -102,8 +101,8 @@ class CallPool:
 
     @contextmanager
     def while_blocked(self) -> Iterator[None]:
-        """Marks the call of this thread as waiting: another thread runs meanwhile, if there may be
-        one more.
+        """Context manager that marks this thread's call as waiting: another thread runs meanwhile,
+        if the limit allows one more.
         """
         with self._lock:
             self._excused += 1
@@ -115,12 +114,12 @@ class CallPool:
                 self._excused -= 1  # whoever ends a call first finds that one too many runs
 
     def unblock_stalled(self) -> None:
-        """Starts more threads where calls are stalled; to be called every now and then. Where calls
-        wait for a thread, none has ended for some rounds and none computes, the running ones are
-        taken to wait for something, and as many more threads run. One round would not do: on a
-        machine that is busy otherwise nothing ends for a while, too. More threads beside some that
-        compute would answer nothing sooner, and each would delay every other call by its use of the
-        interpreter.
+        """Starts more threads if calls are stalled. Called periodically.
+
+        If calls wait for a thread, none has ended for some rounds and none computes, the running
+        calls are taken to wait for something, and as many more threads run. One round is not
+        enough: on a busy machine nothing ends for a while, either. More threads beside some that
+        compute would answer nothing sooner, and each would delay every other call.
         """
         with self._lock:
             used = sum(map(time.clock_gettime, self._processor_clocks))
@@ -141,7 +140,7 @@ class CallPool:
                     self._one_more()
 
     def shutdown(self) -> None:
-        """Takes no more calls. What waits for a thread is dropped, what runs ends by itself."""
+        """Refuses further calls. Queued calls are dropped, running ones end by themselves."""
         with self._lock:
             self._is_shut = True
             while self._tasks.qsize():
@@ -151,7 +150,7 @@ class CallPool:
                 self._tasks.end()
 
     def _one_more(self) -> None:
-        """Has one more thread run, where fewer do than may; the lock is held."""
+        """Starts one more thread if the limit allows it; the lock is held."""
         running = self._threads - self._resting
         if self._is_shut or running >= min(self._at_once + self._excused, self._most):
             return
@@ -177,7 +176,7 @@ class CallPool:
                 self._rest()
 
     def _rest(self) -> None:
-        """Until a call waits; nothing, if one does again."""
+        """Waits until a call is queued; returns at once if one is."""
         with self._lock:
             if self._is_shut or self._threads - self._resting <= self._at_once + self._excused:
                 return
@@ -186,7 +185,7 @@ class CallPool:
 
 
 def _connection_of(task: _Task) -> Hashable:
-    """Returns the connection over which gRPC received a call; empty for whatever else is run."""
+    """Returns the connection of a call of gRPC; empty for any other function."""
     about = task[1]
     peer: Hashable = about[1].call.peer() if len(about) > 4 else ""
     return peer
@@ -197,12 +196,12 @@ class _Own(threading.local):
 
 
 _OWN: Final = _Own()
-"""The pool that a thread belongs to."""
+"""Pool of the current thread."""
 
 
 @contextmanager
 def waiting_call() -> Iterator[None]:
-    """Marks the call of this thread as waiting; see ``CallPool.while_blocked``."""
+    """Context manager that marks this thread's call as waiting; see ``CallPool.while_blocked``."""
     pool = _OWN.pool
     if pool is None:
         yield
@@ -214,12 +213,14 @@ def waiting_call() -> Iterator[None]:
 _WriteTask = tuple[CallCompletion, Callable[..., object], tuple[Any, ...]]
 
 _STUCK_SECONDS: Final = 1.0
-"""A healthy store commits within milliseconds; the slowest of many calls that do is not this."""
+"""Time without a commit after which the store counts as stuck: a healthy one commits within
+milliseconds, also under load.
+"""
 
 
 class WritePool(ThreadPoolExecutor):
-    """Threads of writes. A write that would wait in vain, or beside too many others, is refused
-    once its request is there.
+    """Thread pool of writes. A write that would wait in vain, or beside too many others, is refused
+    once its request has arrived.
 
     Args:
         waiting: most calls without a thread.
@@ -252,17 +253,17 @@ class WritePool(ThreadPoolExecutor):
 
     @property
     def waiting(self) -> int:
-        """Calls without a thread."""
+        """Number of calls without a thread."""
         return max(0, self._inside - self._threads_most)
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **_: Any) -> Any:
-        """Runs a call of gRPC on a thread, once its request is there."""
+        """Runs a call of gRPC on a thread, once its request has arrived."""
         return self._intake.submit(self.begin, fn, args)
 
     def begin(
         self, ended: CallCompletion, fn: Callable[..., object], args: tuple[Any, ...]
     ) -> None:
-        """Runs a call whose request is there, or refuses it with STORE_UNAVAILABLE.
+        """Runs a call whose request has arrived, or refuses it with STORE_UNAVAILABLE.
 
         Raises:
             RuntimeError: the pool is shut down.
@@ -282,7 +283,7 @@ class WritePool(ThreadPoolExecutor):
         self._tasks.put((ended, fn, args))
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: FBT001, FBT002 - as the base class has it
-        """Takes no more calls. What waits for a thread is run, or dropped (``cancel_futures``)."""
+        """Refuses further calls. Queued calls are run, or dropped (``cancel_futures``)."""
         with self._lock:
             self._is_shut = True
             with suppress(Empty):
@@ -317,7 +318,7 @@ class WritePool(ThreadPoolExecutor):
             self._moved_at = self._clock()
 
     def _rejection_reason(self) -> str:
-        """Returns why one more call would be of no use; empty = it is welcome."""
+        """Returns why one more call would be of no use; empty = it is accepted."""
         waiting = self._inside - self._threads_most
         if waiting < 0:
             self._moved_at = self._clock()
@@ -337,10 +338,10 @@ T = TypeVar("T")
 
 
 class FairQueue(Generic[T]):
-    """Items of one key in the order in which they came, keys round robin. Thread-safe.
+    """Queue that serves its keys round robin, and the items of one key in order. Thread-safe.
 
     Args:
-        key_of: the key of an item.
+        key_of: returns the key of an item.
     """
 
     def __init__(self, key_of: Callable[[T], Hashable]) -> None:
@@ -351,7 +352,7 @@ class FairQueue(Generic[T]):
         self._tickets: Final[SimpleQueue[bool]] = SimpleQueue()
 
     def put(self, item: T) -> None:
-        """Adds an item to the others of its key."""
+        """Adds an item."""
         key = self._key_of(item)
         with self._lock:
             mine = self._items.get(key)
@@ -361,11 +362,11 @@ class FairQueue(Generic[T]):
         self._tickets.put(True)
 
     def end(self) -> None:
-        """Has one ``get`` return None, after the items that are there."""
+        """Makes one ``get`` return None, after the items in the queue."""
         self._tickets.put(False)
 
     def get(self) -> T | None:
-        """Waits for an item, and takes it; None: it is to end."""
+        """Waits for an item and removes it; None: the queue was ended."""
         if not self._tickets.get():
             return None
         with self._lock:
@@ -378,5 +379,5 @@ class FairQueue(Generic[T]):
         return item
 
     def qsize(self) -> int:
-        """Returns how many items wait; while some are put or taken, about so many."""
+        """Returns the approximate number of items."""
         return self._tickets.qsize()

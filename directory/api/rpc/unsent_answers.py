@@ -1,4 +1,4 @@
-"""Bounds the answers that callers have not taken: gRPC keeps each in memory until it is sent."""
+"""Limit of the responses that callers have not read: gRPC keeps each in memory until it is sent."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from resolver.errors import LimitExceeded
 __all__ = ["LARGE_BYTES", "UnsentAnswers"]
 
 LARGE_BYTES: Final = 16 * 1024
-"""Smaller answers are bounded by how many calls there are at a time."""
+"""Smaller responses are limited by the number of concurrent calls."""
 
 
 class UnsentAnswers:
-    """Large answers between their handler's end and their call's. Thread-safe.
+    """Large responses between the end of their handler and that of their call. Thread-safe.
 
-    A caller that reads nothing costs others nothing: it gets no more than its share, and its calls
-    are ended after ``seconds``.
+    A caller that reads nothing gets no more than its share of memory, and its calls are ended after
+    ``seconds``.
 
     Args:
         most: bytes of all callers.
         per_caller: bytes of one caller.
-        seconds: after which an answer that was not taken is dropped, and its call ended.
+        seconds: time after which an unread response is dropped, and its call ended.
     """
 
     def __init__(
@@ -44,13 +44,13 @@ class UnsentAnswers:
         self._held: Final[dict[grpc.ServicerContext, float]] = {}
 
     def hold(self, context: grpc.ServicerContext, call: Call, size: int) -> None:
-        """Counts an answer until its call is over.
+        """Counts a response until its call is over.
 
         Raises:
-            LimitExceeded: the caller, or all together, have not taken too many before.
+            LimitExceeded: the caller, or all callers together, have too many unread bytes.
         """
         key = caller_key(call)
-        size = min(size, self._per_caller)  # alone, one of any size is taken
+        size = min(size, self._per_caller)  # a single response may have any size
         if not self._slots.take(key, size):
             raise LimitExceeded(
                 f"answers of {self._per_caller} bytes or more wait to be read; read them first "
@@ -67,7 +67,7 @@ class UnsentAnswers:
             over()
 
     def end_late(self) -> None:
-        """Ends calls whose answer is not taken for too long. To be called every now and then."""
+        """Ends calls whose response was not read in time. Called periodically."""
         now = self._clock()
         for context, since in list(self._held.items()):
             if now - since > self._seconds:

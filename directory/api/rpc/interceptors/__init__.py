@@ -1,1 +1,1 @@
-"""One concern each, put around handlers in one visible order by ``grpc_server.py``."""
+"""Interceptors of one concern each, ordered by ``handlers.py``."""

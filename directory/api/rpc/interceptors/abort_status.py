@@ -1,4 +1,4 @@
-"""Converts what a handler raises to one status with one ErrorInfo; nothing of a stack leaks."""
+"""Converts the error of a handler to one status with one ErrorInfo, without any of the stack."""
 
 from __future__ import annotations
 
@@ -25,9 +25,7 @@ class _Status(grpc.Status):
 
 
 def status_of(error: BaseException, request_id: str) -> grpc.Status:
-    """Returns the status that an error becomes; it carries the request id, by which the log is
-    searched.
-    """
+    """Returns the status of an error, with the request id, which is also in the log."""
     if not isinstance(error, KdirError):
         _log.error("request %s failed by a bug", request_id, exc_info=error)
     return _Status(*to_status(error, request_id))

@@ -1,4 +1,4 @@
-"""Requests that are not what the contract says are refused by name, not with a stack trace."""
+"""Malformed requests: refused with an error that names the field, instead of a stack trace."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ M = TypeVar("M", bound=Message)
 
 
 class MalformedRequest:
-    """Placeholder for a request that cannot be read; carries what is wrong with it."""
+    """Placeholder for a request that cannot be parsed, with its error."""
 
     __slots__ = ("error",)
 
@@ -28,7 +28,7 @@ class MalformedRequest:
 
 
 def missing_request() -> MalformedRequest:
-    """Returns the error of a call whose caller ended its side without a request."""
+    """Returns the error of a call whose caller sent no request."""
     return MalformedRequest(InvalidArgument("the call came without a request"))
 
 
@@ -37,8 +37,9 @@ def lenient_deserializer(
     bounds: RequestBounds | None = None,
     size: RequestSize = RequestSize.MESSAGE,
 ) -> Callable[[bytes], M | MalformedRequest]:
-    """Returns a request deserialiser for gRPC that never raises. ``bounds``: what a request may
-    hold; one of more bytes than ``size`` allows is not parsed.
+    """Returns a request deserializer for gRPC that never raises.
+
+    ``bounds``: limits of a request; one with more bytes than ``size`` allows is not parsed.
     """
     parse = kind.FromString
 
@@ -56,7 +57,7 @@ def lenient_deserializer(
 
 
 def _explain(kind: type[Message], raw: bytes) -> KdirError:
-    """protobuf refuses a text field that is not UTF-8 without saying which one: find it."""
+    """Returns which text field is not UTF-8: protobuf's own error does not name it."""
     try:
         unknown = UnknownFieldSet(Empty.FromString(raw))
     except DecodeError:

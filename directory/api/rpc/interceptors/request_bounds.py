@@ -1,8 +1,8 @@
-"""Bounds of what any request holds: bytes, elements of a list or map, bytes of a text.
+"""Bounds of every request: bytes, elements of a list or map, bytes of a text.
 
-Looked at where the request is received, for all methods alike; a method that is added later is
-bounded, too. What has a finer bound of its own is left to that: paths (``resolver.path``), entries
-and their policies, masks, and the rows that a parent and a child send each other over their link.
+Checked where the request is received, for all methods alike, also those added later. Some contents
+have finer bounds of their own: paths (``resolver.path``), entries and their policies, masks, and
+the rows that a parent and a child send each other over their link.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class RequestBounds:
     max_request_bytes: int = 4 << 20
 
     def most_bytes(self, size: RequestSize) -> int:
-        """Returns how many bytes a request may have."""
+        """Returns the most bytes of a request."""
         if size is RequestSize.MESSAGE:
             return self.max_request_bytes
         most = 4 * self.text_bytes
@@ -50,7 +50,7 @@ class RequestBounds:
         return min(most, self.max_request_bytes)
 
     def size_refusal(self, found: int, size: RequestSize) -> LimitExceeded | None:
-        """Returns why a request of so many bytes is not parsed; None: it is."""
+        """Returns why a request of this size is not parsed; None if it is."""
         most = self.most_bytes(size)
         if found <= most:
             return None
@@ -61,9 +61,9 @@ class RequestBounds:
         )
 
     def refusal(self, request: Message, size: int) -> LimitExceeded | None:
-        """Returns why a request of so many bytes is refused; None: it is within the bounds.
+        """Returns why a request is refused; None if it is within the bounds.
 
-        A request of fewer bytes than any bound cannot exceed one, and is not looked at.
+        A request smaller than every bound cannot exceed one, and is not inspected.
         """
         if size <= self.list_items and size <= self.text_bytes:
             return None
@@ -109,7 +109,7 @@ class RequestBounds:
 
 
 def _is_path(field: FieldDescriptor) -> bool:
-    """True if the field holds paths, whose grammar bounds each; how many a batch has is
-    ``max_batch_paths``'.
+    """True if the field holds paths: the grammar bounds each, and ``max_batch_paths``
+    their number.
     """
     return field.type == FieldDescriptor.TYPE_STRING and "path" in field.name
