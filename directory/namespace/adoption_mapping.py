@@ -1,7 +1,7 @@
-"""Adoption mapping: where a topic that Kafka already has is put below the mount, and why.
+"""Adoption mapping: the path below the mount for a topic that Kafka already has, and why.
 
-Pure. Refuses to put anything anywhere: ``plan_adoption`` only says what would happen, and
-``AdoptTopics`` (``directory/namespace/plan.py``) does it.
+Pure: ``plan_adoption`` returns what would happen, and ``AdoptTopics``
+(``directory/namespace/plan.py``) does it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = [
 
 
 ADOPTED: Final = "__adopted"
-"""The directory under the mount that takes topics whose place is taken."""
+"""Directory below the mount for topics whose path is taken."""
 
 DETACHED_REASON: Final = (
     "its entry was removed while Kafka's topic was left alone; to adopt it again: "
@@ -47,9 +47,9 @@ DETACHED_REASON: Final = (
 
 
 def is_detached(snapshot: Snapshot, observed: ObservedTopic) -> bool:
-    """True if this very Kafka topic was left alone when its entry was removed, or kdir asked for it
-    and its entry was removed before Kafka showed it. One of the same name with another id was made
-    since, by somebody else.
+    """True if this very Kafka topic was left alone when its entry was removed, or if kdir asked for
+    it and removed its entry before Kafka showed it. A topic of the same name with another id was
+    created since, by somebody else.
     """
     topic_id = snapshot.fact(detached_key(observed.physical_name))
     if topic_id is None:
@@ -58,7 +58,7 @@ def is_detached(snapshot: Snapshot, observed: ObservedTopic) -> bool:
 
 
 class PlacementSet:
-    """Set of occupied places: those of a snapshot, and those of topics placed since."""
+    """Set of occupied paths: those of a snapshot, and those of topics placed since."""
 
     def __init__(self, snapshot: Snapshot, mount: Path) -> None:
         self.snapshot = snapshot
@@ -68,11 +68,11 @@ class PlacementSet:
     def assign_path(
         self, wanted: tuple[str, ...], physical_name: str
     ) -> tuple[tuple[str, ...], str]:
-        """Returns the place that a topic gets, and why it is not the wanted one; takes it.
+        """Returns the path for a topic, and why it is not the wanted one; marks it as occupied.
 
-        A topic is never dropped for want of a place: it goes under ``__adopted/`` by its flat name,
-        with a number where that is taken too. Only a mount so deep that not even this makes a path
-        leaves no place, which is then empty.
+        A topic is never dropped because its path is taken: it goes under ``__adopted/`` by its flat
+        name, with a number if that is taken too. Only if the mount is so deep that even this
+        exceeds a path's limits is the result empty.
         """
         reason = self.why_blocked(wanted)
         if reason is None:
@@ -90,12 +90,12 @@ class PlacementSet:
         return (), reason
 
     def mark_occupied(self, relative: tuple[str, ...], physical_name: str = "") -> None:
-        """Records that a topic is at this place from now on."""
+        """Records that there is a topic at this path from now on."""
         self._taken[relative] = physical_name
 
     def why_blocked(self, relative: tuple[str, ...]) -> str | None:
-        """Returns why no topic can be put there; None = one can, when the missing directories are
-        made.
+        """Returns why no topic can be created at a path; None = it can, with the missing
+        directories.
         """
         if not relative:
             return "the rules give it no path"
@@ -131,7 +131,7 @@ class PlacementSet:
 
     def _bad_path(self, relative: tuple[str, ...]) -> str | None:
         for segment in relative[relative[0] == ADOPTED : -1]:
-            if is_system(segment):  # of a directory: a topic may be named so
+            if is_system(segment):  # reserved for directories: a topic may have such a name
                 return f"segment {segment!r} would be a system's: such begin with '__'"
         try:
             self._mount.join(relative)
@@ -144,7 +144,7 @@ class PlacementSet:
 
 
 class AdoptionAction(enum.Enum):
-    """Action of adoption on a topic (``kdir.v1.Adoption.action``)."""
+    """Result of adoption for one topic (``kdir.v1.Adoption.action``)."""
 
     ADOPT = "adopt"
     KEEP = "keep"
@@ -157,18 +157,18 @@ class AdoptionAction(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MappingRule:
-    """One rule; the first that matches a physical name decides (``kdir.v1.MappingRule``)."""
+    """Mapping rule (``kdir.v1.MappingRule``); the first that matches a physical name applies."""
 
     match: Glob
-    """Matched against the whole physical name."""
+    """Glob for the whole physical name."""
     split_on: str = ""
-    """Split what is left of the name at this; empty = it stays one segment."""
+    """Separator at which the rest of the name is split; empty = one segment."""
     into: tuple[str, ...] = ()
-    """The directory below the mount to put it in."""
+    """Directory below the mount."""
     strip_prefix: str = ""
-    """Taken from the front of the name before splitting; a name that lacks it is left whole."""
+    """Prefix that is removed before splitting; a name without it is left whole."""
     ignore: bool = False
-    """Leave such topics out altogether."""
+    """True: such topics are not adopted."""
 
     @classmethod
     def from_fields(
@@ -183,7 +183,7 @@ class MappingRule:
         """Returns the rule that a user wrote; ``into`` is a relative path such as ``search/logs``.
 
         Raises:
-            InvalidArgument: naming the field and what would be right.
+            InvalidArgument: names the field and the expected value.
         """
         if not match:
             raise InvalidArgument("rule: match is empty; expected a glob such as '*'")
@@ -214,22 +214,22 @@ class MappingRule:
 
 
 def split_on(separator: str) -> tuple[MappingRule, ...]:
-    """Returns the rules that ``[kafka] split_on`` means: every name, split; empty = all stay
-    flat.
+    """Returns the rules for ``[kafka] split_on``: split every name; empty = every topic
+    stays flat.
     """
     return (MappingRule.from_fields("*", split_on=separator),) if separator else ()
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Place that the rules give one name."""
+    """Path of one physical name by the rules."""
 
     segments: tuple[str, ...]
-    """Below the mount; empty where it is left out."""
+    """Below the mount; empty if the topic is not adopted."""
     rule: int
-    """The number of the rule that took it, from 1; 0 = none did."""
+    """Number of the rule that matched, from 1; 0 = none."""
     reason: str = ""
-    """Why it stays flat, or is left out; empty where the rule was followed."""
+    """Why the topic stays flat or is not adopted; empty if the rule was followed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,22 +239,22 @@ class Adoption:
     observed: ObservedTopic
     action: AdoptionAction
     segments: tuple[str, ...]
-    """Where it is, or would be, below the mount; empty where it is left out."""
+    """Path below the mount; empty if the topic is not adopted."""
     rule: int
     message: str = ""
 
     @property
     def is_new(self) -> bool:
-        """Whether the topic gets an entry by this."""
+        """True if the topic gets an entry."""
         return self.action in {AdoptionAction.ADOPT, AdoptionAction.FLAT, AdoptionAction.COLLIDES}
 
 
 def map_physical_name(rules: Sequence[MappingRule], physical_name: str) -> Placement:
-    """Returns where the first rule that matches puts a topic below the mount.
+    """Returns the path below the mount by the first rule that matches.
 
-    A name that would not make a path (``a..b``, ``.a``, ``a.``, ``a.__b``) stays flat, whole, at
-    the mount root. Kafka's own topics and kdir's have no place; any other is one like all, also if
-    its name begins with ``__``.
+    A name that would be no valid path (``a..b``, ``.a``, ``a.``, ``a.__b``) stays flat, as one
+    segment at the mount root. Kafka's own topics and kdir's get no path; any other name is allowed,
+    also one that begins with ``__``.
     """
     if physical_names.is_protected(physical_name):
         return Placement((), 0, "it is an internal topic of Kafka or kdir")
@@ -293,10 +293,10 @@ def plan_adoption(
     mount: Path = ROOT,
     remap_adopted: bool = False,
 ) -> list[Adoption]:
-    """Returns what adoption by these rules would do with each topic, by physical name.
+    """Returns the result of adoption by these rules for each topic, by physical name.
 
-    ``remap_adopted``: topics that were adopted before move where the rules put them now; others
-    that are known are kept where they are.
+    ``remap_adopted``: topics that were adopted before move to their path by these rules; other
+    known topics stay where they are.
     """
     places = PlacementSet(snapshot, mount)
     return [

@@ -1,8 +1,8 @@
-"""How much a request may put into an entry, and of what characters its texts are.
+"""Bounds of what a request may put into an entry, and the characters that its texts may have.
 
-What is in a store already, of an older version, is left alone: it is read and handed on as it
-is, may stay, and may become smaller; only what comes new, or grows, is held to these. The numbers
-are settings (``[limits]`` of a server's config; the table is in ``docs/security.md``).
+Only new and growing values are checked. A value in the store, written by an older version, is read
+and sent as it is, may stay, and may shrink. The numbers are settings (``[limits]`` of a server's
+config; the table is in ``docs/security.md``).
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _MOST_ENDPOINT_BYTES: Final = 300
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The bounds of one cluster; ``directory.server.config.Limits`` describes each, and has these
-    numbers as its defaults.
+    """Bounds of one cluster; ``directory.server.config.Limits`` describes each and has these
+    defaults.
     """
 
     policy_text_bytes: int = 4_096
@@ -56,7 +56,7 @@ DEFAULT_BOUNDS: Final = Bounds()
 
 @dataclass(frozen=True, slots=True)
 class TableBounds:
-    """The bounds of one cluster's mount table; described there, too."""
+    """Bounds of one cluster's mount table; also described there."""
 
     child_mounts: int = 2_000
     child_mount_bytes: int = 512 * 1024
@@ -69,11 +69,11 @@ DEFAULT_TABLE_BOUNDS: Final = TableBounds()
 
 
 def check_text(field: str, text: str, most_bytes: int, setting: str, *, before: str = "") -> None:
-    """Checks a text that comes new: each character prints, and there are not too many.
+    """Checks a new text: each character prints, and its length is within the bound.
 
     Raises:
-        InvalidArgument: a character that does not print; named, with its place.
-        LimitExceeded: it is too long, and no shorter than the one before.
+        InvalidArgument: names a character that does not print, with its position.
+        LimitExceeded: it is too long, and no shorter than the previous value.
     """
     size = len(text.encode("utf-8", "surrogatepass")) if len(text) <= most_bytes else len(text)
     if size > most_bytes and len(text) >= len(before):
@@ -88,17 +88,17 @@ def check_text(field: str, text: str, most_bytes: int, setting: str, *, before: 
 
 
 def check_count(field: str, count: int, most: int, what: str, setting: str) -> None:
-    """Checks how many there are of something.
+    """Checks the number of elements.
 
     Raises:
-        LimitExceeded: too many.
+        LimitExceeded: there are too many.
     """
     if count > most:
         raise _exceeded(field, f"{count} {what}", most, what, setting)
 
 
 def check_mask(field: str, paths: Sequence[str], bounds: Bounds) -> None:
-    """Checks the mask of a request before anything is done for its paths.
+    """Checks the field mask of a request before its paths are processed.
 
     Raises:
         LimitExceeded: too many paths, or one that is too long.
@@ -116,11 +116,12 @@ def check_mask(field: str, paths: Sequence[str], bounds: Bounds) -> None:
 
 
 def check_policy_bounds(after: Policies, before: Policies, bounds: Bounds) -> None:
-    """Checks what comes new in the policies of one entry, and how much they are together. Looks at
-    each key a few times, however many of them change.
+    """Checks the new values in the policies of one entry, and the size of all of them together.
+
+    Costs a few passes over the keys, however many of them change.
 
     Raises:
-        InvalidArgument, LimitExceeded: naming the field, what was found and what is allowed.
+        InvalidArgument, LimitExceeded: names the field, the value found and the allowed one.
     """
     if after == NO_POLICIES:
         return
@@ -156,7 +157,7 @@ def _check_counts(after: Policies, before: Policies, bounds: Bounds) -> None:
 def _news(
     after: Mapping[str, str | None], before: Mapping[str, str | None]
 ) -> Iterator[tuple[str, str | None, str | None]]:
-    """Yields the keys that are new or have another value: key, value, the value before."""
+    """Yields the keys with a new value: key, value, previous value."""
     if after is before:
         return
     for key, value in after.items():
@@ -193,10 +194,10 @@ def _bytes_of(policies: Policies) -> int:
 
 
 def check_mount(after: Mount, before: Mount | None, bounds: Bounds) -> None:
-    """Checks what a mount says of its child.
+    """Checks the fields of a mount about its child.
 
     Raises:
-        InvalidArgument, LimitExceeded
+        InvalidArgument, LimitExceeded: names the field.
     """
     most = bounds.policy_text_bytes
     for field in ("cluster_id", "cluster"):
@@ -215,10 +216,10 @@ def check_mount(after: Mount, before: Mount | None, bounds: Bounds) -> None:
 
 
 def check_endpoint(field: str, endpoint: str) -> None:
-    """Checks the address at which a server is to be asked: ``host:port`` and nothing else.
+    """Checks the address of a server: ``host:port`` and nothing else.
 
     Raises:
-        InvalidArgument, LimitExceeded
+        InvalidArgument, LimitExceeded: names the endpoint.
     """
     check_text(field, endpoint, _MOST_ENDPOINT_BYTES, "")
     try:

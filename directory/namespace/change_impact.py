@@ -1,10 +1,9 @@
-"""What a planned change of one entry comes to: how much goes, moves or is touched, which policies
-hold afterwards that did not before, which quotas are passed, which names are retired.
+"""Impact of a planned change of one entry: the entries and topics that it removes, moves or
+affects, changed policies, exceeded quotas, retired names.
 
-Pure, from the snapshots before and after. Refuses to say who gains or loses rights
-(``access/permission_diff.py``) and what is asked of Kafka
-(``kafka/arming/dry_run_calls.py``). Numbers come from what a snapshot keeps; what has to
-be looked at entry by entry ends with the budget.
+Pure, computed from the snapshots before and after. ``access/permission_diff.py`` computes gained
+and lost rights, ``kafka/arming/dry_run_calls.py`` the calls to Kafka. Counts come from the
+snapshot; work for each entry stops when the time budget is spent.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ _CONFIG: Final = "topic_config["
 
 @dataclass(slots=True)
 class SubtreeSize:
-    """Size of an entry: itself, and all below it in this cluster."""
+    """Size of an entry and everything below it in this cluster."""
 
     directories: int = 0
     topics: int = 0
@@ -60,42 +59,42 @@ class SubtreeSize:
 
 @dataclass(slots=True)
 class RemovalImpact:
-    """Number of Kafka's topics that are deleted or kept when entries are removed."""
+    """Number of Kafka topics that are deleted or kept when entries are removed."""
 
     deleted: int = 0
-    """They go with their data."""
+    """Topics that are deleted with their data."""
     missing: int = 0
-    """Kafka does not have them: there is nothing to delete."""
+    """Topics that Kafka does not have: nothing is deleted."""
     replaced: int = 0
-    """Kafka has another topic of their name, which stays."""
+    """Topics whose name another Kafka topic has, which stays."""
     detached: int = 0
-    """They stay, with their data, and no entry is theirs."""
+    """Topics that stay in Kafka, with their data, without an entry."""
     retired: list[str] = field(default_factory=list)
-    """Names in Kafka that new topics do not get for a day: the first ones."""
+    """Physical names that new topics cannot get for a day: the first ones."""
     retired_count: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyChange:
-    """One field whose effective value becomes another."""
+    """Field whose effective value changes."""
 
     field: str
     """As in ``set_fields``."""
     before: object
-    """None: nobody set it."""
+    """None: it was not set."""
     after: object
     topics: int
-    """For so many topics, the entry itself among them if it is one."""
+    """Number of topics affected, including the entry itself if it is one."""
     clusters: int
-    """So many mounted clusters inherit it, too, as far as they do not say otherwise."""
+    """Number of mounted clusters that inherit it, unless they override it."""
     deletes_data: bool
-    """It may make Kafka delete data, where kdir is armed to change configs."""
+    """True if Kafka may delete data by this change, where kdir is armed to change configs."""
 
 
 def size_of(
     snapshot: Snapshot, found: LocatedEntry, place: EntryPlace, budget: TimeBudget
 ) -> SubtreeSize:
-    """Returns how much an entry is. Links are counted one by one, all else is known."""
+    """Returns the size of an entry. Only links are counted one by one."""
     grant_node = snapshot.grants.node_at(place)
     granted = 0 if grant_node is None else grant_node.count
     match found.entry:
@@ -130,7 +129,7 @@ def removal_impact(
     goes_in_kafka: bool,
     shown: Shown | None = None,
 ) -> RemovalImpact:
-    """Returns what becomes of an entry's topics in Kafka when it is removed; looks at each."""
+    """Returns the impact of removing an entry on its topics in Kafka; visits each topic."""
     found = RemovalImpact()
     for topic in _topics(snapshot, entry, budget, shown):
         found.missing += topic.provision is Provision.MISSING
@@ -166,7 +165,7 @@ def _topics(
             try:
                 topic = snapshot.codec.decode(record)
             except ValueError:
-                continue  # it goes with its directory
+                continue  # removed with its directory
             if isinstance(topic, Topic):
                 yield topic
 
@@ -176,7 +175,7 @@ def _topics(
 
 @dataclass(frozen=True, slots=True)
 class ChangeSide:
-    """An entry on one side of a change."""
+    """One side of a change: a snapshot and the entry in it."""
 
     snapshot: Snapshot
     standing: LocatedEntry
@@ -189,11 +188,11 @@ def diff_effective_policies(
     budget: TimeBudget,
     shown: Shown | None = None,
 ) -> tuple[PolicyChange, ...]:
-    """Returns the fields whose effective value at an entry becomes another, in order; and for how
-    many topics at and below it that is so, since no nearer level sets them.
+    """Returns the fields whose effective value at an entry changes, in order, with the number of
+    topics at and below it that inherit the change.
 
-    ``above`` is what the ancestors above the mount set, outermost first; with ``shown`` only the
-    topics of which it says so are counted.
+    ``above`` are the policies of the ancestors above the mount, outermost first. With ``shown``
+    only topics for which it is true are counted.
     """
     was, now = _effective(before, above), _effective(after, above)
     names = {name for name in was.keys() | now.keys() if was.get(name) != now.get(name)}
@@ -214,7 +213,7 @@ def diff_effective_policies(
 
 
 def _effective(kept: ChangeSide, above: Sequence[PolicyLevel]) -> dict[str, object]:
-    """Returns what holds at an entry, as in ``set_fields``."""
+    """Returns the effective policies of an entry, as in ``set_fields``."""
     found, levels = kept.standing, [level.policies for level in above]
     match found.entry:
         case Directory(entry_id=entry_id):
@@ -224,7 +223,7 @@ def _effective(kept: ChangeSide, above: Sequence[PolicyLevel]) -> dict[str, obje
         case Mount():
             levels += levels_of(kept.snapshot, found.parent_id)
         case Link():
-            return {}  # what it leads to has its own
+            return {}  # its target has policies of its own
     return set_fields(effective(levels))
 
 
@@ -252,9 +251,10 @@ def _deletes(name: str, before: object, after: object) -> bool:
 def newly_exceeded_quotas(
     before: ChangeSide, after: ChangeSide, mount: Path, above: Sequence[PolicyLevel]
 ) -> tuple[tuple[Quota, int], ...]:
-    """Returns the quotas at and above an entry that are exceeded afterwards and were not so before;
-    each with how much there is then. A move that exceeds one is refused; to set one that is
-    exceeded already is not.
+    """Returns the quotas at and above an entry that are exceeded after the change and were not
+    before, each with the amount then.
+
+    A move that exceeds a quota is refused; setting a quota below the current use is not.
     """
     was = {(quota, used) for quota, used in _exceeded(before, mount, above)}
     return tuple(one for one in _exceeded(after, mount, above) if one not in was)

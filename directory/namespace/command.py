@@ -1,8 +1,8 @@
-"""Commands: what can be changed in a tree, as values; and what planning one gives.
+"""Commands: the changes of a tree, as values; and the plan of one.
 
-``plan(snapshot, command, context)`` (``directory/namespace/plan.py``) makes of a command a
-``Plan`` or raises one of ``resolver.errors``. The caller commits the plan under its guards; when a
-guard does not hold, it plans again on a newer snapshot.
+``plan(snapshot, command, context)`` (``directory/namespace/plan.py``) makes a ``Plan`` from a
+command, or raises one of ``resolver.errors``. The caller commits the plan under its guards; when a
+guard fails, it plans again on a newer snapshot.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ __all__ = [
 ]
 
 RETIRED_FOR_MS: Final = 24 * 3600 * 1000
-"""For so long a deleted physical name is not used again."""
+"""Time for which a deleted physical name is not used again."""
 
 
 class Cleared(enum.Enum):
-    """The new value of a map's key that ends its inheritance; ``None`` takes the key away, so that
-    it inherits again.
+    """Value of a map's key that ends its inheritance; ``None`` removes the key, so that it inherits
+    again.
     """
 
     CLEARED = "cleared"
@@ -74,27 +74,31 @@ CLEARED: Final = Cleared.CLEARED
 
 @dataclass(frozen=True, slots=True)
 class PlanContext:
-    """Clock and id source of planning."""
+    """Inputs of planning besides the snapshot: time, ids, the caller, and what the
+    config allows.
+    """
 
     now_ms: int
     """Unix time, milliseconds."""
     principal: str
-    """Who requested it, such as ``User:ana``; empty where identities are not in use."""
+    """Principal of the request, such as ``User:ana``; empty if callers are not identified."""
     new_id: Callable[[], int]
-    """A fresh random entry id, 3 … 2**63-1."""
+    """Returns a random entry id, 3 … 2**63-1."""
     deletes_in_kafka: bool = False
     """Whether removing an entry removes Kafka's topic too (ceiling or policy ``delete``)."""
     creates_in_kafka: bool = False
-    """Whether new topics may be made in Kafka (ceiling or policy ``create``)."""
+    """Whether new topics may be created in Kafka (ceiling or policy ``create``)."""
     above: Sequence[PolicyLevel] = ()
-    """What the ancestors above the mount set, outermost first."""
+    """Policies of the ancestors above the mount, outermost first."""
     bounds: Bounds = DEFAULT_BOUNDS
-    """How much may be put into an entry."""
+    """Bounds of an entry's contents."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateDirectory:
-    """mkdir. With ``make_parents`` the missing tiers above are made too, in the same plan."""
+    """Command mkdir. With ``make_parents`` missing directories above are created too, in the same
+    plan.
+    """
 
     path: Path
     make_parents: bool = False
@@ -104,7 +108,9 @@ class CreateDirectory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateTopic:
-    """A new topic. ``physical_name`` asked for is used or refused; else a free one is chosen."""
+    """Command that creates a topic. A ``physical_name`` is used or refused; without one a free name
+    is chosen.
+    """
 
     path: Path
     physical_name: str = ""
@@ -116,7 +122,7 @@ class CreateTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateLink:
-    """A new link."""
+    """Command that creates a link."""
 
     path: Path
     targets: tuple[Path, ...]
@@ -127,7 +133,9 @@ class CreateLink:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateMount:
-    """Mount a child cluster. The federation's checks (loops, the child's record) come before."""
+    """Command that mounts a child cluster. The checks of the federation (loops, the child's record)
+    come before.
+    """
 
     path: Path
     cluster_id: str
@@ -137,12 +145,12 @@ class CreateMount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateEntry:
-    """Change fields of an entry.
+    """Command that changes fields of an entry. ``changes`` maps a field path to its new value;
+    ``None`` = unset.
 
-    ``changes`` maps a field path to its new value; ``None`` = unset. Field paths: ``policies`` (a
-    ``Policies``), ``policies.<field>``, ``policies.<map>.<key>`` (the key may hold dots; the value
-    may be ``CLEARED``), ``directory.closed``,
-    ``link.targets`` (tuple of Path), ``link.mode``, ``link.writes``, ``link.fall_back_on_absent``,
+    Field paths: ``policies`` (a ``Policies``), ``policies.<field>``, ``policies.<map>.<key>`` (the
+    key may contain dots; the value may be ``CLEARED``), ``directory.closed``, ``link.targets``
+    (tuple of Path), ``link.mode``, ``link.writes``, ``link.fall_back_on_absent``,
     ``topic.partitions`` (growing only), ``mount.endpoints`` (tuple of str), ``mount.cluster``.
     Changing a mount raises its epoch.
     """
@@ -155,10 +163,11 @@ class UpdateEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteEntry:
-    """Remove an entry. Not recursive, a directory must be empty. Mounts below are refused always.
+    """Command that removes an entry. Unless ``recursive``, a directory must be empty; one with
+    mounts below it is always refused.
 
-    A directory is moved to ``DELETED_ID`` under its id in hexadecimal as name, at once;
-    ``ReapDeleted`` finishes. A topic whose Kafka side goes too stays there as DELETING until
+    A directory is moved below ``DELETED_ID`` at once, with its id in hexadecimal as its name;
+    ``ReapDeleted`` finishes. A topic that is deleted in Kafka too stays there as DELETING until
     ``FinishDelete``.
     """
 
@@ -170,7 +179,7 @@ class DeleteEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoveEntry:
-    """Move an entry within the mount; of a mount, its epoch rises."""
+    """Command that moves an entry within the mount; the epoch of a moved mount rises."""
 
     path: Path
     new_path: Path
@@ -181,7 +190,9 @@ class MoveEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedTopic:
-    """A topic as Kafka shows it. ``topic_id`` is 16 bytes; ``config`` only what is not default."""
+    """Topic as Kafka reports it. ``topic_id`` has 16 bytes; ``config`` has only
+    non-default values.
+    """
 
     physical_name: str
     topic_id: bytes
@@ -192,11 +203,11 @@ class ObservedTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdoptTopics:
-    """Take existing Kafka topics in, each at the path that the mapping gave, relative to the mount.
+    """Command that adopts Kafka topics, each at the path from the mapping, relative to the mount.
 
-    Missing directories are made. A topic whose place is taken goes under ``__adopted/`` by its flat
-    name; one that is known by physical name already is left as it is. At most as many as fit one
-    transaction; the caller cuts batches.
+    Missing directories are created. A topic whose path is taken goes under ``__adopted/`` by its
+    flat name; one with a known physical name is left alone. The caller splits batches to fit one
+    transaction.
     """
 
     topics: tuple[tuple[tuple[str, ...], ObservedTopic], ...]
@@ -204,8 +215,10 @@ class AdoptTopics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicObservation:
-    """State of one topic entry that the reconciler observed. ``None`` = not changed. Nothing is
-    written where nothing differs, or where the entry is gone or has another physical name by now.
+    """State of one topic as the reconciler observed it. ``None`` = unchanged.
+
+    Nothing is written if nothing differs, or if the entry is gone or has another physical name by
+    now.
     """
 
     path: Path
@@ -222,8 +235,8 @@ class TopicObservation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordObservations:
-    """Commit what the reconciler learnt, or with ``within_quotas`` what it is about to ask for: a
-    topic of which quotas do not let more partitions come is passed over, with a note.
+    """Command that records what the reconciler observed or, with ``within_quotas``, what it is
+    about to request: a topic for which quotas allow no more partitions is skipped, with a note.
     """
 
     news: tuple[TopicObservation, ...]
@@ -232,21 +245,20 @@ class RecordObservations:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoveTopics:
-    """Move topics that were adopted before to where new rules put them, all in one step.
+    """Command that moves adopted topics to their paths by new rules, all in one transaction.
 
-    The missing directories are made. One that cannot be moved stays where it is, and a note says
-    why; one that is not there any more, or is another by now, is passed over. At most as many as
-    fit one transaction; the caller cuts batches.
+    Missing directories are created. A topic that cannot be moved stays, with a note; one that is
+    gone, or is another topic by now, is skipped. The caller splits batches to fit one transaction.
     """
 
     moves: tuple[tuple[Path, int, Path], ...]
-    """Each: where the topic is, its entry id, where it is to be."""
+    """Each: the topic's path, its entry id, its new path."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReapDeleted:
-    """One step of finishing removals below ``DELETED_ID``: at most ``limit`` entries, leaves first,
-    and of ``limits`` as many as one transaction holds. What makes it must be the only one to.
+    """Command for one step of finishing removals below ``DELETED_ID``: at most ``limit`` entries,
+    leaves first, and as many as one transaction holds by ``limits``. Only one server may run it.
     """
 
     limit: int = 100
@@ -255,8 +267,8 @@ class ReapDeleted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishDelete:
-    """Kafka no longer has these topics (or they were never there): drop their DELETING entries and
-    retire the names.
+    """Command for topics that Kafka no longer has, or never had: removes their DELETING entries and
+    retires the names.
     """
 
     topics: tuple[tuple[str, int], ...]
@@ -265,8 +277,8 @@ class FinishDelete:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForgetRetired:
-    """Command that ends the retirement of physical names; those that must stay retired are
-    skipped.
+    """Command that ends the retirement of physical names; those whose time is not over
+    are skipped.
     """
 
     names: tuple[str, ...]
@@ -274,7 +286,7 @@ class ForgetRetired:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddGrants:
-    """Add to the grants of an entry; those that it has already stay as they are."""
+    """Command that adds grants to an entry; duplicates are ignored."""
 
     path: Path
     grants: tuple[Grant, ...]
@@ -283,9 +295,7 @@ class AddGrants:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoveGrants:
-    """Take from the grants of an entry, each exactly as it was added; one that it does not have is
-    passed over.
-    """
+    """Command that removes grants from an entry; only exact matches are removed."""
 
     path: Path
     grants: tuple[Grant, ...]
@@ -311,10 +321,10 @@ Command = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntryChange:
-    """One change event without its revision. ``before`` None = insert, ``after`` None = delete.
+    """Change event without its revision. ``before`` None = insert, ``after`` None = delete.
 
-    ``path`` is where the entry is after the change (was, for a delete); ``path_before`` is set for
-    moves. Absolute, canonical.
+    ``path`` is the entry's path after the change (before it, for a delete); ``path_before`` is set
+    for moves. Both are absolute and canonical.
     """
 
     kind: Kind
@@ -325,41 +335,42 @@ class EntryChange:
     before: Entry | None = None
     after: Entry | None = None
     of_grants: bool = False
-    """It is about the entry's grants: the entry is as it was, before and after."""
+    """True: the entry's grants changed, and the entry itself did not."""
     of_inherited: bool = False
-    """It is about what is inherited from above the mount: the entry is as it was."""
+    """True: the records inherited from above the mount changed, and the entry itself did not."""
     operation: str = ""
-    """What an operator did to the cluster, for people: the entry is as it was. Empty: no such act.
-    """
+    """Text of an operator's act on the cluster, which changes no entry; empty: none."""
     grants_before: EntryGrants | None = None
-    """Also of an entry that is gone."""
+    """Set also for a removed entry."""
     grants_after: EntryGrants | None = None
     effective: Policies | None = None
-    """What holds for the entry, inherited values too; None: nobody set anything."""
+    """Effective policies of the entry, inherited values included; None: no policies are set."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Transaction of guards and writes, committed as a whole. Empty ``writes``: there is nothing to
-    do.
+    """Transaction of guards and writes, committed as a whole. Without ``writes`` there is nothing
+    to do.
     """
 
     guards: tuple[Guard, ...]
     writes: tuple[Write, ...]
     changes: tuple[EntryChange, ...]
     entry: Entry | None = None
-    """The entry that the command was about, as it will be (for a delete: as it was)."""
+    """Entry of the command after the change (before it, for a delete)."""
     path: Path | None = None
     """Its path after the change."""
     topic_count: int = 0
-    """For a delete: topics that go."""
+    """For a delete: number of topics removed."""
     directory_count: int = 0
-    """For a delete: directories that go."""
+    """For a delete: number of directories removed."""
     kafka_topics_deleted: bool = False
-    """For a delete: topics of Kafka go with the entry."""
+    """For a delete: Kafka topics are deleted, too."""
     notes: tuple[str, ...] = ()
-    """For adoption: one sentence for each topic that was put elsewhere or left out, and why."""
+    """For adoption: one sentence for each topic with another path than the mapping's, or without
+    one.
+    """
     grants: tuple[Grant, ...] = ()
     """For a change of grants: the entry's grants afterwards."""
     grants_changed: tuple[Grant, ...] = ()
-    """For a change of grants: those that came or went."""
+    """For a change of grants: those added or removed."""

@@ -1,7 +1,7 @@
-"""Effective policies: own value or the nearest ancestor's, maps key by key; those that each change
-carries; and how many topics inherit a field.
+"""Effective policies: the own value or the nearest ancestor's, key by key for maps; and how many
+topics inherit a field.
 
-What comes from above the mount is handed in as one more, outermost level (KIP-37).
+The levels above the mount are one more, outermost level (KIP-37).
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ _MAPS: Final = frozenset(
 
 
 def inherit(outer: Policies, inner: Policies) -> Policies:
-    """Returns what holds where ``inner`` is set below ``outer``. A key that is cleared (``None``)
-    stays so until something nearer sets it.
+    """Returns the effective policies if ``inner`` is set below ``outer``. A cleared key (``None``)
+    stays cleared until a nearer level sets it.
     """
-    # Mostly the very same; to compare them field by field takes as long as all else here.
+    # Usually the same object; comparing field by field takes as long as everything else here.
     if inner is NO_POLICIES or inner == NO_POLICIES:
         return outer
     if outer is NO_POLICIES or outer == NO_POLICIES:
@@ -76,8 +76,8 @@ def inherit(outer: Policies, inner: Policies) -> Policies:
 
 
 def set_fields(policies: Policies) -> dict[str, object]:
-    """Returns what is set, by field: ``owner``, or with the key of a map
-    ``topic_config[retention.ms]``. A cleared key is set to ``None``.
+    """Returns the values that are set, by field: ``owner``, or with a map's key
+    ``topic_config[retention.ms]``. A cleared key is ``None``.
     """
     found: dict[str, object] = {}
     for name, value in zip(_FIELDS, _values_of(policies), strict=True):
@@ -92,8 +92,8 @@ def set_fields(policies: Policies) -> dict[str, object]:
 
 
 def stamp_changed_fields(after: Policies, before: Policies, stamp: Stamp) -> Policies:
-    """Returns policies with a stamp for each field: ``stamp`` for those that differ from before,
-    and for the others the stamp that they had, if any.
+    """Returns policies with a stamp for each field: ``stamp`` for fields that differ from
+    ``before``, and the previous stamp, if any, for the others.
     """
     if after == NO_POLICIES:
         return after
@@ -108,11 +108,13 @@ def stamp_changed_fields(after: Policies, before: Policies, stamp: Stamp) -> Pol
 
 
 def effective(levels: Iterable[Policies]) -> Policies:
-    """Returns what holds at the last of the levels, outermost first; cleared keys are gone."""
+    """Returns the effective policies of the last level; levels are outermost first. Cleared keys
+    are left out.
+    """
     each = [level for level in levels if level is not NO_POLICIES]
     if len(each) < 2:
         return without_cleared_keys(each[0]) if each else NO_POLICIES
-    # As ``inherit`` level by level would, field by field: all of a path in one go.
+    # The same result as ``inherit`` level by level, in one pass over the fields.
     found: dict[str, Any] = {}
     for name, values in zip(_FIELDS, zip(*map(_values_of, each), strict=True), strict=True):
         if name in _MAPS:
@@ -128,7 +130,7 @@ def effective(levels: Iterable[Policies]) -> Policies:
 
 
 def without_cleared_keys(policies: Policies) -> Policies:
-    """Returns policies without the keys that are cleared, as answers show them."""
+    """Returns policies without cleared keys, as answers show them."""
     changed: dict[str, Mapping[str, Any]] = {}
     for name in _MAPS:
         values = getattr(policies, name)
@@ -140,17 +142,17 @@ def without_cleared_keys(policies: Policies) -> Policies:
 
 
 class LevelOrigin(NamedTuple):
-    """A value that a level sets."""
+    """Value that one level sets, with its path."""
 
     value: object
     path: str
     stamp: Stamp | None
-    """Who set it; None where that is not known."""
+    """Who set it and when; None if unknown."""
 
 
 class ExplainedValue(NamedTuple):
-    """One effective value: who set it, and what that overrides, nearest first. Its value is None
-    where the key was cleared.
+    """One effective value, with the level that sets it and the values that it overrides, nearest
+    first. The value of a cleared key is None.
     """
 
     field: str
@@ -160,9 +162,7 @@ class ExplainedValue(NamedTuple):
 
 
 def explain(levels: Sequence[PolicyLevel]) -> tuple[ExplainedValue, ...]:
-    """Returns each effective value of the last of the levels, outermost first, by field; a key that
-    was cleared, too.
-    """
+    """Returns each effective value of the last level, by field; cleared keys are included."""
     found: dict[str, list[LevelOrigin]] = {}
     for path, policies in reversed(levels):
         stamp_of = policies.stamps.get
@@ -180,9 +180,7 @@ def explain(levels: Sequence[PolicyLevel]) -> tuple[ExplainedValue, ...]:
 
 
 def path_levels(snapshot: Snapshot, mount: Path, directory_id: int) -> list[PolicyLevel]:
-    """Returns the levels of a directory and of those above it within the mount, outermost first;
-    only those that set something.
-    """
+    """Returns the levels with policies, from the mount root to a directory."""
     levels: list[PolicyLevel] = []
     path = snapshot.path_of(directory_id)
     if path is None:
@@ -200,9 +198,7 @@ def path_levels(snapshot: Snapshot, mount: Path, directory_id: int) -> list[Poli
 
 
 def levels_of(snapshot: Snapshot, directory_id: int) -> list[Policies]:
-    """Returns the policies of a directory and of those above it within the mount, outermost first;
-    only levels that set something.
-    """
+    """Returns the policies of the levels from the mount root to a directory, where any are set."""
     levels: list[Policies] = []
     node = snapshot.node(directory_id)
     while node is not None:
@@ -281,7 +277,7 @@ def _bare(policies: Policies) -> Policies | None:
 
 
 Shown = Callable[[int, str], bool]
-"""Whether a topic counts, by the id of its directory and its name."""
+"""True if a topic is counted, by the id of its directory and its name."""
 
 
 @dataclass(slots=True)
@@ -289,11 +285,11 @@ class InheritorCounts:
     """Number of inheritors; fields are named as in ``set_fields``."""
 
     topics: int = 0
-    """Those that take at least one of the fields."""
+    """Topics that inherit at least one of the fields."""
     by_field: Counter[str] = field(default_factory=Counter)
     """Topics, by field."""
     clusters: Counter[str] = field(default_factory=Counter)
-    """Mounts, by field: what their clusters say themselves is not known here."""
+    """Mounts by field; overrides in their clusters are unknown here."""
 
 
 def count_inheritors(
@@ -303,9 +299,10 @@ def count_inheritors(
     budget: TimeBudget | None = None,
     shown: Shown | None = None,
 ) -> InheritorCounts:
-    """Counts the inheritors below a directory, within the cluster. Costs by the topics there: when
-    the budget is over, the count is a lower bound. Only topics for which ``shown`` is true are
-    counted.
+    """Counts the inheritors below a directory, within the cluster.
+
+    Visits each topic below: when the time budget is spent, the count is a lower bound. Only topics
+    for which ``shown`` is true are counted.
     """
     budget = budget or TimeBudget()
     found = InheritorCounts()

@@ -1,8 +1,7 @@
-"""Entries as pure values: directory, topic, link, mount, and what is granted on one; refuses to
-know how they are stored.
+"""Entries as pure values: directory, topic, link and mount, and the grants of one.
 
-The numbers of the enums are those of ``kdir.v1``; the codec (``directory/wire/entry_codec.py``)
-translates.
+The numbers of the enums are those of ``kdir.v1``; ``directory/wire/entry_codec.py`` encodes
+entries.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ __all__ = [
 ROOT_ID: Final = 1
 """Entry id of the directory at the mount point; it always exists and is never moved or removed."""
 DELETED_ID: Final = 2
-"""Id of the place that removed entries are moved to until the reaper has finished them."""
+"""Id of the directory to which removed entries are moved until the reaper has finished them."""
 
 
 class Kind(enum.IntEnum):
@@ -54,7 +53,7 @@ class Kind(enum.IntEnum):
 
     @property
     def is_container(self) -> bool:
-        """Whether it is one of the three that a path can go on through."""
+        """True for directories, links and mounts: paths can continue below them."""
         return self is not Kind.TOPIC
 
 
@@ -74,14 +73,14 @@ class Provision(enum.IntEnum):
 
 
 class LinkMode(enum.IntEnum):
-    """In which order a link's targets are asked."""
+    """Order in which a link's targets are queried."""
 
     FIRST = 1
     UNION = 2
 
 
 class LinkWrites(enum.IntEnum):
-    """Rule for producers when the first target is unreachable."""
+    """Rule for producers when the first target cannot be reached."""
 
     STAY = 1
     FOLLOW = 2
@@ -93,7 +92,7 @@ def _frozen(mapping: Mapping[str, str | None] | None = None) -> Mapping[str, str
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """Principal that set something, and the time (Unix milliseconds)."""
+    """Principal that set a value, and the time (Unix milliseconds)."""
 
     by: str
     at_ms: int
@@ -101,10 +100,10 @@ class Stamp:
 
 @dataclass(frozen=True, slots=True)
 class Policies:
-    """Settings of one entry that hold for all below it (KIP-37).
+    """Settings of one entry for everything below it (KIP-37). ``None`` is unset: the field
+    inherits.
 
-    ``None`` is unset: the field inherits. In the maps a value of ``None`` means *cleared*: the key
-    inherits no longer. Maps merge key by key.
+    In the maps, ``None`` is a *cleared* key: it does not inherit. Maps merge key by key.
     """
 
     topic_config: Mapping[str, str | None] = field(default_factory=_frozen)
@@ -129,7 +128,7 @@ NO_POLICIES: Final = Policies()
 
 
 class PolicyLevel(NamedTuple):
-    """Policies of one entry; ``path`` is where it is, canonical."""
+    """Policies of one entry on a path, with its canonical path."""
 
     path: str
     policies: Policies
@@ -137,7 +136,7 @@ class PolicyLevel(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _AnyEntry:
-    """What every entry has."""
+    """Fields of every entry."""
 
     entry_id: int
     change_count: int = 1
@@ -145,7 +144,7 @@ class _AnyEntry:
     changed_by: str = ""
     policies: Policies = NO_POLICIES
     unknown: bytes = b""
-    """What a newer version stored and this one must hand on untouched."""
+    """Fields that a newer version stored: kept unchanged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,7 +158,7 @@ class Directory(_AnyEntry):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topic(_AnyEntry):
-    """A topic: its physical name and Kafka id are recorded, never derived."""
+    """Topic, with its recorded (never derived) physical name and Kafka topic id."""
 
     kind: ClassVar[Kind] = Kind.TOPIC
 
@@ -205,7 +204,7 @@ Entry = Directory | Topic | Link | Mount
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntryGrants:
-    """The grants of one entry, in order, and who changed them when. Kept beside the entry."""
+    """The grants of one entry in order, with who changed them and when; stored beside the entry."""
 
     grants: tuple[Grant, ...]
     change_count: int = 1
@@ -214,41 +213,46 @@ class EntryGrants:
 
 
 class Codec(Protocol):
-    """Encoding of entries as the bytes that the store keeps. Pure: equal entries give equal bytes,
-    and ``encode(decode(record))`` is ``record``, so that a guard can compare what is stored.
+    """Encoding of entries as the store keeps them.
+
+    Pure: equal entries give equal bytes, and ``encode(decode(record)) == record``, so that a guard
+    can compare stored bytes.
     """
 
     def encode(self, entry: Entry) -> bytes:
-        """Returns the stored form; without path, parent or name, which are in the key."""
+        """Returns the stored form; the key has the parent and the name."""
 
     def decode(self, record: bytes) -> Entry:
         """Decodes the stored form.
 
         Raises:
-            ValueError: the bytes are not a record of ours.
+            ValueError: the bytes are not a valid record.
         """
 
     def policies(self, record: bytes) -> Policies:
-        """Returns the policies of a topic's record: ``NO_POLICIES`` itself, and at
-        once, for most.
+        """Returns the policies of a topic's record; ``NO_POLICIES`` itself, without decoding, for
+        most.
         """
 
     def look_like_topics(self, records: Sequence[bytes]) -> bool:
-        """True if all of these are topics' records by their first bytes: so cheap that a load can
-        ask it of a million. If not, ``physical_names`` says which are.
+        """True if the first bytes of all these records are those of topics: so cheap that a load
+        checks a million. If False, ``physical_names`` finds the others.
         """
 
     def physical_names(self, records: Sequence[bytes]) -> Sequence[str | None]:
-        """Returns the physical name of each topic's record, without making an entry of it. None
-        where the record is not a topic's or cannot be read; ``decode`` says why.
+        """Returns the physical name of each topic's record without decoding the entry.
+
+        None if the record is not a topic's or cannot be read; ``decode`` raises the reason.
         """
 
     def entry_id(self, record: bytes) -> int:
-        """Returns the entry id of a topic's record, at once."""
+        """Returns the entry id of a topic's record, without decoding the entry."""
 
     def partitions(self, records: Iterable[bytes]) -> int:
-        """Returns how many partitions the topics of these records have together, in a fifth of a
-        microsecond each. One whose number is not known, or that cannot be read, counts as one.
+        """Returns the sum of the partitions of these topics' records, at a fifth of a microsecond
+        each.
+
+        A topic whose number is unknown, or whose record cannot be read, counts as one.
         """
 
     def encode_grants(self, grants: EntryGrants) -> bytes:
@@ -258,11 +262,13 @@ class Codec(Protocol):
         """Decodes the stored form.
 
         Raises:
-            ValueError: the bytes are not grants, or say more than this version understands: then
-                nothing of them may be acted on.
+            ValueError: the bytes are not valid, or have fields that this version does not know:
+                then none of the grants may be applied.
         """
 
 
 def etag_of(entry: Entry) -> str:
-    """Returns the etag, opaque to callers; it changes whenever the entry does (AIP-154)."""
+    """Returns the etag, opaque to callers, which changes with every change of the entry
+    (AIP-154).
+    """
     return f"{entry.entry_id:x}-{entry.change_count}"

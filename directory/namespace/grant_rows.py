@@ -1,9 +1,9 @@
-"""Grants beside the tree: the ``GrantTree`` of all that a snapshot keeps, made whole or from one
-version to the next; refuses to decide anything.
+"""From stored rows of grants to the ``GrantTree`` of a snapshot: built from all rows, or updated by
+a commit's writes.
 
-The rows are the truth. A row counts at its own place, by its parent's path; what has no path (it is
-removed, or its directory cannot be read) counts nowhere. One that cannot be read denies everything
-to everybody there: what is not understood is never taken for "no grants".
+A row applies at its entry's path; a row without a path (its entry is removed, or the directory's
+record is unreadable) applies nowhere. A row that cannot be read denies everything to everybody
+there: unreadable grants never count as "no grants".
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ SHUT: Final = CompiledGrants.compile(
     Grant(EVERYBODY, ANY_HOST, Operation.ALL, Permission.DENY, kind, "*" if kind.has_names else "")
     for kind in ResourceType
 )
-"""Placeholder for grants that cannot be read."""
+"""Grants that deny everything, in place of unreadable ones."""
 
 
 class _Reader:
-    """Reads rows; equal grants share their rules."""
+    """Decoder of rows; equal grants share their ``CompiledGrants``."""
 
     def __init__(self, codec: Codec) -> None:
         self._codec = codec
@@ -54,8 +54,8 @@ class _Reader:
 
 
 def grants_in(facts: Facts, directory_id: int | None = None) -> Iterator[tuple[bytes, bytes]]:
-    """Yields the rows of grants, in key order; only of the entries directly in a directory, if one
-    is named.
+    """Yields the rows of grants, in key order; with a directory, only those of the entries directly
+    in it.
     """
     prefix = GRANTS if directory_id is None else GRANTS + directory_id.to_bytes(8, "big")
     for key, record in facts.items(prefix):
@@ -67,7 +67,7 @@ def grants_in(facts: Facts, directory_id: int | None = None) -> Iterator[tuple[b
 def grant_tree_of(
     codec: Codec, nodes: Nodes, facts: Facts, unreadable: dict[bytes, str]
 ) -> GrantTree:
-    """Returns the tree of all rows and closed directories; adds what cannot be read to
+    """Returns the tree of all rows and closed directories; adds unreadable rows to
     ``unreadable``.
     """
     reader = _Reader(codec)
@@ -104,19 +104,19 @@ def update_grant_tree(
     directories: Collection[int],
     rows: Collection[bytes],
 ) -> tuple[GrantTree, Mapping[bytes, str]]:
-    """Returns the next version of a tree, and which of the rows cannot be read.
+    """Returns the tree after a commit, and the rows among those written that cannot be read.
 
     Args:
-        tree: that of ``before``.
-        facts: the rows as they are afterwards.
+        tree: the tree of ``before``.
+        facts: all rows after the commit.
         directories: those whose records were written or removed.
-        rows: the keys of grants that were written or removed.
+        rows: keys of the grants that were written or removed.
     """
     if not rows and _nothing_granted(tree, before, after, facts, directories):
         return tree, {}
     reader = _Reader(codec)
     moved = [one for one in directories if _standing(before, one) != _standing(after, one)]
-    # The grants of a directory itself are its place's, not part of what moves with its id.
+    # The grants of a directory belong to its place and do not move with its id.
     keys = dict.fromkeys(rows)
     for one in moved:
         for nodes in (before, after):
@@ -144,8 +144,8 @@ def update_grant_tree(
 def _nothing_granted(
     tree: GrantTree, before: Nodes, after: Nodes, facts: Facts, directories: Collection[int]
 ) -> bool:
-    """True if there was no grant and no closed directory, and certainly is none: so it is for ever
-    in most stores, and each directory that is made would pay for looking closely.
+    """True if there was no grant and no closed directory, and certainly is none: so it is in most
+    stores, where each new directory would otherwise pay for a search.
     """
     return (
         tree.root.is_empty
@@ -155,7 +155,7 @@ def _nothing_granted(
 
 
 def _may_be_closed(before: Node | None, after: Node | None) -> bool:
-    """True if a directory is closed, or came with what may be."""
+    """True if a directory is closed, or may hold a closed one."""
     if after is None:
         return False
     stayed = before is not None and (before.parent_id, before.name) == (after.parent_id, after.name)
@@ -163,7 +163,7 @@ def _may_be_closed(before: Node | None, after: Node | None) -> bool:
 
 
 def _without_rows(tree: GrantTree, nodes: Nodes, rows: Iterable[bytes]) -> GrantTree:
-    """Without these rows."""
+    """Returns the tree without these rows."""
     for key in rows:
         place = _place_of(nodes, key)
         if place is not None and tree.grants_at(place):
@@ -179,8 +179,9 @@ def _with_moved(
     facts: Facts,
     moved: Collection[int],
 ) -> GrantTree:
-    """With what is in each of the directories where that is now: what lies deepest is cut first,
-    and put back last, so that one that moved out of, or into, another goes by itself.
+    """Returns the tree with the grants of moved directories at their new places. The deepest are
+    detached first and attached last, so that a directory that moved out of, or into, another moves
+    by itself.
     """
     subtrees = {}
     for one, path in sorted(_paths(before, moved), key=lambda found: -len(found[1])):
@@ -202,7 +203,9 @@ def _with_restored(
     path: tuple[str, ...],
     others: frozenset[int],
 ) -> GrantTree:
-    """With all that is in a directory that had no path before; ``others`` come by themselves."""
+    """Returns the tree with the grants of a directory that had no path before; ``others`` are
+    handled separately.
+    """
     left = [(directory_id, path)]
     while left:
         one, above = left.pop()

@@ -1,8 +1,9 @@
-"""Listings: a page of what is in a directory, or of all below; refuses to follow links and mounts.
+"""Listings: a page of the entries of a directory, or of everything below it, without following
+links and mounts.
 
-Order is by name, a topic before a container of the same name. Recursively each directory is
-followed at once by what is in it, so that the order is that of paths, segment by segment. A page
-costs by its own length, not by the directory's.
+Entries are ordered by name, a topic before a container of the same name. Recursively, the entries
+of a directory follow it directly, so that paths are ordered segment by segment. A page costs by its
+own length, not by the directory's.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ V = TypeVar("V")
 Segments = tuple[str, ...]
 
 LOOKED_AT_MOST: Final = 20_000
-"""So many entries are looked at for one page: a glob that fits few gets a short page in time."""
+"""Most entries visited for one page: a glob that matches few gets a short page in time."""
 
 
 class ListedTopic(NamedTuple):
     """A topic in a listing."""
 
     relative: tuple[str, ...]
-    """Its path below the listed directory."""
+    """Path below the listed directory."""
     record: bytes
     """As stored."""
 
@@ -38,7 +39,7 @@ class ListedContainer(NamedTuple):
     """A directory, link or mount in a listing."""
 
     relative: tuple[str, ...]
-    """Its path below the listed directory."""
+    """Path below the listed directory."""
     entry: Container
 
 
@@ -46,21 +47,21 @@ Listed = ListedTopic | ListedContainer
 
 
 class Cursor(NamedTuple):
-    """A place in a listing: right after this entry, whether it is still there or not."""
+    """Position in a listing: right after this entry, whether or not it still exists."""
 
     relative: tuple[str, ...]
     """The entry's path below the listed directory; not empty."""
     container: bool
-    """Whether it is the directory, link or mount of that name, and not the topic."""
+    """True for the directory, link or mount of that name, False for the topic."""
 
 
 class Page(NamedTuple):
-    """A part of a listing."""
+    """Part of a listing."""
 
     entries: tuple[Listed, ...]
     after: Cursor | None
-    """Where the next page begins; None = this was the last. A page may be short, or empty, and not
-    the last one.
+    """Where the next page begins; None = this is the last. A page may be short or empty without
+    being the last.
     """
 
 
@@ -76,11 +77,11 @@ def list_page(  # noqa: PLR0913 - in as many ways a listing may be asked for
     recursive: bool = False,
     looked_at_most: int = LOOKED_AT_MOST,
 ) -> Page:
-    """Returns the entries after a cursor, ``limit`` at most, whose name fits the glob and whose
-    kind is one of ``kinds`` (empty = all). System entries, and all below them, only with
-    ``include_system``.
+    """Returns the entries after a cursor, at most ``limit``, whose name matches the glob and whose
+    kind is one of ``kinds`` (empty = all).
 
-    An id that is no directory's gives the empty last page.
+    System entries, and everything below them, are only listed with ``include_system``. An unknown
+    directory id gives an empty last page.
     """
     node = snapshot.node(directory_id)
     if node is None:
@@ -98,7 +99,7 @@ def list_page(  # noqa: PLR0913 - in as many ways a listing may be asked for
 
 
 class _PageTraversal:
-    """What a listing looks at, in order."""
+    """Traversal of the entries of a listing, in order."""
 
     def __init__(
         self,
@@ -114,7 +115,7 @@ class _PageTraversal:
         self._kinds = frozenset(kinds) or frozenset(Kind)
         self._system = include_system
         self._recursive = recursive
-        # Without a look below, only the names with the glob's prefix can fit.
+        # Not recursive: only names with the glob's literal prefix can match.
         self._prefix = "" if glob is None or recursive else glob.prefix
 
     def fits(self, one: Listed) -> bool:
@@ -167,7 +168,7 @@ class _PageTraversal:
     def _topics(
         self, entries: SortedMap[str, V], name: str, *, inclusive: bool
     ) -> Iterator[tuple[str, V]]:
-        # None is hidden: a topic whose name begins with `__` is one like any other.
+        # Topics whose name begins with `__` are not system entries.
         for found, value in entries.items(name, inclusive=inclusive):
             if not found.startswith(self._prefix):
                 return
@@ -178,7 +179,7 @@ class _PageTraversal:
     ) -> Iterator[tuple[str, V]]:
         for found, value in self._topics(entries, name, inclusive=inclusive):
             if not self._system and is_system(found):
-                # All that begin with `__` stand together: on with what sorts right after them.
+                # Names with the prefix `__` are adjacent: continue with the next name after them.
                 if is_system(self._prefix):
                     return
                 yield from self._visible(entries, "_`", inclusive=True)

@@ -1,7 +1,7 @@
-"""From a path below the mount to what is there, in one snapshot; refuses to follow anything.
+"""Lookup: what is at a path below the mount, in one snapshot.
 
-A link or a mount on the way ends the walk: what is answered names it and the rest of the path, and
-whoever asked goes on. What comes out is a value among outcomes, never an exception.
+A link or a mount on the way ends the lookup: the result names it and the rest of the path, for the
+caller to continue. Every outcome is a value, never an exception.
 """
 
 from __future__ import annotations
@@ -29,52 +29,54 @@ Segments = tuple[str, ...]
 
 
 class TopicAt(NamedTuple):
-    """A topic is there."""
+    """Result that there is a topic at the path."""
 
     relative: Segments
     parent_id: int
     record: bytes
-    """As stored: ``record_to_proto`` answers with it, ``Snapshot.topic`` decodes it."""
+    """Stored form: ``record_to_proto`` encodes it for an answer, ``Snapshot.topic`` decodes it."""
     has_container: bool
-    """Whether a directory, link or mount of the same name is there too."""
+    """True if a directory, link or mount of the same name exists, too."""
 
 
 class DirectoryAt(NamedTuple):
-    """A directory is there."""
+    """Result that there is a directory at the path."""
 
     relative: Segments
     node: Node
 
 
 class LinkAt(NamedTuple):
-    """A link is on the way, or there (``rest`` is empty)."""
+    """Result that there is a link at the path (``rest`` is empty) or on the way to it."""
 
     relative: Segments
-    """Of the link."""
+    """Path of the link."""
     link: Link
     rest: Segments
-    """What is left of the path below it."""
+    """Rest of the path below the link."""
 
 
 class MountAt(NamedTuple):
-    """Another cluster is mounted on the way, or there (``rest`` is empty)."""
+    """Result that another cluster is mounted at the path (``rest`` is empty) or on the
+    way to it.
+    """
 
     relative: Segments
-    """Of the mount."""
+    """Path of the mount."""
     mount: Mount
     rest: Segments
-    """What is left of the path below it."""
+    """Rest of the path below the mount."""
 
 
 class Missing(NamedTuple):
     """Result that nothing exists at the path."""
 
     nearest: Segments
-    """The deepest directory on the way."""
+    """Deepest directory on the way that exists."""
 
 
 class Unreadable(NamedTuple):
-    """Result that a record at the path, or on the way, cannot be read: it is not absent."""
+    """Result that a record at the path, or on the way, cannot be read; not the same as absent."""
 
     relative: Segments
     reason: str
@@ -84,10 +86,8 @@ Found = TopicAt | DirectoryAt | LinkAt | MountAt | Missing | Unreadable
 
 
 def lookup(snapshot: Snapshot, relative: Segments, prefer: Kind | None = None) -> Found:
-    """Returns what is at a path below the mount.
-
-    Where a topic and a container share the name, the topic is found, unless ``prefer`` is a
-    container's kind.
+    """Returns what is at a path below the mount. If a topic and a container share the name, the
+    topic, unless ``prefer`` is a container's kind.
     """
     node = snapshot.root
     if not relative:
@@ -119,7 +119,7 @@ def _leaving(container: Link | Mount, relative: Segments, depth: int) -> LinkAt 
 
 
 def _missing(snapshot: Snapshot, node: Node, relative: Segments, depth: int) -> Found:
-    # `depth` segments lead to what is not there.
+    # `depth` segments of the path exist.
     kinds = (Kind.TOPIC, Kind.DIRECTORY) if depth == len(relative) else (Kind.DIRECTORY,)
     for kind in kinds:
         reason = snapshot.unreadable(entry_key(node.entry_id, kind, relative[depth - 1]))

@@ -1,10 +1,11 @@
-"""The claim of a child's cluster id, by its one mount: entry, epoch, and where it was mounted.
+"""Claim of a child's cluster id by its one mount: entry id, epoch, and the path at which it was
+mounted.
 
-    f/mounted/<cluster id>    entry id in 16 hex digits, epoch, the path at which an operator
-                              mounted it; claims of older versions end with the epoch
+f/mounted/<cluster id>: entry id in 16 hex digits, epoch, the path at which an operator mounted it;
+claims of older versions end after the epoch.
 
 A mount may move before its child has linked, by itself or with its cluster. The child then names
-the path of its config, which is the one at which it was mounted.
+the path in its config, which is the one at which it was mounted.
 """
 
 from __future__ import annotations
@@ -18,30 +19,30 @@ __all__ = ["claim_of", "claim_start", "is_claimed_by", "mounted_at", "raised_cla
 
 
 def claim_of(mount: Mount, path: Path) -> bytes:
-    """Returns the claim of a mount that is made at ``path``."""
+    """Returns the claim of a mount that is created at ``path``."""
     return b"%s %s" % (claim_start(mount), str(path).encode())
 
 
 def claim_start(mount: Mount) -> bytes:
-    """Returns what each claim of this mount begins with: all of it but where it was mounted."""
+    """Returns the prefix of every claim of this mount: without the path at which it was mounted."""
     return b"%016x %d" % (mount.entry_id, mount.epoch)
 
 
 def is_claimed_by(value: bytes, mount: Mount) -> bool:
-    """True if it is a claim of this mount at this epoch."""
+    """True if a value is the claim of this mount at this epoch."""
     return value.split(b" ")[:2] == claim_start(mount).split(b" ")
 
 
 def raised_claim(snapshot: Snapshot, mount: Mount, raised: Mount, path_before: Path) -> bytes:
-    """Returns the claim of a mount that changed, and has a higher epoch now; where it was mounted
-    stays what it is, or is where it was until now.
+    """Returns the claim of a changed mount, whose epoch is higher now, with the path at which it
+    was mounted; if the claim has none, with its path until now.
     """
     at = mounted_at(snapshot, mount)
     return claim_of(raised, Path.parse(at) if at else path_before)
 
 
 def mounted_at(snapshot: Snapshot, mount: Mount) -> str:
-    """Returns the path at which an operator mounted it; empty where the claim does not say."""
+    """Returns the path at which an operator mounted it; empty if the claim has none."""
     value = snapshot.fact(mounted_key(mount.cluster_id)) or b""
     parts = value.split(b" ")
     if not is_claimed_by(value, mount) or len(parts) < 3:

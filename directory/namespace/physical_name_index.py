@@ -1,7 +1,8 @@
-"""Where each physical name is: from a name in Kafka to the places of the topics that have it.
+"""Index of physical names: from a topic's name in Kafka to the places of the entries that may have
+it.
 
-It refuses to hold the names: they are in the topics' records, and a name costs more than a place.
-So it gives candidates, also such as stand there no longer, and who asks looks at what does.
+It does not store the names, which are in the topics' records and cost more memory than places. So
+it returns candidates, also outdated ones, and the caller compares the records.
 """
 
 from __future__ import annotations
@@ -22,17 +23,17 @@ from directory.namespace.sorted_map import SortedMap
 __all__ = ["PhysicalNameIndex", "TopicKey", "TopicsByDirectory"]
 
 TopicsByDirectory = Iterable[tuple[int, SortedMap[str, bytes]]]
-"""Directories' ids with their topics: names to records."""
+"""Ids of directories with their topics: names to records."""
 
 _HASH: Final = 0x3FFF_FFFF
-"""Thirty bits of a hash: of so small integers a million are sorted in a quarter of a second."""
+"""Thirty bits of a hash: a million integers of this size are sorted in a quarter of a second."""
 _TABLE: Final = 65_536
-"""So many names a table: one that fits the processor's cache is sorted in half the time."""
+"""Names in one table: one that fits the processor's cache is sorted in half the time."""
 _MOST_TABLES: Final = 16
 _PIECE: Final = 1_000
-"""So many records are read in about a millisecond, and others can do nothing meanwhile."""
+"""Records that are read in about a millisecond, during which other threads wait."""
 _LOOSE: Final = 4096
-"""So many new names are no reason for a new base, however small the old one is."""
+"""New names below which no new base is built, however small the old one is."""
 
 
 class TopicKey(NamedTuple):
@@ -43,11 +44,11 @@ class TopicKey(NamedTuple):
 
 
 class PhysicalNameIndex:
-    """An immutable multimap from unified physical names to places, in two parts.
+    """Immutable multimap from unified physical names to places, in two parts.
 
-    The *base* is of all topics of some tree, in arrays sorted by hash: 20 bytes a topic. It is made
-    when it is first asked for and shared by all indexes after it. What came since is in a
-    persistent map on top; when that is a quarter of the base, a new base is due.
+    The *base* holds the topics of one tree in arrays sorted by hash: 20 bytes a topic. It is built
+    on first use and shared by all later indexes. Later names are in a persistent map; when that has
+    a quarter of the base's size, a new base is due.
     """
 
     __slots__ = ("_news", "base")
@@ -64,31 +65,33 @@ class PhysicalNameIndex:
     def for_tree(
         cls, codec: Codec, size: int, topics: Callable[[], TopicsByDirectory]
     ) -> PhysicalNameIndex:
-        """Returns the index of a tree of ``size`` topics, which are read when it is first asked."""
+        """Returns the index of a tree of ``size`` topics, whose records are read on first use."""
         return cls(_Base(codec, size, topics))
 
     def candidates(self, physical_name: str) -> Iterator[TopicKey]:
-        """Yields where a topic with this name, or one that unifies to the same, may stand."""
+        """Yields the places where a topic with this name, or with one that unifies to the same, may
+        be.
+        """
         unified = unify(physical_name)
         yield from self._news.get(unified, ())
         for table in self.base.tables():
             yield from table.at(unified)
 
     def prepare(self, give_way: Callable[[], object] = lambda: None) -> None:
-        """Makes now what the first question would have to wait for: some two seconds a million.
+        """Builds the base now instead of on first use: some two seconds for a million topics.
 
-        ``give_way`` is called every millisecond or so, until somebody has asked and waits.
+        ``give_way`` is called every millisecond or so, until another thread waits for the index.
         """
         self.base.prepare(give_way)
 
     @property
     def all_read(self) -> bool:
-        """Whether every record was read, and could be."""
+        """True if every record was read without error."""
         return self.base.is_all_read
 
     @property
     def unreadable(self) -> Mapping[TopicKey, str]:
-        """Records that were found unreadable when the base was made, with the reason."""
+        """Records found unreadable when the base was built, with the reason."""
         return self.base.unreadable
 
     def add(self, physical_name: str, place: TopicKey) -> PhysicalNameIndex:
@@ -100,7 +103,7 @@ class PhysicalNameIndex:
         return PhysicalNameIndex(self.base, self._news.set(unified, (*places, place)))
 
     def remove(self, physical_name: str, place: TopicKey) -> PhysicalNameIndex:
-        """Returns the index without a place, if it is a new one; the base keeps what it has."""
+        """Returns the index without a place, if it is not in the base, which is never changed."""
         unified = unify(physical_name)
         places = self._news.get(unified, ())
         if place not in places:
@@ -111,12 +114,14 @@ class PhysicalNameIndex:
 
     @property
     def due(self) -> bool:
-        """Whether a new base would be smaller than what is on top of this one."""
+        """True if a new base would be smaller than the map of later names."""
         return len(self._news) > _LOOSE + self.base.size // 4
 
 
 class _Table(NamedTuple):
-    """Places by hash: the i-th is (parents[i], names[i]), and hashes[i] its unified name's."""
+    """Places by hash: the i-th is (parents[i], names[i]), and hashes[i] is the hash of its unified
+    name.
+    """
 
     hashes: array[int]
     parents: array[int]
@@ -131,7 +136,7 @@ class _Table(NamedTuple):
 
 
 class _Growing:
-    """A table that is being made, in steps of a millisecond or two."""
+    """Table that is being built, in steps of a millisecond or two."""
 
     def __init__(self) -> None:
         self.parents: list[int] = []
@@ -140,7 +145,7 @@ class _Growing:
         self._order: list[int] = []
 
     def add(self, parent_id: int, names: list[str], physical: list[str]) -> None:
-        """Topics of one directory."""
+        """Adds the topics of one directory."""
         begin = len(self.names)
         self.names += names
         self.parents += repeat(parent_id, len(names))
@@ -151,7 +156,7 @@ class _Growing:
         self._order += sorted(range(begin, len(self.names)), key=self._hashes.__getitem__)
 
     def table(self, give_way: Callable[[], object]) -> _Table:
-        """Returns the table of all that was added."""
+        """Returns the table of all added topics."""
         order = self._order
         order.sort(key=self._hashes.__getitem__)
         give_way()
@@ -162,13 +167,13 @@ class _Growing:
 
 
 class _Base:
-    """The index of one tree, made when first asked."""
+    """Index of one tree, built on first use."""
 
     def __init__(self, codec: Codec, size: int, topics: Callable[[], TopicsByDirectory]) -> None:
         self.size: Final = size
         self.unreadable: dict[TopicKey, str] = {}
         self._codec: Final = codec
-        # Dropped when read: it holds on to a tree that the world may have left behind.
+        # Dropped when built: it keeps a tree alive that may be outdated.
         self._topics: Callable[[], TopicsByDirectory] | None = topics
         self._made: tuple[_Table, ...] | None = None
         self.is_all_read = False
@@ -183,11 +188,11 @@ class _Base:
         return made
 
     def prepare(self, give_way: Callable[[], object]) -> None:
-        """Makes the tables, slowly while nobody waits for them."""
+        """Builds the tables, slowly until another thread waits for them."""
         self._make_once(lambda: None if self.is_awaited else give_way())
 
     def _make_once(self, give_way: Callable[[], object]) -> tuple[_Table, ...]:
-        # Many may ask at once, right after a load; the work is for one.
+        # Many threads may ask at once, right after a load; only one builds.
         with self._lock:
             made = self._made
             if made is None:
@@ -204,7 +209,7 @@ class _Base:
             while piece := list(islice(left, _PIECE)):
                 growing.add(parent_id, *self._readable(parent_id, piece))
                 since += len(piece)
-                # Not for every directory: 10,000 small ones would take a minute of giving way.
+                # Not after every directory: with 10,000 small ones, giving way would take a minute.
                 if since >= _PIECE:
                     give_way()
                     since = 0
@@ -217,7 +222,7 @@ class _Base:
     def _readable(
         self, parent_id: int, piece: list[tuple[str, bytes]]
     ) -> tuple[list[str], list[str]]:
-        """Returns names and physical names."""
+        """Returns the names and physical names of readable records."""
         names: list[str] = []
         physical: list[str] = []
         found = self._codec.physical_names([record for _, record in piece])
@@ -231,7 +236,7 @@ class _Base:
 
 
 def why_no_topic(codec: Codec, record: bytes) -> str:
-    """Returns why a record under a topic's key is not one, in one sentence."""
+    """Returns why a record under a topic's key is no topic's, in one sentence."""
     try:
         codec.decode(record)
     except ValueError as error:

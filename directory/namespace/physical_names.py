@@ -1,6 +1,6 @@
-"""Physical names: what Kafka allows a topic to be called, and which free name a new one gets.
+"""Physical names: the names that Kafka allows, and the free name that a new topic gets.
 
-Refuses to know entries and stores: what is taken is asked of a ``NameRegistry``.
+A ``NameRegistry`` answers which names are taken.
 """
 
 from __future__ import annotations
@@ -55,56 +55,54 @@ class NameRegistry(Protocol):
     """Registry of the physical names of one cluster."""
 
     def owner(self, physical_name: str) -> str | None:
-        """Returns where the entry with this very name is, as people say it; None = no
-        entry has it.
+        """Returns the path of the entry with exactly this name, for messages; None = no entry has
+        it.
         """
 
     def colliding(self, physical_name: str) -> str | None:
-        """Returns another name in use that Kafka takes for the same (``.`` and ``_``), if there is
-        one.
-        """
+        """Returns another name in use that Kafka considers the same (``.`` and ``_``), if any."""
 
     def retired_for_ms(self, physical_name: str) -> int:
-        """Returns for how many more milliseconds the name stays retired; 0 = it is not."""
+        """Returns the milliseconds for which the name stays retired; 0 = it is not."""
 
     def detached(self, physical_name: str) -> str | None:
         """Returns the Kafka topic of this or a colliding name that was left alone when its entry
-        went.
+        was removed.
         """
 
 
 def is_valid(name: str) -> bool:
-    """True if Kafka takes a topic of this name."""
+    """True if Kafka accepts a topic of this name."""
     return why_invalid(name) is None
 
 
 def has_only_legal_characters(name: str) -> bool:
-    """True if each character is one that topic names may hold (``Topic#containsValidPattern``)."""
+    """True if every character is legal in a topic's name (``Topic#containsValidPattern``)."""
     return _LEGAL.fullmatch(name) is not None
 
 
 def has_collision_chars(name: str) -> bool:
-    """True if the name holds ``.`` or ``_``, which are one and the same in Kafka's metric names."""
+    """True if the name contains ``.`` or ``_``, which Kafka's metric names do not distinguish."""
     return "." in name or "_" in name
 
 
 def has_collision(name: str, other: str) -> bool:
-    """True if Kafka takes the two for the same name (``Topic#hasCollision``)."""
+    """True if Kafka considers two names the same (``Topic#hasCollision``)."""
     return unify(name) == unify(other)
 
 
 def is_protected(name: str) -> bool:
-    """True if a topic is Kafka's own or kdir's, or Kafka takes its name for such a one: kdir never
-    adopts, arms, changes or deletes it, whoever asks.
+    """True if a topic is Kafka's own or kdir's, or collides with such a name: kdir never adopts,
+    arms, changes or deletes it.
     """
     return unify(name) in _PROTECTED_UNIFIED
 
 
 def refuse_protected(name: str) -> None:
-    """Refuses a topic that an entry must not have, whoever asks.
+    """Raises an error for a topic that no entry may have.
 
     Raises:
-        InvalidPhysicalName
+        InvalidPhysicalName: the topic is Kafka's own or kdir's.
     """
     if is_protected(name):
         raise InvalidPhysicalName(
@@ -116,9 +114,8 @@ def refuse_protected(name: str) -> None:
 
 
 def default_physical_name(relative: Sequence[str]) -> str:
-    """Returns the physical name for a path below the mount: its segments joined with ``.``.
-
-    Of a path too long for a name, the last segments that fit: those are what people know it by.
+    """Returns the physical name for a path below the mount: its segments joined with ``.``; of a
+    path too long for a name, the last segments that fit.
     """
     first = len(relative) - 1
     length = len(relative[first])
@@ -129,8 +126,8 @@ def default_physical_name(relative: Sequence[str]) -> str:
 
 
 def next_free_name(base: str, names: NameRegistry) -> str:
-    """Gives ``base`` if nothing prevents it, else the next free name: ``base.2``
-    and so on.
+    """Returns ``base`` if it is free, else the first free name of ``base.2``,
+    ``base.3`` and so on.
     """
     for number in count(1):
         suffix = "" if number == 1 else f".{number}"
@@ -141,14 +138,14 @@ def next_free_name(base: str, names: NameRegistry) -> str:
 
 
 def check_requested_name(name: str, names: NameRegistry, *, base: str) -> None:
-    """Checks a name that was asked for explicitly: it is used or refused, never changed.
+    """Checks an explicitly requested name, which is used or refused, never changed.
 
-    ``base`` is the default name of the same topic: a free name is offered from it where the asked
-    one cannot be mended by a number.
+    ``base`` is the default name of the same topic: errors suggest a free name based on it if a
+    number after the requested one would not help.
 
     Raises:
-        InvalidPhysicalName: Kafka has no such name, or it is kept for systems.
-        PhysicalNameTaken: an entry has it, or a Kafka topic that was left alone does.
+        InvalidPhysicalName: invalid in Kafka, or reserved.
+        PhysicalNameTaken: an entry has it, or a Kafka topic that was left alone.
         PhysicalNameCollides: it differs from one in use only in ``.`` and ``_``.
         PhysicalNameRetired: it was deleted less than a day ago.
     """
@@ -211,7 +208,7 @@ def _refuse_used(name: str, names: NameRegistry) -> None:
 def _is_free(name: str, names: NameRegistry) -> bool:
     return (
         is_valid(name)
-        # `_/.consumer_offsets` would become a name that Kafka takes for its own.
+        # `_/.consumer_offsets` would become a name that collides with Kafka's own.
         and not is_protected(name)
         and names.owner(name) is None
         and names.colliding(name) is None

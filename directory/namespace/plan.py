@@ -1,7 +1,7 @@
-"""The one door to planning: a command and a snapshot in, a plan or an error out.
+"""Planning: from a command and a snapshot to a plan or an error.
 
-Pure: equal arguments give equal plans but for the ids that the context draws. Refuses to commit:
-the caller does, under the plan's guards, and plans again when one does not hold.
+Pure: equal arguments give equal plans, except for the ids that the context draws. The caller
+commits the plan under its guards, and plans again when one fails.
 """
 
 from __future__ import annotations
@@ -48,21 +48,21 @@ from resolver.path import Path
 __all__ = ["plan"]
 
 _OF_NOBODY = (AdoptTopics, RecordObservations, ReapDeleted, FinishDelete, ForgetRetired)
-"""Commands that no right is asked for, and that meet no grants: of what is new, of Kafka's news,
-and of what is removed already, where nobody changes any.
+"""Commands without a check of rights, which cannot affect grants: they concern new entries,
+observations of Kafka, or entries that are removed already.
 """
 
 
 def plan(snapshot: Snapshot, mount: Path, command: Command, context: PlanContext) -> Plan:
-    """Returns what to commit so that the command is done.
+    """Returns the plan of a command.
 
-    ``mount`` is where this cluster hangs; the paths of commands and of changes are absolute.
+    ``mount`` is the cluster's mount point; the paths of commands and of changes are absolute.
 
     Raises:
         AlreadyExists, Absent, InvalidNamespace, NotAuthoritative, InvalidArgument, InvalidPath,
-        InvalidPhysicalName, PhysicalNameTaken, PhysicalNameCollides, PhysicalNameRetired, NotEmpty,
-        HasMounts, InvalidMove, CrossMount, EtagMismatch, MountShadows, MountOverlaps, MountLoop,
-        ReadOnly, QuotaExceeded, LimitExceeded: as each says; nothing was decided.
+            InvalidPhysicalName, PhysicalNameTaken, PhysicalNameCollides, PhysicalNameRetired,
+            NotEmpty, HasMounts, InvalidMove, CrossMount, EtagMismatch, MountShadows, MountOverlaps,
+            MountLoop, ReadOnly, QuotaExceeded, LimitExceeded: see ``resolver.errors``.
     """
     draft = PlanBuilder(snapshot, mount, context)
     if not isinstance(command, _OF_NOBODY):

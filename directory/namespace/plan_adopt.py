@@ -1,7 +1,7 @@
-"""Plans for what comes from Kafka: topics that are there already, and news of those we know.
+"""Plans of adoption, and of what the reconciler observes of known topics.
 
-Refuses to change what people decided: a topic that is known by its physical name stays where it is,
-and one whose entry was removed while Kafka's topic was left alone is not taken in again.
+Adoption leaves people's decisions alone: a topic with a known physical name stays where it is, and
+one whose entry was removed while the Kafka topic was kept is not adopted again.
 """
 
 from __future__ import annotations
@@ -58,7 +58,9 @@ _FIELDS: Final = (
 
 
 def adopt_topics(draft: PlanBuilder, command: AdoptTopics) -> Plan:
-    """Takes topics in; the notes name those that were put elsewhere or left out, and why."""
+    """Plans the adoption of topics; notes name those with another path than the mapping's, or
+    without one.
+    """
     adoption = _Adoption(draft)
     for relative, observed in command.topics:
         adoption.take_in(tuple(relative), observed)
@@ -124,14 +126,14 @@ class _Adoption:
 
 
 class _MissingDirectories:
-    """The directories that a plan needs: those that are missing are made, each once."""
+    """Directories that a plan needs; missing ones are created, each once."""
 
     def __init__(self, draft: PlanBuilder) -> None:
         self._draft = draft
         self._made: dict[tuple[int, str], int] = {}
 
     def directory(self, relative: Sequence[str]) -> tuple[int, bool]:
-        """Returns the id of the directory there, and whether it is new."""
+        """Returns the id of the directory at a path, and whether it is new."""
         draft = self._draft
         way = traverse(draft.snapshot, relative)
         draft.require_ancestors(way.node)
@@ -152,7 +154,7 @@ class _MissingDirectories:
 
 
 def move_topics(draft: PlanBuilder, command: MoveTopics) -> Plan:
-    """Moves topics to where rules put them; the notes name those that stay, and why."""
+    """Plans the move of topics to their paths by new rules; notes name those that stay, and why."""
     moving = _Moving(draft)
     for path, entry_id, new_path in command.moves:
         try:
@@ -173,7 +175,7 @@ class _Moving:
         self._arrivals = QuotaAdditions(draft)
 
     def move(self, path: Path, entry_id: int, new_path: Path) -> None:
-        """One topic, if it is still there; nothing is drafted of one that is refused."""
+        """Moves one topic, if it still exists; a refused one adds nothing to the plan."""
         draft = self._draft
         above = relative_to_mount(draft.mount, path)[:-1]
         source = traverse(draft.snapshot, above)
@@ -212,7 +214,9 @@ class _Moving:
 
 
 def record_topics(draft: PlanBuilder, command: RecordObservations) -> Plan:
-    """Commits what the reconciler learnt; what is gone, or has nothing new, is passed over."""
+    """Plans the record of the reconciler's observations; topics that are gone or unchanged are
+    skipped.
+    """
     pending: dict[int, tuple[_TopicRecord, Topic, Topic]] = {}
     arrivals = QuotaAdditions(draft)
     for news in command.news:
@@ -244,7 +248,7 @@ def record_topics(draft: PlanBuilder, command: RecordObservations) -> Plan:
 
 
 class _TopicRecord:
-    """The place of a topic that there is news of; ``node`` None = it waits below DELETED_ID."""
+    """Place of an observed topic; ``node`` None = it is below DELETED_ID."""
 
     def __init__(self, node: Node | None, name: str, path: Path) -> None:
         self.node = node
@@ -258,10 +262,10 @@ class _TopicRecord:
     def write(self, draft: PlanBuilder, before: Topic, after: Topic) -> None:
         stamped = draft.stamped(after)
         if not draft.context.principal:
-            # An observation is nobody's doing: who changed it last is still true.
+            # An observation is nobody's change: the stamp of the last change stays.
             stamped = replace(stamped, changed_by=before.changed_by)
         if self.node is None:
-            # Its removal was an event already; an update now would bring it back in the log.
+            # Its removal was an event already; an update now would restore it in the log.
             draft.expect_entry(self._parent_id, self._name, before)
             draft.write_record(self._parent_id, self._name, stamped)
             return

@@ -1,7 +1,7 @@
-"""A draft of one plan: collects guards, writes and changes of entries and claims of their names.
+"""Plan builder: collects the guards, writes, change events and claims of names of one plan.
 
-Refuses to decide: that is what the commands' own modules do (``plan_create.py`` and so on). Reads
-come from the snapshot, but see what this draft has made itself.
+The modules of the commands (``plan_create.py`` and so on) decide what to add. Reads come from the
+snapshot, and include what this builder has added.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _REMOVED: Final = "a topic that is being removed"
 
 
 class PlanBuilder:
-    """Draft of one plan, used for one planning by one thread."""
+    """Builder of one plan, for one thread."""
 
     def __init__(self, snapshot: Snapshot, mount: Path, context: PlanContext) -> None:
         self.snapshot = snapshot
@@ -112,14 +112,14 @@ class PlanBuilder:
     # -- entries ---------------------------------------------------------------------------------
 
     def fresh_id(self) -> int:
-        """Returns an entry id that nothing has."""
+        """Returns an unused entry id."""
         while True:
             entry_id = self.context.new_id()
             if entry_id > 2 and self.snapshot.node(entry_id) is None:
                 return entry_id
 
     def stamped(self, entry: E) -> E:
-        """Gives the entry as changed now, by who plans."""
+        """Returns the entry as changed now, by the caller."""
         return replace(
             entry,
             change_count=entry.change_count + 1,
@@ -128,13 +128,13 @@ class PlanBuilder:
         )
 
     def stamped_policies(self, after: Policies, before: Policies = NO_POLICIES) -> Policies:
-        """Gives policies with who sets what differs from before: who plans, now."""
+        """Returns policies with the caller's stamp on each field that differs from before."""
         return stamp_changed_fields(
             after, before, Stamp(self.context.principal, self.context.now_ms)
         )
 
     def write_record(self, parent_id: int, name: str, entry: Entry) -> None:
-        """Writes an entry's record; what was there is not looked at."""
+        """Writes an entry's record, without a guard on the previous one."""
         key = entry_key(parent_id, entry.kind, name)
         self._writes[key] = Put(key, self.snapshot.codec.encode(entry))
         if isinstance(entry, Directory):
@@ -146,7 +146,7 @@ class PlanBuilder:
     def delete_record(
         self, parent_id: int, name: str, entry: Entry, record: bytes | None = None
     ) -> None:
-        """Removes an entry's record, which must be as it was seen: ``record``, if at hand."""
+        """Removes an entry's record, with the guard that it is unchanged: ``record``, if given."""
         key = entry_key(parent_id, entry.kind, name)
         if record is None:
             self.expect_entry(parent_id, name, entry)
@@ -170,7 +170,7 @@ class PlanBuilder:
             self.write_fact(grants_key(to_parent_id, entry.kind, to_name), record)
 
     def grants_of(self, parent_id: int, kind: Kind, name: str) -> EntryGrants | None:
-        """Returns the grants of an entry; None where it has none.
+        """Returns the grants of an entry; None if it has none.
 
         Raises:
             ValueError: they cannot be read.
@@ -179,7 +179,7 @@ class PlanBuilder:
         return None if record is None else self.snapshot.codec.decode_grants(record)
 
     def put_grants(self, parent_id: int, kind: Kind, name: str, grants: EntryGrants | None) -> None:
-        """Writes an entry's grants, or that it has none."""
+        """Writes an entry's grants; removes them if there are none."""
         key = grants_key(parent_id, kind, name)
         if grants is not None:
             self.write_fact(key, self.snapshot.codec.encode_grants(grants))
@@ -187,17 +187,19 @@ class PlanBuilder:
             self.delete_fact(key)
 
     def bump_grants_version(self) -> None:
-        """Records that rights change: a plan that was authorized on older grants loses the race."""
+        """Records that rights change: a plan that was authorized by older grants fails
+        its guard.
+        """
         self.write_fact(GRANTS_MARK, b"%016x" % self.context.new_id())
 
     def expect_grants(self) -> None:
-        """Adds the guard that no grant has changed since."""
+        """Adds the guard that no grants have changed."""
         self.require_value(GRANTS_MARK, self.snapshot.fact(GRANTS_MARK))
 
     def _mark_read_only(self, parent_id: int, entry: Directory | Topic) -> None:
-        """Notes an entry that is read-only."""
+        """Records whether an entry is read-only."""
         key = read_only_key(entry.entry_id)
-        self._writes.pop(key, None)  # of a moved entry, what its removal had written
+        self._writes.pop(key, None)  # for a moved entry, the mark that its removal had deleted
         value = read_only_mark(parent_id, entry)
         if value is not None:
             self.write_fact(key, value)
@@ -210,8 +212,8 @@ class PlanBuilder:
             self.delete_fact(key)
 
     def bump_quota_version(self, directory_id: int, *, guarded: bool) -> None:
-        """Records that something is added that counts for a quota: a plan that counted before loses
-        the race. With ``guarded`` this draft loses it too, if another plan was first.
+        """Records that the plan adds something that a quota counts: a plan that counted before
+        fails its guard. With ``guarded`` this plan fails too, if another one was first.
         """
         key = quota_key(directory_id)
         if guarded:
@@ -223,7 +225,8 @@ class PlanBuilder:
         key, policies = quota_key(directory.entry_id), directory.policies
         if policies.max_topics is not None or policies.max_partitions is not None:
             if isinstance(self._writes.get(key), Delete):
-                del self._writes[key]  # of a moved directory, what its removal had written
+                # for a moved directory, the mark that its removal had deleted
+                del self._writes[key]
         elif directory.entry_id != ROOT_ID and self.snapshot.fact(key) is not None:
             # The root's also counts for quotas above the mount.
             self.delete_fact(key)
@@ -238,24 +241,26 @@ class PlanBuilder:
         self.require_value(entry_key(parent_id, entry.kind, name), record)
 
     def find_entry(self, path: Path, kind: Kind | None) -> LocatedEntry:
-        """Returns the entry that a command is about. Guards, where no kind is named, that it stays
-        the one that is meant: a topic that comes beside a container would be.
+        """Returns the entry of a command.
+
+        If the command names no kind, adds the guard that the kind stays the same: a topic that is
+        created beside a container would be meant instead.
 
         Raises:
-            Absent, InvalidNamespace, NotAuthoritative: as ``ground.standing``.
+            Absent, InvalidNamespace, NotAuthoritative: as ``traversal.locate_entry``.
         """
         found = locate_entry(self.snapshot, self.mount, path, kind)
         if kind is None and found.parent is not None and found.entry.kind.is_container:
             key = entry_key(found.parent_id, Kind.TOPIC, found.name)
-            if key not in self.snapshot.unreadable_values:  # one that cannot be read is not meant
+            if key not in self.snapshot.unreadable_values:  # an unreadable one is not meant
                 self.require_value(key, None)
         return found
 
     def require_free(self, parent_id: int, kind: Kind, name: str, path: Path) -> None:
-        """Adds the guard that no entry of that kind exists there.
+        """Adds the guard that no entry of that kind exists at the place.
 
         Raises:
-            AlreadyExists: something does that this version cannot read.
+            AlreadyExists: there is one that this version cannot read.
         """
         key = entry_key(parent_id, kind, name)
         if key in self.snapshot.unreadable_values:
@@ -267,11 +272,11 @@ class PlanBuilder:
         self.require_value(key, None)
 
     def require_sibling_unchanged(self, parent_id: int, name: str, path: Path) -> None:
-        """Adds the guard that the container beside a topic of this name is unchanged: no mount is
+        """Adds the guard that the container with the name of a topic is unchanged: no mount is
         added.
 
         Raises:
-            AlreadyExists: something is there that this version cannot read.
+            AlreadyExists: there is one that this version cannot read.
         """
         container = self.snapshot.container(parent_id, name)
         if container is None:
@@ -280,9 +285,7 @@ class PlanBuilder:
             self.expect_entry(parent_id, name, container)
 
     def require_ancestors(self, node: Node) -> None:
-        """Adds the guards that this directory and those above it are unchanged and were not
-        moved.
-        """
+        """Adds the guards that a directory and those above it are unchanged and were not moved."""
         here: Node | None = node
         while here is not None and here.entry_id != ROOT_ID:
             self.expect_entry(here.parent_id, here.name, here.directory)
@@ -290,7 +293,7 @@ class PlanBuilder:
         self._expect_root()
 
     def add_event(self, change: EntryChange) -> None:
-        """Reports of a change."""
+        """Adds a change event."""
         self._changes.append(change)
 
     def record_new_state(
@@ -302,7 +305,9 @@ class PlanBuilder:
         before: Entry | None = None,
         path_before: Path | None = None,
     ) -> None:
-        """Reports what an entry is from now on, and where; and what it was, unless it is new."""
+        """Adds the event of an entry's new state and place; with its previous state, unless it is
+        new.
+        """
         if self._changes_rights(entry, before, path_before):
             self.bump_grants_version()
         self.add_event(
@@ -318,8 +323,9 @@ class PlanBuilder:
         )
 
     def _takes_rights_along(self, entry: Entry, path: Path) -> bool:
-        """True if grants, or a closed directory, go with an entry: the mark holds the revision of
-        the last change of anybody's rights. What was removed before took its rights then.
+        """True if grants, or a closed directory, are removed with an entry. The version mark holds
+        the revision of the last change of rights: entries removed before that took their rights
+        along then.
         """
         if not self.mount.is_prefix_of(path) or DELETED in path.segments:
             return False
@@ -327,8 +333,8 @@ class PlanBuilder:
         return self.snapshot.grants.node_at(place) is not None
 
     def _changes_rights(self, entry: Entry, before: Entry | None, path_before: Path | None) -> bool:
-        """True if grants, or a closed directory, come where they were not: who asked for a right on
-        all below a directory must not commit on what was before.
+        """True if grants, or a closed directory, arrive at a new place: whoever was authorized for
+        a whole subtree must not commit by the grants of before.
         """
         if path_before is not None:
             relative = path_before.below(self.mount)
@@ -341,10 +347,10 @@ class PlanBuilder:
     def insert_entry(
         self, parent_id: int, name: str, entry: Entry, path: Path, *, parent_is_new: bool = False
     ) -> None:
-        """Adds an entry at a free place; in a directory of this very plan each place is free."""
+        """Adds an entry at a free place; in a new directory of this plan every place is free."""
         if not parent_is_new:
             self.require_free(parent_id, entry.kind, name, path)
-            # Should any have been left behind, they were another entry's (P6).
+            # Any that were left behind would be another entry's (P6).
             self.put_grants(parent_id, entry.kind, name, None)
         self.write_record(parent_id, name, entry)
         self.record_new_state(entry, parent_id, path)
@@ -356,20 +362,20 @@ class PlanBuilder:
         self.record_new_state(after, parent_id, path, before=before)
 
     def delete(self, parent_id: int, name: str, entry: Entry, path: Path) -> None:
-        """Deletes an entry for good."""
+        """Deletes an entry permanently."""
         self.delete_record(parent_id, name, entry)
         self.record_removal(parent_id, name, entry, path)
 
     def record_removal(
         self, parent_id: int, name: str, entry: Entry, path: Path, path_before: Path | None = None
     ) -> None:
-        """Reports that an entry is no longer in the tree, wherever its record goes."""
+        """Adds the event that an entry is no longer in the tree, wherever its record is moved."""
         if self._takes_rights_along(entry, path):
             self.bump_grants_version()
         try:
             grants = self.grants_of(parent_id, entry.kind, name)
         except ValueError:
-            grants = None  # what cannot be read cannot be shown
+            grants = None  # unreadable grants cannot be shown
         self.add_event(
             EntryChange(
                 kind=entry.kind,
@@ -385,23 +391,24 @@ class PlanBuilder:
     # -- physical names --------------------------------------------------------------------------
 
     def claim_name(self, physical_name: str) -> None:
-        """Records that the name is in use from now on."""
+        """Records that the physical name is in use."""
         self._claimants(physical_name).add(physical_name)
 
     def release_name(self, physical_name: str) -> None:
-        """Records that the name is no longer in use."""
+        """Records that the physical name is no longer in use."""
         self._claimants(physical_name).discard(physical_name)
 
     def retire_name(self, physical_name: str, *, awaited: bool = False) -> None:
-        """Retires the name: new topics do not get it for a day. With ``awaited`` a topic that
-        appears under it meanwhile is not adopted either, since kdir asked Kafka for it, and its
-        entry was removed.
+        """Retires the physical name: new topics do not get it for a day.
+
+        With ``awaited``, a topic that appears under it meanwhile is not adopted either: kdir asked
+        Kafka for it and has removed its entry.
         """
         until_ms = self.context.now_ms + RETIRED_FOR_MS
         self.write_fact(retired_key(physical_name), retired_value(until_ms, awaited=awaited))
 
     def reinstate_name(self, physical_name: str) -> None:
-        """Deletes the records that keep the name from being used."""
+        """Deletes the records that reserve the name."""
         for key in (retired_key(physical_name), detached_key(physical_name)):
             if self.snapshot.fact(key) is not None:
                 self.delete_fact(key)
@@ -441,8 +448,8 @@ class PlanBuilder:
         self._writes[key] = Delete(key)
 
     def _expect_root(self) -> None:
-        # The root directory is there without a record until somebody sets something on it, and one
-        # that cannot be read must not stop all writes.
+        # The root directory exists without a record until something is set on it, and an unreadable
+        # record must not block all writes.
         if ROOT_KEY in self.snapshot.unreadable_values:
             return
         root = self.snapshot.root.directory
@@ -453,7 +460,7 @@ class PlanBuilder:
 
     @property
     def size(self) -> tuple[int, int]:
-        """How many guards and writes it has by now, at most."""
+        """Upper bound of the number of guards and writes so far."""
         return len(self._guards) + len(self._claims), len(self._writes) + len(self._claims)
 
     def finish(
@@ -468,7 +475,7 @@ class PlanBuilder:
         grants: tuple[Grant, ...] = (),
         grants_changed: tuple[Grant, ...] = (),
     ) -> Plan:
-        """Returns the plan. Without any write its guards do not matter: there is nothing to do."""
+        """Returns the plan. Without writes it needs no guards."""
         self._write_claims()
         writes = tuple(self._writes.values())
         return Plan(
@@ -487,7 +494,7 @@ class PlanBuilder:
 
 
 class SnapshotNames:
-    """The physical names of one cluster as a snapshot knows them (``physical.Names``)."""
+    """Physical names of one cluster by a snapshot (a ``NameRegistry``)."""
 
     def __init__(self, snapshot: Snapshot, mount: Path, now_ms: int) -> None:
         self._snapshot = snapshot
@@ -497,7 +504,7 @@ class SnapshotNames:
     def owner(self, physical_name: str) -> str | None:
         located = self._snapshot.locate(physical_name)
         if located is None or located.relative is None:
-            return None  # one that is being removed counts as retired already
+            return None  # a topic that is being removed counts as retired already
         return str(Path((*self._mount.segments, *located.relative)))
 
     def colliding(self, physical_name: str) -> str | None:
@@ -511,13 +518,13 @@ class SnapshotNames:
         if value is None:
             return 0
         until_ms = retired_until_ms(value)
-        # What cannot be read does not free the name (S21).
+        # An unreadable row does not free the name (S21).
         return RETIRED_FOR_MS if until_ms is None else max(0, until_ms - self._now_ms)
 
     def detached(self, physical_name: str) -> str | None:
         if self._snapshot.fact(detached_key(physical_name)) is not None:
             return physical_name
-        # A colliding name begins alike up to the first of the characters that collide.
+        # A colliding name has the same prefix up to the first `.` or `_`.
         unified = unify(physical_name)
         head = unified.split("_", 1)[0]
         for key, _ in self._snapshot.facts(detached_key(head)):
@@ -528,8 +535,8 @@ class SnapshotNames:
 
 
 def read_only_mark(parent_id: int, entry: Entry) -> bytes | None:
-    """Returns the value of an entry's ``read_only_key``, by which it is found again; None where
-    there is none.
+    """Returns the value of an entry's ``read_only_key``, which leads back to the entry; None if it
+    needs none.
     """
     if not isinstance(entry, Directory | Topic) or not entry.policies.read_only:
         return None
@@ -539,8 +546,8 @@ def read_only_mark(parent_id: int, entry: Entry) -> bytes | None:
 
 
 def claim_value(names: Iterable[str]) -> bytes | None:
-    """Returns the value of the claim of physical names that unify to one; None where there is
-    none.
+    """Returns the value of the claim of physical names that unify to one; None if there
+    are none.
     """
     return "\n".join(sorted(names)).encode() or None
 

@@ -1,6 +1,5 @@
-"""Plans for making entries: directories, topics, links and mounts.
-
-Refuses to make a directory for anything but ``CreateDirectory`` (KIP-37).
+"""Plans of creating entries: directories, topics, links and mounts. Only ``CreateDirectory``
+creates directories (KIP-37).
 """
 
 from __future__ import annotations
@@ -70,12 +69,14 @@ _SHOWN_MOUNTS = 5
 _MOST_PARTITIONS = 2**31 - 1
 _MOST_REPLICAS = 2**15 - 1
 TAKEN_OVER = frozenset({Provision.FAILED, Provision.REPLACED})
-"""Entries that an operator's adoption lets take the topic which Kafka has under their name."""
+"""States of an existing entry in which an operator's adoption gives it the Kafka topic
+of its name.
+"""
 _WAITS = "waits: this server's ceiling does not let kdir create topics in Kafka"
 
 
 def create_directory(draft: PlanBuilder, command: CreateDirectory) -> Plan:
-    """Plans mkdir, and mkdir -p."""
+    """Plans mkdir and mkdir -p."""
     relative = relative_to_mount(draft.mount, command.path)
     way = traverse(draft.snapshot, relative)
     if way.depth == len(relative):
@@ -109,7 +110,9 @@ def create_directory(draft: PlanBuilder, command: CreateDirectory) -> Plan:
 
 
 def create_topic(draft: PlanBuilder, command: CreateTopic) -> Plan:
-    """Plans a topic: its entry with the desired state; Kafka's topic is created later."""
+    """Plans a topic: its entry with the desired state; the reconciler creates Kafka's
+    topic later.
+    """
     relative, parent = _place(draft, command.path)
     name = relative[-1]
     standing = draft.snapshot.topic(parent.entry_id, name)
@@ -147,7 +150,8 @@ def _desired_topic(
     defaults = draft.inherited_policies(parent)
     own = command.policies
     if command.partitions and defaults.partitions not in {None, command.partitions}:
-        # Its own setting from the start, or it would grow to what is inherited once it is armed.
+        # The entry's own setting from the start: otherwise arming would grow it to the inherited
+        # value.
         own = replace(own, partitions=own.partitions or command.partitions)
     return Topic(
         entry_id=draft.fresh_id(),
@@ -162,14 +166,14 @@ def _desired_topic(
         or 0,
         provision=Provision.PENDING,
         provision_message="" if context.creates_in_kafka else _WAITS,
-        # No attempt yet: the reconciler records one right before it asks Kafka. Set here, it would
-        # make a topic that was in Kafka all along look like ours.
+        # No attempt yet: the reconciler records one right before its request to Kafka. Set here, it
+        # would make a topic that existed in Kafka before look like kdir's.
     )
 
 
 def _takes_over(standing: Topic, command: CreateTopic) -> bool:
-    """True if adopting means that the entry that is there takes Kafka's topic as it is: one
-    whose topic was replaced in Kafka, or that kdir could not make because Kafka had it.
+    """True if an adoption gives the existing entry Kafka's topic as it is: one whose topic was
+    replaced in Kafka, or that kdir could not create because Kafka had one of its name.
     """
     observed = command.adopt_existing
     return (
@@ -180,7 +184,9 @@ def _takes_over(standing: Topic, command: CreateTopic) -> bool:
 
 
 def _take_over(draft: PlanBuilder, command: CreateTopic, parent: Node, standing: Topic) -> Plan:
-    """The entry keeps its id, its grants and its policies; the request may set none."""
+    """Gives an existing entry Kafka's topic. It keeps its id, its grants and its policies; the
+    request may set no others.
+    """
     observed = command.adopt_existing
     assert observed is not None  # noqa: S101 - for the type checker; the caller has looked
     if command.policies != NO_POLICIES:
@@ -204,7 +210,7 @@ def _take_over(draft: PlanBuilder, command: CreateTopic, parent: Node, standing:
         observed_config=observed.config,
     )
     more = topic_amount(taken).partitions - topic_amount(standing).partitions
-    if more > 0:  # Kafka has them, whatever quotas say
+    if more > 0:  # they exist in Kafka, whatever the quotas are
         arrivals = QuotaAdditions(draft)
         arrivals.add(parent, Amount(0, more))
         arrivals.mark()
@@ -265,7 +271,7 @@ def create_link(draft: PlanBuilder, command: CreateLink) -> Plan:
 
 
 def create_mount(draft: PlanBuilder, command: CreateMount) -> Plan:
-    """Plans a mount of a child that this cluster has not mounted, at a free place."""
+    """Plans a mount, at a free path, of a child that this cluster has not mounted."""
     if not command.cluster_id:
         raise InvalidArgument(
             "mount.cluster_id is empty; expected the child's cluster id",
@@ -293,8 +299,8 @@ def create_mount(draft: PlanBuilder, command: CreateMount) -> Plan:
         changed_by=draft.context.principal,
         cluster_id=command.cluster_id,
         cluster=command.cluster,
-        # Milliseconds since 1970: a child that is mounted again, perhaps elsewhere and within the
-        # second, sees a later epoch.
+        # Milliseconds since 1970: a child that is mounted again, even within the same second, gets
+        # a higher epoch.
         epoch=max(1, draft.context.now_ms),
         endpoints=command.endpoints,
     )
@@ -352,10 +358,10 @@ def mounts_below(
 
 
 def check_names(path: Path, relative: Sequence[str]) -> None:
-    """Names that begin with ``__`` are the system's.
+    """Checks that no segment begins with ``__``, which is reserved for the system.
 
     Raises:
-        InvalidArgument: naming the segment.
+        InvalidArgument: names the segment.
     """
     for segment in relative:
         if is_system(segment):
@@ -367,11 +373,11 @@ def check_names(path: Path, relative: Sequence[str]) -> None:
 
 
 def check_name_free(draft: PlanBuilder, parent: Node, name: str, kind: Kind, path: Path) -> None:
-    """Checks that a new entry of this kind may exist there: a topic beside a directory or link of
-    its name, or the other way round, and nothing else. Adds the guards that keep it so.
+    """Checks that a new entry of this kind may exist at a place: beside it, at most a topic beside
+    a directory or link of its name, or the other way round. Adds the guards that keep it so.
 
     Raises:
-        AlreadyExists: names what is there.
+        AlreadyExists: names the existing entry.
     """
     topic = draft.snapshot.topic(parent.entry_id, name)
     container = parent.containers.get(name)
@@ -380,7 +386,7 @@ def check_name_free(draft: PlanBuilder, parent: Node, name: str, kind: Kind, pat
         raise _exists(path, same)
     if kind is Kind.TOPIC:
         if isinstance(container, Mount):
-            # The child answers for this very path: a topic here could never be resolved.
+            # The child answers for this path: a topic here could never be resolved.
             raise _exists(path, container)
         draft.require_sibling_unchanged(parent.entry_id, name, path)
 

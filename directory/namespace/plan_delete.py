@@ -1,8 +1,8 @@
-"""Plans for removing entries.
+"""Plans of removing entries.
 
-Removing marks at once: a directory is moved below ``DELETED_ID`` whole, however much it holds, and
-its path is free again; ``plan_reap`` finishes it. Refuses to touch Kafka: a topic that is to go
-there waits as DELETING for the reconciler.
+A removed directory is moved below ``DELETED_ID`` at once, however large it is, and its path is free
+again; ``plan_reap`` finishes the removal. A topic that is to be deleted in Kafka waits there as
+DELETING for the reconciler.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _IN_KAFKA: Final = frozenset({Provision.ACTIVE, Provision.MISSING})
 
 
 class KafkaFate(enum.Enum):
-    """Fate of Kafka's topic, and of its name, when the entry is removed."""
+    """Effect of removing an entry on Kafka's topic and on its name."""
 
     DELETED = "it goes, with its data; its name is retired"
     DETACHED = "it stays; its name is not free for as long as it does"
@@ -64,11 +64,11 @@ class KafkaFate(enum.Enum):
 
 
 def kafka_fate_of(topic: Topic, *, goes_in_kafka: bool) -> KafkaFate:
-    """Returns what removing a topic's entry comes to in Kafka; ``goes_in_kafka``: kdir may delete
-    there.
+    """Returns the effect in Kafka of removing a topic's entry; ``goes_in_kafka``: kdir may delete
+    topics there.
 
-    Also an entry that has an internal topic, which an older version may have adopted, can go; the
-    topic itself never does.
+    The entry of an internal topic, which an older version may have adopted, can be removed; the
+    topic itself is never deleted.
     """
     goes_in_kafka = goes_in_kafka and not is_protected(topic.physical_name)
     if goes_in_kafka and (topic.provision in _IN_KAFKA or _is_asked_for(topic)):
@@ -79,12 +79,12 @@ def kafka_fate_of(topic: Topic, *, goes_in_kafka: bool) -> KafkaFate:
 
 
 def _is_asked_for(topic: Topic) -> bool:
-    """True if Kafka was asked for the topic, as far as is on record, and has not answered."""
+    """True if, by its record, Kafka was asked to create the topic and has not answered."""
     return topic.provision is Provision.PENDING and topic.provision_attempt != ""
 
 
 def is_deleted_in_kafka(topic: Topic, *, goes_in_kafka: bool) -> bool:
-    """True if removing the entry deletes a topic that Kafka has, as far as is on record."""
+    """True if, by its record, removing the entry deletes a topic in Kafka."""
     fate = kafka_fate_of(topic, goes_in_kafka=goes_in_kafka)
     return fate is KafkaFate.DELETED and topic.provision is not Provision.MISSING
 
@@ -95,7 +95,7 @@ def deleted_name(entry_id: int) -> str:
 
 
 def delete_entry(draft: PlanBuilder, command: DeleteEntry) -> Plan:
-    """Removes an entry, and with ``recursive`` what it holds."""
+    """Plans the removal of an entry, and with ``recursive`` of everything below it."""
     found = draft.find_entry(command.path, command.kind)
     parent = found.parent
     if parent is None:
@@ -137,7 +137,7 @@ def _delete_directory(
     node = snapshot.node(directory.entry_id)
     unreadable = snapshot.unreadable_in(directory.entry_id)
     if not unreadable and (node is None or not (node.topics or node.containers)):
-        # Nothing to reap. Whoever puts something there now is noticed by its key.
+        # Nothing to reap. A concurrent insert conflicts by its key.
         draft.expect_nothing_newer(directory_range(directory.entry_id))
         draft.delete(found.parent_id, found.name, directory, found.path)
         return draft.finish(directory, found.path, directory_count=1)
@@ -161,9 +161,9 @@ def _delete_directory(
             containers=others,
         )
     _refuse_read_only_below(draft, found.path)
-    # A mount that comes below it meanwhile would be torn down unseen: it writes its claim.
+    # A concurrent mount below it would be torn down unseen: its claim conflicts.
     draft.expect_nothing_newer(MOUNTED)
-    # So would an entry that somebody makes read-only meanwhile: it writes its mark.
+    # So would an entry that becomes read-only meanwhile: its mark conflicts.
     draft.expect_nothing_newer(READ_ONLY)
     draft.delete_record(found.parent_id, found.name, directory)
     draft.write_record(DELETED_ID, deleted_name(directory.entry_id), directory)
@@ -187,7 +187,7 @@ def _delete_directory(
 
 
 def _refuse_read_only_below(draft: PlanBuilder, path: Path) -> None:
-    # By the marks, which are few: a subtree may hold a million entries.
+    # By the marks, of which there are few: a subtree may have a million entries.
     prefix = path.below(draft.mount)
     for key, value in draft.snapshot.facts(READ_ONLY):
         at = read_only_place(draft.snapshot, key, value)
@@ -205,9 +205,7 @@ def remove_topic(
     goes_in_kafka: bool,
     record: bytes | None = None,
 ) -> None:
-    """Removes a topic from the tree: for good, or to wait as DELETING until Kafka's topic is
-    gone.
-    """
+    """Removes a topic from the tree: permanently, or as DELETING until Kafka's topic is deleted."""
     draft.delete_record(parent_id, name, topic, record)
     fate = kafka_fate_of(topic, goes_in_kafka=goes_in_kafka)
     if fate is KafkaFate.DELETED:

@@ -1,7 +1,7 @@
-"""Plans for moving entries within one cluster's mount.
+"""Plans of moving entries within one cluster's mount.
 
-A move is one small transaction however much lies below: entries are stored by their parent's id. It
-never changes an id, a physical name or data, and refuses to cross into another cluster.
+A move is one small transaction, whatever the size of the subtree, since entries are stored by their
+parent's id. It changes no id, no physical name and no data, and never leaves the cluster.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ __all__ = ["move_entry"]
 
 
 def move_entry(draft: PlanBuilder, command: MoveEntry) -> Plan:
-    """Gives an entry another path."""
+    """Plans the move of an entry to another path."""
     found = draft.find_entry(command.path, command.kind)
     check_etag(found, command.etag)
     if found.parent is None:
@@ -142,10 +142,8 @@ def _check_vacant(
 
 
 def _check_fits(draft: PlanBuilder, found: LocatedEntry, new_path: Path) -> None:
-    """Every path below must stay a path.
-
-    Only a longer path can break that, so only then are the names below looked at: the one thing
-    here that costs by how much lies below.
+    """Checks that every path below remains valid. Only a longer path can exceed the limits, so only
+    then is the subtree visited: the one cost here that depends on its size.
     """
     node = draft.snapshot.node(found.entry.entry_id)
     if not isinstance(found.entry, Directory) or node is None:
@@ -215,8 +213,10 @@ def _move(
 
 
 def _raise_mounts_below(draft: PlanBuilder, path: Path, new_path: Path) -> None:
-    """A mount whose path changes gets a new epoch, also where a directory above it moved."""
-    # One that comes below it meanwhile would keep its epoch at another path: it writes its claim.
+    """Raises the epoch of each mount whose path changes, also by the move of a
+    directory above it.
+    """
+    # A concurrent mount below it would keep its epoch at another path: its claim conflicts.
     draft.expect_nothing_newer(MOUNTED)
     prefix = path.below(draft.mount)
     for segments, mount in draft.snapshot.mounts():
@@ -235,7 +235,7 @@ def _raise_mounts_below(draft: PlanBuilder, path: Path, new_path: Path) -> None:
 
 
 def _mark_read_only_below(draft: PlanBuilder, path: Path) -> None:
-    # Who removes the directory that they move into is to notice them: one mark is enough for that.
+    # A concurrent removal of the target directory must conflict with them: one mark is enough.
     prefix = path.below(draft.mount)
     for key, value in draft.snapshot.facts(READ_ONLY):
         at = read_only_place(draft.snapshot, key, value)

@@ -1,7 +1,8 @@
-"""Plans for finishing removals, a bounded step at a time; for whoever is elected to.
+"""Plans of finishing removals, in bounded steps, for the elected reaper.
 
-``ReapDeleted`` takes what was removed apart from the leaves; each step is a transaction of its own,
-so that it can be killed after any. Refuses to leave behind what nobody would find again.
+``ReapDeleted`` removes the entries of a removed directory, leaves first; each step is one
+transaction, so the reaper can be killed after any. No record is left behind that nothing would find
+again.
 """
 
 from __future__ import annotations
@@ -47,36 +48,38 @@ from resolver.units import plural
 
 __all__ = ["finish_delete", "forget_retired", "reap_deleted", "why_held_up"]
 
-# Nobody but the reaper writes below a removed directory: whoever makes, changes or moves something
-# guards every directory above it, by value, and the one that was removed is not there any more. And
-# the reaper is one, elected and fenced. So a step looks at nothing but what it takes.
+# Only the reaper writes below a removed directory: every change guards the directories above its
+# entry by value, and a removed one is not among them. The reaper is elected and fenced, so a step
+# guards only the entries that it removes.
 
 _GUARDS_EACH: Final = 2
 _WRITES_EACH: Final = 3
-"""What one entry costs, at most, beside its grants."""
+"""Writes for one entry at most, without its grants."""
 _BYTES_EACH: Final = 512
-"""What the event of one entry and its keys cost beside its record and its paths, at most about."""
+"""Approximate upper bound of the bytes of one entry's event and keys, without its
+record and paths.
+"""
 _AROUND: Final = 2
 """Guards and writes that others add to a step: its event, the guard of the reaper's role."""
 
 
 class _ReapTarget(NamedTuple):
-    """The next entry to take away: nothing is left below it by then."""
+    """Next entry to remove; nothing is left below it."""
 
     parent_id: int
     name: str
     entry: Entry
     path: Path | None
-    """Where it was before the removal, as far as that is known."""
+    """Its path before the removal, if known."""
     removal: Removal | None
     top: bool
-    """Whether it is the removed directory itself, not something below it."""
+    """True for the removed directory itself, False for an entry below it."""
     record: bytes | None = None
-    """As it is stored; of a topic."""
+    """Stored form of a topic."""
 
 
 class _StepBudget:
-    """How much of one transaction is left."""
+    """Rest of one transaction's limits."""
 
     def __init__(self, draft: PlanBuilder, limits: Limits | None) -> None:
         self._draft = draft
@@ -84,7 +87,7 @@ class _StepBudget:
         self._bytes = 0
 
     def takes(self, leaf: _ReapTarget) -> bool:
-        """True if one more fits; it is counted then. The first always does."""
+        """True if one more entry fits; counts it then. The first always fits."""
         if self._limits is None:
             return True
         guards, writes = self._draft.size
@@ -101,10 +104,8 @@ class _StepBudget:
 
 
 def reap_deleted(draft: PlanBuilder, command: ReapDeleted) -> Plan:
-    """Returns one step of taking removed directories apart; an empty plan when there is nothing to
-    do.
-
-    What is there as DELETING waits for ``FinishDelete`` and is not touched.
+    """Returns one step of removing the entries of removed directories; an empty plan if there are
+    none. DELETING topics wait for ``FinishDelete`` and are left alone.
     """
     topics = directories = 0
     room = _StepBudget(draft, command.limits)
@@ -137,9 +138,9 @@ def _leaves(draft: PlanBuilder) -> Iterator[_ReapTarget]:
 def why_held_up(snapshot: Snapshot) -> str:
     """Returns why a removed directory may not be finished; empty = it may.
 
-    What lies in a directory whose record cannot be read is found by that record only. So the
-    directories above stay until a version that can read it comes, or somebody has removed it;
-    without them the rest would never be found, with its names in Kafka.
+    The entries of a directory with an unreadable record are found only by that record. So it and
+    the directories above it stay until a version that can read it runs, or until somebody has
+    removed it; otherwise the entries, and their topics in Kafka, would never be found.
     """
     removed = [
         key
@@ -156,8 +157,8 @@ def why_held_up(snapshot: Snapshot) -> str:
 
 
 def _unreadable_directories(snapshot: Snapshot) -> Iterator[tuple[int, bytes]]:
-    """Yields where the records of containers stand that cannot be read, each with its key; none
-    where nothing can lie in them.
+    """Yields the places of unreadable records of containers, each with its key; none below which
+    nothing can be.
     """
     if not snapshot.has_lost:
         return
@@ -184,11 +185,11 @@ def _below(
     removal: Removal | None,
     kept: frozenset[int],
 ) -> Generator[_ReapTarget, None, bool]:
-    """Yields what is to be taken away in a directory; whether something in it stays, and so it,
-    too.
+    """Yields the entries to remove below a directory; returns whether an entry there, and so the
+    directory, stays.
     """
-    # Depth first, a directory after what it holds: wherever the caller stops, what was taken so far
-    # is a whole step. A path has at most 64 segments, so recursion is safe.
+    # Depth first, a directory after its entries: wherever the caller stops, the entries so far are
+    # a whole step. A path has at most 64 segments, so recursion is safe.
     if removal is not None and removal.goes_in_kafka and _is_kept(node.directory):
         removal = replace(removal, goes_in_kafka=False)
     for name, record in node.topics.items():
@@ -214,7 +215,7 @@ def _readable(draft: PlanBuilder, record: bytes) -> Topic | None:
     try:
         entry = draft.snapshot.codec.decode(record)
     except ValueError:
-        return None  # it goes with its directory
+        return None  # removed with its directory
     return entry if isinstance(entry, Topic) else None
 
 
@@ -236,29 +237,29 @@ def _reap(draft: PlanBuilder, leaf: _ReapTarget) -> None:
         case Link():
             draft.delete_record(leaf.parent_id, leaf.name, entry)
         case Mount():
-            # None can be below a removed directory; should one be, its child is free again.
+            # No mount can be below a removed directory; if one is, its child becomes free again.
             draft.delete_record(leaf.parent_id, leaf.name, entry)
             draft.delete_fact(mounted_key(entry.cluster_id))
         case _:
             assert_never(entry)
     if leaf.top:
-        # Its removal was an event when it was marked.
+        # The event of its removal was written when it was marked.
         draft.delete_fact(removal_key(entry.entry_id))
     else:
-        # Other entries may stand at its old path by now: the event is of the place that it was in.
+        # Other entries may be at its old path by now: the event is about its place at the removal.
         where = Path((*draft.mount.segments, DELETED, deleted_name(entry.entry_id)))
         draft.record_removal(leaf.parent_id, leaf.name, entry, where, leaf.path)
 
 
 def _is_kept(entry: Directory | Topic) -> bool:
-    """True if the entry itself forbids that Kafka's topics go. Nobody changes what was removed, so
-    this is what it set when it was.
+    """True if the entry's own policies forbid deleting its topics in Kafka. A removed entry never
+    changes, so these are its policies at the removal.
     """
     return entry.policies.manage.get("delete") is False or bool(entry.policies.read_only)
 
 
 def _drop_unreadable(draft: PlanBuilder, directory_id: int) -> None:
-    """What cannot be read was not taken before its directory; without one nobody would find it."""
+    """Removes unreadable records with their directory, without which nothing would find them."""
     snapshot, within = draft.snapshot, directory_range(directory_id)
     node = snapshot.node(directory_id)
     for name, record in node.topics.items() if node is not None else ():
@@ -282,11 +283,11 @@ def forget_retired(draft: PlanBuilder, command: ForgetRetired) -> Plan:
 
 
 def finish_delete(draft: PlanBuilder, command: FinishDelete) -> Plan:
-    """Plans the removal of entries whose topics are gone from Kafka; their names are retired for a
+    """Plans the removal of entries whose topics are deleted in Kafka; their names are retired for a
     day.
 
-    One that kdir asked for and never saw may yet come: Kafka may answer a request long after it
-    was sent.
+    A topic that kdir asked for and never saw may still appear: Kafka may execute a request long
+    after it was sent.
     """
     count = 0
     for name, entry_id in command.topics:

@@ -1,4 +1,4 @@
-"""Plans for changing the fields and the grants of an entry."""
+"""Plans of changing the fields and the grants of an entry."""
 
 from __future__ import annotations
 
@@ -33,13 +33,15 @@ __all__ = ["check_etag", "own_policies", "plan_grant_change", "update_entry"]
 
 
 _ALWAYS = frozenset({"policies.read_only"})
-"""What may be changed where nothing may: or read-only could never be ended."""
+"""Fields that may be changed below a read-only directory: otherwise read-only could
+never be ended.
+"""
 _PUSHED = ("configs", "acls")
-"""The aspects of Kafka that are pushed without anybody's asking for it, once they are armed."""
+"""Aspects of Kafka that are pushed without a further request, once they are armed."""
 
 
 def update_entry(draft: PlanBuilder, command: UpdateEntry) -> Plan:
-    """Changes the named fields; nothing at all where nothing differs."""
+    """Plans the change of the named fields; an empty plan if none differs."""
     found = draft.find_entry(command.path, command.kind)
     check_etag(found, command.etag)
     before = found.entry
@@ -68,9 +70,9 @@ def update_entry(draft: PlanBuilder, command: UpdateEntry) -> Plan:
 def _check_exclusions(
     draft: PlanBuilder, found: LocatedEntry, before: Policies, after: Policies, path: Path
 ) -> None:
-    """Refuses to undo an exclusion: what is excluded from an armed directory is armed again by a
-    plan that was read, never by
-    taking the exclusion away: what was requested since would be asked of Kafka at once.
+    """Checks that the change does not undo an exclusion: an entry excluded from an armed directory
+    is armed again by a plan that an operator has read, since changes made meanwhile would otherwise
+    be pushed to Kafka at once.
     """
     for aspect in _PUSHED:
         if before.manage.get(aspect) is not False or aspect in after.manage:
@@ -90,8 +92,8 @@ def _check_exclusions(
 
 
 def _check_growth(draft: PlanBuilder, node: Node, path: Path, before: Topic, after: Topic) -> None:
-    """More partitions than there is room for are refused when they are requested. A policy's are
-    counted once they are pushed: until then they are only desired.
+    """Checks the quotas for requested partitions. Partitions by policy are counted when they are
+    pushed: until then they are only desired.
     """
     desired_config = max(after.partitions, after.policies.partitions or 0)
     known = max(before.partitions, before.policies.partitions or 0)
@@ -121,15 +123,15 @@ def _changed(draft: PlanBuilder, found: LocatedEntry, after: Entry) -> Entry:
 
 
 def own_policies(entry: Entry) -> Policies | None:
-    """Returns the policies of an entry, of the kinds that have them."""
+    """Returns the entry's own policies, if its kind has any."""
     return entry.policies if isinstance(entry, Directory | Topic) else None
 
 
 def check_etag(found: LocatedEntry, etag: str) -> None:
-    """Checks that the entry has the etag that the caller gave, if any.
+    """Checks that the entry has the etag of the request, if that has one.
 
     Raises:
-        EtagMismatch: with both.
+        EtagMismatch: has both etags.
     """
     current = etag_of(found.entry)
     if etag and etag != current:
@@ -142,10 +144,10 @@ def check_etag(found: LocatedEntry, etag: str) -> None:
 
 
 def plan_grant_change(draft: PlanBuilder, command: AddGrants | RemoveGrants) -> Plan:
-    """Adds or removes; nothing at all where nothing differs.
+    """Plans added or removed grants; an empty plan if none differs.
 
-    They may be changed where the entry is read-only: who may do what is not part of what is kept as
-    it is, and else nobody could be shut out of it.
+    Grants may also be changed on read-only entries: otherwise nobody's access to them could be
+    revoked.
     """
     found = draft.find_entry(command.path, command.kind)
     place = (found.parent_id, found.entry.kind, found.name)
@@ -205,7 +207,7 @@ def _refuse_too_many(grants: Sequence[Grant], path: Path) -> None:
 def _stored_grants(
     draft: PlanBuilder, before: EntryGrants | None, grants: tuple[Grant, ...]
 ) -> EntryGrants | None:
-    """Returns what is stored; None: nothing is left."""
+    """Returns the grants to store; None: none are left."""
     if not grants:
         return None
     return EntryGrants(

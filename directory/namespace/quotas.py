@@ -1,10 +1,9 @@
-"""Quotas: how many topics and partitions may lie below a directory, and how much of that is used.
+"""Quotas: the limits of topics and partitions below a directory, and how much of them is used.
 
-All levels count: each directory above that says something binds, and so does what the ancestors
-above the mount say, of each cluster by itself. ``check_quota`` refuses a plan that would pass one.
-
-Counted are the topics of the tree and the partitions on record, one for a topic whose number is not
-known; a system's directories right below the one with the quota do not count.
+All levels count: the quota of each directory above binds, and so do those inherited from above the
+mount, for each cluster by itself. ``check_quota`` refuses a plan that would exceed one. Counted are
+the topics of the tree and their recorded partitions, one for a topic whose number is unknown.
+System directories directly below the directory with the quota are not counted.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ __all__ = [
 
 
 class Amount(NamedTuple):
-    """Amount of what quotas count."""
+    """Amount of topics and partitions."""
 
     topics: int = 0
     partitions: int = 0
@@ -55,7 +54,7 @@ class Amount(NamedTuple):
 
 NO_AMOUNT: Final = Amount()
 QUOTAS: Final = ("max_topics", "max_partitions")
-"""The fields that say one."""
+"""Policy fields with a quota."""
 _COUNTED: Final[Mapping[str, str]] = MappingProxyType(
     dict(zip(QUOTAS, ("topic", "partition"), strict=True))
 )
@@ -63,36 +62,36 @@ _COUNTED: Final[Mapping[str, str]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """One limit that binds what lies in a directory."""
+    """Limit for a directory."""
 
     field: str
     """``max_topics`` or ``max_partitions``."""
     path: str
-    """The directory that says so; above the mount, too."""
+    """Directory that sets it; may be above the mount."""
     directory_id: int
-    """Below which it is counted: of one above the mount, the root directory."""
+    """Directory below which it counts; the root directory for a quota from above the mount."""
     limit: int
     above: bool = False
-    """It is set above the mount."""
+    """True if it is set above the mount."""
 
     @property
     def limit_text(self) -> str:
-        """The limit with its unit: ``1 topic``, ``20 partitions``."""
+        """Limit with its unit: ``1 topic``, ``20 partitions``."""
         return plural(self.limit, _COUNTED[self.field])
 
     def used(self, snapshot: Snapshot) -> int:
-        """Returns how much there is."""
+        """Returns the amount used."""
         if self.field == "max_topics":
             return _topics(snapshot, self.directory_id)
         return _partitions(snapshot, self.directory_id)
 
     def amount_counted(self, amount: Amount) -> int:
-        """Returns what it counts of an amount."""
+        """Returns the part of an amount that this quota counts."""
         return amount.topics if self.field == "max_topics" else amount.partitions
 
 
 def topic_amount(topic: Topic) -> Amount:
-    """Returns what one topic counts."""
+    """Returns the amount of one topic."""
     return Amount(1, topic.partitions or 1)
 
 
@@ -107,9 +106,8 @@ def quota_limits(policies: Policies) -> Iterator[tuple[str, int]]:
 def quotas_at(
     snapshot: Snapshot, mount: Path, above: Sequence[PolicyLevel], node: Node
 ) -> Iterator[Quota]:
-    """Yields the quotas that bind what lies directly in a directory, nearest first.
-
-    ``above`` is what the ancestors above the mount set, outermost first.
+    """Yields the quotas that apply directly in a directory, nearest first. ``above`` are the
+    policies of the ancestors above the mount, outermost first.
     """
     for here in upwards(snapshot.nodes, node):
         for field, limit in quota_limits(here.directory.policies):
@@ -124,8 +122,8 @@ def quotas_at(
 def outermost_quota_directory(
     snapshot: Snapshot, above: Sequence[PolicyLevel], node: Node
 ) -> int | None:
-    """Returns the outermost directory with a quota that binds what lies in this one; None = none
-    does. All that counts for any of them counts for that one.
+    """Returns the outermost directory whose quota applies in this one; None = none does. Whatever
+    any of the quotas counts is below that directory.
     """
     if any(any(quota_limits(level.policies)) for level in above):
         return ROOT_ID
@@ -137,7 +135,7 @@ def outermost_quota_directory(
 
 
 def system_directories(node: Node) -> Iterator[tuple[str, Directory]]:
-    """Yields the system directories right below one, which do not count for its quota; by name."""
+    """Yields the system directories directly below one, which its quota does not count; by name."""
     for name, container in node.containers.items("__"):
         if not is_system(name):
             break
@@ -163,7 +161,7 @@ def _systems(snapshot: Snapshot, directory_id: int) -> Iterator[int]:
 
 NOTHING: Final[Mapping[int, Amount]] = MappingProxyType({})
 _MOST_RANGES: Final = 16
-"""So many directories are guarded one by one; etcd takes 128 comparisons a transaction."""
+"""Most directories that are guarded one by one; etcd allows 128 comparisons in a transaction."""
 
 
 def check_quota(
@@ -175,17 +173,16 @@ def check_quota(
     arriving: Mapping[int, Amount] = NOTHING,
     known: bool = True,
 ) -> bool:
-    """Returns every quota that binds what lies in ``node`` must have room for more; whether there
-    are any.
+    """Checks every quota that applies in ``node``; returns whether there is any.
 
     Args:
-        unless: directories whose quota counts these already.
-        arriving: what else the same plan brings, by the directories that it comes below.
-        known: whether the number of partitions is; else it is the broker's default.
+        unless: directories whose quota counts the added amount already.
+        arriving: amounts that the same plan adds, by directory.
+        known: False: the number of partitions will be the broker's default.
 
     Raises:
-        QuotaExceeded: names the directory, the field, its limit and what is used.
-        InvalidArgument: partitions count, and their number is not known.
+        QuotaExceeded: names the directory, the field, its limit and the amount used.
+        InvalidArgument: partitions are limited, and their number is unknown.
     """
     bound = False
     for quota in quotas_at(draft.snapshot, draft.mount, draft.context.above, node):
@@ -215,10 +212,10 @@ def check_quota(
 
 
 def check_topic_own_quota(path: Path, policies: Policies, partitions: int) -> None:
-    """Checks a topic's own limit of its partitions, which binds too.
+    """Checks a topic's own limit of its partitions.
 
     Raises:
-        QuotaExceeded
+        QuotaExceeded: names the limit.
     """
     limit = policies.max_partitions
     if limit is not None and partitions > limit:
@@ -232,8 +229,8 @@ def check_topic_own_quota(path: Path, policies: Policies, partitions: int) -> No
 
 
 def require_subtree_unchanged(draft: PlanBuilder, node: Node) -> None:
-    """Adds the guard that nothing was added below this directory since it was counted. Where it is
-    large, nothing may be added anywhere: such a move has to wait for a quiet moment.
+    """Adds the guard that nothing was added below this directory since it was counted. If it has
+    many directories, nothing may be added anywhere: such a move has to wait for a quiet moment.
     """
     ranges = []
     for here in draft.snapshot.directories_below(node):
@@ -246,8 +243,8 @@ def require_subtree_unchanged(draft: PlanBuilder, node: Node) -> None:
 
 
 class QuotaAdditions:
-    """Additions of one plan that no quota prevents, because Kafka has the topics; and the exceeded
-    quotas.
+    """Amounts that one plan adds without a check, because Kafka has the topics; and the quotas that
+    they exceed.
     """
 
     def __init__(self, draft: PlanBuilder) -> None:
@@ -256,9 +253,7 @@ class QuotaAdditions:
         self._nodes: dict[int, Node] = {}
 
     def add(self, node: Node, amount: Amount, unless: frozenset[int] = frozenset()) -> None:
-        """Adds an amount below a directory that exists already, where it was not below ``unless``
-        before.
-        """
+        """Adds an amount below an existing directory, if it was not below ``unless`` before."""
         self._nodes[node.entry_id] = node
         for here in upwards(self._draft.snapshot.nodes, node):
             if here.entry_id in unless:
@@ -267,11 +262,11 @@ class QuotaAdditions:
 
     @property
     def by_directory(self) -> Mapping[int, Amount]:
-        """What came below each directory so far."""
+        """Amounts so far by directory."""
         return self._came
 
     def mark(self) -> None:
-        """Bumps the quota versions, so that plans which count meanwhile lose the race."""
+        """Bumps the quota versions, so that plans that count meanwhile fail their guard."""
         for node in self._nodes.values():
             _mark(self._draft, node, guarded=False)
 

@@ -1,7 +1,4 @@
-"""What is kept of a removed directory until the reaper has finished it, and what is left of it.
-
-Refuses to decide anything of a removal: ``plan_delete.py`` does, and goes by this.
-"""
+"""Record of a removed directory until the reaper has finished it, and how much of it is left."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ __all__ = [
 ]
 
 DELETED: Final = "__deleted"
-"""How the place of removed entries is called in paths of change events."""
+"""Name of the place of removed entries in the paths of change events."""
 
 _TEXTS: Final = {True: "kafka", False: "keep"}
 
@@ -34,14 +31,14 @@ class Removal:
 
     goes_in_kafka: bool
     path: Path
-    """Where it was."""
+    """Path before the removal."""
     entries: int
-    """How many topics and directories it had, itself among them."""
+    """Number of topics and directories at the removal, itself included."""
     started_at_ms: int
     principal: str
 
     def to_bytes(self) -> bytes:
-        """Returns the stored form: a line a field; lines that follow are a later release's."""
+        """Returns the stored form: one field a line; further lines are those of a later release."""
         principal = self.principal.replace("\n", " ")
         fate = _TEXTS[self.goes_in_kafka]
         lines = [fate, str(self.path), str(self.entries), str(self.started_at_ms), principal]
@@ -52,7 +49,7 @@ class Removal:
         """Parses the form of ``to_bytes``.
 
         Raises:
-            ValueError, InvalidPath: no such value.
+            ValueError, InvalidPath: not a valid record.
         """
         fate, path, entries, started, principal, *_ = value.decode().split("\n")
         return cls(
@@ -65,7 +62,7 @@ class Removal:
 
     @classmethod
     def load(cls, snapshot: Snapshot, entry_id: int) -> Self | None:
-        """Loads the record of a directory below ``DELETED_ID``; None where no readable one exists:
+        """Loads the record of a directory below ``DELETED_ID``; None if there is no readable one:
         then Kafka's topics are left alone.
         """
         value = snapshot.fact(removal_key(entry_id))
@@ -76,17 +73,17 @@ class Removal:
 
 
 class RemovalInProgress(NamedTuple):
-    """A removed directory that is not finished."""
+    """Removed directory that is not finished."""
 
     entry_id: int
     removal: Removal | None
     left: int
-    """Topics and directories that are left of it, itself among them."""
+    """Number of topics and directories left, itself included."""
 
 
 def removals(snapshot: Snapshot) -> Iterator[RemovalInProgress]:
-    """Yields the removed directories that wait for the reaper, by entry id; costs nothing per
-    entry.
+    """Yields the removed directories that wait for the reaper, by entry id; costs nothing per entry
+    below.
     """
     place = snapshot.node(DELETED_ID)
     if place is None:
