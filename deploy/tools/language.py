@@ -32,10 +32,10 @@ _VERBS: Final = """
 aborts accepts accounts acknowledges acts adds adopts advances allows alters announces answers
 appends applies arms asks asserts assigns attaches attempts authenticates authorizes begins binds
 blocks breaks brings builds bumps calls campaigns cancels carries changes checks chooses claims
-clamps clears closes collects combines comes commits compares compiles completes computes
+clamps clears closes collects combines comes commits compacts compares compiles completes computes
 configures confirms connects consumes converts copies counts creates cuts deals decides decodes
 deletes delivers describes detaches dials disarms does downloads draws drops dumps elects empties
-encodes ends enters evaluates expands expects explains exports extends fails fetches fills
+encodes ends enters evaluates executes expands expects explains exports extends fails fetches fills
 finalizes finds finishes flushes follows forgets formats forwards frees gathers generates gives
 goes grants grows guards handles hands has hides holds implements imports increments inserts
 installs interrupts invalidates issues iterates joins judges keeps kills leaves lets limits links

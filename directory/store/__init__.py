@@ -1,1 +1,3 @@
-"""Where the truth of one cluster is kept: a contract, its conformance suite, and the stores."""
+"""Stores of one cluster: the contract, its implementations, and the replica and the
+writer on top.
+"""

@@ -1,4 +1,4 @@
-"""Chooses the store that an address means; refuses schemes that it does not know, by name."""
+"""Opens the store of an address by its scheme."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ __all__ = ["describe_address", "find_identity", "is_remote", "is_same_place", "o
 
 
 def open_store(address: str, cluster: str, cluster_id: str | None = None) -> Store:
-    """Returns the store of ``cluster`` at ``sqlite:///file`` or ``etcd://host:2379,…/prefix``, made
-    if it is not there.
+    """Returns the store of ``cluster`` at ``sqlite:///file`` or ``etcd://host:2379,…/prefix``;
+    creates it if missing.
 
-    ``cluster_id`` is for a store that must already have it, or gets it when it is made; None lets a
-    new store choose one.
+    ``cluster_id`` must be that of an existing store, and becomes that of a new one; None: a new
+    store chooses one.
 
     Raises:
         Incompatible: unknown scheme, another cluster's store, a newer schema, not a store.
@@ -40,10 +40,11 @@ def _unknown(scheme: str) -> IncompatibleStore:
 
 
 def find_identity(address: str) -> Identity | None:
-    """Returns whose store is there; None: none is. Makes nothing, and changes nothing.
+    """Returns the identity of the store at an address; None: there is none. Creates and changes
+    nothing.
 
     Raises:
-        Incompatible: no address, or what is there is not a store that this version can use.
+        Incompatible: not an address, or not a store that this version can use.
         StoreUnreachable: it did not answer in time.
     """
     scheme = address.partition("://")[0]
@@ -63,11 +64,10 @@ def find_identity(address: str) -> Identity | None:
 
 
 def describe_address(address: str) -> str:
-    """Returns an address as its store describes itself: without secrets, the same however it is
-    written.
+    """Returns a canonical form of an address without secrets.
 
     Raises:
-        Incompatible: no address.
+        Incompatible: not an address.
     """
     scheme = address.partition("://")[0]
     match scheme:
@@ -84,9 +84,8 @@ def describe_address(address: str) -> str:
 
 
 def is_same_place(one: str, other: str) -> bool:
-    """True if two addresses are of one place, however they are written: of etcd they may name its
-    members in another order, or not all of them, and each by another user. What is no address is
-    no place.
+    """True if two addresses lead to the same store, however they are written: addresses of etcd may
+    list other members, in another order, and other users. A malformed address is the same as none.
     """
     try:
         first, second = describe_address(one), describe_address(other)
@@ -106,5 +105,5 @@ def is_same_place(one: str, other: str) -> bool:
 
 
 def is_remote(address: str) -> bool:
-    """True if the store is on servers of its own, which may come back by themselves."""
+    """True if the store is on servers of its own, which may recover by themselves."""
     return address.startswith("etcd://")

@@ -1,13 +1,12 @@
-"""The store's contract: ordered keys and values of one cluster, guarded transactions, a watch.
+"""Contract of a store: ordered keys and values of one cluster, guarded transactions, a watch.
 
-Refuses to know what keys and values mean. Every store runs the same suite
-(``tests/conformance/store``); what is written here holds for all of them.
-
+Every store passes the same suite (``tests/conformance/store``). Keys and values are opaque here.
 Promises
-    *Atomic*: a commit is seen whole or not at all. *Ordered*: every commit gets the next revision;
-    revisions of one incarnation only rise. *Durable*: what ``commit`` returned survives ``kill -9``
-    of everything. *Resumable*: ``watch(after)`` yields every later revision, once, in order, or
-    raises ``HistoryCompacted``.
+
+*Atomic*: a commit is visible whole or not at all. *Ordered*: every commit gets the next revision;
+revisions of one incarnation only rise. *Durable*: what ``commit`` returned survives ``kill -9`` of
+everything. *Resumable*: ``watch(after)`` yields every later revision, once, in order, or raises
+``HistoryCompacted``.
 """
 
 from __future__ import annotations
@@ -48,42 +47,41 @@ __all__ = [
 
 
 class StoreUnreachable(Exception):
-    """The store did not answer in time, or could not be reached. Whether a commit that ends so had
-    an effect is not known: ask again with the same request id.
+    """Error: the store did not answer in time, or could not be reached. Whether a commit that ends
+    so took effect is unknown: repeat it with the same request id.
     """
 
 
 class StoreFull(StoreUnreachable):
-    """The store has no room left, so it takes no writes until an operator made some; nothing was
-    written. Reads go on.
+    """Error: the store has no space left and takes no writes until an operator makes some; nothing
+    was written. Reads continue.
     """
 
 
 class HistoryCompacted(Exception):
-    """The changes after the asked revision are no longer kept, or belong to another incarnation of
-    the
-    store: load again.
+    """Error: the changes after the requested revision are no longer kept, or belong to another
+    incarnation of the store: load again.
     """
 
 
 class IncompatibleStore(Exception):
-    """The store cannot be used as asked: another cluster's, a newer schema, not a store at all.
-    One sentence for people; nothing was touched.
+    """Error: the store cannot be used as requested: another cluster's, a newer schema, or not a
+    store. The message is one sentence for people; nothing was changed.
     """
 
 
 class StoreIsSealed(StoreUnreachable):
-    """The store takes no changes for now, or for good: it is being filled, or its cluster moved to
-    another store. Says why, in one sentence for people; nothing was written.
+    """Error: the store takes no changes, temporarily or for good: it is being filled, or its
+    cluster moved to another store. The message is one sentence for people; nothing was written.
 
-    Who does not care why nothing can be written now catches it as ``StoreUnreachable``.
+    A subclass of ``StoreUnreachable``, for callers that do not distinguish the two.
     """
 
 
 MOVED_TO: Final = "moved to "
-"""A store sealed for a reason that begins so is out of use for good: no server starts on it."""
+"""Prefix of the reason of a store that is out of use for good: no server starts on it."""
 FILLED_FROM: Final = "being filled from "
-"""What a store sealed for a reason that begins so holds is not whole: no server reads it."""
+"""Prefix of the reason of a store with incomplete contents: no server reads it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,16 +94,16 @@ class Identity:
     incarnation: str
     schema_version: int
     sealed: str = ""
-    """Why it takes no changes; empty = it takes them."""
+    """Why the store takes no changes; empty = it takes them."""
 
     @property
     def moved(self) -> bool:
-        """Whether its cluster is in another store, for good."""
+        """True if the cluster is in another store for good."""
         return self.sealed.startswith(MOVED_TO)
 
     @property
     def partial(self) -> bool:
-        """Whether it is being emptied and filled: what it holds is half of something."""
+        """True while the store is emptied or filled, so that its contents are incomplete."""
         return self.sealed.startswith(FILLED_FROM)
 
 
@@ -114,17 +112,16 @@ class Limits:
     """Maximum size of one transaction; callers split before the store refuses."""
 
     max_writes: int
-    """Guards and writes of one transaction together; only the writes where ``max_guards`` is set.
-    """
+    """Guards and writes of one transaction together; only the writes if ``max_guards`` is set."""
     max_bytes: int
-    """Bytes of one transaction's keys and values together."""
+    """Bytes of the keys and values of one transaction."""
     max_guards: int | None = None
-    """Guards of one transaction, where the store counts them apart (as etcd does: at most so many
-    comparisons, and at most so many operations); None = together with the writes.
+    """Guards of one transaction, if the store limits them separately, as etcd does; None = together
+    with the writes.
     """
 
     def hold(self, guards: int, writes: int) -> bool:
-        """True if one transaction may hold so many."""
+        """True if one transaction may have this size."""
         if self.max_guards is None:
             return guards + writes <= self.max_writes
         return guards <= self.max_guards and writes <= self.max_writes
@@ -190,14 +187,18 @@ Write = Put | Delete
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """All guards hold and all writes happen, or nothing does. One key is written at most once."""
+    """Set of guards and writes: all guards hold and all writes happen, or nothing does. Each key is
+    written at most once.
+    """
 
     guards: tuple[Guard, ...]
     writes: tuple[Write, ...]
 
     @property
     def size_bytes(self) -> int:
-        """Of its keys and values; over a network what is compared travels too."""
+        """Bytes of its keys and values, those of guards included, since they are sent over the
+        network too.
+        """
         writes = (
             len(write.key) + (len(write.value) if isinstance(write, Put) else 0)
             for write in self.writes
@@ -210,10 +211,10 @@ class Transaction:
         return sum(writes) + sum(compared)
 
     def refuse_invalid(self, limits: Limits) -> None:
-        """Checks it before the store does (S9).
+        """Checks the transaction before the store does (S9).
 
         Raises:
-            ValueError: over the limits, or a key written twice; a bug of the caller's.
+            ValueError: over the limits, or a key written twice: a bug of the caller.
         """
         guards, writes, size = len(self.guards), len(self.writes), self.size_bytes
         if not limits.hold(guards, writes):
@@ -227,7 +228,7 @@ class Transaction:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """Result of a commit. ``commit_id`` is random: a reader that resumes at ``revision`` compares
+    """Result of a commit. ``commit_id`` is random; a reader that resumes at ``revision`` compares
     it.
     """
 
@@ -237,8 +238,8 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """Result of a guard that did not hold: nothing was written. ``revision`` is the store's current
-    one.
+    """Result if a guard did not hold: nothing was written. ``revision`` is the store's
+    current one.
     """
 
     guard: Guard
@@ -247,7 +248,7 @@ class Conflict:
 
 @dataclass(frozen=True, slots=True)
 class CommittedWrites:
-    """One revision: all its writes, in no particular order."""
+    """Set of the writes of one revision."""
 
     revision: int
     commit_id: str
@@ -259,58 +260,62 @@ class Loading(Protocol):
 
     @property
     def revision(self) -> int:
-        """The revision that all rows are of; 0 = nothing was ever committed."""
+        """Revision of all rows; 0 = nothing was ever committed."""
 
     @property
     def commit_id(self) -> str:
-        """Of that revision; empty at 0."""
+        """Commit id at that revision; empty at 0."""
 
     def pages(self) -> Iterator[Sequence[tuple[bytes, bytes]]]:
-        """Returns rows as (key, value), in key order, in pages.
+        """Yields the rows as (key, value) in key order, in pages.
 
         Raises:
-            StoreUnreachable: in the middle; begin again.
+            StoreUnreachable: also in the middle; begin again.
         """
 
 
 class Watch(Protocol):
-    """Watch of the store from one revision on. Used by one thread; ``close`` by any."""
+    """Watch of the store from one revision. One thread uses it; any thread may ``close`` it."""
 
     @property
     def restarts(self) -> int:
-        """How often it had to connect again, and went on where it was."""
+        """Number of times that the watch reconnected and resumed where it was."""
 
     def next(self, timeout_seconds: float) -> Sequence[CommittedWrites]:
-        """Returns the next revisions, in order, without gap or repeat; empty when none came in
-        time. An empty answer also says that the store was there at some moment of the wait.
+        """Returns the next revisions, in order, without gap or repetition; empty if none came in
+        time.
+
+        An empty result also shows that the store answered at some moment of the wait.
 
         Raises:
-            StoreUnreachable: the store cannot be reached; call again, it goes on where it was.
+            StoreUnreachable: the store cannot be reached; call again to resume.
             HistoryCompacted: load again.
         """
 
     def close(self) -> None:
-        """Ends it; a waiting ``next`` returns soon."""
+        """Closes the watch; a waiting ``next`` returns soon."""
 
 
 class Leadership(Protocol):
-    """A role that this process holds while the guard holds. Fenced: who lost it can write nothing
-    under it, because the guard is part of each of its transactions.
+    """Role that this process holds while the guard holds.
+
+    Fenced: the guard is part of each of the role's transactions, so a process that lost the role
+    can write nothing under it.
     """
 
     @property
     def guard(self) -> KeyEquals:
-        """To be put into every transaction that the role makes."""
+        """Guard for every transaction of the role."""
 
     def held(self) -> bool:
-        """True if it is held as far as this process knows."""
+        """True if the role is held, as far as this process knows."""
 
     def release(self) -> None:
-        """Gives it up."""
+        """Resigns from the role."""
 
 
 class EphemeralKey(Protocol):
-    """A key that is there while this process is alive, and goes with it, however it ends."""
+    """Key that exists while this process is alive, and is removed when it ends in any way."""
 
     def update(self, value: bytes) -> None:
         """Sets the key's value.
@@ -320,157 +325,159 @@ class EphemeralKey(Protocol):
         """
 
     def is_alive(self) -> bool:
-        """True if the key is there as far as this process knows; where it does not, announce again.
-        So it is after the store was away, or this process paused, for long.
+        """True if the key exists, as far as this process knows; otherwise create it again. It is
+        lost if the store was unreachable, or this process paused, for long.
         """
 
     def delete(self) -> None:
-        """Removes the key. What cannot be removed now goes with the process."""
+        """Removes the key. One that cannot be removed now is removed when the process ends."""
 
 
 class Store(Protocol):
-    """The truth of one cluster. Safe for use by several threads."""
+    """Store of one cluster. Thread-safe."""
 
     @property
     def identity(self) -> Identity:
-        """Whose store this is, as read when it was opened.
-
-        A store that was restored under the process is noticed by the watch (``HistoryCompacted``),
-        after which ``refresh_identity`` reads it again.
+        """Identity of the store, as read when it was opened. A restore under a running process is
+        noticed by the watch (``HistoryCompacted``), after which ``refresh_identity`` reads it
+        again.
         """
 
     @property
     def limits(self) -> Limits:
-        """What one transaction may hold."""
+        """Limits of one transaction."""
 
     def refresh_identity(self) -> Identity:
         """Reads the identity again.
 
         Raises:
-            StoreUnreachable, Incompatible
+            StoreUnreachable: the store cannot be reached.
+            Incompatible: it is another store by now.
         """
 
     def load(self, prefixes: Sequence[bytes] = (b"",)) -> Loading:
-        """Returns everything under these prefixes, at one revision. Prefixes must be disjoint.
+        """Returns all rows with these prefixes, at one revision. Prefixes must be disjoint.
 
         Raises:
-            StoreUnreachable
+            StoreUnreachable: the store cannot be reached.
         """
 
     def read(self, prefix: bytes, limit: int = 1000, after: bytes = b"") -> Sequence[Row]:
-        """Returns the rows under a prefix with keys greater than ``after``, in key order, as of
-        now. For maintenance; requests read the replica.
+        """Returns the rows with a prefix and keys greater than ``after``, in key order, of the
+        newest revision. For maintenance; requests read the replica.
 
         Raises:
-            StoreUnreachable
+            StoreUnreachable: the store cannot be reached.
         """
 
     def newest_revision(self, timeout_seconds: float = 5.0) -> int:
         """Returns the revision of the newest commit; 0 = nothing was ever committed.
 
-        Every commit that anybody was answered before the call began is counted, whichever process
-        or member of the store made it: no cache is asked, and no member that may be behind.
+        Linearizable: it includes every commit that was acknowledged to any process before the call
+        began.
 
         Raises:
             StoreUnreachable: it could not be read in time.
         """
 
     def watch(self, after: int, commit_id: str) -> Watch:
-        """Returns every revision after ``after``, whose commit id must be ``commit_id`` (empty at
-        0).
+        """Returns a watch of every revision after ``after``, whose commit id must be ``commit_id``
+        (empty at 0).
 
         Raises:
-            StoreUnreachable
-            HistoryCompacted: that revision is not known here, or is another commit.
+            StoreUnreachable: the store cannot be reached.
+            HistoryCompacted: that revision is unknown here, or is another commit.
         """
 
     def commit(
         self, transaction: Transaction, timeout_seconds: float = 5.0
     ) -> Committed | Conflict:
-        """Makes the writes if all guards hold.
+        """Applies the writes if all guards hold.
 
         Raises:
             StoreUnreachable: effect unknown.
-            Sealed: nothing was written, and nothing will be until it is unsealed.
-            ValueError: over the limits, or a key written twice; a bug of the caller's.
+            Sealed: nothing was written, and nothing will be until the store is unsealed.
+            ValueError: over the limits, or a key written twice: a bug of the caller.
         """
 
     def elect(self, role: str, candidate: str) -> Leadership | None:
-        """Tries once to take a role; None while another process holds it. ``candidate`` is the
-        first line of the role's key (``role_key``): a server's id, so that others can say who holds
-        it.
+        """Tries once to take a role; returns None while another process holds it.
+
+        ``candidate`` is the first line of the role's key (``role_key``): a server's id, so that
+        others can show who holds the role.
 
         Raises:
-            StoreUnreachable
+            StoreUnreachable: the store cannot be reached.
         """
 
     def create_ephemeral(
         self, key: bytes, value: bytes, guards: Sequence[Guard] = ()
     ) -> EphemeralKey | Conflict:
-        """Puts a key that goes with this process: by a lease or a lock, within 15 s of its end.
+        """Puts a key that is removed when this process ends: by a lease or a lock, within 15 s.
 
         Raises:
-            StoreUnreachable, Sealed
+            StoreUnreachable, Sealed: the key was not created.
         """
 
     def remove_expired(self, prefix: bytes = b"") -> int:
-        """Removes the announced keys of processes that ended, where the store does not do so by
-        itself; with a prefix also the keys under it that nobody announced: written by hand, they
-        would stay for ever. Answers how many. To be called every few seconds by every server.
+        """Removes the ephemeral keys of processes that ended, if the store does not do so by
+        itself; returns how many.
+
+        With a prefix also keys below it that are not ephemeral: written by hand, they would stay
+        for ever. Every server calls it every few seconds.
 
         Raises:
-            StoreUnreachable
+            StoreUnreachable: the store cannot be reached.
         """
 
     def seal(self, why: str) -> None:
-        """Takes no changes from now on, from anybody: those under way are made or refused whole.
-        Sealing again replaces the reason. Survives every process.
+        """Refuses changes from now on, by anybody; those under way are committed or refused whole.
 
-        Whoever has a watch open finds it in ``identity`` soon after. With a reason that begins with
-        ``FILLED_FROM`` every watch raises ``HistoryCompacted`` instead, since what comes now is no
-        change of the tree.
+        Sealing again replaces the reason. The seal survives every process. Open watches find it in
+        ``identity`` soon after. If the reason begins with ``FILLED_FROM`` every watch raises
+        ``HistoryCompacted`` instead, since the next writes are no changes of the tree.
 
         Raises:
-            StoreUnreachable
+            StoreUnreachable: effect unknown.
         """
 
     def clear(self) -> int:
-        """Removes every row of a store that is sealed to be filled, in as many commits as it takes;
-        answers how many. Cut off anywhere it can be repeated.
+        """Removes every row of a store that is sealed for filling, in as many commits as needed;
+        returns how many. Can be repeated after any interruption.
 
         Raises:
-            StoreUnreachable
+            StoreUnreachable: effect unknown.
             ValueError: the store is not sealed with ``FILLED_FROM``.
         """
 
     def fill(self, rows: Iterable[tuple[bytes, bytes]]) -> int:
-        """Puts rows into a store that is sealed to be filled, in as many commits as it takes, in
-        their order; answers how many. Cut off anywhere it can be repeated. ``load`` shows them.
+        """Puts rows into a store that is sealed for filling, in order, in as many commits as
+        needed; returns how many. Can be repeated after any interruption. ``load`` returns them.
 
         Raises:
-            StoreUnreachable
+            StoreUnreachable: effect unknown.
             ValueError: the store is not sealed with ``FILLED_FROM``, or a row is over its limits.
         """
 
     def unseal(self) -> Identity:
-        """Takes changes again, as a new incarnation: tokens and watches of before are expired. One
-        that is not sealed stays as it is.
+        """Accepts changes again, as a new incarnation: earlier tokens and watches expire. Does
+        nothing if the store is not sealed.
 
         Raises:
-            StoreUnreachable
+            StoreUnreachable: effect unknown.
         """
 
     def describe(self) -> str:
         """Returns the store's address without secrets, for people."""
 
     def close(self) -> None:
-        """Frees what it holds; the store cannot be used afterwards."""
+        """Releases all resources; the store cannot be used afterwards."""
 
 
 def batches_to_fill(
     rows: Iterable[tuple[bytes, bytes]], limits: Limits, most_rows: int, most_bytes: int
 ) -> Iterator[list[tuple[bytes, bytes]]]:
-    """Yields rows that a store is filled with, in their order, so many and so large at a time.
+    """Yields rows in order, in batches of limited number and size, for filling a store.
 
     Raises:
         ValueError: a row is larger than one transaction may be.

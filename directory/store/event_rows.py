@@ -1,11 +1,11 @@
-"""Change events as the store keeps them; refuses to know who reads them.
+"""Change events as the store keeps them.
 
 An ``o/`` row holds all events of one commit as a ``kdir.v1.OutboxRow``. Revision and cluster are
-not in it, since they are not known before the commit: whoever reads the row fills them in. It also
-names the facts that the commit wrote and that a change log holds; their values are read when they
-are published. Its change id begins with the time, so that rows lie about in the order of their
-revisions and a page of history is a short range of keys, and says how many events there are, so
-that they can be counted without being read.
+not in it, since they are unknown before the commit: the reader fills them in. The row also names
+the facts that the commit wrote and that a change log needs; their values are read when they are
+published. Its change id begins with the time, so that keys are roughly ordered by revision and a
+page of history is a short range; and it contains the number of events, so that they can be counted
+without being read.
 """
 
 from __future__ import annotations
@@ -52,32 +52,33 @@ FLOOR_KEY: Final = event_key("-")
 """Decimal text: events up to this revision are no longer kept. Sorts before all change ids."""
 
 _MOST_AFTER_BYTES: Final = 2 * 1024 * 1024
-"""Of an entry after a change, with its grants: a record of the change log has 8 MiB, and holds the
-entry's row and its fields as text."""
+"""Most bytes of an entry after a change, with its grants: a record of the change log has 8 MiB, and
+holds the entry's row and its fields as text.
+"""
 
 _RANDOM_BYTES: Final = 4_096
 _RANDOM_NUMBERS: Final[deque[int]] = deque()
-os.register_at_fork(after_in_child=_RANDOM_NUMBERS.clear)  # two processes must not use the same
+os.register_at_fork(after_in_child=_RANDOM_NUMBERS.clear)  # two processes must not share them
 
 Events = tuple[watch_pb2.ChangeEvent, ...]
-"""The events of one revision, by position."""
+"""Events of one revision, by position."""
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """Act of an operator on the cluster that changes no entry; it is a change event all the same,
-    of scope OPERATED.
+    """Operator's act on the cluster that changes no entry; recorded as a change event of scope
+    OPERATED.
     """
 
     text: str
-    """What was done, for people."""
+    """Description, for people."""
     principal: str = ""
     request_id: str = ""
 
 
 def operated_change(snapshot: Snapshot, mount: Path, operation: Operation) -> EntryChange:
-    """Returns the event of an operator's act: of the directory at the mount, which stays as it is,
-    so that who may not see that directory is shown nothing of it.
+    """Returns the event of an operator's act: on the directory at the mount, so that callers who
+    may not see that directory are not shown it.
     """
     root = snapshot.root.directory
     return EntryChange(
@@ -94,8 +95,8 @@ def operated_change(snapshot: Snapshot, mount: Path, operation: Operation) -> En
 def random_bits() -> int:
     """Returns a random number of 64 bits, for ids, from the system's source.
 
-    They are fetched many at a time: each call of the system lets other threads of the process go
-    first, which costs a write more than the number does.
+    Many are fetched at a time: each system call switches to other threads of the process, which
+    costs a write more than the number does.
     """
     while True:
         try:
@@ -110,7 +111,7 @@ def new_change_id(now_ms: int, count: int) -> str:
 
 
 def event_count(key: bytes) -> int:
-    """Returns how many events an ``o/`` row holds, by its key; 1 for a key of another make."""
+    """Returns the number of events in an ``o/`` row by its key; 1 for a key in another format."""
     parts = key.removeprefix(EVENT).split(b"-")
     try:
         return int(parts[1], 16)
@@ -119,8 +120,8 @@ def event_count(key: bytes) -> int:
 
 
 def made_at_ms(key: bytes) -> int:
-    """Returns when the commit of an ``o/`` row was made, Unix milliseconds, by its key; 0 for a key
-    of another make.
+    """Returns the time of an ``o/`` row's commit by its key, Unix milliseconds; 0 for a key in
+    another format.
     """
     try:
         return int(key.removeprefix(EVENT).split(b"-")[0], 16)
@@ -142,14 +143,16 @@ def pack(
     facts: Sequence[bytes] = (),
     is_logged: bool = False,
 ) -> bytes:
-    """Returns the value of an ``o/`` row. ``facts`` are those of ``logged_facts``; ``is_logged``:
-    the cluster keeps a change log, one record of which has to hold what each entry is afterwards.
+    """Returns the value of an ``o/`` row.
+
+    ``facts`` are those of ``logged_facts``; ``is_logged``: the cluster keeps a change log, in which
+    each entry must fit one record.
 
     Raises:
-        LimitExceeded
+        LimitExceeded: an entry is too large for a record.
     """
     message = watch_pb2.OutboxRow(logged_facts=facts)
-    # Of many topics of one directory it is the same: made once.
+    # It is the same for many topics of one directory: made once.
     effective: dict[int, policies_pb2.Policies] = {}
     for position, change in enumerate(changes):
         holds = change.effective
@@ -189,16 +192,18 @@ class OutboxCommit:
     """Keys; see ``logged_facts``."""
 
     def joined(self, other: OutboxCommit) -> OutboxCommit:
-        """Returns this and another row of the same revision, as a store that was filled has."""
+        """Returns the contents of this and another row of the same revision, which a store that was
+        filled may have.
+        """
         facts = self.logged_facts + other.logged_facts
         return OutboxCommit(self.revision, self.events + other.events, facts)
 
 
 def unpack(value: bytes, revision: int, cluster_id: str) -> OutboxCommit:
-    """Returns what an ``o/`` row holds, with what only its reader knows.
+    """Returns the contents of an ``o/`` row, with revision and cluster filled in.
 
     Raises:
-        ValueError: no such row.
+        ValueError: not a valid row.
     """
     try:
         message = watch_pb2.OutboxRow.FromString(value)
@@ -211,8 +216,8 @@ def unpack(value: bytes, revision: int, cluster_id: str) -> OutboxCommit:
 
 
 def commit_of(key: bytes, value: bytes, revision: int, cluster_id: str) -> OutboxCommit:
-    """Returns what ``unpack`` does. A row that cannot be read holds nothing, and is logged: a
-    watcher must not be stopped for good by it.
+    """Returns what ``unpack`` does. An unreadable row is logged and counts as empty, so that it
+    does not stop watchers for good.
     """
     try:
         return unpack(value, revision, cluster_id)

@@ -1,7 +1,6 @@
-"""What is kept of an answered request, so that asking again repeats the answer (AIP-155).
+"""Record of an answered request, by which a repeated request gets the same answer (AIP-155).
 
-Refuses to keep the plan's writes: they were made. The revision is not in it either: it is that of
-the row.
+It has no revision, which is that of the row, and none of the plan's writes.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ __all__ = ["RequestRecord", "command_fingerprint"]
 
 
 def command_fingerprint(command: Command) -> str:
-    """Returns the same for equal commands, in every process and version that knows the
-    same fields.
+    """Returns a fingerprint that is equal for equal commands, in every process and every version
+    with the same fields.
     """
     return hashlib.sha256(json.dumps(_plain(command)).encode()).hexdigest()
 
@@ -35,8 +34,8 @@ _AS_THEY_ARE: Final = frozenset({type(None), bool, int, float, str})
 
 
 def _plain(value: object) -> object:
-    """As JSON can say it. A field that has its default is left out: a version that adds one still
-    recognises the requests of the version before.
+    """Returns a value as JSON types. Fields with their default are left out: a version that adds a
+    field still recognizes requests of the previous version.
     """
     if type(value) in _AS_THEY_ARE:
         return value
@@ -82,7 +81,7 @@ def _default(field: dataclasses.Field[object]) -> object:
 
 @dataclass(frozen=True, slots=True)
 class RequestRecord:
-    """A ``q/`` row's value."""
+    """Value of a ``q/`` row."""
 
     fingerprint: str
     answered_at_ms: int
@@ -97,7 +96,7 @@ class RequestRecord:
 
     @classmethod
     def from_plan(cls, command: Command, plan: Plan, codec: Codec, now_ms: int) -> Self:
-        """Returns what to keep of a plan that is about to be committed."""
+        """Returns the record of a plan that is about to be committed."""
         return cls(
             fingerprint=command_fingerprint(command),
             answered_at_ms=now_ms,
@@ -112,7 +111,7 @@ class RequestRecord:
         )
 
     def replay_plan(self, codec: Codec) -> Plan:
-        """Returns a plan with nothing to write that has the answer of the first one."""
+        """Returns a plan without writes that has the answer of the first one."""
         return Plan(
             guards=(),
             writes=(),
@@ -128,7 +127,7 @@ class RequestRecord:
         )
 
     def to_bytes(self) -> bytes:
-        """Returns the stored form: JSON, so that a newer version can add to it."""
+        """Returns the stored form: JSON, so that a newer version can add fields."""
         fields: dict[str, object] = {
             "fingerprint": self.fingerprint,
             "answered_at_ms": self.answered_at_ms,
@@ -148,7 +147,7 @@ class RequestRecord:
         """Parses the form of ``to_bytes``.
 
         Raises:
-            ValueError: no such row.
+            ValueError: not a valid row.
         """
         try:
             fields = json.loads(value)
@@ -161,7 +160,7 @@ class RequestRecord:
                 topic_count=int(fields["topic_count"]),
                 directory_count=int(fields["directory_count"]),
                 notes=tuple(fields["notes"]),
-                # Rows of earlier releases lack what these did not keep.
+                # Rows of earlier releases lack some fields.
                 kafka_topics_deleted=bool(fields.get("kafka_topics_deleted")),
                 grants=tuple(map(_grant, fields.get("grants", ()))),
                 grants_changed=tuple(map(_grant, fields.get("grants_changed", ()))),

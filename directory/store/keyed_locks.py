@@ -1,6 +1,7 @@
-"""Locks by key: of the threads of one process that would collide on a key, one goes on at a time.
+"""Locks by key: of the threads of one process that would conflict on a key, one continues at a
+time.
 
-Refuses to promise that nobody else writes the key: other processes do, and the guards say so.
+Other processes are not excluded: the guards of their transactions detect the conflict.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ class _Queue:
 
 
 class KeyedLocks:
-    """Collection of locks by key, for any thread."""
+    """Set of locks by key, for any number of threads."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.clock = clock
@@ -30,22 +31,22 @@ class KeyedLocks:
         self.queues: dict[bytes, _Queue] = {}
 
     def lock_for(self) -> KeyedLock:
-        """Returns one thread's, to be used as a context: what it took is given back at the end."""
+        """Context manager of one thread's lock, which is released at the end."""
         return KeyedLock(self)
 
 
 class KeyedLock:
-    """Lock of one thread, on one key at most."""
+    """Lock of one thread, on at most one key."""
 
     def __init__(self, locks: KeyedLocks) -> None:
         self._locks = locks
         self._held: tuple[bytes, _Queue] | None = None
 
     def acquire(self, key: bytes, deadline: float) -> bool:
-        """Waits until it is ours to go on with a key; whether somebody else was before us.
+        """Waits for the lock of a key; returns whether another thread had it before.
 
         Raises:
-            DeadlineExceeded: it did not come in time.
+            DeadlineExceeded: it was not free in time.
         """
         if self._held is not None:
             return False

@@ -1,7 +1,8 @@
-"""Large changes on their way: what the store keeps of an adoption, and how far each change is.
+"""Progress of large changes: the stored record of an adoption, and how far adoptions and removals
+are.
 
-Refuses to make them: the reaper finishes removals, the reconciler adoptions. How far a removal is
-needs no record of its own: what is left of it is counted in the tree.
+The reaper finishes removals, the reconciler adoptions. A removal needs no record of its own: the
+entries left are counted in the tree.
 """
 
 from __future__ import annotations
@@ -32,29 +33,29 @@ __all__ = [
 ]
 
 LARGE: Final = 1_000
-"""A change of so many entries is reported while it is on its way; a smaller one is done by then."""
+"""Number of entries from which the progress of a change is reported."""
 SWEEP: Final = "sweep"
-"""The id of what a sweep adopts by itself: one at a time, and the next sweep finds the rest."""
+"""Id of an adoption by a sweep: one at a time, and the next sweep finds the rest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LargeAdoption:
-    """An adoption that is made in steps (``kdir.v1.LargeChange``)."""
+    """Adoption in steps (``kdir.v1.LargeChange``)."""
 
     change_id: str
     mount: Path
-    """Where the cluster was mounted when it began."""
+    """Mount of the cluster at the beginning."""
     started_at_ms: int
     done: int
     left: int
     principal: str = ""
     message: str = ""
     rules: tuple[MappingRule, ...] = ()
-    """Those that the operator gave, or that were in force; none for a sweep."""
+    """The operator's rules, or those in force; none for a sweep."""
     remap: bool = False
 
     def to_put(self) -> Put:
-        """Returns what keeps it."""
+        """Returns the write that stores the record."""
         record = admin_pb2.LargeChange(
             progress=self.to_proto(),
             rules=rules_to_proto(self.rules),
@@ -63,11 +64,11 @@ class LargeAdoption:
         return Put(large_change_key(self.change_id), record.SerializeToString())
 
     def to_remove(self) -> Delete:
-        """Returns what ends it."""
+        """Returns the write that removes the record."""
         return Delete(large_change_key(self.change_id))
 
     def to_proto(self) -> admin_pb2.Progress:
-        """Returns how far it is, for people."""
+        """Returns the progress, for people."""
         return admin_pb2.Progress(
             change_id=self.change_id,
             kind="adopt",
@@ -84,7 +85,7 @@ class LargeAdoption:
         """Parses the form of ``to_put``.
 
         Raises:
-            ValueError: no such record.
+            ValueError: not a valid record.
         """
         try:
             record = admin_pb2.LargeChange.FromString(value)
@@ -105,9 +106,7 @@ class LargeAdoption:
 
 
 def adoptions(snapshot: Snapshot) -> list[LargeAdoption]:
-    """Returns those on their way, oldest first. What cannot be read is a newer server's to go on
-    with.
-    """
+    """Returns the unfinished adoptions, oldest first. A newer server continues unreadable ones."""
     found = []
     for _, value in snapshot.facts(LARGE_CHANGE):
         try:
@@ -118,10 +117,10 @@ def adoptions(snapshot: Snapshot) -> list[LargeAdoption]:
 
 
 def progress_of(snapshot: Snapshot, trouble: str = "") -> list[admin_pb2.Progress]:
-    """Returns every large change on its way, oldest first.
+    """Returns every unfinished large change, oldest first. ``trouble``: why removals are held up,
+    if this server knows.
 
-    ``trouble``: what holds up removals, where this server knows. A removal counts topics and
-    directories; a small one is not listed.
+    A removal counts topics and directories; a small one is not listed.
     """
     found = [one.to_proto() for one in adoptions(snapshot)]
     for entry_id, removal, left in removals(snapshot):

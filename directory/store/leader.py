@@ -1,4 +1,5 @@
-"""Roles that one server of a cluster holds at a time: election, when it may act, resignation.
+"""Elected roles, which one server of a cluster holds at a time: election, the first moment to act,
+resignation.
 
 A role decides by the replica and commits under its guard. The guard keeps a server that lost the
 role from writing; it does not make the replica new, so a role acts only once the replica has
@@ -16,22 +17,22 @@ from directory.store.replica import Replica
 __all__ = ["Leader", "LeadershipLost"]
 
 _LOOK_SECONDS: Final = 0.02
-"""From one look whether the replica has reached the election to the next."""
+"""Interval between two checks whether the replica has reached the election."""
 _LOOKS: Final = 50
 
 
 class LeadershipLost(Exception):
-    """Another server holds the role by now: nothing more may be done under it here."""
+    """Error: another server holds the role by now, so this one must not act under it any more."""
 
 
 class Leader:
-    """A server's candidacy for one role, and the term in which it holds it.
+    """Candidacy of a server for one role, and the term in which it holds it.
 
-    For one thread, which campaigns, acts and resigns; ``leads`` may be read in any.
+    For one thread, which campaigns, acts and resigns; any thread may read ``leads``.
 
     Args:
         role: the last part of the role's key (``role_key``).
-        candidate: the server's id, so that others can say who holds the role.
+        candidate: the server's id, shown to others as the holder of the role.
     """
 
     def __init__(self, store: Store, replica: Replica, role: str, candidate: str) -> None:
@@ -45,18 +46,18 @@ class Leader:
 
     @property
     def leadership(self) -> Leadership | None:
-        """This term's; None while this server holds none."""
+        """Leadership of this term; None while this server does not hold the role."""
         return self._leadership
 
     @property
     def leads(self) -> bool:
-        """Whether this server holds the role, as far as it knows."""
+        """True if this server holds the role, as far as it knows."""
         leadership = self._leadership
         return leadership is not None and leadership.held()
 
     @property
     def guard(self) -> KeyEquals:
-        """To be put into every transaction that the role makes.
+        """Returns the guard for every transaction of the role.
 
         Raises:
             LeadershipLost: this server resigned, or was never elected.
@@ -67,12 +68,12 @@ class Leader:
         return leadership.guard
 
     def campaign(self) -> Leadership | None:
-        """Returns the leadership if this server holds it, after one try to be elected if it does
-        not; None while another server does. Another object than before is another term.
+        """Returns the leadership if this server holds it, after one attempt if it does not; None
+        while another server does. Another object is another term.
 
         Raises:
-            NotReady: the replica has loaded nothing, and would have nothing to act by.
-            StoreUnreachable
+            NotReady: the replica has loaded nothing to act by.
+            StoreUnreachable: the store cannot be reached.
         """
         if not self.leads:
             self.resign()
@@ -81,9 +82,9 @@ class Leader:
         return self._leadership
 
     def has_reached_election(self, written: int = 0) -> bool:
-        """True if the tree is at least as new as the election, and so as all that was done in the
-        terms before, and as revision ``written``, the last of this term: an older tree may not
-        have a stop, a removal or an attempt that others, or this server, committed since.
+        """True if the tree is at least as new as the election, and so as all commits of earlier
+        terms, and as revision ``written``, the last one of this term. An older tree may lack a
+        stop, a removal or an attempt that was committed since.
 
         Raises:
             LeadershipLost: this server resigned, or by the tree another server is elected.
@@ -97,11 +98,11 @@ class Leader:
         return snapshot.revision >= written
 
     def wait_for_election(self, sleep: Callable[[float], object], written: int = 0) -> bool:
-        """Returns what ``has_reached_election`` does, as soon as it is true, at the latest after a
-        second. ``sleep`` waits so many seconds, or shorter when the role is to end.
+        """Returns ``has_reached_election`` as soon as it is true, at the latest after a second.
+        ``sleep`` waits that many seconds, or less when the role is to end.
 
         Raises:
-            LeadershipLost
+            LeadershipLost: see ``has_reached_election``.
         """
         for _ in range(_LOOKS):
             if self.has_reached_election(written):
@@ -110,7 +111,7 @@ class Leader:
         return False
 
     def resign(self) -> None:
-        """Gives up the role, if this server holds it."""
+        """Releases the role, if this server holds it."""
         leadership, self._leadership, self._reached = self._leadership, None, False
         if leadership is not None:
             leadership.release()

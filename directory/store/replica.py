@@ -1,8 +1,8 @@
-"""One server's copy of its cluster's tree in memory; refuses to write, and to empty what it has.
+"""Replica: one server's copy of its cluster's tree in memory.
 
-One thread loads the store at one revision and then follows its watch. What it publishes are whole,
-immutable snapshots: who took one sees no later change in it. When the history it would need is
-gone, it loads again and swaps; until then, and while the store is away, the old snapshot serves.
+One thread loads the store at one revision and then follows its watch. It publishes whole, immutable
+snapshots: the holder of one sees no later change in it. When the history that it needs is gone, it
+loads again and swaps; until then, and while the store is unreachable, the old snapshot serves.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ LOADED_PREFIXES: Final = (
     keys.ROLE,
     keys.MEMBER,
 )
-"""What is kept in memory: not claims, answered requests and events."""
+"""Keys that are kept in memory: not claims, answered requests and events."""
 
 _FREEZE_ROWS: Final = 10_000
 _NEXT_SECONDS: Final = 2.0
@@ -66,16 +66,17 @@ class ReplicaState(enum.Enum):
     SERVING = "serving"
     """It follows the store."""
     STALE = "stale"
-    """The store is away, or sealed: then its cluster may go on in another. What was last seen is
-    served, with its age."""
+    """The store is unreachable, or sealed, in which case its cluster may continue in another. The
+    last snapshot is served, with its age.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class AppliedCommit:
-    """Effect of one step on the tree. Given to subscribers in order, each revision once.
+    """Effect of one commit on the tree, passed to subscribers in order, each revision once.
 
-    ``reloaded``: the steps between ``before`` and ``after`` are not known, and ``writes`` and
-    ``events`` are empty; so it is the first time, when ``before`` is an empty tree.
+    ``reloaded``: the steps between ``before`` and ``after`` are unknown, and ``writes`` and
+    ``events`` are empty; also the first time, when ``before`` is an empty tree.
     """
 
     before: Snapshot
@@ -87,7 +88,7 @@ class AppliedCommit:
 
 
 class Replica:
-    """Replica that follows one store. ``start`` it; all else may be called from any thread."""
+    """Replica that follows one store. After ``start``, every method is thread-safe."""
 
     def __init__(
         self,
@@ -133,8 +134,8 @@ class Replica:
 
     @property
     def reported_revision(self) -> int:
-        """The revision of the newest tree that every subscriber knows too: what they keep, such as
-        the mount table, is as new.
+        """Revision of the newest tree that every subscriber has received: derived data, such as the
+        mount table, is as new.
 
         Raises:
             NotReady: nothing was loaded yet.
@@ -146,7 +147,9 @@ class Replica:
 
     @property
     def state(self) -> ReplicaState:
-        """A store that neither answers nor fails is away too, after a while."""
+        """Current state. A store that neither answers nor fails counts as unreachable after a
+        while.
+        """
         if self._snapshot is None:
             return ReplicaState.LOADING
         silent = self._clock() - self._received_at
@@ -156,7 +159,7 @@ class Replica:
 
     @property
     def age_seconds(self) -> float:
-        """How long ago the store last answered, or was found sealed; 0.0 while it is followed."""
+        """Time since the store last answered, or was found sealed; 0.0 while it is followed."""
         if self.state is ReplicaState.SERVING:
             return 0.0
         since = (
@@ -168,33 +171,33 @@ class Replica:
 
     @property
     def trouble(self) -> str:
-        """Why it does not follow, for people; empty while it does."""
+        """Why the store is not followed, for people; empty while it is."""
         return self._trouble or self._store.identity.sealed
 
     @property
     def watch_restarts(self) -> int:
-        """How often the watch connected again, at this or another place, with nothing lost."""
+        """Number of times that the watch reconnected, without any loss."""
         watch = self.watch
         return self._restarts_before + (0 if watch is None else watch.restarts)
 
     @property
     def reloads(self) -> int:
-        """How often all was loaded again, since it could not be followed on."""
+        """Number of times that everything was loaded again because the watch could not resume."""
         return max(0, self._loads - 1)
 
     def is_known(self, revision: int) -> bool:
-        """True if every subscriber knows a tree of at least this revision."""
+        """True if every subscriber has received a tree of at least this revision."""
         reported = self._reported
         return reported is not None and reported.revision >= revision
 
     def wait_for(self, revision: int, timeout_seconds: float) -> Snapshot:
-        """Returns the newest tree, once it is of at least this revision and every subscriber knows
-        it.
+        """Returns the newest tree once it is of at least this revision and every subscriber has
+        received it.
 
         Raises:
             NotReady: nothing was loaded in time.
-            StoreUnavailable: the store is away, so it cannot come.
-            TokenFromFuture: it did not come in time.
+            StoreUnavailable: the store is unreachable, so the revision cannot arrive.
+            TokenFromFuture: the revision did not arrive in time.
         """
         deadline = self._clock() + timeout_seconds
         while True:
@@ -225,9 +228,8 @@ class Replica:
         )
 
     def subscribe(self, callback: Callable[[AppliedCommit], None]) -> Callable[[], None]:
-        """Calls back after each step, in the replica's thread: be quick, and wait for nothing.
-
-        Returns what ends it.
+        """Registers a callback for each commit, in the replica's thread: it must be quick and must
+        not wait. Returns the function that ends the subscription.
         """
         with self._waiting:
             self._subscribers = (*self._subscribers, callback)
@@ -248,7 +250,7 @@ class Replica:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends the thread. What was loaded can still be read."""
+        """Ends the thread. The loaded tree can still be read."""
         self._stop.set()
         watch = self.watch
         if watch is not None:
@@ -258,7 +260,7 @@ class Replica:
 
     @property
     def in_own_thread(self) -> bool:
-        """Whether the caller is a subscriber that is being called back: it must not wait."""
+        """True in a subscriber's callback, which must not wait."""
         return threading.current_thread() is self._thread
 
     def _follow(self) -> None:
@@ -287,7 +289,7 @@ class Replica:
         self._drop_watch()
 
     def _pause(self, seconds: float, began: float) -> float:
-        """Waits before the next try, less what this one took; for how long the time after."""
+        """Waits before the next try, less the time that this one took; longer each time."""
         took = self._clock() - began
         self._stop.wait(max(0.0, seconds * random.uniform(0.5, 1.0) - took))
         return min(2 * seconds, _LAST_RETRY_SECONDS)
@@ -323,7 +325,7 @@ class Replica:
             _log.warning("the store takes no changes: %s", sealed)
 
     def _load(self) -> Watch:
-        """Loads all at one revision, publishes it, and begins to follow from there."""
+        """Loads everything at one revision, publishes it, and follows the store from there."""
         while True:
             identity = self._store.refresh_identity()
             self._notice_seal()
@@ -357,20 +359,20 @@ class Replica:
         self._received_at, self._away, self._trouble = self._clock(), False, ""
         self._loads += 1
         self._publish(AppliedCommit(before, after, after.revision, (), (), reloaded=True))
-        # It serves; now for what the first look-up by physical name would have to wait for. Not in
-        # this thread: while it works the store would seem to be silent.
+        # It serves. Now the index that the first lookup by physical name would wait for; not in
+        # this thread, or the store would seem silent meanwhile.
         threading.Thread(target=self._index, args=(after,), name="index", daemon=True).start()
         return watch
 
     def _index(self, snapshot: Snapshot) -> None:
-        """Requests come first: each hand-over of the interpreter cost them 5 ms otherwise (p99 117
-        ms, measured with 400,000 topics, and 7 ms so).
+        """Builds the index of physical names, giving way to requests: otherwise each switch of the
+        interpreter cost them 5 ms (with 400,000 topics p99 was 117 ms, and 7 ms so).
         """
         snapshot.index_physical_names(lambda: self._stop.wait(_GIVE_WAY_SECONDS))
 
     def _publish(self, applied: AppliedCommit) -> None:
-        """Swaps the tree in, calls the subscribers, then wakes the waiters: what a waiter does next
-        finds whatever the subscribers keep (mount table, history) as new as the tree.
+        """Swaps the tree, calls the subscribers, then wakes the waiters, which find the
+        subscribers' data (mount table, history) as new as the tree.
         """
         self._snapshot = applied.after
         for callback in self._subscribers:
@@ -381,8 +383,8 @@ class Replica:
         self._wake(applied.after)
 
     def _wake(self, reported: Snapshot | None) -> None:
-        """Wakes those who wait for what is known now, and only them: with many that write at once
-        each would be woken for everybody's change. None: nothing more may come, so all.
+        """Wakes the waiters whose revision has arrived, and only those. None: nothing more may
+        arrive, so all.
         """
         with self._waiting:
             if reported is not None:
@@ -396,7 +398,7 @@ class Replica:
 
 
 class _Waiter:
-    """Somebody who waits for a revision."""
+    """Thread that waits for a revision."""
 
     def __init__(self, revision: int) -> None:
         self.revision: Final = revision
@@ -404,7 +406,7 @@ class _Waiter:
 
 
 class _Counted:
-    """The pages of a load, with the number of rows that went by."""
+    """Pages of a load, with the number of rows so far."""
 
     def __init__(self, loading: Loading, stop: threading.Event) -> None:
         self._loading: Final = loading
@@ -421,7 +423,9 @@ class _Counted:
 
 @contextmanager
 def _collector_paused() -> Iterator[None]:
-    """A load makes millions of objects that stay; walking them while they grow is quadratic."""
+    """Pauses the garbage collector: a load makes millions of objects that stay, and collections
+    while they grow cost quadratic time.
+    """
     enabled = gc.isenabled()
     gc.disable()
     try:

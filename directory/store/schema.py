@@ -1,7 +1,8 @@
-"""What is in a sqlite store: its tables, whose it is, and which incarnation of it this is.
+"""Schema of a sqlite store: its tables, its identity and its incarnation, by queries on a
+connection.
 
-Refuses to know files and locks (``database_file.py``): everything here is asked of a connection. A
-new incarnation begins when the database is not what its last writer left: a backup was put there.
+A new incarnation begins when the database differs from what its last writer left: a backup was
+restored.
 """
 
 from __future__ import annotations
@@ -35,8 +36,9 @@ SCHEMA_VERSION: Final = 1
 _APPLICATION_ID: Final = 0x6B646972  # "kdir", as `file` shows it
 _BASE32: Final = "abcdefghijklmnopqrstuvwxyz234567"  # RFC 4648, lower case
 _INCARNATION_STEP: Final = 1_000_000
-"""A new incarnation's revisions begin so far above all that were seen of the old one that a guard
-made from an old snapshot is never mistaken for a current one."""
+"""Distance of a new incarnation's first revision from all seen of the previous one: a guard from an
+old snapshot is never valid by accident.
+"""
 
 _ANNOUNCED: Final = """CREATE TABLE IF NOT EXISTS announced (  -- keys that go with their process
          key BLOB PRIMARY KEY,
@@ -72,13 +74,13 @@ _SCHEMA: Final = (
 
 
 def random_id(length: int) -> str:
-    """Returns letters and digits, such as in the ids of stores and clusters."""
+    """Returns random letters and digits, such as in the ids of stores and clusters."""
     return "".join(secrets.choice(_BASE32) for _ in range(length))
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The newest commit of a database, and the incarnation it belongs to."""
+    """Newest commit of a database, and the incarnation it belongs to."""
 
     revision: int
     commit_id: str
@@ -87,7 +89,7 @@ class Head:
 
 
 def head_of(connection: sqlite3.Connection) -> Head:
-    """Returns the newest commit, as this connection's transaction sees it."""
+    """Returns the newest commit that this connection's transaction sees."""
     row = connection.execute(
         "SELECT revision, commit_id, writes_total,"
         " (SELECT value FROM meta WHERE name = 'incarnation')"
@@ -97,13 +99,13 @@ def head_of(connection: sqlite3.Connection) -> Head:
 
 
 def is_empty(connection: sqlite3.Connection) -> bool:
-    """True if there is nothing in it yet."""
+    """True if the database has no tables yet."""
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     return bool(tables == 0)
 
 
 def create(connection: sqlite3.Connection, cluster: str, cluster_id: str | None) -> None:
-    """Makes a new store for a cluster; without an id it gets a random one."""
+    """Creates the tables of a new store; without an id the cluster gets a random one."""
     meta = {
         "store_id": random_id(16),
         "cluster_id": cluster_id or f"kc-{random_id(10)}",
@@ -118,12 +120,12 @@ def create(connection: sqlite3.Connection, cluster: str, cluster_id: str | None)
 
 
 def complete(connection: sqlite3.Connection) -> None:
-    """Adds what stores made by an earlier kdir lack; those before it do not mind."""
+    """Adds tables that stores of an earlier kdir lack, and which that version ignores."""
     connection.execute(_ANNOUNCED)
 
 
 def identity_of(connection: sqlite3.Connection) -> Identity:
-    """Returns whose it is."""
+    """Returns the identity of the store."""
     meta = dict(connection.execute("SELECT name, value FROM meta"))
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     return Identity(
@@ -137,16 +139,16 @@ def identity_of(connection: sqlite3.Connection) -> Identity:
 
 
 def sealed_of(connection: sqlite3.Connection) -> str:
-    """Returns why it takes no changes; empty = it takes them."""
+    """Returns why the store takes no changes; empty = it takes them."""
     row = connection.execute("SELECT value FROM meta WHERE name = 'sealed'").fetchone()
     return "" if row is None else str(row[0])
 
 
 def refuse_unknown(connection: sqlite3.Connection) -> None:
-    """Looks whether it is a store that this version can use, whosever it is.
+    """Checks that the database is a store that this version can use, of any cluster.
 
     Raises:
-        Incompatible: why it is not, without naming the file.
+        Incompatible: why it is not, without the name of the file.
     """
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     if application != _APPLICATION_ID:
@@ -160,10 +162,10 @@ def refuse_unknown(connection: sqlite3.Connection) -> None:
 
 
 def refuse_foreign(connection: sqlite3.Connection, cluster: str, cluster_id: str | None) -> None:
-    """Looks whether it is a store of this cluster that this version can use.
+    """Checks that the database is a store of this cluster that this version can use.
 
     Raises:
-        Incompatible: why it is not, without naming the file.
+        Incompatible: why it is not, without the name of the file.
     """
     refuse_unknown(connection)
     found = identity_of(connection)
@@ -178,7 +180,7 @@ def refuse_foreign(connection: sqlite3.Connection, cluster: str, cluster_id: str
 
 
 def holds_commit(connection: sqlite3.Connection, revision: int, commit_id: str) -> bool:
-    """True if this commit was made here; one that is older than the history kept may have been."""
+    """True if this commit was made in this database, or is older than the history kept."""
     known = connection.execute(
         "SELECT commit_id FROM commits WHERE revision = ?", (revision,)
     ).fetchone()
@@ -191,7 +193,7 @@ def begin_incarnation(
 ) -> Head:
     """Begins a new incarnation, at a revision of its own before which no watch can resume.
 
-    ``seen_revision`` is the highest that is known of the incarnation before. With ``unseal`` the
+    ``seen_revision`` is the highest known one of the previous incarnation. With ``unseal`` the
     store takes changes from then on.
     """
     head = head_of(connection)
@@ -214,8 +216,8 @@ def begin_incarnation(
 
 
 def trim_log(connection: sqlite3.Connection, revision: int = 0) -> None:
-    """Makes one commit, of at least this revision, the only one that is known: of what led to it no
-    watch learns any more. To be called in a transaction.
+    """Replaces the log by one commit, of at least this revision, before which no watch can resume.
+    Runs within a transaction.
     """
     head = head_of(connection)
     connection.execute("DELETE FROM log")
@@ -227,10 +229,10 @@ def trim_log(connection: sqlite3.Connection, revision: int = 0) -> None:
 
 
 def damage_of(connection: sqlite3.Connection) -> str:
-    """Returns what is wrong with it; empty = nothing is.
+    """Returns what is wrong with the database; empty = nothing.
 
-    A backup put in place beside the write-ahead log of what was there gives a mixture, which sqlite
-    cannot know. It shows in its structure, or in a log that the rows do not follow.
+    A backup that was put beside the write-ahead log of the previous database gives a mixture, which
+    sqlite cannot detect. It shows in the structure, or in a log that does not match the rows.
     """
     (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
     if found != "ok":

@@ -1,1 +1,1 @@
-"""The store on etcd; refuses to be imported without the package ``etcd3`` (``kdir[etcd]``)."""
+"""Store on etcd, which needs the package ``etcd3`` (``kdir[etcd]``)."""

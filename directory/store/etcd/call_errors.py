@@ -1,8 +1,8 @@
-"""Finds out what a failed call to etcd means: by whom it may be tried again, and whether it may
-have had an effect; refuses to try.
+"""Classifies failed calls to etcd: whether they may be repeated, where, and whether they may have
+taken effect.
 
 etcd reports most of it by gRPC code, and the rest only as text (its
-``api/v3rpc/rpctypes/error.go``), which clients are meant to compare.
+``api/v3rpc/rpctypes/error.go``), which clients are expected to compare.
 """
 
 from __future__ import annotations
@@ -28,36 +28,36 @@ __all__ = [
 
 
 class EtcdRefused(StoreUnreachable):
-    """etcd answered, and will not do it however often it is asked: no right, a wrong password, a
-    request that it does not take. Nothing was written.
+    """Error: etcd refuses the request however often it is repeated: no right, a wrong password, an
+    invalid request. Nothing was written.
     """
 
 
 class Compacted(Exception):
-    """The asked revision is no longer kept."""
+    """Error: the requested revision is no longer kept."""
 
 
 class FutureRevision(Exception):
-    """The asked revision was not reached yet."""
+    """Error: the requested revision was not reached yet."""
 
 
 class TooLarge(Exception):
-    """The answer is larger than what is taken: ask for less."""
+    """Error: the response is larger than the limit: request less."""
 
 
 class Unsent(Exception):
-    """The call was not made."""
+    """Error: the call was not sent."""
 
 
 class FailureKind(enum.Enum):
     """Kind of a failed call, by what its caller does next."""
 
     UNREACHED = enum.auto()
-    """The member was not reached, or did nothing: any call may be made again, elsewhere."""
+    """The member was not reached, or did nothing: any call may be repeated, at another member."""
     UNKNOWN = enum.auto()
-    """Whether it had an effect is not known; a read may be made again, elsewhere."""
+    """The effect is unknown; a read may be repeated, at another member."""
     LOGIN = enum.auto()
-    """The token is not known there; nothing was done. Again, with a new one."""
+    """The token is unknown to etcd and nothing was done: repeat with a new one."""
     FINAL = enum.auto()
     """See ``final_error``."""
 
@@ -84,12 +84,12 @@ _ELSEWHERE: Final = frozenset(
 
 
 def error_text(error: grpc.RpcError) -> str:
-    """Returns the message, in one line."""
+    """Returns the message on one line."""
     return " ".join(str(error.details() or error.code().name).split())[:300]
 
 
 def trouble_of(error: grpc.RpcError) -> FailureKind:
-    """Returns what to do about it."""
+    """Returns the kind of a failed call."""
     message = error_text(error)
     if any(part in message for part in _UNREACHED):
         return FailureKind.UNREACHED
@@ -99,7 +99,7 @@ def trouble_of(error: grpc.RpcError) -> FailureKind:
 
 
 def final_error(error: grpc.RpcError, store: str, who: str) -> Exception:
-    """Returns what a ``FINAL`` one is to the caller."""
+    """Returns the error to raise for a ``FINAL`` failure."""
     message = error_text(error)
     match error.code():
         case grpc.StatusCode.OUT_OF_RANGE if "compacted" in message:

@@ -1,10 +1,9 @@
-"""Calls to one etcd, over whichever of its members answers; refuses to know what a cluster stores.
+"""Calls to one etcd cluster, through any of its members.
 
-Every call has a deadline. A read that one member does not answer is asked of the next; a
-transaction is sent again only where the one before certainly did nothing.
-
-Channels are this process's own (a forked child makes itself new ones), and are made again after a
-failure, from certificates as they are in their files then.
+Every call has a deadline. A read that one member does not answer is sent to the next; a transaction
+is repeated only if the previous call certainly did nothing. Channels belong to this process (a
+forked child opens new ones), and are opened again after a failure, with the certificates in their
+files at that time.
 """
 
 from __future__ import annotations
@@ -72,7 +71,7 @@ OPTIONS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Stubs:
-    """etcd's services at one member."""
+    """Stubs of etcd's services at one member."""
 
     channel: grpc.Channel
     made_at: float
@@ -83,7 +82,7 @@ class Stubs:
 
 
 class Channels:
-    """One channel for each endpoint of an address, made when it is first wanted."""
+    """Channels to the endpoints of an address, one each, opened on first use."""
 
     def __init__(self, address: EtcdAddress, clock: Callable[[], float]) -> None:
         self._address: Final = address
@@ -124,7 +123,7 @@ class Channels:
         return grpc.secure_channel(endpoint, credentials, OPTIONS)
 
     def drop(self, number: int) -> None:
-        """Drops this channel: the next caller gets a new one, unless it is new itself."""
+        """Drops this channel: the next caller gets a new one, unless there is a new one already."""
         with self._lock:
             stubs = self._stubs[number]
             if stubs is not None and self._clock() - stubs.made_at > _REBUILD_SECONDS:
@@ -155,12 +154,13 @@ class Channels:
 _log = logging.getLogger(__name__)
 
 _NOBODY: Final = "-"
-"""Shown to an etcd that has no users and looks at no token; one that has them some day refuses it,
-and then a real one is got."""
+"""Token sent to an etcd without users, which ignores it; if etcd gets users later, it refuses this
+one, and a real one is requested.
+"""
 
 
 class Login:
-    """Login at one address; used by any number of threads."""
+    """Login at one address. Thread-safe."""
 
     def __init__(
         self, address: EtcdAddress, channels: Channels, clock: Callable[[], float]
@@ -173,23 +173,23 @@ class Login:
 
     @property
     def current(self) -> str:
-        """The token that was got last; empty = none is. A secret."""
+        """The newest token; empty = none. A secret."""
         return self._token
 
     def forget(self, used: str | None = None) -> None:
-        """Drops the token, so that the next call logs in again; does nothing if ``used`` is not the
-        token any more.
+        """Drops the token, so that the next call logs in again; does nothing if the token is not
+        ``used`` any more.
         """
         with self._lock:
             if used is None or used == self._token:
                 self._token = ""
 
     def token(self, number: int, deadline: float) -> str:
-        """Returns the token, got at this endpoint if there is none; empty without a user.
+        """Returns the token; requests one at this endpoint if there is none; empty without a user.
 
         Raises:
             Unsent: not in time.
-            grpc.RpcError: etcd knows no such user, or another password.
+            grpc.RpcError: etcd rejects the user or the password.
         """
         if not self._address.user:
             return ""
@@ -224,16 +224,17 @@ class Login:
 Metadata = tuple[tuple[str, str], ...]
 
 _TRY_SECONDS: Final = 2.0
-"""So long at most one member is waited for by a call that another can answer."""
+"""Longest wait for one member by a call that another member can answer."""
 _FRESH_SECONDS: Final = 1.0
-"""A member that answered so recently is given a transaction without being asked first whether it is
-there: one that is paused keeps its connections."""
+"""Age of a member's last answer up to which a transaction is sent without a probe first: a paused
+member keeps its connections.
+"""
 _ROUND_SECONDS: Final = 0.1
-"""Between two rounds over all members."""
+"""Interval between two rounds over all members."""
 
 
 class EtcdConnection:
-    """Used by any number of threads. ``address`` says where and as whom."""
+    """Connection to an etcd cluster at an ``address``, with its user. Thread-safe."""
 
     def __init__(
         self,
@@ -242,10 +243,10 @@ class EtcdConnection:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Connects nothing yet.
+        """Opens no connection yet.
 
         Raises:
-            Incompatible: a file that the address names cannot be read.
+            Incompatible: a file in the address cannot be read.
         """
         self.address: Final = address
         self._clock: Final = clock
@@ -264,7 +265,7 @@ class EtcdConnection:
 
     @property
     def preferred(self) -> int:
-        """The number of the endpoint to begin with."""
+        """Number of the endpoint that calls try first."""
         return self._preferred
 
     def close(self) -> None:
@@ -277,13 +278,14 @@ class EtcdConnection:
         """Reads keys: ``RangeRequest`` → ``RangeResponse``.
 
         Raises:
-            StoreUnreachable: no member answered in time. Refused: etcd will not.
-            Compacted, FutureRevision, TooLarge
+            StoreUnreachable: no member answered in time.
+            Refused: etcd refuses the request.
+            Compacted, FutureRevision, TooLarge: see ``call_errors.py``.
         """
         return self._read(lambda stubs: stubs.kv.Range, request, timeout_seconds)
 
     def range_ahead(self, request: Any, timeout_seconds: float) -> Callable[[], Any]:
-        """Begins a ``range``; calling what is returned waits for it."""
+        """Begins a ``range``; the returned function waits for the result."""
         number = self._preferred
         deadline = self._clock() + timeout_seconds
         try:
@@ -304,10 +306,11 @@ class EtcdConnection:
         return answer
 
     def txn(self, request: Any, timeout_seconds: float) -> Any:
-        """Makes a transaction: ``TxnRequest`` → ``TxnResponse``.
+        """Executes a transaction: ``TxnRequest`` → ``TxnResponse``.
 
         Raises:
-            StoreUnreachable: effect unknown. Refused, StoreFull: no effect.
+            StoreUnreachable: effect unknown.
+            Refused, StoreFull: no effect.
         """
         deadline = self._clock() + timeout_seconds
 
@@ -318,14 +321,14 @@ class EtcdConnection:
         return self._over_members(attempt, deadline, {FailureKind.UNREACHED})
 
     def read_txn(self, request: Any, timeout_seconds: float) -> Any:
-        """Sends a ``txn`` that writes nothing: it may be asked of several members."""
+        """Executes a ``txn`` that writes nothing, and so may be sent to several members."""
         return self._read(lambda stubs: stubs.kv.Txn, request, timeout_seconds)
 
     def compact(self, revision: int, timeout_seconds: float) -> None:
-        """Forgets history up to a revision; for tests and tools.
+        """Compacts the history up to a revision; for tests and tools.
 
         Raises:
-            StoreUnreachable, FutureRevision
+            StoreUnreachable, FutureRevision: the history is unchanged, as far as known.
         """
         request = etcdrpc.CompactionRequest(revision=revision, physical=True)
         # Forgotten already: by somebody else, or by a try whose answer came too late.
@@ -333,19 +336,19 @@ class EtcdConnection:
             self._read(lambda stubs: stubs.kv.Compact, request, timeout_seconds)
 
     def grant_lease(self, seconds: int, timeout_seconds: float) -> Any:
-        """Grants a new lease: ``LeaseGrantResponse``. One whose answer is lost expires by itself.
+        """Grants a lease: ``LeaseGrantResponse``. A lease whose response is lost expires by itself.
 
         Raises:
-            StoreUnreachable, Refused
+            StoreUnreachable, Refused: no lease, as far as known.
         """
         request = etcdrpc.LeaseGrantRequest(TTL=seconds)
         return self._read(lambda stubs: stubs.lease.LeaseGrant, request, timeout_seconds)
 
     def keep_lease(self, lease: int, timeout_seconds: float) -> Any:
-        """Renews a lease: ``LeaseKeepAliveResponse``, whose TTL is 0 if there is none.
+        """Renews a lease: ``LeaseKeepAliveResponse``, with TTL 0 if there is none.
 
         Raises:
-            StoreUnreachable, Refused
+            StoreUnreachable, Refused: not renewed, as far as known.
         """
         request = etcdrpc.LeaseKeepAliveRequest(ID=lease)
 
@@ -364,28 +367,29 @@ class EtcdConnection:
         return self._read(once, request, timeout_seconds)
 
     def revoke_lease(self, lease: int, timeout_seconds: float) -> None:
-        """Ends a lease, and with it its keys.
+        """Revokes a lease, which removes its keys.
 
         Raises:
-            StoreUnreachable, Refused: also if there is none.
+            StoreUnreachable: effect unknown.
+            Refused: also if there is no such lease.
         """
         request = etcdrpc.LeaseRevokeRequest(ID=lease)
         self._read(lambda stubs: stubs.lease.LeaseRevoke, request, timeout_seconds)
 
     def status(self, number: int, timeout_seconds: float) -> Any:
-        """Returns what one member says of itself: ``StatusResponse``.
+        """Returns the status of one member: ``StatusResponse``.
 
         Raises:
-            StoreUnreachable, Refused
+            StoreUnreachable, Refused: it did not answer.
         """
         request = etcdrpc.StatusRequest()
         return self._at(number, lambda stubs: stubs.maintenance.Status, request, timeout_seconds)
 
     def alarms(self, timeout_seconds: float) -> list[str]:
-        """Returns the alarms that etcd has raised, such as ``NOSPACE``.
+        """Returns etcd's alarms, such as ``NOSPACE``.
 
         Raises:
-            StoreUnreachable, Refused
+            StoreUnreachable, Refused: no member answered.
         """
         request = etcdrpc.AlarmRequest()  # GET
         answer = self._read(lambda stubs: stubs.maintenance.Alarm, request, timeout_seconds)
@@ -397,24 +401,25 @@ class EtcdConnection:
 
     @property
     def endpoints(self) -> tuple[str, ...]:
-        """The members, by number."""
+        """Endpoints by number."""
         return self.address.endpoints
 
     def dial(self, number: int) -> grpc.Channel:
-        """Opens a new channel to one endpoint, which the caller closes: one that a watch gave up is
-        not waited for when its member is back.
+        """Opens a new channel to one endpoint, which the caller closes: a watch that gave up a
+        member does not wait for that channel when the member is back.
 
         Raises:
-            StoreUnreachable: everything is closed.
+            StoreUnreachable: the connection is closed.
         """
         return self._channels.dial(number)
 
     def metadata(self, number: int, timeout_seconds: float) -> Metadata:
-        """Returns what every call carries: that a leader is required, and who asks. Logs in at that
-        endpoint if need be.
+        """Returns the metadata of every call: that a leader is required, and the token. Logs in at
+        that endpoint if necessary.
 
         Raises:
-            StoreUnreachable: not in time. Refused: wrong user or password.
+            StoreUnreachable: not in time.
+            Refused: wrong user or password.
         """
         deadline = self._clock() + timeout_seconds
         try:
@@ -429,13 +434,13 @@ class EtcdConnection:
         """Sends a ``range`` to one endpoint only.
 
         Raises:
-            StoreUnreachable, Refused, Compacted, FutureRevision, TooLarge
+            StoreUnreachable, Refused, Compacted, FutureRevision, TooLarge: as ``range``.
         """
         return self._at(number, lambda stubs: stubs.kv.Range, request, timeout_seconds)
 
     def leave(self, number: int, why: str) -> None:
-        """Records that this endpoint failed: calls begin with the next one, on a new connection to
-        it later.
+        """Records that this endpoint failed: calls begin with the next one, and later use a new
+        channel to it.
         """
         if self._preferred == number:
             self._preferred = (number + 1) % len(self.endpoints)
@@ -444,14 +449,14 @@ class EtcdConnection:
         _log.debug("etcd %s: %s", self._endpoint(number), why)
 
     def forget_token(self, used: str | None = None) -> None:
-        """Drops the token, so that the next call logs in again; does nothing if ``used`` is not the
-        token any more.
+        """Drops the token, so that the next call logs in again; does nothing if the token is not
+        ``used`` any more.
         """
         self._login.forget(used)
 
     @property
     def token(self) -> str:
-        """What calls show now; empty = nothing yet. A secret."""
+        """Token of the calls; empty = none yet. A secret."""
         return self._login.current
 
     # -- one call ----------------------------------------------------------------------------
@@ -492,14 +497,16 @@ class EtcdConnection:
         raise StoreUnreachable(f"{self._endpoint(number)}: {message}")
 
     def _share(self, deadline: float, timeout_seconds: float) -> float:
-        """Returns how long one member may take of what is left of a call's time."""
+        """Returns the part of a call's remaining time for one member."""
         remaining = deadline - self._clock()
         if len(self.endpoints) == 1:
             return remaining
         return min(max(_TRY_SECONDS, timeout_seconds / 4), remaining / 2)
 
     def _ask_whether_there(self, number: int, deadline: float) -> None:
-        """By a read that needs its quorum: failing here, a transaction is known to be unsent."""
+        """Probes a member by a read that needs its quorum: if that fails, the transaction is known
+        to be unsent.
+        """
         if self._clock() - self._answered_at[number] < _FRESH_SECONDS:
             return
         probe = etcdrpc.RangeRequest(key=self.address.root, count_only=True)
@@ -522,7 +529,7 @@ class EtcdConnection:
         request: Any,
         deadline: float,
     ) -> Any:
-        """Returns one call to one member, again with a new token if the one it had is refused."""
+        """Makes one call to one member; repeats it with a new token if the old one is refused."""
         for last in (False, True):
             metadata = self._metadata(number, deadline)
             token = self._login.current
@@ -547,7 +554,7 @@ class EtcdConnection:
     def _over_members(
         self, attempt: Callable[[int], Any], deadline: float, again: set[FailureKind]
     ) -> Any:
-        """Tries one member after the other until one answers, from the preferred one on."""
+        """Tries one member after another until one answers, beginning with the preferred one."""
         message = "the time is over"
         while True:
             first = self._preferred
@@ -574,7 +581,7 @@ class EtcdConnection:
             self._sleep(min(_ROUND_SECONDS, max(0.0, deadline - self._clock())))
 
     def _metadata(self, number: int, deadline: float) -> Metadata:
-        # A member without a leader says so at once then, rather than never.
+        # With this a member without a leader fails at once instead of never answering.
         leader = ("hasleader", "true")
         token = self._login.token(number, deadline)
         return (leader, ("token", token)) if token else (leader,)

@@ -1,8 +1,8 @@
-"""The address of a store in etcd, checked part by part; refuses to ask etcd anything.
+"""Address of a store in etcd, parsed and checked without a call to etcd.
 
 ``etcd://[USER[:PASSWORD]@]HOST[:PORT],…/PREFIX[?ca=FILE&cert=FILE&key=FILE&password_file=FILE]``.
-User, password and files are percent-encoded where they hold ``@ : / ? & % #``. No message, and
-nothing that an address shows of itself, holds a password.
+User, password and files are percent-encoded if they contain ``@ : / ? & % #``. No message and no
+text form of an address has a password in it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _DEFAULT_PORT: Final = 2379
 _FILES: Final = ("ca", "cert", "key", "password_file")
 _PREFIX: Final = re.compile(r"(/[A-Za-z0-9._-]+)+")
 _MAX_PREFIX: Final = 200
-"""Bytes; so much room is kept in each transaction for each key's prefix."""
+"""Bytes reserved in each transaction for the prefix of each key."""
 _HOST: Final = re.compile(r"\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+")
 
 
@@ -47,10 +47,10 @@ class EtcdAddress:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Reads an address.
+        """Parses an address.
 
         Raises:
-            Incompatible: one sentence that names the part, what was found and what would be right.
+            Incompatible: one sentence that names the part, the value found and the one expected.
         """
         rest = text.removeprefix(_SCHEME)
         if rest == text:
@@ -94,23 +94,23 @@ class EtcdAddress:
             _fail("cert", self.cert, "ca=FILE with it: without one there is no TLS")
 
     def __str__(self) -> str:
-        """For people, without what lets one in."""
+        """Returns the address for people, without secrets."""
         return f"{_SCHEME}{','.join(self.endpoints)}{self.prefix}"
 
     @property
     def root(self) -> bytes:
-        """What all keys of the cluster begin with: the slash keeps ``/la`` out of ``/la2``."""
+        """Prefix of all keys of the cluster, with the slash that excludes ``/la2`` from ``/la``."""
         return f"{self.prefix}/".encode()
 
     @property
     def who(self) -> str:
-        """As whom etcd sees us, for people."""
+        """User that etcd sees, for people."""
         if self.user:
             return f"user {self.user}"
         return "the user that its certificate names" if self.cert else "somebody without a user"
 
     def password(self) -> str:
-        """Returns the password, read each time: it may have been changed in its file.
+        """Returns the password, read again each time, since its file may have changed.
 
         Raises:
             Incompatible: the file cannot be read.
@@ -120,7 +120,7 @@ class EtcdAddress:
         return self._read("password_file", self.password_file).decode().rstrip("\r\n")
 
     def tls_files(self) -> tuple[bytes, bytes | None, bytes | None] | None:
-        """Returns CA, certificate and key as they are in their files now; None: no TLS.
+        """Returns the contents of the CA, certificate and key files; None: no TLS.
 
         Raises:
             Incompatible: one cannot be read.

@@ -1,9 +1,9 @@
-"""Whose store this is, and which incarnation of it, as kept in one key that every transaction
+"""Incarnation of a store in etcd, stored with its identity in one key that every transaction
 compares.
 
-Refuses to do I/O. An incarnation's revisions are etcd's plus an offset of its own: an etcd that was
-restored counts up again to revisions that clients have seen, and no guard or token of before may be
-mistaken for one of now (decision 0009).
+The revisions of an incarnation are etcd's plus an offset of its own: a restored etcd counts up
+again to revisions that clients have seen, and no guard or token from before the restore may match
+one after it (decision 0009).
 """
 
 from __future__ import annotations
@@ -19,29 +19,27 @@ __all__ = ["SCHEMA_VERSION", "Incarnation"]
 
 SCHEMA_VERSION: Final = 1
 _INCARNATION_STEP: Final = 1_000_000_000
-"""A new incarnation's revisions begin so far above those known of the one before; what was lost
-with a restore need not be known, and etcd's revisions count the changes of all its users.
+"""Distance of a new incarnation's first revision from those known of the previous one. What a
+restore lost need not be known, and etcd's revisions count the changes of all its users.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Incarnation:
-    """One incarnation of a store. ``stored`` is exactly what is in etcd."""
+    """Incarnation of a store. ``stored`` is exactly the value in etcd."""
 
     identity: Identity
     etcd_cluster: int
-    """etcd's own id of the cluster that this incarnation is in: another one has been restored, or
-    moved.
-    """
+    """etcd's own cluster id: another one means that the store was restored or moved."""
     offset: int
-    """A revision of the store is etcd's and this."""
+    """Difference between the store's revisions and etcd's."""
     begins: int
-    """Revisions of the store below this are of earlier incarnations."""
+    """Lower revisions of the store are of earlier incarnations."""
     stored: bytes = b""
 
     @classmethod
     def first(cls, cluster: str, cluster_id: str | None, etcd_cluster: int) -> Incarnation:
-        """Returns the incarnation of a new store; without an id it gets a random one."""
+        """Returns the incarnation of a new store; without an id the cluster gets a random one."""
         identity = Identity(
             store_id=random_id(16),
             cluster_id=cluster_id or f"kc-{random_id(10)}",
@@ -53,10 +51,10 @@ class Incarnation:
 
     @classmethod
     def read(cls, stored: bytes) -> Self:
-        """Returns what is in etcd.
+        """Parses the value in etcd.
 
         Raises:
-            ValueError: it cannot be read; says why.
+            ValueError: it cannot be read, and why.
             Incompatible: a newer kdir wrote it.
         """
         try:
@@ -95,8 +93,8 @@ class Incarnation:
     def next(
         self, etcd_cluster: int, etcd_revision: int, seen: int, *, unseal: bool
     ) -> Incarnation:
-        """Returns the incarnation after this one, at a time when etcd is at ``etcd_revision``;
-        ``seen`` is the highest revision of this one that is known.
+        """Returns the next incarnation, when etcd is at ``etcd_revision``; ``seen`` is the highest
+        known revision of this one.
         """
         below = max(seen, self.revision(etcd_revision)) + _INCARNATION_STEP
         identity = replace(
@@ -116,26 +114,26 @@ class Incarnation:
 
     @property
     def followed_as(self) -> str:
-        """What must stay the same for a follower to go on: the incarnation, and that what changes
-        is a tree and not a store that is being filled.
+        """Key that must stay the same for a watch to continue: the incarnation, and that the store
+        is not being filled.
         """
         return f"{self.identity.incarnation}{' being filled' if self.identity.partial else ''}"
 
     def revision(self, etcd_revision: int) -> int:
-        """Returns the store's revision of one of etcd's; 0 = nothing was committed."""
+        """Returns the store's revision for one of etcd's; 0 = nothing was committed."""
         return etcd_revision + self.offset if etcd_revision else 0
 
     def etcd_revision(self, revision: int) -> int | None:
-        """Returns etcd's revision of one of the store's; None: of another incarnation."""
+        """Returns etcd's revision for one of the store's; None: of another incarnation."""
         if revision < self.begins:
             return None
         return revision - self.offset if revision else 0
 
     def refuse_foreign(self, cluster: str, cluster_id: str | None) -> None:
-        """Looks whether it is the store of this cluster.
+        """Checks that the store belongs to this cluster.
 
         Raises:
-            Incompatible: why it is not, without naming where it is.
+            Incompatible: why it does not, without its address.
         """
         found = self.identity
         if found.cluster != cluster:
@@ -149,7 +147,7 @@ class Incarnation:
 
     @property
     def can_be_filled(self) -> bool:
-        """Whether it is sealed for that."""
+        """True if the store is sealed for filling."""
         return self.identity.sealed.startswith(FILLED_FROM)
 
 

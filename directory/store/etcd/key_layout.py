@@ -29,8 +29,8 @@ _ANNOUNCED: Final = b"announced/"
 
 
 def end_of(prefix: bytes) -> bytes:
-    """Returns the key after all that begin with the prefix; a zero byte means that
-    there is no end.
+    """Returns the first key after all those with a prefix; a zero byte means that there
+    is no end.
     """
     stem = prefix.rstrip(b"\xff")
     return stem[:-1] + bytes([stem[-1] + 1]) if stem else b"\0"
@@ -38,7 +38,7 @@ def end_of(prefix: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The keys below one prefix, which ends with a slash: ``/la/`` holds nothing of ``/la2/``."""
+    """Keys below one prefix, which ends with a slash: ``/la/`` is no prefix of ``/la2/``."""
 
     root: bytes
 
@@ -56,25 +56,25 @@ class Layout:
 
     @property
     def rows(self) -> bytes:
-        """The prefix of all rows."""
+        """Prefix of all rows."""
         return self.root + ROWS
 
     @property
     def announced(self) -> bytes:
-        """The prefix of what depends on a process being alive."""
+        """Prefix of the records of ephemeral keys."""
         return self.root + _ANNOUNCED
 
     @property
     def alive(self) -> bytes:
-        """The prefix of what is leased."""
+        """Prefix of the leased keys."""
         return self.root + _ALIVE
 
     def row(self, key: bytes) -> bytes:
-        """Returns where a row lies."""
+        """Returns the key of a row."""
         return self.rows + key
 
     def row_range(self, prefix: bytes) -> tuple[bytes, bytes]:
-        """Returns where all rows lie whose keys begin so. A prefix of nothing but 0xff bytes, or
-        none, ends where the rows end.
+        """Returns the range of all rows with a prefix. An empty prefix, or one of 0xff bytes only,
+        ends where the rows end.
         """
         return self.rows + prefix, end_of(self.rows + prefix)

@@ -56,7 +56,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A commit of one incarnation that this process knows of: the last one as of a revision."""
+    """Commit of one incarnation that this process knows: the newest at a revision."""
 
     incarnation: str
     revision: int = 0
@@ -64,20 +64,20 @@ class Seen:
 
 
 class Newest:
-    """The newest commit that this process knows of. Thread-safe."""
+    """Newest commit that this process knows. Thread-safe."""
 
     def __init__(self, incarnation: str) -> None:
         self._lock: Final = threading.Lock()
         self._seen = Seen(incarnation)
 
     def before_reading(self) -> Seen:
-        """Returns the newest commit so far; a linearizable read that begins now cannot
-        find less.
+        """Returns the newest commit so far; a linearizable read that begins now cannot find an
+        older one.
         """
         return self._seen
 
     def note(self, seen: Seen) -> None:
-        """Remembers a commit where it is newer, or of another incarnation."""
+        """Records a commit if it is newer, or of another incarnation."""
         with self._lock:
             known = self._seen
             if known.incarnation != seen.incarnation or known.revision < seen.revision:
@@ -87,13 +87,14 @@ class Newest:
 def why_restored(
     before: Seen, incarnation: Incarnation, head: Head, commit_id_at: Callable[[int], str | None]
 ) -> str:
-    """Returns why etcd must have been restored since a commit was seen; empty = it need not have.
+    """Returns why etcd must have been restored since a commit was seen; empty = it need not have
+    been.
 
     Args:
-        before: what was known before the read of ``head`` was sent.
-        incarnation: what ``head`` has as the identity.
-        head: of a linearizable read.
-        commit_id_at: the last commit as of a revision of etcd's; None: not known any more.
+        before: the newest known commit before the read of ``head`` was sent.
+        incarnation: the identity in ``head``.
+        head: the result of a linearizable read.
+        commit_id_at: returns the newest commit as of a revision of etcd; None: no longer known.
     """
     if head.etcd_cluster != incarnation.etcd_cluster:
         return (
@@ -114,23 +115,23 @@ _log = logging.getLogger(__name__)
 
 READ_SECONDS: Final = 5.0
 _TRIES: Final = 8
-"""So often a write meets an identity that it did not know."""
+"""Number of tries of a write that meets an unknown identity."""
 
 
 @dataclass(frozen=True, slots=True)
 class TransactionDraft:
-    """A transaction without what every one has."""
+    """Transaction without the parts that all transactions have."""
 
     compares: Sequence[Any]
     operations: Sequence[Any]
     reads: Sequence[Any] = ()
-    """What is to be known if it is not made."""
+    """Reads to execute if the guards fail."""
 
 
 @dataclass(frozen=True, slots=True)
 class GuardFailed:
-    """Result that nothing was written. ``answers`` to the draft's reads; ``committed`` is etcd's
-    revision of the last commit, 0 = none.
+    """Result if nothing was written. ``answers``: those to the draft's reads; ``committed``: etcd's
+    revision of the newest commit, 0 = none.
     """
 
     incarnation: Incarnation
@@ -138,7 +139,7 @@ class GuardFailed:
     committed: int
 
     def conflict(self, guards: Sequence[Guard]) -> Conflict:
-        """Returns which of the guards did not hold, where the draft read what ``reads_of`` says."""
+        """Returns the guard that failed, for a draft whose reads are ``reads_of`` its guards."""
         broken = unfulfilled(self.incarnation, guards, self.answers, self.committed)
         if broken is None:
             raise AssertionError(f"etcd refused {guards}, and each of them holds")
@@ -146,7 +147,7 @@ class GuardFailed:
 
 
 class Keyspace:
-    """Used by any number of threads."""
+    """Keys of one cluster in etcd. Thread-safe."""
 
     def __init__(
         self,
@@ -156,7 +157,7 @@ class Keyspace:
         incarnation: Incarnation,
         clock: Callable[[], float],
     ) -> None:
-        """Uses ``open``."""
+        """Not called directly: see ``open``."""
         self.connection: Final = connection
         self.layout: Final = Layout(connection.address.root)
         self._cluster: Final = cluster
@@ -174,11 +175,11 @@ class Keyspace:
         cluster_id: str | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> Self:
-        """Returns the cluster's keys, begun if there are none.
+        """Returns the cluster's keys; creates the store if there is none.
 
         Raises:
-            Incompatible: another cluster's, a newer schema, or something else is there.
-            StoreUnreachable
+            Incompatible: another cluster's store, a newer schema, or keys of something else.
+            StoreUnreachable: etcd cannot be reached.
         """
         incarnation = open_or_create(connection, cluster, cluster_id)
         keyspace = cls(connection, cluster, cluster_id, incarnation, clock)
@@ -187,24 +188,24 @@ class Keyspace:
 
     @property
     def incarnation(self) -> Incarnation:
-        """As it was last read."""
+        """Incarnation as it was last read."""
         return self._incarnation
 
     # -- reading -----------------------------------------------------------------------------
 
     def head(self, timeout_seconds: float = READ_SECONDS) -> Head:
-        """Returns the newest commit and the identity, linearizably.
+        """Returns the newest commit and the identity, by a linearizable read.
 
         Raises:
-            StoreUnreachable
+            StoreUnreachable: etcd cannot be reached.
         """
         return read_head(self.connection, self.layout, timeout_seconds)
 
     def current(self, timeout_seconds: float = READ_SECONDS) -> tuple[Head, Incarnation]:
-        """Returns the newest commit, and its incarnation.
+        """Returns the newest commit and its incarnation.
 
         Raises:
-            StoreUnreachable
+            StoreUnreachable: etcd cannot be reached.
         """
         deadline = self._clock() + timeout_seconds
         for _ in range(_TRIES):
@@ -222,8 +223,8 @@ class Keyspace:
         """Reads the identity again; begins a new incarnation if etcd was restored.
 
         Raises:
-            StoreUnreachable
-            Incompatible: it is another cluster's, or gone.
+            StoreUnreachable: etcd cannot be reached.
+            Incompatible: the store is another cluster's, or gone.
         """
         with self._refreshing:
             while True:
@@ -258,7 +259,7 @@ class Keyspace:
     # -- incarnations ------------------------------------------------------------------------
 
     def note(self, stored: bytes) -> Identity:
-        """Returns what a watch read as the identity.
+        """Parses the identity that a watch read.
 
         Raises:
             ValueError: it cannot be read.
@@ -272,9 +273,7 @@ class Keyspace:
         return incarnation.identity
 
     def note_commit(self, incarnation: Incarnation, etcd_revision: int, commit_id: str) -> None:
-        """Records that this was the last commit at this revision. Of an incarnation that is over,
-        nothing is kept.
-        """
+        """Records the newest commit at a revision; ignores those of earlier incarnations."""
         seen = Seen(
             incarnation.identity.incarnation, incarnation.revision(etcd_revision), commit_id
         )
@@ -282,7 +281,7 @@ class Keyspace:
             self._newest.note(seen)
 
     def _commit_id_at(self, etcd_revision: int) -> str | None:
-        """Returns the last commit as of a revision; None: not known any more."""
+        """Returns the newest commit as of a revision; None: no longer known."""
         try:
             answer = self.connection.range(head_request(self.layout, etcd_revision), READ_SECONDS)
         except (Compacted, FutureRevision):
@@ -290,7 +289,9 @@ class Keyspace:
         return head_of(self.layout, answer, etcd_revision).commit_id
 
     def _refuse_two_clusters(self, incarnation: Incarnation, head: Head) -> None:
-        """Two etcds in one address would restore each other for ever."""
+        """Checks that all members are of one etcd cluster: two in one address would restore each
+        other for ever.
+        """
         found: dict[int, str] = {}
         for number, endpoint in enumerate(self.connection.endpoints):
             try:
@@ -305,7 +306,7 @@ class Keyspace:
             )
 
     def replace(self, old: Incarnation, new: Incarnation) -> bool:
-        """Puts an identity in place of another; False: somebody was quicker. That it is of another
+        """Replaces the identity; returns False if another process was first. A change of
         incarnation is a commit.
 
         Raises:
@@ -329,13 +330,14 @@ class Keyspace:
         *,
         filling: bool = False,
     ) -> Committed | GuardFailed:
-        """Makes one transaction, with a commit id. ``draft`` is asked again for another
+        """Executes one transaction, with a commit id. ``draft`` is called again for another
         incarnation.
 
         Raises:
             StoreUnreachable: effect unknown.
-            Sealed: and it is not ``filling``; nothing was written.
-            ValueError: ``filling``, and not sealed for that; or larger than etcd takes.
+            Sealed: the store is sealed and this is not ``filling``; nothing was written.
+            ValueError: ``filling`` a store that is not sealed for that; or larger than etcd
+                accepts.
         """
         deadline = self._clock() + timeout_seconds
         for _ in range(_TRIES):

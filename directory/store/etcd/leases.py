@@ -1,8 +1,8 @@
-"""Leases of etcd that last while this process does, and the roles and ephemeral keys bound to them.
+"""Leases in etcd that last while this process does, and the roles and ephemeral keys bound to them.
 
-A lease is believed in by this process's own monotonic clock only, counted from before it was asked
-for, and a little less long than etcd was asked to keep it: whoever paused finds it gone when he
-wakes, before he has done anything.
+A lease counts as valid by this process's monotonic clock only, from before its request was sent and
+for a little less than etcd's time: a process that was paused finds it expired when it wakes, before
+it acts.
 """
 
 from __future__ import annotations
@@ -55,27 +55,26 @@ __all__ = [
 _log = logging.getLogger(__name__)
 
 LEASE_SECONDS: Final = 9
-"""Within 15 s of a process's end its announced keys are to be gone
-(``base.Store.create_ephemeral``): so long until its lease ends, some for etcd to notice (twice a
-second), some until the next sweep.
+"""Ephemeral keys are removed within 15 s of a process's end (``base.Store.create_ephemeral``): this
+long until the lease expires, then etcd's own delay (it checks twice a second) and the next sweep.
 """
 _LEAST_SECONDS: Final = 3
 _MOST_SECONDS: Final = 60
 _BELIEVED: Final = 0.9
-"""Of a lease's time: clocks run at different speeds."""
+"""Part of a lease's time for which it counts as valid: clocks run at different speeds."""
 _RENEWALS: Final = 3  # in a lease's time
 _REVOKE_SECONDS: Final = 1.0
 
 
 def clamp(seconds: float) -> int:
-    """Clamps a lease's time to a sane range: etcd takes any number, and answers with any (S22)."""
+    """Clamps a lease's time to a sane range: etcd accepts and returns any number (S22)."""
     if not seconds > 0:
         return _LEAST_SECONDS
     return int(min(_MOST_SECONDS, max(_LEAST_SECONDS, seconds)))
 
 
 class Lease:
-    """One lease. ``lasts`` while it is certain that etcd has not ended it."""
+    """Lease, which ``lasts`` while etcd has certainly not expired it."""
 
     def __init__(self, number: int, seconds: int, clock: Callable[[], float]) -> None:
         self.id: Final = number
@@ -89,15 +88,15 @@ class Lease:
 
     @property
     def ended(self) -> bool:
-        """For good: nobody renews it any more."""
+        """True once it is not renewed any more."""
         return self._ended
 
     def end(self) -> None:
-        """Ends the lease: from now on it does not last."""
+        """Ends the lease: from now on it is not valid."""
         self._ended = True
 
     def renewed(self, asked_at: float, answered_seconds: int) -> None:
-        """Records that etcd renewed it for so long, at some time after ``asked_at``."""
+        """Records a renewal for this long, at some time after ``asked_at``."""
         if answered_seconds <= 0:
             self._ended = True
         else:
@@ -106,7 +105,7 @@ class Lease:
 
 
 class Leases:
-    """All leases of one store object, renewed by one thread that begins with the first."""
+    """Leases of one store object, renewed by one thread that starts with the first."""
 
     def __init__(
         self,
@@ -123,10 +122,10 @@ class Leases:
         self._stop: Final = threading.Event()
 
     def grant(self) -> Lease:
-        """Grants a new lease, renewed from now on.
+        """Grants a lease, which is renewed from now on.
 
         Raises:
-            StoreUnreachable
+            StoreUnreachable: etcd cannot be reached.
         """
         asked_at = self._clock()
         answer = self._connection.grant_lease(self._seconds, self._seconds / 2)
@@ -140,7 +139,7 @@ class Leases:
         return lease
 
     def revoke(self, lease: Lease) -> None:
-        """Ends it now, or, where etcd is away, soon."""
+        """Revokes a lease now or, if etcd is unreachable, soon."""
         lease.end()
         self._drop(lease)
         try:
@@ -149,7 +148,7 @@ class Leases:
             _log.info("lease %x ends by itself: %s", lease.id, reason)
 
     def close(self) -> None:
-        """Ends them all."""
+        """Ends all leases."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join(_REVOKE_SECONDS)
@@ -200,7 +199,7 @@ def elect(keyspace: Keyspace, leases: Leases, role: str, candidate: str) -> Etcd
         raise ValueError(f"role {role!r}: not of [a-z0-9-]")
     layout = keyspace.layout
     alive = layout.alive + b"role/" + role.encode()
-    # Before a lease is asked for: most who ask find it taken.
+    # Before a lease is requested: usually the role is taken.
     held = keyspace.connection.range(etcdrpc.RangeRequest(key=alive, count_only=True), READ_SECONDS)
     if held.count:
         return None
@@ -311,7 +310,7 @@ class EtcdAnnouncement:
             self._leases.revoke(self._lease)
 
     def _write(self, operations: Sequence[Any]) -> bool:
-        """True if the key was still this announcement's, and so it was done."""
+        """Executes a write if the key is still this announcement's; returns whether it was."""
         announced = self._keyspace.layout.announced + self._key
         mine = has_value(announced, self._token)
         done = self._keyspace.write(lambda _: TransactionDraft([mine], operations))
@@ -336,12 +335,14 @@ def remove_expired(keyspace: Keyspace, prefix: bytes) -> int:
         for begin in range(0, len(stray), _SWEPT_AT_ONCE):
             swept += _remove_stray(keyspace, stray[begin : begin + _SWEPT_AT_ONCE])
     except StoreIsSealed:
-        pass  # once it is unsealed they are still dead
+        pass  # the processes are still dead when it is unsealed
     return swept
 
 
 def _remove(keyspace: Keyspace, dead: Sequence[Any]) -> int:
-    """If they are all still the dead ones'; else the next sweep looks again."""
+    """Removes keys if they are all still those of dead processes; otherwise the next
+    sweep retries.
+    """
     layout = keyspace.layout
     compares: list[Any] = []
     operations: list[Any] = []
@@ -354,7 +355,7 @@ def _remove(keyspace: Keyspace, dead: Sequence[Any]) -> int:
 
 
 def _remove_stray(keyspace: Keyspace, stray: Sequence[Any]) -> int:
-    """Returns rows that nobody announced, if that is still so of all."""
+    """Removes rows that are not ephemeral, if that is still true of all; returns them."""
     layout = keyspace.layout
     compares: list[Any] = []
     for kv in stray:

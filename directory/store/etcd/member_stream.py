@@ -1,8 +1,7 @@
-"""One watch stream to one member of etcd, read ahead by a thread up to a bound; and the connections
-to the members, which are probed.
+"""Watch stream to one member of etcd, read ahead by a thread up to a bound; and the connections to
+the members, which are probed.
 
-etcd holds back what is not read: then HTTP/2 makes its sender wait, and it keeps the rest in its
-own history.
+If nothing is read, HTTP/2 blocks the sender, and etcd keeps the rest in its own history.
 """
 
 from __future__ import annotations
@@ -40,14 +39,14 @@ _READ_AHEAD: Final = 2_000  # responses
 
 
 def head_request(layout: Layout, revision: int = 0) -> Any:
-    """Asks what ``meta/`` holds, linearizably, or held at a revision."""
+    """Returns the request for the keys below ``meta/``, linearizably, or as of a revision."""
     return etcdrpc.RangeRequest(
         key=layout.root + META, range_end=end_of(layout.root + META), revision=revision, limit=16
     )
 
 
 def head_of(layout: Layout, answer: Any, revision: int = 0) -> Head:
-    """Returns what was answered to ``head_request``; ``revision`` as it was asked for."""
+    """Parses the response to ``head_request``; ``revision`` as requested."""
     held = {kv.key: kv for kv in answer.kvs}
     commit, identity = held.get(layout.commit), held.get(layout.identity)
     return Head(
@@ -85,11 +84,11 @@ def response_of(layout: Layout, message: Any) -> Response:
 
 
 def watch_request(layout: Layout, start: int, *, fragment: bool) -> Any:
-    """Asks for every revision of rows and ``meta/`` from ``start`` on.
+    """Returns the request for every revision of rows and ``meta/`` from ``start``.
 
-    Fragments let etcd send what is larger than one message may be. It cuts them by measuring all of
-    one again with each event: 40,000 small events took it 5 s, against 0.1 s uncut (etcd 3.6.6). So
-    they are for where one message is not enough.
+    With fragments etcd can send changes larger than one message. It measures the rest again with
+    each event: 40,000 small events took it 5 s, against 0.1 s without (etcd 3.6.6). So they are
+    used only if one message is not enough.
     """
     create = etcdrpc.WatchCreateRequest(
         key=layout.rows,
@@ -101,7 +100,7 @@ def watch_request(layout: Layout, start: int, *, fragment: bool) -> Any:
 
 
 class Stream:
-    """One watch. ``wake`` is called, by another thread, when anything comes."""
+    """Watch stream. ``wake`` is called, by another thread, when anything arrives."""
 
     def __init__(
         self,
@@ -110,7 +109,7 @@ class Stream:
         metadata: Metadata,
         wake: Callable[[], None],
     ) -> None:
-        """``request``: ``watch_request``. Fails later, if it fails."""
+        """``request``: a ``watch_request``. Errors are reported by ``failure`` later."""
         self._wake: Final = wake
         self._changed: Final = threading.Condition()
         self._arrived: deque[tuple[Any, int]] = deque()
@@ -129,7 +128,7 @@ class Stream:
         self.thread.start()
 
     def next_message(self) -> Any | None:
-        """Returns the next that came; None: nothing more has, yet."""
+        """Returns the next message; None: nothing more has arrived yet."""
         with self._changed:
             if not self._arrived:
                 return None
@@ -140,17 +139,17 @@ class Stream:
 
     @property
     def failure(self) -> grpc.RpcError | None:
-        """Why it ended, once all that came before was taken."""
+        """Why the stream ended, once all earlier messages were taken."""
         return self._failure
 
     @property
     def ended(self) -> bool:
-        """Whether nothing will arrive any more, and everything was taken."""
+        """True if nothing more will arrive and everything was taken."""
         with self._changed:
             return self._ended and not self._arrived
 
     def close(self) -> None:
-        """Ends it, and soon the thread."""
+        """Ends the stream, and soon its thread."""
         with self._changed:
             self._closed = True
             self._arrived.clear()
@@ -187,7 +186,7 @@ class Stream:
 
 
 class Members(Protocol):
-    """The members of an etcd cluster, and what lets us in (``connection.py``)."""
+    """Members of an etcd cluster, and the credentials for it (``connection.py``)."""
 
     @property
     def endpoints(self) -> Sequence[str]:
@@ -201,17 +200,15 @@ class Members(Protocol):
         """
 
     def metadata(self, number: int, timeout_seconds: float) -> Metadata:
-        """Returns what every call carries: that a leader is required, without which a member that
-        lost its quorum is silent; and who asks, which may need a login.
+        """Returns the metadata of every call: that a leader is required, without which a member
+        without a quorum is silent; and the token, which may need a login.
 
         Raises:
-            StoreUnreachable: no login, for now or for good.
+            StoreUnreachable: no login, temporarily or for good.
         """
 
     def forget_token(self, used: str | None = None) -> None:
-        """Drops the login, so that the next metadata need a new one, if they still hold
-        ``used``.
-        """
+        """Drops the login, if it is still ``used``, so that the next metadata need a new one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,45 +216,45 @@ class WatchTimeouts:
     """Timeouts of a watch."""
 
     ask_seconds: float = 1.0
-    """Nothing came for so long: ask whether everything has come."""
+    """Time without messages after which the member is asked whether everything has arrived."""
     answer_seconds: float = 2.0
-    """A question is not answered for so long: another member. So it is if what it showed to be
-    missing does not come for so long; each time twice as long, since a large backlog takes time.
+    """Time for its answer before another member is tried. The same for missing events that the
+    answer shows, doubled each time, since a large backlog takes time.
     """
     longest_answer_seconds: float = 60.0
     silence_seconds: float = 4.0
-    """No member has shown that it is there for so long: the store is away. More than the two above,
-    so that a member that fails is replaced before that is reported.
+    """Time without a sign of any member after which the store counts as unreachable. More than the
+    two above, so that a failed member is replaced before that is reported.
     """
     first_retry_seconds: float = 0.05
     last_retry_seconds: float = 1.0
-    """Between rounds over all members."""
+    """Longest interval between rounds over all members."""
 
 
 @dataclass
 class HeadProbe:
-    """A linearizable read on its way."""
+    """Linearizable read that is under way."""
 
     call: Any
     asked_at: float
     since: int
-    """Our revision when it was asked."""
+    """This process's revision when it was sent."""
     past: int = 0
-    """The revision that it asks for; 0 = now."""
+    """Revision that it reads; 0 = the newest."""
 
 
 @dataclass
 class MemberConnection:
-    """A connection to one member: first it is asked where it is, then followed."""
+    """Connection to one member: probed first, then followed."""
 
     endpoint: str
     channel: grpc.Channel
     metadata: Metadata
     question: HeadProbe | None = None
     ask_at: float = 0.0
-    """When the next question is due."""
+    """Time of the next probe."""
     stream: Stream | None = None
     received_at: float = 0.0
-    """When it last brought something, or was found to have nothing more."""
+    """Time of its last message, or of the last probe that showed nothing missing."""
     lags_since: float | None = None
-    """When it was found not to have sent what was committed, or sent something then."""
+    """Time since when committed changes are missing; restarts with each message."""

@@ -1,7 +1,7 @@
-"""Whether a prefix in etcd holds a cluster's store, and beginning one where nothing lies.
+"""Opens the store under a prefix in etcd, or creates it if there is nothing.
 
-Refuses what is another's: another cluster's store, a prefix inside one or around one, and keys that
-kdir did not make.
+Refuses other keys: another cluster's store, a prefix inside or around one, and keys that kdir did
+not create.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _SECONDS: Final = 5.0
 def read_head(
     connection: EtcdConnection, layout: Layout, timeout_seconds: float = _SECONDS
 ) -> Head:
-    """Returns the newest commit and the identity under a prefix, linearizably.
+    """Returns the newest commit and the identity under a prefix, by a linearizable read.
 
     Raises:
-        StoreUnreachable
+        StoreUnreachable: etcd cannot be reached.
     """
     return head_of(layout, connection.range(head_request(layout), timeout_seconds))
 
@@ -38,7 +38,7 @@ def read_head(
 def incarnation_of(
     connection: EtcdConnection, stored: bytes, cluster: str, cluster_id: str | None
 ) -> Incarnation:
-    """Returns what is stored as the identity, which must be this cluster's.
+    """Returns the stored identity, which must be this cluster's.
 
     Raises:
         Incompatible: it is not, or cannot be read.
@@ -54,11 +54,11 @@ def incarnation_of(
 
 
 def open_or_create(connection: EtcdConnection, cluster: str, cluster_id: str | None) -> Incarnation:
-    """Returns the incarnation of the store that is there, or a first one.
+    """Returns the incarnation of the existing store, or of a new one.
 
     Raises:
-        Incompatible: something else is there, or this user may not.
-        StoreUnreachable
+        Incompatible: there are other keys, or the user lacks the right.
+        StoreUnreachable: etcd cannot be reached.
     """
     try:
         return _found_or_begin(connection, cluster, cluster_id)
@@ -85,7 +85,7 @@ def _found_or_begin(
     if answer.succeeded:
         return incarnation
     identity, other = (one.response_range.kvs for one in answer.responses)
-    if identity:  # another server began it in this moment
+    if identity:  # another server created it at the same time
         return incarnation_of(connection, identity[0].value, cluster, cluster_id)
     raise IncompatibleStore(
         f"{connection}: the prefix is in use: it holds {other[0].key.decode(errors='replace')!r},"
@@ -94,7 +94,7 @@ def _found_or_begin(
 
 
 def _refuse_nested(connection: EtcdConnection) -> None:
-    """Whether an enclosing prefix is another store's, as far as this user may see."""
+    """Checks that no enclosing prefix is another store's, as far as the user may read."""
     parts = connection.address.prefix.split("/")[1:-1]
     for count in range(len(parts), 0, -1):
         outer = "/" + "/".join(parts[:count])
@@ -109,11 +109,11 @@ def _refuse_nested(connection: EtcdConnection) -> None:
 
 
 def identity_at(address: EtcdAddress) -> Identity | None:
-    """Returns whose store lies there; None: none does. Changes nothing.
+    """Returns the identity of the store there; None: there is none. Changes nothing.
 
     Raises:
-        Incompatible: what is there cannot be read.
-        StoreUnreachable
+        Incompatible: the keys there are not a store's.
+        StoreUnreachable: etcd cannot be reached.
     """
     connection = EtcdConnection(address)
     try:

@@ -1,5 +1,5 @@
-"""The store on etcd, for clusters of several servers, under a prefix of its own; loads it page by
-page at one revision.
+"""Store on etcd, for clusters with several servers, below a prefix of its own; loads page by page
+at one revision.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class EtcdLoading:
         incarnation: Incarnation,
         prefixes: Sequence[bytes],
     ) -> None:
-        """All rows as of ``head``."""
+        """Loads all rows as of ``head``."""
         self._connection: Final = connection
         self._layout: Final = layout
         self._head: Final = head
@@ -152,10 +152,10 @@ class EtcdStore:
         lease_seconds: float = LEASE_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Opens it, made if it is not there.
+        """Opens the store; creates it if missing.
 
         Raises:
-            Incompatible, StoreUnreachable
+            Incompatible, StoreUnreachable: as ``open_store``.
         """
         self._connection: Final = EtcdConnection(address, clock=clock)
         try:
@@ -184,7 +184,7 @@ class EtcdStore:
 
     @property
     def connection(self) -> EtcdConnection:
-        """To the etcd that it is in, for tools."""
+        """Connection to etcd, for tools."""
         return self._connection
 
     def refresh_identity(self) -> Identity:
@@ -295,9 +295,9 @@ class EtcdStore:
 
     def fill(self, rows: Iterable[tuple[bytes, bytes]]) -> int:
         layout = self._keyspace.layout
-        self._change([])  # one that may not be filled is refused even if there is nothing to put
+        self._change([])  # also checked if there are no rows: the store must be sealed for filling
         filled = 0
-        # One after the other: rows that are change events are read by revision, in their order.
+        # In order: change events are read by the revision of their row.
         for chunk in batches_to_fill(rows, LIMITS, LIMITS.max_writes, LIMITS.max_bytes):
             self._change([put(layout.row(key), value) for key, value in chunk])
             filled += len(chunk)
@@ -312,13 +312,14 @@ class EtcdStore:
 
 
 class IncarnationWatch:
-    """A watch of one incarnation, by the store's revisions. See ``directory.store.base.Watch``."""
+    """Watch of one incarnation, by the store's revisions. See ``directory.store.base.Watch``."""
 
     def __init__(self, keyspace: Keyspace, after: int, commit_id: str) -> None:
         """Begins after a revision.
 
         Raises:
-            HistoryCompacted, StoreUnreachable
+            HistoryCompacted: the watch cannot begin there.
+            StoreUnreachable: etcd cannot be reached.
         """
         self._keyspace: Final = keyspace
         self._incarnation: Final = keyspace.incarnation
@@ -337,7 +338,7 @@ class IncarnationWatch:
 
     @property
     def restarts(self) -> int:
-        """How often it was begun again, without a reload."""
+        """Number of restarts without a reload."""
         return self.watch.restarts
 
     def next(self, timeout_seconds: float) -> Sequence[CommittedWrites]:

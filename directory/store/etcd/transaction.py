@@ -1,4 +1,4 @@
-"""Transactions as etcd has them, and which guard did not hold; refuses to send them."""
+"""Transactions as requests of etcd, and which guard failed."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def read(key: bytes, end: bytes = b"", **options: Any) -> Any:
 
 
 def compares_of(layout: Layout, incarnation: Incarnation, guards: Iterable[Guard]) -> list[Any]:
-    """Returns what etcd compares for guards."""
+    """Returns the comparisons for guards."""
     compares: list[Any] = []
     newest = 0
     for guard in guards:
@@ -123,7 +123,7 @@ def compares_of(layout: Layout, incarnation: Incarnation, guards: Iterable[Guard
 
 
 def operations_of(layout: Layout, writes: Iterable[Write]) -> list[Any]:
-    """Returns what etcd does for writes."""
+    """Returns the operations for writes."""
     operations: list[Any] = []
     for write in writes:
         match write:
@@ -137,7 +137,7 @@ def operations_of(layout: Layout, writes: Iterable[Write]) -> list[Any]:
 
 
 def reads_of(layout: Layout, incarnation: Incarnation, guards: Iterable[Guard]) -> list[Any]:
-    """Returns what is read of each guard where one does not hold, to find out which."""
+    """Returns the reads that find out which guard failed."""
     reads: list[Any] = []
     for guard in guards:
         match guard:
@@ -161,8 +161,8 @@ def reads_of(layout: Layout, incarnation: Incarnation, guards: Iterable[Guard]) 
 def unfulfilled(
     incarnation: Incarnation, guards: Sequence[Guard], answers: Sequence[Any], committed: int
 ) -> Guard | None:
-    """Returns the first guard that does not hold by what ``reads_of`` brought. ``committed`` is
-    etcd's revision of the last commit.
+    """Returns the first guard that fails by the results of ``reads_of``. ``committed`` is etcd's
+    revision of the newest commit.
     """
     for guard, answer in zip(guards, answers, strict=True):
         rows = answer.response_range.kvs
@@ -180,10 +180,10 @@ def unfulfilled(
 
 
 def request_of(compares: Sequence[Any], success: Sequence[Any], failure: Sequence[Any]) -> Any:
-    """Returns the whole of it.
+    """Returns the request of a whole transaction.
 
     Raises:
-        ValueError: larger than etcd takes; only guards can make it so.
+        ValueError: larger than etcd accepts; only its guards can cause that.
     """
     request = etcdrpc.TxnRequest(compare=compares, success=success, failure=failure)
     size = request.ByteSize()

@@ -1,12 +1,14 @@
-"""Follows one cluster's commits in etcd, from member to member; refuses to judge what it receives.
+"""Follows one cluster's commits in etcd, from member to member.
 
-That is ``watch_state.py``, without I/O. Here are connections, waiting and patience. All of it
-happens in the thread that calls ``next``; one thread per open stream reads ahead, and ends with it.
+``watch_state.py`` evaluates the messages, without I/O; here are connections, timeouts and waiting.
+All of it runs in the thread that calls ``next``; one thread for each open stream reads ahead, and
+ends with it.
 
-A member that is dead, paused or cut off, from us or from its quorum, is found by asking: whenever
-nothing has come for ``ask_seconds``, a linearizable read of ``meta/commit`` is made over the
-stream's own connection. Its answer proves a quorum behind that member, and says how many commits
-there are; a stream that then does not bring them is as dead as one whose question has no answer.
+A member that is dead, paused or cut off, from this process or from its quorum, is detected by
+probes: whenever nothing has arrived for ``ask_seconds``, a linearizable read of ``meta/commit`` is
+sent over the stream's own connection. Its answer proves a quorum behind that member, and has the
+number of commits; a stream that does not deliver these counts as dead, as does one whose probe is
+not answered.
 """
 
 from __future__ import annotations
@@ -70,11 +72,11 @@ class EtcdWatch:
         patience: WatchTimeouts = _PATIENCE,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Begins where the follower is.
+        """Begins at the follower's position.
 
         Raises:
-            HistoryCompacted: it cannot be followed from there. Not if the store is away: ``next``
-            reports that.
+            HistoryCompacted: the watch cannot begin there. An unreachable store is reported by
+                ``next``.
         """
         self._members: Final = members
         self._layout: Final = layout
@@ -138,18 +140,18 @@ class EtcdWatch:
 
     @property
     def followed_endpoint(self) -> str:
-        """The member whose stream of changes is open; empty while none is."""
+        """Endpoint of the open stream of changes; empty while there is none."""
         link = self._link
         return "" if link is None or link.stream is None else link.endpoint
 
     @property
     def unread_bytes(self) -> int:
-        """What the member has sent, and nobody has taken yet."""
+        """Bytes that the member has sent and nobody has taken yet."""
         link = self._link
         return 0 if link is None or link.stream is None else link.stream.unread_bytes
 
     def _until(self, enough: Callable[[], bool], seconds: float) -> None:
-        """Does what is to be done until it is enough, over, or time."""
+        """Runs the due steps until there is enough, the watch is over, or the time has passed."""
         deadline = self._clock() + seconds
         while True:
             self._woken.clear()  # before looking at anything, so that nothing is slept through
@@ -165,7 +167,9 @@ class EtcdWatch:
             self._woken.wait(seconds)
 
     def _forgive_a_pause(self) -> None:
-        """While nobody called, or this process was paused, nobody was silent."""
+        """Resets the timeouts after a time in which nobody called ``next``, or this process was
+        paused.
+        """
         pause = self._clock() - self._expected_at
         if pause > self._patience.ask_seconds:
             self._received_at += pause
@@ -184,7 +188,9 @@ class EtcdWatch:
             raise StoreUnreachable(self._trouble)
 
     def _newly_away(self, now: float) -> bool:
-        """A first time at once, so that writes are refused; from then on it takes its time."""
+        """Returns whether the store became unreachable: the first time at once, so that writes are
+        refused; later after a delay.
+        """
         if self._away or not self._is_away(now):
             return False
         self._away = True
@@ -213,7 +219,7 @@ class EtcdWatch:
     # -- one thing after the other ---------------------------------------------------------------
 
     def _go_on(self) -> float:
-        """Does what can be done now; when there is something to do even if nothing comes."""
+        """Runs the steps that are due; returns when the next one is, if nothing arrives."""
         if self._link is None and not self._gone and self._clock() >= self._retry_at:
             self._connect()
         if self._link is not None:
@@ -299,7 +305,7 @@ class EtcdWatch:
             self._judge(link, WatchRefused(reported, login=trouble_of(error) is FailureKind.LOGIN))
 
     def _examine(self, link: MemberConnection, question: HeadProbe, head: Head) -> None:
-        """Before a stream is opened: whether it is the store that was followed."""
+        """Checks, before a stream is opened, that it is the store that was followed."""
         if question.past:
             found: ReloadRequired | int | None = self.follower.examine_past(head)
         else:
@@ -329,7 +335,7 @@ class EtcdWatch:
         self._probe_head(link)
 
     def _compare(self, link: MemberConnection, question: HeadProbe, head: Head) -> None:
-        """While a stream is open: whether it has brought everything."""
+        """Checks, while a stream is open, that it has delivered everything."""
         link.question = None
         gone = self.follower.other_incarnation(head, question.since)
         if gone is not None:
@@ -400,10 +406,10 @@ class EtcdWatch:
                 assert_never(verdict)
 
     def _fail(self, endpoint: str, reason: str) -> None:
-        """On to the next member, at once; after all of them a pause, longer each time."""
+        """Moves on to the next member at once; after all of them waits, longer each time."""
         self._drop_link()
         self._trouble = f"{endpoint}: {reason}"
-        # While etcd is away each member says the same several times a second.
+        # While etcd is unreachable each member fails with the same error several times a second.
         news = self._reported.get(endpoint) != reason
         self._reported[endpoint] = reason
         _log.log(logging.INFO if news else logging.DEBUG, "etcd member %s", self._trouble)

@@ -1,10 +1,10 @@
-"""What a follower of one cluster's keys in etcd makes of each answer; refuses to do I/O.
+"""State of a watch of one cluster's keys in etcd, and what each message changes in it; no I/O.
 
 Every transaction writes ``meta/commit``, so that key's version counts the cluster's commits. That
-is what is trusted, more than the order and wholeness of what a watch sends: a commit event that is
-not the next one shows that events were lost, and a linearizable read of the key says whether all
-was seen, and up to which revision nothing of ours happened. So no progress notification is needed,
-which has been sent ahead of its events (etcd 15220). Further faults of that kind: S10, S12.
+count is trusted more than the order and completeness of a watch: a commit event that is not the
+next one shows that events were lost, and a linearizable read of the key shows whether everything
+was seen, and up to which revision the cluster has no changes. So no progress notification is
+needed, which etcd has sent ahead of its events (etcd 15220). Further faults of that kind: S10, S12.
 """
 
 from __future__ import annotations
@@ -36,17 +36,19 @@ COMMIT: Final = META + b"commit"
 IDENTITY: Final = META + b"identity"
 ROWS: Final = b"kv/"
 _LOGIN: Final = ("invalid auth token", "revision of auth store is old", "user name is empty")
-"""What etcd says of a token that it does not know, or not any more."""
+"""Errors of etcd for a token that it does not know, or not any more."""
 
 
 class Event(NamedTuple):
-    """One key in one revision. ``key`` is without the cluster's prefix; value None = removed."""
+    """Change of one key in one revision. ``key`` is without the cluster's prefix; value None =
+    removed.
+    """
 
     revision: int
     key: bytes
     value: bytes | None
     version: int
-    """How often the key was written since it was made; 0 when it is removed."""
+    """Number of writes of the key since it was created; 0 when it is removed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +57,14 @@ class Response:
 
     etcd_cluster: int
     revision: int
-    """Of the member's store. Not of the events: these may be older, and more may follow."""
+    """Of the member's store. The events may be older, and more may follow."""
     events: tuple[Event, ...] = ()
     fragment: bool = False
-    """The rest of it comes in the next response."""
+    """True: the rest of it is in the next response."""
     created: bool = False
     canceled: bool = False
     compacted: int = 0
-    """The oldest revision that is kept, where that is why it was canceled."""
+    """Oldest revision that is kept, if that is why the watch was canceled."""
     reason: str = ""
 
 
@@ -75,15 +77,17 @@ class Head:
     commit_id: str = ""
     commit_revision: int = 0
     commit_version: int = 0
-    """How many commits there were; 0 = none yet."""
+    """Number of commits; 0 = none yet."""
     identity: bytes | None = None
     born: int = 0
-    """The revision in which the cluster's keys were begun."""
+    """Revision in which the cluster's keys were created."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReloadRequired:
-    """Verdict that the watch cannot continue: load again. ``alarm``: an operator should know."""
+    """Verdict that the watch cannot continue: load again. ``alarm``: an operator should be
+    notified.
+    """
 
     reason: str
     alarm: bool = False
@@ -91,7 +95,7 @@ class ReloadRequired:
 
 @dataclass(frozen=True, slots=True)
 class WatchRefused:
-    """etcd does not let us. ``login``: a new token may help."""
+    """Verdict that etcd refuses the watch. ``login``: a new token may help."""
 
     reason: str
     login: bool = False
@@ -99,7 +103,7 @@ class WatchRefused:
 
 @dataclass(frozen=True, slots=True)
 class StreamLagging:
-    """Verdict that this stream is not to be trusted any longer: ask again, at another member."""
+    """Verdict that this stream is not trustworthy any more: continue at another member."""
 
     reason: str
 
@@ -109,14 +113,14 @@ Verdict = ReloadRequired | WatchRefused | StreamLagging
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Result of an answer: changes to apply, then whether the stream is to be given up."""
+    """Result of a message: changes to apply, then whether to give up the stream."""
 
     changes: tuple[CommittedWrites, ...] = ()
     verdict: Verdict | None = None
 
 
 class Follower:
-    """Position of a watch. ``revision`` and ``commit_id`` are of what it returned last; its owner
+    """Position of a watch. ``revision`` and ``commit_id`` are those of its last result; its owner
     must apply all changes, in order.
     """
 
@@ -127,9 +131,8 @@ class Follower:
         identity: Identity,
         read_identity: Callable[[bytes], Identity],
     ) -> None:
-        """Begins after a revision at which ``commit_id`` was the last commit, or where none was.
-
-        ``read_identity`` reads the value of ``meta/identity``; ValueError when it cannot.
+        """Begins after a revision at which ``commit_id`` was the newest commit, or empty.
+        ``read_identity`` parses the value of ``meta/identity`` and raises ValueError.
         """
         self.revision = after
         self.commit_id = commit_id
@@ -149,14 +152,15 @@ class Follower:
 
     @property
     def start(self) -> int:
-        """The revision that a stream is to begin with. Others may have written much since the last
-        commit, and compacted it: what is known to hold nothing of ours is not asked for.
+        """Revision with which a stream is to begin. Others may have written much since the newest
+        commit, and compacted it: revisions known to have no changes of the cluster are not
+        requested.
         """
         return self._checked + 1
 
     def examine(self, head: Head) -> ReloadRequired | int | None:
-        """Returns whether the store that answers is the one that was followed. An int: only what
-        ``meta/`` held at that revision decides; give that to ``examine_past``.
+        """Returns whether the store that answers is the one that was followed. An int: the values
+        of ``meta/`` at that revision decide; pass them to ``examine_past``.
         """
         gone = self.other_incarnation(head, self.revision)
         if gone is not None:
@@ -169,15 +173,17 @@ class Follower:
         return self._checked
 
     def examine_past(self, past: Head | None) -> ReloadRequired | None:
-        """Compares ``past``, what ``meta/`` held at the revision that ``examine`` named; None: not
-        kept.
+        """Compares ``past``, the values of ``meta/`` at the revision that ``examine`` returned;
+        None: no longer kept.
         """
         if past is None:
             return ReloadRequired(f"revision {self.revision} is not kept")
         return self._same_commit(past)
 
     def other_incarnation(self, head: Head, since: int) -> ReloadRequired | None:
-        """Returns whether ``head``, read when ``revision`` was ``since``, is of another store."""
+        """Returns whether ``head``, read when ``revision`` was ``since``, is of another
+        incarnation.
+        """
         gone = self._other_cluster(head.etcd_cluster)
         if gone is None and head.revision < since:
             gone = ReloadRequired(
@@ -221,7 +227,7 @@ class Follower:
         return None
 
     def has_seen(self, head: Head) -> bool:
-        """True if everything that was committed when ``head`` was read was given out."""
+        """True if every commit up to the read of ``head`` was delivered."""
         if self._commits is None or self._commits < head.commit_version:
             return False
         self._checked = max(self._checked, head.revision)
@@ -235,7 +241,9 @@ class Follower:
         return self.start
 
     def on_response(self, response: Response) -> Step:
-        """Returns what the stream sent next. After a verdict the stream must be closed."""
+        """Returns the step for a response of the stream. After a verdict the stream
+        must be closed.
+        """
         verdict = self._refusal(response)
         if verdict is not None:
             return Step((), verdict)
@@ -268,7 +276,7 @@ class Follower:
                 self._parts.setdefault(event.revision, {})[event.key] = event
 
     def _release(self, *, whole: bool) -> Step:
-        """Gives out the revisions that are complete: of a fragment all but the last one."""
+        """Releases complete revisions: of a fragment all but the last one."""
         revisions = sorted(self._parts)
         changes: list[CommittedWrites] = []
         for revision in revisions if whole else revisions[:-1]:
