@@ -49,7 +49,7 @@ retries returns reverts revokes rewrites rotates rounds runs samples saves scans
 searches selects sends serves sets settles shows shuts signals skips sleeps sorts spends splits
 starts stays stops stores streams strips submits subscribes sums suspends swaps sweeps takes tests
 touches traces translates traverses tries trims turns undoes unlocks unmounts unseals unsets
-updates uses validates verifies visits waits wakes walks watches withdraws wraps writes yields
+updates uses validates verifies visits waits wakes walks watches withdraws works wraps writes yields
 """
 VERBS: Final = frozenset(_VERBS.split())
 """What a function's docstring may begin with; a new verb is added here."""

@@ -1,4 +1,4 @@
-"""A backup as messages, from the store itself at one revision; and which rows of a store it has."""
+"""Backup as a stream of messages, from the store at one revision; and the choice of rows in it."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ Row = tuple[bytes, bytes]
 
 
 def rows_of(loading: Loading) -> Iterator[Sequence[Row]]:
-    """Yields what goes with the cluster, in key order, in pages.
+    """Yields the rows of a backup, in key order, in pages.
 
     Raises:
-        StoreUnreachable
+        StoreUnreachable: the store cannot be reached.
     """
     for page in loading.pages():
         kept = [row for row in page if not row[0].startswith(_OF_PROCESSES)]
@@ -49,13 +49,13 @@ def rows_of(loading: Loading) -> Iterator[Sequence[Row]]:
 
 
 class _Digest:
-    """Of rows as they go by."""
+    """Digest of rows in a stream."""
 
     def __init__(self) -> None:
         self._sha256: Final = hashlib.sha256()
 
     def wrap(self, rows: Iterable[Row]) -> Iterator[Row]:
-        """Yields the rows themselves."""
+        """Yields the rows unchanged and adds them to the digest."""
         for key, value in rows:
             if key != FLOOR_KEY:
                 self._sha256.update(b"%d %d " % (len(key), len(value)))
@@ -64,13 +64,13 @@ class _Digest:
             yield key, value
 
     def digest(self) -> bytes:
-        """Of all that went by."""
+        """Digest of all rows so far."""
         return self._sha256.digest()
 
 
 def digest_of(rows: Iterable[Row]) -> bytes:
-    """Returns the same for the same rows in the same order, but for what another store
-    makes again.
+    """Returns a digest that is equal for equal rows in the same order, without those that another
+    store creates again.
     """
     digest = _Digest()
     for _ in digest.wrap(rows):
@@ -79,10 +79,10 @@ def digest_of(rows: Iterable[Row]) -> bytes:
 
 
 def has_cluster_rows(store: Store) -> bool:
-    """True if there is anything in it that would be lost.
+    """True if the store has rows of a cluster, which a restore would lose.
 
     Raises:
-        StoreUnreachable
+        StoreUnreachable: the store cannot be reached.
     """
     pages = rows_of(store.load())
     found = next(pages, None) is not None
@@ -92,12 +92,12 @@ def has_cluster_rows(store: Store) -> bool:
 
 
 def fill_store(store: Store, rows: Iterable[Row]) -> None:
-    """Puts these rows, in key order, and nothing else into a store that is sealed to be filled, and
+    """Puts these rows, in key order, and nothing else into a store that is sealed for filling, and
     reads them back.
 
     Raises:
-        NotAsFilled: it does not hold what was put in, or cannot.
-        StoreUnreachable
+        NotAsFilled: the store has other rows, or cannot hold these.
+        StoreUnreachable: the store cannot be reached.
     """
     store.clear()
     put = _Digest()
@@ -113,12 +113,12 @@ def fill_store(store: Store, rows: Iterable[Row]) -> None:
 
 
 class NotAsFilled(Exception):
-    """A store that was filled is not what it was filled with: why, for people."""
+    """Error: a store that was filled has other rows; with the reason for people."""
 
 
 def _fitting(rows: Iterable[Row], max_bytes: int) -> Iterator[Row]:
-    """Yields what goes into a store whose rows are bounded otherwise: the events of one large
-    commit may be more than one row there.
+    """Yields the rows for a store with other limits: the events of one large commit may need more
+    than one row there.
     """
     for key, value in rows:
         if key == FLOOR_KEY:
@@ -146,9 +146,7 @@ def _parted(value: bytes, most: int) -> Iterator[bytes]:
 def merge_by_key(
     left: Iterator[Row], right: Iterator[Row]
 ) -> Iterator[tuple[bytes, bytes | None, bytes | None]]:
-    """Yields each key of two sets of rows in key order, with its value in both; None =
-    not there.
-    """
+    """Yields each key of two sets of rows, in key order, with both values; None = not there."""
     one, other = next(left, None), next(right, None)
     while one is not None or other is not None:
         if other is None or (one is not None and one[0] < other[0]):
@@ -174,14 +172,14 @@ def backup_of(
 
     Raises:
         StoreUnreachable: also in the middle; begin again.
-        StoreSealed: what the store holds is not whole, or not the newest.
+        StoreSealed: the contents of the store are incomplete, or not the newest.
         StoreUnavailable: it was restored meanwhile; begin again.
     """
     identity = store.refresh_identity()
     _refuse_unsound(identity)
     loading = store.load()
-    # Read last: a level only rises, and the rows need none above this. One that cannot be read may
-    # have been any that this version knows.
+    # Read last: a level only rises, so the rows need none above this one. An unreadable level may
+    # be any that this version knows.
     header = header_of(identity, loading.revision, stored_level(store) or max(LEVELS), now_ms())
 
     def pages() -> Iterator[Sequence[Row]]:
@@ -207,7 +205,7 @@ def backup_messages(
 
 
 def header_of(identity: Identity, revision: int, level: int, at_ms: int) -> admin_pb2.BackupHeader:
-    """Returns whose backup it is, and of when."""
+    """Returns the header: cluster, store, revision and time."""
     return admin_pb2.BackupHeader(
         format=FORMAT,
         cluster_id=identity.cluster_id,
@@ -228,7 +226,7 @@ def _refuse_unsound(identity: Identity) -> None:
 
 
 def _parts(page: Sequence[Row]) -> Iterator[Sequence[Row]]:
-    """A page in messages of a bounded size; one of a single row may be larger."""
+    """Yields a page in messages of limited size; one with a single row may be larger."""
     part: list[Row] = []
     size = 0
     for row in page:

@@ -1,8 +1,9 @@
-"""Where the events of each revision lie in the store, in memory; refuses to hold the events.
+"""Index of the events in the store, by revision, in memory; the events themselves stay in the
+store.
 
-Rows of events are found by their change ids, which lie about, not exactly, in the order of their
-revisions. The index is read from the store once, when somebody first asks for what is older than
-this server, and kept current by what the replica applies. It costs some 200 bytes a row.
+Rows of events are found by their change ids, which are roughly, not exactly, ordered by revision.
+The index is read from the store once, on the first request for events from before this server's
+start, and updated by the replica's commits. It costs some 200 bytes a row.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ __all__ = ["EventIndex", "WaitingRows"]
 
 _PAGE: Final = 1_000
 _READ_BYTES: Final = 4 << 20
-"""About so many bytes of events are read from the store at a time; one row may be more."""
+"""Bytes of events that are read from the store at a time, about; one row may be larger."""
 
 
 class _Row(NamedTuple):
-    """One row of events; rows are in the order of their revisions."""
+    """Row of events; rows are ordered by revision."""
 
     revision: int
     key: bytes
@@ -43,16 +44,18 @@ class _Row(NamedTuple):
 
 
 class WaitingRows(NamedTuple):
-    """Rows that wait to be published."""
+    """Number of rows that wait to be published."""
 
     commits: int
     size_bytes: int
     since_ms: int
-    """When the first of them was made, Unix milliseconds; 0 = there is none."""
+    """Time of the first of them, Unix milliseconds; 0 = there is none."""
 
 
 class EventIndex:
-    """The ``o/`` rows of one store by revision. Filled by the replica's thread, read by any."""
+    """Index of the ``o/`` rows of one store by revision. The replica's thread updates it; any
+    thread reads it.
+    """
 
     def __init__(self, store: Store) -> None:
         self._store: Final = store
@@ -69,7 +72,7 @@ class EventIndex:
         self._bytes = 0  # of all rows
 
     def applied(self, applied: AppliedCommit) -> None:
-        """Takes in what one step wrote or removed."""
+        """Adds and removes the rows of one commit."""
         with self._lock:
             self._end = applied.revision
             if applied.reloaded:
@@ -96,12 +99,11 @@ class EventIndex:
     def oldest(
         self, keep_events: int, keep_bytes: int, limit: int, until: int | None = None
     ) -> Sequence[tuple[int, bytes]]:
-        """Returns at most ``limit`` of the oldest rows that are in excess of the newest
-        ``keep_events`` events or ``keep_bytes`` bytes, oldest first, as (revision, key); none of
-        revisions after ``until``.
+        """Returns at most ``limit`` of the oldest rows beyond the newest ``keep_events`` events or
+        ``keep_bytes`` bytes, oldest first, as (revision, key); none of revisions after ``until``.
 
         Raises:
-            StoreUnreachable
+            StoreUnreachable: the store cannot be reached.
         """
         self._build()
         with self._lock:
@@ -122,10 +124,10 @@ class EventIndex:
 
     def oldest_of_facts(self, until: int, limit: int) -> Sequence[bytes]:
         """Returns the keys of at most ``limit`` of the oldest rows without events, of revisions up
-        to ``until``. They are no part of the history.
+        to ``until``. They are not part of the history.
 
         Raises:
-            StoreUnreachable
+            StoreUnreachable: the store cannot be reached.
         """
         self._build()
         with self._lock:
@@ -135,7 +137,7 @@ class EventIndex:
             return [row.key for row in takewhile(lambda row: row.revision <= until, oldest)]
 
     def forget(self, keys: Iterable[bytes]) -> None:
-        """Removes these rows, though the replica may not have received that yet."""
+        """Removes these rows before the replica receives their removal."""
         with self._lock:
             self._removed.update(keys)
             while self._of_facts and self._of_facts[0].key in self._removed:
@@ -145,26 +147,27 @@ class EventIndex:
         """Returns the revision up to which events are no longer kept.
 
         Raises:
-            StoreUnreachable
+            StoreUnreachable: the store cannot be reached.
         """
         rows = self._store.read(FLOOR_KEY, limit=1)
         return int(rows[0].value) if rows else 0
 
     def page(self, after: int, until: int, events: int) -> tuple[list[tuple[int, Events]], int]:
         """Returns the next events of revisions after ``after`` up to ``until``, in order, and the
-        revision up to which they are all. About so many events: a revision is read whole.
+        revision up to which they are complete. Approximately ``limit`` events: a revision is read
+        whole.
 
         Raises:
-            StoreUnreachable
+            StoreUnreachable: the store cannot be reached.
         """
         commits, reached = self.commits(after, until, events)
         return [(one.revision, one.events) for one in commits if one.events], reached
 
     def waiting(self, after: int) -> WaitingRows:
-        """Returns how much there is of later revisions.
+        """Returns the number of rows of later revisions.
 
         Raises:
-            StoreUnreachable
+            StoreUnreachable: the store cannot be reached.
         """
         self._build()
         with self._lock:
@@ -174,9 +177,11 @@ class EventIndex:
         return WaitingRows(len(rows), sum(row.size for row in rows), since_ms)
 
     def count_after(self, revision: int) -> tuple[int, int]:
-        """Returns how many rows of later revisions there are, and when the first of them was made
-        (Unix milliseconds; 0 = there is none). Asks no store and costs nothing by their number; as
-        long as rows of before this server were not read yet, it is at least so many.
+        """Returns the number of rows of later revisions, and the time of the first (Unix
+        milliseconds; 0 = there is none).
+
+        Reads no store and costs nothing by their number; until the rows from before this server's
+        start are read, it is a lower bound.
         """
         with self._lock:
             begin = bisect_right(self._rows, revision, key=_revision)
@@ -184,11 +189,11 @@ class EventIndex:
             return len(self._rows) - begin, since_ms
 
     def commits(self, after: int, until: int, events: int) -> tuple[list[OutboxCommit], int]:
-        """Returns what ``page`` does, with the facts that each revision wrote; of revisions that it
-        has not got yet nothing, and it does not reach them.
+        """Returns what ``page`` does, with the facts that each revision wrote; it stops before
+        revisions that the replica has not received.
 
         Raises:
-            StoreUnreachable
+            StoreUnreachable: the store cannot be reached.
         """
         self._build()
         with self._lock:
@@ -212,7 +217,7 @@ class EventIndex:
         """Returns about ``limit`` events of the newest revisions before one, newest first.
 
         Raises:
-            StoreUnreachable
+            StoreUnreachable: the store cannot be reached.
         """
         self._build()
         with self._lock:
@@ -231,7 +236,7 @@ class EventIndex:
         return [(one.revision, one.events) for one in reversed(self._fetch(wanted)) if one.events]
 
     def _fetch(self, wanted: dict[bytes, int]) -> list[OutboxCommit]:
-        """Reads rows by ranges of keys, in which the wanted ones lie close together."""
+        """Reads rows by ranges of keys in which the wanted ones are close together."""
         found: dict[int, OutboxCommit] = {}
         cluster_id = self._store.identity.cluster_id
         keys = sorted(wanted)
@@ -253,7 +258,7 @@ class EventIndex:
         return [found[revision] for revision in sorted(found)]
 
     def _build(self) -> None:
-        """Adds the rows that were there before the replica reported any."""
+        """Adds the rows from before the first one that the replica reported."""
         with self._building:
             while True:
                 with self._lock:

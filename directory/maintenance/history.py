@@ -1,12 +1,12 @@
-"""The changes that are past, and those to come, for who watches; and how long they are kept.
+"""History of changes, past and future, for watches; and its retention.
 
-The newest events are held in memory, bounded in number and bytes; older ones are read from the
-store's ``o/`` rows, which ``RetentionTrimmer`` trims. A subscription that begins in the
-past reads them page by page, as its watcher takes them, and then has a queue of its own: who is
-slow loses its place (``Resync``), and nobody waits for it (S16).
+The newest events are in memory, limited by number and bytes; older ones are read from the store's
+``o/`` rows, which ``RetentionTrimmer`` trims. A subscription that begins in the past reads them
+page by page as its watcher takes them, and then has a queue of its own: a slow watcher loses its
+place (``Resync``) and delays nobody (S16).
 
-Trimming refuses to do much at once: a step is a few small transactions, and a step that was cut
-off, or done by two servers at the same time, does no harm.
+Trimming works in small transactions; a step that was interrupted, or done by two servers at the
+same time, does no harm.
 """
 
 from __future__ import annotations
@@ -44,20 +44,22 @@ _log = logging.getLogger(__name__)
 _BATCH: Final = 500
 _BATCHES: Final = 10  # of each kind in one step
 _ROUNDS: Final = 100
-"""So often at most all answered requests are looked at while one is kept."""
+"""Number of times that all answered requests are visited, at most, while one is kept."""
 
 Revised = tuple[int, Events]
-"""The events of one revision, which are at least one, by position."""
+"""Events of one revision, at least one, by position."""
 
 _PAGE_EVENTS: Final = 200
-"""Of older changes read from the store at a time, for one subscription."""
+"""Older events that are read from the store at a time for one subscription."""
 _READERS: Final = 4
 """Subscriptions that read a page from the store at the same time."""
 _WAIT_SECONDS: Final = 5.0
 
 
 class ChangeHistory:
-    """History of the changes of one replica, for watches. Make it before the replica is started."""
+    """History of the changes of one replica, for watches. To be made before the replica
+    is started.
+    """
 
     def __init__(
         self,
@@ -70,8 +72,8 @@ class ChangeHistory:
         queue_bytes: int = 64 << 20,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``kept_events`` and ``kept_bytes`` in memory for all; ``queue_events`` and
-        ``queue_bytes`` that one subscription may lag.
+        """``kept_events`` and ``kept_bytes``: in memory for all; ``queue_events`` and
+        ``queue_bytes``: the lag that one subscription may have.
         """
         self._kept_events: Final = kept_events
         self._kept_bytes: Final = kept_bytes
@@ -97,7 +99,7 @@ class ChangeHistory:
 
         Raises:
             Resync: they are no longer kept.
-            StoreUnavailable: they are kept in the store only, and it is away.
+            StoreUnavailable: they are only in the store, which cannot be reached.
             NotReady: nothing is loaded yet.
         """
         found: list[Revised] = []
@@ -110,7 +112,8 @@ class ChangeHistory:
         return found
 
     def follow(self, after_revision: int) -> Subscription:
-        """Returns all events after a revision, those to come included; the caller closes it.
+        """Returns a subscription to all events after a revision, future ones included; the caller
+        closes it.
 
         Raises:
             Resync, StoreUnavailable, NotReady: as ``since``.
@@ -128,11 +131,12 @@ class ChangeHistory:
 
     def page(self, subscription: Subscription, after: int) -> tuple[list[Revised], int]:
         """Returns the next events of a subscription that begins in the past, and the revision that
-        they reach. Where the rest is in memory, the subscription joins those that are handed
-        changes.
+        they reach. When the rest is in memory, the subscription is added to those that get new
+        events.
 
         Raises:
-            Resync, StoreUnavailable
+            Resync: the events are no longer kept.
+            StoreUnavailable: they are only in the store, which cannot be reached.
         """
         with self._lock:
             if subscription.loads != self._loads:
@@ -146,15 +150,16 @@ class ChangeHistory:
         return self._read(after, until)
 
     def _later(self, after: int) -> list[Revised]:
-        """Returns what is in memory of later revisions; the lock is held."""
+        """Returns the events of later revisions in memory; the lock is held."""
         return [revised for revised, _ in self._recent if revised[0] > after]
 
     def page_before(self, before_revision: int, limit: int) -> Sequence[Revised]:
-        """Returns the newest revisions with events before this one, newest first; empty when no
-        older ones are kept. About ``limit`` events, and at least one revision's.
+        """Returns the newest revisions with events before this one, newest first; empty if no older
+        ones are kept. About ``limit`` events, and at least one revision's.
 
         Raises:
-            StoreUnavailable, NotReady
+            StoreUnavailable: they are only in the store, which cannot be reached.
+            NotReady: nothing is loaded yet.
         """
         found: list[Revised] = []
         count = 0
@@ -176,7 +181,7 @@ class ChangeHistory:
         """Returns the revision up to which events are no longer kept.
 
         Raises:
-            StoreUnavailable
+            StoreUnavailable: the store cannot be reached.
         """
         try:
             return self.index.floor()
@@ -184,7 +189,7 @@ class ChangeHistory:
             raise StoreUnavailable(f"the store is away: {reason}") from reason
 
     def lags(self) -> list[int]:
-        """Returns for each subscription how many events wait in its queue."""
+        """Returns the number of events in the queue of each subscription."""
         with self._lock:
             subscriptions = list(self._subscriptions)
         return [one.waiting for one in subscriptions]
@@ -255,7 +260,7 @@ class ChangeHistory:
                 )
 
     def _remember(self, revised: Revised) -> int:
-        """Keeps events in memory, and forgets the oldest; returns their bytes."""
+        """Keeps events in memory and drops the oldest; returns their bytes."""
         size = sum(event.ByteSize() for event in revised[1])
         self._recent.append((revised, size))
         self._recent_count += len(revised[1])
@@ -267,13 +272,13 @@ class ChangeHistory:
         return size
 
     def forget(self, subscription: Subscription) -> None:
-        """Hands nothing more to a subscription; it calls this when it is closed."""
+        """Removes a subscription, which calls this when it is closed."""
         with self._lock:
             self._subscriptions.discard(subscription)
 
 
 class Subscription:
-    """One watcher's place. ``next`` is for one thread at a time; ``close`` for any."""
+    """Position of one watcher. One thread at a time calls ``next``; any thread may ``close`` it."""
 
     def __init__(
         self, history: ChangeHistory, after: int, loads: int, clock: Callable[[], float]
@@ -300,13 +305,13 @@ class Subscription:
         self._closed = False
 
     def next(self, timeout_seconds: float) -> list[Revised]:
-        """Returns what came, in order; empty when nothing did in time, or when it is closed. Of
-        what is past a page at a time.
+        """Returns the next events, in order; empty if none came in time, or after ``close``. Past
+        events come a page at a time.
 
         Raises:
-            Resync: more came than its queue holds, the tree was loaded again, or what is past was
-                trimmed before it was read.
-            StoreUnavailable: what is past is in the store only, and that is away.
+            Resync: its queue overflowed, the tree was loaded again, or past events were trimmed
+                before they were read.
+            StoreUnavailable: past events are only in the store, which cannot be reached.
         """
         while not self._joined:
             if self._closed:
@@ -334,28 +339,28 @@ class Subscription:
         self._waiter = None
 
     def join(self, begin: list[Revised]) -> None:
-        """Begins its queue; what it begins with is no lag."""
+        """Begins its queue; the first contents count as no lag."""
         with self._lock:
             self._queue = begin
             self._joined = True
 
     @property
     def waiting(self) -> int:
-        """How many events came and were not taken yet."""
+        """Number of events in the queue."""
         return self._count
 
     @property
     def has_joined(self) -> bool:
-        """True if what is past was read: ``next`` does not wait for the store."""
+        """True if all past events were read: ``next`` does not wait for the store."""
         return self._joined or self._closed
 
     @property
     def is_ready(self) -> bool:
-        """True if ``next`` would return or raise something at once, or read what is past."""
+        """True if ``next`` would return or raise something at once, or read past events."""
         return bool(self._queue or self._lost) or not self.has_joined
 
     def close(self) -> None:
-        """Ends it; a waiting ``next`` returns."""
+        """Ends the subscription; a waiting ``next`` returns."""
         with self._lock:
             self._closed = True
             self._queue = []
@@ -363,7 +368,7 @@ class Subscription:
         self._history.forget(self)
 
     def put(self, revised: Revised, size: int, most_events: int, most_bytes: int) -> None:
-        """Adds to the queue, or gives it up where it is full: no watcher slows the replica."""
+        """Adds to the queue, or gives it up if it is full: no watcher slows the replica."""
         with self._lock:
             if self._lost or self._closed:
                 return
@@ -382,7 +387,7 @@ class Subscription:
         self.on_ready()
 
     def drop(self, why: str) -> None:
-        """Ends the subscription, because of a gap in it."""
+        """Ends the subscription because of a gap in it."""
         with self._lock:
             self._give_up(why)
 
@@ -409,11 +414,11 @@ class RetentionLimits:
     """Time and size limits of what is kept."""
 
     requests_ms: int = 24 * 3600 * 1000
-    """An answered request is known for so long."""
+    """Time for which an answered request is kept."""
     events: int = 100_000
-    """The newest so many events can be read back."""
+    """Number of newest events that can be read back."""
     event_bytes: int = 256 * 1024 * 1024
-    """No more of them than so many bytes."""
+    """Most bytes of these events."""
 
 
 class RetentionTrimmer:
@@ -429,7 +434,7 @@ class RetentionTrimmer:
         published: Callable[[], int | None] = lambda: None,
     ) -> None:
         """``published`` returns the revision up to which the change log has the events: later ones
-        stay. None: there is no change log.
+        are kept. None: there is no change log.
         """
         self._store: Final = store
         self._index: Final = index
@@ -443,9 +448,8 @@ class RetentionTrimmer:
         self._next_round_ms = 0
 
     def step(self) -> int:
-        """Trims some; answers how many rows went. To be called every few seconds.
-
-        Nothing is raised when the store is away: there is a next time.
+        """Trims some rows; returns how many. Called every few seconds; an unreachable store raises
+        nothing, since the next call retries.
         """
         try:
             return self._trim_requests() + self._trim_events()
@@ -454,8 +458,8 @@ class RetentionTrimmer:
             return 0
 
     def _trim_requests(self) -> int:
-        """Goes round all of them, some at each step, since their keys say nothing of their age; and
-        round again once one of those that were left has expired.
+        """Visits all answered requests, some at each step, since their keys have no age;
+        and again once one of those that were left has expired.
         """
         now_ms, kept_ms = self._now_ms(), self._retention.requests_ms
         if not self._after:
@@ -479,7 +483,7 @@ class RetentionTrimmer:
         return removed
 
     def _within_limits(self, rows: Iterable[Row]) -> Iterator[list[Row]]:
-        """Yields the rows in parts, each of which one transaction can compare and delete."""
+        """Yields the rows in parts that one transaction can compare and delete."""
         part: list[Row] = []
         size = 0
         for row in rows:
@@ -526,7 +530,7 @@ class RetentionTrimmer:
         return removed
 
     def _trim_facts(self) -> int:
-        """Removes rows that only name facts for the change log, once it has them."""
+        """Removes rows that only name facts for the change log, once they are published."""
         published = self._published()
         if published is None:
             return 0

@@ -52,28 +52,28 @@ class Stage(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """One cluster's way from one store to another."""
+    """Migration of one cluster from one store to another."""
 
     source: str
-    """Address."""
+    """Address of the source."""
     target: str
     identity: Identity
-    """The source's, as it was found."""
+    """Identity of the source, as found."""
     stage: Stage
 
     @property
     def migrating(self) -> str:
-        """Why the source is sealed on the way."""
+        """Reason of the source's seal during the migration."""
         return f"{_MIGRATED_TO}{describe_address(self.target)}"
 
     @property
     def moved(self) -> str:
-        """Why the source is sealed at the end."""
+        """Reason of the source's seal at the end."""
         return f"{MOVED_TO}{describe_address(self.target)}"
 
     @property
     def filled(self) -> str:
-        """Why the target is sealed on the way."""
+        """Reason of the target's seal during the migration."""
         return f"{FILLED_FROM}{describe_address(self.source)}"
 
     def open_source(self) -> Store:
@@ -81,7 +81,7 @@ class Migration:
         return open_store(self.source, self.identity.cluster, self.identity.cluster_id)
 
     def open_target(self) -> Store:
-        """Returns where it shall live; made if it is not there."""
+        """Returns the store that the cluster moves to; creates it if missing."""
         return open_store(self.target, self.identity.cluster, self.identity.cluster_id)
 
     def describe(self) -> str:
@@ -92,12 +92,12 @@ class Migration:
 
 
 def plan_migration(source: str, target: str, *, force: bool = False) -> Migration:
-    """Looks how far it is, and whether it may be done; makes and changes nothing. ``force``: also
-    while changes wait for the change log.
+    """Returns the progress of a migration, and whether it may continue; changes nothing. ``force``:
+    also while changes wait for the change log.
 
     Raises:
-        Refused: why not.
-        StoreUnreachable, Incompatible
+        Refused: why it may not.
+        StoreUnreachable, Incompatible: as ``open_store``.
     """
     found = _find_stage(source, target)
     if found.stage is Stage.NEW and not force:
@@ -106,8 +106,8 @@ def plan_migration(source: str, target: str, *, force: bool = False) -> Migratio
 
 
 def _refuse_unpublished(one: Migration) -> None:
-    """In the new store another generation of the log begins: it has what waits as differences of
-    the state, and not as changes.
+    """Checks that no changes wait for the change log: in the new store another generation of the
+    log begins, with the waiting ones as differences of the state instead of changes.
     """
     with ExitStack() as opened:
         store = one.open_source()
@@ -121,7 +121,7 @@ def _refuse_unpublished(one: Migration) -> None:
 
 
 def _waiting_commits(store: Store) -> int:
-    """Returns how many commits wait for the change log, if one is kept."""
+    """Returns how many commits wait for the change log, if there is one."""
     loading = store.load((CHANGE_LOG,))
     rows = dict(row for page in loading.pages() for row in page)
     if CHANGE_LOG not in rows:
@@ -139,11 +139,11 @@ def _waiting_commits(store: Store) -> int:
 
 
 def plan_abort(source: str, target: str) -> Migration:
-    """Looks whether a migration can be undone.
+    """Checks that a migration can be undone.
 
     Raises:
-        Refused: why not.
-        StoreUnreachable, Incompatible
+        Refused: why it cannot.
+        StoreUnreachable, Incompatible: as ``open_store``.
     """
     found = _find_stage(source, target)
     if found.stage is Stage.DONE:
@@ -191,8 +191,8 @@ def _stage(one: Migration, source: Identity, target: Identity | None) -> Stage:
 
 
 def _names(sealed: str, why: str, address: str) -> bool:
-    """True if a store is sealed for this reason, which names this address; it may be written
-    otherwise by now.
+    """True if a store is sealed for this reason, which contains this address, possibly in another
+    form.
     """
     return sealed.startswith(why) and is_same_place(sealed.removeprefix(why), address)
 
@@ -209,11 +209,11 @@ def _refuse_full(one: Migration) -> None:
 
 
 def migrate(one: Migration, report: Callable[[str], None] = lambda _: None) -> Identity:
-    """Does what is left to do; the target's identity in its new incarnation.
+    """Executes the remaining steps; returns the target's identity in its new incarnation.
 
     Raises:
-        Refused: something came into the target meanwhile; the target does not hold what was put in.
-        StoreUnreachable, Incompatible: the same again goes on.
+        Refused: other rows came into the target meanwhile, or it has other rows than those put in.
+        StoreUnreachable, Incompatible: repeat the command to continue.
     """
     with ExitStack() as opened:
         source = one.open_source()
@@ -246,11 +246,11 @@ def _copy(source: Store, target: Store, report: Callable[[str], None]) -> None:
 
 
 def abort(one: Migration, report: Callable[[str], None] = lambda _: None) -> Identity:
-    """Undoes it: the target is emptied and stays sealed, then the source takes changes again, as a
-    new incarnation.
+    """Undoes a migration: the target is emptied and stays sealed, then the source takes changes
+    again, as a new incarnation.
 
     Raises:
-        StoreUnreachable, Incompatible: the same again goes on.
+        StoreUnreachable, Incompatible: repeat the command to continue.
     """
     with ExitStack() as opened:
         if find_identity(one.target) is not None:

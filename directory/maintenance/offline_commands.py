@@ -1,7 +1,8 @@
-"""``kdir restore`` and ``kdir migrate``: straight at stores, while no server is asked.
+"""``kdir restore`` and ``kdir migrate``, which open stores directly, without a server.
 
-Exit codes: 0 done, 2 what was named cannot be used (a damaged backup, another cluster's store), 3 a
-store did not answer, 5 refused since something would be lost. Data on stdout, all else on stderr.
+Exit codes: 0 done, 2 an argument cannot be used (a damaged backup, another cluster's store), 3 a
+store did not answer, 5 refused because something would be lost. Data on stdout, everything else on
+stderr.
 """
 
 from __future__ import annotations
@@ -122,7 +123,7 @@ def _failed(why: str, code: int) -> int:
 
 
 def _print_progress(text: str) -> None:
-    """Prints a line of what is not data; what a store or a backup holds acts on no terminal."""
+    """Prints a line of progress; control characters from a store or a backup are escaped."""
     sys.stderr.write(f"{printable(text)}\n")
     sys.stderr.flush()
 
@@ -195,7 +196,7 @@ def _only_store_of(config: str) -> str:
 
 @contextmanager
 def _backup_file(options: argparse.Namespace) -> Iterator[tuple[Backup, str]]:
-    """Yields the backup that is to be put in, and the address of the store."""
+    """Yields the backup to restore, and the address of the store."""
     if options.from_log:
         with _log_backup_file(options) as found:
             yield found
@@ -225,7 +226,7 @@ def _log_backup_file(options: argparse.Namespace) -> Iterator[tuple[Backup, str]
 
 @contextmanager
 def _opened(name: str) -> Iterator[IO[bytes]]:
-    """Yields the file, from its beginning; it is read more than once."""
+    """Yields the file at its beginning; it is read more than once."""
     if name != "-":
         with Path(name).open("rb") as file:
             yield file
@@ -236,10 +237,10 @@ def _opened(name: str) -> Iterator[IO[bytes]]:
 
 
 def _store_of(config: str, cluster: str) -> str:
-    """Returns the store that a config names, which must be of the backup's cluster.
+    """Returns the store of a config, which must be of the backup's cluster.
 
     Raises:
-        ConfigError
+        ConfigError: the config cannot be used, or is another cluster's.
     """
     configs = load_configs([config])
     found = [one for one in configs if one.cluster == cluster]

@@ -1,8 +1,9 @@
-"""Finishes what removals left, a step at a time, on one server of a cluster; forgets retired names.
+"""Reaper: finishes removals, a step at a time, on one server of a cluster; ends the retirement of
+names.
 
-It holds a role of its own only while there is something to do, and each of its steps is fenced by
-it: killed or paused at any step, it leaves the rest to the next. Refuses to hurry: while others
-write it waits as long as it works. It never talks to Kafka; what is to go there waits as DELETING.
+It holds a role of its own only while there is work, and each of its steps is fenced by it: killed
+or paused at any step, it leaves the rest to the next. While others write it waits as long as it
+works. It never calls Kafka; topics to delete there wait as DELETING.
 """
 
 from __future__ import annotations
@@ -38,23 +39,23 @@ _log = logging.getLogger(__name__)
 
 _ROLE: Final = "reaper"
 _MOST: Final = 250
-"""Entries of one step, whatever the store would take: others' writes are to come in between."""
+"""Most entries of one step, whatever the store allows, so that other writes come in between."""
 _REST: Final = 0.05
-"""Of the time that a step took it rests so much after it."""
+"""Pause after a step, as a multiple of its duration."""
 _ELECT_SECONDS: Final = 1.0
-"""From one try to be elected to the next, while there is something to do."""
+"""Interval between attempts to be elected, while there is work."""
 _SOON_SECONDS: Final = 0.02
 _IDLE_SECONDS: Final = 60.0
-"""It is woken by removals; so often it looks by itself."""
+"""Removals wake it; this is the interval of its own checks."""
 _AWAY_SECONDS: Final = 1.0
 _STUMBLED_SECONDS: Final = 5.0
 _TIMEOUT_SECONDS: Final = 30.0
 _NAMES_EACH: Final = 50
 """Retired names of one step."""
 _NAMES_KEPT: Final = 10_000
-"""Names whose day is over that are found at once."""
+"""Expired names that are collected at once."""
 _NAMES_SECONDS: Final = 600.0
-"""From one look at the retired names to the next."""
+"""Interval between searches for expired names."""
 _REMOVED: Final = directory_range(DELETED_ID)
 
 
@@ -66,8 +67,8 @@ class Reaper:
         store, replica, writer: those of the cluster.
         clock: monotonic seconds.
         now_ms: Unix milliseconds.
-        sleep: waits so many seconds, or shorter when it is to stop.
-        slice_seconds: so long it works before it looks at what else there is; a step at least.
+        sleep: waits this many seconds, or less if the reaper is to stop.
+        slice_seconds: time of work until other work is checked; at least one step.
     """
 
     def __init__(
@@ -101,13 +102,13 @@ class Reaper:
 
     @property
     def trouble(self) -> str:
-        """What holds it up, where this server is the one that reaps; empty = nothing."""
+        """Why removals are held up, if this server is the elected reaper; empty = they are not."""
         return self._trouble
 
     # -- start and stop --------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begins to look for something to do, in a thread."""
+        """Starts the reaper's thread."""
         self._unsubscribe = self._replica.subscribe(self._on_applied)
         self._thread = threading.Thread(
             target=with_log_context(self._run), name="reaper", daemon=True
@@ -115,7 +116,7 @@ class Reaper:
         self._thread.start()
 
     def stop(self, timeout_seconds: float = 5.0) -> None:
-        """Ends the thread after the step that it is in, and gives up the role."""
+        """Ends the thread after its current step, and resigns from the role."""
         self._stopping.set()
         self._wake.set()
         self._unsubscribe()
@@ -136,7 +137,9 @@ class Reaper:
             self._wake.clear()
 
     def _on_applied(self, applied: AppliedCommit) -> None:
-        """In the replica's thread: something was removed, perhaps by another server."""
+        """Wakes the reaper after a removal, also another server's. Called in the
+        replica's thread.
+        """
         if applied.reloaded or any(
             isinstance(write, Put) and write.key.startswith(_REMOVED) for write in applied.writes
         ):
@@ -145,7 +148,7 @@ class Reaper:
     # -- one round -------------------------------------------------------------------------------
 
     def step(self) -> float:
-        """Does what is due, for a while; the seconds until something is due again, unless woken."""
+        """Works for a while; returns the seconds until there is work again, unless woken."""
         if self._replica.state is not ReplicaState.SERVING:
             return _AWAY_SECONDS
         try:
@@ -155,14 +158,14 @@ class Reaper:
             if self.leader.campaign() is None:
                 return _ELECT_SECONDS * random.uniform(0.5, 1.0)
             if not self.leader.wait_for_election(self._sleep):
-                return 0.0  # what the reaper before this one did may not be seen yet
+                return 0.0  # the replica may lack steps of the previous reaper
             if self._work():
                 self._trouble = ""
                 return 0.0
             self._hold_up(why_held_up(self._replica.snapshot))
             return _IDLE_SECONDS if self._trouble else _SOON_SECONDS
         except (LeadershipLost, WriteConflict):
-            # The guard that does not hold is that of the role.
+            # The guard of the role failed.
             _log.warning("another server is the reaper by now")
             self.leader.resign()
             return _ELECT_SECONDS
@@ -185,33 +188,33 @@ class Reaper:
         return place is not None and bool(place.containers)
 
     def _over(self) -> Iterator[str]:
-        """Returns names whose day is over: looking at a million of them takes a while."""
+        """Returns expired names: searching a million of them takes a while."""
         now_ms = self._now_ms()
         snapshot = self._replica.snapshot
         names = (
             (key[len(RETIRED) :].decode(errors="replace"), key, retired_until_ms(value))
             for key, value in snapshot.facts(RETIRED)
         )
-        # A row that cannot be read stays: asked for again and again it would keep all else waiting.
+        # An unreadable row stays: retried again and again, it would block all others.
         over = (
             name
             for name, key, until_ms in names
             if until_ms is not None
             and until_ms <= now_ms
             and retired_key(name) == key
-            # Of one that was left alone in Kafka the sweep ends both records.
+            # For a detached topic the sweep removes both records.
             and snapshot.fact(detached_key(name)) is None
         )
         return islice(over, _NAMES_KEPT)
 
     def _hold_up(self, why: str) -> None:
-        """Nothing can be done, though something waits."""
+        """Records that nothing can be done although there is work."""
         if why and why != self._trouble:
             _log.warning("removals are not finished: %s", why)
         self._trouble = why
 
     def _work(self) -> bool:
-        """Works for a while; whether there was anything to do."""
+        """Works for a while; returns whether there was any work."""
         worked_at_all = False
         until = self._clock() + self._slice_seconds
         while not self._stopping.is_set():
@@ -226,13 +229,13 @@ class Reaper:
         return True
 
     def _reap(self) -> bool:
-        """Returns one step; whether there was anything to do."""
+        """Commits one step; returns whether there was any work."""
         if not self._waiting():
             return False
         try:
             made = self._execute(ReapDeleted(limit=self._most, limits=self._store.limits))
         except LimitExceeded:
-            # Its size is an estimate: this one had larger entries than most.
+            # The size is an estimate: this step had larger entries than most.
             if self._most == 1:
                 raise
             self._most //= 2

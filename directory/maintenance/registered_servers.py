@@ -1,4 +1,4 @@
-"""Which servers are registered on a store; stops none of them."""
+"""Servers registered on a store, read without changing anything."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ __all__ = ["live_servers", "members_of", "read_member", "stored_level"]
 
 
 def live_servers(store: Store) -> list[str]:
-    """Returns the registered servers that live, as people find them: id, machine and process.
+    """Returns the registered live servers as text for people: id, host and process.
 
     Raises:
-        StoreUnreachable
+        StoreUnreachable: the store cannot be reached.
     """
     return [
         f"{server} (process {member.pid} on {member.host})" if member.host else server
@@ -28,19 +28,17 @@ def live_servers(store: Store) -> list[str]:
 
 
 def stored_level(store: Store) -> int | None:
-    """Returns the feature level that is finalized; None: it cannot be read.
+    """Returns the finalized feature level; None: it cannot be read.
 
     Raises:
-        StoreUnreachable
+        StoreUnreachable: the store cannot be reached.
     """
     rows = store.read(LEVEL, limit=1)
     return read_level(rows[0].value if rows and rows[0].key == LEVEL else None)
 
 
 def members_of(rows: Iterable[tuple[bytes, bytes]]) -> dict[str, admin_pb2.Member]:
-    """Returns what servers registered, by id. One whose row cannot be read is there, and supports
-    nothing.
-    """
+    """Returns the members by id. An unreadable row is a member that supports no level."""
     members: dict[str, admin_pb2.Member] = {}
     for key, value in rows:
         server = key.removeprefix(MEMBER).decode("utf-8", "replace")
@@ -50,7 +48,7 @@ def members_of(rows: Iterable[tuple[bytes, bytes]]) -> dict[str, admin_pb2.Membe
 
 
 def read_member(value: bytes) -> admin_pb2.Member | None:
-    """Returns what a server registered; None: it cannot be read."""
+    """Returns the member of a row; None: it cannot be read."""
     try:
         return admin_pb2.Member.FromString(value)
     except DecodeError:

@@ -121,13 +121,13 @@ def _place_of_grants(key: bytes) -> EntryKey | None:
 
 
 class DirectoryPaths:
-    """Directory paths by id, as found in their rows: below the mount, for people."""
+    """Paths of directories by id, from their rows; below the mount, for people."""
 
     def __init__(self) -> None:
         self._above: dict[int, tuple[int, str]] = {}
 
     def learn(self, key: bytes, value: bytes) -> None:
-        """Looks whether the row is a directory's."""
+        """Adds the row if it is a directory's."""
         place = _place(key)
         if place is None or place.is_topic:
             return
@@ -139,7 +139,7 @@ class DirectoryPaths:
             self._above[entry.entry_id] = (place.parent_id, place.name)
 
     def path_of_key(self, key: bytes) -> str:
-        """Returns the path of an entry's row, or of its grants'; of another row, its key."""
+        """Returns the path of the row of an entry or of its grants; for another row, its key."""
         place = _place(key) or _place_of_grants(key)
         if place is None:
             return key.decode("utf-8", "backslashreplace")
@@ -154,24 +154,24 @@ class DirectoryPaths:
 
 @dataclass(slots=True)
 class Losses:
-    """Entries of a store that are absent, or different, in what shall take its place."""
+    """Entries of a store that are absent, or different, in its replacement."""
 
     gone: int = 0
-    """Entries, and grants of entries, that are not there."""
+    """Entries, and grants of entries, that the replacement lacks."""
     changed: int = 0
-    """Entries that are different there."""
+    """Entries that differ."""
     come_back: int = 0
-    """Entries that are only there."""
+    """Entries that only the replacement has."""
     examples: list[str] = field(default_factory=list)
 
     @property
     def some(self) -> bool:
-        """Whether an entry is lost, or becomes what it was."""
+        """True if an entry is lost or reverted."""
         return bool(self.gone or self.changed)
 
 
 def losses(now: Iterable[Row], then: Iterable[Row], paths: DirectoryPaths) -> Losses:
-    """Compares the entries of two sets of rows, both in key order; bounded memory."""
+    """Compares the entries of two sets of rows, both in key order, in bounded memory."""
     found = Losses()
     for key, value, other in merge_by_key(_entries(now), _entries(then)):
         if value is None:
@@ -201,28 +201,30 @@ _BEGUN: Final = (_NEW_INCARNATION, "beginning a new life, as one that was put ba
 
 
 class RestoreRefused(Exception):
-    """Refusal of a restore, since something would be lost or broken: why, for people."""
+    """Error: a restore would lose or break something; with the reason for people."""
 
 
 @dataclass(frozen=True, slots=True)
 class Backup:
-    """A backup that was read once, to its end: it is whole. It is read again to be put in."""
+    """Backup that was read to its end once, and so is complete. It is read again when it is
+    restored.
+    """
 
     file: IO[bytes]
     header: admin_pb2.BackupHeader
     topic_counts: EntryCounts
     digest: bytes
-    """Of the rows that are put in."""
+    """Digest of the rows to restore."""
     source: str = "backup"
-    """What it was made of, for people."""
+    """What the backup was made from, for people."""
 
     @classmethod
     def read(cls, file: IO[bytes], source: str = "backup") -> Backup:
-        """Reads all of it.
+        """Reads a whole backup.
 
         Raises:
-            DamagedBackup, OSError
-            Incompatible: made by a newer kdir.
+            DamagedBackup, OSError: it cannot be read.
+            Incompatible: a newer kdir made it.
         """
         topic_counts = EntryCounts()
 
@@ -247,13 +249,13 @@ class Backup:
         return cls(file, header, topic_counts, digest_of(counted()), source)
 
     def rows(self) -> Iterator[Row]:
-        """Reads the rows once more."""
+        """Reads the rows again."""
         self.file.seek(0)
         return BackupReader(self.file).rows()
 
     @property
     def taken(self) -> str:
-        """When, for people."""
+        """Time of the backup, for people."""
         at = self.header.taken_at_ms / 1000
         return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(at))
 
@@ -268,20 +270,22 @@ class Backup:
 
 @dataclass(frozen=True, slots=True)
 class RestorePlan:
-    """Effect of a restore, as far as it can be seen without doing it."""
+    """Effect of a restore, as far as it is known without executing it."""
 
     backup: Backup
     address: str
     found: str
-    """What is there now, for people."""
+    """Current contents, for people."""
     refusals: tuple[str, ...] = ()
     losses: Losses | None = None
     done: bool = False
-    """The store holds exactly what the backup does, and takes changes: there is nothing to do."""
+    """True: the store has exactly the backup's contents and takes changes, so there is nothing to
+    do.
+    """
     replaces: bool = False
 
     def lines(self) -> Iterator[str]:
-        """Yields the plan for people."""
+        """Yields the plan as lines of text."""
         yield self.backup.describe()
         yield f"store {describe_address(self.address)}: {self.found}"
         if self.done:
@@ -307,11 +311,11 @@ class RestorePlan:
 def plan_restore(
     backup: Backup, address: str, *, replace: bool = False, force: bool = False
 ) -> RestorePlan:
-    """Looks at what is there; makes and changes nothing.
+    """Returns the plan of a restore; changes nothing.
 
     Raises:
         Incompatible: another cluster's store, or none that this version can use.
-        StoreUnreachable, DamagedBackup, OSError
+        StoreUnreachable, DamagedBackup, OSError: the store or the backup cannot be read.
     """
     identity = find_identity(address)
     if identity is None:
@@ -329,7 +333,7 @@ def plan_restore(
 
 
 def _unsuitable(backup: Backup, identity: Identity) -> Iterator[str]:
-    """Yields why nothing can be restored into a store of this kind, whatever is agreed to."""
+    """Yields the reasons why nothing can be restored into such a store, whatever the options."""
     header = backup.header
     if identity.cluster_id != header.cluster_id or identity.cluster != header.cluster:
         yield (
@@ -371,12 +375,12 @@ def _losses(backup: Backup, store: Store) -> Losses:
 
 
 def restore(plan: RestorePlan, report: Callable[[str], None] = lambda _: None) -> Identity:
-    """Does it; the store's identity in its new incarnation.
+    """Executes a restore; returns the store's identity in its new incarnation.
 
     Raises:
-        Refused: the plan says why; or something came into the store since.
+        Refused: for the plan's reasons, or other rows came into the store meanwhile.
         StoreUnreachable, Incompatible, DamagedBackup, OSError: the store stays sealed, once it is;
-        the same again finishes it.
+            repeat the command to finish.
     """
     if plan.refusals:
         raise RestoreRefused("; ".join(plan.refusals))
@@ -401,13 +405,15 @@ def restore(plan: RestorePlan, report: Callable[[str], None] = lambda _: None) -
 
 
 def begin_new_incarnation(address: str) -> Identity:
-    """Begins a new incarnation of a store that was restored by other means, where nothing shows it:
-    its tokens and watches of before are expired from then on. Its servers may run; they load again.
-    What it holds stays. If it is interrupted, the same call finishes it.
+    """Begins a new incarnation of a store that was restored by other means, which nothing in it
+    shows: earlier tokens and watches expire.
+
+    Its servers may run; they load again. The contents stay. If interrupted, the same call finishes
+    it.
 
     Raises:
         Refused: the store is sealed.
-        StoreUnreachable, Incompatible
+        StoreUnreachable, Incompatible: as ``open_store``.
     """
     found = find_identity(address)
     if found is None:

@@ -1,7 +1,7 @@
-"""Compares all that a cluster is made of: its store, a server's replica of it, and its Kafka.
+"""Compares the copies of a cluster: its store, a server's replica, and its Kafka.
 
-Refuses to mend anything, and to call equal what could not be compared: the summary says what could
-not be, and why.
+Nothing is repaired, and what could not be compared never counts as equal: the summary names it,
+with the reason.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ _TRIES: Final = 3
 
 @dataclass(slots=True)
 class Summary:
-    """Summary of what was compared, and what could not be; filled while differences are yielded."""
+    """Summary of what was compared and what could not be; filled in while differences
+    are yielded.
+    """
 
     revision: int = 0
     rows: int = 0
@@ -54,7 +56,8 @@ class Summary:
 def compare_rows(
     store: Store, replica: Replica, mount: Path, check: Callable[[], None], summary: Summary
 ) -> Iterator[Difference]:
-    """Stores and replica at one revision, and the store's rows with each other.
+    """Yields the differences between store and replica at one revision, and between the store's
+    rows.
 
     Raises:
         StoreUnreachable: also in the middle; begin again.
@@ -67,7 +70,7 @@ def compare_rows(
     for _ in range(_TRIES):
         with _Trees(replica) as trees:
             loading = store.load()
-            if loading.revision < trees.begun:  # commits only rise: this was none
+            if loading.revision < trees.begun:  # a lower revision: this was no commit
                 summary.troubles.append(
                     f"something else than kdir wrote to the store: this server's replica was "
                     f"brought to revision {trees.begun}, and the last commit is "
@@ -87,7 +90,7 @@ def compare_rows(
             snapshot = trees.at(loading.revision)
         if snapshot is not None:
             break
-        _drop(loading)  # loaded again, or much was written, in this very moment
+        _drop(loading)  # loaded again, or many writes, at the same time
     else:
         summary.troubles.append("the store changed too fast to be met at one revision")
         return
@@ -110,14 +113,14 @@ def _rows(loading: Loading) -> Iterator[Row]:
 
 
 def _drop(loading: Loading) -> None:
-    """Gives back what a load holds."""
+    """Releases the resources of a load."""
     for _ in loading.pages():
         break
 
 
 class _Trees:
-    """The trees of the last revisions, kept as they are published: which of them will be wanted is
-    known only when the store was asked. Each shares all but its change with the one before.
+    """Trees of the newest revisions, collected as they are published, since the revision of the
+    load is known only later. Each shares all but its change with the previous one.
     """
 
     def __init__(self, replica: Replica) -> None:
@@ -135,11 +138,11 @@ class _Trees:
 
     @property
     def begun(self) -> int:
-        """The revision of the first of them."""
+        """Revision of the first tree."""
         return self._first.revision
 
     def at(self, revision: int) -> Snapshot | None:
-        """Returns the tree as it was at a revision; None: it was not kept."""
+        """Returns the tree at a revision; None: it was not collected."""
         with self._lock:
             if not self._whole:
                 return None
@@ -161,7 +164,9 @@ def compare_kafka(
     check: Callable[[], None],
     summary: Summary,
 ) -> Iterator[Difference]:
-    """Yields the tree with its Kafka. A Kafka that is away, or refuses, is a trouble."""
+    """Yields the differences between the tree and Kafka. If Kafka cannot be reached or refuses, the
+    summary names it.
+    """
     from directory.kafka.admin_client import ConfluentAdmin
     from directory.kafka.reconciler_settings import settings_of
 
@@ -202,27 +207,26 @@ _OTHER_KAFKA: Final = "point the server at the Kafka that it belongs to, or take
 
 @dataclass(slots=True)
 class KafkaCheck:
-    """One comparison.
-
-    ``topics`` and ``troubles`` say what was looked at and what could not be, once it has ended.
+    """Comparison of a tree with Kafka, used once. ``topics`` and ``troubles`` have what was
+    compared and what could not be, once it has ended.
     """
 
     latest: Callable[[], Snapshot]
     mount: Path
     placing: Callable[[tuple[MappingRule, ...]], tuple[MappingRule, ...]]
-    """The rules in force, given those that an operator adopted with."""
+    """Returns the mapping rules in force, from those of the operator's adoption."""
     check: Callable[[], None]
-    """Called now and then; ends the work by raising."""
+    """Called periodically; raises to end the comparison."""
     topics: int | None = None
     troubles: list[str] = field(default_factory=list)
 
     def differences(self, admin: KafkaAdmin) -> Iterator[Difference]:
-        """Yields where they differ, topic by topic.
+        """Yields the differences, topic by topic.
 
         Raises:
-            KafkaUnavailable, KafkaRejected
+            KafkaUnavailable, KafkaRejected: Kafka did not answer, or refused.
         """
-        # In this order: what is made after the snapshot was taken is not missed in the survey.
+        # In this order: an entry created after the snapshot is not reported as missing.
         snapshot = self.latest()
         survey = admin.describe_all()
         pinned = PinAndStop.load(snapshot).pinned
@@ -260,7 +264,7 @@ class KafkaCheck:
     def _missing(self, one: RecordedTopic, admin: KafkaAdmin) -> Iterator[Difference]:
         name = one.topic.physical_name
         if name in admin.describe([name]):
-            return  # made, or shown, a moment later
+            return  # created, or shown, a moment later
         located = self.latest().locate(name)
         if located is None or located.topic.entry_id != one.topic.entry_id:
             return
@@ -271,7 +275,7 @@ class KafkaCheck:
     def _desired_set(
         self, topics: Sequence[RecordedTopic], survey: KafkaMetadata, admin: KafkaAdmin
     ) -> Iterator[Difference]:
-        """Yields partitions, replicas and configs against what is desired."""
+        """Yields partitions, replicas and configs that differ from the desired ones."""
         self.check()
         found = admin.configs([one.topic.physical_name for one in topics]) if topics else {}
         for one in topics:
@@ -286,7 +290,7 @@ class KafkaCheck:
                 yield _difference(one, each.field, each.wanted, each.found, _DESIRED)
 
     def _unknown(self, survey: KafkaMetadata, before: Snapshot) -> Iterator[Difference]:
-        """Yields topics of Kafka that no entry has, unless they are left out on purpose."""
+        """Yields topics of Kafka without an entry, unless they are excluded by rules."""
         new = [
             seen
             for seen in survey.topics.values()

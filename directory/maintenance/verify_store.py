@@ -1,7 +1,7 @@
-"""Store and replica, row by row at one revision, and the store's rows with each other.
+"""Compares store and replica row by row at one revision, and the store's rows with each other.
 
-Refuses to hold either whole: both are walked in key order, side by side. What it remembers of the
-rows that went by is a number of eight bytes a claim, and as much for each topic.
+Both are read side by side in key order, without holding either whole; the memory is eight bytes for
+each claim and each topic.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ _LONGEST: Final = 120
 
 
 class Between(StrEnum):
-    """Pair of sources that disagree (``kdir.v1.Difference.compared``)."""
+    """Pair of sources that differ (``kdir.v1.Difference.compared``)."""
 
     STORE_REPLICA = "store-replica"
     STORE = "store"
-    """The store's own rows."""
+    """Rows of the store with each other."""
     KAFKA = "kafka"
     """The tree and Kafka."""
     LOG = "store-log"
@@ -70,11 +70,11 @@ class Between(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One disagreement (``kdir.v1.Difference``)."""
+    """One difference (``kdir.v1.Difference``)."""
 
     compared: Between
     path_or_key: str
-    """The path or, where there is none, the key."""
+    """The path or, if there is none, the key."""
     field: str
     expected: str
     actual: str
@@ -132,10 +132,10 @@ class StoreComparison:
     """Comparison of a store's rows with a snapshot of the same revision. Used once, in one thread.
 
     Args:
-        snapshot: what the replica holds.
-        rows: everything of the store at that revision, in key order.
-        mount: where the cluster hangs, for paths.
-        check: called now and then; ends the work by raising.
+        snapshot: the replica's.
+        rows: all rows of the store at that revision, in key order.
+        mount: the cluster's mount point, for paths.
+        check: called periodically; raises to end the comparison.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class StoreComparison:
         self.row_count = 0
 
     def differences(self) -> Iterator[Difference]:
-        """Yields all of them; the store's own that concern one row first come as its row does.
+        """Yields all differences; those within a single row come with the row.
 
         Raises:
             StoreUnreachable: in the middle; begin again.
@@ -195,8 +195,8 @@ class StoreComparison:
     # -- one row -------------------------------------------------------------------------------
 
     def _wrong(self, key: bytes, value: bytes) -> Iterator[Difference]:
-        """Yields what is wrong with a row that is no entry's by itself; entries are looked at by
-        who makes a snapshot of them.
+        """Yields the errors of a row that is no entry's; those of entries are found when a snapshot
+        is made.
         """
         if key.startswith(CLAIM):
             yield from self._claim(key, value)
@@ -260,7 +260,7 @@ class StoreComparison:
         yield Difference(Between.STORE_REPLICA, where, "value", wanted, found, _RESTART)
 
     def _is_plain_root(self, key: bytes, stored: bytes) -> bool:
-        # A root directory that nobody set anything on is there with and without a record.
+        # A root directory without settings may or may not have a record.
         plain = Directory(entry_id=ROOT_ID)
         return key == ROOT_KEY and stored == self._snapshot.codec.encode(plain)
 
@@ -277,7 +277,7 @@ class StoreComparison:
                 yield _unread(self._path(key), why)
 
     def _claimless(self) -> Iterator[Difference]:
-        """Yields topics whose names nothing claims, and those that have one name together."""
+        """Yields topics whose names have no claim, and those that share a name."""
         claims = _Hashes(self._claims)
         if claims == self._names and not self._names.repeated:
             return
@@ -294,7 +294,7 @@ class StoreComparison:
                     )
 
     def _physical_names(self) -> Iterator[tuple[int, str, str]]:
-        """Directory, name, and physical name of each topic that can be read."""
+        """Yields directory, name and physical name of each readable topic."""
         codec = self._snapshot.codec
         for number, (directory_id, contents) in enumerate(self._snapshot.contents()):
             if number % 100 == 0:
@@ -305,7 +305,7 @@ class StoreComparison:
                     yield directory_id, name, physical_name
 
     def _mounts(self) -> Iterator[Difference]:
-        """Mounts whose child is not claimed so, and claims without a mount."""
+        """Yields mounts without a matching claim, and claims without a mount."""
         claimed = dict(self._snapshot.facts(MOUNTED))
         for directory_id, contents in self._snapshot.contents():
             for name, mount in contents.containers.items():
@@ -329,7 +329,7 @@ class StoreComparison:
             )
 
     def _stray_grants(self) -> Iterator[Difference]:
-        """Grants of what is not there."""
+        """Yields grants without an entry."""
         for key, _ in self._snapshot.facts(GRANTS):
             try:
                 parent_id, is_topic, name = parse_grants_key(key)
@@ -344,7 +344,7 @@ class StoreComparison:
                 yield Difference(Between.STORE, where, "grants", "an entry", "none", _STRAY_GRANTS)
 
     def _path(self, key: bytes) -> str:
-        """Returns where people look for it."""
+        """Returns the path to show."""
         if not key.startswith((ENTRY, GRANTS)):
             return _format_value(key)
         try:
@@ -362,7 +362,7 @@ class StoreComparison:
 
 
 class _Hashes:
-    """A set of texts by their hashes, eight bytes each; two that meet are taken for one."""
+    """Set of texts by their hashes, eight bytes each; texts with equal hashes count as equal."""
 
     def __init__(self, hashes: Iterable[int]) -> None:
         self._sorted: Final = array("q", sorted(hashes))
@@ -371,7 +371,7 @@ class _Hashes:
         """Hashes that came more than once."""
 
     def holds(self, text: str) -> bool:
-        """True if it is one of them."""
+        """True if the text is in the set."""
         wanted = hash(text)
         at = bisect_left(self._sorted, wanted)
         return at < len(self._sorted) and self._sorted[at] == wanted
@@ -383,7 +383,7 @@ class _Hashes:
 
 
 def _held(snapshot: Snapshot) -> Iterator[Row]:
-    """Yields what a snapshot holds, as the rows it came from, in key order."""
+    """Yields the rows that a snapshot was made from, in key order."""
     root = snapshot.root.directory
     if root != Directory(entry_id=ROOT_ID):
         yield ROOT_KEY, snapshot.codec.encode(root)
@@ -401,7 +401,7 @@ def _unread(where: str, why: str) -> Difference:
 
 
 def _format_value(key: bytes) -> str:
-    """A key as a terminal can show it."""
+    """Returns a key as printable text."""
     text = key.decode("utf-8", "backslashreplace")
     return printable(text)
 

@@ -1,1 +1,1 @@
-"""The process of a directory server: its config, start, identity, health, logs and metrics."""
+"""Process of a directory server: config, startup, authentication, health, logs and metrics."""

@@ -1,7 +1,7 @@
-"""Who might do what at each revision that this server has seen, for changes that are past.
+"""Access rules at each revision that this server has seen, for past changes.
 
-A change is judged by the grants of its own revision: those of today say nothing of an entry that is
-gone, was moved, or was denied or closed meanwhile. Refuses to judge; ``api/change_view.py`` does.
+A change is shown by the grants of its own revision: the current ones do not cover an entry that is
+removed, was moved, or was denied or closed meanwhile. ``api/change_view.py`` decides by them.
 """
 
 from __future__ import annotations
@@ -23,16 +23,18 @@ from resolver.errors import StoreUnavailable
 __all__ = ["AccessHistory"]
 
 _MOST: Final = 1_000
-"""Changes of rights that are kept; each shares with its neighbours all that it did not change."""
+"""Most changes of rights that are kept; each shares all unchanged parts with its neighbours."""
 _MOST_INHERITED: Final = 200_000
-"""Inherited grants that are kept besides those of the newest, over all changes (some 70 MB)."""
+"""Most inherited grants that are kept beside those of the newest revision, over all changes (some
+70 MB).
+"""
 _AGAIN_SECONDS: Final = 1.0
-"""A store that did not answer is not asked again for so long, whoever wants to know."""
+"""Time for which a store that did not answer is not asked again, by any caller."""
 
 
 class AccessHistory:
-    """The ``Authorizer`` of each revision. Make it before what hands changes on is subscribed, and
-    before the replica is started; may be asked from any thread.
+    """``Authorizer`` of each revision. Thread-safe. To be made before the subscribers that pass
+    changes on, and before the replica is started.
     """
 
     def __init__(
@@ -62,10 +64,10 @@ class AccessHistory:
         replica.subscribe(self._applied)
 
     def at(self, revision: int) -> Authorizer | None:
-        """Returns who might do what at a revision; None where that is not known any more.
+        """Returns the access rules at a revision; None if they are not known any more.
 
         Raises:
-            StoreUnavailable: the store can say whether it is known, and is away.
+            StoreUnavailable: the store, which shows whether they are known, cannot be reached.
         """
         found = self._kept(revision)
         if found is None:
@@ -74,10 +76,10 @@ class AccessHistory:
         return found
 
     def known_since(self) -> int:
-        """Returns the revision from which on it is known who might do what.
+        """Returns the first revision whose access rules are known.
 
         Raises:
-            StoreUnavailable
+            StoreUnavailable: the store cannot be reached.
         """
         self._extend()
         with self._lock:
@@ -91,9 +93,7 @@ class AccessHistory:
 
     @property
     def is_constant(self) -> bool:
-        """True if nobody's rights ever changed, in this incarnation of the store, as far as is
-        known.
-        """
+        """True if no rights ever changed in this incarnation of the store, as far as is known."""
         with self._lock:
             if len(self._revisions) > 1:
                 return False
@@ -104,7 +104,7 @@ class AccessHistory:
 
     @property
     def may_ask_store(self) -> bool:
-        """True if what is asked of the revisions that are kept may take a look into the store."""
+        """True if a question about the kept revisions may need a read of the store."""
         return not self._is_extended and len(self._revisions) <= 1
 
     def _kept(self, revision: int) -> Authorizer | None:
@@ -137,10 +137,11 @@ class AccessHistory:
                 self._is_extended = True
 
     def _extend(self) -> None:
-        """Finds out since when the first holds: since the last change of rights before it.
+        """Finds the revision since which the first rules hold: that of the previous change of
+        rights.
 
         Raises:
-            StoreUnavailable: the store is away; it is not asked once for each who wants to know.
+            StoreUnavailable: the store cannot be reached; not every caller asks it again.
         """
         with self._asking:
             with self._lock:
@@ -177,15 +178,15 @@ class AccessHistory:
 
 
 def _has_grants(access: Authorizer) -> bool:
-    """True if anybody set grants, or closed a directory, in the cluster or above it."""
+    """True if there are grants, or closed directories, in the cluster or above it."""
     if access.tree is not None and not access.tree.root.is_empty:
         return True
     return bool(access.inherited)
 
 
 def _sharing(access: Authorizer, before: Authorizer | None) -> tuple[Authorizer, int]:
-    """Returns rights with the levels above the mount that are as before taken from there, and how
-    many inherited grants are not.
+    """Returns the rules with unchanged inherited levels taken from the previous ones, and the
+    number of inherited grants that are not shared.
     """
     known = {level.path: level for level in (before.inherited or () if before else ())}
     levels = access.inherited or ()

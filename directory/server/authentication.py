@@ -1,14 +1,14 @@
-"""Who calls: the one place that looks at certificates and tokens; refuses to decide what they may.
+"""Authentication: the identity of a caller, by its certificate or bearer token; the only place that
+reads them.
 
-Never from a field of a message (G7). With a certificate and a token, the token says
-who; a certificate that names a cluster is a server's: it says which cluster calls and carries no
-user's rights.
+The identity never comes from a field of a message (G7). If there are both, the token names the
+caller; a certificate that names a cluster is a server's: it identifies the calling cluster and
+carries no user's rights.
 
-Bearer tokens are JWT (RFC 7519); no key is fetched, and no more of why one is refused is reported
-than must be. Keys come from a file: a public key or certificate in PEM, a shared secret, or a JWKS
-(RFC 7517); it is read again when it changes. Which algorithms a token may be signed by is decided
-by the *key*, never by the token (RFC 8725 §3.1): a public key is never taken as a secret, and
-``none`` is none.
+Bearer tokens are JWT (RFC 7519); no key is fetched, and the error of a refused token gives as
+little as possible. Keys come from a file: a public key or certificate in PEM, a shared secret, or a
+JWKS (RFC 7517); it is read again when it changes. The *key*, never the token, decides the
+algorithms (RFC 8725 §3.1): a public key is never used as a secret, and ``none`` is never accepted.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ __all__ = [
 ]
 
 _CLUSTERS_MAY: Final = frozenset({"FederationService/Link"})
-"""What a cluster may call that is nobody's right but its own."""
+"""Methods that a cluster may call by its own identity."""
 
 
 class Connection(Protocol):
@@ -60,11 +60,13 @@ class Identity(NamedTuple):
     """Identity of a caller. Its repr holds no token."""
 
     principal: str
-    """``User:alice``; ``User:ANONYMOUS`` where none was given and none is needed."""
+    """``User:alice``; ``User:ANONYMOUS`` for a caller without an identity, where that
+    is allowed.
+    """
     cluster_ids: tuple[str, ...] = ()
     """The clusters that the peer's certificate names."""
     token: str = ""
-    """The caller's bearer token, verified: for calls in its name, and for nothing else."""
+    """The caller's verified bearer token: only for calls in the caller's name."""
 
     def __repr__(self) -> str:
         return f"Identity({self.principal!r}, {self.cluster_ids})"
@@ -87,7 +89,7 @@ class Authenticator:
         self._tokens: Final = Tokens(auth) if auth.has_tokens else None
 
     def authenticate(self, connection: Connection, method: str) -> Identity:
-        """Returns who makes a call.
+        """Returns the identity of a call.
 
         Raises:
             Unauthenticated: credentials are required and missing, or cannot be verified.
@@ -128,11 +130,11 @@ class Authenticator:
 def identities_of(
     settings: Sequence[tuple[str, TlsConfig | None, AuthConfig]],
 ) -> Authenticator | None:
-    """Returns those of one listening address, of the (cluster, [tls], [auth]) behind it; None where
-    callers could not be distinguished.
+    """Returns the authenticator of a listening address, from the (cluster, [tls], [auth]) behind
+    it; None if callers cannot be identified.
 
     Raises:
-        ConfigError: they are not all the same; or a file cannot be used.
+        ConfigError: the clusters' settings differ; or a file cannot be used.
     """
     first, tls, auth = settings[0]
     for other, *theirs in settings[1:]:
@@ -144,10 +146,10 @@ def identities_of(
 
 
 def bearer_of(metadata: Any) -> str:
-    """Returns the token among what a caller sent; empty = none.
+    """Returns the bearer token in the metadata; empty = none.
 
     Raises:
-        Unauthenticated: there is something, but no one bearer token.
+        Unauthenticated: there is an ``Authorization`` that is not exactly one bearer token.
     """
     found: str | None = None
     for key, value in metadata or ():
@@ -171,7 +173,7 @@ def _no_one_token() -> Unauthenticated:
 _log = logging.getLogger(__name__)
 
 LEEWAY_SECONDS: Final = 30.0
-"""So far may the clocks of who signs and of who verifies be apart."""
+"""Largest accepted difference between the clocks of signer and verifier."""
 _MOST_BYTES: Final = 16_384
 _MOST_REMEMBERED: Final = 4096
 _LEAST_SECRET_BYTES: Final = 32
@@ -179,12 +181,12 @@ _LEAST_RSA_BITS: Final = 2048
 _RSA: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
 _CURVES: Final = {"secp256r1": "ES256", "secp384r1": "ES384", "secp521r1": "ES512"}
 _SECRETS: Final = {"HS256": 32, "HS384": 48, "HS512": 64}
-"""Bytes that a secret must have at least (RFC 7518 §3.2)."""
+"""Smallest number of bytes of a secret (RFC 7518 §3.2)."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenKey:
-    """One key, and what a token may be signed by that it verifies. Its repr holds no key."""
+    """Key, with the algorithms of tokens that it verifies. Its repr does not contain the key."""
 
     key: Any
     algorithms: tuple[str, ...]
@@ -234,11 +236,10 @@ class Tokens:
         return keys
 
     def principal_of(self, token: str) -> str:
-        """Returns whose token it is.
+        """Returns the principal of a token.
 
         Raises:
-            Unauthenticated: no credential that can be verified; gives the reason in short, and
-                nothing of the token's content.
+            Unauthenticated: it cannot be verified; with a short reason, and nothing of its content.
         """
         keys = self._keys.value()
         by, verified = self._verified
@@ -359,11 +360,11 @@ def _why(error: Exception) -> str:
 
 
 def read_keys(auth: AuthConfig) -> tuple[TokenKey, ...]:
-    """Returns the keys of the file that ``[auth]`` names; of a JWKS those that tokens could be
-    verified with, perhaps none: it says of every other key that it is good no more.
+    """Returns the keys of the file in ``[auth]``; of a JWKS those that can verify tokens, possibly
+    none, since it revokes every other key.
 
     Raises:
-        ConfigError: it is missing, or is no key and no set of keys.
+        ConfigError: it is missing, or neither a key nor a set of keys.
     """
     if missing := missing_extra("[auth] with a key of tokens", "identity"):
         raise ConfigError(missing)
@@ -441,10 +442,10 @@ def _of_secret(secret: bytes) -> tuple[str, ...]:
 
 
 def _algorithms(key: Any) -> tuple[str, ...]:
-    """Returns what a public key's tokens may be signed by (RFC 7518 §3.1, RFC 8037).
+    """Returns the algorithms of a public key's tokens (RFC 7518 §3.1, RFC 8037).
 
     Raises:
-        ValueError: it is of no kind that signs tokens, or too weak.
+        ValueError: keys of its kind sign no tokens, or it is too weak.
     """
     from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, rsa
 

@@ -1,8 +1,8 @@
-"""A server's own certificate, read and checked; what a peer's certificate says; credentials for
+"""A server's own certificate, read and checked; the names in a peer's certificate; credentials for
 calls to other servers.
 
-TLS itself is gRPC's. What gRPC says of a wrong file is an empty handshake failure at each client,
-so the files are read here first, and what is wrong with them is reported.
+TLS itself is gRPC's. gRPC reports a wrong file as an empty handshake failure at each client, so the
+files are read here first and errors in them are reported.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class KeyMaterial:
-    """Certificate, key and CA for TLS, PEM. Its repr holds no key."""
+    """Certificate, key and CA for TLS, PEM. Its repr does not contain the key."""
 
     cert: bytes
     key: bytes
@@ -53,11 +53,11 @@ class KeyMaterial:
 
 
 def read_material(tls: TlsConfig, now: dt.datetime | None = None) -> KeyMaterial:
-    """Reads the files that ``[tls]`` names.
+    """Reads the files of ``[tls]``.
 
     Raises:
-        ConfigError: one is missing or no PEM, the key is not the certificate's, or the certificate
-            has expired or is not valid yet.
+        ConfigError: one is missing or no PEM, the key does not belong to the certificate, or the
+            certificate is expired or not valid yet.
     """
     if missing := missing_extra("[tls]", "identity", "cryptography"):
         raise ConfigError(missing)
@@ -111,10 +111,10 @@ def _check_time(file: str, own: Certificate, now: dt.datetime) -> None:
 
 
 class Certificates:
-    """A server's own certificate, as its files have it now.
+    """A server's own certificate, as in its files now.
 
-    Files that are replaced count from the next handshake on; streams that are open go on. Files
-    that are wrong are reported in the log, and what was read before stays in force.
+    Replaced files are used from the next handshake on; open streams continue. Errors in them are
+    logged, and the previous certificate stays in use.
     """
 
     def __init__(self, tls: TlsConfig) -> None:
@@ -127,12 +127,12 @@ class Certificates:
 
     @property
     def material(self) -> KeyMaterial:
-        """What holds now."""
+        """Certificate in use."""
         return self._files.value()
 
     @property
     def generation(self) -> int:
-        """Which one of all so far it is, from 1."""
+        """Number of the certificate in use, from 1."""
         self._files.value()
         return self._files.generation
 
@@ -156,7 +156,7 @@ class Certificates:
         return _configuration(material)
 
     def for_calling(self) -> TlsMaterial:
-        """Returns what is needed to call another server with this server's certificate."""
+        """Returns the credentials for calling another server with this server's certificate."""
         material, tls = self._files.value(), self._tls
         return TlsMaterial(material.ca, material.key, material.cert, tls.key, tls.cert)
 
@@ -171,11 +171,11 @@ def _configuration(material: KeyMaterial) -> grpc.ServerCertificateConfiguration
 
 @functools.lru_cache(maxsize=4096)
 def names_of(pem: bytes) -> CertificateNames:
-    """Returns what a peer's certificate says of whose it is. Calls of one connection all bring the
-    same.
+    """Returns the names in a peer's certificate; cached, since all calls of a connection have the
+    same one.
 
     Raises:
-        Unauthenticated: TLS took it, and it cannot be read here.
+        Unauthenticated: TLS accepted it, and it cannot be parsed here.
     """
     from cryptography.x509 import load_pem_x509_certificate
 
@@ -219,13 +219,13 @@ _OPTIONS: Final = (
     ("grpc.max_reconnect_backoff_ms", _RECONNECT_MS),
 )
 _CHANNELS: Final = SharedChannels()
-"""Of one message of a server to another: mount tables, and what is handed down."""
+"""Channels for single messages between servers: mount tables and inherited records."""
 
 
 class PeerCredentials:
-    """The connections of one cluster's servers to others; ``resolver.transport.Credentials``.
+    """Connections of one cluster's servers to others; ``resolver.transport.Credentials``.
 
-    Without ``[tls]`` there is none, for the others neither (mTLS between all parts).
+    Without ``[tls]`` there are no certificates on either side (mTLS between all parts).
     """
 
     def __init__(self, tls: TlsConfig | None) -> None:
@@ -236,15 +236,15 @@ class PeerCredentials:
 
     @property
     def carries_no_rights(self) -> bool:
-        """Whether a call without a token carries nobody's rights: what is dialled without TLS, or
-        with a certificate that is a cluster's and so no user's.
+        """True if a call without a token carries no user's rights: without TLS, or with a cluster's
+        certificate.
         """
         found = self._certificates
         return found is None or bool(found.material.names.cluster_ids)
 
     @property
     def is_secure(self) -> bool:
-        """Whether others are called with TLS."""
+        """True if other servers are called with TLS."""
         return self._certificates is not None
 
     def tls(self) -> tuple[int, TlsMaterial | None]:
@@ -261,8 +261,8 @@ class PeerCredentials:
         return ()
 
     def channel(self, endpoint: str) -> AbstractContextManager[SharedChannel]:
-        """Yields a channel to ``host:port``, which the other's certificate must name, for one call:
-        other clusters of this process with the same certificate may have it, too.
+        """Yields a channel for one call to ``host:port``, which the other's certificate must name;
+        shared with other clusters of this process that have the same certificate.
         """
         material = self.tls()[1]
         target = parse_endpoint(endpoint).target

@@ -1,6 +1,7 @@
-"""One cluster's directory: assembles store, replica, writer, federation and Kafka, in one order.
+"""One cluster of a directory server: assembles store, replica, writer, federation and Kafka.
 
-Refuses to know gRPC servers; ``services/`` puts a face on it, and one process may hold several.
+It does not depend on gRPC servers: ``api/`` has the services, and one process may host several
+clusters.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Signature:
-    """An authority message and what it was made of."""
+    """Authority message, with the values it was made from."""
 
     snapshot: Snapshot
     message: resolve_pb2.Authority
@@ -67,9 +68,9 @@ class _Signature:
 
 
 class Cluster:
-    """A running directory of one cluster.
+    """Running directory of one cluster.
 
-    ``endpoints`` gives where this cluster's servers may be asked; it is called late, since a free
+    ``endpoints`` returns the addresses of this cluster's servers; it is called late, since a free
     port is known only when the server is bound.
     """
 
@@ -175,7 +176,7 @@ class Cluster:
         return cls(config, store, endpoints, levels)
 
     def member(self) -> LocalServer:
-        """Returns what this server reports of itself to parents and children."""
+        """Returns the record of this server for parents and children."""
         return LocalServer(
             cluster_id=self.cluster_id,
             cluster=self.config.cluster,
@@ -292,14 +293,14 @@ class Cluster:
         threading.Thread(target=maintain, name="maintenance", daemon=True).start()
 
     def drain(self) -> None:
-        """Ends the streams, so that callers go on at another server, and takes no new ones."""
+        """Ends the streams, so that callers continue at another server, and refuses new ones."""
         self.draining = True
         self.members.stop()
         self.children.stop()
         self.history.close()
 
     def stop(self) -> None:
-        """Ends what ``start`` began; the store is closed."""
+        """Stops everything that ``start`` began; closes the store."""
         self._stop.set()
         self.drain()
         self.children.close()
@@ -318,7 +319,7 @@ class Cluster:
             self._maintain_once()
 
     def _maintain_once(self) -> None:
-        """Trims what is kept for a while only."""
+        """Trims rows whose retention is over."""
         try:
             self._maintenance.step()
             if self.replica.state is ReplicaState.SERVING:
@@ -337,7 +338,7 @@ class Cluster:
         return self.federation.mount
 
     def access_at(self, snapshot: Snapshot) -> Authorizer:
-        """Returns who may do what at a snapshot."""
+        """Returns the access rules at a snapshot."""
         config = self.config
         try:
             inherited = parent_state.inherited_access(snapshot)
@@ -345,8 +346,8 @@ class Cluster:
             inherited = None
         else:
             if inherited is None and (not config.parent or config.access is AccessMode.OPEN):
-                # A cluster that begins to enforce asks for the update of its parent; one that is
-                # open lets everybody in whom nobody has denied yet.
+                # A cluster that enforces access needs its parent's update; one with open access
+                # admits everybody who is not denied.
                 inherited = ()
         most_age = config.limits.inherited_grants_max_age_seconds
         return Authorizer(
@@ -359,16 +360,17 @@ class Cluster:
         )
 
     def mount_at(self, snapshot: Snapshot) -> Path:
-        """Returns where this cluster was mounted at a snapshot: a path is looked up, and decided
-        about, at the mount of the very snapshot that answers.
+        """Returns the cluster's mount at a snapshot: a path is looked up, and authorized, at the
+        mount of the same snapshot.
         """
         return self.federation.position_at(snapshot).mount
 
     def check_mounted(self) -> None:
-        """Checks that the cluster is mounted: an unmounted one stops to answer.
+        """Checks that the cluster is mounted: an unmounted one does not answer.
 
         Raises:
-            Unmounted, NotReady
+            Unmounted: the parent reported that no mount names it.
+            NotReady: nothing is loaded yet.
         """
         if self.members.refused:
             raise NotReady(self.members.refused)
@@ -378,7 +380,7 @@ class Cluster:
             raise Unmounted(f"cluster {self.config.cluster} is unmounted: {unmounted}")
 
     def kafka_claim(self) -> federation_pb2.KafkaClaim | None:
-        """Returns which Kafka this cluster is pinned to, and since when; None = none so far."""
+        """Returns the Kafka that this cluster is pinned to, and since when; None = none so far."""
         if self.config.kafka is None or self.replica.state is ReplicaState.LOADING:
             return None
         held = PinAndStop.load(self.replica.snapshot)
@@ -393,8 +395,8 @@ class Cluster:
         )
 
     def unmanaged(self) -> str:
-        """Returns why nothing may be changed in this cluster's Kafka: another cluster that is known
-        here manages it; empty = this one does.
+        """Returns why this cluster changes nothing in its Kafka: another known cluster manages it;
+        empty = this one does.
         """
         own = self.kafka_claim()
         if own is None:
@@ -405,15 +407,17 @@ class Cluster:
         return "" if manager is None else why_unmanaged(manager)
 
     def link_status(self) -> LinkStatus:
-        """Returns how the link to the parent is doing."""
+        """Returns the status of the link to the parent."""
         if self.parent_link is None:
             return LinkStatus(configured=False)
         return self.parent_link.status()
 
     def unconfirmed_seconds(self) -> float | None:
-        """Returns for how long no parent has confirmed the mount; None while one does, and without
-        a parent. It counts from the last message of a parent that had sent the mount and what is
-        inherited there, on that link, to any server of the cluster.
+        """Returns the time since a parent last confirmed the mount; None while one does, and
+        without a parent.
+
+        It counts from the last message of a parent that had sent the mount and the inherited
+        records on that link, to any server of the cluster.
         """
         if self.parent_link is None or self.replica.state is ReplicaState.LOADING:
             return None
@@ -431,13 +435,13 @@ class Cluster:
         return seconds
 
     def authority(self, snapshot: Snapshot) -> resolve_pb2.Authority:
-        """Returns who answers, from what, how fresh. The message is shared: copy before changing
-        it.
+        """Returns the authority of answers: cluster, incarnation, revision, age. The message is
+        shared: copy it before changing it.
         """
         return self._signed(snapshot).message
 
     def encoded_authority(self, snapshot: Snapshot) -> bytes:
-        """Returns the same as the bytes of a ResolveResponse with nothing else in it."""
+        """Returns the authority as the bytes of a ResolveResponse with no other field."""
         return self._signed(snapshot).encoded
 
     def _signed(self, snapshot: Snapshot) -> _Signature:
@@ -459,13 +463,11 @@ class Cluster:
         return signature
 
     def token_of(self, snapshot: Snapshot) -> str:
-        """Returns a token for readers that need what this snapshot has, or newer."""
+        """Returns a token for readers that need this snapshot or a newer one."""
         return str(Token.from_position(self.cluster_id, snapshot.incarnation, snapshot.revision))
 
     def token_at(self, revision: int) -> str:
-        """Returns a token for readers that need what was just written at a revision of this
-        incarnation.
-        """
+        """Returns a token for readers that need a revision just written in this incarnation."""
         incarnation = self.replica.snapshot.incarnation
         return str(Token.from_position(self.cluster_id, incarnation, revision))
 
@@ -509,5 +511,5 @@ class Cluster:
 
 
 _HELD_SECONDS = 180.0
-"""How long the link counts as open for a standby: its holder reports it every minute."""
+"""Time for which a standby counts the link as open: its holder stores the contact every minute."""
 _MAINTENANCE_SECONDS = 5.0

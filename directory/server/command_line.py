@@ -1,6 +1,5 @@
-"""The arguments of ``kdir server``: what they may be, and which configs they come to; does nothing.
-
-Every mistake is a ``ConfigError``, one sentence.
+"""Arguments of ``kdir server``: parsed, checked, and the configs that they select. Every error is a
+``ConfigError`` with one sentence.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ __all__ = [
 
 _LAST_PORT = 65_535
 LOG_FORMAT = "KDIR_LOG_FORMAT"
-"""Names the form of log lines where no ``--log-format`` does."""
+"""Environment variable for the format of log lines, if there is no ``--log-format``."""
 
 _EXAMPLES = """\
 examples:
@@ -89,8 +88,8 @@ def parser() -> argparse.ArgumentParser:
         help="answer /metrics, /healthz and /readyz there; one of several processes at PORT + 1, "
         "and so on",
     )
-    # What the supervisor passes to the processes that it starts: where to listen, by key, and which
-    # one of them it is, from 0.
+    # Passed by the supervisor to its processes: the listening addresses by key, and the number of
+    # the process, from 0.
     made.add_argument("--bound", action="append", default=[], help=argparse.SUPPRESS)
     made.add_argument("--place", type=int, default=0, help=argparse.SUPPRESS)
     made.add_argument("--joining", action="store_true", help=argparse.SUPPRESS)
@@ -107,10 +106,10 @@ def parser() -> argparse.ArgumentParser:
 
 
 def log_format(named: str | None) -> str:
-    """Returns one of ``logs.FORMATS``, as named there or in the environment.
+    """Returns one of ``logs.FORMATS``, from the option or the environment.
 
     Raises:
-        ConfigError
+        ConfigError: unknown format.
     """
     form = named or os.environ.get(LOG_FORMAT) or logs.FORMATS[0]
     if form not in logs.FORMATS:
@@ -119,12 +118,11 @@ def log_format(named: str | None) -> str:
 
 
 def metrics_addresses(configs: Sequence[ServerConfig], options: argparse.Namespace) -> list[str]:
-    """Returns where each process answers Prometheus: none, or as many as there are processes.
-
-    One port for all would give each scrape another process's numbers.
+    """Returns the Prometheus address of each process: none, or one for each process. With one port
+    for all, each scrape would get another process's numbers.
 
     Raises:
-        ConfigError: not loopback, two for one process, or no such port.
+        ConfigError: not loopback, two for one process, or an invalid port.
     """
     named = dict.fromkeys(config.metrics for config in configs if config.metrics)
     if options.metrics is not None:
@@ -146,10 +144,10 @@ def metrics_addresses(configs: Sequence[ServerConfig], options: argparse.Namespa
 
 
 def load_selected_configs(options: argparse.Namespace) -> list[ServerConfig]:
-    """Returns the clusters to serve, from files or from flags.
+    """Returns the configs of the clusters to serve, from files or from flags.
 
     Raises:
-        ConfigError
+        ConfigError: a file or a flag is wrong.
     """
     quick = ("mount", "kafka", "listen", "parent", "cluster", "store", "site")
     given = [name for name in quick if getattr(options, name) is not None]
@@ -182,7 +180,7 @@ def _addresses(flag: str, text: str) -> tuple[str, ...]:
 
 
 def describe_config(config: ServerConfig, processes: int) -> str:
-    """Returns what a server of this config would do, for ``--check``."""
+    """Returns what a server with this config would do, for ``--check``."""
     kafka = config.kafka
     allowed = (
         ", ".join(sorted(kafka.ceiling)) if kafka and kafka.ceiling else "nothing: it observes"
@@ -206,7 +204,7 @@ def describe_config(config: ServerConfig, processes: int) -> str:
 
 
 def _who(config: ServerConfig) -> list[str]:
-    """Returns who may come in, where that is not simply everybody on this machine."""
+    """Returns who may call, if that is not simply everybody on this machine."""
     tls, auth = config.tls, config.auth
     ways = []
     if tls is not None and tls.client_auth == "require":

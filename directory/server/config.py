@@ -1,7 +1,7 @@
-"""The config of one directory server, as read from TOML; refuses every key that it does not know.
+"""Config of one directory server, from TOML; unknown keys are errors.
 
-Every mistake is one sentence that names the key, what was found and what would be right
-(``ConfigError``; the server ends with exit code 2 and has touched nothing).
+Every error is one sentence with the key, the value found and the value expected (``ConfigError``;
+the server exits with 2 and has changed nothing).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ DEFAULT_LISTEN: Final = "127.0.0.1:7420"
 
 @dataclass(frozen=True, slots=True)
 class SiteLink:
-    """A link that only this site's directories serve."""
+    """Link that only this site's directories serve."""
 
     path: Path
     targets: tuple[Path, ...]
@@ -174,18 +174,18 @@ class Limits:
 
     @property
     def bounds(self) -> Bounds:
-        """How much a request may put into an entry."""
+        """Bounds of an entry's contents."""
         return Bounds(**{one.name: getattr(self, one.name) for one in fields(Bounds)})
 
     @property
     def table_bounds(self) -> TableBounds:
-        """How many rows a mount table has, and how many a child may report."""
+        """Bounds of the mount table and of a child's report."""
         return TableBounds(**{one.name: getattr(self, one.name) for one in fields(TableBounds)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerConfig:
-    """One cluster's directory server."""
+    """Config of one cluster's directory server."""
 
     cluster: str
     mount: Path
@@ -194,15 +194,16 @@ class ServerConfig:
     listen: str = DEFAULT_LISTEN
     advertise: tuple[str, ...] = ()
     metrics: str = ""
-    """Where Prometheus is answered, ``host:port``; empty = nowhere."""
+    """Prometheus address, ``host:port``; empty = none."""
     parent: tuple[str, ...] = ()
     dial_allow: tuple[str, ...] | None = None
-    """Networks and domains of the servers that may be asked besides those of ``parent``; None =
-    all."""
+    """Networks and domains of servers that may be called besides those of ``parent``;
+    None = all.
+    """
     tls: TlsConfig | None = None
     auth: AuthConfig = field(default_factory=AuthConfig)
     access: AccessMode = AccessMode.OPEN
-    """What holds where no grant matches."""
+    """Default where no grant matches."""
     kafka: KafkaConfig | None = None
     change_log: ChangeLogConfig | None = None
     links: tuple[SiteLink, ...] = ()
@@ -210,9 +211,7 @@ class ServerConfig:
 
     @classmethod
     def quick(cls, mount: Path, **settings: Any) -> ServerConfig:
-        """Returns the config that ``kdir server --mount PATH`` means: everything else by
-        default.
-        """
+        """Returns the config of ``kdir server --mount PATH``, with defaults for everything else."""
         cluster = settings.pop("cluster", "") or default_cluster(mount)
         store = _store(settings.pop("store", "") or default_store(cluster), None)
         return cls(cluster=cluster, mount=mount, store=store, **settings)
@@ -233,7 +232,7 @@ def load_configs(names: Sequence[str]) -> list[ServerConfig]:
     """Reads config files; a folder means its ``*.toml`` in name order.
 
     Raises:
-        ConfigError: a file cannot be read or is wrong; it is named.
+        ConfigError: a file cannot be read or is wrong; names it.
     """
     files: list[pathlib.Path] = []
     for name in names:
@@ -266,10 +265,10 @@ def _load(file: pathlib.Path) -> ServerConfig:
 
 
 def parse_config(document: Mapping[str, Any], base: pathlib.Path | None = None) -> ServerConfig:
-    """Makes a config of a TOML document. Relative sqlite paths are below ``base``.
+    """Returns the config of a TOML document. Relative sqlite paths are below ``base``.
 
     Raises:
-        ConfigError: naming the key, what was found and what would be right.
+        ConfigError: names the key, the value found and the value expected.
     """
     top = Table(document, "")
     mount = top.path("mount", ROOT)
@@ -306,10 +305,10 @@ def parse_config(document: Mapping[str, Any], base: pathlib.Path | None = None) 
 
 
 def _dial_allow(table: Table | None) -> tuple[str, ...] | None:
-    """Reads ``[dial]``: which servers may be asked, of those that others name.
+    """Reads ``[dial]``: which of the servers that others name may be called.
 
     Raises:
-        ConfigError
+        ConfigError: names the key.
     """
     if table is None:
         return None
@@ -338,11 +337,11 @@ def _name(key: str, value: str) -> str:
 
 
 def check_listen(listen: str, tls: TlsConfig | None, advertise: tuple[str, ...]) -> None:
-    """Checks that a server without TLS listens on loopback only, and that one which listens on
-    every address advertises one: no certificate names ``0.0.0.0``, and no client reaches it.
+    """Checks that a server without TLS listens on loopback only, and that one on every address
+    advertises one: no certificate names ``0.0.0.0``, and no client can reach it.
 
     Raises:
-        ConfigError
+        ConfigError: names the key and the expected value.
     """
     if tls is None:
         check_loopback(listen)
@@ -358,7 +357,7 @@ def check_listen(listen: str, tls: TlsConfig | None, advertise: tuple[str, ...])
 
 
 def check_loopback(listen: str, key: str = "listen") -> None:
-    """Checks that an address which needs no identity is on loopback.
+    """Checks that an address without authentication is on loopback.
 
     Raises:
         ConfigError: not ``host:port``, or not a loopback address.
@@ -406,7 +405,7 @@ def _store(address: str, base: pathlib.Path | None) -> str:
 
 
 def _redact_address(store: str) -> str:
-    """Returns an address without what lets one in."""
+    """Returns an address without secrets."""
     return str(EtcdAddress.parse(store)) if store.startswith("etcd://") else store
 
 

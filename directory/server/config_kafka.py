@@ -1,4 +1,4 @@
-"""The table ``[kafka]`` of a server's config; asks no broker that it names."""
+"""Table ``[kafka]`` of a server's config; no broker is called."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ class KafkaConfig:
     mapping_rules: tuple[MappingRule, ...] = ()
     listeners: tuple[Listener, ...] = ()
     client: ClientProperties = field(default_factory=ClientProperties)
-    """How kdir itself comes to the brokers."""
+    """Properties of kdir's own Kafka clients."""
     sweep_interval_seconds: float = 30.0
     changes_per_second: float = 500.0
-    """Topics that are changed in Kafka in a second, where armed."""
+    """Topics changed in Kafka in a second, where armed."""
     revert_external_changes: bool = False
-    """What somebody else changed where kdir pushes is changed back."""
+    """True: values that others changed in Kafka, where kdir pushes, are reverted."""
     max_acls: int = 2_000
-    """ACLs that Kafka is to have, whoever made them."""
+    """Most ACLs in Kafka, by anybody."""
 
 
 def kafka_of(table: Table | None, base: pathlib.Path | None) -> KafkaConfig | None:
-    """Reads ``[kafka]``; files are below ``base`` unless they are absolute.
+    """Reads ``[kafka]``; relative files are below ``base``.
 
     Raises:
-        ConfigError: naming the key, what was found and what would be right.
+        ConfigError: names the key, the value found and the value expected.
     """
     if table is None:
         return None
@@ -103,10 +103,10 @@ def _listeners(
 
 
 def _checked(listener: Listener, where: str, *keys: str) -> Listener:
-    """Returns a listener that clients will take; ``keys`` are those of its fields after the name.
+    """Returns a listener that clients accept; ``keys`` are those of its fields after the name.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: clients would not accept it.
     """
     try:
         check_listener(listener)

@@ -1,4 +1,4 @@
-"""The tables ``[tls]`` and ``[auth]`` of a server's config; reads no file that they name."""
+"""Tables ``[tls]`` and ``[auth]`` of a server's config; the files that they name are not read."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _CLIENT: Final = ("require", "none")
 
 @dataclass(frozen=True, slots=True)
 class TlsConfig:
-    """A server's certificate, and whom it trusts. Files are PEM."""
+    """Certificate of a server, and the CA that it trusts. Files are PEM."""
 
     cert: str
-    """Its certificate, followed by those between it and the CA."""
+    """Certificate, followed by the intermediate ones."""
     key: str
     ca: str
-    """Whose certificates of clients, and of other servers, are trusted."""
+    """CA of trusted certificates, of clients and of other servers."""
     client_auth: str = "require"
     """``require``: client certificate of ``ca`` required; ``none``: not requested."""
 
@@ -50,15 +50,15 @@ class AuthConfig:
 
     @property
     def has_tokens(self) -> bool:
-        """Whether tokens can be verified."""
+        """True if tokens can be verified."""
         return bool(self.jwt_key or self.jwks)
 
 
 def tls_of(table: Table | None, base: pathlib.Path | None) -> TlsConfig | None:
-    """Reads ``[tls]``; files are below ``base`` unless they are absolute.
+    """Reads ``[tls]``; relative files are below ``base``.
 
     Raises:
-        ConfigError
+        ConfigError: names the key.
     """
     if table is None:
         return None
@@ -87,7 +87,7 @@ def auth_of(table: Table | None, tls: TlsConfig | None, base: pathlib.Path | Non
     """Reads ``[auth]``.
 
     Raises:
-        ConfigError: also where nobody could ever call.
+        ConfigError: names the key; also if no caller could ever be admitted.
     """
     if table is None:
         auth = AuthConfig(allow_anonymous=tls is None)
@@ -115,10 +115,10 @@ def auth_of(table: Table | None, tls: TlsConfig | None, base: pathlib.Path | Non
 
 
 def check_means(tls: TlsConfig | None, auth: AuthConfig) -> None:
-    """Checks the two tables together.
+    """Checks both tables together.
 
     Raises:
-        ConfigError
+        ConfigError: they contradict each other.
     """
     if auth.jwt_key and auth.jwks:
         raise ConfigError("auth: jwt_key or jwks, not both")

@@ -1,8 +1,9 @@
-"""Feature levels: what each allows, what a change needs, and which servers do not support it yet.
+"""Feature levels: what each allows, which level a change needs, and which servers do not support it
+yet.
 
 A level is raised in two steps (KIP-37's rolling upgrade; Kafka's own finalized features are
-KIP-584): every live server supports it, and an operator finalized it. What needs it is refused
-until both are done, so that no server meets rows that it cannot read. Levels never go down.
+KIP-584): every live server supports it, and an operator finalizes it. Changes that need it are
+refused until then, so that no server meets rows that it cannot read. Levels never go down.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ __all__ = [
 ]
 
 FIRST_LEVEL: Final = 1
-"""Of the first release, and of a store that has no level on record."""
+"""Level of the first release, and of a store without a recorded level."""
 _DIGITS: Final = 10
-"""A number of so many digits is no level."""
+"""A number with this many digits is no level."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ class FeatureLevel:
     name: str
     allows: str
     key_prefixes: tuple[bytes, ...] = ()
-    """A row below one of these can be put only where the level is finalized."""
+    """Rows with these prefixes can be written only if the level is finalized."""
 
 
 Levels = Mapping[int, FeatureLevel]
@@ -61,11 +62,11 @@ LEVELS: Final[Levels] = MappingProxyType(
         ),
     }
 )
-"""Those of this release. Tests of the mechanism invent their own."""
+"""Levels of this release. Tests of the mechanism define their own."""
 
 
 def read_level(value: bytes | None) -> int | None:
-    """Returns the finalized level that a store says; None: it cannot be read."""
+    """Returns the finalized level in a store; None: it cannot be read."""
     if value is None:
         return FIRST_LEVEL
     is_number = value.isdigit() and len(value) < _DIGITS
@@ -73,12 +74,12 @@ def read_level(value: bytes | None) -> int | None:
 
 
 def finalized_level(snapshot: Snapshot) -> int | None:
-    """Returns the level that changes may use by now; None: it cannot be read."""
+    """Returns the level that changes may use; None: it cannot be read."""
     return read_level(snapshot.fact(LEVEL))
 
 
 def level_needed(writes: Iterable[Write], levels: Levels = LEVELS) -> int:
-    """Returns the lowest level at which every server of a cluster can deal with these writes."""
+    """Returns the lowest level at which every server of a cluster can read these writes."""
     keys = [one.key for one in writes if isinstance(one, Put)]
     return max(
         (
@@ -96,10 +97,11 @@ def highest_supported(servers: Mapping[str, int]) -> int:
 
 
 def refuse_unfinalized(needed: int, finalized: int | None, servers: Mapping[str, int]) -> None:
-    """Lets only those changes pass that the finalized level allows; None: it cannot be read.
+    """Checks that the finalized level allows the changes; None: it cannot be read.
 
     Raises:
-        LevelNotFinalized: naming the servers that do not support it; where all do, what to say.
+        LevelNotFinalized: names the servers that do not support the level; if all do, the command
+            to run.
     """
     if needed <= (finalized or FIRST_LEVEL):
         return
@@ -124,16 +126,16 @@ def refuse_unfinalized(needed: int, finalized: int | None, servers: Mapping[str,
 def level_to_finalize(
     asked: int, finalized: int | None, servers: Mapping[str, int], levels: Levels = LEVELS
 ) -> int:
-    """Returns the level that ``kdir features finalize`` raises the cluster's to, given those that
-    its live servers support, by id.
+    """Returns the level to which ``kdir features finalize`` raises the cluster's, from the levels
+    of its live servers by id.
 
     Args:
         asked: 0 = the highest that every live server supports.
-        finalized: the present one; None: it cannot be read.
+        finalized: the current one; None: it cannot be read.
 
     Raises:
-        InvalidArgument: no level that is known, or lower than the finalized one.
-        LevelNotFinalized: naming the servers that do not support it.
+        InvalidArgument: an unknown level, or lower than the finalized one.
+        LevelNotFinalized: names the servers that do not support it.
     """
     supported = highest_supported(servers)
     if asked and asked not in levels:
@@ -142,7 +144,7 @@ def level_to_finalize(
             field="level",
         )
     if finalized is None and asked and asked < supported:
-        # Whatever it was, each of these servers supports it; a lower one might not be enough.
+        # Each of these servers supports the unreadable level; a lower one might not suffice.
         raise InvalidArgument(
             f"level: found {asked}; which one is finalized cannot be read, and only "
             f"{supported} is certainly not lower",

@@ -1,5 +1,7 @@
-"""How the clusters of a process are, by one name each; the names that /readyz, gRPC's health and
-``kdir doctor`` share. Asks nobody: neither the store nor Kafka nor the parent.
+"""Health of the clusters of a process, as one state each; /readyz, gRPC's health and ``kdir
+doctor`` share the names.
+
+Computed from memory: no store, Kafka or parent is called.
 """
 
 from __future__ import annotations
@@ -21,23 +23,25 @@ __all__ = ["ClusterHealth", "State", "has_inherited_policy", "health_of", "healt
 
 
 class State(enum.StrEnum):
-    """State in which a cluster is served here. Of two that hold, the first named counts."""
+    """State of a cluster on this server. If several apply, the first in this order counts."""
 
     DRAINING = "draining"
-    """The process ends: go on at another server."""
+    """The process is shutting down: callers should use another server."""
     LOADING = "loading"
-    """Nothing was read from the store yet: nothing can be answered."""
+    """Nothing was read from the store yet: no call can be answered."""
     SEALED = "sealed"
-    """The store takes no changes; what was last seen is answered, as with STALE, and callers are to
-    go elsewhere once the cluster has moved to another store.
+    """The store takes no changes. Answers are from the last snapshot, as with STALE; callers should
+    use another server once the cluster has moved to another store.
     """
     STALE = "stale"
-    """The store is away; what was last seen is answered with its age, up to a limit."""
+    """The store cannot be reached. Answers are from the last snapshot, with its age, up
+    to a limit.
+    """
     UNMOUNTED = "unmounted"
-    """Its parent says that no mount names it; it answers that."""
+    """The parent reported that no mount names the cluster; calls get that error."""
     AWAITING_PARENT = "awaiting-parent"
-    """What the directories above hand down was never received, or cannot be read: nobody can decide
-    who may do what, so all but super users are asked to come later.
+    """The inherited records were never received, or cannot be read: no access can be decided, so
+    all callers but super users are asked to retry later.
     """
     SERVING = "serving"
     """It follows the store."""
@@ -50,24 +54,24 @@ class ClusterHealth:
     cluster: str
     state: State
     ready: bool
-    """Whether callers should be sent here. An unmounted cluster is so at every server, and says so
-    itself: to send callers elsewhere would only hide it.
+    """Whether callers should be sent here. True for an unmounted cluster, which is unmounted on
+    every server and answers so.
     """
     age_seconds: float = 0.0
-    """With STALE and SEALED: how old what it answers is."""
+    """Age of the answers, with STALE and SEALED."""
 
     def __str__(self) -> str:
-        """Such as ``stale 12 s``."""
+        """Returns text such as ``stale 12 s``."""
         if self.state is State.STALE:
             return f"{self.state} {self.age_seconds:.0f} s"
         return str(self.state)
 
 
 def health_of(cluster: Cluster) -> ClusterHealth:
-    """Returns how a cluster is right now; cheap, and never waits."""
+    """Returns the current health of a cluster; cheap, and never waits."""
     name = cluster.config.cluster
     replica = cluster.replica
-    # The age is taken once: what is reported and what is decided must not be of two moments.
+    # The age is read once, so that the report and the decision use the same value.
     state, age = replica.state, replica.age_seconds
     if cluster.draining or cluster.members.refused:
         return ClusterHealth(name, State.DRAINING, ready=False)
@@ -92,8 +96,8 @@ def health_of(cluster: Cluster) -> ClusterHealth:
 
 
 def has_inherited_policy(cluster: Cluster) -> bool:
-    """True if it is known what holds above the mount of a cluster that is loaded. One that is open
-    need not have received it, yet: it lets in whom nobody has denied so far.
+    """True if what a loaded cluster inherits is known. With open access it need not be received
+    yet: everybody who is not denied is admitted.
     """
     snapshot, config = cluster.replica.snapshot, cluster.config
     if parent_state.is_inherited_received(snapshot):
@@ -103,12 +107,12 @@ def has_inherited_policy(cluster: Cluster) -> bool:
 
 def healths_of(names: Iterable[str], clusters: Iterable[Cluster]) -> list[ClusterHealth]:
     """Returns the health of every cluster that a process is to serve; one that is not open yet is
-    loading.
+    LOADING.
     """
     opened = {cluster.config.cluster: health_of(cluster) for cluster in list(clusters)}
     return [opened.get(name) or ClusterHealth(name, State.LOADING, ready=False) for name in names]
 
 
 def is_ready(clusters: Iterable[Cluster]) -> bool:
-    """True if callers should be sent to the server of these clusters: every one can answer."""
+    """True if callers should be sent to the server of these clusters: each of them can answer."""
     return all(health_of(cluster).ready for cluster in clusters)

@@ -1,5 +1,5 @@
-"""Log lines, as text or as one JSON object each, with what they are about; refuses to let what a
-caller sent look like a line of ours, or to write a password.
+"""Log lines with their context, as text or as one JSON object each. Callers' texts cannot forge a
+line, and passwords are redacted.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = [
 
 FORMATS: Final = ("text", "json")
 _LONGEST: Final = 8_000
-"""Characters of one message."""
+"""Most characters of one message."""
 _PASSWORD: Final = re.compile(r"(://[^/\s:@]*):[^/\s@]+@")
 _BEARER: Final = re.compile(r"(?i)\b(bearer|basic)\s+[A-Za-z0-9._~+/=-]{8,}")
 
@@ -40,8 +40,8 @@ _CLUSTER: Final = contextvars.ContextVar("cluster", default="")
 
 @contextmanager
 def cluster_log_context(cluster: str) -> Iterator[None]:
-    """Marks the log lines of the block, and of threads whose work was ``with_log_context`` from
-    here, with this cluster.
+    """Context manager that adds this cluster to the log lines of the block, and of threads whose
+    work was ``with_log_context`` from here.
     """
     token = _CLUSTER.set(cluster)
     try:
@@ -51,7 +51,7 @@ def cluster_log_context(cluster: str) -> Iterator[None]:
 
 
 def with_log_context(work: Callable[[], None]) -> Callable[[], None]:
-    """Returns the work, for another thread, still for the cluster that is being worked for now."""
+    """Returns a function for another thread that runs in the current cluster's log context."""
     context = contextvars.copy_context()
 
     def run() -> None:
@@ -61,7 +61,7 @@ def with_log_context(work: Callable[[], None]) -> Callable[[], None]:
 
 
 class LogFormatter(logging.Formatter):
-    """Base of the two forms: the subject of a line."""
+    """Base of the two formats: adds the context of a line."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -69,9 +69,8 @@ class LogFormatter(logging.Formatter):
         """The clusters of this process, and the server id of each; filled once they are known."""
 
     def about(self, record: logging.LogRecord) -> dict[str, Any]:
-        """Returns whom and what a line is about, what is not known left out: ``cluster``,
-        ``server``, and in a call ``request_id``, ``principal``, ``peer``, then the line's own
-        facts.
+        """Returns the context of a line, as far as known: ``cluster``, ``server``, and in a call
+        ``request_id``, ``principal``, ``peer``, then the line's own facts.
         """
         call = CURRENT.call
         cluster = (call.cluster if call is not None else "") or _CLUSTER.get()
@@ -87,19 +86,19 @@ class LogFormatter(logging.Formatter):
 
     @staticmethod
     def message(record: logging.LogRecord) -> str:
-        """Returns the line's message, not endless, without passwords."""
+        """Returns the line's message, of limited length, without passwords."""
         text = redacted(record.getMessage())
         return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
     def announcement(self, message: str) -> str:
-        """Returns a line of stdout, by which who started the server sees that it serves: with JSON
-        lines an object, too, since many collectors read both streams.
+        """Returns the line on stdout that announces that the server is serving; with the JSON
+        format an object, too, since many collectors read both streams.
         """
         return message
 
     @staticmethod
     def stack(record: logging.LogRecord) -> str:
-        """Returns where an error came from; empty without one."""
+        """Returns the stack of an error; empty without one."""
         if not record.exc_info or record.exc_info[1] is None:
             return ""
         return redacted("".join(traceback.format_exception(record.exc_info[1])).rstrip("\n"))

@@ -1,8 +1,9 @@
-"""The live servers of one cluster: registers this one, knows the others, raises the feature level.
+"""Membership: the live servers of one cluster: registers this one, lists the others, raises the
+feature level.
 
-Each server announces itself under ``m/<server id>``, by a key that goes with its process, and reads
-of the others in its replica. Refuses to let a server that is behind the cluster's finalized level
-register: it must not serve. What levels mean is ``feature_levels.py``'s.
+Each server registers under ``m/<server id>``, by an ephemeral key, and reads the others in its
+replica. A server that does not support the cluster's finalized level must not serve, and is not
+registered. ``feature_levels.py`` defines the levels.
 """
 
 from __future__ import annotations
@@ -66,19 +67,21 @@ VERSION: Final = "0.1.0"
 _log = logging.getLogger(__name__)
 
 _LOCK_SECONDS: Final = 1.0
-"""From one try to announce this server to the next."""
+"""Interval between attempts to register this server."""
 LASTING_SECONDS: Final = 5.0
-"""From one look whether the announcement lasts, and has what is so, to the next: when it is gone
-from the tree, it is looked at once.
+"""Interval between checks that the registration exists and is current; when the tree shows that it
+is gone, it is checked at once.
 """
 _SWEEP_SECONDS: Final = 5.0
 _ALONE_SECONDS: Final = 60.0
-"""From one sweep to the next where no other server is registered: only strays are left to find."""
+"""Interval between sweeps while no other server is registered: only strays are left to find."""
 _TRIES: Final = 8
 
 
 class ServerTooOld(IncompatibleStore):
-    """The cluster's finalized level is higher than this server supports: it must not serve."""
+    """Error: the cluster's finalized level is higher than this server supports, so it must not
+    serve.
+    """
 
     def __init__(self, finalized: int, level: int) -> None:
         super().__init__(
@@ -89,7 +92,7 @@ class ServerTooOld(IncompatibleStore):
 
 @dataclass(frozen=True, slots=True)
 class LiveServers:
-    """The live servers as one snapshot shows them, by id, and the level that is finalized."""
+    """Live servers of one snapshot, by id, and the finalized level."""
 
     servers: Mapping[str, admin_pb2.Member]
     finalized: int | None
@@ -97,7 +100,7 @@ class LiveServers:
 
     @classmethod
     def from_snapshot(cls, snapshot: Snapshot) -> LiveServers:
-        """Returns the live servers with the roles that each one holds."""
+        """Returns the live servers, with the roles that each one holds."""
         servers = members_of(snapshot.facts(keys.MEMBER))
         for key, value in snapshot.facts(keys.ROLE):
             candidate = value.partition(b"\n")[0].decode("utf-8", "replace")
@@ -113,21 +116,21 @@ class FinalizeResult:
     """Result of finalizing a level."""
 
     level: int | None
-    """That holds now; None: it cannot be read."""
+    """Finalized level; None: it cannot be read."""
     supported: int
-    """The highest that every live server supports."""
+    """Highest level that every live server supports."""
     members: tuple[admin_pb2.Member, ...]
     revision: int | None
-    """What was written; None = nothing was."""
+    """Revision of the write; None = nothing was written."""
 
 
 class Membership:
-    """The servers of one cluster, as one of them knows them.
+    """Servers of one cluster, as one of them sees them.
 
     Args:
-        server_id: of this one; unique among those that were ever started.
-        endpoints: where this one may be asked, ``host:port``; looked at again and again.
-        levels: the feature levels that it supports.
+        server_id: of this server; unique among all that were ever started.
+        endpoints: returns the addresses of this server, ``host:port``; called repeatedly.
+        levels: the feature levels that this server supports.
     """
 
     def __init__(
@@ -170,18 +173,16 @@ class Membership:
 
     @property
     def finalized(self) -> int:
-        """The level that changes may use by now; 1 while that is not loaded, or cannot be read."""
+        """Level that changes may use; 1 until it is loaded, or if it cannot be read."""
         return self._roster.finalized or FIRST_LEVEL
 
     @property
     def stored_level(self) -> int | None:
-        """The finalized level as the store says it; None: it cannot be read."""
+        """Finalized level in the store; None: it cannot be read."""
         return self._roster.finalized
 
     def live(self) -> list[admin_pb2.Member]:
-        """Returns the live servers by id, this one among them whether or not it is
-        registered yet.
-        """
+        """Returns the live servers by id, including this one, registered or not."""
         servers = dict(self._roster.servers)
         own = self._member()
         if self._server_id in servers:
@@ -190,21 +191,21 @@ class Membership:
         return [servers[server] for server in sorted(servers)]
 
     def endpoints(self) -> tuple[str, ...]:
-        """Returns where the cluster may be asked: what each live server says of itself, each once;
-        no more than anybody looks at.
+        """Returns the cluster's endpoints: those of every live server, each once; no more than
+        clients use.
         """
         live = self.live()
         staying = live
-        if self._stop.is_set():  # not to be asked any more, unless there is nobody else
+        if self._stop.is_set():  # only used if there is no other
             staying = [one for one in live if one.server != self._server_id]
         found = dict.fromkeys(at for member in staying or live for at in member.endpoints)
         return tuple(found)[:MAX_ENDPOINTS]
 
     def check_writes_allowed(self, writes: Iterable[Write]) -> None:
-        """Lets only those writes pass that every server of the cluster can deal with.
+        """Checks that every server of the cluster can read these writes.
 
         Raises:
-            LevelNotFinalized
+            LevelNotFinalized: names the servers that cannot.
         """
         finalized = self._roster.finalized or FIRST_LEVEL
         if finalized >= self.level:
@@ -215,8 +216,8 @@ class Membership:
             refuse_unfinalized(needed, self.stored_level, levels)
 
     def subscribe(self, listener: Callable[[], None]) -> None:
-        """Calls ``listener`` when servers come, go or change, when the level is raised, and when
-        this server may no longer serve; from threads of ours: be quick.
+        """Registers ``listener``, which is called when servers come, go or change, when the level
+        is raised, and when this server must not serve any more; in other threads: it must be quick.
         """
         self._listeners = (*self._listeners, listener)
 
@@ -263,7 +264,7 @@ class Membership:
         self._thread.start()
 
     def stop(self) -> None:
-        """Withdraws: nobody is to be sent here any more."""
+        """Withdraws the registration: callers should not be sent here any more."""
         self._stop.set()
         self._wake.set()
         if self._thread is not None and self._thread is not threading.current_thread():
@@ -291,12 +292,12 @@ class Membership:
             self._wake.clear()
 
     def refresh(self) -> None:
-        """Registers again where that is due, reports what changed, and sweeps now and then.
+        """Registers again if necessary, reports changes, and sweeps periodically.
 
         Raises:
-            StoreUnreachable
-            Behind
-            Incompatible: another store was put there.
+            StoreUnreachable: the store cannot be reached.
+            Behind: the finalized level is higher than this server supports.
+            Incompatible: the store is another one by now.
         """
         if self._replica.state is ReplicaState.LOADING:
             return
@@ -342,16 +343,16 @@ class Membership:
         """Raises the finalized level; 0 = to the highest that every live server supports.
 
         Raises:
-            LevelNotFinalized: naming the servers that do not support it.
-            InvalidArgument: no level that is known, or lower than the finalized one.
+            LevelNotFinalized: names the servers that do not support it.
+            InvalidArgument: an unknown level, or lower than the finalized one.
             WriteConflict: servers came and went all the time; nothing was written.
-            StoreUnavailable
+            StoreUnavailable: the store cannot be reached.
         """
         if self._replica.state is ReplicaState.STALE and not self._store.identity.sealed:
             raise StoreUnavailable("the store is away, so nothing can be written", effect="none")
         for _ in range(_TRIES):
             try:
-                self._store.remove_expired(keys.MEMBER)  # the dead must not hold it up
+                self._store.remove_expired(keys.MEMBER)  # dead servers must not block it
                 loading = self._store.load((keys.LEVEL, keys.MEMBER))
                 rows = dict(row for page in loading.pages() for row in page)
             except StoreUnreachable as reason:
@@ -383,18 +384,19 @@ class Membership:
 
 
 def check_level_at_startup(store: Store, levels: Levels = LEVELS) -> None:
-    """Refuses a store whose level a server of these levels does not support; an empty store begins
-    at the newest of them.
+    """Checks that a server with these levels supports the store's; an empty store gets the newest
+    of them.
 
     Raises:
-        Behind, StoreUnreachable
+        Behind: the finalized level is higher.
+        StoreUnreachable: the store cannot be reached.
     """
     level = max(levels)
     found = _read(store, keys.LEVEL)
     if found is None and not store.identity.sealed and not store.read(b"", limit=1):
         first = Transaction((KeyEquals(keys.LEVEL, None),), (Put(keys.LEVEL, b"%d" % level),))
         if isinstance(store.commit(first), Conflict):
-            found = _read(store, keys.LEVEL)  # another one was first
+            found = _read(store, keys.LEVEL)  # another server was first
     _refuse_behind(found, level)
 
 
@@ -410,7 +412,7 @@ def _read(store: Store, key: bytes) -> bytes | None:
 
 
 def unreadable(snapshot: Snapshot) -> Iterator[tuple[bytes, str]]:
-    """Yields the rows of levels and servers that cannot be read, each with what that means."""
+    """Yields the unreadable rows of levels and servers, each with its effect."""
     value = snapshot.fact(keys.LEVEL)
     if read_level(value) is None:
         yield (

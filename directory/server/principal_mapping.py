@@ -56,7 +56,9 @@ class CertificateNames:
 
     @property
     def cluster_ids(self) -> tuple[str, ...]:
-        """The clusters whose servers hold it: its URIs ``kdir://cluster/ID``."""
+        """Cluster ids in its URIs ``kdir://cluster/ID``: it is a certificate of these clusters'
+        servers.
+        """
         return tuple(
             uri.removeprefix(CLUSTER_URI) for uri in self.uris if uri.startswith(CLUSTER_URI)
         )
@@ -73,10 +75,10 @@ class PrincipalRule:
 
     @classmethod
     def parse(cls, text: str) -> PrincipalRule:
-        """Reads a rule.
+        """Parses a rule.
 
         Raises:
-            ConfigError: it is none; says what would be right.
+            ConfigError: malformed; names the expected form.
         """
         if text.strip() == "DEFAULT":
             return DEFAULT
@@ -107,8 +109,8 @@ class PrincipalRule:
         return cls(kind, parts, principal)
 
     def apply(self, names: CertificateNames) -> str:
-        """Returns the principal of a certificate of these names; empty = the rule is
-        not about it.
+        """Returns the principal for a certificate with these names; empty = the rule does not
+        match.
         """
         if not self.kind:
             first = next(iter((*names.uris, *names.dns, *names.names_of_kind("CN"))), "")
@@ -152,17 +154,17 @@ def _cut(kind: str, text: str) -> tuple[str, ...]:
 
 
 def parse_rules(texts: Sequence[str]) -> tuple[PrincipalRule, ...]:
-    """Parses rules in order; ``DEFAULT`` alone where there are none.
+    """Parses rules in order; without any, ``DEFAULT`` alone.
 
     Raises:
-        ConfigError
+        ConfigError: one is malformed.
     """
     return tuple(map(PrincipalRule.parse, texts)) or (DEFAULT,)
 
 
 def principal_of(names: CertificateNames, rules: Sequence[PrincipalRule]) -> str:
-    """Returns whose certificate it is; empty = no rule says. A cluster's is no user's, whatever
-    else it names: it carries no user's rights.
+    """Returns the principal of a certificate; empty = no rule matches. A cluster's certificate has
+    none, whatever else it names: it carries no user's rights.
     """
     if names.cluster_ids:
         return ""

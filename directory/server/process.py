@@ -1,12 +1,11 @@
-"""The process of directory servers: signals, addresses, drain; refuses to know any call.
+"""Process of directory servers: signals, listening addresses, startup and drain.
 
 It opens the clusters behind each listening address, and serves them once all are open. A store on
-servers of its own may be away at the start; until it is there the address answers that nothing is
-ready (S5). What will not come by itself, such as another cluster's store or a damaged file, is not
-waited for.
+servers of its own may be unreachable at the start; until it answers, calls get NOT_READY (S5).
+Permanent errors, such as another cluster's store or a damaged file, end the process.
 
 Exit codes: 0 after SIGTERM or SIGINT, 2 for a config, port or store that cannot be used (one
-sentence on stderr, nothing touched).
+sentence on stderr, nothing changed).
 """
 
 from __future__ import annotations
@@ -58,15 +57,17 @@ __all__ = ["main"]
 _log = logging.getLogger("directory")
 _RETRY_SECONDS: Final = 1.0
 _LOADED_SECONDS: Final = 0.05
-"""From one look whether all is loaded to the next."""
+"""Interval between checks whether everything is loaded."""
 
 
 _SIGNAL_SECONDS: Final = 10.0
-"""Who waits for a message of gRPC looks so often whether the process was sent a signal, by default
-ten times a second. The main thread, which receives signals, waits for no message here."""
+"""Interval at which a thread that waits for a message of gRPC checks for signals, by default 0.1 s.
+The main thread, which receives signals, waits for no message here.
+"""
 _LOCK_SECONDS: Final = 0.0005
-"""Of a thread that computes while others wait for the interpreter. By default it is 5 ms, which a
-short call would wait for several times while a long one is answered."""
+"""Switch interval of the interpreter. With the default of 5 ms a short call would wait several
+times that long while a long one is answered.
+"""
 
 
 def main(arguments: Sequence[str] | None = None, levels: Levels = LEVELS) -> int:
@@ -109,11 +110,11 @@ def main(arguments: Sequence[str] | None = None, levels: Levels = LEVELS) -> int
 
 
 def _check_clients(configs: Sequence[ServerConfig], *, reported: bool) -> None:
-    """Checks the clients of etcd and Kafka: that they are installed, and how Kafka's would come in.
-    Advice on it is logged, unless it is reported elsewhere.
+    """Checks that the clients of etcd and Kafka are installed, and that Kafka's properties are
+    valid. Logs the client's advice, unless it is reported elsewhere.
 
     Raises:
-        ConfigError: they could not.
+        ConfigError: a client is missing or cannot be configured.
     """
     if any(config.store.startswith("etcd://") for config in configs) and (
         missing := missing_extra("a store at etcd://…", "etcd")
@@ -198,13 +199,13 @@ def _run(
 
 @dataclass(frozen=True, slots=True)
 class _Served:
-    """What one process serves; it grows while it starts."""
+    """What one process serves; grows while it starts."""
 
     servers: list[DirectoryServer] = field(default_factory=list)
     clusters: list[Cluster] = field(default_factory=list)
     places: list[ServedAddress] = field(default_factory=list)
     addresses: dict[str, str] = field(default_factory=dict)
-    """As bound, by ``_own_address``."""
+    """Bound addresses, by ``_own_address``."""
 
 
 def _places(
@@ -216,7 +217,7 @@ def _places(
     *,
     joining: bool,
 ) -> Iterator[ServedAddress]:
-    """Yields one for each address, with the clusters behind it; nothing is opened yet."""
+    """Yields each address with the configs of the clusters behind it; nothing is opened yet."""
     # Heavy, and nothing for a supervisor or a check.
     from directory.server.cluster import Cluster
 
@@ -246,8 +247,8 @@ def _serve(
     """Runs until it is asked to stop.
 
     Raises:
-        Incompatible: a store that came late cannot be used; or a cluster has gone on to a feature
-            level that this server does not support.
+        Incompatible: a store that became reachable cannot be used; or a cluster has raised its
+            feature level above this server's.
     """
 
     def started(place: ServedAddress) -> None:
@@ -308,8 +309,8 @@ def _bound_at(bound: Mapping[str, str], key: str) -> str:
 
 
 def _end_with_supervisor(stop: threading.Event) -> None:
-    """The supervisor holds the other end of standard input, and writes nothing: an end of it is
-    the end of the supervisor, whatever became of it.
+    """Stops the process when standard input ends: the supervisor holds its other end and never
+    writes.
     """
     with contextlib.suppress(OSError):
         # Not by sys.stdin: its lock, held by a thread, aborts the interpreter at its end.
@@ -319,7 +320,9 @@ def _end_with_supervisor(stop: threading.Event) -> None:
 
 
 def _check_free(listen: str, key: str = "listen") -> None:
-    """Before a store is opened, which may make one: what cannot serve is to touch nothing."""
+    """Checks that the address is free before a store, which may be created, is opened: a server
+    that cannot serve changes nothing.
+    """
     host, port = split_address(listen) or ("", 0)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
@@ -333,7 +336,7 @@ def _check_free(listen: str, key: str = "listen") -> None:
 
 
 def _make_default_folder(config: ServerConfig) -> None:
-    """Nobody chose the default store's folder, so nobody else makes it."""
+    """Creates the folder of the default store, which no user chose."""
     if config.store == default_store(config.cluster):
         file = pathlib.Path(config.store.removeprefix("sqlite:///"))
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -347,10 +350,10 @@ def _by_listen(configs: Sequence[ServerConfig]) -> dict[str, list[ServerConfig]]
 
 
 def _identities(configs: Sequence[ServerConfig]) -> Authenticator | None:
-    """Returns how callers of one address say who they are.
+    """Returns the authenticator of one address.
 
     Raises:
-        ConfigError: what the config names for it cannot be used.
+        ConfigError: a setting for it cannot be used.
     """
     first = configs[0]
     for other in configs[1:]:
@@ -422,11 +425,11 @@ class ServedAddress:
 
     @property
     def is_open(self) -> bool:
-        """Whether every cluster is."""
+        """True if every cluster is open."""
         return not self._missing
 
     def open(self) -> None:
-        """Opens what can be opened now.
+        """Opens the stores that can be reached.
 
         Raises:
             Incompatible: a store cannot be used.
@@ -451,7 +454,7 @@ class ServedAddress:
             _log.warning("%s is not ready, its store is away: %s", cluster, why)
 
     def bind(self) -> None:
-        """Takes the address.
+        """Binds the address.
 
         Raises:
             ConfigError: it is in use.
@@ -478,10 +481,11 @@ class ServedAddress:
         self._listen = self.server.address
 
     def wait(self, stop: threading.Event) -> bool:
-        """Opens what was away, once it can be, and takes the address for it; False: asked to stop.
+        """Opens the other stores once they can be reached, answering NOT_READY meanwhile; False:
+        asked to stop.
 
         Raises:
-            Incompatible, ConfigError
+            Incompatible, ConfigError: see ``open`` and ``bind``.
         """
         while not self.is_open:
             if stop.wait(_RETRY_SECONDS):
@@ -494,8 +498,8 @@ class ServedAddress:
         return True
 
     def start(self, stop: threading.Event) -> None:
-        """Begins to load and to answer, and says so, in a line that scripts can wait for and read
-        the port from.
+        """Begins to load and to answer, and prints a line that scripts can wait for and read the
+        port from.
 
         Raises:
             ConfigError: the address is in use.
@@ -518,7 +522,7 @@ class ServedAddress:
                 )
 
     def drain(self) -> None:
-        """Lets calls end, and takes no new ones."""
+        """Refuses new calls and lets those under way end."""
         if self._waiting is not None:
             self._waiting.stop()
         if self.server is not None:
@@ -533,10 +537,10 @@ class ServedAddress:
 def _serve_places(
     places: Sequence[ServedAddress], started: Callable[[ServedAddress], None], stop: threading.Event
 ) -> None:
-    """Serves those that are open, and each of the others once it is, until it is asked to stop.
+    """Serves the addresses that are open, and each of the others once it is, until asked to stop.
 
     Raises:
-        Incompatible, ConfigError: of one that came late.
+        Incompatible, ConfigError: of one that opened later.
     """
     late = [_DelayedStart(place, started, stop) for place in places if not place.is_open]
     for place in places:
@@ -555,7 +559,7 @@ def _serve_places(
 
 
 class _DelayedStart(threading.Thread):
-    """Serves one place once its stores can be reached."""
+    """Starts one address once its stores can be reached."""
 
     def __init__(
         self, place: ServedAddress, started: Callable[[ServedAddress], None], stop: threading.Event

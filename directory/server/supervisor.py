@@ -45,23 +45,23 @@ MOST_PROCESSES: Final = 64
 _FIRST_PAUSE_SECONDS: Final = 0.5
 _LONGEST_PAUSE_SECONDS: Final = 30.0
 _STEADY_SECONDS: Final = 30.0
-"""A process that lived so long did not fail at its start: the next pause is the first again."""
+"""Lifetime after which a process did not fail at its start: its pause is reset to the first."""
 _BEYOND_DRAIN_SECONDS: Final = 15.0
-"""Draining is followed by giving roles up and closing stores."""
+"""Time after draining to resign from roles and close stores."""
 _SERVING: Final = "serving "
 _UNUSABLE: Final = 2
-"""What a server process ends with that cannot use its config, its port or its store."""
+"""Exit code of a server process that cannot use its config, port or store."""
 
 
 def serving_line(mount: object, cluster: str, cluster_id: str, address: str) -> str:
-    """Returns what is printed once a cluster is served: scripts wait for it and read the port from
-    it.
+    """Returns the line that is printed once a cluster is served: scripts wait for it and read the
+    port from it.
     """
     return f"{_SERVING}{mount} ({cluster} {cluster_id}) on {address}"
 
 
 def is_serving_line(line: str) -> bool:
-    """True if this is ``serving_line``, or the JSON object with it (``LogFormatter``)."""
+    """True if this is a ``serving_line``, or the JSON object with it (``LogFormatter``)."""
     if not line.startswith("{"):
         return line.startswith(_SERVING)
     try:
@@ -127,20 +127,20 @@ class Ports:
 
 @dataclass(slots=True)
 class _Worker:
-    """One place for a server process, and the process that is in it now."""
+    """Slot of a server process, with the process in it."""
 
     number: int
     process: subprocess.Popen[str] | None = None
     started_at: float = 0.0
     pause_seconds: float = _FIRST_PAUSE_SECONDS
     due: float | None = None
-    """When to start it again."""
+    """Time of the next start."""
     lines: list[str] = field(default_factory=list)
-    """What the process in it reported that it serves."""
+    """Serving lines of its current process."""
     tried: bool = False
-    """Whether a process in it has served, or ended, since the beginning."""
+    """True once a process in it has served, or ended."""
     refused: bool = False
-    """The last process in it ended since what it was given cannot be used."""
+    """True if its last process could not use its config, port or store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,10 +199,9 @@ class Supervisor:
         self._reported = False
 
     def run(self) -> int:
-        """Runs until SIGTERM or SIGINT: 0. Else the exit code of the first process that ended
-        before it served: it has logged why, and the others would end likewise. 2 also once all
-        report that they cannot be used, such as when the cluster has gone on to a newer feature
-        level.
+        """Runs until SIGTERM or SIGINT, and returns 0; else the exit code of the first process that
+        ended before it served: it has logged why, and the others would fail likewise. Returns 2
+        also once all processes fail with it, such as after the cluster's feature level was raised.
         """
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: self._events.put(_Stop()))
@@ -234,7 +233,7 @@ class Supervisor:
     # -- what happens ----------------------------------------------------------------------------
 
     def _next(self) -> _Event | None:
-        """Returns the next event; None: a process is due, and no event waits."""
+        """Returns the next event; None: a process is due, and there is no event."""
         due = [worker.due for worker in self._workers if worker.due is not None]
         try:
             return self._events.get(timeout=max(0.0, min(due) - self._clock()) if due else None)
@@ -276,7 +275,7 @@ class Supervisor:
                 _log.info("server process %d serves", worker.number)
 
     def _print_serving_lines(self) -> None:
-        """One line a cluster, once every process serves, or could not."""
+        """Prints one line for each cluster, once every process serves or has failed."""
         if not self._reported and all(worker.tried for worker in self._workers):
             self._reported = True
             self._out.writelines(self._workers[0].lines)
@@ -298,7 +297,7 @@ class Supervisor:
         )
 
     def _pause(self, worker: _Worker) -> float:
-        """Puts off the next start; for how many seconds."""
+        """Delays the next start; returns the seconds."""
         pause = worker.pause_seconds
         worker.pause_seconds = min(2 * pause, _LONGEST_PAUSE_SECONDS)
         worker.due = self._clock() + pause
@@ -328,7 +327,9 @@ class Supervisor:
     # -- the end ---------------------------------------------------------------------------------
 
     def _end_all(self) -> None:
-        """SIGTERM to all at once; SIGKILL to what is still there after drain and some more."""
+        """Sends SIGTERM to all processes, and SIGKILL to those that are left after drain and some
+        more time.
+        """
         living = [one.process for one in self._workers if one.process is not None]
         for process in living:
             process.terminate()

@@ -1,6 +1,5 @@
-"""Reads a TOML table key by key, and refuses what was not asked for; knows no key itself.
-
-Every mistake is one sentence that names the key, what was found and what would be right.
+"""Reads a TOML table key by key and refuses unknown keys. Every error is one sentence with the key,
+the value found and the value expected.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ __all__ = ["ConfigError", "Table", "parsed_path", "split_address"]
 
 
 class ConfigError(Exception):
-    """The config is wrong; one sentence for people."""
+    """Error in the config; one sentence for people."""
 
 
 class Table:
-    """A TOML table that remembers which of its keys were asked for."""
+    """TOML table that records which of its keys were read."""
 
     def __init__(self, values: Mapping[str, Any], name: str) -> None:
         self._values = dict(values)
@@ -81,7 +80,7 @@ class Table:
         return found
 
     def endpoints(self, key: str) -> tuple[str, ...]:
-        """Returns where servers are asked: ``host:port``, at most ``MAX_ENDPOINTS``."""
+        """Returns a list of ``host:port``, at most ``MAX_ENDPOINTS``."""
         found = self.texts(key)
         for address in found:
             try:
@@ -119,7 +118,7 @@ class Table:
 
 
 def parsed_path(where: str, text: str) -> Path:
-    """Parses a path of a config.
+    """Parses a path in a config.
 
     Raises:
         ConfigError: it is not canonical; names the key and the rule.
@@ -131,7 +130,7 @@ def parsed_path(where: str, text: str) -> Path:
 
 
 def split_address(address: str) -> tuple[str, int] | None:
-    """Returns host and port of ``host:port``; None where it is no such text."""
+    """Returns host and port of ``host:port``; None for any other text."""
     host, colon, port = address.rpartition(":")
     if not colon or not host or not port.isdigit() or not 0 <= int(port) <= 65_535:
         return None

@@ -1,6 +1,5 @@
-"""Reports whether this process works, to who restarts it: systemd's watchdog, and ``/healthz``.
-
-Restarts nothing itself (docs/decisions/0060-hangs-are-the-service-managers.md).
+"""Watchdog: reports to systemd, and on ``/healthz``, whether this process works; the service
+manager restarts it (docs/decisions/0060-hangs-are-the-service-managers.md).
 """
 
 from __future__ import annotations
@@ -19,26 +18,26 @@ _LOOK_SECONDS: Final = 1.0
 
 
 class ServerCounters(Protocol):
-    """A server, as far as it is needed here."""
+    """Counters of a server that the watchdog reads."""
 
     @property
     def waiting_reads(self) -> int:
-        """Reads that no thread has taken yet."""
+        """Number of reads that no thread has taken yet."""
 
     @property
     def ended_calls(self) -> int:
-        """Calls that have ended since it began."""
+        """Number of calls that have ended since the server started."""
 
 
 def notify_systemd(state: str) -> None:
-    """Sends systemd a state such as ``READY=1`` (sd_notify(3)), where it started this process and
-    waits for one.
+    """Sends systemd a state such as ``READY=1`` (sd_notify(3)), if it started this process and
+    expects one.
     """
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address:
         return
     name = f"\0{address[1:]}" if address.startswith("@") else address
-    # A systemd that is restarting itself misses one; the next comes in a second.
+    # A systemd that restarts misses one; the next follows in a second.
     with (
         contextlib.suppress(OSError),
         socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as way,
@@ -74,7 +73,7 @@ class Watchdog:
         """Whether reads of this process were stuck at the last look."""
 
     def start(self) -> None:
-        """Begins, in the background, until the process ends."""
+        """Starts the checks, in the background, until the process ends."""
         threading.Thread(target=self._run, name="watchdog", daemon=True).start()
 
     def _run(self) -> None:
@@ -83,8 +82,8 @@ class Watchdog:
             time.sleep(_LOOK_SECONDS)
 
     def check_reads(self) -> None:
-        """Looks once. A stuck process asks systemd to restart the unit: where others of the unit
-        work, they feed the same watchdog.
+        """Checks once. A stuck process asks systemd to restart the unit, since other processes of
+        the unit may feed the same watchdog.
         """
         looks = [self._has_stuck_reads(server) for server in list(self._servers)]
         self.is_stuck = any(looks)

@@ -1,3 +1,3 @@
-"""What a server process reports to Prometheus; only ``prometheus`` imports ``prometheus_client``,
-once metrics are asked for.
+"""Metrics of a server process. Only ``prometheus`` imports ``prometheus_client``, and only if
+metrics are enabled.
 """

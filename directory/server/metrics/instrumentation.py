@@ -1,7 +1,6 @@
-"""Counts and times the calls of one server, and the operations of its stores.
+"""Counts and times the calls of one server and the operations of its stores.
 
-What a server refuses before its handlers see it (a request over the size limit, one call too many)
-is gRPC's own answer and is not counted here.
+Calls that gRPC itself refuses (a request over the size limit, one call too many) are not counted.
 """
 
 from __future__ import annotations
@@ -59,28 +58,32 @@ CALL_SECONDS: Final = (
     2.5,
     10.0,
 )
-"""A warm resolve takes microseconds, a write milliseconds, one that waits for Kafka seconds."""
+"""A cached resolve takes microseconds, a write milliseconds, a call that waits for
+Kafka seconds.
+"""
 COMMIT_SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
-"""A commit is as slow as the disk's fsync, and over a network as the slower half of the members."""
+"""A commit takes as long as the disk's fsync, and over a network as the slower half of
+the members.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class HistogramSnapshot:
-    """State of a histogram at a time."""
+    """State of a histogram at one time."""
 
     buckets: tuple[int, ...]
-    """How many lasted at most each of the bounds, in their order; the last: how many in all."""
+    """Number of durations up to each bound, in order; last, the total number."""
     seconds: float
-    """All durations together."""
+    """Sum of the durations."""
 
     @property
     def count(self) -> int:
-        """How many in all."""
+        """Total number."""
         return self.buckets[-1]
 
 
 class _Cell:
-    """One thread's counts."""
+    """Counters of one thread."""
 
     __slots__ = ("counts", "seconds")
 
@@ -90,7 +93,7 @@ class _Cell:
 
 
 class _Cells(threading.local):
-    """Gives each thread its cell; made in each thread that first looks."""
+    """Counters by thread; created by each thread on first use."""
 
     def __init__(self, size: int, all_cells: list[_Cell]) -> None:
         self.cell = _Cell(size)
@@ -98,25 +101,25 @@ class _Cells(threading.local):
 
 
 class Histogram:
-    """Durations in seconds. Cells stay when their threads end: for threads of pools, not for
-    threads that are made by the thousand.
+    """Histogram of durations in seconds. The cells of ended threads stay: for threads of pools, not
+    for short-lived ones.
     """
 
     def __init__(self, bounds: Sequence[float]) -> None:
-        """``bounds``: the buckets' upper ends, in seconds, rising; one more is without an end."""
+        """``bounds``: upper ends of the buckets in seconds, rising; one more bucket has no end."""
         self.bounds: Final = tuple(bounds)
         self._all: Final[list[_Cell]] = []
         self._cells: Final = _Cells(len(self.bounds) + 1, self._all)
 
     def observe(self, seconds: float) -> None:
-        """Counts one."""
+        """Counts one duration."""
         cell = self._cells.cell
         cell.counts[bisect_left(self.bounds, seconds)] += 1
         cell.seconds += seconds
 
     def read(self) -> HistogramSnapshot:
-        """Returns all threads' counts. A count in progress may be included while its seconds are
-        not yet.
+        """Returns the sum of all threads' counters. A duration may be counted before its seconds
+        are added.
         """
         size = len(self.bounds) + 1
         cells = list(self._all)
@@ -127,7 +130,7 @@ class Histogram:
 
 
 class CallOutcome(NamedTuple):
-    """Method, such as ``ResolveService/Resolve``, and the gRPC code that a call ended with."""
+    """Method, such as ``ResolveService/Resolve``, and the gRPC code of a call."""
 
     method: str
     code: str
@@ -143,9 +146,7 @@ class CallMetrics:
         self._open: Final[Counter[str]] = Counter()
 
     def unary(self, method: str, code: str) -> Histogram:
-        """Returns where calls with one answer are to be observed; always the same for
-        the same two.
-        """
+        """Returns the histogram of unary calls with this outcome; always the same object."""
         key = CallOutcome(method, code)
         found = self._unary.get(key)
         if found is None:
@@ -154,28 +155,28 @@ class CallMetrics:
         return found
 
     def stream_began(self, method: str) -> None:
-        """Counts a stream that is open from now on."""
+        """Counts an opened stream."""
         with self._lock:
             self._open[method] += 1
 
     def stream_ended(self, method: str, code: str) -> None:
-        """Counts a stream as ended that ``stream_began`` counted."""
+        """Counts the end of a stream."""
         with self._lock:
             self._open[method] -= 1
             self._streams[CallOutcome(method, code)] += 1
 
     def calls(self) -> Mapping[CallOutcome, Histogram]:
-        """Calls with one answer."""
+        """Returns the unary calls by outcome."""
         return dict(self._unary)
 
     def streams(self) -> tuple[Mapping[str, int], Mapping[CallOutcome, int]]:
-        """Returns the streams that are open now, by method, and how many ended how."""
+        """Returns the number of open streams by method, and of ended ones by outcome."""
         with self._lock:
             return dict(self._open), dict(self._streams)
 
 
 class MeasuredStore:
-    """Store that counts and times another one; the contract is ``Store``'s."""
+    """Store that counts and times the operations of another one; the contract is ``Store``'s."""
 
     def __init__(self, store: Store, clock: Callable[[], float] = time.monotonic) -> None:
         self._store: Final = store
@@ -194,9 +195,7 @@ class MeasuredStore:
     # -- what was seen ---------------------------------------------------------------------------
 
     def reads(self) -> dict[str, int]:
-        """Returns how often rows were read beside the replica's load, by whether the store
-        answered.
-        """
+        """Returns the number of reads besides the replica's load, by whether the store answered."""
         with self._lock:
             return dict(self._reads)
 

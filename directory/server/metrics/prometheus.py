@@ -1,12 +1,10 @@
-"""Every metric by name, kind and labels, the collector that reads them at a scrape, and HTTP.
+"""Prometheus metrics: name, kind and labels of each, the collector that reads them at a scrape, and
+the HTTP endpoint.
 
-Names and units follow Prometheus's conventions: base units, counters end in ``_total``. What is
-here is what ``docs/reference/metrics.md`` documents and what the dashboard and the alerts may use;
-a test holds all four together.
-
-HTTP answers ``/metrics``, ``/healthz`` (the process works: else restart it) and ``/readyz``
-(callers may be sent here): GET on loopback, and nothing else; the connection of a slow caller is
-closed.
+Names and units follow Prometheus's conventions: base units, counters end in ``_total``. A test
+compares the metrics with ``docs/reference/metrics.md``, the dashboard and the alerts. The HTTP
+server answers GET on ``/metrics``, ``/healthz`` (the process works: else restart it) and
+``/readyz`` (callers may be sent here), on loopback only; connections of slow callers are closed.
 """
 
 from __future__ import annotations
@@ -62,7 +60,7 @@ Kind = Literal["counter", "gauge", "histogram"]
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One family."""
+    """Metric family."""
 
     name: str
     kind: Kind
@@ -209,7 +207,7 @@ _KINDS: Final = {
 
 
 class _MetricFamilies:
-    """The families of one scrape, in the order of their table, as they are filled in."""
+    """Families of one scrape, in the order of their table."""
 
     def __init__(self) -> None:
         self._families: dict[str, _Families] = {
@@ -217,14 +215,14 @@ class _MetricFamilies:
         }
 
     def put(self, name: str, value: float, *labels: str) -> None:
-        """One value."""
+        """Adds one value."""
         family = self._families[name]
         if isinstance(family, HistogramMetricFamily):
             raise TypeError(f"{name} is a histogram")
         family.add_metric(labels, float(value))
 
     def spread(self, name: str, histogram: Histogram, *labels: str) -> None:
-        """One histogram; nothing of one that never counted."""
+        """Adds one histogram, unless it is empty."""
         family, reading = self._families[name], histogram.read()
         if not isinstance(family, HistogramMetricFamily):
             raise TypeError(f"{name} is no histogram")
@@ -235,12 +233,14 @@ class _MetricFamilies:
             )
 
     def families(self) -> Iterator[Family]:
-        """Returns those that have something to say."""
+        """Returns the families with values."""
         return (one for one in self._families.values() if one.samples)
 
 
 class ServerCollector(Collector):
-    """The clusters and servers of one process; ``names``: all clusters that it is to serve."""
+    """Collector of the clusters and servers of one process; ``names``: all clusters that it is to
+    serve.
+    """
 
     def __init__(
         self,
@@ -288,7 +288,7 @@ def _cluster(sheet: _MetricFamilies, cluster: Cluster) -> None:
     try:
         snapshot = replica.snapshot
     except NotReady:
-        return  # what is not known is not reported: a tree that is not loaded has not 0 topics
+        return  # unknown values are not reported: a tree that is not loaded does not have 0 topics
     _tree(sheet, snapshot, name)
     _kafka(sheet, cluster, name)
     _change_log(sheet, cluster, snapshot, name)
@@ -309,7 +309,7 @@ def _neighbours(sheet: _MetricFamilies, cluster: Cluster, name: str) -> None:
     link = cluster.link_status()
     if link.configured:
         sheet.put("kdir_leader", link.holder, name, "parent-link")
-        if not link.standby:  # else another server knows
+        if not link.standby:  # else another server reports it
             sheet.put("kdir_parent_link_up", link.linked, name)
             if link.contact_age_seconds is not None:
                 sheet.put("kdir_parent_last_contact_age_seconds", link.contact_age_seconds, name)
@@ -324,7 +324,7 @@ def _kafka(sheet: _MetricFamilies, cluster: Cluster, name: str) -> None:
     sheet.put("kdir_leader", status.leader, name, "reconciler")
     sheet.put("kdir_reconciler_queue_length", cluster.reconciler.waiting_count(), name)
     sheet.put("kdir_kafka_stopped", bool(status.stop_reason), name)
-    if status.leader:  # else another server knows
+    if status.leader:  # else another server reports it
         sheet.put("kdir_kafka_reachable", status.reachable, name)
         if status.last_sweep_seconds is not None:
             sheet.put("kdir_kafka_sweep_age_seconds", status.last_sweep_seconds, name)
@@ -372,12 +372,12 @@ def _server(sheet: _MetricFamilies, server: DirectoryServer) -> None:
 
 
 class MetricsEndpoint:
-    """The HTTP server of one process; answers from the moment it is made.
+    """HTTP server of one process; answers as soon as it is made.
 
     Args:
         address: ``host:port``; port 0 is a free one.
         names: the clusters that the process is to serve.
-        clusters, servers: those that are open; they may still grow.
+        clusters, servers: the open ones; they may still grow.
         watchdog: whether the process works.
     """
 
@@ -410,14 +410,14 @@ class MetricsEndpoint:
         self._thread.start()
 
     def close(self) -> None:
-        """Ends it."""
+        """Stops the server."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
 
 
 class _Server(ThreadingMixIn, TCPServer):
-    """Not ``http.server``'s: that one asks DNS for the host's name, for as long as DNS takes."""
+    """HTTP server that, unlike ``http.server``'s, does not look up the host's name in DNS."""
 
     allow_reuse_address = True
     daemon_threads = True
@@ -495,4 +495,4 @@ class _Request(BaseHTTPRequestHandler):
                 return 404, b"/metrics, /healthz and /readyz are here\n", _PLAIN
 
     def log_message(self, format: str, *args: object) -> None:
-        """Not to stderr: a scrape every few seconds is no news."""
+        """Logs nothing: scrapes arrive every few seconds."""
