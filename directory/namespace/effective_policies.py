@@ -212,13 +212,12 @@ def levels_of(snapshot: Snapshot, directory_id: int) -> list[Policies]:
 def attach_effective_policies(
     changes: Sequence[EntryChange], snapshot: Snapshot, above: Sequence[PolicyLevel]
 ) -> tuple[EntryChange, ...]:
-    """Returns the changes of one plan, each with the policies that hold after it; of what is gone,
-    those that did before. Whoever only receives changes needs whose a topic is and which key its
-    data is encrypted with. What holds below a directory is not said: its change is one change.
+    """Returns the changes of a plan with the effective policies after each; for a removal, those
+    before it.
 
     Args:
-        snapshot: what was planned on.
-        above: what the ancestors above the mount set, outermost first.
+        snapshot: the snapshot of the plan.
+        above: the policies of the ancestors above the mount, outermost first.
     """
     carrying = _PolicyAttacher(changes, snapshot, above)
     return tuple(_with_effective(one, carrying.policies_after(one)) for one in changes)
@@ -229,7 +228,7 @@ def _with_effective(change: EntryChange, effective: Policies | None) -> EntryCha
 
 
 class _PolicyAttacher:
-    """Of one plan; each directory is looked at once."""
+    """Attacher for one plan, which visits each directory once."""
 
     def __init__(
         self, changes: Sequence[EntryChange], snapshot: Snapshot, above: Sequence[PolicyLevel]
@@ -244,7 +243,9 @@ class _PolicyAttacher:
         self._plain: dict[int, Policies | None] = {}
 
     def policies_after(self, change: EntryChange) -> Policies | None:
-        """None where nobody set anything, and of what has no policies."""
+        """Returns the effective policies after a change; None if none are set, or the entry has
+        none.
+        """
         entry = change.before if change.after is None else change.after
         if not isinstance(entry, Directory | Topic):
             return None
@@ -267,7 +268,7 @@ class _PolicyAttacher:
 
 
 def _bare(policies: Policies) -> Policies | None:
-    """Without who set what, and without what is cleared."""
+    """Returns policies without stamps and without cleared keys."""
     if policies is NO_POLICIES:
         return None
     holds = without_cleared_keys(policies)

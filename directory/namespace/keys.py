@@ -186,7 +186,7 @@ _UNIFY: Final = str.maketrans(".", "_")
 
 
 class EntryKey(NamedTuple):
-    """An entry's key taken apart."""
+    """Parsed key of an entry."""
 
     parent_id: int
     is_topic: bool
@@ -194,7 +194,7 @@ class EntryKey(NamedTuple):
 
 
 def entry_key(parent_id: int, kind: Kind, name: str) -> bytes:
-    """Returns the key of the record of an entry."""
+    """Returns the key of an entry's record."""
     place = _TOPIC if kind is Kind.TOPIC else _CONTAINER
     return b"%b%b%b%b" % (ENTRY, parent_id.to_bytes(8, "big"), place, name.encode())
 
@@ -211,12 +211,12 @@ def parse_entry_key(key: bytes) -> EntryKey:
 
 
 def grants_key(parent_id: int, kind: Kind, name: str) -> bytes:
-    """Returns where the grants of an entry live: what follows is that of its record's key."""
+    """Returns the key of an entry's grants: the rest is that of its record's key."""
     return GRANTS + entry_key(parent_id, kind, name)[len(ENTRY) :]
 
 
 def parse_grants_key(key: bytes) -> EntryKey:
-    """Parses a key of ``grants_key``. The root directory is in none (0), and has no name.
+    """Parses a key of ``grants_key``. The root directory has parent 0 and no name.
 
     Raises:
         ValueError: not the key of grants.
@@ -235,7 +235,7 @@ _ROOT_GRANTS: Final = grants_key(0, Kind.DIRECTORY, "")
 
 
 def directory_range(parent_id: int) -> bytes:
-    """Returns the prefix of the keys of everything directly in a directory."""
+    """Returns the prefix of the keys of all entries directly in a directory."""
     return ENTRY + parent_id.to_bytes(8, "big")
 
 
@@ -245,27 +245,27 @@ def unify(physical_name: str) -> str:
 
 
 def claim_key(physical_name: str) -> bytes:
-    """Guards that no two entries have the same or colliding physical names."""
+    """Returns the key that guards that no two entries have the same or colliding physical names."""
     return CLAIM + unify(physical_name).encode()
 
 
 def retired_key(physical_name: str) -> bytes:
-    """Marks a name that was deleted a short while ago."""
+    """Returns the key of a recently deleted name."""
     return RETIRED + physical_name.encode()
 
 
 def detached_key(physical_name: str) -> bytes:
-    """Marks a Kafka topic whose entry was removed while the topic was left alone."""
+    """Returns the key of a Kafka topic that was left alone when its entry was removed."""
     return DETACHED + physical_name.encode()
 
 
 def request_key(principal: str, request_id: str) -> bytes:
-    """Finds the answer that a request was given before."""
+    """Returns the key of the answer of a request."""
     return b"%b%b\0%b" % (REQUEST, principal.encode(), request_id.encode())
 
 
 def event_key(change_id: str) -> bytes:
-    """Returns one committed change's events; order is by revision, not by key."""
+    """Returns the key of one commit's events; their order is by revision, not by key."""
     return EVENT + change_id.encode()
 
 
@@ -275,27 +275,29 @@ def mount_row_key(mount: str) -> bytes:
 
 
 def child_key(cluster_id: str) -> bytes:
-    """Returns what a child last reported of itself."""
+    """Returns the key of a child's last report of itself."""
     return CHILD + cluster_id.encode()
 
 
 def mounted_key(cluster_id: str) -> bytes:
-    """Guards that no child is mounted twice by one cluster, and shows when any mount moved."""
+    """Returns the key that guards that a cluster mounts no child twice, and changes with every
+    mount.
+    """
     return MOUNTED + cluster_id.encode()
 
 
 def read_only_key(entry_id: int) -> bytes:
-    """Shows who removes a whole subtree that something in it is to be left as it is."""
+    """Returns the key that shows a removal that an entry in the subtree is read-only."""
     return READ_ONLY + b"%016x" % entry_id
 
 
 def quota_key(entry_id: int) -> bytes:
-    """Shows who counts what lies below a directory with a quota that something came meanwhile."""
+    """Returns the key that changes when something is added below a directory with a quota."""
     return QUOTA + b"%016x" % entry_id
 
 
 def read_only_id(key: bytes) -> int:
-    """Returns the directory that such a key names; 0, which is none, where it cannot be read."""
+    """Returns the directory of such a key; 0, which is none, if it cannot be parsed."""
     try:
         return int(key[len(READ_ONLY) :], 16)
     except ValueError:
@@ -303,25 +305,25 @@ def read_only_id(key: bytes) -> int:
 
 
 def retired_value(until_ms: int, *, awaited: bool = False) -> bytes:
-    """Returns what is kept of a retired name. ``awaited``: a topic that kdir asked Kafka for may
-    yet come under it, though its entry was removed.
+    """Returns the value of a retired name. ``awaited``: a topic that kdir requested from Kafka may
+    yet appear under it, though its entry was removed.
     """
     return str(until_ms).encode() + (_AWAITED if awaited else b"")
 
 
 def retired_until_ms(value: bytes) -> int | None:
-    """Returns until when (Unix milliseconds) a name is retired; None: it cannot be read."""
+    """Returns when a name's retirement ends (Unix milliseconds); None: unreadable."""
     text = value.removesuffix(_AWAITED)
     return int(text) if text.isdigit() else None
 
 
 def is_awaited(value: bytes | None) -> bool:
-    """True if a retired name's topic may yet come; see ``retired_value``."""
+    """True if a retired name's topic may yet appear; see ``retired_value``."""
     return value is not None and value.endswith(_AWAITED)
 
 
 def removal_key(entry_id: int) -> bytes:
-    """Returns what the reaper must know of a removed directory until it has finished it."""
+    """Returns the key of a removed directory's record, which the reaper needs."""
     return REMOVAL + b"%016x" % entry_id
 
 
@@ -331,7 +333,7 @@ def kafka_key(name: str) -> bytes:
 
 
 def role_key(role: str) -> bytes:
-    """Returns who holds a role."""
+    """Returns the key of a role's holder."""
     return ROLE + role.encode()
 
 
@@ -346,8 +348,8 @@ def member_key(server_id: str) -> bytes:
 
 
 def is_logged_fact(key: bytes) -> bool:
-    """True if the change log holds this row though no change event does: what a store that is
-    rebuilt from it needs, and cannot derive from its entries.
+    """True if the change log holds this row though no change event does: a store that is rebuilt
+    from the log needs it, and cannot derive it from its entries.
     """
     if key.startswith((ENTRY, GRANTS)):
         return key[2:10] == _REMOVED_PARENT

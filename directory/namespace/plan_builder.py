@@ -75,7 +75,7 @@ class PlanBuilder:
     # -- policies; what the ancestors above the mount set counts like one more directory ----------
 
     def directory_path(self, node: Node) -> Path:
-        """Returns the absolute path of a directory that is in the tree."""
+        """Returns the absolute path of a directory in the tree."""
         relative = self.snapshot.path_of(node.entry_id)
         return Path((*self.mount.segments, *(relative or ())))
 
@@ -86,11 +86,11 @@ class PlanBuilder:
 
     def check_not_read_only(self, node: Node, own: Policies | None = None) -> None:
         """Checks that an entry is not below a read-only directory, where nothing may be created,
-        changed or removed; the nearest level that sets it counts. ``own`` is what an entry in
-        ``node`` sets itself.
+        changed or removed; the nearest level that sets it counts. ``own`` are the policies of an
+        entry in ``node``.
 
         Raises:
-            ReadOnly: names the directory that says so.
+            ReadOnly: names the read-only directory.
         """
         if own is not None and own.read_only is not None:
             if own.read_only:
@@ -553,8 +553,8 @@ def claim_value(names: Iterable[str]) -> bytes | None:
 
 
 def read_only_place(snapshot: Snapshot, key: bytes, value: bytes) -> tuple[str, ...] | None:
-    """Returns where the entry is that a ``f/read_only/`` row is about, below the mount; None =
-    nowhere.
+    """Returns the place below the mount of the entry that a ``f/read_only/`` row names; None = it
+    is gone.
     """
     entry_id = read_only_id(key)
     at = snapshot.path_of(entry_id)

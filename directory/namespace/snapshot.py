@@ -1,7 +1,7 @@
-"""Snapshot: the immutable tree of one cluster at one revision, held by a request to its end.
+"""Snapshot: the immutable tree of one cluster at one revision, which a request holds to its end.
 
-It refuses to change: ``apply`` gives the next one, which shares all but what changed. Counts are of
-what resolves: what lies below ``DELETED_ID`` has no path and is in no count but that one's own.
+``apply`` returns the next one, which shares all but the changed parts. Counts include only entries
+with a path: those below ``DELETED_ID`` have none, and count only for ``DELETED_ID`` itself.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ __all__ = ["Container", "Counts", "LocatedTopic", "Node", "Snapshot"]
 
 
 class LocatedTopic(NamedTuple):
-    """Place of a physical topic in the tree."""
+    """Place of a topic with a physical name."""
 
     parent_id: int
     name: str
     topic: Topic
     relative: tuple[str, ...] | None
-    """Its path below the mount; None when it is removed (below ``DELETED_ID``)."""
+    """Path below the mount; None if the topic is removed (below ``DELETED_ID``)."""
 
 
 class Snapshot:
-    """The tree of one cluster at one revision. Safe to read from any thread.
+    """Tree of one cluster at one revision. Safe to read from any thread.
 
-    ``root`` is the node of the directory at the mount point, ``nodes`` all of them by id,
-    ``grants`` who may do what, by path.
+    ``root`` is the node of the directory at the mount point, ``nodes`` all nodes by id, ``grants``
+    the tree of grants.
     """
 
     __slots__ = ("codec", "grants", "incarnation", "nodes", "revision", "root", "tree")
@@ -53,7 +53,7 @@ class Snapshot:
 
     @classmethod
     def empty(cls, codec: Codec, incarnation: str = "") -> Snapshot:
-        """Returns a cluster without commits: the root directory with nothing in it."""
+        """Returns the snapshot of a cluster without commits: an empty root directory."""
         return cls.load(codec, incarnation, 0, ())
 
     @classmethod
@@ -64,9 +64,9 @@ class Snapshot:
         revision: int,
         pages: Iterable[Sequence[tuple[bytes, bytes]]],
     ) -> Snapshot:
-        """Returns the snapshot of all rows of a store, as (key, value), in key order, in pages.
+        """Returns the snapshot of all rows of a store: pages of (key, value), in key order.
 
-        A record that cannot be read is in ``unreadable_values``, and the rest is served.
+        Unreadable records are in ``unreadable_values``; the rest is served.
         """
         return cls(codec, incarnation, revision, snapshot_load.load(codec, pages))
 
@@ -79,41 +79,41 @@ class Snapshot:
 
     @property
     def topic_count(self) -> int:
-        """Topics that have a path."""
+        """Number of topics with a path."""
         return self.counts(ROOT_ID).topics
 
     @property
     def directory_count(self) -> int:
-        """Directories that have a path, the root not counted."""
+        """Number of directories with a path, without the root."""
         return self.counts(ROOT_ID).directories
 
     def counts(self, directory_id: int) -> Counts:
-        """Returns how many topics, directories and mounts there are below a directory, at any
-        depth; of ``DELETED_ID``, what waits for the reaper.
+        """Returns the counts of topics, directories and mounts below a directory, at any depth; for
+        ``DELETED_ID``, of the entries that wait for the reaper.
         """
         return self.tree.counts.get(directory_id, Counts())
 
     def partitions(self, directory_id: int) -> int:
-        """Returns how many partitions the topics below a directory have together, at any depth, as
-        they are on record; one whose number is not known counts as one.
+        """Returns the sum of the recorded partitions of the topics below a directory, at any depth;
+        an unknown number counts as one.
         """
         return self.tree.partitions.below(directory_id)
 
     def unreadable(self, key: bytes) -> str:
-        """Returns why the record at an entry's key is not in the tree; empty when there is none."""
+        """Returns why the record at an entry's key is unreadable; empty if it is not."""
         return self.tree.unreadable.get(key, "")
 
     def unreadable_in(self, directory_id: int) -> int:
-        """Returns how many records directly in a directory cannot be read, and so are not in the
-        tree.
-        """
+        """Returns the number of unreadable records directly in a directory."""
         place = directory_range(directory_id)
         return sum(key.startswith(place) for key in self.tree.unreadable)
 
     @property
     def unreadable_values(self) -> Mapping[bytes, str]:
-        """Keys of what is in the store and not in the tree, with the reason. A directory's range as
-        key means all that lies in a directory whose own record is missing or unreadable.
+        """Keys of stored records that are not in the tree, with the reason.
+
+        The key of a directory's range is there for all records directly in a directory whose own
+        record is missing or unreadable.
         """
         tree = self.tree
         if not tree.loose and not tree.physical.unreadable:
@@ -139,12 +139,12 @@ class Snapshot:
 
     @property
     def has_lost(self) -> bool:
-        """Whether something lies in a directory that has no readable record."""
+        """True if there are entries in a directory without a readable record."""
         return bool(self.tree.loose)
 
     def contents(self) -> Iterator[tuple[int, Contents]]:
-        """Yields what lies directly in each directory that there is anything in, by id in order;
-        also in one that has no readable record.
+        """Yields the entries directly in each directory, by id in order; also for directories
+        without a readable record.
         """
         tree = self.tree
         for directory_id in sorted({*tree.nodes, *tree.loose}):
@@ -184,14 +184,14 @@ class Snapshot:
         return node.entry_id
 
     def path_of(self, directory_id: int) -> tuple[str, ...] | None:
-        """Returns the path of a directory below the mount; None when there is none: it is removed,
+        """Returns the path of a directory below the mount; None if there is none: it is removed,
         below a removed one, or unknown.
         """
         return path_in(self.tree.nodes, directory_id)
 
     def locate(self, physical_name: str) -> LocatedTopic | None:
-        """Returns where the topic with this name in Kafka is. Of several (one removed, one new) the
-        one that has a path.
+        """Returns the place of the topic with this physical name; of several (one removed, one new)
+        the one with a path.
         """
         removed: TopicKey | None = None
         for found, place in self._named_like(physical_name):
@@ -204,23 +204,25 @@ class Snapshot:
         return None if removed is None else self._located(removed, None)
 
     def same_unified(self, physical_name: str) -> tuple[str, ...]:
-        """Returns the physical names in the tree that are this one but for ``.`` and ``_``, this
-        one included if it is there, in order. Kafka refuses such pairs.
+        """Returns the physical names in the tree that equal this one except for ``.`` and ``_``, in
+        order; itself included, if it is there. Kafka refuses such pairs.
         """
         return tuple(sorted({found for found, _ in self._named_like(physical_name)}))
 
     def index_physical_names(self, give_way: Callable[[], object] = lambda: None) -> None:
-        """Makes now what the first ``locate`` after a load would have to wait for: some two seconds
-        a million topics. It also reads every record, so that ``unreadable_values`` is complete.
+        """Builds the index that the first ``locate`` after a load would wait for: some two seconds
+        for a million topics. It also decodes every record, so that ``unreadable_values`` is
+        complete.
 
-        ``give_way`` is called every millisecond or so, to let others work, until somebody waits.
+        ``give_way`` is called every millisecond or so, to let other threads work, until one waits
+        for the index.
         """
         self.tree.physical.prepare(give_way)
 
     @property
     def all_read(self) -> bool:
-        """Whether every topic's record was read whole, and could be. A load looks at first bytes
-        only; ``index_physical_names`` reads the rest, and a commit's records are read as they come.
+        """True if every topic's record was decoded without error. A load checks first bytes only;
+        ``index_physical_names`` decodes the rest, and records of commits are decoded as they come.
         """
         return self.tree.physical.base.is_all_read
 
@@ -247,7 +249,7 @@ class Snapshot:
         return sorted(found, key=lambda one: one[0])
 
     def directories_below(self, node: Node) -> Iterator[Node]:
-        """Yields the directory and every one below it, each before those that it holds."""
+        """Yields the directory and every one below it, parents before children."""
         stack = [node]
         while stack:
             here = stack.pop()
@@ -259,19 +261,19 @@ class Snapshot:
             )
 
     def has_mounts_below(self, directory_id: int) -> bool:
-        """True if a cluster is mounted somewhere below the directory."""
+        """True if a cluster is mounted at any depth below the directory."""
         return self.counts(directory_id).mounts > 0
 
     # Facts.
 
     def fact(self, key: bytes) -> bytes | None:
-        """Returns the value of a key that is no entry's; claims, requests and events are not kept
-        here.
+        """Returns the value of a key that is not an entry's; claims, requests and events are not
+        kept here.
         """
         return self.tree.facts.get(key)
 
     def facts(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Yields (key, value) of all such keys with a prefix, in key order."""
+        """Yields (key, value) of the keys with a prefix that are not entries', in key order."""
         for key, value in self.tree.facts.items(prefix):
             if not key.startswith(prefix):
                 return

@@ -1,9 +1,9 @@
-"""From a store's rows, in key order, to a tree; refuses to judge them, and to fail on a bad one.
+"""Loads a tree from a store's rows, in key order; unreadable rows are left out, with the reason.
 
-A load of a million topics is bound by what is done a topic, so it is done a directory's worth at a
-time, by the few calls that work on all of it at once: 0.4 µs a topic, about what sqlite takes to
-read it. Of a topic's record only the first bytes are looked at. One that is damaged further in is
-found when the physical names are indexed, or when it is read, and is an error of its path alone.
+A load of a million topics is bound by the work for each topic, so it is done a directory at a time,
+by the few calls that work on all names at once: 0.4 µs a topic, about what sqlite takes to read it.
+Only the first bytes of a topic's record are checked. Damage further in is found when the physical
+names are indexed, or when the record is decoded, and is an error of its path alone.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from directory.namespace.tree_nodes import (
 __all__ = ["load"]
 
 _PREFIX = len(ENTRY) + 9
-"""Bytes of an entry's key before its name: of all topics of one directory they are the same."""
+"""Bytes of an entry's key before its name: the same for all topics of one directory."""
 _NO_TOPICS: Topics = SortedMap()
 
 Row = tuple[bytes, bytes]
@@ -55,7 +55,7 @@ def load(codec: Codec, pages: Iterable[Sequence[Row]]) -> Tree:
 
 
 class _Rows:
-    """What the rows say, sorted by directory."""
+    """Rows sorted by directory."""
 
     def __init__(self, codec: Codec) -> None:
         self.topics: dict[int, Topics] = {}
@@ -70,7 +70,7 @@ class _Rows:
         self._records: list[bytes] = []
 
     def add_page(self, page: Sequence[Row]) -> None:
-        """Takes a page, run by run: the rows of one directory and place."""
+        """Adds a page, run by run: the rows of one directory and kind."""
         start = 0
         while start < len(page):
             prefix = page[start][0][:_PREFIX]
@@ -90,7 +90,7 @@ class _Rows:
             start = end
 
     def finish(self) -> None:
-        """After the last page."""
+        """Finishes after the last page."""
         if self._names:
             self.topics[self._parent_id] = SortedMap.from_sorted(self._names, self._records)
 
@@ -138,7 +138,7 @@ class _Rows:
 
 
 def _names(prefix: bytes, run: Sequence[Row]) -> list[str]:
-    """Returns the names in the keys of a run; empty when one of them is not legal."""
+    """Returns the names in the keys of a run; empty if one of them is not legal."""
     # All keys as one text, cut at their common prefix. No name holds the prefix's `/`, so it is
     # found nowhere else; and should one, or any other odd byte, the names are not legal.
     keys = b"".join([key for key, _ in run]).decode("latin-1")
@@ -150,7 +150,7 @@ def _names(prefix: bytes, run: Sequence[Row]) -> list[str]:
 
 
 class _DirectoryPlace(NamedTuple):
-    """A directory and where it is."""
+    """Directory and its place."""
 
     parent_id: int
     name: str
@@ -203,9 +203,7 @@ def _in_order(containers: dict[str, Container] | None) -> SortedMap[str, Contain
 
 
 def _directories(rows: _Rows) -> dict[int, _DirectoryPlace]:
-    """Returns all directories by id; those that cannot stand where they say are taken out of
-    ``rows``.
-    """
+    """Returns all directories by id; removes those with an impossible place from ``rows``."""
     standing = {
         ROOT_ID: _DirectoryPlace(0, "", rows.root),
         DELETED_ID: _DirectoryPlace(0, "", Directory(entry_id=DELETED_ID)),
@@ -242,8 +240,8 @@ def _directories(rows: _Rows) -> dict[int, _DirectoryPlace]:
 def _counts(
     standing: dict[int, _DirectoryPlace], contents: dict[int, Contents], mounts: Iterable[TopicKey]
 ) -> dict[int, Counts]:
-    """Returns how much is below each directory: deepest first, so that each is added once to its
-    parent.
+    """Returns the counts below each directory: deepest first, so that each is added to its parent
+    once.
     """
     counts: dict[int, Counts] = {
         one: Counts(topics=len(content.topics)) for one, content in contents.items()

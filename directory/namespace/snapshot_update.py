@@ -1,7 +1,7 @@
-"""From one tree to the next: the writes of one commit, in whatever order the store gives them.
+"""Updates a tree by the writes of one commit, in any order.
 
-It refuses to judge them: what the store holds is so. A record that cannot be read, or a directory
-that would lie in itself or stand in two places, is left out with the reason, and the rest applied.
+A record that cannot be read, or a directory that would be below itself or at two places, is left
+out with the reason; all other writes are applied.
 """
 
 from __future__ import annotations
@@ -75,10 +75,10 @@ def readable_root(codec: Codec, record: bytes) -> Directory:
 
 
 class _Change:
-    """One commit's writes on their way into a tree.
+    """Writes of one commit, on their way into a tree.
 
-    Containers come first, all that goes before all that comes: a moved directory is a removal and
-    a put of the same id, in either order. Topics follow, directory by directory.
+    Containers first, removals before puts: a moved directory is a removal and a put of the same id,
+    in either order. Topics follow, directory by directory.
     """
 
     def __init__(self, tree: Tree, codec: Codec) -> None:
@@ -99,7 +99,7 @@ class _Change:
         self._new_topics: dict[int, list[tuple[bytes, str, bytes | None]]] = {}
 
     def add_write(self, write: Write) -> None:
-        """Sorts one write to where it belongs."""
+        """Sorts one write by what it changes."""
         key, record = write.key, write.value if isinstance(write, Put) else None
         if not key.startswith(ENTRY):
             if is_fact(key):
@@ -127,7 +127,7 @@ class _Change:
             self._new_containers[key] = (TopicKey(parent_id, name), container)
 
     def tree(self) -> Tree:
-        """Returns the tree after all that was taken."""
+        """Returns the tree after all added writes."""
         for place, container in self._new_containers.values():
             self._remove_container(place, container)
         for key, (place, container) in self._new_containers.items():

@@ -1,8 +1,8 @@
-"""SortedMap: an immutable map in key order whose versions share all but the changed path.
+"""SortedMap: an immutable map in key order, whose versions share all but the changed path.
 
-It refuses to be changed: ``set`` and ``delete`` give a new map and leave the old one as it was.
-``immutables.Map`` shares structure too, but has no order, and a sorted copy for each listing is
-what large directories rule out (docs/decisions/0010-an-ordered-map-of-our-own.md).
+``set`` and ``delete`` return a new map. ``immutables.Map`` shares structure too, but has no order,
+and a sorted copy for each listing is too slow for large directories
+(docs/decisions/0010-an-ordered-map-of-our-own.md).
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ D = TypeVar("D")
 _Node = tuple[Any, ...]
 
 MOST: Final = 128
-"""Keys of a leaf, children of a branch, at most: a million keys are two branches deep."""
+"""Most keys of a leaf and most children of a branch: a million keys are two branches deep."""
 LEAST: Final = MOST // 4
-"""With fewer than this, a node is joined with its neighbour."""
+"""With fewer keys, a node is joined with its neighbour."""
 _BULK: Final = 112
-"""Keys of a leaf that ``from_sorted`` makes: nearly full, with room for the first inserts."""
+"""Keys of a leaf made by ``from_sorted``: nearly full, with room for the first inserts."""
 
 _LOWEST: Final = 0 if array("H", [1]).tobytes()[0] else 7
-"""Where the lowest byte of a 64-bit integer is: `_leaf` takes it of many hashes at once."""
+"""Position of the lowest byte of a 64-bit integer: `_leaf` takes it from many hashes at once."""
 
 _EMPTY: Final[_Node] = ((), (), b"")
 
 
 class SortedMap(Generic[K, V]):
-    """A map from ``str`` or ``bytes`` keys to values, iterated in key order.
+    """Map from ``str`` or ``bytes`` keys to values, iterated in key order.
 
-    Lookups and changes cost O(log n) comparisons; a change copies at most one leaf and the
-    branches above it (some 128 pointers each), never the siblings. Safe to read from any thread.
+    Lookups and changes cost O(log n) comparisons; a change copies at most one leaf and the branches
+    above it (some 128 pointers each). Safe to read from any thread.
     """
 
     __slots__ = ("_root", "_size", "height")
@@ -59,9 +59,10 @@ class SortedMap(Generic[K, V]):
 
     @classmethod
     def from_sorted(cls, keys: Sequence[K], values: Sequence[V]) -> SortedMap[K, V]:
-        """Returns the map of ``keys[i]`` to ``values[i]``; the keys strictly rise (not checked).
+        """Returns the map of ``keys[i]`` to ``values[i]``; the keys must strictly rise (not
+        checked).
 
-        Costs O(n) with a small constant: no comparison is made.
+        Costs O(n) without comparisons.
         """
         size = len(keys)
         if size <= MOST:
@@ -81,7 +82,7 @@ class SortedMap(Generic[K, V]):
 
     @classmethod
     def from_items(cls, items: Iterable[tuple[K, V]]) -> SortedMap[K, V]:
-        """Returns the map of these items, in any order; of equal keys the last one counts."""
+        """Returns the map of these items, in any order; the last of equal keys counts."""
         in_order = sorted(dict(items).items())
         return cls.from_sorted([key for key, _ in in_order], [value for _, value in in_order])
 
@@ -106,8 +107,8 @@ class SortedMap(Generic[K, V]):
 
     @property
     def only_leaf(self) -> tuple[tuple[K, ...], tuple[V, ...], bytes] | None:
-        """The keys, their values and a byte of each key's hash, where there is but one leaf: for a
-        loop over many maps, which searches as ``get`` does.
+        """Keys, values and a byte of each key's hash, if there is only one leaf: for a loop over
+        many maps that searches as ``get`` does.
         """
         return None if self.height else (self._root[0], self._root[1], self._root[2])
 
@@ -127,10 +128,8 @@ class SortedMap(Generic[K, V]):
             yield from values
 
     def items(self, start: K | None = None, *, inclusive: bool = True) -> Iterator[tuple[K, V]]:
-        """Yields (key, value) in key order, from ``start`` on, or (not ``inclusive``) from right
-        after it.
-
-        The first one costs as much as ``get``, however large the map is.
+        """Yields (key, value) in key order, from ``start``, or (not ``inclusive``) from right after
+        it. The first one costs as much as ``get``.
         """
         leaves = self._leaves(start)
         if start is not None:

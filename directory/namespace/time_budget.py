@@ -1,4 +1,4 @@
-"""Budget: how long a look at many entries may go on; refuses to know what time it is."""
+"""Time budget of long traversals."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Final
 __all__ = ["TimeBudget"]
 
 _SLICE: Final = 1_000
-"""After so many entries it is asked whether there is time left."""
+"""Entries between two checks of the time."""
 
 
 class TimeBudget:
-    """Spent by one look at many entries, in one thread. Once it is over it stays so."""
+    """Budget of one traversal, for one thread. Once spent it stays so."""
 
     __slots__ = ("_go_on", "_left", "is_over")
 
@@ -23,7 +23,7 @@ class TimeBudget:
         """Something was not looked at: what was counted is the least that there is."""
 
     def spend(self, entries: int = 1) -> bool:
-        """True if so many more may be looked at."""
+        """True if this many more entries may be visited."""
         self._left -= entries
         if self._left <= 0 and not self.is_over:
             self._left = _SLICE

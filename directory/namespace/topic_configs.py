@@ -1,8 +1,8 @@
-"""Kafka's topic configs: which there are, and which values Kafka takes; refuses to know defaults.
+"""Kafka's topic configs: their names, and the values that Kafka accepts; not their defaults.
 
 The definitions are those of Apache Kafka 4.1 (``org.apache.kafka.storage.internals.log.LogConfig``
-with its ``ConfigDef`` types and validators), and of what 4.0 removed (KIP-724), since older
-clusters have it. A test holds them against a real broker.
+with its ``ConfigDef`` types and validators), with those that 4.0 removed (KIP-724), since older
+clusters have them. A test compares them with a real broker.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from resolver.setting_types import (
 __all__ = ["NAMES", "conflict_in", "deletes_data", "problem_with", "same_value", "unknown"]
 
 _VENDORS: Final = ("confluent.", "redpanda.")
-"""Configs of such names are their vendors': any text is taken."""
+"""Prefixes of vendors' configs, for which any text is accepted."""
 
 
 def _throttled() -> SettingType:
@@ -82,13 +82,12 @@ _DEFINITIONS: Final[Mapping[str, SettingType]] = {
 }
 
 NAMES: Final = frozenset(_DEFINITIONS)
-"""The configs that Kafka knows."""
+"""Names of Kafka's configs."""
 
 
 def problem_with(name: str, value: str) -> str:
-    """Returns what is wrong with a config, as the end of a sentence; empty = nothing is.
-
-    An unknown name is reported with the nearest known one.
+    """Returns what is wrong with a config, as the end of a sentence; empty = nothing. For an
+    unknown name, the nearest known one.
     """
     definition = _DEFINITIONS.get(name)
     if definition is None:
@@ -99,8 +98,8 @@ def problem_with(name: str, value: str) -> str:
 
 
 def unknown(name: str) -> str:
-    """Returns a sentence that Kafka has no such config, with the nearest name; "" = it has, or may
-    have.
+    """Returns the sentence that Kafka has no such config, with the nearest name; "" = it has, or
+    may have.
     """
     if name in _DEFINITIONS or name.startswith(_VENDORS):
         return ""
@@ -109,8 +108,8 @@ def unknown(name: str) -> str:
 
 
 def conflict_in(configs: Mapping[str, str | None]) -> str:
-    """Returns two configs that Kafka does not take together, as text; empty = there are none.
-    Those that are not set are not looked at: what a broker's defaults are is the broker's business.
+    """Returns two configs that Kafka does not accept together, as text; empty = none. Configs that
+    are not set are ignored, since the broker's defaults are unknown.
     """
 
     def number(name: str) -> int | None:
@@ -130,7 +129,7 @@ def conflict_in(configs: Mapping[str, str | None]) -> str:
 
 
 def same_value(name: str, one: str | None, other: str | None) -> bool:
-    """True if two texts are the same value to Kafka: ``1`` and ``01``, ``TRUE`` and ``true``."""
+    """True if Kafka treats two texts as the same value: ``1`` and ``01``, ``TRUE`` and ``true``."""
     if one == other or one is None or other is None:
         return one == other
     definition = _DEFINITIONS.get(name)
@@ -142,12 +141,10 @@ def same_value(name: str, one: str | None, other: str | None) -> bool:
 def deletes_data(name: str, before: str | None, after: str | None) -> bool:
     """True if a change may make Kafka delete records that it would have kept.
 
-    ``None`` is the broker's default, which is not known here: a change from or to it counts as one
-    that deletes, unless nothing could be kept longer than what comes after.
-
-    What compaction removes sooner counts whatever the cleanup policy is: that may be the broker's,
-    or become another. What new records only are refused or stamped by does not count, nor what
-    says how often Kafka looks.
+    ``None`` is the broker's default, which is unknown here: a change from or to it counts as
+    deleting, unless the new value keeps everything. Earlier compaction counts whatever the cleanup
+    policy is, since that may be the broker's, or may change. Configs that only affect new records,
+    or how often Kafka cleans up, do not count.
     """
     match name:
         case (
@@ -176,7 +173,7 @@ _FOR_EVER: Final = 2**64
 
 
 def _kept(text: str | None) -> int | None:
-    """Returns how much is kept, in the unit of the config; None = not known."""
+    """Returns how much is kept, in the unit of the config; None = unknown."""
     if text is None or not INTEGER.fullmatch(text.strip()):
         return None
     number = int(text)

@@ -1,7 +1,7 @@
-"""Where a path of a command leads in one cluster's tree; refuses to decide what may be done there.
+"""Traversal: where a command's path leads in one cluster's tree.
 
-What is not a plain directory on the way is an error that says what would be right: a mount is
-another cluster's business, and a link is resolved by whoever asks, never by a write.
+Anything but plain directories on the way is an error that names the next step: a mount is another
+cluster's, and writes do not follow links.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 _SEARCHED = 1000
-"""Of so many names at most a similar one is looked for; more would cost more than it helps."""
+"""Most names that are searched for a similar one to suggest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,16 +36,16 @@ class Route:
     """Part of a path along which directories exist."""
 
     node: Node
-    """The deepest directory on it."""
+    """Deepest directory on the path."""
     depth: int
-    """How many segments lead to that."""
+    """Number of segments to that directory."""
     stopped_by: Link | Mount | None
-    """What is at the next segment; None = no container does, or the path ends here."""
+    """Link or mount at the next segment; None = there is no container, or the path ends here."""
 
 
 @dataclass(frozen=True, slots=True)
 class LocatedEntry:
-    """An entry that a command is about. ``parent`` is None for the root directory."""
+    """Entry of a command, with its place. ``parent`` is None for the root directory."""
 
     parent: Node | None
     name: str
@@ -54,12 +54,12 @@ class LocatedEntry:
 
     @property
     def parent_id(self) -> int:
-        """The id of the directory that it is in; 0 for the root directory."""
+        """Id of the parent directory; 0 for the root directory."""
         return 0 if self.parent is None else self.parent.entry_id
 
 
 def describe_kind(entry: Entry) -> str:
-    """Returns what an entry is, as people say it."""
+    """Returns the kind of an entry, for people."""
     match entry:
         case Directory():
             return "a directory"
@@ -108,11 +108,11 @@ def traverse(snapshot: Snapshot, relative: Sequence[str]) -> Route:
 def require_directory(
     snapshot: Snapshot, mount: Path, relative: Sequence[str], rest: Sequence[str] = ()
 ) -> Node:
-    """Returns the directory there; ``rest`` is what is wanted below it.
+    """Returns the directory at a path; ``rest`` is what the caller wants below it.
 
     Raises:
-        InvalidNamespace: there is none; names the nearest. Or the path runs through a link.
-        NotAuthoritative: the path runs through a mount.
+        InvalidNamespace: there is none; names the nearest. Or the path leads through a link.
+        NotAuthoritative: the path leads through a mount.
     """
     way = traverse(snapshot, relative)
     if way.depth < len(relative):
@@ -123,8 +123,8 @@ def require_directory(
 def raise_not_reachable(
     way: Route, mount: Path, relative: Sequence[str], rest: Sequence[str] = ()
 ) -> NoReturn:
-    """Reports why a way ends before the directory ``relative``; ``rest`` is what was wanted below
-    it.
+    """Raises the error of a route that ends before the directory ``relative``; ``rest`` is what the
+    caller wants below it.
 
     Raises:
         InvalidNamespace, NotAuthoritative: as ``require_directory``.
@@ -161,13 +161,13 @@ def raise_not_reachable(
 
 
 def locate_entry(snapshot: Snapshot, mount: Path, path: Path, kind: Kind | None) -> LocatedEntry:
-    """Returns the entry at ``path``; of a topic and a container of the same name the topic, unless
-    ``kind`` says otherwise.
+    """Returns the entry at ``path``; if a topic and a container share the name, the topic, unless
+    ``kind`` is set.
 
     Raises:
-        Absent: nothing of that kind is there.
-        InvalidNamespace: the path runs through a link.
-        NotAuthoritative: it is another cluster's.
+        Absent: there is no entry of that kind.
+        InvalidNamespace: the path leads through a link.
+        NotAuthoritative: the entry is another cluster's.
     """
     relative = relative_to_mount(mount, path)
     if not relative:
@@ -213,5 +213,6 @@ def _similar(name: str, node: Node, path: Path) -> str:
 def _rewritten(target: Path, rest: Sequence[str]) -> Path:
     try:
         return target.join(rest)
-    except InvalidPath:  # too long a whole: the target itself still says where to go
+    # the whole would be too long: the target itself still shows where to continue
+    except InvalidPath:
         return target

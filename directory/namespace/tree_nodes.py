@@ -1,7 +1,7 @@
-"""The persistent parts that a snapshot is made of; refuses to know how they are made or changed.
+"""Nodes of a tree: the persistent parts that snapshots share.
 
-``snapshot_load.py`` makes a tree of a store's rows, ``snapshot_update.py`` makes the next one of a
-commit's writes, ``snapshot.py`` is how everybody else reads one.
+``snapshot_load.py`` makes a tree from a store's rows, ``snapshot_update.py`` the next one from a
+commit's writes; ``snapshot.py`` is the interface to read one.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ __all__ = [
 
 
 Sums = immutables.Map[int, int]
-"""Of each directory with a topic below it: partitions at any depth."""
+"""Partitions at any depth below each directory with a topic below it."""
 
 
 class _Asked:
-    """Shared by the counts of one tree and of all that come from it: whether anybody asked."""
+    """Flag shared by the counts of one tree and of all later ones: whether they were ever used."""
 
     __slots__ = ("ever", "lock")
 
@@ -57,10 +57,10 @@ class _Asked:
 
 
 class PartitionCounts:
-    """The counts of one tree. Safe to ask from any thread; a question never changes an answer.
+    """Partition counts of one tree. Thread-safe; a read never changes a result.
 
-    ``make`` counts them, in a third of a second a million topics. From the first question on each
-    commit's are made of those before it, so that nobody counts a second time.
+    ``make`` counts them, in a third of a second for a million topics. From the first use on, each
+    commit's counts are derived from the previous ones, so that nothing is counted twice.
     """
 
     __slots__ = ("_asked", "_make", "_sums")
@@ -71,18 +71,18 @@ class PartitionCounts:
         self._asked = _Asked()
 
     def below(self, directory_id: int) -> int:
-        """Returns partitions of the topics below a directory, at any depth."""
+        """Returns the partitions of the topics below a directory, at any depth."""
         self._asked.ever = True
         return self._all().get(directory_id, 0)
 
     @property
     def kept(self) -> Sums | None:
-        """The counts, if anybody ever asked for some; else they are not made."""
+        """Counts, if any were ever used; else they are not made."""
         return self._all() if self._asked.ever else None
 
     def after(self, make: Callable[[], Sums], sums: Sums | None) -> PartitionCounts:
-        """Returns those of the next tree: ``sums``, made of what is ``kept`` here, or
-        to be made.
+        """Returns the counts of the next tree: ``sums``, derived from ``kept``, or made on first
+        use.
         """
         counts = PartitionCounts(make)
         counts._sums, counts._asked = sums, self._asked
@@ -101,10 +101,10 @@ class PartitionCounts:
 
 
 ROOT_KEY: Final = entry_key(0, Kind.DIRECTORY, "")
-"""Where the root directory's own record is, if it has one: no other entry has an empty name."""
+"""Key of the root directory's own record, if it has one: no other entry has an empty name."""
 
 LEGAL: Final = f"{ascii_letters}{digits}._-".encode()
-"""The bytes that names are made of."""
+"""Bytes of legal names."""
 
 _FACTS: Final = (b"f/", b"g/", b"k/", b"l/", b"m/", b"r/", b"x/")
 
@@ -114,7 +114,7 @@ Containers = SortedMap[str, Container]
 
 
 def entry_place(key: bytes) -> EntryKey:
-    """Returns an entry's key taken apart, its name checked.
+    """Parses an entry's key and checks the name.
 
     Raises:
         ValueError: not the key of an entry that a path could name, in one sentence.
@@ -142,8 +142,8 @@ NOTHING: Final = Contents(SortedMap(), SortedMap())
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A directory and the entries directly in it. ``parent_id`` is 0 for the root directory and
-    for the place of removed entries (``DELETED_ID``).
+    """Directory and the entries directly in it. ``parent_id`` is 0 for the root directory and for
+    the directory of removed entries (``DELETED_ID``).
     """
 
     entry_id: int
@@ -177,27 +177,27 @@ class Tree:
     """Entries and facts of one cluster that are kept in memory, at one revision."""
 
     nodes: immutables.Map[int, Node]
-    """Every directory that has a record, the root and the place of removed entries, by id."""
+    """Every directory with a record, the root and the directory of removed entries, by id."""
     loose: immutables.Map[int, Contents]
-    """What lies in directories that have no record, or none that can be read."""
+    """Entries in directories without a readable record."""
     counts: immutables.Map[int, Counts]
-    """For each directory with anything below; kept along the path, so that the topics of a subtree
-    are known, and a subtree is moved, without looking at each.
+    """Counts of each directory with entries below; updated along the path, so that the size of a
+    subtree is known, and a subtree is moved, without visiting each entry.
     """
     mounts: immutables.Map[TopicKey, Mount]
-    """Mounts are few, and asked for all at once."""
+    """Mounts, which are few and often needed together."""
     physical: PhysicalNameIndex
     facts: SortedMap[bytes, bytes]
     unreadable: immutables.Map[bytes, str]
-    """Keys whose records cannot be read, with the reason."""
+    """Keys of records that cannot be read, with the reason."""
     partitions: PartitionCounts
     grants: GrantTree = NO_GRANTS
-    """The grants of what has a path; their rows are among the facts."""
+    """Grants of entries with a path; their rows are among the facts."""
 
 
 def path_in(nodes: Mapping[int, Node], directory_id: int) -> tuple[str, ...] | None:
-    """Returns the path of a directory below the mount; None when there is none: it is removed,
-    below a removed one, or unknown.
+    """Returns the path of a directory below the mount; None if there is none: it is removed, below
+    a removed one, or unknown.
     """
     names: list[str] = []
     node = nodes.get(directory_id)
@@ -220,7 +220,7 @@ def upwards(nodes: Mapping[int, Node], node: Node) -> Iterator[Node]:
 def partitions_of(
     codec: Codec, nodes: Mapping[int, Node], loose: Mapping[int, Contents]
 ) -> Callable[[], Sums]:
-    """Returns what counts the partitions below each of these directories."""
+    """Returns the counter of the partitions below each of these directories."""
 
     def sums() -> Sums:
         found: dict[int, int] = {}
@@ -241,7 +241,7 @@ def partitions_of(
 def physical_index_of(
     codec: Codec, nodes: Mapping[int, Node], loose: Mapping[int, Contents]
 ) -> PhysicalNameIndex:
-    """Returns the index of all topics in these directories, made when it is first asked."""
+    """Returns the index of all topics in these directories, built on first use."""
     sizes = (len(one.topics) for some in (nodes, loose) for one in some.values())
 
     def topics() -> TopicsByDirectory:

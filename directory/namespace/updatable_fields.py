@@ -1,7 +1,4 @@
-"""The fields of entries that an update may name: their paths, their types, their bounds.
-
-Refuses to know paths of entries and rights; ``plan_update.py`` asks it to apply changes to a value.
-"""
+"""Fields of entries that an update may name: their paths, types and bounds."""
 
 from __future__ import annotations
 
@@ -33,14 +30,14 @@ __all__ = ["ASPECTS", "apply_changes", "check_policies", "check_targets"]
 
 
 ASPECTS: Final = ("create", "configs", "acls", "delete")
-"""The aspects of Kafka that ``manage`` names."""
+"""Aspects of Kafka in ``manage``."""
 
 _MAPS: Final = frozenset({"topic_config", "producer_defaults", "consumer_defaults", "tags"})
 
 
 @dataclass(frozen=True, slots=True)
 class _FieldType:
-    """What values a field takes: ``wanted`` as text, ``fits`` as a test."""
+    """Values that a field accepts: ``wanted`` as text, ``fits`` as a test."""
 
     wanted: str
     fits: Callable[[object], bool]
@@ -115,12 +112,12 @@ _UNSET: Final[Mapping[str, object]] = {
     "mount.endpoints": (),
     "mount.cluster": "",
 }
-"""What a field becomes when it is unset; those that are not here cannot be."""
+"""Value of a field that is unset; fields that are not here cannot be unset."""
 
 
 @dataclass(frozen=True, slots=True)
 class _MapKeyRules:
-    """Whose the keys of a map are, and what they take."""
+    """Rules for the keys of a map, and for their values."""
 
     problem_with: Callable[[str, str], str]
     conflict_in: Callable[[Mapping[str, str | None]], str]
@@ -141,11 +138,11 @@ _WITH_POLICIES: Final = frozenset({Kind.DIRECTORY, Kind.TOPIC})
 
 
 def check_policies(policies: Policies, bounds: Bounds = DEFAULT_BOUNDS) -> None:
-    """Checks policies that came from outside.
+    """Checks policies of a request.
 
     Raises:
-        InvalidArgument: naming the field, what was found and what would be right.
-        LimitExceeded: they are more than the bounds allow.
+        InvalidArgument: names the field, the value found and the value expected.
+        LimitExceeded: they exceed the bounds.
     """
     if policies == NO_POLICIES:
         return
@@ -166,7 +163,7 @@ def _check_types(policies: Policies) -> None:
 def _check_configs(
     name: str, news: Mapping[str, str | None], after: Mapping[str, str | None]
 ) -> None:
-    """The new settings one by one, then all that there will be together."""
+    """Checks the new settings one by one, then all settings together."""
     rules = _KAFKAS[name]
     for key, value in news.items():
         if value is not None and (problem := rules.problem_with(key, value)):
@@ -182,14 +179,13 @@ def apply_changes(
     bounds: Bounds = DEFAULT_BOUNDS,
     check: Callable[[], None] = lambda: None,
 ) -> Entry:
-    """Returns the entry with these fields changed; not stamped, so that equal means no difference.
-
-    ``check`` is called now and then, and raises when nobody waits any more.
+    """Returns the entry with these fields changed; not stamped, so that equal entries mean no
+    difference. ``check`` is called periodically, and raises when the caller has gone.
 
     Raises:
         InvalidArgument: an unknown field (names the nearest known one), one that this kind of entry
-            does not have, a value of another type or out of bounds, partitions that shrink.
-        LimitExceeded: the policies become more than the bounds allow.
+            does not have, a value of another type or out of bounds, fewer partitions.
+        LimitExceeded: the policies would exceed the bounds.
     """
     edit: _PolicyEdit | None = None
     for number, (field, value) in enumerate(changes.items()):
@@ -238,8 +234,8 @@ def _check_growth(topic: Topic, field: str, value: object) -> None:
 
 
 class _PolicyEdit:
-    """The policies of an entry while fields of them change: of each map one copy is made, and it is
-    looked at once, however many of its keys change.
+    """Policies of an entry while fields of them change: each map is copied and checked once,
+    however many of its keys change.
     """
 
     def __init__(self, before: Policies, bounds: Bounds) -> None:
@@ -270,7 +266,7 @@ class _PolicyEdit:
             self._values[name] = value
 
     def _replace(self, value: object) -> None:
-        """Replaces all of them."""
+        """Replaces all policies."""
         self._base, self._whole = NO_POLICIES, value is not None
         self._values.clear()
         self._maps.clear()
@@ -291,7 +287,8 @@ class _PolicyEdit:
                 )
             settings = self._maps[name] = dict(before)
         _check_key(field, name, key, value)
-        # What is there may be of a newer Kafka, and goes; what does not is a slip of the pen.
+        # An existing key may be of a newer Kafka, and can be removed; removing a missing one is a
+        # typo.
         goes = (value is None or value is CLEARED) and key not in settings
         if goes and name == "topic_config" and (problem := topic_configs.unknown(key)):
             raise InvalidArgument(f"{cut_name(field)}: {problem}", field=cut_name(field))
@@ -303,7 +300,7 @@ class _PolicyEdit:
         """Returns the changed policies.
 
         Raises:
-            InvalidArgument, LimitExceeded: what came new may not be.
+            InvalidArgument, LimitExceeded: a new value is not allowed.
         """
         maps = {name: MappingProxyType(settings) for name, settings in self._maps.items()}
         changes: dict[str, Any] = {**self._values, **maps}
@@ -311,7 +308,7 @@ class _PolicyEdit:
         check_policy_bounds(after, self._before, self._bounds)
         for name in _KAFKAS:
             settings = getattr(after, name)
-            # What is there already may be of a vendor's or a newer Kafka: it is left alone.
+            # An existing value may be of a vendor's or a newer Kafka: it is left alone.
             old: Mapping[str, object] = {} if self._whole else getattr(self._before, name)
             if self._whole or name in self._maps:
                 news = {k: v for k, v in settings.items() if k not in old or old[k] != v}
@@ -363,12 +360,12 @@ def _unknown(field: str, kind: Kind | None) -> InvalidArgument:
 def check_targets(
     path: Path, targets: Sequence[Path], bounds: Bounds, before: Sequence[Path] = ()
 ) -> None:
-    """Checks that a link has a target, none twice, and none at or below itself: that would never
+    """Checks that a link has a target, none twice, and none at or below itself, which would never
     end.
 
     Raises:
-        InvalidArgument: naming the target and the rule.
-        LimitExceeded: more than the bounds allow, and more than it had.
+        InvalidArgument: names the target and the rule.
+        LimitExceeded: more than the bounds allow, and more than before.
     """
     if not targets:
         raise InvalidArgument(

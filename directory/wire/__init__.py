@@ -1,1 +1,1 @@
-"""Codecs between the values of the tree and protobuf; no rules and no I/O."""
+"""Codecs between the values of the tree and protobuf, without I/O."""

@@ -1,7 +1,7 @@
-"""The stored and the sent form of entries: protobuf in, pure values out, and back.
+"""Encodes and decodes entries as protobuf, in the store and in answers.
 
-It refuses to judge values (planning does) and to know where records are kept. The stored form is a
-``kdir.v1.Entry`` without ``path``, ``etag`` and what is output only, serialized deterministically.
+The stored form is a ``kdir.v1.Entry`` without ``path``, ``etag`` and output-only fields, serialized
+deterministically.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ __all__ = [
 _KIND_TAG: Final = itemgetter(9)
 _TOPIC_TAG: Final = 0x2A
 _POLICIES_TAG: Final = 0x42
-"""Where this byte is nowhere in a record, there are no policies in it."""
+"""Tag of the policies: a record without this byte has none."""
 
 
 class _Heads(dict[int, bytes]):
-    """Lengths to the bytes before a field 2 of that length, each made once."""
+    """Cache of the bytes before a field 2 of each length."""
 
     def __missing__(self, length: int) -> bytes:
         made, left = b"\x12", length
@@ -57,9 +57,9 @@ _HEADS: Final = _Heads()
 class ProtoCodec:
     """The namespace's ``Codec`` over ``kdir.v1.Entry``.
 
-    What a newer version stored is kept: ``decode`` puts the whole record into ``Entry.unknown``
-    when it holds more, or is written otherwise, than this version would write, and ``encode``
-    starts from it. So ``encode(decode(record)) == record`` for every record, ours or not.
+    Fields of a newer version are kept: ``decode`` puts the whole record into ``Entry.unknown`` if
+    it differs from what this version would write, and ``encode`` starts from it. So
+    ``encode(decode(record)) == record`` for every record.
     """
 
     def encode(self, entry: Entry) -> bytes:
@@ -119,13 +119,11 @@ class ProtoCodec:
 def record_to_proto(
     record: bytes, path: str, into: entry_pb2.Entry | None = None
 ) -> entry_pb2.Entry:
-    """Returns the answer for a stored record, without making an entry of it first.
-
-    ``into`` is an empty message to fill, such as a field of the response; it is also what is given
-    back.
+    """Returns the answer for a stored record, without decoding the entry first. ``into``, such as a
+    field of the response, is an empty message that is filled and returned.
 
     Raises:
-        Internal: the record cannot be read. A load looks at its first bytes only.
+        Internal: the record cannot be read. A load checks its first bytes only.
     """
     message = entry_pb2.Entry() if into is None else into
     try:
@@ -140,9 +138,8 @@ def record_to_proto(
 def entry_to_proto(
     entry: Entry, path: str, node: Node | None = None, into: entry_pb2.Entry | None = None
 ) -> entry_pb2.Entry:
-    """Returns the answer for an entry: as stored, with path and etag.
-
-    With ``node``, the node of a directory, the counts of its entries are added.
+    """Returns the answer for an entry: as stored, with path and etag. With ``node``, a directory's
+    node, the counts of its entries are added.
     """
     message = entry_pb2.Entry() if into is None else into
     message.CopyFrom(message_of(entry))
@@ -155,12 +152,12 @@ def entry_to_proto(
 
 
 def entry_from_proto(message: entry_pb2.Entry) -> Entry:
-    """Returns the entry that a create or update request contains.
+    """Returns the entry in a create or update request.
 
-    Ids, etag, path, who changed it when, and what is output only are ignored: the entry id is 0.
+    Ids, etag, path, stamps and output-only fields are ignored: the entry id is 0.
 
     Raises:
-        InvalidArgument: naming the field, what was found and what would be right; also for a field
+        InvalidArgument: names the field, the value found and the value expected; also for a field
             that this version does not know, since it could not be kept.
     """
     desired_config = entry_pb2.Entry()
@@ -176,7 +173,7 @@ def entry_from_proto(message: entry_pb2.Entry) -> Entry:
 
 
 def policies_to_proto(policies: Policies) -> policies_pb2.Policies:
-    """Unsets fields stay unset; a cleared key is sent as cleared."""
+    """Encodes policies. Unset fields stay unset; a cleared key is sent as cleared."""
     message = policies_pb2.Policies()
     fill_policies(message, policies)
     return message
@@ -186,8 +183,8 @@ def policies_from_proto(message: policies_pb2.Policies) -> Policies:
     """Decodes what ``policies_to_proto`` encodes.
 
     Raises:
-        InvalidArgument: a key of a map has neither a value nor is it cleared, or there is a field
-            that this version does not know.
+        InvalidArgument: a key of a map has neither a value nor is it cleared, or there is an
+            unknown field.
     """
     try:
         _refuse_newer(message)
@@ -208,7 +205,7 @@ def change_to_proto(
     effective: policies_pb2.Policies | None = None,
 ) -> watch_pb2.ChangeEvent:
     """Returns the event of a change (PIP-39). ``revision`` is 0 until the change is committed.
-    ``effective`` is the message of the change's, where that is at hand.
+    ``effective``: the message of the effective policies, if available.
     """
     event = watch_pb2.ChangeEvent(
         action=_action(change),
@@ -245,8 +242,7 @@ def change_to_proto(
 
 
 def _refuse_newer(message: Message) -> None:
-    # What cannot be kept must not be dropped in silence
-    # (docs/how-to/upgrade.md).
+    # Fields that cannot be kept must not be dropped silently (docs/how-to/upgrade.md).
     newer = next(_newer_fields(message), None)
     if newer is not None:
         raise ValueError(
@@ -288,7 +284,7 @@ def _decode(record: bytes) -> Entry:
     if not message.entry_id:
         raise ValueError("entry_id: missing")
     entry = entry_of(message, stored=True)
-    # Whatever we would not write again exactly so must be kept as it is.
+    # A record that this version would not write exactly so must be kept as it is.
     if message_of(entry).SerializeToString(deterministic=True) != record:
         return replace(entry, unknown=record)
     return entry

@@ -1,6 +1,5 @@
-"""Entries and policies as messages of the contract, field by field, both ways.
-
-Refuses to know bytes and paths: ``directory/wire/entry_codec.py`` is how everybody else comes here.
+"""Converts entries and policies to messages of the contract and back, field by field, for
+``entry_codec.py``.
 """
 
 from __future__ import annotations
@@ -49,11 +48,11 @@ _NEWER_STATE: Final = "this state is of a newer version of kdir:"
 
 
 def entry_of(message: entry_pb2.Entry, *, stored: bool) -> Entry:
-    """Returns the entry of a message. One that is not ``stored`` but sent is held to more: all of
-    it must make sense to this version.
+    """Returns the entry of a message. One from a request (not ``stored``) must make sense to this
+    version in every field.
 
     Raises:
-        ValueError: naming the field, what was found and what would be right.
+        ValueError: names the field, the value found and the value expected.
     """
     common: dict[str, Any] = {
         "entry_id": message.entry_id,
@@ -177,12 +176,14 @@ def _settings(
         elif kind == "cleared" and value.cleared:
             yield key, None
         elif not stored:
-            # A stored one is of a newer version: it has no effect here, and is kept.
+            # In a stored record it is of a newer version: it has no effect here, and is kept.
             raise ValueError(f"policies.{name}[{key}]: neither a value nor cleared")
 
 
 def message_of(entry: Entry) -> entry_pb2.Entry:
-    """Returns the message of the stored form, on top of what a newer version wrote, if it did."""
+    """Returns the message of the stored form, on top of the record of a newer version, if there is
+    one.
+    """
     message = entry_pb2.Entry()
     if entry.unknown:
         message.MergeFromString(entry.unknown)
@@ -253,7 +254,7 @@ def _fill_topic(message: entry_pb2.Topic, topic: Topic) -> None:
 
 
 def fill_policies(message: policies_pb2.Policies, policies: Policies) -> None:
-    """Makes the message say these policies; what it holds of a newer version stays."""
+    """Fills in these policies; unknown fields of a newer version stay."""
     for name in _SCALARS:
         value = getattr(policies, name)
         if value is None:

@@ -1,4 +1,4 @@
-"""Grants as messages of the contract, both ways; refuses to judge what they allow."""
+"""Converts grants to messages of the contract and back."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ def grant_to_proto(grant: Grant) -> access_pb2.Grant:
 
 
 def grant_from_proto(message: access_pb2.Grant) -> Grant:
-    """Decodes and checks a grant of a request. An unset host is every host, an unset kind a topic.
+    """Decodes and checks a grant of a request. An unset host is every host, an unset kind TOPIC.
 
     Raises:
-        InvalidArgument: naming the field, what was found and what would be right (A7).
+        InvalidArgument: names the field, the value found and the value expected (A7).
     """
     return Grant.from_fields(
         message.principal,
@@ -72,7 +72,7 @@ def operation_from_proto(number: int) -> Operation:
     """Returns an operation of the contract.
 
     Raises:
-        InvalidArgument: unset, or a number that this version gives no meaning.
+        InvalidArgument: unset, or a number that this version does not define.
     """
     return _parse_enum(Operation, number, "operation")
 
@@ -81,7 +81,7 @@ def resource_kind_from_proto(number: int) -> ResourceType:
     """Decodes a resource kind of the contract; unset = TOPIC.
 
     Raises:
-        InvalidArgument: a number that this version gives no meaning.
+        InvalidArgument: a number that this version does not define.
     """
     return _parse_enum(ResourceType, number or ResourceType.TOPIC, "resource_type")
 
@@ -97,7 +97,7 @@ def _parse_enum(kind: type[_E], number: int, field: str) -> _E:
 
 
 def stored_grant(message: access_pb2.Grant) -> Grant:
-    """Decodes a grant that is stored or inherited: it was checked when it was made.
+    """Decodes a stored or inherited grant, which was checked when it was created.
 
     Raises:
         ValueError: of a newer version.
@@ -128,8 +128,8 @@ def entry_grants_from_bytes(record: bytes) -> EntryGrants:
     """Decodes the stored form.
 
     Raises:
-        ValueError: not such a record, or one that says more than this version understands: a grant
-            with a condition unheard of must not be taken for one without.
+        ValueError: not such a record, or one with fields that this version does not know: a grant
+            with an unknown condition must not be applied without it.
     """
     try:
         message = access_pb2.Grants.FromString(record)

@@ -1,4 +1,4 @@
-"""From create and update requests to commands of the tree; refuses what no command can say."""
+"""Converts create and update requests to commands of the tree."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ _MAPS: Final = ("topic_config", "producer_defaults", "consumer_defaults", "tags"
 def create_command(
     request: directory_pb2.CreateEntryRequest, path: Path, bounds: Bounds = DEFAULT_BOUNDS
 ) -> Creation:
-    """Returns the command that a create request means.
+    """Returns the command of a create request.
 
     Raises:
-        InvalidArgument: no kind is given, or a field is wrong; named.
-        LimitExceeded: more of something than the bounds allow.
+        InvalidArgument: no kind, or a wrong field; names it.
+        LimitExceeded: over a bound.
     """
     if request.entry.WhichOneof("kind") is None:
         raise InvalidArgument(
@@ -99,15 +99,13 @@ def update_command(
     check: Callable[[], None] = lambda: None,
     **common: Any,
 ) -> UpdateEntry:
-    """Returns the command that an update request means: the value of each field that the mask
-    names.
-
-    ``check`` is called now and then, and raises when nobody waits any more.
+    """Returns the command of an update request: the value of each field that the mask names.
+    ``check`` is called periodically, and raises when the caller has gone.
 
     Raises:
-        LimitExceeded: more of something than the bounds allow.
-        InvalidArgument: an empty mask, or a value that is wrong; unknown fields are refused later,
-            by planning, with the nearest known one.
+        LimitExceeded: over a bound.
+        InvalidArgument: an empty mask, or a wrong value; planning refuses unknown fields, with the
+            nearest known one.
     """
     if not request.update_mask.paths:
         raise InvalidArgument(
@@ -133,7 +131,9 @@ def update_command(
 
 
 def _refuse_arming(manage: Mapping[str, Any], path: Path) -> None:
-    """``manage`` becomes true by a plan that was read, and by nothing else."""
+    """Checks that the update sets no ``manage`` to true: only a plan that an operator has read
+    does.
+    """
     for aspect, allowed in sorted(manage.items()):
         if allowed:
             raise InvalidArgument(
@@ -149,12 +149,14 @@ def policy_changes(
     bounds: Bounds = DEFAULT_BOUNDS,
     check: Callable[[], None] = lambda: None,
 ) -> Mapping[str, object]:
-    """Returns the changes of policies that a mask names, as ``UpdateEntry`` has them. The mask's
-    paths are those of an update, such as ``policies.owner``; ``check`` as in ``update_command``.
+    """Returns the changes of policies that a mask names, as in ``UpdateEntry``.
+
+    The mask's paths are those of an update, such as ``policies.owner``; ``check`` as in
+    ``update_command``.
 
     Raises:
-        InvalidArgument: a path that is no policy's, or a value that is wrong.
-        LimitExceeded: more of something than the bounds allow.
+        InvalidArgument: a path that is no policy's, or a wrong value.
+        LimitExceeded: over a bound.
     """
     check_mask("what_if_mask", fields, bounds)
     _check_sent_policies(message, bounds)
@@ -175,11 +177,11 @@ def policy_changes(
 
 
 def _check_sent(entry: entry_pb2.Entry, bounds: Bounds) -> None:
-    """Counts what a request holds before each of it is looked at: a message of some megabytes holds
-    a million targets.
+    """Checks the number of elements before the contents: a message of some megabytes may have a
+    million targets.
 
     Raises:
-        LimitExceeded
+        LimitExceeded: over a bound.
     """
     for field, count, most in (
         ("link.targets", len(entry.link.targets), bounds.link_targets),

@@ -1,8 +1,8 @@
-"""A topic's part of an answer, put together from its stored record without parsing it.
+"""Splices a topic's outcome from its stored record without parsing it.
 
-Refuses every record that is not written as this version writes a topic without policies of its
-own: protobuf then does it. Protobuf merges what follows: so the record's bytes, then path and etag,
-are the bytes of the entry (the encoding spec: *last one wins*, fields in any order).
+Only records that are written exactly as this version writes a topic without policies of its own;
+all others are encoded by protobuf. Protobuf merges concatenated fields: so the record's bytes, then
+path and etag, are the bytes of the entry (the encoding spec: *last one wins*, fields in any order).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _ENTRY_ID: Final = 0x11
 _TOPIC: Final = 0x2A
 _CHANGE_COUNT: Final = 0x48
 _MANY: Final = 0x80
-"""From here on a varint takes a second byte."""
+"""Smallest length whose varint has a second byte."""
 _SHORTEST: Final = 14
 _beginning: Final = Struct("<BQBB").unpack_from
 """Tag and value of the entry id, tag and (first byte of the) length of the topic."""
@@ -31,7 +31,7 @@ _ETAGS: Final = [b"\x1a%c" % length for length in range(_MANY)]
 
 
 class TopicSplicer:
-    """Encoder of the parts of answers for the topics directly in one directory."""
+    """Encoder of the outcomes of the topics directly in one directory."""
 
     __slots__ = ("containers", "heads", "keys", "records", "size", "tags", "tail", "topics")
 
@@ -53,11 +53,11 @@ class TopicSplicer:
 
 
 def splice_topics(splicers: Mapping[str, TopicSplicer], paths: Sequence[str]) -> list[bytes | None]:
-    """Returns for each path the bytes of a ResolveResponse with the topic's outcome only; None: ask
+    """Returns for each path the bytes of a ResolveResponse with only the topic's outcome; None: use
     protobuf.
 
-    Among a million topics each object on the way to a record is one that the processor has to fetch
-    from memory, 0.1 µs each: so this looks into a directory's only leaf itself.
+    Among a million topics each object on the way to a record is fetched from memory, at 0.1 µs: so
+    a directory with one leaf is searched here directly.
 
     Args:
         splicers: by the canonical path of the directory.
