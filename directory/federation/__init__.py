@@ -1,1 +1,3 @@
-"""Federation: where a cluster hangs, whom it may refer to whom, and the link to its parent."""
+"""Federation: the mount of a cluster, referrals to other clusters, and the links to parent and
+children.
+"""

@@ -1,13 +1,13 @@
-"""The parent's side of the links: admits children, hands down the table, receives their updates.
+"""Parent's side of the links: admits children, sends them the mount table and inherited records,
+receives their reports.
 
-No link has a thread. Whoever serves it polls what goes down, and hands over what came up; a few
-threads of a cluster do what may wait for the store.
+No link has a thread. The stream's server polls what to send and passes on what arrives; a few
+threads of a cluster do what may wait for the store. What a child reports costs its own link some
+time, and a commit now and then: excess or invalid rows are left out, and what cannot be stored is
+tried again later.
 
-What a child reports of itself and of the mounts below it costs its own link some time, and a commit
-now and then: too many or wrong rows are left out, and what cannot be kept is tried again later.
-
-Refuses a child that no mount names, or that disagrees about where it hangs: both values are in the
-message, and the child is kept among the *waiting* for ``kdir mounts`` to show.
+A child that no mount names, or that expects another mount, is refused: both values are in the
+message, and ``kdir mounts`` shows it among the *waiting*.
 """
 
 from __future__ import annotations
@@ -69,31 +69,34 @@ __all__ = ["ChildLink", "ChildLinks"]
 _log = logging.getLogger(__name__)
 
 _KEEP_SECONDS = 1.0
-"""What one child reports is kept once in this time at most."""
+"""Shortest interval between two commits of one child's reports."""
 _KEEP_BYTES_A_SECOND = 64 * 1024
-"""And no more of it than this, over all its links: large tables are kept more rarely."""
+"""Most bytes of them, over all links of the child: large tables are stored less often."""
 _READER_SHARE = 0.1
-"""The part of the time in which one child's mounts below are read: no child takes a processor."""
+"""Largest part of the time in which one child's reported mounts are parsed: no child takes a whole
+processor.
+"""
 _SHORT_REST_SECONDS = 0.05
-"""A rest that is due is put off until it is as long as this."""
+"""Pauses shorter than this are postponed until they add up to it."""
 _THREADS = 16
-"""Of a cluster, for what may wait for the store: as many writes are committed together."""
+"""Threads of a cluster for work that may wait for the store: as many writes are
+committed together.
+"""
 
 
 @dataclass(slots=True)
 class _Pace:
-    """When what one child reports may be kept, over all its links."""
+    """Schedule of the commits of one child's reports, over all its links."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     due: float = -inf
     session: ChildLink | None = None
-    """Its last link of which not all that came is kept yet; None: all of all links is."""
+    """Last link with reports that are not stored yet; None: everything is stored."""
 
 
 class ChildLink:
-    """Link of one child, after its hello.
-
-    One thread at a time polls what goes down; ``receive`` takes what came up, a message at a time.
+    """Link of one child, after its hello. One thread at a time polls messages for the child;
+    ``receive`` takes the child's messages one at a time.
     """
 
     def __init__(
@@ -157,7 +160,7 @@ class ChildLink:
     # -- heartbeats that are shared with other links ---------------------------------------------
 
     def beat(self) -> bool:
-        """Has the link send a heartbeat; False where it has not sent the one before."""
+        """Requests a heartbeat; returns False if the previous one is not sent yet."""
         if self._is_beat_due:
             return False
         self._is_beat_due = True
@@ -165,7 +168,7 @@ class ChildLink:
         return True
 
     def end(self) -> None:
-        """Has the link end."""
+        """Requests the end of the link."""
         self.ended = True
         self.wake()
 
@@ -177,27 +180,27 @@ class ChildLink:
     # -- what goes down --------------------------------------------------------------------------
 
     def wake(self) -> None:
-        """Has it polled."""
+        """Requests a poll."""
         self._is_ready = True
         self.on_ready()
 
     @property
     def has_more(self) -> bool:
-        """True if it is to be polled again at once."""
+        """True if the link is to be polled again at once."""
         is_new = self._has_begun and self._view is None  # after the welcome the rest follows
         return bool(self._waiting) or self._is_ready or self._is_last or is_new
 
     @property
     def is_read(self) -> bool:
-        """True once all messages are dealt with, and no more come."""
+        """True once all messages are processed and no more will come."""
         return self.ended and not self.is_receiving
 
     def poll(self) -> bytes | None:
-        """Returns the next message for the child; None: there is none now, or it ``is_over``.
+        """Returns the next message for the child; None: there is none now, or the link ``is_over``.
 
         Raises:
-            KdirError, StoreUnreachable: it did not begin.
-            LimitExceeded: what is inherited is too large.
+            KdirError, StoreUnreachable: the link did not begin.
+            LimitExceeded: the inherited records are too large.
         """
         self._is_ready = False
         now = self._clock()
@@ -250,9 +253,10 @@ class ChildLink:
             self.ask()
 
     def _look(self, now: float) -> None:
-        """Puts down what is news: the mount, what is inherited, and the table. The mount and what
-        is inherited there are of one revision, and after each welcome both come. The table is never
-        of a tree in which more changed than was reported to the link.
+        """Queues what has changed: the mount, the inherited records, and the table.
+
+        The mount and its inherited records are of one revision, and both follow each welcome. The
+        table is never of a newer tree than the link was notified of.
         """
         links, federation = self._links, self._links.federation
         view = federation.view()
@@ -301,7 +305,7 @@ class ChildLink:
     # -- what comes up ---------------------------------------------------------------------------
 
     def receive(self, request: federation_pb2.LinkRequest | KdirError | None) -> None:
-        """Takes a message of the child; an error: it could not be read; None: no more come. Does
+        """Takes a message of the child; an error: it was malformed; None: no more will come. Does
         not wait.
         """
         if not isinstance(request, federation_pb2.LinkRequest):
@@ -318,7 +322,9 @@ class ChildLink:
             self._links.run(self._deal_with, request)
 
     def _deal_with(self, request: federation_pb2.LinkRequest) -> None:
-        """Deals with what may wait for the store; ends the link where it cannot be kept."""
+        """Processes messages, which may wait for the store; ends the link if they
+        cannot be stored.
+        """
         began = time.monotonic()
         try:
             self._links.receive(self, request)
@@ -350,14 +356,14 @@ class ChildLink:
         self.ask()
 
     def close(self) -> None:
-        """Ends the link, and lets go of what it holds. Does not wait; more than once."""
+        """Ends the link and releases its resources. Does not wait; may be called more than once."""
         self.ended = True
         self.on_ready = self.ask = bool
         self._links.run(self._links.end, self)
 
 
 class ChildLinks:
-    """The children of one cluster, as this server receives their updates."""
+    """Set of the links of one cluster's children to this server."""
 
     def __init__(
         self,
@@ -396,11 +402,11 @@ class ChildLinks:
         self._news()
 
     def close(self) -> None:
-        """Waits for what is under way of links that have ended."""
+        """Waits for the pending work of ended links."""
         self._threads.shutdown()
 
     def run(self, function: Callable[..., object], *args: Any) -> None:
-        """Has a thread run what may wait for the store; nothing, once it is closed."""
+        """Runs work that may wait for the store on a thread; does nothing once closed."""
         with suppress(RuntimeError):
             self._threads.submit(self._run, function, args)
 
@@ -423,7 +429,8 @@ class ChildLinks:
         """Returns one child's link, which begins when it is polled.
 
         Raises:
-            UnknownChild, MountMismatch, MountLoop, NotReady
+            UnknownChild, MountMismatch, MountLoop, NotReady: the child is refused, for now or for
+                good.
         """
         try:
             welcome = self._admit_child(hello)
@@ -487,10 +494,10 @@ class ChildLinks:
         return list(parent.ancestor_cluster_ids) if parent else []
 
     def begin(self, session: ChildLink) -> None:
-        """Stores that a link is open; it takes the place of any other of that child.
+        """Stores that a link is open; it replaces any other link of that child.
 
         Raises:
-            KdirError, StoreUnreachable
+            KdirError, StoreUnreachable: it was not stored.
         """
         hello = session.hello
         with self._lock:
@@ -511,7 +518,7 @@ class ChildLinks:
             session.group = self._groups.join(key, session, self.heartbeat_seconds)
 
     def end(self, session: ChildLink) -> None:
-        """Stores that a link has ended, if it began and none has taken its place."""
+        """Stores that a link has ended, if it began and no other has replaced it."""
         with session.lock:
             self._end(session)
 
@@ -543,7 +550,7 @@ class ChildLinks:
                 _log.debug("the link of child %s is not forgotten: %s", link.key, error)
 
     def has_loaded_above(self, snapshot: Snapshot) -> bool:
-        """True if what is handed down is all of it: not loaded is not nothing (A3)."""
+        """True if all inherited records are loaded: not loaded is not the same as none (A3)."""
         above = self.federation.parent_endpoints
         return (
             parent_state.is_inherited_readable(snapshot)
@@ -554,7 +561,7 @@ class ChildLinks:
     def inherited(
         self, view: FederationView, mount_path: Path, mount: Mount
     ) -> federation_pb2.Inherited:
-        """Returns what a mount inherits."""
+        """Returns the inherited records of a mount."""
         snapshot = view.snapshot
         message = federation_pb2.Inherited(
             mount=str(mount_path),
@@ -569,10 +576,10 @@ class ChildLinks:
         return message
 
     def check_inherited(self, session: ChildLink, inherited: federation_pb2.Inherited) -> None:
-        """Checks that what is inherited fits into a message; a child for which it does not waits.
+        """Checks that the inherited records fit into a message; otherwise the child waits.
 
         Raises:
-            LimitExceeded
+            LimitExceeded: they do not.
         """
         try:
             refuse_oversized(inherited)
@@ -581,7 +588,7 @@ class ChildLinks:
             raise
 
     def is_plain_heartbeat(self, session: ChildLink, request: federation_pb2.LinkRequest) -> bool:
-        """Returns whether a message is a heartbeat that brings nothing else."""
+        """True if a message is a heartbeat without other contents."""
         beat = request.heartbeat
         return (
             request.HasField("heartbeat")
@@ -590,18 +597,18 @@ class ChildLinks:
         )
 
     def note_contact(self, session: ChildLink) -> None:
-        """Records that a child is linked, unless that link has ended meanwhile."""
+        """Records that a child is linked, unless the link has ended meanwhile."""
         cluster_id = session.hello.cluster_id
         with self._lock:
             if self._sessions.get(cluster_id) is session:
                 self.federation.note_child_contact(cluster_id, session.topic_count, linked=True)
 
     def receive(self, session: ChildLink, request: federation_pb2.LinkRequest) -> None:
-        """Deals with a message of a child.
+        """Processes a message of a child.
 
         Raises:
-            KdirError: it cannot be kept.
-            StoreUnreachable
+            KdirError: it cannot be stored.
+            StoreUnreachable: the store cannot be reached.
         """
         if request.HasField("mounts_below"):
             self._receive_below(session, request.mounts_below)
@@ -627,7 +634,7 @@ class ChildLinks:
         )
 
     def _receive_below(self, session: ChildLink, table: federation_pb2.MountTable) -> None:
-        """Takes the mounts below a child, as far as they may be there."""
+        """Takes the mounts below a child, as far as they are valid."""
         left_out = session.below.left_out
         if session.below.receive(table, unix_ms()):
             cluster_id, rows = session.hello.cluster_id, session.below.rows
@@ -645,8 +652,8 @@ class ChildLinks:
             )
 
     def keep_reported(self) -> None:
-        """Keeps what children reported last and what was not kept when it came: also of those whose
-        link has ended since.
+        """Stores the last reports of children that were not stored when they arrived, also for
+        links that have ended since.
         """
         with self._lock:
             sessions = [one.session for one in self._paces.values() if one.session is not None]
@@ -661,10 +668,10 @@ class ChildLinks:
                     session.pace.session = None
 
     def _keep_reported(self, session: ChildLink) -> None:
-        """Keeps what a child reported of itself and of the mounts below it, if the pace lets it.
+        """Stores a child's report of itself and of the mounts below it, if the pace allows.
 
-        What is not kept now stays in memory, and is tried again: it costs no link. Called where a
-        commit may take its time, never by whoever polls.
+        What is not stored now stays in memory and is tried again, without any cost to the link.
+        Called where a commit may take time, never by the polling thread.
         """
         pace = session.pace
         with pace.lock:
@@ -710,7 +717,7 @@ class ChildLinks:
             self.federation.table_changed()
 
     def _hello_again(self, session: ChildLink, hello: federation_pb2.Hello) -> None:
-        """A child whose level was raised sends its hello again."""
+        """Handles the repeated hello of a child whose feature level was raised."""
         hello.link_group = ""
         if hello.cluster_id != session.hello.cluster_id:
             raise InvalidArgument(
@@ -720,10 +727,10 @@ class ChildLinks:
         session.hello, session.is_kept = hello, False
 
     def forget(self) -> None:
-        """Drops what is kept of clusters that are mounted here no more.
+        """Drops the records of clusters that are not mounted here any more.
 
         Raises:
-            StoreUnavailable
+            StoreUnavailable: the store cannot be reached.
         """
         # First: what changes after it is looked at the next time.
         sequence, snapshot = self.federation.view().sequence, self._replica.snapshot
@@ -747,31 +754,32 @@ class ChildLinks:
     # -- mounting --------------------------------------------------------------------------------
 
     def linked_count(self) -> int:
-        """Returns how many children are linked to this very server."""
+        """Returns the number of children linked to this very server."""
         with self._lock:
             return len(self._sessions)
 
     def waiting(self) -> list[federation_pb2.PendingChild]:
-        """Returns the clusters that asked to be linked in the last minute, and may not."""
+        """Returns the clusters that tried to link in the last minute and are not admitted."""
         return self._candidates.recent()
 
     def identify(self, child: str) -> tuple[str, str, tuple[str, ...]]:
-        """Returns the child that an operator means, by cluster id or by the name of a waiting one,
+        """Returns the child that an operator names, by cluster id or by the name of a waiting one,
         as (cluster id, name, endpoints).
 
         Raises:
-            InvalidArgument: a name that none, or more than one, of the waiting has.
+            InvalidArgument: no waiting cluster has the name, or several have.
         """
         with self._lock:
             linked = [one.hello for one in self._sessions.values()]
         return find_waiting_child(child, [*self._candidates.hellos(), *linked])
 
     def check_mount(self, path: Path, cluster_id: str) -> None:
-        """Checks that a child may be mounted: there is no loop, and the child does not disagree.
+        """Checks that a child may be mounted: there is no loop, and the child does not expect
+        another mount.
 
         Raises:
-            MountLoop: it is this cluster, one above it, or mounted elsewhere.
-            MountMismatch: a child that waits believes to be mounted elsewhere.
+            MountLoop: the child is this cluster, one above it, or mounted elsewhere.
+            MountMismatch: a waiting child expects another mount.
         """
         self._refuse_loop(cluster_id)
         view = self.federation.view()
@@ -806,8 +814,8 @@ _Reported = TypeVar("_Reported", federation_pb2.Welcome, federation_pb2.Inherite
 
 
 def _lasting(message: _Reported) -> _Reported:
-    """Without what moves with every change of this cluster and of those above: that alone is no
-    news for a child.
+    """Returns a record without the fields that change with every commit of this cluster or one
+    above: their changes alone are not sent to a child.
     """
     copy = type(message)()
     copy.CopyFrom(message)

@@ -1,7 +1,6 @@
-"""What a cluster's store keeps of its children, as values; and the clusters that wait to be
-mounted.
+"""Stored records of a cluster's children, as values; and the clusters that wait to be mounted.
 
-What cannot be read counts as not received (S21): its sender sends it again when it links.
+An unreadable record counts as not received (S21): its sender sends it again when it links.
 """
 
 from __future__ import annotations
@@ -45,12 +44,12 @@ LINKS: Final = b"f/linked/"
 
 
 def child_hello(snapshot: Snapshot, cluster_id: str) -> tuple[federation_pb2.Hello, int] | None:
-    """Returns what a child last reported of itself, and when (unix ms); None if it never linked."""
+    """Returns a child's last hello and its time (unix ms); None if it never linked."""
     return try_decode_record(federation_pb2.Hello, snapshot.fact(keys.child_key(cluster_id)))
 
 
 def child_writes(snapshot: Snapshot, hello: federation_pb2.Hello, now_ms: int) -> tuple[Write, ...]:
-    """Records what a child reported of itself, where it changed."""
+    """Returns the writes that store a child's report of itself, if it changed."""
     lasting = federation_pb2.Hello()
     lasting.CopyFrom(hello)
     lasting.topic_count = 0
@@ -63,15 +62,17 @@ def child_writes(snapshot: Snapshot, hello: federation_pb2.Hello, now_ms: int) -
 
 @dataclass(frozen=True, slots=True)
 class LinkedChild:
-    """A server of this cluster holds the link to a child, if that server is alive."""
+    """Record that a server of this cluster holds the link to a child; valid while that server is
+    alive.
+    """
 
     server_id: str
     topic_count: int
-    """When the link began."""
+    """Number of topics when the link began."""
 
 
 def link_of(snapshot: Snapshot, cluster_id: str) -> LinkedChild | None:
-    """Returns who holds the link to a child, as far as was kept; None: nobody does."""
+    """Returns the record of the link to a child, as stored; None: there is none."""
     value = snapshot.fact(LINKS + cluster_id.encode())
     if value is None:
         return None
@@ -80,7 +81,7 @@ def link_of(snapshot: Snapshot, cluster_id: str) -> LinkedChild | None:
 
 
 def link_write(cluster_id: str, server_id: str, topic_count: int) -> Put:
-    """Records who holds the link to a child, for the cluster's other servers."""
+    """Returns the write that stores the link to a child, for the cluster's other servers."""
     return Put(LINKS + cluster_id.encode(), encode_record(topic_count, server_id.encode()))
 
 
@@ -99,7 +100,9 @@ def below_rows(snapshot: Snapshot, cluster_id: str) -> list[TableRow]:
 def below_writes(
     snapshot: Snapshot, cluster_id: str, rows: Iterable[TableRow], now_ms: int
 ) -> tuple[Write, ...]:
-    """Records the mounts below a child, where they differ in more than age and counts."""
+    """Returns the writes that store the mounts below a child, where they differ in more than age
+    and counts.
+    """
     key = BELOW + cluster_id.encode()
     fresh = list(rows)
     value = snapshot.fact(key)
@@ -116,7 +119,7 @@ def below_writes(
 
 
 def forget_writes(snapshot: Snapshot, mounted: Collection[str]) -> tuple[Write, ...]:
-    """Removes the reports of clusters that are mounted no more; ``mounted`` are those that are."""
+    """Returns the writes that remove the reports of clusters that are not ``mounted`` any more."""
     return tuple(
         Delete(key)
         for prefix in (keys.CHILD, BELOW, LINKS)
@@ -138,7 +141,7 @@ class _Candidate:
 
 
 class WaitingChildren:
-    """Candidates for mounts of one cluster that asked this server. Thread-safe."""
+    """Clusters that tried to link to this server and that no mount names. Thread-safe."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock: Final = clock
@@ -153,23 +156,23 @@ class WaitingChildren:
                 del self._waiting[next(iter(self._waiting))]
 
     def forget(self, cluster_id: str) -> None:
-        """Removes a child that is linked by now."""
+        """Removes a child that is linked now."""
         with self._lock:
             self._waiting.pop(cluster_id, None)
 
     def hello(self, cluster_id: str) -> federation_pb2.Hello | None:
-        """Returns what it reported of itself."""
+        """Returns the child's last hello."""
         with self._lock:
             found = self._waiting.get(cluster_id)
         return None if found is None else found.hello
 
     def hellos(self) -> list[federation_pb2.Hello]:
-        """Returns what each reported of itself."""
+        """Returns the last hello of each child."""
         with self._lock:
             return [one.hello for one in self._waiting.values()]
 
     def recent(self) -> list[federation_pb2.PendingChild]:
-        """Returns those that asked in the last minute."""
+        """Returns the children that tried in the last minute."""
         now = self._clock()
         with self._lock:
             recent = [one for one in self._waiting.values() if now - one.at < _RECENT_SECONDS]
@@ -189,11 +192,11 @@ class WaitingChildren:
 def find_waiting_child(
     child: str, known: Iterable[federation_pb2.Hello]
 ) -> tuple[str, str, tuple[str, ...]]:
-    """Returns the child that an operator means, by cluster id or by the name of one that is known,
-    as (cluster id, name, endpoints).
+    """Returns the child that an operator names, by cluster id or by the name of a known one, as
+    (cluster id, name, endpoints).
 
     Raises:
-        InvalidArgument: a name that none, or more than one, of them has.
+        InvalidArgument: no waiting child has the name, or several have.
     """
     named = []
     for hello in known:

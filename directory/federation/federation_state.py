@@ -1,7 +1,7 @@
-"""Federation of one cluster: where it hangs, the mounts it knows, and what it reports of them.
+"""Federation state of one cluster: its mount, the mounts that it knows, and its reports about them.
 
-Keeps a view of the replica's newest facts and hands it to calls; refuses to decide about paths
-(``referral.py``) or to hold streams (``parent_link.py``, ``child_links.py``).
+A view is derived from the replica's newest facts and handed to calls. ``referral.py`` answers paths
+by it; ``parent_link.py`` and ``child_links.py`` hold the streams.
 """
 
 from __future__ import annotations
@@ -60,72 +60,72 @@ _log = logging.getLogger(__name__)
 
 
 def unix_ms() -> int:
-    """Returns Unix time, milliseconds."""
+    """Returns Unix time in milliseconds."""
     return time.time_ns() // 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class FederationView:
-    """View of one snapshot's mounts: ``own`` are the mounts of this cluster, ``below`` those that
-    children reported, ``above`` what the parent sent about the rest of the tree.
+    """View of one snapshot's mounts.
+
+    ``own`` are those of this cluster, ``below`` those that children reported, ``above`` those of
+    the rest of the tree that the parent sent.
     """
 
     snapshot: Snapshot
-    """Of which it is made, or a newer one in which nothing of it is another."""
+    """Snapshot of the view, or a newer one with the same mounts."""
     position: Position
     own: Mapping[Path, TableRow]
     mounts: Mapping[str, tuple[Path, Mount]]
     """This cluster's mounts by the child's cluster id."""
     below: Mapping[Path, TableRow]
     reporters: Mapping[Path, str]
-    """Of what is below, the cluster id of the child that reported it."""
+    """Cluster ids of the children that reported the mounts below."""
     above: Mapping[Path, TableRow]
     table: MountTable[TableRow]
-    """What is above, for looking up who owns a path."""
+    """Lookup table of the mounts above, by path."""
     here: TableRow | None
     """This cluster's own mount, in the parent's record; None at the root."""
     reported_parents: tuple[str, ...]
-    """Where the parent says that it may be asked, besides where the config says."""
+    """Endpoints of the parent that it reported itself, besides those of the config."""
     above_mounts: frozenset[bytes]
-    """The keys of the entries of the mounts, and of all directories above one."""
+    """Keys of the entries of the mounts, and of all directories above one."""
     sequence: int
-    """Rises with each new view."""
+    """Increases with each new view."""
     handed_sequence: int
-    """Rises where a mount that was there, or what is handed down to one, may be another."""
+    """Increases when an existing mount, or what it inherits, may have changed."""
 
     def rows(self) -> dict[Path, TableRow]:
-        """Returns every mount that is known, this cluster's own too; of two records the one nearer
-        to the owner.
+        """Returns every known mount, including this cluster's own; of two records the one nearer to
+        the owner.
         """
         here = {} if self.here is None else {self.here.mount: self.here}
         return {**self.above, **here, **self.below, **self.own}
 
     def deepest(self, path: Path) -> TableRow | None:
-        """Returns the row of the table handed down whose mount is the longest prefix of
-        ``path``.
-        """
+        """Returns the row of the parent's table whose mount is the longest prefix of ``path``."""
         hit = self.table.deepest(path)
         return None if hit is None else hit[1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalServer:
-    """Server that is an end of its cluster's links."""
+    """Server of this process, as an end of its cluster's links."""
 
     cluster_id: str
     cluster: str
     server_id: str
     endpoints: Callable[[], tuple[str, ...]]
-    """Where the cluster's servers may be asked, ``host:port``: all that live."""
+    """Returns the endpoints of the cluster's live servers, ``host:port``."""
     link_heartbeat_seconds: float
     feature_level: Callable[[], int]
-    """The level that is finalized in the cluster."""
+    """Returns the cluster's finalized feature level."""
     kafka_claim: Callable[[], federation_pb2.KafkaClaim | None] = lambda: None
     """The Kafka that the cluster is pinned to; None where it has none, or never saw one."""
 
 
 class FederationState:
-    """The federation side of one cluster."""
+    """Federation state of one cluster."""
 
     def __init__(
         self,
@@ -137,7 +137,7 @@ class FederationState:
         allow: Collection[str] | None = None,
         bounds: TableBounds = DEFAULT_TABLE_BOUNDS,
     ) -> None:
-        """``allow``: networks and domains of the servers that may be asked besides ``parent``."""
+        """``allow``: networks and domains of servers that may be called besides ``parent``."""
         self._allow = AllowList.of(allow, map(parse_endpoint, parent))
         self._server_id = server_id
         self.bounds = bounds
@@ -181,13 +181,13 @@ class FederationState:
 
     @property
     def mount(self) -> Path:
-        """Where this cluster hangs; while nothing is loaded, where its config says."""
+        """Mount point of the cluster; until the tree is loaded, the one of its config."""
         view = self.newest_view
         return view.position.mount if view is not None else self._configured_mount
 
     def position_at(self, snapshot: Snapshot) -> Position:
-        """Returns where this cluster hangs by one snapshot: what answers from it must not take the
-        mount of one revision and what is inherited there of another.
+        """Returns the cluster's position in the tree at one snapshot: an answer must not combine
+        the mount of one revision with what is inherited at another.
         """
         view = self.newest_view
         if view is not None and view.snapshot.tree.facts is snapshot.tree.facts:
@@ -201,20 +201,20 @@ class FederationState:
 
     @property
     def parent_endpoints(self) -> tuple[str, ...]:
-        """Where the parent may be asked: as configured, then as it reported."""
+        """Endpoints of the parent: those of the config, then those it reported."""
         return (*self._parent, *self.view().reported_parents) if self._parent else ()
 
     def parent_endpoint(self, attempt: int) -> str:
-        """Returns where to ask the parent at the ``attempt``-th try, from 0: one after the other
-        where the config says, and after each such round at one of those that the parent reported.
+        """Returns the parent's endpoint for the ``attempt``-th try, from 0: those of the config in
+        order, and after each such round one of those that it reported.
         """
         return endpoint_to_try(self._parent, self.view().reported_parents, attempt)
 
     def reported_parents(
         self, welcome: federation_pb2.Welcome
     ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Returns where a parent says that it may be asked, besides where the config says: those
-        that are asked, and why others are not.
+        """Returns the endpoints that a parent reported, besides those of the config: those that are
+        used, and why others are not.
         """
         reported: list[str] = []
         refused: list[str] = []
@@ -226,7 +226,7 @@ class FederationState:
         return tuple(reported), tuple(refused)
 
     def subscribe(self, listener: Callable[[], None]) -> None:
-        """Calls ``listener`` after each change of the view, from the replica's thread."""
+        """Registers ``listener`` for changes of the view; called in the replica's thread."""
         self._listeners.append(listener)
 
     def _applied(self, applied: AppliedCommit) -> None:
@@ -244,13 +244,13 @@ class FederationState:
             self.changed()
 
     def changed(self) -> None:
-        """Notifies the listeners that something which they send on has changed."""
+        """Notifies the listeners that a value which they send has changed."""
         for listener in self._listeners:
             listener()
 
     def table_changed(self) -> None:
-        """Has the links look for what is new in the mount table: now, or, where they just did, each
-        at its next heartbeat.
+        """Has the links check the mount table for changes: now or, after a recent check, each at
+        its next heartbeat.
         """
         if self.sent_down.mark_changed() | self.sent_up.mark_changed():
             self.changed()
@@ -262,8 +262,8 @@ class FederationState:
         touched: _Touched,
         writes: Sequence[Write],
     ) -> FederationView:
-        """Makes the view; what was not touched is taken from the one before. A row of one child
-        costs no look at the others: a thousand link at once.
+        """Builds the view; unchanged parts are taken from the previous one. A row of one child
+        costs no visit of the others: a thousand may link at once.
         """
         parts = self._parts
         if before is None:
@@ -323,7 +323,7 @@ class FederationState:
     def _fitting(
         self, below: Mapping[str, Sequence[TableRow]], others: int
     ) -> Mapping[str, Sequence[TableRow]]:
-        """Returns what children reported, as far as the table has room for it beside ``others``."""
+        """Returns the children's rows for which the table has room beside ``others``."""
         fitting = fit_rows(below, self.bounds.table_mounts - others, self.bounds.table_bytes)
         left_out = sum(map(len, below.values())) - sum(map(len, fitting.values()))
         if left_out != self._left_out:
@@ -350,22 +350,22 @@ class FederationState:
         )
 
     def towards(self, hint: TableRow) -> Referral:
-        """Returns the referral to a mount of the table, whichever way it lies."""
+        """Returns the referral to a mount of the table, in any direction."""
         below = self.mount.is_prefix_of(hint.mount)
         return referral_to_mount(hint, Direction.DOWN if below else Direction.DIRECT)
 
     def outside(self, path: Path) -> Referral | NoReferral:
-        """Returns the answer for a path that is not below our mount."""
+        """Returns the answer for a path that is not below this cluster's mount."""
         view = self.view()
         return refer_outside_mount(
             path, view.position, view.deepest, self.parent_endpoints, self._clock_ms()
         )
 
     def kafka_claims(self) -> list[federation_pb2.KafkaClaim]:
-        """Returns the Kafkas that all known clusters are pinned to, and which clusters those are.
+        """Returns the Kafka claims of all known clusters, with the clusters.
 
         Raises:
-            NotReady
+            NotReady: the tree is not loaded.
         """
         view = self.view()
         parent = view.position.parent
@@ -380,8 +380,8 @@ class FederationState:
         return claims
 
     def rows_below(self) -> list[TableRow]:
-        """Returns what the parent receives: the mounts of this cluster and those below them, as far
-        as a parent of the same bounds takes them.
+        """Returns the rows for the parent: the mounts of this cluster and those below them, as many
+        as a parent with the same bounds accepts.
         """
         view = self.view()
         groups: dict[str, list[TableRow]] = {}
@@ -398,24 +398,22 @@ class FederationState:
         return [self._enlivened(row, view) for row in every]
 
     def rows_everywhere(self) -> list[TableRow]:
-        """Returns what a child receives, and what ``kdir mounts`` shows: every mount known here."""
+        """Returns the rows for children and ``kdir mounts``: every mount known here."""
         view = self.view()
         rows = view.rows()
         return [self._enlivened(rows[path], view) for path in sorted(rows)]
 
     def receive_mount_table(self, rows: list[TableRow]) -> None:
-        """Stores the table as the parent sent it now, with counts and ages that are not worth a
-        commit.
-        """
+        """Keeps the parent's newest table in memory, with counts and ages that need no commit."""
         self._received_table = {row.mount: row for row in rows}
         self.sent_down.mark_counts()
 
     def note_parent_contact(self) -> None:
-        """Records a message of the parent: it confirms the table that came before."""
+        """Records a message of the parent, which confirms its last table."""
         self._parent_contact_ms = self._clock_ms()
 
     def note_parent_lost(self) -> None:
-        """Records the end of the link to the parent: nothing confirms its table any more."""
+        """Records the end of the link to the parent: its table is not confirmed any more."""
         at_ms = self._parent_contact_ms
         received = self._received_table
         if any(one.row.confirmed for one in received.values()):
@@ -425,14 +423,12 @@ class FederationState:
             self.table_changed()
 
     def receive_mounts_below(self, cluster_id: str, rows: list[TableRow]) -> None:
-        """Stores the mounts below a child as it sent them now, with counts and ages that are not
-        worth a commit.
-        """
+        """Keeps a child's newest rows in memory, with counts and ages that need no commit."""
         self._received_below[cluster_id] = {row.mount: row for row in rows}
 
     def note_child_contact(self, cluster_id: str, topic_count: int, *, linked: bool) -> None:
-        """Records a contact with a child, or its end: then the state of those below it is
-        unknown.
+        """Records a contact with a child, or its end, after which the state of the mounts below it
+        is unknown.
         """
         before = self._live.get(cluster_id)
         self._live[cluster_id] = ChildLiveness(topic_count, linked, self._clock_ms())
@@ -444,15 +440,13 @@ class FederationState:
             }
 
     def forget_all_but(self, mounted: Collection[str]) -> None:
-        """Drops what was received of clusters that are mounted here no more."""
+        """Drops the rows of clusters that are not mounted here any more."""
         for received in (self._live, self._received_below):
             for cluster_id in set(received).difference(mounted):
                 received.pop(cluster_id, None)
 
     def child_liveness(self, cluster_id: str) -> ChildLiveness | None:
-        """Returns how a child is doing, as this server received itself, or as another one that is
-        alive did.
-        """
+        """Returns the liveness of a child, from its link to this server or to another live one."""
         own = self._live.get(cluster_id)
         if own is not None and own.linked:
             return own
@@ -469,7 +463,7 @@ class FederationState:
         return child_state.child_hello(self._replica.snapshot, cluster_id) is not None
 
     def seconds_since_contact(self, live: ChildLiveness) -> float:
-        """Returns the time since the last contact with a child."""
+        """Returns the seconds since the last contact with a child."""
         return max(0, self._clock_ms() - live.contact_ms) / 1000
 
     def _enlivened(self, one: TableRow, view: FederationView) -> TableRow:
@@ -493,7 +487,7 @@ class FederationState:
         return TableRow(row, self._clock_ms() if live.linked else live.contact_ms)
 
     def _received(self, mount: Path, view: FederationView) -> TableRow | None:
-        """Returns a row as it came over a link, with the age that the last message confirms."""
+        """Returns a row as it arrived over a link, with the age that the last message confirms."""
         child = view.reporters.get(mount)
         if child is None:
             received, at_ms = self._received_table.get(mount), self._parent_contact_ms
@@ -505,8 +499,9 @@ class FederationState:
 
 
 def endpoint_to_try(configured: Sequence[str], reported: Sequence[str], attempt: int) -> str:
-    """Returns whom to ask at the ``attempt``-th try: a round of what is configured, then one of
-    what was reported, and so on, so that what was reported never keeps from what is configured.
+    """Returns the endpoint for the ``attempt``-th try: a round of the configured ones, then one of
+    the reported ones, and so on, so that reported endpoints never keep a server from the configured
+    ones.
     """
     rounds, place = divmod(attempt, len(configured) + bool(reported))
     return configured[place] if place < len(configured) else reported[rounds % len(reported)]
@@ -522,19 +517,19 @@ class ChildLiveness:
 
 
 class _Touched(enum.Flag):
-    """What a change of the tree touches."""
+    """Parts of the view that a change of the tree affects."""
 
     NOTHING = 0
     MOUNTS = enum.auto()
-    """The cluster's own mounts, and where it is mounted itself."""
+    """The cluster's own mounts, and its own position."""
     CHILDREN = enum.auto()
-    """What children say of themselves, and of what is below them."""
+    """Children's reports of themselves, and of the mounts below them."""
     TABLE = enum.auto()
-    """What the parent says of other mounts."""
+    """The parent's table of other mounts."""
     LINKS = enum.auto()
-    """Which children are linked, and to which server."""
+    """Linked children, and the servers of the links."""
     HANDED = enum.auto()
-    """What children inherit, and where those are mounted that were mounted before."""
+    """What children inherit, and the places of existing mounts."""
     VIEW = MOUNTS | CHILDREN | TABLE
     EVERYTHING = VIEW | LINKS | HANDED
 
@@ -556,9 +551,11 @@ _ROWS: Final = (
     (FEDERATION, _Touched.HANDED),
     (GRANTS, _Touched.HANDED),
 )
-"""What a row touches whose key begins so; the first that fits."""
+"""Parts affected by rows with a key prefix; the first that matches."""
 _PREFIXES: Final = tuple(prefix for prefix, _ in _ROWS)
-"""Events and request records, which come with each change, begin with none of these."""
+"""Prefixes of all affecting rows. Events and request records, which come with each change, have
+none of them.
+"""
 
 
 def _touched_by(applied: AppliedCommit, view: FederationView | None) -> _Touched:
@@ -618,8 +615,8 @@ def _keys_above(
 
 
 class _Parts:
-    """Rows made of the store's, kept while those are the same: the view of a thousand mounts is
-    made again for each change of one.
+    """Cache of rows made from stored ones: the view of a thousand mounts is rebuilt for each change
+    of one.
     """
 
     def __init__(self) -> None:
@@ -672,8 +669,8 @@ class _Parts:
         mounts: Mapping[str, tuple[Path, Mount]],
         looked_at: Collection[str] | None,
     ) -> dict[str, Sequence[TableRow]]:
-        """Returns the rows that children reported; those not ``looked_at`` are as before (None: all
-        are).
+        """Returns the rows that children reported; those not ``looked_at`` are unchanged (None: all
+        are looked at).
         """
         made = {} if looked_at is None else dict(self._below)
         for child in mounts if looked_at is None else looked_at:

@@ -1,4 +1,4 @@
-"""What clusters mounted in a tree inherit, and the refusal of a change that makes it too much."""
+"""Levels that clusters mounted in a tree inherit, and the check of their size before a change."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ __all__ = ["levels_at_mount", "refuse_oversized_inheritance"]
 def levels_at_mount(
     snapshot: Snapshot, cluster_mount: Path, relative: tuple[str, ...]
 ) -> list[federation_pb2.InheritedLevel]:
-    """Returns the levels that the cluster mounted at a place inherits, from the root down.
+    """Returns the levels that a cluster mounted at a place inherits, from the root down.
 
     Raises:
-        NotReady: what this cluster inherits itself cannot be read.
+        NotReady: this cluster's own inherited records cannot be read.
     """
     levels = list(parent_state.inherited_levels(snapshot))
     for length in range(len(relative)):
@@ -43,12 +43,11 @@ def levels_at_mount(
 
 
 def refuse_oversized_inheritance(snapshot: Snapshot, mount: Path, planned: Plan) -> None:
-    """Raises for a plan by which a cluster mounted in this tree would inherit more than it may.
-
-    One that inherits too much already may be given less, not more.
+    """Checks that no cluster mounted in this tree would inherit more than the limit by a plan. One
+    that is over the limit already may get less, not more.
 
     Raises:
-        LimitExceeded: naming the place, how much it would be, and the bound.
+        LimitExceeded: names the place, the size and the limit.
     """
     places = [change.path for change in planned.changes if _is_handed_down(change)]
     if not places:
@@ -66,7 +65,7 @@ def refuse_oversized_inheritance(snapshot: Snapshot, mount: Path, planned: Plan)
 
 
 def _is_handed_down(change: EntryChange) -> bool:
-    """True if a change may be one of what clusters inherit that are mounted at or below it."""
+    """True if a change may affect what clusters inherit that are mounted at or below it."""
     before, after = change.before, change.after
     if change.kind not in {Kind.DIRECTORY, Kind.MOUNT} or after is None:
         return False

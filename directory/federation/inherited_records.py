@@ -45,34 +45,36 @@ __all__ = [
 ]
 
 MOST_BYTES: Final = 1024 * 1024
-"""Of the levels that a cluster may inherit: some 10,000 grants."""
+"""Most bytes of the levels that a cluster may inherit: some 10,000 grants."""
 _LEVEL_BYTES: Final = 5
-"""What a level takes in its message beside itself: a tag and a length."""
+"""Bytes of a level in its message beside its contents: a tag and a length."""
 _KEPT: Final = 8
-"""Rows whose message is remembered: each request of a child reads its own."""
+"""Rows whose parsed message is cached: each request of a child reads its own."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class InheritedRecord:
-    """Record that a parent sent, and when (unix ms). The message is shared: not to be changed."""
+    """Inherited record of a parent, with its time (unix ms). The message is shared: it must not be
+    changed.
+    """
 
     message: federation_pb2.Inherited
     at_ms: int
 
 
 def inherited_record_write(inherited: federation_pb2.Inherited, now_ms: int) -> Put:
-    """Returns what keeps it.
+    """Returns the write that stores a record.
 
     Raises:
-        LimitExceeded: it is too large to be kept.
+        LimitExceeded: it is too large.
     """
     refuse_oversized(inherited)
     return Put(INHERITED, encode_record(now_ms, inherited.SerializeToString(deterministic=True)))
 
 
 def removed_grants_write(snapshot: Snapshot, source: Path, grants: Collection[Grant]) -> Put | None:
-    """Returns what would keep the inherited levels once the directory at ``source`` no longer has
-    these grants; None: it has none of them.
+    """Returns the write that would store the inherited levels without these grants of the directory
+    at ``source``; None: it has none of them.
     """
     known = read_inherited(snapshot)
     if known is None:
@@ -90,15 +92,15 @@ def removed_grants_write(snapshot: Snapshot, source: Path, grants: Collection[Gr
 
 
 def inherited_size(levels: Iterable[federation_pb2.InheritedLevel]) -> int:
-    """Returns how many bytes levels take of ``MOST_BYTES``."""
+    """Returns the bytes of levels that count for ``MOST_BYTES``."""
     return sum(level.ByteSize() + _LEVEL_BYTES for level in levels)
 
 
 def refuse_oversized(inherited: federation_pb2.Inherited) -> None:
-    """Raises for what is too large, before it is sent and before it is kept.
+    """Checks the size before a record is sent and before it is stored.
 
     Raises:
-        LimitExceeded
+        LimitExceeded: it is too large.
     """
     size = inherited_size(inherited.levels)
     if size > MOST_BYTES:
@@ -106,7 +108,7 @@ def refuse_oversized(inherited: federation_pb2.Inherited) -> None:
 
 
 def oversized_error(where: str, size: int) -> LimitExceeded:
-    """Returns the refusal of what a cluster mounted there would inherit."""
+    """Returns the error for a cluster at a mount that would inherit too much."""
     return LimitExceeded(
         f"a cluster mounted {where} would inherit {size:,} bytes of policies and grants; at "
         f"most {MOST_BYTES:,}: grant to fewer principals or to prefixes of names (kdir grants "
@@ -117,8 +119,8 @@ def oversized_error(where: str, size: int) -> LimitExceeded:
 
 
 def read_inherited(snapshot: Snapshot) -> InheritedRecord | None:
-    """Returns what a parent sent last; None: nothing, or it cannot be read. Of one row always the
-    same.
+    """Returns the last record of a parent; None: there is none, or it cannot be read. Always the
+    same object for one row.
     """
     try:
         return whole_inherited(snapshot)
@@ -127,7 +129,7 @@ def read_inherited(snapshot: Snapshot) -> InheritedRecord | None:
 
 
 def whole_inherited(snapshot: Snapshot) -> InheritedRecord | None:
-    """Returns the same.
+    """Returns the last record of a parent.
 
     Raises:
         ValueError: it cannot be read; in one sentence.
@@ -146,8 +148,8 @@ def _record(value: bytes) -> InheritedRecord:
 
 
 def parent_of(snapshot: Snapshot) -> tuple[federation_pb2.Welcome, int] | None:
-    """Returns where a parent mounted the cluster, and when it reported it (unix ms); None: none
-    did, or it cannot be read. The message is shared: not to be changed.
+    """Returns the parent's record of this cluster's mount, with its time (unix ms); None: there is
+    none, or it cannot be read. The message is shared: it must not be changed.
     """
     value = snapshot.fact(PARENT)
     return None if value is None else _welcome(value)
@@ -161,7 +163,9 @@ def _welcome(value: bytes) -> tuple[federation_pb2.Welcome, int] | None:
 def _refuse_other_mount(
     inherited: federation_pb2.Inherited, parent: tuple[federation_pb2.Welcome, int] | None
 ) -> None:
-    """Both are kept in one commit: where they differ, one of the rows is spoiled."""
+    """Checks that mount and inherited record belong together: they are stored in one commit, so if
+    they differ, one of the rows is damaged.
+    """
     if parent is None or not inherited.mount:
         return
     at, epoch = parent[0].mount, parent[0].epoch
@@ -175,7 +179,7 @@ def _refuse_other_mount(
 def inherited_change_event(
     snapshot: Snapshot, mount: Path, inherited: federation_pb2.Inherited, now_ms: int
 ) -> Put:
-    """Returns the row of it, for the last of the transactions that keep what is inherited."""
+    """Returns the event row for the last of the transactions that store what is inherited."""
     root = snapshot.root.directory
     change = EntryChange(
         kind=Kind.DIRECTORY,

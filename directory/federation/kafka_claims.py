@@ -1,4 +1,4 @@
-"""Which cluster of a federation manages a Kafka that several are pinned to; pure."""
+"""Which cluster of a federation manages a Kafka that several clusters are pinned to. Pure."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ __all__ = ["manager_before", "why_unmanaged"]
 def manager_before(
     own: federation_pb2.KafkaClaim, others: Iterable[federation_pb2.KafkaClaim]
 ) -> federation_pb2.KafkaClaim | None:
-    """Returns the claim that goes before a cluster's own: of another cluster that was pinned to the
-    same Kafka first, and of those with the same time the one with the lowest cluster id.
+    """Returns the claim that has precedence over a cluster's own: of another cluster that was
+    pinned to the same Kafka earlier or, at the same time, has a lower cluster id.
     """
     earlier = [
         one

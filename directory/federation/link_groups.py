@@ -1,8 +1,8 @@
-"""Links that share heartbeats: those of the same two processes over one connection.
+"""Link groups: links between the same two processes over one connection share heartbeats.
 
-A message on one of them shows that the other process and the connection work for all, so that one
+A message on one of them shows that the other process and the connection work for all, so one
 heartbeat is sent in the time in which each link sent one. Each link still sends one now and then,
-from threads of its own cluster: one that hangs in a process that works is noticed by that.
+from threads of its own cluster, so that a single hanging cluster is detected.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ __all__ = ["LINK_GROUPS", "GroupedLink", "LinkGroup", "LinkGroups", "LinkPace"]
 _log = logging.getLogger(__name__)
 
 SILENT_BEATS: Final = 3
-"""So many heartbeats in a row must fail to come before the other side counts as away."""
+"""Number of consecutive missing heartbeats after which the other side counts as disconnected."""
 _SILENT_GROUP_BEATS: Final = SILENT_BEATS - 0.5
-"""With the time from one look to the next: it is noticed within those."""
+"""The same for a group, including the time between two checks."""
 _RARE_BEATS: Final = 5
-"""A link of a group sends one of its own each time in which so many were due."""
+"""Each link of a group sends one heartbeat of its own for this many of the group's."""
 _QUIET_BEATS: Final = 4
-"""After so many in which nothing changed it sends them rarely: what changes soon after something
-else is to wait, and goes with the next.
+"""Heartbeats without a change after which they are sent less often; a change soon after another
+waits for the next heartbeat.
 """
 _LOOKS_A_BEAT: Final = 4
 
@@ -46,32 +46,34 @@ class LinkPace:
 
     @property
     def seconds(self) -> float:
-        """From the last message to the next heartbeat."""
+        """Time from the last message to the next heartbeat."""
         return self._rarely if self._quiet > _QUIET_BEATS else self._often
 
     @property
     def silent_seconds(self) -> float:
-        """After so long without a message the other end of the link counts as away."""
+        """Time without messages after which the other end counts as disconnected."""
         return SILENT_BEATS * self._rarely
 
     def note_sent(self, marked: int) -> None:
-        """Records that something was sent, and how often the table was marked as changed then."""
+        """Records that a message was sent, and how often the table was marked as changed until
+        then.
+        """
         self._quiet = self._quiet + 1 if marked == self._marked else 0
         self._marked = marked
 
 
 class GroupedLink(Protocol):
-    """Link of a group. May be called from any thread, and must not wait."""
+    """Link of a group. Thread-safe; its methods must not wait."""
 
     @property
     def is_receiving(self) -> bool:
-        """Whether a message is dealt with: until then others wait."""
+        """True while a message is processed; others wait until then."""
 
     def beat(self) -> bool:
-        """Has the link send a heartbeat; False where it has not sent the one before yet."""
+        """Requests a heartbeat; returns False if the previous one is not sent yet."""
 
     def end(self) -> None:
-        """Ends the link: the other side is silent."""
+        """Ends the link, since the other side is silent."""
 
 
 class LinkGroup:
@@ -93,7 +95,7 @@ class LinkGroup:
         return not self._links
 
     def add(self, link: GroupedLink) -> None:
-        """Adds a link on which a message just came."""
+        """Adds a link on which a message just arrived."""
         self._links = {**self._links, link: None}
         self.note_received()
 
@@ -106,13 +108,12 @@ class LinkGroup:
         self._sent_at = self._clock()
 
     def note_received(self) -> None:
-        """Records that a message came on a link, or was dealt with."""
+        """Records that a message arrived on a link, or was processed."""
         self._received_at = self._clock()
 
     def look(self) -> None:
-        """Ends all links where the other side is silent; has one send a heartbeat where it is time.
-
-        Whether it is sent shows at the next look: if not, another is to send one.
+        """Ends all links if the other side is silent; requests a heartbeat on one if it is due. The
+        next call checks that it was sent, else requests one on another link.
         """
         links = list(self._links)
         now = self._clock()
@@ -130,7 +131,7 @@ class LinkGroup:
 
 
 class LinkGroups:
-    """All groups of a process, and the thread that looks after them."""
+    """All link groups of a process, and the thread that checks them."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock: Final = clock
@@ -140,7 +141,7 @@ class LinkGroups:
         self._thread: threading.Thread | None = None
 
     def join(self, key: Hashable, link: GroupedLink, heartbeat_seconds: float) -> LinkGroup:
-        """Returns the group of this key, with the link in it."""
+        """Returns the group of this key, with the link added."""
         with self._lock:
             group = self._groups.get((key, heartbeat_seconds))
             if group is None:
@@ -161,7 +162,7 @@ class LinkGroups:
                 del self._groups[group.key]
 
     def look(self) -> float | None:
-        """Looks after each group once. Returns the time until the next look; None: none is due."""
+        """Checks each group once. Returns the time until the next check; None: none is due."""
         with self._lock:
             groups = list(self._groups.values())
             for group in groups:
@@ -183,4 +184,4 @@ class LinkGroups:
 
 
 LINK_GROUPS: Final = LinkGroups()
-"""Of this process."""
+"""Link groups of this process."""

@@ -1,6 +1,5 @@
-"""How an update of a link is stored: its unix time, eight bytes, then the message.
-
-Refuses to guess: what cannot be read, or cannot have been sent, counts as no update.
+"""Stored form of a link's updates: the unix time in eight bytes, then the message. Unreadable and
+implausible records count as none.
 """
 
 from __future__ import annotations
@@ -32,20 +31,20 @@ _Reported = TypeVar("_Reported", bound=Message)
 
 
 def encode_record(at_ms: int, body: bytes) -> bytes:
-    """Returns a record as it is stored."""
+    """Returns the stored form of a record."""
     return max(0, at_ms).to_bytes(_TIME_BYTES, "big") + body
 
 
 def split_record(value: bytes) -> tuple[int, bytes]:
-    """Returns time and body; the body is not checked."""
+    """Returns time and message bytes, which are not checked."""
     return int.from_bytes(value[:_TIME_BYTES], "big"), value[_TIME_BYTES:]
 
 
 def decode_record(kind: type[_Reported], value: bytes) -> tuple[_Reported, int]:
-    """Returns the update, and when it was made (unix ms).
+    """Returns the update and its time (unix ms).
 
     Raises:
-        ValueError: it cannot be read, or nobody can have sent it.
+        ValueError: it cannot be read, or is implausible.
     """
     if len(value) < _TIME_BYTES:
         raise ValueError("it is too short to have a time")
@@ -59,7 +58,7 @@ def decode_record(kind: type[_Reported], value: bytes) -> tuple[_Reported, int]:
 
 
 def try_decode_record(kind: type[_Reported], value: bytes | None) -> tuple[_Reported, int] | None:
-    """Returns the same; None: nothing was received, or it cannot be read."""
+    """Returns the update and its time; None: there is none, or it cannot be read."""
     if value is None:
         return None
     try:
@@ -69,10 +68,10 @@ def try_decode_record(kind: type[_Reported], value: bytes | None) -> tuple[_Repo
 
 
 def check_plausible(message: Message) -> None:
-    """Checks that a message may be genuine: nonsense that happens to parse lacks its fields.
+    """Checks the required fields of a message: damaged bytes may parse by chance.
 
     Raises:
-        ValueError
+        ValueError: a field is missing or invalid.
     """
     match message:
         case federation_pb2.Welcome() | federation_pb2.MountRow():
@@ -109,4 +108,6 @@ READERS: Final[Mapping[bytes, Callable[[bytes], Any]]] = {
     keys.CHILD: _of(federation_pb2.Hello),
     BELOW: _of(federation_pb2.MountTable),
 }
-"""Who reads the rows whose keys begin so; raises ValueError. See ``inherited`` for one more."""
+"""Parsers of the rows with a key prefix, which raise ValueError. ``inherited_records`` has one
+more.
+"""

@@ -1,9 +1,8 @@
-"""The mount table: which mount owns a path, by the longest prefix of whole segments.
+"""Mount table: the mount that owns a path, by the longest prefix of whole segments.
 
-An immutable trie: a change copies the nodes on its path and shares the rest, so readers keep the
-table they began with. Refuses to know what a mount is; it carries any value. (A sorted map of
-strings, as in HDFS, takes all from ``/foo`` to ``/foo`` and the last character there is for one
-subtree, and so finds ``/foobar`` in it.)
+An immutable trie with any values: a change copies the nodes on its path and shares the rest. (A
+sorted map of strings, as in HDFS, treats everything from ``/foo`` to ``/foo`` and the last
+character as one subtree, which includes ``/foobar``.)
 """
 
 from __future__ import annotations
@@ -32,7 +31,9 @@ class _Node(Generic[T]):
 
 @dataclass(slots=True)
 class _Growing(Generic[T]):
-    """A node while a whole table is made: adding mounts one by one would copy each way again."""
+    """Mutable node while a whole table is built: adding mounts one by one would copy each path
+    again.
+    """
 
     children: dict[str, _Growing[T]] = field(default_factory=dict)
     value: tuple[T] | None = None
@@ -40,15 +41,15 @@ class _Growing(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class MountTable(Generic[T]):
-    """Mount points with a value each. Looking up costs by the depth of the path, not by the number
-    of mounts.
+    """Mount points with a value each. A lookup costs by the depth of the path, not by the number of
+    mounts.
     """
 
     _root: _Node[T]
 
     @classmethod
     def from_rows(cls, mounts: Iterable[tuple[Path, T]] = ()) -> MountTable[T]:
-        """Returns a table of these; of two at the same path the later one counts."""
+        """Returns a table of these rows; the later of two at the same path counts."""
         root: _Growing[T] = _Growing()
         for path, value in mounts:
             here = root
@@ -74,12 +75,12 @@ class MountTable(Generic[T]):
         return self.at_or_below(ROOT)
 
     def get(self, path: Path) -> T | None:
-        """Returns the value of the mount at this very path."""
+        """Returns the value of the mount at exactly this path."""
         node = self._node(path)
         return node.value[0] if node is not None and node.value is not None else None
 
     def add(self, path: Path, value: T) -> MountTable[T]:
-        """Returns the table with a mount at ``path``, in the place of any that was there."""
+        """Returns the table with a mount at ``path``, replacing any other there."""
         return MountTable(_put(self._root, path.segments, (value,)))
 
     def remove(self, path: Path) -> MountTable[T]:
@@ -93,9 +94,7 @@ class MountTable(Generic[T]):
         return MountTable(_put(self._root, path.segments, None))
 
     def deepest(self, path: Path) -> tuple[Path, T] | None:
-        """Returns the mount that owns ``path``: the longest one that is a prefix of it, if there is
-        one.
-        """
+        """Returns the mount that owns ``path``: the longest prefix of it; None if there is none."""
         node, best, depth = self._root, self._root.value, 0
         for position, segment in enumerate(path.segments, start=1):
             child = node.children.get(segment)
@@ -107,8 +106,8 @@ class MountTable(Generic[T]):
         return None if best is None else (Path(path.segments[:depth]), best[0])
 
     def children(self, path: Path) -> tuple[str, ...] | None:
-        """Returns the names right below ``path`` at or below which something is mounted, in order;
-        None = the table knows nothing at or below ``path``.
+        """Returns the names directly below ``path`` at or below which there are mounts, in order;
+        None = there are none at or below ``path``.
         """
         node = self._node(path)
         if node is None or node.count == 0:

@@ -1,9 +1,9 @@
-"""The child's side of the link: one elected server holds a stream to the parent.
+"""Child's side of the link: one elected server holds a stream to the parent.
 
-What comes down is committed to the child's own store, fenced by the election, before anybody acts
-on it: a mount in one commit with what is inherited there, and until both came all stays as it was.
-The mount table comes after both, in steps, and costs no link, whatever it holds.
-Refuses to serve or stop serving anything itself: the facts it commits decide that.
+Everything received is committed to the child's own store, fenced by the election, before it is
+used: a mount in one commit with what is inherited there, and until both have arrived nothing
+changes. The mount table follows, in steps, and its contents cost no link. The committed facts
+decide whether the cluster serves.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ __all__ = ["LinkStatus", "ParentLink"]
 _log = logging.getLogger(__name__)
 _ROLE = "parent-link"
 _TABLE_SHARE = 0.5
-"""The part of a heartbeat in which the mount table is kept; then what else came is looked at."""
+"""Part of a heartbeat interval for storing the mount table; then other messages are processed."""
 _TABLE_WRITES = 500
 _FEW_WRITES = 8
-"""Room in a transaction for its guards."""
+"""Writes that fit a transaction beside its guards."""
 _CONTACT_SECONDS = 60
 """Interval at which the last contact with the parent is stored while the link is open."""
 _LOADING_SECONDS = 0.02
-"""From one look whether the tree is loaded to the next."""
+"""Interval between checks whether the tree is loaded."""
 _Outbox = queue.SimpleQueue[federation_pb2.LinkRequest | None]
 
 
@@ -66,15 +66,15 @@ class LinkStatus:
 
     configured: bool
     holder: bool = False
-    """This server is the elected one."""
+    """True on the elected server."""
     linked: bool = False
     message: str = ""
     contact_age_seconds: float | None = None
-    """Since its last message, whatever that was."""
+    """Since the parent's last message of any kind."""
     confirmed_seconds: float | None = None
-    """Since its last message on a link on which both the mount and what is inherited came."""
+    """Since the last message on a link that delivered both the mount and what is inherited."""
     standby: bool = False
-    """Another server of the cluster is the elected one."""
+    """True if another server of the cluster is elected."""
 
 
 class ParentLink:
@@ -144,11 +144,11 @@ class ParentLink:
         federation.subscribe(self._news.set)
 
     def start(self) -> None:
-        """Begins, in the background."""
+        """Starts the link in the background."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends the link and gives the role up."""
+        """Ends the link and resigns from the role."""
         self._stop.set()
         self._news.set()
         call = self._call
@@ -158,7 +158,7 @@ class ParentLink:
             self._thread.join(timeout=5)
 
     def status(self) -> LinkStatus:
-        """Returns how the link is doing."""
+        """Returns the status of the link."""
         received, confirmed, now = self._received_at, self._confirmed_at, self._clock()
         return LinkStatus(
             configured=True,
@@ -266,7 +266,7 @@ class ParentLink:
                 call_now.cancel()
 
     def _receive(self, call: Iterable[federation_pb2.LinkResponse]) -> None:
-        """Takes what comes down, until the parent ends the link or it is to end."""
+        """Processes the parent's messages until either side ends the link."""
         for response in call:
             received_at = self._received_at = self._clock()
             self.is_receiving = True
@@ -285,10 +285,10 @@ class ParentLink:
                 break
 
     def _end_link_if_corrupt(self) -> None:
-        """Ends a link whose stored updates became unreadable since: the next one brings them again.
+        """Ends a link whose stored updates became unreadable: the next link receives them again.
 
         Raises:
-            NotReady
+            NotReady: a stored update is unreadable.
         """
         spoiled = self._reported & parent_state.corrupt_keys(self._replica.snapshot)
         if spoiled:
@@ -296,7 +296,7 @@ class ParentLink:
             raise NotReady(f"unreadable rows {names}; requesting them from the parent again")
 
     def _store_last_contact(self) -> None:
-        """Keeps when the parent last confirmed all: now and then, and when the link is lost."""
+        """Stores the parent's last confirmation: periodically, and when the link is lost."""
         now, kept = self._clock(), self._confirmed_kept_at
         if self._confirmed_at is None or self._awaits_inherited:
             return
@@ -329,8 +329,8 @@ class ParentLink:
         )
 
     def _send_updates(self, call: grpc.Call, outbox: _Outbox) -> None:
-        """What goes up: the mounts below at each change, a heartbeat when idle. Hangs up on a
-        parent that has been silent for too long.
+        """Sends the mounts below at each change, and heartbeats when idle. Ends the link if the
+        parent was silent for too long.
         """
         version = 0
         group: LinkGroup | None = None
@@ -376,7 +376,7 @@ class ParentLink:
     # -- heartbeats that are shared with other links ---------------------------------------------
 
     def beat(self) -> bool:
-        """Has the link send a heartbeat; False where it has not sent the one before."""
+        """Requests a heartbeat; returns False if the previous one is not sent yet."""
         if self._is_beat_due:
             return False
         self._is_beat_due = True
@@ -384,7 +384,7 @@ class ParentLink:
         return True
 
     def end(self) -> None:
-        """Ends the link: the parent is silent."""
+        """Ends the link, since the parent is silent."""
         call = self._call
         if call is not None:
             self._message = "the parent has been silent for too long"
@@ -396,7 +396,7 @@ class ParentLink:
             group.note_received()
 
     def _may_report_mounts(self, welcome: federation_pb2.Welcome) -> bool:
-        """True if the paths of the mounts below are those that they have for the parent."""
+        """True if the paths of the mounts below are those that the parent has."""
         return welcome.mount == str(self._federation.mount)
 
     def _handle_message(self, response: federation_pb2.LinkResponse) -> None:
@@ -419,7 +419,7 @@ class ParentLink:
                 pass
 
     def _join_group(self, welcome: federation_pb2.Welcome) -> None:
-        """Shares heartbeats from now on, where the parent does."""
+        """Shares heartbeats from now on, if the parent does."""
         token, welcome.link_group = welcome.link_group, ""  # it is of this link: it is not kept
         if token and self._group is None:
             key = (self._link_group, token)
@@ -468,7 +468,7 @@ class ParentLink:
         self._news.set()
 
     def _refuse_reported(self, welcome: federation_pb2.Welcome) -> None:
-        """Keeps of where the parent says that it may be asked only what may be asked."""
+        """Removes the endpoints that the parent reported and that may not be called."""
         _, refused = self._federation.reported_parents(welcome)
         plain = plain_endpoints(welcome.parent_endpoints)
         if len(plain) < len(welcome.parent_endpoints):
@@ -480,7 +480,9 @@ class ParentLink:
         self._reported_refused = refused
 
     def _confirmed(self, welcome: federation_pb2.Welcome) -> None:
-        """The mount and what is inherited there came on this link, and both are kept."""
+        """Records that the mount and what is inherited there arrived on this link and
+        are stored.
+        """
         self._reported.add(PARENT)
         if not self._linked:
             _log.info(
@@ -494,7 +496,7 @@ class ParentLink:
         self._news.set()
 
     def _inherit(self, inherited: federation_pb2.Inherited, snapshot: Snapshot) -> None:
-        """Keeps what is inherited, in one commit with the mount that it belongs to."""
+        """Stores what is inherited, in one commit with the mount that it belongs to."""
         welcome = self._welcome
         if welcome is None:
             raise NotReady("the parent sent what is inherited before it agreed to a mount")
@@ -539,9 +541,9 @@ class ParentLink:
             _log.warning("%d rows of the mount table are not kept: %s", table.left_out, why)
 
     def _keep_table(self) -> None:
-        """Keeps some of the mount table, a step after the other, and goes on with the next message.
+        """Stores part of the mount table, step by step, then returns for the next message.
 
-        It waits for the mount and what is inherited there, and holds up neither for long.
+        It waits for the mount and what is inherited there, and delays neither for long.
         """
         if not (self._table_is_new and self._linked):
             return

@@ -1,10 +1,9 @@
-"""What a cluster's store keeps of its parent, as values; refuses to talk to it.
+"""Stored records of a cluster's parent, as values.
 
-Everything that comes down the parent link is committed to the child's own store, so
-that a restart, at any age, starts from it. Ages are kept as the unix time of the owner's update.
-
-What cannot be read counts as not received (S21): its sender sends it again, and it is
-written again then. But unreadable inherited records do not count as nothing inherited.
+Everything that the parent link receives is committed to the child's own store, so that a restart,
+at any age, continues from it. Ages are stored as the unix time of the owner's update. An unreadable
+record counts as not received (S21): its sender sends it again, and it is written again then. But
+unreadable inherited records do not count as nothing inherited.
 """
 
 from __future__ import annotations
@@ -104,12 +103,12 @@ _LINKED: Final = b"linked"
 INHERITED_KEY: Final = keys.INHERITED
 _STEP_BYTES: Final = 256 * 1024
 _REMEMBERED: Final = 8
-"""Records of parents, one for each cluster of a process that is a child."""
+"""Parsed records of parents in the cache: one for each child cluster of a process."""
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Mount of a cluster, as its own store has it."""
+    """Mount of a cluster, by its own store."""
 
     mount: Path
     epoch: int = 0
@@ -117,18 +116,18 @@ class Position:
     parent: federation_pb2.Welcome | None = None
     confirmed_at_ms: int = 0
     unmounted: str = ""
-    """Why it must not serve, as the parent reported it; empty = it may."""
+    """Why the cluster must not serve, as the parent reported it; empty = it may."""
 
 
 @dataclass(frozen=True, slots=True)
 class ParentContact:
-    """Time when the cluster's parent last confirmed the mount and what is inherited there, as the
-    holder of the link stored it now and then.
+    """Time when the parent last confirmed the mount and what is inherited there, as the holder of
+    the link periodically stores it.
     """
 
     at_ms: int
     linked: bool
-    """The link stood then; it may have been confirmed later."""
+    """True: the link was open then, so there may be later confirmations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,25 +139,25 @@ class TableRow:
 
     @property
     def mount(self) -> Path:
-        """The mount point."""
+        """Mount point."""
         return Path.parse(self.row.mount)
 
     def aged(self, now_ms: int) -> federation_pb2.MountRow:
-        """Returns the row with its age as of now, for handing on."""
+        """Returns the row with its current age, for sending."""
         row = federation_pb2.MountRow()
         row.CopyFrom(self.row)
         row.age_seconds = max(0.0, (now_ms - self.owner_time_ms) / 1000)
         return row
 
     def confirmed_at(self, at_ms: int) -> TableRow:
-        """Returns the row as a message at this time confirms it, over the link on which it came."""
+        """Returns the row as confirmed at this time by a message of the link on which it came."""
         if not self.row.confirmed:
             return self
         owner_time_ms = at_ms - _age_ms(self.row)
         return self if owner_time_ms <= self.owner_time_ms else TableRow(self.row, owner_time_ms)
 
     def unconfirmed(self) -> TableRow:
-        """Returns the same row, which no link confirms any more."""
+        """Returns the row as no longer confirmed by any link."""
         if not self.row.confirmed:
             return self
         row = federation_pb2.MountRow()
@@ -167,7 +166,7 @@ class TableRow:
         return TableRow(row, self.owner_time_ms)
 
     def unlinked(self) -> TableRow:
-        """Returns the same row, of a mount whose parent's link nobody vouches for any more."""
+        """Returns the row of a mount whose parent's link is not known to be open any more."""
         row = federation_pb2.MountRow()
         row.CopyFrom(self.row)
         row.linked = row.confirmed = False
@@ -175,8 +174,8 @@ class TableRow:
 
     @classmethod
     def received(cls, row: federation_pb2.MountRow, now_ms: int) -> TableRow:
-        """Returns a received row: its age counts from the owner's message, not from now; invalid
-        and excess endpoints are dropped.
+        """Returns a received row: its age counts from the owner's message; invalid and excess
+        endpoints are dropped.
         """
         plain = plain_endpoints(row.endpoints)
         if len(plain) < len(row.endpoints):
@@ -189,7 +188,7 @@ def _age_ms(row: federation_pb2.MountRow) -> int:
 
 
 def position_of(snapshot: Snapshot, configured: Path) -> Position:
-    """Returns where this cluster hangs: what a parent confirmed last, else what its config says."""
+    """Returns the cluster's position: by the parent's last confirmation, else by its config."""
     gone = (snapshot.fact(UNMOUNTED_KEY) or b"").decode(errors="replace")
     reported = parent_of(snapshot)
     if reported is None:
@@ -205,8 +204,8 @@ def position_of(snapshot: Snapshot, configured: Path) -> Position:
 
 
 def is_kept(snapshot: Snapshot, welcome: federation_pb2.Welcome) -> bool:
-    """True if the cluster hangs there already by this parent's record, and what is inherited there
-    is kept. Else the mount is news, and is kept in one commit with what is inherited there.
+    """True if the parent's record of the mount, and what is inherited there, are stored already;
+    otherwise both are stored in one commit.
     """
     known = parent_of(snapshot)
     if (
@@ -225,7 +224,7 @@ def _mounted(welcome: federation_pb2.Welcome) -> tuple[str, int, str, str]:
 def welcome_writes(
     snapshot: Snapshot, welcome: federation_pb2.Welcome, now_ms: int
 ) -> tuple[Write, ...]:
-    """Records what the parent sent of this mount; nothing where that is on record."""
+    """Returns the writes that store the parent's record of this mount; empty if it is stored."""
     known = parent_of(snapshot)
     writes: list[Write] = []
     if known is None or _lasting(known[0]) != _lasting(welcome):
@@ -253,20 +252,20 @@ def _place(welcome: federation_pb2.Welcome) -> tuple[str, str]:
 
 
 def parent_config_writes(snapshot: Snapshot, configured: Iterable[str]) -> tuple[Write, ...]:
-    """Records, with the parent's update, by which ``parent`` of the config the parent was found;
-    nothing where that is on record.
+    """Returns the writes that store the ``parent`` of the config by which the parent was found;
+    empty if it is stored.
     """
     value = json.dumps(sorted(set(configured))).encode()
     return () if snapshot.fact(PARENT_CONFIG_KEY) == value else (Put(PARENT_CONFIG_KEY, value),)
 
 
 def is_of_parent_config(snapshot: Snapshot, configured: Iterable[str]) -> bool:
-    """True if the parent that spoke last was found by this ``parent`` of the config."""
+    """True if the parent of the last update was found by this ``parent`` of the config."""
     return not parent_config_writes(snapshot, configured)
 
 
 def parent_contact(snapshot: Snapshot) -> ParentContact | None:
-    """Returns when the parent last confirmed all; None: no link was ever open."""
+    """Returns when the parent last confirmed everything; None: no link was ever open."""
     value = snapshot.fact(CONTACT_KEY)
     if value is None:
         return None
@@ -275,12 +274,12 @@ def parent_contact(snapshot: Snapshot) -> ParentContact | None:
 
 
 def parent_contact_write(at_ms: int, *, linked: bool) -> Write:
-    """Records when the parent last confirmed all, so that this outlives a restart."""
+    """Returns the write that stores when the parent last confirmed everything, for restarts."""
     return Put(CONTACT_KEY, encode_record(at_ms, _LINKED if linked else b""))
 
 
 def table_rows(snapshot: Snapshot) -> Iterator[TableRow]:
-    """Yields the mount table that the parent handed down last, as committed."""
+    """Yields the parent's last mount table, as committed."""
     for _, value in snapshot.facts(keys.MOUNT_ROW):
         row = table_row(value)
         if row is not None:
@@ -288,13 +287,15 @@ def table_rows(snapshot: Snapshot) -> Iterator[TableRow]:
 
 
 def table_row(value: bytes) -> TableRow | None:
-    """Returns one row of it, as the store has it; None where it cannot be read."""
+    """Returns one stored row of it; None if it cannot be read."""
     reported = try_decode_record(federation_pb2.MountRow, value)
     return None if reported is None else TableRow(*reported)
 
 
 def table_writes(snapshot: Snapshot, rows: Iterable[TableRow]) -> tuple[Write, ...]:
-    """Records a new mount table: only the rows that differ in more than age and counts."""
+    """Returns the writes that store a new mount table: only rows that differ in more than age and
+    counts.
+    """
     known = dict(snapshot.facts(keys.MOUNT_ROW))
     writes: list[Write] = []
     for one in rows:
@@ -309,8 +310,8 @@ def table_writes(snapshot: Snapshot, rows: Iterable[TableRow]) -> tuple[Write, .
 
 
 def table_steps(writes: Sequence[Write], most_writes: int) -> Iterator[tuple[Write, ...]]:
-    """Yields the same as one small transaction after the other: the table is a hint, and may be
-    half of the one before for a moment.
+    """Yields the same in small transactions: the table is a hint, and may be half old
+    for a moment.
     """
     step: list[Write] = []
     size = 0
@@ -326,7 +327,7 @@ def table_steps(writes: Sequence[Write], most_writes: int) -> Iterator[tuple[Wri
 
 
 def without_volatile_fields(row: federation_pb2.MountRow) -> bytes:
-    """Returns a row without the fields that change all the time: a difference in the rest is a
+    """Returns a row without the fields that change all the time: a difference in the others is a
     change.
     """
     copy = federation_pb2.MountRow()
@@ -338,14 +339,15 @@ def without_volatile_fields(row: federation_pb2.MountRow) -> bytes:
 
 
 def detached_of(snapshot: Snapshot) -> str:
-    """Returns who detached the cluster from its parent, and when; empty = nobody did."""
+    """Returns who detached the cluster from its parent, and when; empty = nobody."""
     return (snapshot.fact(DETACHED_KEY) or b"").decode(errors="replace")
 
 
 def first_receipt_writes(snapshot: Snapshot) -> tuple[Write, ...]:
-    """Records, with a parent's update, that it is of this incarnation of the store, and since the
-    cluster was attached again; nothing where that is on record. Until then the update that holds is
-    one of before, and what acts on the first new one checks it
+    """Returns the writes that record, with a parent's update, that it was received in this
+    incarnation of the store and since the cluster was last attached; empty if that is recorded.
+
+    Until then the stored update is an older one, and what acts on the first new one checks it
     (``directory.kafka.arming.releases``).
     """
     attached = snapshot.fact(ATTACHED_KEY) or b""
@@ -354,8 +356,8 @@ def first_receipt_writes(snapshot: Snapshot) -> tuple[Write, ...]:
 
 
 def attachment_basis(snapshot: Snapshot) -> str:
-    """Returns which detaches, attaches, first messages since and moves, of this cluster and of
-    those above it, determine what it inherits; "" where nothing was ever received from above.
+    """Returns a key of the detaches, attaches, first messages and moves, of this cluster and of
+    those above it, on which its inherited records are based; "" if nothing was ever received.
     """
     reported = read_inherited(snapshot)
     above = "" if reported is None else reported.message.basis
@@ -371,22 +373,24 @@ def attachment_basis(snapshot: Snapshot) -> str:
 
 
 def is_inherited_received(snapshot: Snapshot) -> bool:
-    """True if a parent ever sent what is inherited; else it is not known to be nothing."""
+    """True if a parent ever sent inherited records; otherwise nothing inherited is unknown, not
+    empty.
+    """
     return snapshot.fact(INHERITED_KEY) is not None
 
 
 def is_inherited_readable(snapshot: Snapshot) -> bool:
-    """True if that was received, and can be read."""
+    """True if inherited records were received and can be read."""
     return read_inherited(snapshot) is not None
 
 
 def is_inherited_corrupt(snapshot: Snapshot) -> bool:
-    """True if that was received, and cannot be read."""
+    """True if inherited records were received and cannot be read."""
     return is_inherited_received(snapshot) and not is_inherited_readable(snapshot)
 
 
 def why_inherited_unknown(snapshot: Snapshot) -> str:
-    """Returns why it is not known what is inherited, as a sentence."""
+    """Returns why the inherited records are unknown, as a sentence."""
     if not is_inherited_received(snapshot):
         return "inherited policies have not been received from the parent yet"
     return (
@@ -396,9 +400,7 @@ def why_inherited_unknown(snapshot: Snapshot) -> str:
 
 
 def corrupt_keys(snapshot: Snapshot) -> set[bytes]:
-    """Returns the keys of what the parent sent of this cluster itself, where it cannot be read any
-    more.
-    """
+    """Returns the keys of unreadable rows of the parent about this cluster itself."""
     lost = {keys.INHERITED} if is_inherited_corrupt(snapshot) else set()
     if snapshot.fact(keys.PARENT) is not None and parent_of(snapshot) is None:
         lost.add(keys.PARENT)
@@ -406,9 +408,7 @@ def corrupt_keys(snapshot: Snapshot) -> set[bytes]:
 
 
 def unreadable_rows(snapshot: Snapshot) -> Iterator[tuple[bytes, str]]:
-    """Yields the rows of what parent and children sent that cannot be read, each with
-    the reason.
-    """
+    """Yields the unreadable rows of parent and children, each with the reason."""
     try:
         whole_inherited(snapshot)
     except ValueError as error:
@@ -422,10 +422,10 @@ def unreadable_rows(snapshot: Snapshot) -> Iterator[tuple[bytes, str]]:
 
 
 def inherited_levels(snapshot: Snapshot) -> list[federation_pb2.InheritedLevel]:
-    """Returns what the ancestors above the mount set, from the root down, as last received.
+    """Returns the levels above the mount, from the root down, as last received.
 
     Raises:
-        NotReady: it cannot be read.
+        NotReady: they cannot be read.
     """
     record = _known_record(snapshot)
     return [] if record is None else list(record.message.levels)
@@ -442,7 +442,7 @@ def inherited_policies(snapshot: Snapshot) -> list[Policies]:
     """Returns the policies of those levels.
 
     Raises:
-        NotReady
+        NotReady: they cannot be read.
     """
     record = _known_record(snapshot)
     return [] if record is None else list(_policies_of(record))
@@ -454,10 +454,10 @@ def _policies_of(record: InheritedRecord) -> tuple[Policies, ...]:
 
 
 def inherited_origins(snapshot: Snapshot) -> list[PolicyLevel]:
-    """Returns those levels, with who set what.
+    """Returns those levels, with the stamps of their values.
 
     Raises:
-        NotReady
+        NotReady: they cannot be read.
     """
     return [
         PolicyLevel(level.path, policies_of(level.policies, stored=True))
@@ -466,7 +466,7 @@ def inherited_origins(snapshot: Snapshot) -> list[PolicyLevel]:
 
 
 def ancestors(snapshot: Snapshot, now_ms: int) -> list[policies_pb2.AncestorPosition]:
-    """Returns the updates of the ancestors that this builds on, nearest first, with their ages."""
+    """Returns the ancestors' updates on which this is based, nearest first, with their ages."""
     reported = read_inherited(snapshot)
     parent = parent_of(snapshot)
     if reported is None or parent is None:
@@ -493,12 +493,12 @@ def ancestors(snapshot: Snapshot, now_ms: int) -> list[policies_pb2.AncestorPosi
 def inherited_writes(
     snapshot: Snapshot, inherited: federation_pb2.Inherited, now_ms: int
 ) -> tuple[Write, ...]:
-    """Records what is inherited, with the parent's incarnation and revision, where it is news.
-    Where it changes anybody's rights that is marked, too.
+    """Returns the writes that store the inherited records, with the parent's incarnation and
+    revision, if they changed. A change of rights is marked, too.
 
     Raises:
-        InvalidArgument: no parent says such a thing; kept, it could not be read.
-        LimitExceeded: it is too large to be kept.
+        InvalidArgument: no parent could send such a record; it could not be read afterwards.
+        LimitExceeded: it is too large to store.
     """
     try:
         check_plausible(inherited)
@@ -521,12 +521,14 @@ def inherited_writes(
 
 
 def rights_mark() -> Write:
-    """Notes that somebody's rights change by what is inherited: as a change of grants does it."""
+    """Returns the write that marks a change of rights by inherited records, as a change of grants
+    does.
+    """
     return Put(keys.GRANTS_MARK, b"%016x" % secrets.randbits(64))
 
 
 def _granted(inherited: federation_pb2.Inherited) -> list[federation_pb2.InheritedLevel]:
-    """Returns the levels as far as they decide who may do what."""
+    """Returns the levels without everything that does not decide access."""
     return [
         federation_pb2.InheritedLevel(path=one.path, grants=one.grants, closed=one.closed)
         for one in inherited.levels
@@ -535,7 +537,7 @@ def _granted(inherited: federation_pb2.Inherited) -> list[federation_pb2.Inherit
 
 
 def is_other(snapshot: Snapshot, inherited: federation_pb2.Inherited) -> bool:
-    """True if it is not what is inherited now; at which mount does not matter."""
+    """True if it differs from what is inherited now, at whatever mount."""
     known = read_inherited(snapshot)
     if known is None:
         return True
@@ -547,7 +549,7 @@ def is_other(snapshot: Snapshot, inherited: federation_pb2.Inherited) -> bool:
 
 
 def nothing_inherited(snapshot: Snapshot, now_ms: int) -> Write:
-    """Puts nothing in the place of what is inherited and cannot be read."""
+    """Returns the write that replaces unreadable inherited records by none."""
     known = parent_of(snapshot)
     incarnation = (known[0].incarnation if known is not None else "") or "lost"
     body = federation_pb2.Inherited(incarnation=incarnation).SerializeToString()
@@ -555,11 +557,11 @@ def nothing_inherited(snapshot: Snapshot, now_ms: int) -> Write:
 
 
 def inherited_access(snapshot: Snapshot) -> tuple[EvaluatedLevel, ...] | None:
-    """Returns the grants of those levels, and which of them are closed; None where a parent never
-    sent them. A grant that this version does not understand denies everything there.
+    """Returns the inherited levels with grants or closed directories; None if a parent never sent
+    any. A grant that this version does not understand denies everything there.
 
     Raises:
-        NotReady: it cannot be read.
+        NotReady: they cannot be read.
     """
     record = _known_record(snapshot)
     return None if record is None else _access_of(record)
@@ -583,14 +585,14 @@ def _rules(level: federation_pb2.InheritedLevel) -> CompiledGrants:
 
 
 def grants_level(path: Path, rules: CompiledGrants) -> federation_pb2.InheritedLevel:
-    """Returns the grants of a mount, as they are handed down: it has no policies."""
+    """Returns the level of a mount with its grants, as it is sent; it has no policies."""
     return federation_pb2.InheritedLevel(path=str(path), grants=map(grant_to_proto, rules.grants))
 
 
 def level_of(
     path: Path, directory: Directory, rules: CompiledGrants = NO_RULES
 ) -> federation_pb2.InheritedLevel:
-    """Returns what one directory sets, as it is handed down."""
+    """Returns the level of one directory, as it is sent."""
     return federation_pb2.InheritedLevel(
         path=str(path),
         policies=policies_to_proto(directory.policies),

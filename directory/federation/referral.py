@@ -1,7 +1,4 @@
-"""What may be referred to whom: the pure half of answering for paths that are not ours.
-
-Refuses to follow a referral; the client does that, and checks.
-"""
+"""Referrals for paths outside this cluster's mount. Pure; the client follows and checks them."""
 
 from __future__ import annotations
 
@@ -39,7 +36,7 @@ class Referral:
 
 @dataclass(frozen=True, slots=True)
 class NoReferral:
-    """Answer that no route leads there from here."""
+    """Answer that no known route leads to the path."""
 
     message: str
 
@@ -65,8 +62,9 @@ def refer_outside_mount(
     parent_endpoints: tuple[str, ...],
     now_ms: int,
 ) -> Referral | NoReferral:
-    """Returns the answer for a path that is not below our mount: *direct* where the mount table
-    knows a mount that is a prefix of it, else *up*, else no route. ``deepest`` looks the table up.
+    """Returns the answer for a path that is not below this cluster's mount: *direct* if the mount
+    table has a mount that is a prefix of it, else *up*, else no route. ``deepest`` looks the table
+    up.
     """
     hint = deepest(path)
     if hint is not None and hint.row.endpoints:

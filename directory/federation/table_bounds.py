@@ -1,8 +1,8 @@
-"""How many rows a mount table may have, and whose rows go where there are too many; pure.
+"""Bounds of a mount table: how many rows it may have, and which are left out beyond that. Pure.
 
-What is left out costs hops, never an answer: the table is a hint, and each cluster is one referral
-away. Rows that a child reports are shared out evenly among the children, so that one that reports
-too many loses its own.
+A row that is left out costs hops, never an answer: the table is a hint, and each cluster is one
+referral away. The rows that children report are shared out evenly, so that a child that reports too
+many loses its own.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _ENDPOINT_BYTES: Final = 300
 
 
 def check_row(row: federation_pb2.MountRow, most_endpoints: int) -> Path:
-    """Returns the mount point of a row as it came over a link, once all of the row is checked.
+    """Returns the mount point of a row from a link, after checking all of the row.
 
     Raises:
-        InvalidPath, InvalidArgument, LimitExceeded
+        InvalidPath, InvalidArgument, LimitExceeded: names the field.
     """
     for field in ("cluster_id", "cluster"):
         check_text(f"mount_table.{field}", getattr(row, field), _NAME_BYTES, "")
@@ -44,10 +44,10 @@ def check_row(row: federation_pb2.MountRow, most_endpoints: int) -> Path:
 
 
 def check_kafka_claim(field: str, claim: federation_pb2.KafkaClaim) -> None:
-    """Checks the texts of what a cluster says of its Kafka.
+    """Checks the texts of a cluster's Kafka claim.
 
     Raises:
-        InvalidArgument, LimitExceeded
+        InvalidArgument, LimitExceeded: names the field.
     """
     for name in ("kafka_cluster_id", "cluster_id", "cluster", "mount"):
         check_text(f"{field}.{name}", getattr(claim, name), 4 * _NAME_BYTES, "")
@@ -56,9 +56,9 @@ def check_kafka_claim(field: str, claim: federation_pb2.KafkaClaim) -> None:
 def fit_rows(
     groups: Mapping[str, Sequence[TableRow]], most_rows: int, most_bytes: int
 ) -> dict[str, Sequence[TableRow]]:
-    """Returns the rows of each group that fit into so many rows and bytes together: all, or of
-    each as many as its fair share is, in their order. A row that is too large for what is left of
-    the bytes costs none of those after it.
+    """Returns the rows of each group that fit into a total of rows and bytes: all, or of each group
+    as many as its fair share, in order. A row too large for the remaining bytes is skipped without
+    those after it.
     """
     shares = fair_shares({name: len(rows) for name, rows in groups.items()}, most_rows)
     fitting = {name: rows[: shares[name]] for name, rows in groups.items()}
@@ -81,8 +81,8 @@ def _rows_within(sized_rows: Iterable[tuple[TableRow, int]], most_bytes: int) ->
 
 
 def fair_shares(wanted: Mapping[str, int], most: int) -> dict[str, int]:
-    """Returns how much each gets of ``most``: what it wants, or, where that is too much, no less
-    than any other gets (max-min fairness).
+    """Returns each one's share of ``most``: what it wants or, if that is too much, no less than any
+    other gets (max-min fairness).
     """
     left, shares = max(0, most), dict(wanted)
     if sum(wanted.values()) <= left:

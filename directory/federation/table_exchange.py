@@ -1,7 +1,4 @@
-"""The mount table on a link: made once for all who get it, sent as changes, received within bounds.
-
-Refuses to know what a row means, and to keep any in a store.
-"""
+"""Mount table on a link: made once for all receivers, sent as changes, received within bounds."""
 
 from __future__ import annotations
 
@@ -26,24 +23,24 @@ Message = TypeVar("Message")
 _MESSAGE_ROWS: Final = 500
 _MESSAGE_BYTES: Final = 256 * 1024
 _REFRESH_SECONDS: Final = 30
-"""So often rows are sent again of which nothing but counts is another. For its age no row is sent
-again: each message on a link confirms those that are ``confirmed``, and the others only age.
+"""Interval at which rows are sent again if only their counts changed. Rows are never sent for their
+age: each message on a link confirms those that are ``confirmed``, and the others only age.
 """
 _REST_SECONDS_A_ROW: Final = 0.01
 _MOST_REST_SECONDS: Final = 2.5
-"""The table is made again at most so often, the longer the more rows it has: where a hundred
-clusters come at once, each gets their rows together.
+"""Longest interval between two versions of the table, for the largest tables: if a hundred clusters
+connect at once, each gets their rows together.
 """
 _SHARED_MS: Final = 1_000
-"""Messages are given to several links for so long; ages count as of the end of it."""
+"""Time for which a message is shared by several links; ages count as of its end."""
 AGES_OFF_MS: Final = 2 * _SHARED_MS
-"""By so much at most a row seems older than it is, and what it takes to arrive beside."""
+"""Most that a row seems older than it is, besides the time of transport."""
 _KEPT_CHANGES: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
 class _Version:
-    """One table after the other; what is another than in the one before."""
+    """Version of the table, with its differences from the previous one."""
 
     number: int
     mounts: frozenset[str]
@@ -67,12 +64,13 @@ class _Sent:
 
 
 class SentTable(Generic[Message]):
-    """A mount table as one cluster sends it, the same to all links. Thread-safe.
+    """Mount table as one cluster sends it, the same on all links. Thread-safe.
 
     Args:
-        rows: the table as it is now.
-        news_of: what makes a row another at once; of the rest what changes is sent every 30 s.
-        wrap: makes of a part of the table what links send: once for all of them.
+        rows: returns the current table.
+        news_of: returns the part of a row whose change is sent at once; other changes are sent
+            every 30 s.
+        wrap: makes a message from a part of the table, once for all links.
     """
 
     def __init__(
@@ -102,8 +100,8 @@ class SentTable(Generic[Message]):
         self._shared_until_ms = 0
 
     def mark_changed(self) -> bool:
-        """Has the table made again for the next link that asks for it; True if links should ask,
-        False if it was just made, or is awaited already.
+        """Marks the table as changed; returns True if links should check it, False if a new version
+        was just made, or is due already.
         """
         self.marked += 1
         self._counts_changed = True
@@ -111,14 +109,16 @@ class SentTable(Generic[Message]):
         return not is_awaited and self._clock() >= self._made_at + self._rest_seconds()
 
     def mark_counts(self) -> None:
-        """Has the table made again within 30 s: nothing but counts may be another."""
+        """Marks counts as changed: a new version is made within 30 s."""
         self._counts_changed = True
 
     def _rest_seconds(self) -> float:
         return min(_MOST_REST_SECONDS, _REST_SECONDS_A_ROW * len(self._sent))
 
     def messages_since(self, version: int) -> tuple[int, Sequence[Message]]:
-        """Returns the newest version, and what to send to a link that has ``version`` (0: none)."""
+        """Returns the newest version, and the messages for a link that has ``version``
+        (0: none).
+        """
         with self._lock:
             self._make()
             if version == self._version:
@@ -195,7 +195,7 @@ class SentTable(Generic[Message]):
 def messages_of(
     rows: Iterable[federation_pb2.MountRow], removed: Iterable[str], *, is_change: bool = False
 ) -> Iterator[federation_pb2.MountTable]:
-    """Yields a table, or a change of one, in messages none of which is large."""
+    """Yields a table, or a change of one, in messages of limited size."""
     message = federation_pb2.MountTable(is_change=is_change)
     size = 0
     both: tuple[str | federation_pb2.MountRow, ...] = (*removed, *rows)
@@ -215,12 +215,12 @@ def messages_of(
 
 
 class ReceivedTable:
-    """A mount table as the other side of one link sent it so far. One thread receives.
+    """Mount table as the other side of one link has sent it so far. For one thread.
 
     Args:
         accepts: whether the other side may report a mount at a path.
-        most_rows: rows that are taken; also of rows that one message has.
-        most_bytes: bytes of them together.
+        most_rows: most rows of the table, and of one message.
+        most_bytes: most bytes of the table.
     """
 
     def __init__(
@@ -249,13 +249,12 @@ class ReceivedTable:
 
     @property
     def rows(self) -> list[TableRow]:
-        """The last table of which all came, in the order in which its rows came."""
+        """Last complete table, in the order in which its rows arrived."""
         return list(self._whole.values())
 
     def receive(self, message: federation_pb2.MountTable, now_ms: int) -> bool:
-        """Takes what one message has; True if it ends a table or change.
-
-        Rows that may not be there, or for which there is no room, are counted and left out.
+        """Takes the rows of one message; returns True if it completes a table or change. Invalid
+        and excess rows are counted and left out.
         """
         if self._coming is None:
             self.left_out, self.why_left_out = 0, ""
