@@ -75,7 +75,7 @@ def _layout(address: str) -> Layout:
 
 
 class NewDirectories:
-    """Requests for transactions that make a directory each, numbered from 1; for any thread."""
+    """Source of requests that make a directory each, numbered from 1; for any thread."""
 
     def __init__(self, recorded: bytes, event: bytes, entry_id: int) -> None:
         self._recorded: Final = recorded

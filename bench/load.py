@@ -37,7 +37,7 @@ _AT_ONCE: Final = 64
 
 
 class Load:
-    """Requests to one method of one server, those of one round never those of the one before."""
+    """Source of requests to one method of one server; each round has others than the last."""
 
     def __init__(
         self,

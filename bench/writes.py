@@ -78,7 +78,7 @@ def run() -> list[Row]:
 
 
 class Mkdirs:
-    """Requests to make a directory in a parent; for any thread."""
+    """Source of requests to make a directory in a parent; for any thread."""
 
     def __init__(self, parent: str, prefix: str) -> None:
         self._parent: Final = parent

@@ -54,7 +54,7 @@ class AdoptionResult:
 
 
 class OperatorRequests:
-    """Requests of operators about one cluster's Kafka, for any thread."""
+    """Register of operators' requests about one cluster's Kafka, for any thread."""
 
     def __init__(self, context: KafkaContext) -> None:
         self._context = context
