@@ -309,6 +309,10 @@ _MOST_OUTCOMES: Final = 1 << 16
 ``remembered_bytes`` first.
 """
 _REST: Final = 3 * _MOST_OUTCOMES
+_TRIED: Final = 1 << 12
+"""Outcomes that were not stored before the share of hits is judged."""
+_RARE: Final = 8
+"""Misses for each hit from which a look-up costs more than it saves."""
 _MOST_DIRECTORIES: Final = 1 << 14
 
 
@@ -336,6 +340,7 @@ class ResponseCache:
 
     __slots__ = (
         "_directories",
+        "_found",
         "_left_bytes",
         "_lifetime_seconds",
         "_most_bytes",
@@ -361,6 +366,8 @@ class ResponseCache:
         self._splicers: dict[str, TopicSplicer] = {}
         self._splicer_bytes = 0
         self._unremembered = 0
+        self._found = 0
+        """Hits of batches since the outcomes were last removed."""
         self._lifetime_seconds = cluster.config.limits.answer_ttl_seconds
         self._most_bytes = self._left_bytes = cluster.config.limits.remembered_bytes
 
@@ -402,10 +409,21 @@ class ResponseCache:
         no_follow: bool = False,
     ) -> list[bytes]:
         """Returns the encoded outcomes of many paths for one caller; errors are outcomes, too."""
-        if prefer is not None or no_follow or not tree.is_open:
+        if (
+            prefer is not None
+            or no_follow
+            or not (tree.is_open or all(map(tree.shows_any_at, texts)))
+        ):
             return [self._part(tree, text, prefer, no_follow=no_follow) for text in texts]
+        if self._is_remembering_idle:
+            self._count_unremembered(len(texts))
+            spliced = splice_topics(self._splicers, texts)
+            return [
+                part or self._part(tree, text) for part, text in zip(spliced, texts, strict=True)
+            ]
         parts = list(map(self._outcomes.get, texts))
         places = [] if all(parts) else [at for at, part in enumerate(parts) if part is None]
+        self._found += len(texts) - len(places)
         if not places:
             return cast("list[bytes]", parts)
         new = [texts[place] for place in places]
@@ -414,6 +432,11 @@ class ResponseCache:
         for place, part in zip(places, spliced, strict=True):
             parts[place] = part or self._part(tree, texts[place])
         return cast("list[bytes]", parts)
+
+    @property
+    def _is_remembering_idle(self) -> bool:
+        """True if the cache is full and hits are too rare to be worth the look-up."""
+        return self._unremembered > _TRIED and self._unremembered > _RARE * self._found
 
     def _part(
         self, tree: OpenTree, text: str, prefer: Kind | None = None, *, no_follow: bool = False
@@ -437,7 +460,9 @@ class ResponseCache:
             if node is None or not self.snapshot.all_read:
                 return None
             inherited = self.answers.inherited(node.entry_id)
-            splicer = TopicSplicer(node, self._lifetime_seconds, inherited)
+            splicer = TopicSplicer(
+                node, self._lifetime_seconds, inherited, max(0, self._left_bytes) // 2
+            )
             self._left_bytes -= splicer.size
             if len(self._splicers) >= _MOST_DIRECTORIES or self._left_bytes < 0:
                 self._splicers.clear()
@@ -534,7 +559,7 @@ class ResponseCache:
         again. Other threads may add outcomes meanwhile, so the count of them is approximate.
         """
         self._outcomes.clear()
-        self._unremembered = 0
+        self._unremembered = self._found = 0
         self._left_bytes = self._most_bytes - self._splicer_bytes
 
     def _see_directory(self, text: str) -> Node | None:

@@ -237,3 +237,21 @@ def test_directories_that_set_nothing_share_what_they_inherit(tree: Cluster) -> 
     assert found[0] is not None
     assert found[0].description == "x" * 1_000
     assert all(one is found[0] for one in found)
+
+
+def test_answers_are_the_same_where_few_of_the_paths_are_remembered(
+    tree: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (("_MOST_OUTCOMES", 2), ("_TRIED", 4), ("_REST", 200)):
+        monkeypatch.setattr(ready_answers, name, value)
+    tree.do(CreateDirectory(path=path("/la/wide")))
+    every = [f"/la/wide/t{number}" for number in range(50)]
+    for one in every:
+        tree.do(CreateTopic(path=path(one)))
+    tree.snapshot.index_physical_names()
+    every += ["/la/wide", "/la/none", "no path", "/la/wide/none"]
+    for first in range(len(every)):
+        ready = ResponseCache(served(), shown_whole(tree.snapshot))
+        whole = [ready.outcomes(OPEN, [text])[0] for text in every]
+        for _ in range(8):
+            assert ready.outcomes(OPEN, every[first:]) == whole[first:]
