@@ -13,7 +13,7 @@ __all__ = ["FAMILIES", "GROUPS", "every_verb", "load_verb", "nearest_verbs"]
 
 GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "Read": ("ls", "tree", "stat", "resolve", "which", "trace", "effective", "grants", "check",
-             "watch", "history", "audit", "mounts", "find", "export"),
+             "watch", "history", "audit", "mounts", "find", "export", "ui"),
     "Write": ("mkdir", "create", "rm", "mv", "ln", "mount", "umount", "set", "unset", "grow",
               "grant", "revoke", "arm", "adopt", "ack", "apply"),
     "Data": ("produce", "consume"),
@@ -38,6 +38,7 @@ FAMILIES: Final[Mapping[str, tuple[str, ...]]] = {
     "grant": ("grant", "revoke", "grants", "check"),
     "adopt": ("adopt", "ack"),
     "export": ("export",),
+    "ui": ("ui",),
     "apply": ("apply",),
     "produce": ("produce", "consume"),
     "server": ("server",),

@@ -1,0 +1,156 @@
+"""HTTP server of ``kdir ui``: GET only, own hosts only; refuses to know what a page shows.
+
+Whoever reaches the port reads by the rights of who started it. A web site that its user visits must
+not: a request names this server by an address, or by a name that its user gave, since a site can
+have only its own names lead here (DNS rebinding); answers load nothing from elsewhere, run no
+script, and are shown in no other site's frame (Content-Security-Policy, Level 3).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+import socketserver
+import threading
+from collections.abc import Callable, Iterable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Final
+from urllib.parse import parse_qsl, unquote
+
+from resolver.cli.web_pages import STYLE, STYLE_SHEET, Page
+
+__all__ = ["WebServer", "is_own_host"]
+
+_AT_ONCE: Final = 8
+"""Pages that are made at a time; more wait."""
+_REQUEST_SECONDS: Final = 10.0
+"""A request arrives, and its answer is read, so fast, or its connection is closed."""
+_HEADERS: Final = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'self'; form-action 'self'; "
+    "base-uri 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+
+_MakePage = Callable[[str, dict[str, str]], Page]
+
+
+def is_own_host(host: str, names: Iterable[str]) -> bool:
+    """True if a Host header (RFC 9110, section 7.2) names this server: by any address, by
+    ``localhost``, or by one of ``names``.
+    """
+    name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
+    if name.lower() in {"localhost", *(one.lower() for one in names)}:
+        return True
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+class WebServer(ThreadingHTTPServer):
+    """Server of the pages that ``make_page`` makes of a decoded path and a query.
+
+    Args:
+        host: address to listen on.
+        port: 0 is a free one.
+        names: by which requests may name it, besides its addresses and ``localhost``.
+        report: is given what went wrong in making a page.
+
+    Raises:
+        OSError: the address cannot be listened on.
+    """
+
+    daemon_threads = True
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        make_page: _MakePage,
+        *,
+        names: Iterable[str] = (),
+        report: Callable[[Exception], object],
+    ) -> None:
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self.make_page = make_page
+        self.names = frozenset(names)
+        self.report = report
+        self.slots = threading.BoundedSemaphore(_AT_ONCE)
+        super().__init__((host, port), _Handler)
+
+    @property
+    def address(self) -> str:
+        """Where it listens, as in a URL."""
+        host, port = self.server_address[:2]
+        shown = f"[{host!s}]" if self.address_family == socket.AF_INET6 else str(host)
+        return f"{shown}:{port}"
+
+    def server_bind(self) -> None:
+        socketserver.TCPServer.server_bind(self)  # HTTPServer would look its own name up
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Reports nothing: whoever asked is gone."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: WebServer
+    timeout = _REQUEST_SECONDS
+    error_content_type = "text/plain; charset=utf-8"
+    error_message_format = "%(code)d %(message)s\n"
+
+    def do_GET(self) -> None:
+        """Answers with a page."""
+        hosts = self.headers.get_all("Host") or []
+        if len(hosts) != 1 or not is_own_host(hosts[0], self.server.names):
+            self._answer(421, "text/plain", "This server has another name: kdir ui --host NAME\n")
+            return
+        raw, _, query = self.path.partition("?")
+        path = unquote(raw)
+        if path == STYLE:
+            self._answer(200, "text/css", STYLE_SHEET)
+        elif not path.startswith("/"):
+            self._answer(400, "text/plain", "The path of a request begins with /\n")
+        else:
+            with self.server.slots:
+                status, html = self._page(path, dict(parse_qsl(query, max_num_fields=10)))
+            self._answer(status, "text/html", html)
+
+    def _page(self, path: str, query: dict[str, str]) -> Page:
+        try:
+            return self.server.make_page(path, query)
+        except Exception as error:  # noqa: BLE001 - reported, and the next request is answered
+            self.server.report(error)
+            return Page(500, "<!doctype html><title>kdir</title><p>An unforeseen error.</p>")
+
+    def _refuse(self) -> None:
+        self._answer(405, "text/plain", "Pages are read with GET\n", Allow="GET")
+
+    do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = _refuse  # noqa: N815
+
+    def _answer(self, status: int, kind: str, text: str, **headers: str) -> None:
+        body = text.encode("utf-8", "replace")
+        self.send_response(status)
+        self.send_header("Content-Type", f"{kind}; charset=utf-8")
+        self.send_header("Content-Length", str(len(body)))
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def end_headers(self) -> None:
+        for name, value in _HEADERS.items():
+            self.send_header(name, value)
+        super().end_headers()
+
+    def version_string(self) -> str:
+        return "kdir"
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Logs nothing: a page is no event, and its path is other people's text."""
