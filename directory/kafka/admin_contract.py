@@ -1,7 +1,4 @@
-"""What the reconciler needs of Kafka, as values and one Protocol; refuses to know a client library.
-
-``admin_client.py`` is how it is done.
-"""
+"""What the reconciler needs of Kafka, as values and one Protocol (``admin_client.py`` does it)."""
 
 from __future__ import annotations
 
@@ -52,29 +49,17 @@ GROW: Final = "CreatePartitions"
 CREATE_ACLS: Final = "CreateAcls"
 DELETE_ACLS: Final = "DeleteAcls"
 
+
+def _operations(names: str) -> frozenset[Operation]:
+    return frozenset(Operation[name] for name in names.split())
+
+
 OPERATIONS: Final = {
-    ResourceType.TOPIC: frozenset(
-        {
-            Operation.READ,
-            Operation.WRITE,
-            Operation.CREATE,
-            Operation.DELETE,
-            Operation.ALTER,
-            Operation.DESCRIBE,
-            Operation.DESCRIBE_CONFIGS,
-            Operation.ALTER_CONFIGS,
-        }
+    ResourceType.TOPIC: _operations(
+        "READ WRITE CREATE DELETE ALTER DESCRIBE DESCRIBE_CONFIGS ALTER_CONFIGS"
     ),
-    ResourceType.GROUP: frozenset(
-        {
-            Operation.READ,
-            Operation.DELETE,
-            Operation.DESCRIBE,
-            Operation.DESCRIBE_CONFIGS,
-            Operation.ALTER_CONFIGS,
-        }
-    ),
-    ResourceType.TRANSACTIONAL_ID: frozenset({Operation.WRITE, Operation.DESCRIBE}),
+    ResourceType.GROUP: _operations("READ DELETE DESCRIBE DESCRIBE_CONFIGS ALTER_CONFIGS"),
+    ResourceType.TRANSACTIONAL_ID: _operations("WRITE DESCRIBE"),
 }
 """What Kafka asks for on each kind of resource (``AclEntry.supportedOperations``), besides ALL;
 without TWO_PHASE_COMMIT, which its client here cannot write."""
@@ -97,16 +82,6 @@ class Resource:
     kind: ResourceType
     name: str
     pattern: PatternType = PatternType.LITERAL
-
-    def covers(self, other: Resource) -> bool:
-        """True if its ACLs are about every name that the other matches."""
-        if self.kind is not other.kind:
-            return False
-        if self.pattern is PatternType.LITERAL:
-            if self.name == "*":
-                return True
-            return other.pattern is PatternType.LITERAL and self.name == other.name
-        return other.name.startswith(self.name) and other != Resource(self.kind, "*")
 
     def __lt__(self, other: Resource) -> bool:
         return self._order() < other._order()
@@ -290,9 +265,7 @@ class KafkaAdmin(Protocol):
         """Returns Kafka's own id of the cluster that answers now."""
 
     def list_all(self) -> KafkaListing:
-        """Returns the names of all topics; takes an eighth of the work of ``describe_all`` here,
-        and less for brokers.
-        """
+        """Returns the names of all topics; an eighth of the work of ``describe_all`` here."""
 
     def describe_all(self) -> KafkaMetadata:
         """Returns everything that metadata shows to us."""
@@ -301,9 +274,7 @@ class KafkaAdmin(Protocol):
         """Returns these topics, asked again; a name that does not exist is left out."""
 
     def configs(self, names: Sequence[str]) -> Mapping[str, Mapping[str, str] | Rejected]:
-        """Returns the configs that were set on each topic itself; a topic that is gone
-        is left out.
-        """
+        """Returns what was set on each topic itself; a topic that is gone is left out."""
 
     def create(
         self, desired_set: Sequence[TopicToCreate], still: Still = always

@@ -61,9 +61,7 @@ _USUAL: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ClientProperties:
-    """``properties`` and ``properties_file`` of a table such as ``[kafka]``; the file is read
-    whenever asked.
-    """
+    """``properties`` and ``properties_file`` of a table; the file is read whenever asked."""
 
     given: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     """Those of the config; no secrets."""
@@ -108,17 +106,13 @@ class ClientProperties:
         return protocol, mechanism if protocol.startswith("SASL_") else ""
 
     def reported(self) -> str:
-        """Returns how kdir comes in, for people; nothing where that is in the clear and without a
-        name.
-        """
+        """Returns how kdir comes in, for people; empty: in plaintext and without a name."""
         protocol, mechanism = self.listener()
         way = f"{protocol} ({mechanism})" if mechanism else protocol
         return "" if not (self.given or self.file) else f"by {way}"
 
     def advice(self) -> str:
-        """Returns what is wrong with the file's permissions; empty: nothing, or there
-        is no file.
-        """
+        """Returns what is wrong with the file's permissions; empty: nothing, or no file."""
         try:
             mode = pathlib.Path(self.file).stat().st_mode if self.file else 0
         except OSError:
@@ -218,9 +212,7 @@ def _check_own(where: str, key: str) -> None:
 
 
 def _check_protocol(where: str, properties: Mapping[str, str]) -> None:
-    """Refuses what Kafka's client would silently leave unused: it would connect in plaintext,
-    unnamed.
-    """
+    """Refuses what Kafka's client would silently leave unused, and connect in plaintext."""
     protocol = properties.get("security.protocol", "PLAINTEXT").upper()
     for prefix, fits in (
         ("sasl.", protocol.startswith("SASL_")),

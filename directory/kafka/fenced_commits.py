@@ -52,6 +52,9 @@ class TopicCommits:
         leadership: fences every transaction; None for what an operator asked for, which any server
             may do.
         principal: who requested it; an observation is nobody's doing.
+
+    Raises (all that commits):
+        LeadershipLost, StoreUnavailable
     """
 
     def __init__(
@@ -111,9 +114,6 @@ class TopicCommits:
     def record(self, news: Sequence[TopicObservation], *, within_quotas: bool = False) -> None:
         """Commits what was learnt of topics; or how many partitions they are to have, as far as
         quotas let them.
-
-        Raises:
-            LeadershipLost, StoreUnavailable
         """
         notes = self._in_batches(
             "record",
@@ -125,11 +125,7 @@ class TopicCommits:
             _log.log(logging.WARNING if within_quotas else logging.ERROR, "not recorded: %s", note)
 
     def adopt(self, topics: Sequence[tuple[tuple[str, ...], ObservedTopic]]) -> Sequence[str]:
-        """Takes topics in; one sentence for each that was put elsewhere or left out.
-
-        Raises:
-            LeadershipLost, StoreUnavailable
-        """
+        """Takes topics in; one sentence for each that was put elsewhere or left out."""
         return self._in_batches(
             "adopt",
             topics,
@@ -138,21 +134,13 @@ class TopicCommits:
         )
 
     def move(self, moves: Sequence[tuple[Path, int, Path]]) -> Sequence[str]:
-        """Moves topics (where it is, entry id, where to); one sentence for each that stays.
-
-        Raises:
-            LeadershipLost, StoreUnavailable
-        """
+        """Moves topics (where it is, entry id, where to); one sentence for each that stays."""
         return self._in_batches(
             "move", moves, lambda batch: MoveTopics(moves=batch), lambda one: one[0]
         )
 
     def finish(self, gone: Sequence[tuple[str, int]]) -> None:
-        """Commits that these removed topics (name below DELETED_ID, entry id) are gone from Kafka.
-
-        Raises:
-            LeadershipLost, StoreUnavailable
-        """
+        """Commits that removed topics (name below DELETED_ID, entry id) are gone from Kafka."""
         notes = self._in_batches(
             "finish", gone, lambda batch: FinishDelete(topics=batch), lambda one: one[0]
         )
@@ -160,20 +148,12 @@ class TopicCommits:
             _log.error("not finished: %s", note)
 
     def detach(self, name: str, entry_id: int, physical_name: str, topic_id: bytes) -> None:
-        """Commits that a removed topic is left alone in Kafka, and that adoption will skip it.
-
-        Raises:
-            LeadershipLost, StoreUnavailable
-        """
+        """Commits that a removed topic is left alone in Kafka, and that adoption will skip it."""
         mark = Put(detached_key(physical_name), topic_id)
         self._execute(FinishDelete(topics=((name, entry_id),)), extra_writes=(mark,))
 
     def put(self, writes: Sequence[Write], guards: Sequence[Guard] = ()) -> None:
-        """Commits facts, where these guards hold, too.
-
-        Raises:
-            LeadershipLost, StoreUnavailable
-        """
+        """Commits facts, where these guards hold, too."""
         self.check()
         try:
             self._writer.put_facts(writes, guards=(*self._guards, *guards))
@@ -183,9 +163,6 @@ class TopicCommits:
     def put_each(self, changes: Sequence[tuple[Sequence[Guard], Sequence[Write]]]) -> None:
         """Commits each of these changes of facts whose guards hold, and leaves out the others. A
         change has two guards and two writes at most.
-
-        Raises:
-            LeadershipLost, StoreUnavailable
         """
         for start in range(0, len(changes), self.batch):
             batch = changes[start : start + self.batch]
@@ -201,11 +178,7 @@ class TopicCommits:
                     self.put_each([one])
 
     def put_all(self, writes: Sequence[Write]) -> None:
-        """Commits facts that need not be there together: as many transactions as it takes.
-
-        Raises:
-            LeadershipLost, StoreUnavailable
-        """
+        """Commits facts that need not be there together: as many transactions as it takes."""
         batch: list[Write] = []
         size = 0
         for write in writes:

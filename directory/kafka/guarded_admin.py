@@ -29,7 +29,6 @@ from directory.namespace.physical_names import is_protected
 __all__ = ["GuardedAdmin"]
 
 _K = TypeVar("_K", str, AclBinding)
-_V = TypeVar("_V")
 _REFUSED: Final = Rejected("an internal topic of Kafka or kdir: kdir never changes it")
 
 
@@ -71,44 +70,39 @@ class GuardedAdmin:
     def create(
         self, desired_set: Sequence[TopicToCreate], still: Still = always
     ) -> Mapping[str, Outcome]:
+        by_name = {one.name: one for one in desired_set}
         return self._unless_internal(
-            {one.name: one for one in desired_set},
-            lambda some: self._admin.create(list(some.values()), still),
+            by_name, lambda some: self._admin.create([by_name[name] for name in some], still)
         )
 
     def delete(self, names: Sequence[str], still: Still = always) -> Mapping[str, Outcome]:
-        return self._unless_internal(
-            dict.fromkeys(names), lambda some: self._admin.delete(list(some), still)
-        )
+        return self._unless_internal(names, lambda some: self._admin.delete(some, still))
 
     def alter_configs(
         self, changes: Sequence[ConfigChange], still: Still = always
     ) -> Mapping[str, Outcome]:
+        by_name = {one.name: one for one in changes}
         return self._unless_internal(
-            {one.name: one for one in changes},
-            lambda some: self._admin.alter_configs(list(some.values()), still),
+            by_name, lambda some: self._admin.alter_configs([by_name[name] for name in some], still)
         )
 
     def create_partitions(
         self, partitions: Mapping[str, int], still: Still = always
     ) -> Mapping[str, Outcome]:
-        return self._unless_internal(
-            partitions, lambda some: self._admin.create_partitions(some, still)
-        )
+        def grow(some: Sequence[str]) -> Mapping[str, Outcome]:
+            return self._admin.create_partitions({name: partitions[name] for name in some}, still)
+
+        return self._unless_internal(partitions, grow)
 
     def add_acls(
         self, bindings: Sequence[AclBinding], still: Still = always
     ) -> Mapping[AclBinding, Outcome]:
-        return self._unless_internal(
-            dict.fromkeys(bindings), lambda some: self._admin.add_acls(list(some), still)
-        )
+        return self._unless_internal(bindings, lambda some: self._admin.add_acls(some, still))
 
     def remove_acls(
         self, bindings: Sequence[AclBinding], still: Still = always
     ) -> Mapping[AclBinding, Outcome]:
-        return self._unless_internal(
-            dict.fromkeys(bindings), lambda some: self._admin.remove_acls(list(some), still)
-        )
+        return self._unless_internal(bindings, lambda some: self._admin.remove_acls(some, still))
 
     def close(self) -> None:
         self._admin.close()
@@ -116,12 +110,17 @@ class GuardedAdmin:
     # -- the rule ----------------------------------------------------------------------------------
 
     def _unless_internal(
-        self, things: Mapping[_K, _V], call: Callable[[Mapping[_K, _V]], Mapping[_K, Outcome]]
+        self, things: Iterable[_K], call: Callable[[Sequence[_K]], Mapping[_K, Outcome]]
     ) -> Mapping[_K, Outcome]:
         """Calls Kafka for what is not about an internal topic, and refuses the rest."""
-        allowed = {key: one for key, one in things.items() if not self._is_internal(key)}
-        refused: dict[_K, Outcome] = {key: _REFUSED for key in things if key not in allowed}
-        return {**refused, **call(allowed)} if allowed else refused
+        allowed: list[_K] = []
+        outcomes: dict[_K, Outcome] = {}
+        for thing in things:
+            if self._is_internal(thing):
+                outcomes[thing] = _REFUSED
+            else:
+                allowed.append(thing)
+        return {**outcomes, **call(allowed)} if allowed else outcomes
 
     def _is_internal(self, thing: str | AclBinding) -> bool:
         if isinstance(thing, AclBinding):

@@ -1,8 +1,8 @@
 """The reconciler: keeps a cluster's tree and its Kafka in step, in one thread, while it is elected.
 
 Everything it commits is fenced by its leadership. A Kafka that is away slows nothing but this
-thread. Refuses to change anything in Kafka beyond its ceiling, for another Kafka than the pinned
-one, and while it is stopped.
+thread. Nothing in Kafka is changed beyond the ceiling, in another Kafka than the pinned one, and
+while all is stopped.
 """
 
 from __future__ import annotations
@@ -148,8 +148,9 @@ class Reconciler:
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
         self._unsubscribe: Callable[[], None] = lambda: None
-        self._term: LeaderTerm | None = None
-        self._health = KafkaHealth(False, "Kafka was not asked yet", since=context.now())
+        self.term: LeaderTerm | None = None
+        """What it is while it leads; None while it does not."""
+        self.health = KafkaHealth(False, "Kafka was not asked yet", since=context.now())
         self._topic_counts = TopicCounter(self._mount_at, self._clock)
 
     # -- start and stop ----------------------------------------------------------------------------
@@ -190,7 +191,7 @@ class Reconciler:
 
     def _on_applied(self, applied: AppliedCommit) -> None:
         """In the replica's thread: note what may want doing, and wake."""
-        term = self._term
+        term = self.term
         if term is None:
             self._wake.set()
             return
@@ -210,7 +211,7 @@ class Reconciler:
     def run_once(self) -> float:
         """Does what is due; the seconds until something is due again, unless woken before."""
         try:
-            term = self._term = self._current_term()
+            term = self.term = self._current_term()
             if term is None:
                 return _ELECT_SECONDS * self._chance.uniform(0.5, 1.0)
             if not self.leader.wait_for_election(self._sleep):
@@ -232,11 +233,9 @@ class Reconciler:
             return _STORE_SECONDS
 
     def _current_term(self) -> LeaderTerm | None:
-        """Returns the running term, or a new one if this server is elected; None =
-        another one is.
-        """
-        if self._term is not None and self.leader.leads:
-            return self._term
+        """Returns the term, or a new one if this server is elected; None = another one is."""
+        if self.term is not None and self.leader.leads:
+            return self.term
         self.resign()
         leadership = self.leader.campaign()
         if leadership is None:
@@ -259,19 +258,9 @@ class Reconciler:
             which = "another cluster manages" if unmanaged else "this cluster manages"
             _log.warning("%s: %s its Kafka from now on", self._cluster, which)
 
-    @property
-    def term(self) -> LeaderTerm | None:
-        """What it is while it leads; None while it does not."""
-        return self._term
-
-    @property
-    def health(self) -> KafkaHealth:
-        """How Kafka answered the last time, and when all of it was looked at."""
-        return self._health
-
     def resign(self) -> None:
         """Gives up the role; the next round takes it again, if nobody else has."""
-        term, self._term = self._term, None
+        term, self.term = self.term, None
         if term is not None:
             term.close_admin()
         self.leader.resign()
@@ -312,7 +301,7 @@ class Reconciler:
             if survey.cluster_id != held.pinned:
                 sweeper.due = 0.0
                 return False
-            rows = self.requests.rows_of(change, survey)
+            rows = self.requests.plan_rows(change.rules, survey, remap=change.remap)
             sweeper.backlog = AdoptionBacklog(rows, change, self._clock)
             _log.info(
                 "%s: goes on with adoption %s: %d left",
@@ -390,20 +379,20 @@ class Reconciler:
     # -- how Kafka is doing ------------------------------------------------------------------------
 
     def _answered(self, term: LeaderTerm) -> None:
-        before, survey = self._health, term.sweeper.survey
+        before, survey = self.health, term.sweeper.survey
         term.retry.reset()
         seen_id = survey.cluster_id if survey is not None else ""
         if not before.reachable:
             _log.info("%s: Kafka %s answers", self._cluster, seen_id)
         since = before.since if before.reachable else self._context.now()
-        self._health = KafkaHealth(True, "", since, seen_id, self._clock())
+        self.health = KafkaHealth(True, "", since, seen_id, self._clock())
 
     def _went_away(self, reason: KafkaUnavailable | KafkaRejected) -> float:
-        health, term = self._health, self._term
+        health, term = self.health, self.term
         if health.reachable or health.message != reason.message:
             _log.warning("%s: %s", self._cluster, reason.message)
         since = self._context.now() if health.reachable else health.since
-        self._health = replace(health, reachable=False, message=reason.message, since=since)
+        self.health = replace(health, reachable=False, message=reason.message, since=since)
         if term is None:
             return _ELECT_SECONDS
         term.close_admin()
@@ -425,7 +414,7 @@ class Reconciler:
             snapshot = self._replica.snapshot
         except NotReady as reason:
             return KafkaStatus(message=reason.message, ceiling=ceiling)
-        term, health = self._term, self._health
+        term, health = self.term, self.health
         held, counts = PinAndStop.load(snapshot), self._topic_counts.latest(snapshot)
         waiting, contested = count_topics_with_issues(snapshot)
         acls = acl_counts(snapshot)
@@ -463,16 +452,14 @@ class Reconciler:
         )
 
     def waiting_count(self) -> int:
-        """Returns how much waits to be made in Kafka or looked at; 0 where another server is
-        elected.
-        """
-        term = self._term
+        """Returns how much waits for Kafka; 0 where another server is elected."""
+        term = self.term
         return 0 if term is None else term.worklist.waiting_count()
 
     def acknowledge(self, text: str, *, principal: str = "", request_id: str = "") -> int:
         """Calls ``OperatorRequests.acknowledge``; then a sweep is made at once."""
         revision = self.requests.acknowledge(text, principal=principal, request_id=request_id)
-        term = self._term
+        term = self.term
         if term is not None:
             term.kafka_due = term.sweeper.due = 0.0
         self.wake()
@@ -486,7 +473,7 @@ class Reconciler:
             NotAuthoritative: the path is not below this cluster's mount.
             NotReady
         """
-        snapshot, term = self._replica.snapshot, self._term
+        snapshot, term = self._replica.snapshot, self.term
         mount = self._mount_at(snapshot)
         if not mount.is_prefix_of(path):
             raise NotAuthoritative(f"{path} is not below {mount}, where this cluster is mounted")

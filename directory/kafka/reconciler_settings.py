@@ -73,9 +73,7 @@ class KafkaSettings:
     """The config names a parent: what it hands down must be known before anything depends on it."""
 
     def placing(self, adopted: tuple[MappingRule, ...] = ()) -> tuple[MappingRule, ...]:
-        """Returns the rules in force, in order; ``adopted`` are those that an operator adopted
-        with.
-        """
+        """Returns the rules in force, in order: first those that an operator adopted with."""
         return (*(adopted or self.rules), *split_on(self.split_on))
 
 
@@ -128,6 +126,11 @@ class KafkaContext:
     unmanaged: Callable[[], str] = lambda: ""
     """Why another cluster manages this Kafka; empty = this one does."""
     sleep: Callable[[float], object] = time.sleep
+
+    def has_expired(self) -> bool:
+        """True if inherited allows have ended, as no parent confirmed them for too long."""
+        most = self.settings.grants_max_age_seconds
+        return most is not None and self.unconfirmed_seconds() > most
 
 
 def settings_of(config: KafkaConfig) -> KafkaSettings:

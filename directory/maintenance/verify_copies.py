@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Final, Self
 
 from directory.kafka.admin_contract import KafkaAdmin, KafkaMetadata, KafkaTopic, Rejected
 from directory.kafka.adoption import adoption, recorded_topics
-from directory.kafka.adoption.metadata_diff import RecordedTopic, differences, show_id
+from directory.kafka.adoption.metadata_diff import differences, show_id
 from directory.kafka.adoption.pin_and_stop import PinAndStop
+from directory.kafka.applying.desired_configs import RecordedTopic
 from directory.maintenance.backup_stream import Row
 from directory.maintenance.verify_store import Between, Difference, StoreComparison
 from directory.namespace.adoption_mapping import MappingRule, plan_adoption

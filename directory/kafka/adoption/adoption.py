@@ -1,7 +1,6 @@
 """Adoption as an operator asks for it: rows that say what happens with each topic, and doing it.
 
-Where a topic goes is ``directory/namespace/adoption_mapping.py``'s to say; refuses to talk to
-Kafka.
+Where a topic goes is ``directory/namespace/adoption_mapping.py``'s to say.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from types import MappingProxyType
 from typing import Final
 
 from directory.kafka.admin_contract import KafkaMetadata, KafkaTopic
+from directory.kafka.applying.desired_configs import RecordedTopic
 from directory.kafka.applying.last_applied import AppliedRecord, configs_to_write
 from directory.kafka.fenced_commits import TopicCommits
 from directory.namespace.adoption_mapping import (
@@ -136,7 +136,7 @@ def _to_row(row: Adoption, snapshot: Snapshot, mount: Path) -> AdoptionRow:
             row.rule,
             AdoptionAction.ADOPT.value,
             _why_over(located.topic),
-            TakeOverStep(_news(here, located.topic, row.observed)),
+            _take_over(here, located.topic, row.observed),
         )
     return plain
 
@@ -154,10 +154,8 @@ def _why_over(topic: Topic) -> str:
     return "kdir did not make it; the entry takes Kafka's topic as it is"
 
 
-def _news(path: Path, topic: Topic, found: ObservedTopic) -> TopicObservation:
-    return TopicObservation(
-        path=path,
-        entry_id=topic.entry_id,
+def _take_over(path: Path, topic: Topic, found: ObservedTopic) -> TakeOverStep:
+    news = RecordedTopic(path, topic).observation(
         provision=Provision.ACTIVE,
         provision_message="",
         provision_attempt="",
@@ -165,6 +163,7 @@ def _news(path: Path, topic: Topic, found: ObservedTopic) -> TopicObservation:
         partitions=found.partitions,
         replication_factor=found.replication_factor,
     )
+    return TakeOverStep(news)
 
 
 def carry_out(rows: Sequence[AdoptionRow], commits: TopicCommits) -> list[AdoptionRow]:
@@ -213,6 +212,9 @@ class AdoptionBacklog:
         rows: what is to be done; rows without a step are passed over.
         change: what is recorded of it; None = nothing is.
         clock: monotonic seconds.
+
+    Raises (all that commits):
+        LeadershipLost, StoreUnavailable
     """
 
     def __init__(
@@ -236,20 +238,12 @@ class AdoptionBacklog:
         return len(self._rows) - self._next
 
     def begin(self, commits: TopicCommits) -> None:
-        """Records that it is on its way.
-
-        Raises:
-            LeadershipLost, StoreUnavailable
-        """
+        """Records that it is on its way."""
         if self.change is not None:
             commits.put([self.change.to_put()])
 
     def carry_on(self, commits: TopicCommits) -> bool:
-        """Does one slice; whether more is left. At the end the record goes.
-
-        Raises:
-            LeadershipLost, StoreUnavailable
-        """
+        """Does one slice; whether more is left. At the end the record goes."""
         size = commits.batch * _BATCHES
         rows = self._rows[self._next : self._next + size]
         for row in carry_out(rows, commits):

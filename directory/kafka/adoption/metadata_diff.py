@@ -1,7 +1,5 @@
-"""What to do when Kafka shows one thing and the tree records another; pure.
-
-``diff_metadata`` says what to adopt, to record, to create and to delete, or why everything stops.
-Refuses to do any of it, and to look anything up.
+"""What to adopt, record and create when Kafka shows one thing and the tree records another, or why
+everything stops; pure.
 """
 
 from __future__ import annotations
@@ -10,7 +8,7 @@ from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 from directory.kafka.admin_contract import KafkaMetadata, KafkaTopic
 from directory.kafka.adoption.pin_and_stop import (
@@ -19,17 +17,15 @@ from directory.kafka.adoption.pin_and_stop import (
     exceeds_vanish_guard,
     vanished_stop,
 )
-from directory.kafka.applying.desired_configs import DesiredTopicConfig
+from directory.kafka.applying.desired_configs import DesiredTopicConfig, RecordedTopic
 from directory.namespace.command import TopicObservation
 from directory.namespace.entry import Provision, Topic
 from directory.namespace.topic_configs import same_value
-from resolver.path import Path
 
 __all__ = [
     "DEFAULT",
     "Difference",
     "MetadataDiff",
-    "RecordedTopic",
     "config_news",
     "diff_metadata",
     "differences",
@@ -39,25 +35,6 @@ __all__ = [
 
 DEFAULT: Final = "(default)"
 """Shown for a config that is not set on the topic itself."""
-
-
-@dataclass(frozen=True, slots=True)
-class RecordedTopic:
-    """A topic of the tree, with its path."""
-
-    path: Path
-    topic: Topic
-    desired_config: DesiredTopicConfig | None = None
-    """What holds for it where kdir changes configs in Kafka; None: only its own settings count."""
-
-    @property
-    def name(self) -> str:
-        """Its name in Kafka."""
-        return self.topic.physical_name
-
-    def observation(self, **learnt: Any) -> TopicObservation:
-        """Returns what was learnt of it, by fields of ``TopicObservation``."""
-        return TopicObservation(path=self.path, entry_id=self.topic.entry_id, **learnt)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,7 @@
 """What operators ask of a Kafka through its directory: adopt, look up, acknowledge.
 
 Any server may do it, elected or not: what is committed here is guarded by the plans themselves, and
-what is too much for one request is recorded for the elected one.
-Refuses to change anything in Kafka.
+what is too much for one request is recorded for the elected one. Nothing in Kafka is changed.
 """
 
 from __future__ import annotations
@@ -84,7 +83,7 @@ class OperatorRequests:
         held = PinAndStop.load(snapshot)
         held.refuse_another(survey.cluster_id)
         placing = tuple(rules) or held.rules
-        rows = self._rows(placing, survey, remap=remap)
+        rows = self.plan_rows(placing, survey, remap=remap)
         if validate_only:
             return AdoptionResult(rows)
         held.refuse_stopped()
@@ -100,21 +99,16 @@ class OperatorRequests:
         under_way = self._wait_for(change, deadline)
         if under_way is not None:
             return AdoptionResult(rows, under_way)
-        return AdoptionResult(_outcome(rows, self._rows(placing, survey, remap=remap)))
+        return AdoptionResult(_outcome(rows, self.plan_rows(placing, survey, remap=remap)))
 
     def under_way(self) -> list[LargeAdoption]:
-        """Returns the adoptions that operators asked for and the elected server has not
-        finished.
-        """
+        """Returns the operators' adoptions that the elected server has not finished."""
         return [one for one in adoptions(self._context.latest()) if one.change_id != SWEEP]
 
-    def rows_of(self, change: LargeAdoption, survey: KafkaMetadata) -> list[AdoptionRow]:
-        """Returns what is left of an adoption."""
-        return self._rows(change.rules, survey, remap=change.remap)
-
-    def _rows(
+    def plan_rows(
         self, rules: Sequence[MappingRule], survey: KafkaMetadata, *, remap: bool
     ) -> list[AdoptionRow]:
+        """Returns what adoption by these rules would do now."""
         placing = self._context.settings.placing(tuple(rules))
         snapshot = self._context.latest()
         mount = self._context.mount_at(snapshot)
@@ -212,9 +206,7 @@ class OperatorRequests:
 
 
 def _outcome(planned: Sequence[AdoptionRow], after: Sequence[AdoptionRow]) -> list[AdoptionRow]:
-    """Returns what became of the rows: as planned, but for topics that stand elsewhere all the
-    same.
-    """
+    """Returns what became of the rows: as planned, but for topics that stand elsewhere."""
     now = {row.physical_name: row for row in after}
     return [
         found

@@ -1,14 +1,12 @@
 """What the store holds about a Kafka as a whole: the pinned id, a stop, an acknowledgement, rules;
 and the vanish guard, which says how many topics may be gone before everything stops.
-
-Refuses to decide on any of it; reads facts of a snapshot and gives the writes that change them.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Final, Protocol
 
 from directory.namespace.adoption_mapping import MappingRule
@@ -168,8 +166,7 @@ def stop(reason: StopReason | None) -> tuple[Write, ...]:
     """Returns what stops all; None = what goes on, as nothing is wrong any more."""
     if reason is None:
         return (Delete(STOPPED),)
-    value = {"text": reason.text, "gone": reason.gone, "kafka_id": reason.kafka_id}
-    return (Put(STOPPED, json.dumps(value).encode()),)
+    return (Put(STOPPED, json.dumps(asdict(reason)).encode()),)
 
 
 def pinned_text(snapshot: Facts) -> list[str]:

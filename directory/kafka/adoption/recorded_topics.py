@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-from directory.kafka.adoption.metadata_diff import RecordedTopic
-from directory.kafka.applying.desired_configs import DesiredConfigs
-from directory.namespace.entry import DELETED_ID, ROOT_ID, Directory, Provision, Topic
+from directory.kafka.applying.desired_configs import DesiredConfigs, RecordedTopic, directories_at
+from directory.namespace.entry import DELETED_ID, ROOT_ID, Provision, Topic
 from directory.namespace.plan_delete import DELETED
-from directory.namespace.snapshot import Node, Snapshot
+from directory.namespace.snapshot import Snapshot
 from resolver.path import Path
 
 __all__ = [
@@ -44,30 +43,17 @@ def recorded_topics(
     snapshot: Snapshot, mount: Path, directory_id: int = ROOT_ID
 ) -> Iterator[RecordedTopic]:
     """Yields every topic at or below a directory, a directory's own before those further down."""
-    above = snapshot.path_of(directory_id)
-    start = snapshot.node(directory_id)
-    if above is None or start is None:
-        return
     desired_configs = DesiredConfigs(snapshot)
-    stack: list[tuple[tuple[str, ...], Node]] = [((*mount.segments, *above), start)]
-    while stack:
-        segments, node = stack.pop()
+    for segments, node in directories_at(snapshot, mount, directory_id):
         for name, record in node.topics.items():
             topic = snapshot.codec.decode(record)
             if isinstance(topic, Topic):
                 desired_config = desired_configs.for_topic(node.entry_id, topic)
                 yield RecordedTopic(Path((*segments, name)), topic, desired_config)
-        for name, container in node.containers.items():
-            if isinstance(container, Directory):
-                below = snapshot.node(container.entry_id)
-                if below is not None:
-                    stack.append(((*segments, name), below))
 
 
 def recorded_at(snapshot: Snapshot, mount: Path, path: Path) -> Iterator[RecordedTopic]:
-    """Yields the topic at this path, if there is one, and every topic below it, if it is a
-    directory.
-    """
+    """Yields the topic at this path, if any, and every topic below it, if it is a directory."""
     relative = path.below(mount)
     if relative:
         parent_id = snapshot.find_directory(relative[:-1])

@@ -1,7 +1,4 @@
-"""Looks at all of Kafka, and in between for what changed; commits what follows for the tree.
-
-Adopts, records and stops; refuses to change anything in Kafka.
-"""
+"""Looks at all of Kafka, and in between for what changed; commits what follows for the tree."""
 
 from __future__ import annotations
 
@@ -15,9 +12,9 @@ from typing import Final
 from directory.kafka.admin_contract import KafkaAdmin, KafkaMetadata, KafkaTopic, Rejected
 from directory.kafka.adoption import adoption, pin_and_stop, recorded_topics
 from directory.kafka.adoption.adoption import AdoptionBacklog
-from directory.kafka.adoption.metadata_diff import RecordedTopic, config_news, diff_metadata
+from directory.kafka.adoption.metadata_diff import config_news, diff_metadata
 from directory.kafka.adoption.pin_and_stop import PinAndStop
-from directory.kafka.applying.desired_configs import DesiredConfigs, is_under_way
+from directory.kafka.applying.desired_configs import DesiredConfigs, RecordedTopic, is_under_way
 from directory.kafka.fenced_commits import TopicCommits
 from directory.kafka.provisioning.recent_changes import RecentChanges
 from directory.kafka.reconciler_settings import KafkaContext
@@ -92,6 +89,9 @@ class KafkaSweep:
 
     Args:
         recent: what was changed in Kafka a short while ago.
+
+    Raises (all that asks Kafka or commits):
+        KafkaUnavailable, KafkaRejected, LeadershipLost, StoreUnavailable
     """
 
     def __init__(self, context: KafkaContext, recent: RecentChanges) -> None:
@@ -137,9 +137,6 @@ class KafkaSweep:
 
         Returns:
             The topics that wait to be made in Kafka.
-
-        Raises:
-            KafkaUnavailable, KafkaRejected, LeadershipLost, StoreUnavailable
         """
         # In this order: what is created after the snapshot was taken is not missed in the survey.
         snapshot = self._latest()
@@ -325,9 +322,6 @@ class KafkaSweep:
     def read_configs(self, admin: KafkaAdmin, commits: TopicCommits) -> None:
         """Reads the configs of some topics of the last survey, where that is due: those not read
         for longest.
-
-        Raises:
-            KafkaUnavailable, KafkaRejected, LeadershipLost, StoreUnavailable
         """
         started = self._clock()
         if started < self._configs_due:

@@ -3,8 +3,7 @@
 Each round does a part of what follows, at a rate that is a setting; so every step may be the last
 one of a process. What is asked is on record before it is asked (as in ``config_applier.py``). At no
 moment does Kafka allow somebody something that is allowed neither before nor after (A4): denies are
-added first and removed last, and what has ACLs before and after has some all the time. Refuses to
-decide what is asked (``acl_diff.py``).
+added first and removed last, and what has ACLs before and after has some all the time.
 """
 
 from __future__ import annotations
@@ -28,7 +27,6 @@ from directory.kafka.admin_contract import (
     Resource,
     Succeeded,
 )
-from directory.kafka.adoption.metadata_diff import RecordedTopic
 from directory.kafka.applying.acl_diff import (
     CALL_ORDER,
     TAKEOVER,
@@ -47,6 +45,7 @@ from directory.kafka.applying.applier import (
     first_of,
 )
 from directory.kafka.applying.desired_acls import start_of
+from directory.kafka.applying.desired_configs import RecordedTopic
 from directory.kafka.applying.last_applied import (
     ACL_BASIS,
     ARMED,
@@ -191,45 +190,34 @@ class AclApplier(Applier):
     def prepare(self, topics: Sequence[RecordedTopic], admin: KafkaAdmin) -> Mapping[str, str]:
         """Makes the ACLs of topics that are about to be made; why some of them have to wait, by
         physical name.
-
-        Raises:
-            KafkaUnavailable, LeadershipLost, StoreUnavailable
         """
         snapshot = self._latest()
         if ACLS not in self._settings.ceiling or not armed_anywhere(snapshot, ACLS):
             return {}
-        named = {Resource(ResourceType.TOPIC, one.topic.physical_name) for one in topics}
-        making = frozenset(one.topic.entry_id for one in topics)
+        named = {Resource(ResourceType.TOPIC, one.name) for one in topics}
         try:
-            return self._prepare(snapshot, named, making, admin)
-        except KafkaRejected as reason:
+            making = frozenset(one.topic.entry_id for one in topics)
             survey = self._survey(snapshot, making)
-            desired_config = named & survey.desired_set.by_resource.keys()
-            return {one.name: f"its ACLs wait: {reason.message}" for one in desired_config}
         except NotReady as reason:
+            return {one.name: f"its ACLs wait: {reason.message}" for one in named}
+        named &= survey.desired_set.by_resource.keys()
+        try:
+            return self._prepare(snapshot, survey, named, admin)
+        except (KafkaRejected, NotReady) as reason:
             return {one.name: f"its ACLs wait: {reason.message}" for one in named}
 
     def _prepare(
-        self,
-        snapshot: Snapshot,
-        named: set[Resource],
-        making: frozenset[int],
-        admin: KafkaAdmin,
+        self, snapshot: Snapshot, survey: AclDiffs, named: set[Resource], admin: KafkaAdmin
     ) -> Mapping[str, str]:
-        survey = self._survey(snapshot, making)
-        desired_config = survey.desired_set.by_resource
-        waits = {
-            one.name: _UNREADABLE
-            for one in named & desired_config.keys()
-            if not desired_config[one].known
-        }
+        by_resource = survey.desired_set.by_resource
+        waits = {one.name: _UNREADABLE for one in named if not by_resource[one].known}
         looked_at, view = self._clock(), admin.acls()
         rules = AclDiffOptions(
             revert_external_changes=self._settings.revert_external_changes,
             open_to_all=view.open_to_all,
         )
         found = FoundAcls(self._recent.correct_acls(view.bindings))
-        verdicts = survey.verdicts(found, lambda _: rules, named & desired_config.keys())
+        verdicts = survey.verdicts(found, lambda _: rules, named)
         verdicts = _within_limit(verdicts, self._settings.max_acls - view.count)
         basis = inherited_basis(snapshot, self._mount_at(snapshot))
         tally: BatchResult[Resource] = BatchResult()
@@ -243,12 +231,8 @@ class AclApplier(Applier):
     # -- one round -----------------------------------------------------------------------------
 
     def _survey(self, snapshot: Snapshot, making: frozenset[int] = frozenset()) -> AclDiffs:
-        expired = self._has_expired()
+        expired = self._context.has_expired()
         return AclDiffs(snapshot, self._mount_at(snapshot), expired=expired, making=making)
-
-    def _has_expired(self) -> bool:
-        most = self._settings.grants_max_age_seconds
-        return most is not None and self._unconfirmed() > most
 
     def _plan_round(self, snapshot: Snapshot, admin: KafkaAdmin) -> _AclRound:
         """Returns what is to be done now."""
@@ -302,7 +286,7 @@ class AclApplier(Applier):
         self._look_at = now + max(self._settings.sweep_interval_seconds, rest)
         most = self._settings.grants_max_age_seconds
         if most is not None:
-            left = most - self._unconfirmed()
+            left = most - self._context.unconfirmed_seconds()
             self._look_at = min(self._look_at, now + max(left, _CONTACT_SECONDS))
         if one.tally.unsure:
             self._due = now + AGAIN_SECONDS
@@ -321,7 +305,7 @@ class AclApplier(Applier):
             start = start_of(snapshot, mark)
             if start is None:
                 continue  # it is gone; the mark stays, and says nothing
-            scope = arming_scope(snapshot, mount, start, expired=self._has_expired())
+            scope = arming_scope(snapshot, mount, start, expired=self._context.has_expired())
             made = self._releases[key].made if key in self._releases else 0
             self._releases[key] = _Release(mark, scope, mark.basis == basis, made)
 
@@ -357,9 +341,6 @@ class AclApplier(Applier):
         """Asks for what follows, and records what came of it; ``looked_at`` by the clock, on this
         basis. ``tally`` gets the outcome; also where this raises, the calls that Kafka acknowledged
         are in it.
-
-        Raises:
-            KafkaUnavailable, KafkaRejected, LeadershipLost, StoreUnavailable
         """
         self._commits.put_all(
             [acls_to_write(one.resource, one.asked) for one in verdicts if one.asked != one.before]
@@ -435,9 +416,7 @@ _UNREADABLE: Final = "its ACLs wait: grants on its path cannot be read"
 
 
 def _within_limit(verdicts: Sequence[AclDiff], room: int) -> list[AclDiff]:
-    """Returns them with those waiting that are too much for the brokers, or close what was open to
-    all without a request to.
-    """
+    """Lets those wait that are too many for the brokers, or close unasked what was open to all."""
     found = []
     for verdict in verdicts:
         one = verdict.waiting(TAKEOVER) if verdict.opens else verdict

@@ -1,15 +1,12 @@
 """What to ask of Kafka for one resource's ACLs, what to leave alone and what waits; pure.
 
-Only what is on record as ours is ever removed. Refuses to ask Kafka anything, and to take what
-somebody else put there for ours.
+Only what is on record as ours is ever removed.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from types import MappingProxyType
 from typing import Final
@@ -26,6 +23,7 @@ from directory.kafka.admin_contract import (
     PatternType,
     Resource,
 )
+from directory.kafka.applying.config_diff import CONTESTED, hash_text
 from directory.kafka.applying.desired_acls import (
     ArmedEntry,
     DesiredAcls,
@@ -66,9 +64,6 @@ CALL_ORDER: Final = (
     (False, Permission.DENY),
 )
 """Adding or not, and what: so nobody may do for a moment what he may neither before nor after."""
-_CONTESTED: Final = 3
-"""So often somebody puts something back until it is left to him."""
-_HASH_DIGITS: Final = 12
 TAKEOVER: Final = (
     "everybody may use it while it has no ACL: the first one closes it, by kdir arm --takeover"
 )
@@ -149,9 +144,7 @@ def diff_acls(
     kept: AppliedRecord[Acl],
     rules: AclDiffOptions,
 ) -> AclDiff:
-    """Returns what to ask of Kafka for one resource; ``desired`` is None where nothing is armed any
-    more.
-    """
+    """Returns what to ask for one resource; ``desired`` None: nothing is armed any more."""
     if desired is not None and not desired.known:
         return AclDiff(resource, kept, kept)
     if desired is not None and _is_as_desired(desired, found, kept):
@@ -170,75 +163,82 @@ def _is_as_desired(desired: DesiredAcls, found: ObservedResource, kept: AppliedR
     )
 
 
+@dataclass(slots=True)
 class _AclDiffer:
     """One resource while it is judged."""
 
-    def __init__(
-        self,
-        resource: Resource,
-        desired: DesiredAcls | None,
-        found: ObservedResource,
-        kept: AppliedRecord[Acl],
-        rules: AclDiffOptions,
-    ) -> None:
-        self._resource = resource
-        self._desired = desired
-        self._found = found
-        self._kept = kept
-        self._rules = rules
-        self._desired_config = desired.acls if desired is not None else frozenset[Acl]()
-        self._ours: dict[Acl, AppliedSetting] = {}
-        self._add: list[Acl] = []
-        self._remove: list[Acl] = []
-        self._held: set[Acl] = set()
-        self._lost: set[Acl] = set()
-        self._contested: set[Acl] = set()
+    resource: Resource
+    desired: DesiredAcls | None
+    found: ObservedResource
+    kept: AppliedRecord[Acl]
+    rules: AclDiffOptions
+    ours: dict[Acl, AppliedSetting] = field(default_factory=dict)
+    add: list[Acl] = field(default_factory=list)
+    remove: list[Acl] = field(default_factory=list)
+    held: set[Acl] = field(default_factory=set)
+    lost: set[Acl] = field(default_factory=set)
+    contested: set[Acl] = field(default_factory=set)
+
+    @property
+    def acls(self) -> frozenset[Acl]:
+        """Those desired; none where nothing is armed any more."""
+        return self.desired.acls if self.desired is not None else frozenset()
+
+    @property
+    def is_new(self) -> bool:
+        """True if it is about to be made: nobody uses it yet."""
+        return self.desired is not None and self.desired.new
+
+    @property
+    def is_settled(self) -> bool:
+        """True if Kafka shows the very topic."""
+        return self.desired is None or self.desired.settled
 
     def verdict(self) -> AclDiff:
-        for acl in sorted((self._desired_config | self._kept.settings.keys()) - {CLOSED}):
-            if acl in self._desired_config:
+        for acl in sorted((self.acls | self.kept.settings.keys()) - {CLOSED}):
+            if acl in self.acls:
                 self._diff_desired(acl)
             else:
                 self._judge_unwished(acl)
         self._keep_closed()
         opens = self._opens()
-        path = str(self._desired.path) if self._desired is not None else self._kept.path
+        path = str(self.desired.path) if self.desired is not None else self.kept.path
         asked = AppliedRecord(
-            MappingProxyType(self._ours),
-            frozenset(self._held),
-            frozenset(self._contested),
-            frozenset(self._lost),
-            path if self._ours or self._held or opens else "",
-            _BASIS if self._held else "",
+            MappingProxyType(self.ours),
+            frozenset(self.held),
+            frozenset(self.contested),
+            frozenset(self.lost),
+            path if self.ours or self.held or opens else "",
+            _BASIS if self.held else "",
         )
         verdict = AclDiff(
-            self._resource,
-            self._kept,
+            self.resource,
+            self.kept,
             asked,
-            tuple(self._add),
-            tuple(self._remove),
+            tuple(self.add),
+            tuple(self.remove),
             opens=opens,
-            foreign=self._found.acls - self._desired_config - self._kept.settings.keys(),
+            foreign=self.found.acls - self.acls - self.kept.settings.keys(),
             path=path,
-            may_empty=self._rules.open_to_all,
+            may_empty=self.rules.open_to_all,
         )
         return self._unless_refused(verdict)
 
     def _opens(self) -> bool:
         """True if these would be the first ACLs on what everybody uses."""
         return (
-            bool(self._add)
-            and self._rules.open_to_all
-            and not self._rules.takeover
-            and not (self._desired is not None and self._desired.new)
-            and not self._found.acls
-            and not self._found.covered
-            and not any(one.done for one in self._kept.settings.values())
+            bool(self.add)
+            and self.rules.open_to_all
+            and not self.rules.takeover
+            and not self.is_new
+            and not self.found.acls
+            and not self.found.covered
+            and not any(one.done for one in self.kept.settings.values())
         )
 
     def _unless_refused(self, verdict: AclDiff) -> AclDiff:
-        kept = self._kept
-        if not kept.refused or self._rules.released:
+        kept = self.kept
+        if not kept.refused or self.rules.released:
             return verdict
         if kept.refused_calls != acl_calls_hash(verdict.add, verdict.remove):
             return verdict
@@ -247,86 +247,81 @@ class _AclDiffer:
         return replace(reported, asked=asked, remove=())
 
     def _diff_desired(self, acl: Acl) -> None:
-        ours = self._kept.settings.get(acl)
-        if acl in self._found.acls:
+        ours = self.kept.settings.get(acl)
+        if acl in self.found.acls:
             # What was there before kdir asked for it is somebody else's.
             if ours is not None:
-                self._ours[acl] = AppliedSetting(
-                    put_back=0 if self._rules.released else ours.put_back
+                self.ours[acl] = AppliedSetting(
+                    put_back=0 if self.rules.released else ours.put_back
                 )
             return
-        settled = self._desired is None or self._desired.settled
-        if ours is not None and ours.done and not self._rules.released:
+        if ours is not None and ours.done and not self.rules.released:
             self._judge_loss(acl, ours)
-        elif not settled:
+        elif not self.is_settled:
             if ours is not None:
-                self._ours[acl] = ours
+                self.ours[acl] = ours
         elif self._must_wait(acl, gives_more=acl.permission is Permission.ALLOW):
-            self._held.add(acl)
+            self.held.add(acl)
         else:
             self._ask_for(acl, AppliedSetting(done=False))
 
     def _judge_loss(self, acl: Acl, ours: AppliedSetting) -> None:
         """Kafka had it, and somebody removed it since."""
-        settled = self._desired is None or self._desired.settled
-        if acl in self._kept.contested:
-            self._contested.add(acl)
+        if acl in self.kept.contested:
+            self.contested.add(acl)
         elif self._must_wait(acl, gives_more=acl.permission is Permission.ALLOW):
-            self._held.add(acl)  # a restore may have brought back what was revoked since
-        elif self._rules.revert_external_changes and settled:
+            self.held.add(acl)  # a restore may have brought back what was revoked since
+        elif self.rules.revert_external_changes and self.is_settled:
             ours = replace(ours, put_back=ours.put_back + 1)
-            if ours.put_back < _CONTESTED:
+            if ours.put_back < CONTESTED:
                 self._ask_for(acl, replace(ours, done=False))
                 return
-            self._contested.add(acl)
-        self._ours[acl] = ours
-        self._lost.add(acl)
+            self.contested.add(acl)
+        self.ours[acl] = ours
+        self.lost.add(acl)
 
     def _judge_unwished(self, acl: Acl) -> None:
-        ours = self._kept.settings[acl]
-        if ours.done and acl not in self._found.acls:
+        ours = self.kept.settings[acl]
+        if ours.done and acl not in self.found.acls:
             return  # somebody else was quicker
         if self._must_wait(acl, gives_more=acl.permission is Permission.DENY):
-            self._held.add(acl)
-            self._ours[acl] = ours
+            self.held.add(acl)
+            self.ours[acl] = ours
             return
-        self._ours[acl] = ours
-        self._remove.append(acl)
+        self.ours[acl] = ours
+        self.remove.append(acl)
 
     def _keep_closed(self) -> None:
         """What was ours must not be everybody's once nobody is granted anything there."""
-        left = (self._found.acls - {CLOSED} - set(self._remove)) | set(self._add)
+        left = (self.found.acls - {CLOSED} - set(self.remove)) | set(self.add)
         needed = (
-            self._rules.open_to_all
-            and self._rules.keeps_closed
-            and bool(self._kept.settings)
+            self.rules.open_to_all
+            and self.rules.keeps_closed
+            and bool(self.kept.settings)
             and not left
-            and not self._found.covered
+            and not self.found.covered
         )
-        there, ours = CLOSED in self._found.acls, self._kept.settings.get(CLOSED)
+        there, ours = CLOSED in self.found.acls, self.kept.settings.get(CLOSED)
         if needed and not there:
             self._ask_for(CLOSED, AppliedSetting(done=False))
         elif ours is not None:
-            self._ours[CLOSED] = AppliedSetting()
+            self.ours[CLOSED] = AppliedSetting()
             if not needed:
-                self._remove.append(CLOSED)
+                self.remove.append(CLOSED)
 
     def _must_wait(self, acl: Acl, *, gives_more: bool) -> bool:
-        if self._rules.released or not gives_more:
+        if self.rules.released or self.is_new or not gives_more:
             return False
-        if self._desired is not None and self._desired.new:
-            return False
-        return self._rules.guarded or acl in self._kept.held
+        return self.rules.guarded or acl in self.kept.held
 
     def _ask_for(self, acl: Acl, ours: AppliedSetting) -> None:
-        self._ours[acl] = ours
-        self._add.append(acl)
+        self.ours[acl] = ours
+        self.add.append(acl)
 
 
 def acl_calls_hash(add: Iterable[Acl], remove: Iterable[Acl]) -> str:
     """Returns the name of calls about one resource."""
-    text = json.dumps([sorted(map(str, add)), sorted(map(str, remove))])
-    return hashlib.sha256(text.encode()).hexdigest()[:_HASH_DIGITS]
+    return hash_text([sorted(map(str, add)), sorted(map(str, remove))])
 
 
 class FoundAcls:
@@ -357,9 +352,7 @@ def _wider(resource: Resource) -> Iterable[Resource]:
 def arming_scope(
     snapshot: Snapshot, mount: Path, start: ArmedEntry, *, expired: bool, assume: int = 0
 ) -> frozenset[Resource]:
-    """Returns what arming at an entry is about: all that is desired at and below it, and all that
-    was.
-    """
+    """Returns what arming at an entry is about: what is, and what was, desired at or below it."""
     now = desired_acls(snapshot, mount, [start], expired=expired, assume=assume).by_resource
     way = (*mount.segments, *(snapshot.path_of(start.directory_id) or ()))
     path = Path((*way, start.topic) if start.topic else way)

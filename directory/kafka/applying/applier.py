@@ -1,8 +1,8 @@
 """The loop by which every kind of resource below armed entries goes to Kafka.
 
 Desired, observed, diff, recorded, calls, outcome: a kind says what its part of each is
-(``config_applier.py``, ``acl_applier.py``); when it runs, and what stops all kinds, is
-here. Refuses to act while what is inherited is not known, and on another Kafka than the pinned one.
+(``config_applier.py``, ``acl_applier.py``); when it runs, and what stops all kinds, is here: while
+what is inherited is not known, and on another Kafka than the pinned one, nothing is done.
 """
 
 from __future__ import annotations
@@ -160,10 +160,10 @@ class BatchResult(Generic[_K]):
         self.unsure |= more.unsure
 
 
-def first_of(sentences: Sequence[str]) -> str:
-    """Returns the first of some sentences, and how many more there are."""
-    more = f", and {len(sentences) - 1} more" if len(sentences) > 1 else ""
-    return sentences[0] + more if sentences else ""
+def first_of(sentences: Sequence[str], most: int = 1) -> str:
+    """Returns the first of some sentences, and how many more there are; empty = there is none."""
+    more = f", and {len(sentences) - most} more" if len(sentences) > most else ""
+    return "; ".join(sentences[:most]) + more
 
 
 class Applier(ABC):
@@ -173,17 +173,20 @@ class Applier(ABC):
     Args:
         context: of the reconciler; its clock is that of tests, too.
         recent: what was changed in Kafka a short while ago; others have to know it too.
+
+    Raises (all that asks Kafka or commits):
+        KafkaUnavailable, KafkaRejected, LeadershipLost, StoreUnavailable
     """
 
     aspect: ClassVar[str]
     """What arms it."""
 
     def __init__(self, context: KafkaContext, commits: TopicCommits, recent: RecentChanges) -> None:
+        self._context = context
         self._cluster = context.cluster
         self._settings = context.settings
         self._latest = context.latest
         self._mount_at = context.mount_at
-        self._unconfirmed = context.unconfirmed_seconds
         self._clock = context.clock
         self._commits = commits
         self._recent = recent
@@ -212,11 +215,7 @@ class Applier(ABC):
         return None if later is None else max(self._due, later)
 
     def apply_due(self, admin: KafkaAdmin) -> None:
-        """Does a part of what is due: at most so much as the rate allows.
-
-        Raises:
-            KafkaUnavailable, KafkaRejected, LeadershipLost, StoreUnavailable
-        """
+        """Does a part of what is due: at most so much as the rate allows."""
         with self._noted.take_all() as noted:
             # Not before: a tree that is older than what was noted would say that nothing is due.
             snapshot = self._latest()

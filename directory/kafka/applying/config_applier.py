@@ -29,12 +29,7 @@ from directory.kafka.admin_contract import (
     Succeeded,
 )
 from directory.kafka.adoption import recorded_topics as walk
-from directory.kafka.adoption.metadata_diff import (
-    RecordedTopic,
-    config_news,
-    differences,
-    format_value,
-)
+from directory.kafka.adoption.metadata_diff import config_news, differences, format_value
 from directory.kafka.applying.applier import (
     AGAIN_SECONDS,
     BATCH,
@@ -55,8 +50,8 @@ from directory.kafka.applying.config_diff import (
 from directory.kafka.applying.desired_configs import (
     ArmedTopic,
     ArmedTopics,
-    DesiredTopicConfig,
     PartitionQuota,
+    RecordedTopic,
 )
 from directory.kafka.applying.last_applied import (
     AppliedRecord,
@@ -129,11 +124,6 @@ class _Judged(NamedTuple):
     subject: ArmedTopic
     verdict: ConfigDiff
     recorded: AppliedRecord[str]
-
-    @property
-    def name(self) -> str:
-        """The topic's name in Kafka."""
-        return self.subject.topic.physical_name
 
 
 class ConfigApplier(Applier):
@@ -282,9 +272,7 @@ class ConfigApplier(Applier):
         self._passes.remove(one)
 
     def _gather(self, one: _ConfigPass, snapshot: Snapshot) -> tuple[list[ArmedTopic], bool]:
-        """Returns the next topics of a pass that Kafka has to be asked about; whether it is
-        through.
-        """
+        """Returns the next topics that Kafka has to be asked about; whether the pass is through."""
         if one.walk is None:
             one.walk = one.topics(snapshot)
         found: list[ArmedTopic] = []
@@ -316,9 +304,6 @@ class ConfigApplier(Applier):
         """Judges the topics at these places by what Kafka has, asks for what follows and records
         what came of it. The snapshot is one on which these rules hold. ``result`` gets the outcome;
         also where this raises, the calls that Kafka acknowledged are in it.
-
-        Raises:
-            KafkaUnavailable, KafkaRejected, LeadershipLost, StoreUnavailable
         """
         judged = self._judge(snapshot, rules, places, admin, result)
         bound = self._bound_by_quotas(judged)
@@ -349,11 +334,11 @@ class ConfigApplier(Applier):
     ) -> list[_Judged]:
         # As they are by now: the walk may be old.
         now = list(self._armed(snapshot).at_places(places))
-        names = [subject.topic.physical_name for subject in now]
+        names = [subject.name for subject in now]
         shown, configs = admin.describe(names), admin.configs(names)
         judged = []
         for subject in now:
-            name = subject.topic.physical_name
+            name = subject.name
             recorded = load_applied_configs(snapshot, subject.topic.entry_id)
             seen, found = shown.get(name), configs.get(name)
             if isinstance(found, Rejected):
@@ -378,17 +363,11 @@ class ConfigApplier(Applier):
         return {subject.place for subject in growing if quota.binds(subject)}
 
     def _reserve_growth(self, judged: Sequence[_Judged], bound: set[_Place]) -> Sequence[_Judged]:
-        """Writes the growth down, and leaves out what there is no room for.
-
-        Raises:
-            LeadershipLost, StoreUnavailable
-        """
+        """Writes the growth down, and leaves out what there is no room for."""
         if not bound:
             return judged
         news = [
-            TopicObservation(
-                path=subject.path, entry_id=subject.topic.entry_id, partitions=verdict.grows_to
-            )
+            subject.observation(partitions=verdict.grows_to)
             for subject, verdict, _ in judged
             if subject.place in bound
         ]
@@ -410,22 +389,20 @@ class ConfigApplier(Applier):
     def _make_calls(
         self, snapshot: Snapshot, asks: Sequence[_Judged], admin: KafkaAdmin
     ) -> dict[str, Outcome]:
-        """Makes the calls; the outcome of each topic. One whose id is not the one that was compared
-        any more is left out.
-        """
+        """Makes the calls: the outcome of each topic, but of those that have another id by now."""
         basis = inherited_basis(snapshot, self._mount_at(snapshot))
         is_released = unchanged_basis(basis, self._latest, self._mount_at)
-        names = [one.name for one in asks]
+        names = [one.subject.name for one in asks]
         # What was committed since may have taken long: the ids are compared right before.
         shown = admin.describe(names)
         still = self._commits.check_fresh(self._clock, _LOOK_SECONDS, is_released)
-        same = [one for one in asks if _is_same(one.subject, shown.get(one.name))]
+        same = [one for one in asks if _is_same(one.subject, shown.get(one.subject.name))]
         changes = [
-            ConfigChange(one.name, one.verdict.alterations)
+            ConfigChange(one.subject.name, one.verdict.alterations)
             for one in same
             if one.verdict.alterations
         ]
-        grown = {one.name: one.verdict.grows_to for one in same if one.verdict.grows_to}
+        grown = {one.subject.name: one.verdict.grows_to for one in same if one.verdict.grows_to}
         outcomes: dict[str, Outcome] = {}
         try:
             if changes:
@@ -450,7 +427,7 @@ class ConfigApplier(Applier):
         news: list[TopicObservation] = []
         changes: list[AcknowledgedChange] = []
         for subject, verdict, _ in judged:
-            name, entry_id = subject.topic.physical_name, subject.topic.entry_id
+            name, entry_id = subject.name, subject.topic.entry_id
             if not verdict.calls:
                 news += _news(subject, verdict)
                 continue
@@ -483,9 +460,6 @@ class ConfigApplier(Applier):
     def release_made(self, made: Iterable[tuple[RecordedTopic, bytes]]) -> None:
         """Releases, without a plan, what is below an armed entry and kdir has just made there with
         these ids in Kafka.
-
-        Raises:
-            LeadershipLost, StoreUnavailable
         """
         snapshot = self._latest()
         mount = self._mount_at(snapshot)
@@ -526,15 +500,13 @@ def _change(subject: ArmedTopic, verdict: ConfigDiff) -> AcknowledgedChange:
 
 
 def _news(subject: ArmedTopic, verdict: ConfigDiff) -> list[TopicObservation]:
-    topic, desired_config = subject.topic, DesiredTopicConfig(subject.configs, subject.partitions)
-    after = replace(topic, observed_config=verdict.configs)
-    if verdict.partitions > topic.partitions:
-        after = replace(after, partitions=verdict.partitions)
-    news = config_news(RecordedTopic(subject.path, topic, desired_config), verdict.configs)
-    if after.partitions == topic.partitions:
+    topic = subject.topic
+    news = config_news(subject, verdict.configs)
+    if verdict.partitions <= topic.partitions:
         return [] if news is None else [news]
-    known = news or TopicObservation(path=subject.path, entry_id=topic.entry_id)
-    drift = len(differences(after, desired_config=desired_config))
+    after = replace(topic, observed_config=verdict.configs, partitions=verdict.partitions)
+    drift = len(differences(after, desired_config=subject.desired_config))
+    known = news or subject.observation()
     return [replace(known, partitions=after.partitions, drift_count=drift)]
 
 

@@ -1,7 +1,7 @@
-"""What to ask of Kafka for one topic's configs and partitions, what to leave alone and
-what waits; pure.
+"""What to ask of Kafka for one topic's configs and partitions, what to leave alone and what waits;
+pure.
 
-Refuses to ask Kafka anything, and to change a value that nobody desired or kdir did not set.
+A value that nobody desired or kdir did not set is never changed.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from directory.kafka.applying.last_applied import (
 from directory.namespace.topic_configs import deletes_data, same_value
 
 __all__ = [
+    "CONTESTED",
     "PARTITIONS",
     "ConfigDiff",
     "ConfigDiffOptions",
@@ -33,8 +34,8 @@ __all__ = [
 ]
 
 PARTITIONS: Final = "partitions"
-_CONTESTED: Final = 3
-"""So often somebody puts a value back until it is left to him."""
+CONTESTED: Final = 3
+"""So often somebody puts a value, or an ACL, back until it is left to him."""
 _HASH_DIGITS: Final = 12
 
 
@@ -121,29 +122,23 @@ def diff_configs(
     return judging.verdict()
 
 
+@dataclass(slots=True)
 class _ConfigDiffer:
     """One topic while it is judged."""
 
-    def __init__(
-        self,
-        subject: ArmedTopic,
-        found: ObservedConfig,
-        pushed: AppliedRecord[str],
-        rules: ConfigDiffOptions,
-    ) -> None:
-        self._subject = subject
-        self._found = found
-        self._pushed = pushed
-        self._rules = rules
-        self._calls: list[KafkaCall] = []
-        self._asked: dict[str, AppliedSetting] = {}
-        self._done: dict[str, AppliedSetting] = {}
-        self._held: set[str] = set()
-        self._contested: set[str] = set()
+    subject: ArmedTopic
+    found: ObservedConfig
+    pushed: AppliedRecord[str]
+    rules: ConfigDiffOptions
+    calls: list[KafkaCall] = field(default_factory=list)
+    asked: dict[str, AppliedSetting] = field(default_factory=dict)
+    done: dict[str, AppliedSetting] = field(default_factory=dict)
+    held: set[str] = field(default_factory=set)
+    contested: set[str] = field(default_factory=set)
 
     def judge(self, key: str) -> None:
-        desired, push = self._subject.configs.get(key), self._pushed.settings.get(key)
-        found = self._found.configs.get(key)
+        desired, push = self.subject.configs.get(key), self.pushed.settings.get(key)
+        found = self.found.configs.get(key)
         if desired is None:
             if push is not None and push.ours and same_value(key, push.value, found):
                 self._add_change(key, None, push, push)
@@ -151,14 +146,14 @@ class _ConfigDiffer:
         if same_value(key, desired, found):
             known = push is not None and same_value(key, push.value, desired)
             # A topic that kdir made has what it was made with from kdir.
-            ours = push.ours if push is not None else not self._subject.topic.adopted
+            ours = push.ours if push is not None else not self.subject.topic.adopted
             put_back = push.put_back if push is not None and known else 0
             self._keep(
-                key, AppliedSetting(desired, ours, True, 0 if self._rules.repeated else put_back)
+                key, AppliedSetting(desired, ours, True, 0 if self.rules.repeated else put_back)
             )
             return
         news = push is None or not push.done or not same_value(key, push.value, desired)
-        if news or self._rules.repeated:
+        if news or self.rules.repeated:
             ask = AppliedSetting(desired, ours=True, done=False)
             self._add_change(key, desired, ask, push)
             return
@@ -167,16 +162,16 @@ class _ConfigDiffer:
 
     def _judge_change(self, key: str, desired: str, push: AppliedSetting) -> None:
         """Kafka had it, and somebody changed it since."""
-        if key in self._pushed.contested:
-            self._contested.add(key)
+        if key in self.pushed.contested:
+            self.contested.add(key)
             self._keep(key, push)
             return
-        if not self._rules.revert_external_changes:
+        if not self.rules.revert_external_changes:
             self._keep(key, push)
             return
         times = push.put_back + 1
-        if times >= _CONTESTED:
-            self._contested.add(key)
+        if times >= CONTESTED:
+            self.contested.add(key)
             self._keep(key, replace(push, put_back=times))
             return
         self._add_change(
@@ -186,41 +181,41 @@ class _ConfigDiffer:
     def _add_change(
         self, key: str, value: str | None, ask: AppliedSetting, before: AppliedSetting | None
     ) -> None:
-        found = self._found.configs.get(key)
-        if not self._subject.released and deletes_data(key, found, value):
-            self._held.add(key)
+        found = self.found.configs.get(key)
+        if not self.subject.released and deletes_data(key, found, value):
+            self.held.add(key)
             if before is not None:
                 self._keep(key, before)
             return
-        self._calls.append(KafkaCall(ALTER, self._subject.topic.physical_name, key, found, value))
-        self._asked[key] = ask
+        self.calls.append(KafkaCall(ALTER, self.subject.topic.physical_name, key, found, value))
+        self.asked[key] = ask
         if value is not None:
-            self._done[key] = replace(ask, done=True)
+            self.done[key] = replace(ask, done=True)
 
     def _keep(self, key: str, push: AppliedSetting) -> None:
-        self._asked[key] = self._done[key] = push
+        self.asked[key] = self.done[key] = push
 
     def partitions(self) -> None:
         """They only ever grow."""
-        have, want = self._found.partitions, self._subject.partitions
+        have, want = self.found.partitions, self.subject.partitions
         if not have or want <= have:
             return
-        if not self._subject.released:  # more partitions cannot be taken back
-            self._held.add(PARTITIONS)
+        if not self.subject.released:  # more partitions cannot be taken back
+            self.held.add(PARTITIONS)
             return
-        name = self._subject.topic.physical_name
-        self._calls.append(KafkaCall(GROW, name, PARTITIONS, str(have), str(want)))
+        name = self.subject.topic.physical_name
+        self.calls.append(KafkaCall(GROW, name, PARTITIONS, str(have), str(want)))
 
     def verdict(self) -> ConfigDiff:
-        held, contested = frozenset(self._held), frozenset(self._contested)
-        asked = AppliedRecord(MappingProxyType(self._asked), held, contested)
-        refused = self._pushed.refused if not self._rules.repeated else ""
-        if refused and self._pushed.refused_calls == calls_hash(self._calls):
-            same = replace(asked, refused=refused, refused_calls=self._pushed.refused_calls)
-            return ConfigDiff((), same, same, self._found.configs, self._found.partitions)
-        configs = dict(self._found.configs)
-        partitions = self._found.partitions
-        for call in self._calls:
+        held, contested = frozenset(self.held), frozenset(self.contested)
+        asked = AppliedRecord(MappingProxyType(self.asked), held, contested)
+        refused = self.pushed.refused if not self.rules.repeated else ""
+        if refused and self.pushed.refused_calls == calls_hash(self.calls):
+            same = replace(asked, refused=refused, refused_calls=self.pushed.refused_calls)
+            return ConfigDiff((), same, same, self.found.configs, self.found.partitions)
+        configs = dict(self.found.configs)
+        partitions = self.found.partitions
+        for call in self.calls:
             if call.operation == GROW:
                 partitions = int(call.after or 0)
             elif call.after is None:
@@ -228,9 +223,9 @@ class _ConfigDiffer:
             else:
                 configs[call.key] = call.after
         return ConfigDiff(
-            tuple(self._calls),
+            tuple(self.calls),
             asked,
-            AppliedRecord(MappingProxyType(self._done), held, contested),
+            AppliedRecord(MappingProxyType(self.done), held, contested),
             MappingProxyType(configs),
             partitions,
         )

@@ -1,8 +1,8 @@
 """What is desired of a topic in Kafka: its own settings; where configs are armed, all that holds.
 
 Below an armed directory an inherited value is one that kdir pushes: Kafka without it has drifted.
-Elsewhere nobody made it Kafka's. Refuses to compare (``metadata_diff.py``), and takes what the
-parent did not send, or cannot be read, for not known: then a topic's own settings are all.
+Elsewhere nobody made it Kafka's. While what the parent sends is not known, or cannot be read, a
+topic's own settings are all.
 """
 
 from __future__ import annotations
@@ -11,18 +11,20 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 from directory.federation import parent_state
 from directory.kafka.admin_contract import GROW, KafkaCall
 from directory.kafka.applying.last_applied import load_applied_configs
 from directory.kafka.arming.releases import Releases
 from directory.kafka.reconciler_settings import CONFIGS
+from directory.namespace.command import TopicObservation
 from directory.namespace.effective_policies import PolicyLevel, inherit, without_cleared_keys
 from directory.namespace.entry import NO_POLICIES, Directory, Policies, Provision, Topic
 from directory.namespace.physical_names import is_protected
 from directory.namespace.quotas import Quota, quotas_at
 from directory.namespace.snapshot import Node, Snapshot
+from directory.namespace.time_budget import TimeBudget
 from directory.namespace.topic_configs import same_value
 from resolver.errors import NotReady
 from resolver.path import Path
@@ -34,6 +36,8 @@ __all__ = [
     "DesiredConfigs",
     "DesiredTopicConfig",
     "PartitionQuota",
+    "RecordedTopic",
+    "directories_at",
     "is_under_way",
 ]
 
@@ -54,6 +58,25 @@ class DesiredTopicConfig:
     directory sets is how many a *new* topic gets: more of them cannot be taken back, and keyed data
     changes place.
     """
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedTopic:
+    """A topic of the tree, with its path."""
+
+    path: Path
+    topic: Topic
+    desired_config: DesiredTopicConfig | None = None
+    """What holds for it where kdir changes configs in Kafka; None: only its own settings count."""
+
+    @property
+    def name(self) -> str:
+        """Its name in Kafka."""
+        return self.topic.physical_name
+
+    def observation(self, **learnt: Any) -> TopicObservation:
+        """Returns what was learnt of it, by fields of ``TopicObservation``."""
+        return TopicObservation(path=self.path, entry_id=self.topic.entry_id, **learnt)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +139,7 @@ class DesiredConfigs:
         self._directories: dict[int, _Within] = {}
 
     def for_topic(self, parent_id: int, topic: Topic) -> DesiredTopicConfig | None:
-        """Returns what is desired of a topic of a directory; None: only its own
-        settings are.
-        """
+        """Returns what is desired of a topic; None: only its own settings are."""
         within = self._within(parent_id)
         armed = self._everywhere or self._is_managed(topic, within.armed)
         if not self._known or not armed:
@@ -151,22 +172,45 @@ class DesiredConfigs:
         return entry.entry_id == self._assume or entry.policies.manage.get(CONFIGS, inherited)
 
 
-@dataclass(frozen=True, slots=True)
-class ArmedTopic:
-    """An armed topic, and what holds for it."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArmedTopic(RecordedTopic):
+    """An armed topic."""
 
-    path: Path
+    desired_config: DesiredTopicConfig
+    """What holds for it, and at least so many partitions as it has."""
     place: tuple[int, str]
     """Parent id and name."""
-    topic: Topic
-    configs: Mapping[str, str]
-    """Effective."""
-    partitions: int
-    """At least so many are desired."""
     released: bool = False
     """An armed plan names it, or kdir made it (``releases.py``); else what may delete its data, and
     what cannot be taken back, waits.
     """
+
+    @property
+    def configs(self) -> Mapping[str, str]:
+        """The effective ones."""
+        return self.desired_config.configs
+
+    @property
+    def partitions(self) -> int:
+        """At least so many are desired."""
+        return self.desired_config.partitions
+
+
+def directories_at(
+    snapshot: Snapshot, mount: Path, directory_id: int
+) -> Iterator[tuple[tuple[str, ...], Node]]:
+    """Yields a directory and all below it, each with the segments of its path."""
+    start, way = snapshot.node(directory_id), snapshot.path_of(directory_id)
+    if start is None or way is None:
+        return
+    stack: list[tuple[tuple[str, ...], Node]] = [((*mount.segments, *way), start)]
+    while stack:
+        segments, node = stack.pop()
+        yield segments, node
+        for name, container in node.containers.items():
+            below = snapshot.node(container.entry_id) if isinstance(container, Directory) else None
+            if below is not None:
+                stack.append(((*segments, name), below))
 
 
 class ArmedTopics:
@@ -203,26 +247,23 @@ class ArmedTopics:
         """Yields those at some places."""
         return (one for place in places if (one := self.at_place(place)) is not None)
 
-    def below(self, directory_id: int) -> Iterator[ArmedTopic]:
-        """Yields those at or below a directory, in order of path within each directory."""
-        start, way = self._snapshot.node(directory_id), self._snapshot.path_of(directory_id)
-        if start is None or way is None:
-            return
-        stack: list[tuple[tuple[str, ...], Node]] = [((*self._mount.segments, *way), start)]
-        while stack:
-            segments, node = stack.pop()
+    def below(self, directory_id: int, budget: TimeBudget | None = None) -> Iterator[ArmedTopic]:
+        """Yields those at or below a directory, in order of path within each directory. Ends with
+        the budget.
+        """
+        budget = budget or TimeBudget()
+        for segments, node in directories_at(self._snapshot, self._mount, directory_id):
             armed = self._assume or self._desired.is_armed(node.entry_id)
+            if not budget.spend():
+                return
             for name, record in node.topics.items():
+                if not budget.spend():
+                    return
                 if not armed and _CONFIGS_KEY not in record:
                     continue  # it says nothing of it: not read, among a million that are not armed
                 one = self._topic(segments, node, name)
                 if one is not None:
                     yield one
-            for name, container in node.containers.items():
-                if isinstance(container, Directory):
-                    below = self._snapshot.node(container.entry_id)
-                    if below is not None:
-                        stack.append(((*segments, name), below))
 
     def _topic(self, segments: tuple[str, ...], node: Node, name: str) -> ArmedTopic | None:
         topic = self._snapshot.topic(node.entry_id, name)
@@ -231,13 +272,13 @@ class ArmedTopics:
         desired = self._desired.for_topic(node.entry_id, topic)
         if desired is None or is_protected(topic.physical_name):
             return None
+        partitions = max(topic.partitions, desired.partitions)
         return ArmedTopic(
-            Path((*segments, name)),
-            (node.entry_id, name),
-            topic,
-            desired.configs,
-            max(topic.partitions, desired.partitions),
-            self._releases.hold_for(node.entry_id, topic),
+            path=Path((*segments, name)),
+            topic=topic,
+            desired_config=replace(desired, partitions=partitions),
+            place=(node.entry_id, name),
+            released=self._releases.hold_for(node.entry_id, topic),
         )
 
 

@@ -1,8 +1,7 @@
 """What the store keeps of what kdir asked Kafka for last: per topic its configs, per resource its
 ACLs, and per armed entry the plan.
 
-Values and their bytes; refuses to decide what is asked (``config_diff.py``, ``acl_diff.py``), and
-to ask it. ACLs are kept by resource and not by entry: several directories may desire one group's
+ACLs are kept by resource and not by entry: several directories may desire one group's
 ACL, and a topic that is made again has the name of one before. Keys: ``k/pushed/<entry id>``,
 ``k/acls/<kind><pattern>/<name>``, ``k/acl_basis``, ``k/armed/<aspect>/<entry id>``; see
 ``keys.py``.
@@ -12,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Final, Generic, NamedTuple, TypeVar
@@ -360,17 +359,8 @@ class ArmedRecord:
 
     def to_put(self) -> Put:
         """Returns what keeps it."""
-        value = {
-            "place": self.place,
-            "plan": self.plan,
-            "calls": self.calls,
-            "made": self.made,
-            "pending": self.pending,
-            "basis": self.basis,
-            "message": self.message,
-            "takeover": self.takeover,
-            "physical_name": self.physical_name,
-        }
+        value = asdict(self)
+        del value["aspect"], value["entry_id"]
         return Put(self.key, json.dumps(value).encode())
 
 
@@ -401,19 +391,14 @@ def _mark_key(aspect: str, entry_id: int) -> bytes:
 def _mark(aspect: str, entry_id: int, value: bytes) -> ArmedRecord:
     try:
         found = json.loads(value)
-        return ArmedRecord(
-            aspect=aspect,
-            entry_id=entry_id,
-            place=None if found["place"] is None else (int(found["place"][0]), found["place"][1]),
-            plan=str(found["plan"]),
-            calls=int(found["calls"]),
-            made=int(found["made"]),
-            pending=bool(found["pending"]),
-            basis=str(found["basis"]),
-            message=str(found["message"]),
-            takeover=bool(found.get("takeover")),
-            physical_name=str(found.get("physical_name", "")),
-        )
-    except (ValueError, KeyError, TypeError):
+        known = {name: found[name] for name in _ARMED_FIELDS & found.keys()}
+        if known["place"] is not None:
+            parent_id, name = known["place"]
+            known["place"] = (int(parent_id), str(name))
+        return ArmedRecord(aspect=aspect, entry_id=entry_id, **known)
+    except (ValueError, KeyError, TypeError, AttributeError):
         # A newer server's, perhaps: the entry is armed, and nothing is released by it.
         return ArmedRecord(aspect=aspect, entry_id=entry_id, plan="", pending=False)
+
+
+_ARMED_FIELDS: Final = {one.name for one in fields(ArmedRecord)} - {"aspect", "entry_id"}

@@ -1,7 +1,5 @@
 """Drift: where the configs and ACLs in Kafka differ from what is desired or recorded, as rows for
 people; and which topics have an issue. Pure.
-
-Refuses to mend it.
 """
 
 from __future__ import annotations
@@ -13,9 +11,14 @@ from typing import Final
 
 from directory.access.grants import ResourceType
 from directory.kafka.admin_contract import Acl, KafkaMetadata, Resource
-from directory.kafka.adoption.metadata_diff import RecordedTopic, differences, show_id
+from directory.kafka.adoption.metadata_diff import differences, show_id
 from directory.kafka.applying.config_diff import PARTITIONS
-from directory.kafka.applying.desired_configs import NO_ROOM, DesiredConfigs, PartitionQuota
+from directory.kafka.applying.desired_configs import (
+    NO_ROOM,
+    DesiredConfigs,
+    PartitionQuota,
+    RecordedTopic,
+)
 from directory.kafka.applying.last_applied import (
     PUSHED,
     AppliedRecord,
@@ -92,9 +95,7 @@ _FOREIGN: Final = "not kdir's"
 
 
 def acl_state(snapshot: Snapshot, topic: Topic) -> str:
-    """Returns what people should know of a topic's ACLs: ``refused``, ``waiting``,
-    ``contested`` or ``drift``; empty = nothing.
-    """
+    """Returns the state of a topic's ACLs (``AppliedRecord.state``); empty = nothing to know."""
     try:
         resource = Resource(ResourceType.TOPIC, topic.physical_name)
         return load_applied_acls(snapshot, resource).state
@@ -103,9 +104,7 @@ def acl_state(snapshot: Snapshot, topic: Topic) -> str:
 
 
 def acl_states_below(snapshot: Snapshot, way: tuple[str, ...]) -> Iterator[str]:
-    """Yields the same of each topic at or below a directory of the cluster that there is something
-    to know of.
-    """
+    """Yields the states of topics at or below a directory, where there is something to know."""
     for resource, kept in load_every_applied_acls(snapshot):
         state = "" if kept is None else kept.state
         if not state or resource.kind is not ResourceType.TOPIC:

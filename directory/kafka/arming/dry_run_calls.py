@@ -1,8 +1,7 @@
 """What a change of the tree would make the reconciler ask of Kafka, where configs are armed.
 
-Goes by what Kafka had at the last look; ``arming.py`` asks it again, and only that plan
-arms. Calls that wait already, whatever is changed here, are no part of it, nor those that will
-wait. Refuses to ask Kafka anything.
+Goes by what Kafka had at the last look; ``arming.py`` asks it again, and only that plan arms. Calls
+that wait already, whatever is changed here, are no part of it, nor those that will wait.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from directory.kafka.applying.last_applied import (
 from directory.kafka.reconciler_settings import ACLS, CONFIGS
 from directory.namespace.effective_policies import Shown
 from directory.namespace.entry import Directory, Policies, Topic
-from directory.namespace.snapshot import Node, Snapshot
+from directory.namespace.snapshot import Snapshot
 from directory.namespace.time_budget import TimeBudget
 from directory.namespace.traversal import LocatedEntry
 from resolver.path import Path
@@ -79,13 +78,16 @@ def predict_topics(
         return
     room = PartitionQuota(after.snapshot, after.mount)
     armed_before, armed_after = before.armed(), after.armed()
-    for place in _places(after, budget):
-        is_shown = shown is None or shown(*place)
-        now = armed_after.at_place(place) if is_shown else None
-        if now is None:
+    entry = after.standing.entry
+    is_topic = isinstance(entry, Topic)
+    if is_topic:
+        found = armed_after.at_places([_place(after.standing)])
+    else:
+        found = armed_after.below(entry.entry_id, budget)
+    for now in found:
+        if shown is not None and not shown(*now.place):
             continue
-        is_entry = isinstance(after.standing.entry, Topic)
-        was = armed_before.at_place(_place(before.standing) if is_entry else place)
+        was = armed_before.at_place(_place(before.standing) if is_topic else now.place)
         known, kept_back = _diff(before.snapshot, was)
         calls, held = _diff(after.snapshot, now)
         news = (call for call in calls if call not in known)
@@ -114,30 +116,6 @@ def is_armed(seen: KafkaChangeSide) -> bool:
     if not (isinstance(entry, Directory) and armed_anywhere(seen.snapshot, CONFIGS)):
         return False
     return DesiredConfigs(seen.snapshot, above=seen.above).is_armed(entry.entry_id)
-
-
-def _places(seen: KafkaChangeSide, budget: TimeBudget) -> Iterator[tuple[int, str]]:
-    """Yields where there may be an armed topic."""
-    entry = seen.standing.entry
-    if isinstance(entry, Topic):
-        yield _place(seen.standing)
-    top = seen.snapshot.node(entry.entry_id) if isinstance(entry, Directory) else None
-    desired = DesiredConfigs(seen.snapshot, above=seen.above)
-    for node in () if top is None else seen.snapshot.directories_below(top):
-        if not budget.spend():
-            return
-        yield from _armed_in(seen.snapshot, node, desired, budget)
-
-
-def _armed_in(
-    snapshot: Snapshot, node: Node, desired: DesiredConfigs, budget: TimeBudget
-) -> Iterator[tuple[int, str]]:
-    armed = desired.is_armed(node.entry_id)
-    for name, record in node.topics.items():
-        if not budget.spend():
-            return
-        if snapshot.codec.policies(record).manage.get(CONFIGS, armed):
-            yield node.entry_id, name
 
 
 def _place(standing: LocatedEntry) -> tuple[int, str]:

@@ -5,8 +5,7 @@ A topic is released by an armed plan that names it, or by kdir's having made it 
 entry. A release is of one topic id, of what the effective policies stood on at that time
 (``inherited_basis``), and of the directories in which the topic was, from the entry
 that was armed down, while that entry is armed. Without one of just that, a topic is not released:
-what kdir learns later, of whatever cause, waits for a plan. Refuses to decide what is pushed
-(``config_diff.py``), and to push it.
+what kdir learns later, of whatever cause, waits for a plan.
 
 Keys: ``k/named/<entry id>`` and ``k/plan/<plan>``; see ``keys.py``.
 """
@@ -209,9 +208,7 @@ def _way(snapshot: Snapshot, parent_id: int, entry_id: int) -> str:
 
 
 def armed_plan(plan: str, basis: str, entry_id: int) -> Put:
-    """Returns what keeps that a plan was armed at an entry, and what the effective policies stood
-    on.
-    """
+    """Returns what keeps that a plan was armed at an entry, and on which basis."""
     return Put(_plan_key(plan), json.dumps({"basis": basis, "entry": entry_id}).encode())
 
 
@@ -237,9 +234,7 @@ def releases_of(
 
 
 def arming_entry(snapshot: Snapshot, parent_id: int, topic: Topic) -> int:
-    """Returns the id of the nearest entry that lets kdir change a topic's configs; 0 = nothing
-    does.
-    """
+    """Returns the id of the nearest entry by which a topic's configs are armed; 0 = none."""
     reported, entry_id, above = topic.policies.manage.get(CONFIGS), topic.entry_id, parent_id
     while reported is None and above:
         node = snapshot.node(above)

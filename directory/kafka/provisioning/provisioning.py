@@ -25,7 +25,8 @@ from directory.kafka.admin_contract import (
     TopicToCreate,
 )
 from directory.kafka.adoption import recorded_topics
-from directory.kafka.adoption.metadata_diff import RecordedTopic, show_id
+from directory.kafka.adoption.metadata_diff import show_id
+from directory.kafka.applying.desired_configs import RecordedTopic
 from directory.kafka.fenced_commits import StaleObservation, TopicCommits
 from directory.kafka.provisioning.recent_changes import RecentChanges
 from directory.kafka.reconciler_settings import CREATE, DELETE, KafkaContext
@@ -132,6 +133,9 @@ class Provisioner:
         prepare: makes what has to be there before topics are; why some have to wait, by name.
         is_same: True as long as the basis is that on which the work was chosen.
         release: is called with topics that kdir made, and their ids in Kafka.
+
+    Raises (all of it):
+        KafkaUnavailable, KafkaRejected, LeadershipLost, StoreUnavailable
     """
 
     def __init__(  # noqa: PLR0913 - what the work is chosen on, and what goes with it
@@ -164,11 +168,7 @@ class Provisioner:
         """Entry ids of the topics that Kafka made because it was asked here, by its own answer."""
 
     def put_off(self, waiting: Sequence[RecordedTopic], message: str) -> list[RecordedTopic]:
-        """Records why nothing is done about these now; all of them, to be tried again later.
-
-        Raises:
-            LeadershipLost, StoreUnavailable
-        """
+        """Records why nothing is done about these now; all of them, to be tried again later."""
         # Once, for who looks at its entry.
         self._commits.record(
             [
@@ -186,9 +186,6 @@ class Provisioner:
 
         Returns:
             Those of which nothing could be found out yet: to be tried again later.
-
-        Raises:
-            KafkaUnavailable, KafkaRejected, LeadershipLost, StoreUnavailable
         """
         shown = self._describe(pending)
         failed: list[tuple[RecordedTopic, str]] = []
@@ -332,9 +329,7 @@ class Provisioner:
         return topic if topic is not None and topic.entry_id == one.topic.entry_id else None
 
     def _await_shown(self, made: Sequence[RecordedTopic]) -> list[RecordedTopic]:
-        """Waits until metadata shows them, and records that; those that it does not show in
-        time.
-        """
+        """Records those that metadata shows in time; returns the others."""
         waiting = {one.name: one for one in made}
         for pause in (0.0, *_LOOKS_SECONDS):
             if not waiting:
@@ -393,9 +388,6 @@ class Provisioner:
 
         Returns:
             Those that are not finished yet: to be tried again later.
-
-        Raises:
-            KafkaUnavailable, KafkaRejected, LeadershipLost, StoreUnavailable
         """
         shown = self._describe(removed)
         goes: list[RecordedTopic] = []
@@ -474,8 +466,11 @@ class Provisioner:
         # Committing what needed no request may have taken long: look again, right before it.
         now = self._describe(goes)
         still = self._commits.check_fresh(self._clock, _LOOK_SECONDS, self._is_same)
-        same = [one for one in goes if _same(now.get(one.name), shown.get(one.name))]
-        waits = [one for one in goes if one not in same]
+        same: list[RecordedTopic] = []
+        waits: list[RecordedTopic] = []
+        for one in goes:
+            as_before = _same(now.get(one.name), shown.get(one.name))
+            (same if as_before else waits).append(one)
         try:
             outcomes = self._admin.delete([one.name for one in same], still)
         except StaleObservation:

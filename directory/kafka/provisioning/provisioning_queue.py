@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from directory.kafka.adoption import recorded_topics
-from directory.kafka.adoption.metadata_diff import RecordedTopic
+from directory.kafka.applying.desired_configs import RecordedTopic
 from directory.namespace.entry import DELETED_ID
 from directory.namespace.keys import ENTRY, parse_entry_key
 from directory.namespace.snapshot import Snapshot
@@ -84,9 +84,7 @@ class RetryQueue:
             self._places.setdefault(place, 0.0)
 
     def due(self, snapshot: Snapshot, mount: Path) -> DueWork:
-        """Returns what is to be done now; all else that was noted needs nothing, and is
-        forgotten.
-        """
+        """Returns what is to be done now; forgets what was noted and needs nothing."""
         with self._lock:
             hints, self._hints = self._hints, set()
         self.add(place for place in hints if place[0] != DELETED_ID)

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from directory.kafka.admin_contract import KafkaMetadata, KafkaTopic
-from directory.kafka.adoption.metadata_diff import RecordedTopic, diff_metadata
+from directory.kafka.adoption.metadata_diff import diff_metadata
+from directory.kafka.applying.desired_configs import RecordedTopic
 from directory.namespace.command import TopicObservation
 from directory.namespace.entry import Provision, Topic
 from resolver.path import Path

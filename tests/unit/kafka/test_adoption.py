@@ -10,8 +10,8 @@ from directory.api.admin_service import adoption_to_proto, drift_to_proto
 from directory.kafka.admin_contract import KafkaMetadata, KafkaTopic
 from directory.kafka.adoption import adoption
 from directory.kafka.adoption.adoption import AdoptionRow
-from directory.kafka.adoption.metadata_diff import RecordedTopic
 from directory.kafka.adoption.recorded_topics import count_topics, recorded_at, recorded_topics
+from directory.kafka.applying.desired_configs import RecordedTopic
 from directory.kafka.arming.drift import drift_of
 from directory.namespace.adoption_mapping import MappingRule, split_on
 from directory.namespace.command import (

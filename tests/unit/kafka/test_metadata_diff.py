@@ -8,13 +8,13 @@ from directory.kafka.admin_contract import KafkaMetadata, KafkaTopic
 from directory.kafka.adoption.metadata_diff import (
     Difference,
     MetadataDiff,
-    RecordedTopic,
     config_news,
     diff_metadata,
     differences,
     show_id,
 )
 from directory.kafka.adoption.pin_and_stop import exceeds_vanish_guard
+from directory.kafka.applying.desired_configs import RecordedTopic
 from directory.namespace.command import TopicObservation
 from directory.namespace.entry import Policies, Provision, Topic
 from resolver.path import Path
