@@ -1,8 +1,7 @@
 """What operators ask about arming: the plan of it, and to arm by a plan that was read.
 
 Any server may do it, elected or not: what is committed says what is to be done, and the elected
-reconciler does it (``config_applier.py``), also when this server dies. Refuses to change Kafka
-itself.
+reconciler does it (``config_applier.py``), also when this server dies.
 """
 
 from __future__ import annotations
@@ -14,15 +13,14 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from types import MappingProxyType
 from typing import Final
 
-from directory.federation import parent_state
 from directory.kafka.admin_contract import KafkaAdmin, KafkaCall, KafkaTopic, Rejected
 from directory.kafka.adoption.metadata_diff import format_value
 from directory.kafka.adoption.pin_and_stop import NOT_ON_RECORD, PinAndStop
 from directory.kafka.applying.acl_diff import AclPlan, plan_acls
+from directory.kafka.applying.applier import first_of
 from directory.kafka.applying.config_diff import (
     ConfigDiffOptions,
     ObservedConfig,
@@ -70,7 +68,6 @@ __all__ = [
     "ArmingPlan",
     "ArmingResult",
     "ArmingService",
-    "describe_plan_difference",
     "plan_hash",
 ]
 
@@ -115,6 +112,31 @@ class ArmingResult:
     """What did not go as planned."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What a plan is asked for."""
+
+    snapshot: Snapshot
+    path: Path
+    aspect: str
+    entry: Directory | Topic
+    place: tuple[int, str] | None
+    takeover: bool
+    assume: int
+    """The entry of this id counts as armed, whatever it says; 0 = none."""
+
+    def plan_hash(self, calls: Iterable[KafkaCall], about: str = "") -> str:
+        """Returns the name of the plan with these calls. A topic's is none of the directory's
+        beside it, whatever it calls; and the same calls may be needed again later, which is another
+        plan then.
+        """
+        text = f"{self.aspect} of {self.entry.kind.name.lower()} {self.entry.entry_id:x}"
+        if about:
+            known = load_armed_record(self.snapshot, self.aspect, self.entry.entry_id)
+            text += f", {about}, after: {'' if known is None else known.plan}"
+        return plan_hash(self.path, text, calls)
+
+
 class ArmingService:
     """Service of plans and armings of one cluster, for any thread."""
 
@@ -145,9 +167,8 @@ class ArmingService:
             LimitExceeded: there would be more ACLs than the server's config allows.
             KafkaUnavailable, KafkaRejected, KafkaReplaced, VanishGuard
         """
-        planned = self._plan(
-            self._context.latest(), path, kind, aspect, takeover, armed_only=armed_only
-        )
+        snapshot = self._context.latest()
+        planned = self._plan(snapshot, path, aspect, kind, takeover, armed_only=armed_only)
         if armed_only:
             return planned
         with self._lock:
@@ -183,14 +204,16 @@ class ArmingService:
         entry, _ = self._found(snapshot, path, kind)
         known = load_armed_record(snapshot, aspect, entry.entry_id)
         basis = inherited_basis(snapshot, self._context.mount_at(snapshot))
-        same = known is not None and (known.plan, known.takeover) == (plan, takeover)
-        if aspect == CONFIGS and known is not None:
-            same = same and known.basis == basis  # else it released nothing that holds now
-        if known is not None and same and _is_aspect_managed(entry, aspect):
+        if (
+            known is not None
+            and (known.plan, known.takeover) == (plan, takeover)
+            and (aspect != CONFIGS or known.basis == basis)  # else it released nothing of now
+            and entry.policies.manage.get(aspect, False)
+        ):
             return self._wait_for(known, deadline)  # the same request, asked again
-        now = self._plan(snapshot, path, kind, aspect, takeover)
+        now = self._plan(snapshot, path, aspect, kind, takeover)
         if now.plan != plan:
-            raise EtagMismatch(self._other(path, aspect, plan, now), path=path, etag=now.plan)
+            raise EtagMismatch(self._outdated(path, aspect, plan, now), path=path, etag=now.plan)
         mark = ArmedRecord(
             aspect=aspect,
             entry_id=entry.entry_id,
@@ -208,17 +231,26 @@ class ArmingService:
         if aspect == CONFIGS:
             self._keep_names(snapshot, entry.entry_id, now, principal)
             writes.append(armed_plan(plan, basis, entry.entry_id))
-        rights = partial(self._authorize, path, now, authorize)
-        self._commit(
-            snapshot,
-            path,
-            now,
-            mark,
-            writes,
+
+        def authorize_same(newest: Snapshot) -> Sequence[Guard]:
+            guards = authorize(newest)
+            if self._found(newest, path, entry.kind)[0].entry_id != entry.entry_id:
+                raise EtagMismatch(
+                    f"plan {plan} is about an entry that does not stand at {path} any more; "
+                    f"nothing was changed",
+                    path=path,
+                )
+            return guards
+
+        field = f"policies.manage.{aspect}"
+        self._context.writer.commit_command(
+            UpdateEntry(path=path, kind=entry.kind, changes=MappingProxyType({field: True})),
             principal=principal,
             request_id=request_id,
-            deadline=deadline,
-            authorize=rights,
+            timeout_seconds=max(0.1, deadline - self._context.clock()),
+            extra_guards=(KeyEquals(mark.key, snapshot.fact(mark.key)),),
+            extra_writes=writes,
+            authorize=authorize_same,
         )
         _log.info(
             "%s: %s armed %s at %s by plan %s, %d calls",
@@ -229,8 +261,8 @@ class ArmingService:
     def _keep_names(
         self, snapshot: Snapshot, entry_id: int, now: ArmingPlan, principal: str
     ) -> None:
-        """Which topics the plan names: they may be too many for the transaction that arms, and are
-        released by that only.
+        """Records which topics the plan names: they may be too many for the transaction that arms,
+        and are released by that only.
         """
         names = [Released(one.place, one.topic.entry_id, one.topic.topic_id) for one in now.names]
         commits = TopicCommits(self._context.writer, self._context.limits, None, principal)
@@ -239,54 +271,7 @@ class ArmingService:
         # Whoever asks again, since the time was over, goes on where it ended.
         commits.put_all([one for one in writes if known.fact(one.key) != one.value])
 
-    def _commit(  # noqa: PLR0913
-        self,
-        snapshot: Snapshot,
-        path: Path,
-        now: ArmingPlan,
-        mark: ArmedRecord,
-        writes: Sequence[Write],
-        *,
-        principal: str,
-        request_id: str,
-        deadline: float,
-        authorize: Callable[[Snapshot], Sequence[Guard]],
-    ) -> None:
-        field = f"policies.manage.{mark.aspect}"
-        kind = now.entry.kind
-        self._context.writer.commit_command(
-            UpdateEntry(path=path, kind=kind, changes=MappingProxyType({field: True})),
-            principal=principal,
-            request_id=request_id,
-            timeout_seconds=max(0.1, deadline - self._context.clock()),
-            extra_guards=(KeyEquals(mark.key, snapshot.fact(mark.key)),),
-            extra_writes=writes,
-            authorize=authorize,
-        )
-
-    def _authorize(
-        self,
-        path: Path,
-        now: ArmingPlan,
-        authorize: Callable[[Snapshot], Sequence[Guard]],
-        snapshot: Snapshot,
-    ) -> Sequence[Guard]:
-        """Returns what the caller may, on the snapshot that is committed on, of the entry of the
-        plan.
-
-        Raises:
-            EtagMismatch: another entry is there by now.
-        """
-        guards = authorize(snapshot)
-        if self._found(snapshot, path, now.entry.kind)[0].entry_id != now.entry.entry_id:
-            raise EtagMismatch(
-                f"plan {now.plan} is about an entry that does not stand at {path} any more; "
-                f"nothing was changed",
-                path=path,
-            )
-        return guards
-
-    def _other(self, path: Path, aspect: str, plan: str, now: ArmingPlan) -> str:
+    def _outdated(self, path: Path, aspect: str, plan: str, now: ArmingPlan) -> str:
         """Returns the message about a plan that is not the one of now."""
         with self._lock:
             before = self._plans.get(plan)
@@ -294,8 +279,8 @@ class ArmingService:
             changed = f"it would make {plural(len(now.calls), 'call')} now"
         else:
             changed = (
-                describe_plan_difference(before.calls, now.calls)
-                or _named_otherwise(before, now)
+                _call_differences(before.calls, now.calls)
+                or _name_differences(before.names, now.names)
                 or "its path, its aspect or --takeover was another, or one was armed there since"
             )
         return (
@@ -321,8 +306,8 @@ class ArmingService:
         self,
         snapshot: Snapshot,
         path: Path,
-        kind: Kind | None,
         aspect: str,
+        kind: Kind | None,
         takeover: bool,  # noqa: FBT001
         *,
         armed_only: bool = False,
@@ -332,60 +317,37 @@ class ArmingService:
             raise InvalidArgument("takeover: is about acls, and no other aspect", field="takeover")
         entry, place = self._found(snapshot, path, kind)
         assume = 0 if armed_only else entry.entry_id
+        asked = _Asked(snapshot, path, aspect, entry, place, takeover, assume)
         if aspect == ACLS:
-            return self._plan_acls(snapshot, path, entry, place, takeover, assume)
+            return self._plan_acls(asked)
         if aspect == CONFIGS:
-            return self._plan_configs(snapshot, path, entry, place, assume)
+            return self._plan_configs(asked)
         # Kafka is asked for topics to be made or deleted when somebody asks for it, by path:
         # nothing waits there that arming could set off.
-        return ArmingPlan(plan_hash(path, _about(entry, aspect), ()), (), entry, place)
+        return ArmingPlan(asked.plan_hash(()), (), entry, place)
 
-    def _plan_configs(
-        self,
-        snapshot: Snapshot,
-        path: Path,
-        entry: Directory | Topic,
-        place: tuple[int, str] | None,
-        assume: int,
-    ) -> ArmingPlan:
-        subjects = self._subjects(snapshot, entry, place, assume)
-        calls = self._calls(snapshot, subjects)
+    def _plan_configs(self, asked: _Asked) -> ArmingPlan:
+        subjects = self._subjects(asked)
+        calls = self._config_calls(asked.snapshot, subjects)
         names = tuple(one for one in subjects if not one.released and one.topic.topic_id)
-        # The same calls may be needed again later, or the same ones name other topics: that is
-        # another plan then.
-        known = load_armed_record(snapshot, CONFIGS, entry.entry_id)
-        after = "" if known is None else known.plan
-        about = f"{_about(entry, CONFIGS)}, of: {_digest(names)}, after: {after}"
-        return ArmingPlan(plan_hash(path, about, calls), calls, entry, place, names=names)
+        # The same calls may name other topics.
+        plan = asked.plan_hash(calls, f"of: {_digest(names)}")
+        return ArmingPlan(plan, calls, asked.entry, asked.place, names=names)
 
-    def _plan_acls(
-        self,
-        snapshot: Snapshot,
-        path: Path,
-        entry: Directory | Topic,
-        place: tuple[int, str] | None,
-        takeover: bool,  # noqa: FBT001
-        assume: int,
-    ) -> ArmingPlan:
-        settings = self._context.settings
-        most = settings.grants_max_age_seconds
-        with self._asking(snapshot) as admin:
+    def _plan_acls(self, asked: _Asked) -> ArmingPlan:
+        with self._asking(asked.snapshot) as admin:
             found = plan_acls(
                 admin,
-                snapshot,
-                self._context.mount_at(snapshot),
-                ArmedEntry(entry.entry_id) if place is None else ArmedEntry(*place),
-                assume,
-                takeover=takeover,
-                expired=most is not None and self._context.unconfirmed_seconds() > most,
-                limit=settings.max_acls,
+                asked.snapshot,
+                self._context.mount_at(asked.snapshot),
+                ArmedEntry(*asked.place) if asked.place else ArmedEntry(asked.entry.entry_id),
+                asked.assume,
+                takeover=asked.takeover,
+                expired=self._context.has_expired(),
+                limit=self._context.settings.max_acls,
             )
-        # The same calls may be needed again later: that is another plan then.
-        known = load_armed_record(snapshot, ACLS, entry.entry_id)
-        after = "" if known is None else known.plan
-        about = f"{_about(entry, ACLS)}, takeover: {takeover}, after: {after}"
-        plan = plan_hash(path, about, found.calls)
-        return ArmingPlan(plan, found.calls, entry, place, found)
+        plan = asked.plan_hash(found.calls, f"takeover: {asked.takeover}")
+        return ArmingPlan(plan, found.calls, asked.entry, asked.place, found)
 
     def _check(self, snapshot: Snapshot, aspect: str) -> None:
         if aspect not in ASPECTS:
@@ -433,33 +395,21 @@ class ArmingService:
             case _:
                 raise _nothing_to_arm(path)
 
-    def _subjects(
-        self,
-        snapshot: Snapshot,
-        entry: Directory | Topic,
-        place: tuple[int, str] | None,
-        assume: int,
-    ) -> list[ArmedTopic]:
-        """Returns the topics that a plan is about, by path: those that are armed, also by the entry
-        of the id ``assume``.
-        """
-        mount, above = (
-            self._context.mount_at(snapshot),
-            parent_state.inherited_policies(snapshot),
-        )
-        armed = ArmedTopics(snapshot, mount, above, assume)
-        if place is None:
-            return sorted(armed.below(entry.entry_id), key=lambda one: one.path)
-        one = armed.at_place(place)
-        return [] if one is None else [one]
+    def _subjects(self, asked: _Asked) -> list[ArmedTopic]:
+        """Returns the topics that a plan is about, by path."""
+        mount = self._context.mount_at(asked.snapshot)
+        armed = ArmedTopics(asked.snapshot, mount, assume=asked.assume)
+        if asked.place is None:
+            return sorted(armed.below(asked.entry.entry_id), key=lambda one: one.path)
+        return list(armed.at_places([asked.place]))
 
-    def _calls(self, snapshot: Snapshot, subjects: Sequence[ArmedTopic]) -> tuple[KafkaCall, ...]:
+    def _config_calls(
+        self, snapshot: Snapshot, subjects: Sequence[ArmedTopic]
+    ) -> tuple[KafkaCall, ...]:
         """Returns what follows for them once the plan is armed: nothing waits then."""
         found = self._observe_topics(snapshot, subjects)
-        rules, room = (
-            ConfigDiffOptions(revert_external_changes=True, repeated=True),
-            PartitionQuota(snapshot, self._context.mount_at(snapshot)),
-        )
+        rules = ConfigDiffOptions(revert_external_changes=True, repeated=True)
+        room = PartitionQuota(snapshot, self._context.mount_at(snapshot))
         calls: list[KafkaCall] = []
         for subject in subjects:
             have = found.get(subject.topic.physical_name)
@@ -501,13 +451,6 @@ class ArmingService:
             yield admin
 
 
-def _about(entry: Directory | Topic, aspect: str) -> str:
-    """Returns what a plan is about: a topic's is none of the directory's beside it, whatever it
-    calls.
-    """
-    return f"{aspect} of {entry.kind.name.lower()} {entry.entry_id:x}"
-
-
 def _nothing_to_arm(path: Path) -> Absent:
     return Absent(f"{path} is no directory and no topic of this cluster", path=path)
 
@@ -517,24 +460,6 @@ def _digest(names: Sequence[ArmedTopic]) -> str:
     ids = sorted((one.topic.entry_id, one.topic.topic_id) for one in names)
     text = b"".join(b"%x %b\n" % (entry_id, topic_id.hex().encode()) for entry_id, topic_id in ids)
     return hashlib.sha256(text).hexdigest()
-
-
-def _named_otherwise(before: ArmingPlan, now: ArmingPlan) -> str:
-    """Returns how two plans differ in the topics that they name, for people; empty = in nothing."""
-    was, is_now = ({one.topic.physical_name for one in plan.names} for plan in (before, now))
-    message = [f"{name} came" for name in sorted(is_now - was)]
-    message += [f"{name} went" for name in sorted(was - is_now)]
-    if not message and _digest(before.names) != _digest(now.names):
-        message = ["a topic was replaced by another one of its name"]
-    more = f", and {len(message) - _NAMED} more" if len(message) > _NAMED else ""
-    return ", ".join(message[:_NAMED]) + more
-
-
-def _is_aspect_managed(entry: Directory | Topic, aspect: str) -> bool:
-    return entry.policies.manage.get(aspect, False)
-
-
-# -- plans and their names -------------------------------------------------------------------------
 
 
 def plan_hash(path: Path, aspect: str, calls: Iterable[KafkaCall]) -> str:
@@ -547,17 +472,26 @@ def _to_row(call: KafkaCall) -> list[object]:
     return row if call.binding is None else [*row, call.takeover]
 
 
-def describe_plan_difference(before: Iterable[KafkaCall], now: Iterable[KafkaCall]) -> str:
-    """Returns what makes two plans differ, for people: the first few calls."""
-    old = {(one.resource, one.key): one for one in before}
-    new = {(one.resource, one.key): one for one in now}
-    message = []
-    for place in sorted(old.keys() | new.keys()):
-        was, is_now = old.get(place), new.get(place)
-        if was != is_now:
-            message.append(f"{' '.join(place)}: {_call_text(was)}, now {_call_text(is_now)}")
-    more = f", and {len(message) - _NAMED} more" if len(message) > _NAMED else ""
-    return "; ".join(message[:_NAMED]) + more
+# -- how two plans differ, for people; empty = in nothing ------------------------------------------
+
+
+def _name_differences(before: Sequence[ArmedTopic], now: Sequence[ArmedTopic]) -> str:
+    was, is_now = ({one.topic.physical_name for one in names} for names in (before, now))
+    found = [f"{name} came" for name in sorted(is_now - was)]
+    found += [f"{name} went" for name in sorted(was - is_now)]
+    if not found and _digest(before) != _digest(now):
+        found = ["a topic was replaced by another one of its name"]
+    return first_of(found, _NAMED)
+
+
+def _call_differences(before: Iterable[KafkaCall], now: Iterable[KafkaCall]) -> str:
+    was, is_now = ({(one.resource, one.key): one for one in calls} for calls in (before, now))
+    found = [
+        f"{' '.join(place)}: {_call_text(was.get(place))}, now {_call_text(is_now.get(place))}"
+        for place in sorted(was.keys() | is_now.keys())
+        if was.get(place) != is_now.get(place)
+    ]
+    return first_of(found, _NAMED)
 
 
 def _call_text(call: KafkaCall | None) -> str:

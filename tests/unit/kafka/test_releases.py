@@ -126,13 +126,12 @@ def test_a_plan_that_was_not_armed_after_all_releases_nothing(
     here: World, kafka: SlowKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     somebody_makes(here, kafka, "d.late")
-    arming_service = here.reconciler.arming_service
 
     def away(*_: object, **__: object) -> None:
         raise StoreUnavailable("away for a moment")
 
     with monkeypatch.context() as patched:
-        patched.setattr(arming_service, "_commit", away)
+        patched.setattr(here.writer, "commit_command", away)
         with pytest.raises(StoreUnavailable):
             arm(here)
     retention(here, DAY)
