@@ -1,7 +1,4 @@
-"""Which ACLs are desired in Kafka, by resource: what follows below armed entries; pure.
-
-Refuses to know what Kafka has, and what was pushed.
-"""
+"""Which ACLs are desired in Kafka, by resource: what follows below armed entries; pure."""
 
 from __future__ import annotations
 
@@ -23,6 +20,7 @@ from directory.kafka.admin_contract import (
     Resource,
     kafka_host,
 )
+from directory.kafka.applying.desired_configs import directories_at
 from directory.kafka.applying.last_applied import ArmedRecord, armed_records
 from directory.kafka.reconciler_settings import ACLS
 from directory.namespace.entry import Directory, Provision, Topic
@@ -87,28 +85,12 @@ def are_unreadable(levels: Iterable[PathLevel]) -> bool:
 
 def topic_acls(levels: Sequence[PathLevel]) -> frozenset[Acl]:
     """Returns the ACLs of a topic, of the levels of its path, outermost first, its own the last."""
-    found = _walked(levels, (ResourceType.TOPIC,))
-    return frozenset(acl for _, _, acl in found)
+    return frozenset(one.acl for one in _bindings(levels, (ResourceType.TOPIC,)))
 
 
 def pattern_acls(levels: Sequence[PathLevel]) -> frozenset[AclBinding]:
-    """Returns the ACLs of groups and transactional ids that the levels of a directory's path
-    contain.
-    """
-    found = _walked(levels, _NAMED)
-    return frozenset(AclBinding(_resource(kind, name), acl) for kind, name, acl in found)
-
-
-def _resource(kind: ResourceType, name: str) -> Resource:
-    if name.endswith("*") and name != "*":
-        return Resource(kind, name[:-1], PatternType.PREFIXED)
-    return Resource(kind, name)
-
-
-class _Walked(NamedTuple):
-    kind: ResourceType
-    name: str
-    acl: Acl
+    """Returns the ACLs of groups and transactional ids by the levels of a directory's path."""
+    return frozenset(_bindings(levels, _NAMED))
 
 
 class _AllowBelowClosed(NamedTuple):
@@ -121,8 +103,9 @@ class _AllowBelowClosed(NamedTuple):
     """Who is denied to pass one of them."""
 
 
-def _walked(levels: Iterable[PathLevel], kinds: Sequence[ResourceType]) -> set[_Walked]:
-    found: set[_Walked] = set()
+def _bindings(levels: Iterable[PathLevel], kinds: Sequence[ResourceType]) -> set[AclBinding]:
+    """Returns what the grants on resources of these kinds come to; a topic's have no name."""
+    found: set[AclBinding] = set()
     plain: list[Grant] = []
     behind: list[_AllowBelowClosed] = []
     passing: list[_Key] = []
@@ -140,10 +123,10 @@ def _walked(levels: Iterable[PathLevel], kinds: Sequence[ResourceType]) -> set[_
             if grant.kind not in kinds or not _is_asked(grant):
                 continue
             if is_deny:
-                found.add(_walk_to(grant, _key(grant), Permission.DENY, grant.operation))
+                found.add(_binding(grant, _key(grant), Permission.DENY, grant.operation))
             elif level.counts and through is None:
                 plain.append(grant)
-                found.add(_walk_to(grant, _key(grant), Permission.ALLOW, grant.operation))
+                found.add(_binding(grant, _key(grant), Permission.ALLOW, grant.operation))
             elif level.counts and through is not None:
                 behind.append(_AllowBelowClosed(grant, through, barred))
         if level.closed:
@@ -154,7 +137,7 @@ def _walked(levels: Iterable[PathLevel], kinds: Sequence[ResourceType]) -> set[_
     return found
 
 
-def _acls_through_closed(one: _AllowBelowClosed, plain: Sequence[Grant]) -> Iterator[_Walked]:
+def _acls_through_closed(one: _AllowBelowClosed, plain: Sequence[Grant]) -> Iterator[AclBinding]:
     """Yields what an allow below a closed directory comes to: it, for those who may pass; and,
     where it is for more than may pass, a deny for the others. That one is Kafka's only: where it
     would meet an allow of a directory above for some of them, Kafka denies more than kdir does,
@@ -165,7 +148,7 @@ def _acls_through_closed(one: _AllowBelowClosed, plain: Sequence[Grant]) -> Iter
         who = _key(grant).meet(passer)
         if who is None or any(barred.meet(who) == who for barred in one.barred):
             continue
-        yield _walk_to(grant, who, Permission.ALLOW, grant.operation)
+        yield _binding(grant, who, Permission.ALLOW, grant.operation)
         for barred in one.barred:
             some = barred.meet(who)
             if some is None:
@@ -174,7 +157,7 @@ def _acls_through_closed(one: _AllowBelowClosed, plain: Sequence[Grant]) -> Iter
                 if grant.kind is ResourceType.TOPIC and operation is Operation.DESCRIBE:
                     continue  # what bars them denies that
                 if not any(_gives(allow, grant, some, operation) for allow in plain):
-                    yield _walk_to(grant, some, Permission.DENY, operation)
+                    yield _binding(grant, some, Permission.DENY, operation)
 
 
 def _given(grant: Grant) -> frozenset[Operation]:
@@ -204,9 +187,11 @@ def _key(grant: Grant) -> _Key:
     return _Key(grant.principal, grant.host)
 
 
-def _walk_to(grant: Grant, who: _Key, permission: Permission, operation: Operation) -> _Walked:
-    acl = Acl(permission, who.principal, operation, kafka_host(who.host))
-    return _Walked(grant.kind, grant.name, acl)
+def _binding(grant: Grant, who: _Key, permission: Permission, operation: Operation) -> AclBinding:
+    is_prefix = grant.name.endswith("*") and grant.name != "*"
+    pattern = PatternType.PREFIXED if is_prefix else PatternType.LITERAL
+    resource = Resource(grant.kind, grant.name[:-1] if is_prefix else grant.name, pattern)
+    return AclBinding(resource, Acl(permission, who.principal, operation, kafka_host(who.host)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,9 +223,7 @@ class DesiredAclSet:
     by_resource: Mapping[Resource, DesiredAcls]
     anything_armed: bool = False
     topics_known: bool = True
-    """Not where the record of an entry cannot be read: what is not desired of topics may be desired
-    there.
-    """
+    """Not where an entry cannot be read: what is not desired of topics may be desired there."""
     patterns_known: bool = True
     """Not where grants of an armed directory, or above one, cannot be read: what is not desired of
     groups and transactional ids may be desired there.
@@ -287,18 +270,16 @@ def desired_acls(
     return walk.found()
 
 
-class _Step(NamedTuple):
-    """A directory on the way."""
+class _Within(NamedTuple):
+    """What holds directly in a directory."""
 
-    segments: tuple[str, ...]
-    node: Node
-    grant_node: GrantNode | None
     armed: bool
-    """What is set above it."""
     levels: tuple[PathLevel, ...]
-    """Of what is above it."""
-    first: bool
-    """Whether what is above it was not looked at for patterns."""
+    """Of all above it, and its own, outermost first."""
+    grant_node: GrantNode | None
+    """The grants on it and below it."""
+    has_own: bool = False
+    """Whether the last level is its own."""
 
 
 _NOTHING: Final = DesiredAcls(frozenset(), Path(()))
@@ -326,6 +307,8 @@ class _DesiredAclCollector:
         self._topics_known = self._patterns_known = True
         self._armed = False
         self._seen: set[int] = set()
+        self._directories: dict[int, _Within] = {}
+        self._common: dict[int, frozenset[Acl]] = {}
 
     def found(self) -> DesiredAclSet:
         patterns = (
@@ -342,95 +325,75 @@ class _DesiredAclCollector:
         )
 
     def go(self, start: ArmedEntry) -> None:
-        step = self._to(start.directory_id)
-        if step is None:
-            return
-        if start.topic:
-            armed, levels, _ = self._entered(step)
-            self._topic(step, start.topic, armed, levels, topic_acls(levels), alone=True)
-            return
-        stack = [step]
-        while stack:
-            step = stack.pop()
-            if step.node.entry_id in self._seen:
-                continue
-            self._seen.add(step.node.entry_id)
-            stack += self._directory(step)
+        for segments, node in directories_at(self._snapshot, self._mount, start.directory_id):
+            if start.topic:
+                self._topic(segments, node, start.topic, alone=True)
+                return
+            if node.entry_id not in self._seen:
+                self._seen.add(node.entry_id)
+                self._directory(segments, node, is_start=node.entry_id == start.directory_id)
 
-    def _to(self, directory_id: int) -> _Step | None:
-        """Returns the way to a directory."""
-        way = self._snapshot.path_of(directory_id)
-        if way is None:
-            return None
-        node, grant_node = self._snapshot.root, self._snapshot.grants.root
-        step = _Step(self._mount.segments, node, grant_node, False, self._above, True)
-        for name in way:
-            armed, levels, _ = self._entered(step)
-            container = step.node.containers.get(name)
-            below = (
-                self._snapshot.node(container.entry_id)
-                if isinstance(container, Directory)
-                else None
-            )
-            if below is None:
-                return None
-            step = _Step((*step.segments, name), below, _below(step, name), armed, levels, True)
-        return step
+    def _within(self, node: Node) -> _Within:
+        found = self._directories.get(node.entry_id)
+        if found is None:
+            outer = self._snapshot.node(node.parent_id) if node.parent_id else None
+            grant_node: GrantNode | None = self._snapshot.grants.root
+            if outer is None:
+                armed, levels = False, self._above
+            else:
+                armed, levels, above, _ = self._within(outer)
+                grant_node = None if above is None else above.children.get(f"{node.name}/")
+            armed = self._is_armed_here(node.directory, armed)
+            has_own = grant_node is not None and bool(grant_node.rules or grant_node.closed)
+            if grant_node is not None and has_own:
+                levels = (*levels, PathLevel(grant_node.rules, grant_node.closed))
+            found = self._directories[node.entry_id] = _Within(armed, levels, grant_node, has_own)
+        return found
 
-    def _entered(self, step: _Step) -> tuple[bool, tuple[PathLevel, ...], bool]:
-        """Returns whether a directory is armed, the levels down to it, and whether it adds one."""
-        armed = self._is_armed_here(step.node.directory, step.armed)
-        grant_node = step.grant_node
-        if grant_node is None or not (grant_node.rules or grant_node.closed):
-            return armed, step.levels, False
-        return armed, (*step.levels, PathLevel(grant_node.rules, grant_node.closed)), True
-
-    def _directory(self, step: _Step) -> Iterator[_Step]:
-        armed, levels, has_own = self._entered(step)
-        self._armed = self._armed or armed
-        if armed and (has_own or step.first):
-            self._take_patterns(levels, Path(step.segments))
-        common = topic_acls(levels) if armed and len(step.node.topics) else frozenset[Acl]()
-        for name in step.node.topics:
-            self._topic(step, name, armed, levels, common)
-        for name, container in step.node.containers.items():
-            if isinstance(container, Directory):
-                node = self._snapshot.node(container.entry_id)
-                if node is not None:
-                    yield _Step(
-                        (*step.segments, name), node, _below(step, name), armed, levels, not armed
-                    )
+    def _directory(self, segments: tuple[str, ...], node: Node, *, is_start: bool) -> None:
+        within = self._within(node)
+        outer = self._snapshot.node(node.parent_id) if node.parent_id else None
+        # What an armed directory above desires was taken there.
+        is_first = is_start or outer is None or not self._within(outer).armed
+        self._armed = self._armed or within.armed
+        if within.armed and (within.has_own or is_first):
+            self._take_patterns(within.levels, Path(segments))
+        for name in node.topics:
+            self._topic(segments, node, name)
 
     def _topic(
-        self,
-        step: _Step,
-        name: str,
-        armed: bool,  # noqa: FBT001
-        levels: tuple[PathLevel, ...],
-        common: frozenset[Acl],
-        *,
-        alone: bool = False,
+        self, segments: tuple[str, ...], node: Node, name: str, *, alone: bool = False
     ) -> None:
         try:
-            topic = self._snapshot.topic(step.node.entry_id, name)
+            topic = self._snapshot.topic(node.entry_id, name)
         except Internal:
             self._topics_known = False
             return
-        if topic is None or not self._is_armed_here(topic, armed):
+        within = self._within(node)
+        if topic is None or not self._is_armed_here(topic, within.armed):
             return
         self._armed = True
-        own = step.grant_node.children.get(name) if step.grant_node is not None else None
+        levels = within.levels
+        own = within.grant_node.children.get(name) if within.grant_node is not None else None
         if own is not None and own.rules:
             levels = (*levels, PathLevel(own.rules))
-            common = topic_acls(levels)
-        path = Path((*step.segments, name))
-        if alone or not armed:
+            acls = topic_acls(levels)
+        else:
+            acls = self._common_acls(node.entry_id, levels)
+        path = Path((*segments, name))
+        if alone or not within.armed:
             self._take_patterns(levels, path)
         desired = _unarmed_acls(topic, making=topic.entry_id in self._making)
         if desired is not None:
             known = not are_unreadable(levels)
             resource = Resource(ResourceType.TOPIC, topic.physical_name)
-            self._topics[resource] = replace(desired, acls=common, path=path, known=known)
+            self._topics[resource] = replace(desired, acls=acls, path=path, known=known)
+
+    def _common_acls(self, directory_id: int, levels: tuple[PathLevel, ...]) -> frozenset[Acl]:
+        """Returns the ACLs of all topics of a directory that have no grants of their own."""
+        if directory_id not in self._common:
+            self._common[directory_id] = topic_acls(levels)
+        return self._common[directory_id]
 
     def _take_patterns(self, levels: tuple[PathLevel, ...], path: Path) -> None:
         if are_unreadable(levels):
@@ -448,14 +411,8 @@ class _DesiredAclCollector:
         return entry.policies.manage.get(ACLS, above)
 
 
-def _below(step: _Step, name: str) -> GrantNode | None:
-    return None if step.grant_node is None else step.grant_node.children.get(f"{name}/")
-
-
 def _unarmed_acls(topic: Topic, *, making: bool) -> DesiredAcls | None:
-    """Returns the state of a topic in Kafka, where nothing is desired; None where it has no
-    ACLs of ours.
-    """
+    """Returns a topic's state, with no ACLs desired; None where it has none of ours."""
     if is_protected(topic.physical_name):
         return None
     match topic.provision:

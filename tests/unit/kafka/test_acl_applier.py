@@ -211,6 +211,19 @@ def test_A4_denies_come_first_and_go_last(here: World, kafka: Kafka) -> None:
     ]
 
 
+def test_a_topic_armed_by_itself_keeps_what_a_disarmed_directory_grants(
+    here: World, kafka: Kafka
+) -> None:
+    here.mkdir("later")  # made after the topic: it is looked at after it
+    move(here, "search/clicks", "later/clicks", Kind.TOPIC)
+    grant(here, "later", "allow alice read")
+    arm(here, "later")
+    arm(here, "later/clicks")
+    disarm(here, "later")
+    here.settle()
+    assert kafka.bindings == on(CLICKS, "allow alice read")
+
+
 def test_A4_an_allow_waits_for_the_deny_before_it(here: World, kafka: Kafka) -> None:
     arm(here, "search")
     (deny,) = on(CLICKS, "deny bob all")
