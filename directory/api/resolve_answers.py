@@ -456,13 +456,11 @@ class ResponseCache:
         above = text.rpartition("/")[0]
         splicer = self._splicers.get(above)
         if splicer is None:
-            node = self._see_directory(above)
+            node = self._directories.get(above) or self._see_directory(above)
             if node is None or not self.snapshot.all_read:
                 return None
             inherited = self.answers.inherited(node.entry_id)
-            splicer = TopicSplicer(
-                node, self._lifetime_seconds, inherited, max(0, self._left_bytes) // 2
-            )
+            splicer = TopicSplicer(node, self._lifetime_seconds, inherited)
             self._left_bytes -= splicer.size
             if len(self._splicers) >= _MOST_DIRECTORIES or self._left_bytes < 0:
                 self._splicers.clear()

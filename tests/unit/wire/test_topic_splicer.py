@@ -12,13 +12,12 @@ from kdir.v1 import policies_pb2, resolve_pb2
 
 from directory.namespace.entry import ROOT_ID, Directory, Policies, Provision, Topic
 from directory.namespace.sorted_map import MOST, SortedMap
-from directory.namespace.tree_nodes import Containers, Node
+from directory.namespace.tree_nodes import Node
 from directory.wire.entry_codec import ProtoCodec, record_to_proto
 from directory.wire.topic_splicer import TopicSplicer, splice_topics
 
 CODEC = ProtoCodec()
 NAME = "clicks"
-MOST_BYTES = 1 << 20
 
 topics = st.builds(
     Topic,
@@ -76,7 +75,7 @@ def test_the_splice_is_what_protobuf_makes(
     topic: Topic, path: str, above: policies_pb2.Policies | None
 ) -> None:
     record = CODEC.encode(topic)
-    part = spliced(TopicSplicer(node_of(record), 60, above, MOST_BYTES), path)
+    part = spliced(TopicSplicer(node_of(record), 60, above), path)
     if part is not None:
         assert resolve_pb2.ResolveResponse.FromString(part) == by_protobuf(record, path, above)
         assert topic.policies == Policies()
@@ -84,13 +83,13 @@ def test_the_splice_is_what_protobuf_makes(
 
 def test_a_usual_topic_is_spliced() -> None:
     record = CODEC.encode(Topic(entry_id=2**40, physical_name="a" * 249, changed_by="User:ana"))
-    assert spliced(TopicSplicer(node_of(record), 60, None, MOST_BYTES), f"/la/{NAME}") is not None
+    assert spliced(TopicSplicer(node_of(record), 60, None), f"/la/{NAME}") is not None
 
 
 def test_what_a_newer_version_stored_goes_out_too() -> None:
     topic = Topic(entry_id=7, physical_name="a")
     record = CODEC.encode(topic) + b"\xf2\x3f\x03new"
-    part = spliced(TopicSplicer(node_of(record), 60, None, MOST_BYTES), f"/{NAME}")
+    part = spliced(TopicSplicer(node_of(record), 60, None), f"/{NAME}")
     assert part is not None
     assert b"\xf2\x3f\x03new" in part
     assert resolve_pb2.ResolveResponse.FromString(part) == by_protobuf(record, f"/{NAME}", None)
@@ -100,22 +99,14 @@ def test_what_is_not_plain_is_left_to_protobuf() -> None:
     topic = Topic(entry_id=7, physical_name="a")
     record = CODEC.encode(topic)
     left = [
-        TopicSplicer(
-            node_of(CODEC.encode(replace(topic, policies=Policies(owner="x")))),
-            60,
-            None,
-            MOST_BYTES,
-        ),
-        TopicSplicer(node_of(CODEC.encode(replace(topic, change_count=128))), 60, None, MOST_BYTES),
-        TopicSplicer(node_of(record, directory_too=True), 60, None, MOST_BYTES),
-        *(
-            TopicSplicer(node_of(record[:length]), 60, None, MOST_BYTES)
-            for length in range(len(record) - 2)
-        ),
+        TopicSplicer(node_of(CODEC.encode(replace(topic, policies=Policies(owner="x")))), 60, None),
+        TopicSplicer(node_of(CODEC.encode(replace(topic, change_count=128))), 60, None),
+        TopicSplicer(node_of(record, directory_too=True), 60, None),
+        *(TopicSplicer(node_of(record[:length]), 60, None) for length in range(len(record) - 2)),
     ]
     for splicer in left:
         assert spliced(splicer, f"/{NAME}") is None
-    splicer = TopicSplicer(node_of(record), 60, None, MOST_BYTES)
+    splicer = TopicSplicer(node_of(record), 60, None)
     assert spliced(splicer, "/other") is None
     assert spliced(splicer, "/" + "a" * 130 + f"/{NAME}") is None
     assert splice_topics({}, [f"/{NAME}"]) == [None]
@@ -128,7 +119,7 @@ def test_each_topic_of_a_directory_is_found_and_no_other(count: int) -> None:
         CODEC.encode(Topic(entry_id=7 + at, physical_name=one)) for at, one in enumerate(names)
     ]
     directory = replace(node_of(b""), topics=SortedMap.from_sorted(names, records))
-    splicer = TopicSplicer(directory, 60, None, MOST_BYTES)
+    splicer = TopicSplicer(directory, 60, None)
     paths = [f"/la/{name}" for name in names]
     others = [f"/la/u{number:04}" for number in range(count)]
     for path, record, part in zip(
@@ -137,22 +128,3 @@ def test_each_topic_of_a_directory_is_found_and_no_other(count: int) -> None:
         assert part is not None
         assert resolve_pb2.ResolveResponse.FromString(part) == by_protobuf(record, path, None)
     assert splice_topics({"/la": splicer}, others) == [None] * count
-
-
-def test_a_small_directory_is_copied_at_the_second_look_up_and_within_its_bytes() -> None:
-    names = [f"t{number:04}" for number in range(100)]
-    topics = SortedMap.from_sorted(
-        names, [CODEC.encode(Topic(entry_id=7, physical_name="a"))] * 100
-    )
-    containers: Containers = SortedMap.from_items([(names[0], Directory(entry_id=9))])
-    directory = replace(node_of(b""), topics=topics, containers=containers)
-    large, small = (TopicSplicer(directory, 60, None, most) for most in (0, MOST_BYTES))
-    parts = [[spliced(one, f"/la/{name}") for name in names] for one in (large, small)]
-    assert parts[0] == parts[1]
-    assert parts[0][0] is None
-    assert not large.records
-    assert list(small.records) == names[1:]
-    assert small.size - large.size >= 100 * 33
-    again = TopicSplicer(directory, 60, None, MOST_BYTES)
-    spliced(again, f"/la/{names[1]}")
-    assert not again.records
