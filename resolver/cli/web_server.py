@@ -25,6 +25,7 @@ _AT_ONCE: Final = 8
 """Pages that are made at a time; more wait."""
 _REQUEST_SECONDS: Final = 10.0
 """A request arrives, and its answer is read, so fast, or its connection is closed."""
+_MOST_FIELDS: Final = 10
 _HEADERS: Final = {
     "Content-Security-Policy": "default-src 'none'; style-src 'self'; form-action 'self'; "
     "base-uri 'none'; frame-ancestors 'none'",
@@ -110,15 +111,20 @@ class _Handler(BaseHTTPRequestHandler):
         if len(hosts) != 1 or not is_own_host(hosts[0], self.server.names):
             self._answer(421, "text/plain", "This server has another name: kdir ui --host NAME\n")
             return
-        raw, _, query = self.path.partition("?")
+        raw, _, text = self.path.partition("?")
         path = unquote(raw)
+        try:
+            query = dict(parse_qsl(text, max_num_fields=_MOST_FIELDS))
+        except ValueError:
+            self._answer(400, "text/plain", f"A query has at most {_MOST_FIELDS} fields\n")
+            return
         if path == STYLE:
             self._answer(200, "text/css", STYLE_SHEET)
         elif not path.startswith("/"):
             self._answer(400, "text/plain", "The path of a request begins with /\n")
         else:
             with self.server.slots:
-                status, html = self._page(path, dict(parse_qsl(query, max_num_fields=10)))
+                status, html = self._page(path, query)
             self._answer(status, "text/html", html)
 
     def _page(self, path: str, query: dict[str, str]) -> Page:

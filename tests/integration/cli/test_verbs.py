@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from textwrap import dedent
+from urllib.request import urlopen
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
@@ -149,6 +150,38 @@ def kdir(federation: Federation, topics: str, tmp_path_factory: pytest.TempPathF
 
 
 # -- reading -------------------------------------------------------------------------------------
+
+
+def test_pages_in_a_browser(kdir: Kdir) -> None:
+    with kdir.start("ui --listen 127.0.0.1:0") as process:
+        try:
+            assert process.stdout is not None
+            url = process.stdout.readline().strip().removesuffix("/")
+
+            def read(path: str) -> str:
+                with urlopen(url + path.replace("#", kdir.mount), timeout=60) as answer:  # noqa: S310
+                    return str(answer.read().decode())
+
+            directory = read("#/")
+            for path in ("#/orders", "#/orders/", "#/search/"):
+                assert f'href="{path.replace("#", kdir.mount)}"' in directory
+            topic = read("#/orders?kafka=1")
+            assert "kcat -C -b " in topic
+            partitions = topic.partition("Partitions in Kafka</h2>")[2].partition("</section>")[0]
+            assert [line.split()[0] for line in partitions.splitlines()[1:4]] == ["0", "1", "2"]
+            assert "class=error" not in directory + topic
+            assert 'href="/la/tracking/"' in read("/~mounts")
+            assert f"{kdir.mount}/search/clicks" in read("/~find?q=click&in=#/")
+        finally:
+            process.terminate()
+
+
+def test_a_template_over_the_objects_of_json(kdir: Kdir) -> None:
+    assert kdir.lines("ls -k topic -o jsonpath={.path}={.topic.partitions} #") == [
+        f"{kdir.mount}/orders=3"
+    ]
+    wide = kdir.lines("ls -o wide #")
+    assert wide[0].split()[-5:] == ["TOPIC", "ID", "CHANGED", "CHANGED", "BY"]
 
 
 def test_ls(kdir: Kdir) -> None:

@@ -276,8 +276,9 @@ def test_what_goes_wrong_in_a_page_is_not_in_the_answer(server: WebServer) -> No
     assert "secret" not in body
 
 
-def test_a_request_with_another_path_than_ours_is_refused(server: WebServer) -> None:
-    assert _ask(server, "http://127.0.0.1/la/")[0].status == 400
+@pytest.mark.parametrize("target", ["http://127.0.0.1/la/", "/la/?" + "a=1&" * 20, "/%ff%fe"])
+def test_a_request_of_another_form_is_refused(server: WebServer, target: str) -> None:
+    assert _ask(server, target)[0].status == 400
 
 
 # -- the verb ------------------------------------------------------------------------------------
