@@ -11,12 +11,14 @@ from deltalake import DeltaTable
 from hypothesis import given
 from hypothesis import strategies as st
 
+from resolver.cli.web_pages import Pages
 from resolver.errors import InvalidArgument
 from resolver.glob import Glob
 from resolver.index.arrow_rows import topic_batch
 from resolver.index.delta_table import FilePlacement, IndexTable, TableState
 from resolver.index.row_schema import COLUMNS, ClusterState, Listener
 from resolver.index.search import SearchResult, find, glob_regex, parse_as_of, report
+from resolver.testing import MemoryTransport
 from tests.index.fakes import page, topic
 
 NOW = datetime(2026, 11, 1, 12, tzinfo=UTC)
@@ -125,6 +127,17 @@ def test_what_is_stale_says_so_in_each_row_and_as_a_whole(table: str) -> None:
 
 def test_silence_of_a_cluster_is_reported_even_when_nothing_is_found(table: str) -> None:
     assert [one.cluster for one in find(table, "nothing").stale] == ["ny-tracking"]
+
+
+def test_the_web_pages_search_in_it_and_name_what_is_stale(table: str) -> None:
+    found = Pages([], MemoryTransport(), table=table).page("/~find", {"q": "click"})
+    assert found.status == 200
+    for path in ("/la/tracking/clicks", "/la/tracking/search/Clicks-eu", "/ny/tracking/clicks"):
+        assert f'<a href="{path}">' in found.html
+    assert "/ny/tracking (ny-tracking): stale since" in found.html
+    nothing = Pages([], MemoryTransport(), table=table).page("/~find", {"q": "<nothing>"})
+    assert "nothing in the index matches" in nothing.html
+    assert "<nothing>" not in nothing.html
 
 
 def test_a_row_as_a_mapping_has_every_column(table: str) -> None:
