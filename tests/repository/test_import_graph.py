@@ -8,6 +8,7 @@ import pytest
 from deploy.tools.import_graph import LAYERS, ImportGraph, layer_of, names_at_top, read_imports
 
 _MOST_AT_TOP = 10
+_MOST_WITH_ONE_IMPORTER = 60
 
 
 @pytest.fixture(scope="module")
@@ -32,6 +33,11 @@ def test_the_layers_name_what_exists(graph: ImportGraph) -> None:
     named = [name for names in LAYERS for name in names]
     assert len(named) == len(set(named))
     assert set(named) <= graph.imports.keys()
+
+
+def test_few_modules_serve_one_other_alone(graph: ImportGraph) -> None:
+    alone = graph.with_one_importer()
+    assert len(alone) <= _MOST_WITH_ONE_IMPORTER, f"merge one into the module it serves: {alone}"
 
 
 def test_few_names_are_at_the_top() -> None:
