@@ -1,7 +1,7 @@
-"""The public door of everything that asks directories from outside; it imports nothing by itself.
+"""Public interface of the client library; imports nothing by itself.
 
-``from resolver import Resolver`` loads the client and gRPC at that moment, while
-``import resolver.errors`` or ``resolver.path`` alone cost next to nothing (PEP 562).
+``from resolver import Resolver`` loads the client and gRPC at that moment, while ``import
+resolver.errors`` or ``resolver.path`` alone cost next to nothing (PEP 562).
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Who may do what, asked of the directories that decide it; refuses to decide anything here."""
+"""Requests and answers about access rights, for ``Resolver`` and the command line; the owners
+decide.
+"""
 
 from __future__ import annotations
 
@@ -30,11 +32,11 @@ class Checked(NamedTuple):
     allowed: bool
     message: str
     deciding_path: str
-    """Where the grant that decided is, or the closed directory; empty where none did, or where the
-    caller may not know.
+    """Path of the deciding grant, or of the closed directory; empty if there is none, or if the
+    caller may not learn it.
     """
     response: access_pb2.CheckAccessResponse
-    """The whole answer, with each level of the path if that was asked."""
+    """Whole answer, with each level of the path if requested."""
 
     def __bool__(self) -> bool:
         return self.allowed
@@ -55,7 +57,7 @@ def operation_of(part: str) -> int:
     """Returns the number of an operation such as ``read`` or ``describe-configs``.
 
     Raises:
-        InvalidArgument: there is none of this name; says the nearest.
+        InvalidArgument: unknown name; has the nearest.
     """
     from kdir.v1 import access_pb2
 
@@ -67,7 +69,7 @@ def resource_of(part: str) -> int:
     ``cluster``.
 
     Raises:
-        InvalidArgument: there is none of this name; says the nearest.
+        InvalidArgument: unknown name; has the nearest.
     """
     from kdir.v1 import access_pb2
 
@@ -75,7 +77,7 @@ def resource_of(part: str) -> int:
 
 
 def principal_of(text: str) -> str:
-    """Returns the principal that a text names: ``alice`` is ``User:alice``, and ``*`` everybody."""
+    """Returns the principal of a text: ``alice`` is ``User:alice``, and ``*`` everybody."""
     return text if ":" in text else f"User:{text}"
 
 
@@ -88,10 +90,10 @@ def grants_of(
     resource: str = "topic",
     name: str = "",
 ) -> list[access_pb2.Grant]:
-    """Returns one grant an operation.
+    """Returns one grant for each operation.
 
     Raises:
-        InvalidArgument: an operation or a kind is none.
+        InvalidArgument: an unknown operation or kind.
     """
     from kdir.v1 import access_pb2
 
@@ -140,10 +142,10 @@ def check_request(  # noqa: PLR0913 - as Resolver.check has them
     explain: bool = False,
     token: str = "",
 ) -> access_pb2.CheckAccessRequest:
-    """Returns the question.
+    """Returns the request of an access check.
 
     Raises:
-        InvalidArgument: an operation or a kind is none.
+        InvalidArgument: an unknown operation or kind.
     """
     from kdir.v1 import access_pb2
 
@@ -166,10 +168,10 @@ def check_request(  # noqa: PLR0913 - as Resolver.check has them
 def any_request(
     principal: str, operation: str, resource: str, *, host: str
 ) -> access_pb2.AuthorizeAnyRequest:
-    """Returns the question whether there is any such resource (KIP-679).
+    """Returns the request whether there is any allowed resource (KIP-679).
 
     Raises:
-        InvalidArgument: an operation or a kind is none.
+        InvalidArgument: an unknown operation or kind.
     """
     from kdir.v1 import access_pb2
 
@@ -181,5 +183,5 @@ def any_request(
 
 
 def check_result(response: access_pb2.CheckAccessResponse) -> Checked:
-    """Returns the answer."""
+    """Returns the result of a response."""
     return Checked(response.allowed, response.message, response.deciding_path, response)

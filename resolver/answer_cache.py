@@ -1,8 +1,8 @@
-"""What a client remembers: answers and referrals, with the time until which each may be used.
+"""Cache of a client: answers and referrals, with the time until which each may be used.
 
-Refuses to extend anything by being asked for it or handed on: a lifetime runs from the owner's
-answer, by the monotonic clock (R11, G12). One cache is one principal's: answers got for
-one are not given to another.
+A lifetime runs from the owner's answer, by the monotonic clock, and is never extended by use or by
+being passed on (R11, G12). One cache serves one principal: answers received for one are not given
+to another.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ DEFAULT_ENTRIES: Final = 100_000
 
 
 class FreshnessMark:
-    """Mark of a cluster whose changes are followed, shared by all answers that depend on it."""
+    """Mark of a cluster whose changes are watched, shared by all answers that depend on the
+    cluster.
+    """
 
     __slots__ = ("applied", "incarnation", "revision", "until")
 
@@ -38,37 +40,37 @@ class FreshnessMark:
 
 
 class CachedAnswer(NamedTuple):
-    """One answer, or an absence (``location`` is None)."""
+    """Cached answer, or an absence (``location`` is None)."""
 
     location: TopicLocation | None
     until: float
-    """By the clock: fresh until then."""
+    """Time on the clock until which it is fresh."""
     path: Path
-    """As asked."""
+    """Path of the request."""
     canonical: Path
     cluster_id: str
     mount: Path
-    """Of the cluster that answered."""
+    """Mount of the cluster that answered."""
     asked_at: float
-    """By the clock, when it was asked for: its age counts from then."""
+    """Time of the request, from which its age counts."""
     message: str = ""
     metadata: Mapping[str, str] | None = None
     attempts: tuple[str, ...] = ()
-    """Of an absence: the questions that led to it."""
+    """For an absence: the queries that led to it."""
     followed: FreshnessMark | None = None
     original: TopicLocation | None = None
-    """Where ``location`` is marked stale: the answer as it was given."""
+    """The answer as received, if ``location`` is marked stale."""
     read: ReadPositions = NOTHING_READ
-    """Of every cluster on the way to it."""
+    """Positions of every cluster on the way."""
     paths: tuple[Path, ...] = ()
-    """Others that were asked for on the way: a change at or above one may change the answer."""
+    """Other paths on the way: a change at or above one may change the answer."""
 
     def is_fresh(self, now: float) -> bool:
-        """True if it may be given out as it is."""
+        """True if it may be used unchanged."""
         return self.until > now or (self.followed is not None and self.followed.until > now)
 
     def reaches(self, wanted: Mapping[str, Position], now: float) -> bool:
-        """True if it is good for a token of these positions."""
+        """True if it is valid for a token with these positions."""
         read, followed = self.read, self.followed
         if followed is not None and followed.until > now:
             # No change up to there touched it, or it would have been dropped.
@@ -77,7 +79,7 @@ class CachedAnswer(NamedTuple):
         return read.reaches(wanted)
 
     def is_at_or_below(self, path: Path) -> bool:
-        """True if it is an answer for this path or one below, by whichever way it was reached."""
+        """True if it is an answer for this path or one below, by any path on its way."""
         return (
             path.is_prefix_of(self.path)
             or path.is_prefix_of(self.canonical)
@@ -94,7 +96,7 @@ class CachedAnswer(NamedTuple):
 
 
 class CachedReferral(NamedTuple):
-    """A mount that the tree, or a hint whose target answered for it, led to."""
+    """Mount from a referral by the tree, or from a hint that its target confirmed."""
 
     referral: Referral
     until: float
@@ -104,8 +106,8 @@ class Cache:
     """Cache of the answers and referrals of one principal. Thread-safe.
 
     ``answers`` is read without a lock by the hot path of ``Resolver.resolve``: a dict's ``get`` is
-    one step under the interpreter's lock. The oldest are dropped beyond ``max_entries``; which
-    were used last is not tracked, since that would cost each use more than the use itself.
+    one step under the interpreter's lock. Beyond ``max_entries`` the oldest are dropped; the order
+    of use is not tracked, which would cost each use more than the use itself.
     """
 
     def __init__(
@@ -133,7 +135,7 @@ class Cache:
     def good(
         self, key: Hashable, wanted: Mapping[str, Position], now: float
     ) -> CachedAnswer | None:
-        """Returns what is remembered, if it is fresh and good for a token of these positions."""
+        """Returns the cached answer if it is fresh and valid for a token with these positions."""
         kept = self.answers.get(key)
         if kept is None or not kept.is_fresh(now) or not kept.reaches(wanted, now):
             return None
@@ -141,7 +143,7 @@ class Cache:
         return kept if not wanted or self.answers.get(key) is kept else None
 
     def put(self, key: Hashable, kept: CachedAnswer) -> None:
-        """Remembers an answer in the place of what was known."""
+        """Stores an answer, replacing the previous one."""
         if not self._max_entries:
             return
         with self._lock:
@@ -155,7 +157,7 @@ class Cache:
     def put_stale(
         self, key: Hashable, old: CachedAnswer, now: float, seconds: float
     ) -> CachedAnswer:
-        """Gives out the last good answer, marked stale, for some seconds without asking again."""
+        """Stores the last good answer, marked stale, for some seconds without another query."""
         stale = old._replace(location=old.as_stale(now), until=now + seconds, followed=None)
         with self._lock:
             # What is kept remains the answer as it was: its age counts from then, also next time.
@@ -167,7 +169,7 @@ class Cache:
         self._lock = threading.Lock()
 
     def forget(self, key: Hashable) -> None:
-        """Removes an answer that no longer holds."""
+        """Removes an answer that is not valid any more."""
         with self._lock:
             self._remove(key)
 
@@ -183,17 +185,17 @@ class Cache:
                     del self._aliases[text]
 
     def evict_below(self, below: Path) -> int:
-        """Forgets all answers at or below a path, by the path that was asked, the canonical one or
-        one on the way between them; how many there were.
+        """Removes all answers at or below a path, by the requested path, the canonical one or one
+        on the way between them; returns how many.
         """
         return self._drop_where(lambda kept: kept.is_at_or_below(below))
 
     def drop_cluster(self, cluster_id: str) -> int:
-        """Forgets all answers of a cluster; how many there were."""
+        """Removes all answers of a cluster; returns how many."""
         return self._drop_where(lambda kept: kept.cluster_id == cluster_id)
 
     def drop_at(self, canonical: str) -> None:
-        """Forgets the answers for, or by way of, this very path, however they were asked for."""
+        """Removes the answers for exactly this path, or by way of it."""
         with self._lock:
             self._remove(canonical)
             for key in tuple(self._aliases.get(canonical, ())):
@@ -211,10 +213,10 @@ class Cache:
     # -- referrals -------------------------------------------------------------------------
 
     def add_referral(self, referral: Referral, seconds: int, since: float) -> None:
-        """Stores a referral whose target answered as it should, for ``seconds`` from ``since``.
+        """Stores a referral that its target confirmed, for ``seconds`` from ``since``.
 
-        A mount that was not known before takes the paths below it from whoever answered for them
-        until now: those answers are forgotten (R21).
+        A new mount takes the paths below it from whoever answered for them until now: those answers
+        are removed (R21).
         """
         mount = referral.mount
         until = since + seconds
@@ -236,23 +238,19 @@ class Cache:
             )
 
     def remove_referral(self, mount: Path) -> None:
-        """Removes the referral to a mount, because its target did not answer as the mount's
-        owner.
-        """
+        """Removes the referral to a mount whose target did not answer as its owner."""
         with self._lock:
             self._referrals.pop(mount.segments, None)
 
     def unlearn_below(self, path: Path) -> None:
-        """Removes the referrals to mounts at or below a path, because a mount there was changed."""
+        """Removes the referrals to mounts at or below a path where a mount changed."""
         with self._lock:
             below = [one for one in self._referrals if path.is_prefix_of(Path(one))]
             for segments in below:
                 del self._referrals[segments]
 
     def note_own_mount(self, mount: Path) -> None:
-        """Records that a start server is mounted there: paths below it need no referral from the
-        cache.
-        """
+        """Records the mount of a start server: paths below it need no referral from the cache."""
         if mount not in self._own_mounts:
             with self._lock:
                 if len(self._own_mounts) >= 64:
@@ -260,10 +258,10 @@ class Cache:
                 self._own_mounts[mount] = None
 
     def deepest_referral(self, path: Path) -> Referral | None:
-        """Returns the deepest mount known that the path lies in, as a referral with what is left of
-        its lifetime; None where the servers one begins with are as near.
+        """Returns the deepest known mount above the path as a referral with its remaining lifetime;
+        None if the start servers are as near.
 
-        By whole segments; it costs by the depth of the path, not by how much is known.
+        By whole segments; costs by the depth of the path, not by the size of the cache.
         """
         nearest = max((len(own) for own in self._own_mounts if own.is_prefix_of(path)), default=0)
         now = self._clock()
@@ -278,11 +276,11 @@ class Cache:
         return None
 
     def referrals(self) -> Iterator[CachedReferral]:
-        """Yields all that are known, for the disk."""
+        """Yields all referrals, for the file."""
         yield from list(self._referrals.values())
 
     def own_mounts(self) -> list[Path]:
-        """Returns where the servers one begins with are mounted, for the disk."""
+        """Returns the mounts of the start servers, for the file."""
         return list(self._own_mounts)
 
     def clear(self) -> None:
@@ -295,7 +293,7 @@ class Cache:
 
 
 def _aliases_of(key: Hashable, kept: CachedAnswer) -> Iterator[str]:
-    """Yields the paths other than its key that a change of the answer may be named by."""
+    """Yields the paths, other than its key, by which a change may name the answer."""
     canonical = str(kept.canonical)
     if canonical != key:
         yield canonical

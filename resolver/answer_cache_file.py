@@ -1,12 +1,12 @@
-"""A client's memory on disk, so that one that restarts begins with its last good answers.
+"""File of a client's cache, so that a restarted client begins with its last good answers.
 
-Refuses to trust a file: one of another version, principal or set of servers, one that is torn or
-damaged, is ignored as if it were not there. Lifetimes go on running while no client does: a file
-can only shorten them, also when the wall clock was set back meanwhile.
+An invalid file (another version, principal or set of servers, truncated or damaged) is ignored.
+Lifetimes continue while no client runs: a file can only shorten them, also if the wall clock was
+set back meanwhile.
 
-The file is a line of JSON that says what it is, when it was saved and the SHA-256 of all that, and
-then one line of JSON a record; messages of the contract are base64. It is replaced atomically, and
-is readable by its owner only: what one principal may see is not for others.
+The file has a line of JSON with its identity, the time and the SHA-256 of the rest, then one line
+of JSON for each record; messages of the contract are base64. It is replaced atomically and readable
+by its owner only, since one principal's answers are not for others.
 """
 
 from __future__ import annotations
@@ -36,14 +36,16 @@ __all__ = ["AnswerCacheFile"]
 _FORMAT: Final = "kdir-cache"
 _VERSION: Final = 2
 _MOST_ANSWERS: Final = 5_000
-"""The youngest are kept: a file is read before the first answer, and must not delay it."""
+"""Most answers in a file, the newest ones: it is read before the first answer and must not delay
+it.
+"""
 _MOST_BYTES: Final = 64 * 1024 * 1024
 _SAVE_SECONDS: Final = 60.0
-"""A client that is killed loses the answers of so long."""
+"""Interval between saves: a client that is killed loses the answers since the last one."""
 
 
 class AnswerCacheFile:
-    """One file of one client's memory."""
+    """File of one client's cache."""
 
     def __init__(
         self,
@@ -61,7 +63,9 @@ class AnswerCacheFile:
         self._saved_at = clock()
 
     def load(self) -> int:
-        """Remembers what the file holds; how many answers that were. Never raises for the file."""
+        """Loads the file into the cache; returns the number of answers. Never raises
+        for the file.
+        """
         try:
             with self._file.open("rb") as file:
                 content = file.read(_MOST_BYTES + 1)
@@ -104,18 +108,18 @@ class AnswerCacheFile:
         return count
 
     def save_now_and_then(self) -> None:
-        """Writes what is remembered, if that was long ago."""
+        """Saves the cache if the last save is old enough."""
         if self._clock() - self._saved_at > _SAVE_SECONDS:
             self.save_if_possible()
 
     def save_if_possible(self) -> None:
-        """Writes what is remembered; a full disk must not end a program that could do without."""
+        """Saves the cache; errors, such as a full disk, are ignored."""
         self._saved_at = self._clock()
         with contextlib.suppress(OSError):
             self.save()
 
     def save(self) -> None:
-        """Writes what is remembered.
+        """Saves the cache.
 
         Raises:
             OSError: the file cannot be written.

@@ -1,9 +1,9 @@
-"""A backup as a file: read only if it is, byte for byte, what was written; refuses to know stores.
+"""Format of a backup file; a reader accepts only exactly what a writer wrote.
 
-Form: gzip of one line that says what it is, then ``kdir.v1.BackupResponse`` messages, each preceded
-by its length as a protobuf varint: a header, rows in key order, a trailer with their number and
-checksum. What ends early, was changed, or goes on after its end is refused, with the place in what
-is packed (``gzip -dc`` shows it).
+The form is gzip of one line that identifies it, then ``kdir.v1.BackupResponse`` messages, each
+preceded by its length as a protobuf varint: a header, rows in key order, a trailer with their
+number and checksum. A file that is truncated, changed, or continues after its end is refused, with
+the position in the unpacked data (``gzip -dc`` shows it).
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from kdir.v1 import admin_pb2
 __all__ = ["FORMAT", "BackupReader", "BackupWriter", "Checksum", "DamagedBackup", "Row"]
 
 FORMAT: Final = 1
-"""``BackupHeader.format`` of what this version writes, and the newest that it reads."""
+"""``BackupHeader.format`` of this version, and the newest that it reads."""
 _MAGIC: Final = b"kdir backup: one kdir.v1.BackupResponse after another, each after its length\n"
 _MOST_BYTES: Final = 64 * 1024 * 1024
-"""Of one message: a length beyond it is no length."""
+"""Most bytes of one message: a larger length is invalid."""
 
 Row = tuple[bytes, bytes]
 
 
 class DamagedBackup(Exception):
-    """Error of a backup that is not whole; its text is one sentence: what is wrong, and where."""
+    """Error: a backup is damaged or incomplete; one sentence with the reason and the position."""
 
 
 class Checksum:
-    """Running SHA-256 of a header and rows, as the trailer has it."""
+    """Running SHA-256 of a header and rows, for the trailer."""
 
     def __init__(self, header: admin_pb2.BackupHeader) -> None:
         self._sha256 = hashlib.sha256()
@@ -42,7 +42,7 @@ class Checksum:
         self._add(header.SerializeToString(deterministic=True))
 
     def add(self, rows: Iterable[Row]) -> None:
-        """Counts some more rows.
+        """Adds rows.
 
         Raises:
             DamagedBackup: they are not in key order.
@@ -55,14 +55,14 @@ class Checksum:
             self._add(key, value)
 
     def trailer(self) -> admin_pb2.BackupTrailer:
-        """Returns what ends a backup of these rows."""
+        """Returns the trailer of a backup with these rows."""
         return admin_pb2.BackupTrailer(rows=self.rows, sha256=self._sha256.digest())
 
     def check(self, trailer: admin_pb2.BackupTrailer) -> None:
-        """Compares with what the backup itself says.
+        """Compares with the trailer of the backup.
 
         Raises:
-            DamagedBackup
+            DamagedBackup: they differ.
         """
         if trailer.rows != self.rows:
             raise DamagedBackup(f"{self.rows:,} rows came; {trailer.rows:,} were written")
@@ -78,7 +78,7 @@ class Checksum:
 
 
 class BackupWriter:
-    """Writer of a backup's messages, each checked as a reader would check it."""
+    """Writer of a backup's messages, checked as a reader would."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._packed = gzip.GzipFile(fileobj=file, mode="wb", compresslevel=6, mtime=0, filename="")
@@ -90,15 +90,15 @@ class BackupWriter:
 
     @property
     def rows(self) -> int:
-        """So many were written."""
+        """Number of rows written."""
         return self._checksum.rows if self._checksum is not None else 0
 
     def write(self, message: admin_pb2.BackupResponse) -> None:
-        """Writes one more message.
+        """Writes one message.
 
         Raises:
-            DamagedBackup: it is not what may follow.
-            OSError
+            DamagedBackup: it is not valid at this place.
+            OSError: the file cannot be written.
         """
         self._check(message)
         raw = message.SerializeToString()
@@ -141,8 +141,8 @@ class BackupReader:
         """Reads the header.
 
         Raises:
-            DamagedBackup: no backup, or of a form that this version does not know.
-            OSError
+            DamagedBackup: not a backup, or of an unknown format.
+            OSError: the file cannot be read.
         """
         self._unpacked = cast("IO[bytes]", gzip.GzipFile(fileobj=file, mode="rb"))
         self._at = 0
@@ -163,10 +163,11 @@ class BackupReader:
             )
 
     def rows(self) -> Iterator[Row]:
-        """Yields all rows, in key order; to be walked once, to its end: only then is all checked.
+        """Yields all rows, in key order. To be iterated once, to the end: only then is everything
+        checked.
 
         Raises:
-            DamagedBackup, OSError
+            DamagedBackup, OSError: the file is damaged or cannot be read.
         """
         checksum = Checksum(self.header)
         while True:

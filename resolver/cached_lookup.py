@@ -1,8 +1,9 @@
-"""Cold paths: one walk each however many ask, remembered afterwards.
+"""Lookup of paths through the cache: uncached paths are resolved once for all callers that ask at
+the same time.
 
-What a walk learned is kept for as long as the answers it rests on are good. When the owner cannot
-be asked, the last good answer is given, marked stale; an absence never is. A ``Trace`` is one walk,
-hop by hop, for people; nothing of it is kept.
+An answer is cached as long as all answers it depends on are valid. When the owner cannot be
+reached, the last good answer is returned, marked stale; an absence never is. A ``Trace`` is one
+resolution, hop by hop, for people; it is not cached.
 """
 
 from __future__ import annotations
@@ -35,25 +36,26 @@ from resolver.topic_location import TopicLocation, location_of
 __all__ = ["CachedLookup", "Freshness", "Trace", "lifetime_of", "trace_of"]
 
 _STALE_RETRY_SECONDS: Final = 2.0
-"""A stale answer is given without asking again for so long: an outage must not cost each caller its
-whole deadline."""
+"""Time for which a stale answer is returned without another query: an outage must not cost each
+caller its whole deadline.
+"""
 _NO_POSITIONS: Final[Mapping[str, Position]] = {}
 _MOST_WRITTEN: Final = 32
-"""Clusters whose last write is remembered: servers refuse a token of more than 64."""
+"""Most clusters whose last write is remembered: servers refuse a token of more than 64."""
 
 
 class Freshness(Protocol):
-    """Source of freshness marks: it keeps answers fresh by following their clusters' changes."""
+    """Source of freshness marks, which keep answers fresh by watching their clusters' changes."""
 
     def freshness_of(self, end: AnswerResult | AbsentResult, since: float) -> FreshnessMark | None:
-        """Returns what keeps this answer fresh; None = nothing, for now."""
+        """Returns the mark that keeps this answer fresh; None = none for now."""
 
     def renew(self) -> None:
         """Resets the state after a fork: the threads belong to the parent process."""
 
 
 class _Flight:
-    """A walk that others wait for."""
+    """Resolution that other callers wait for."""
 
     __slots__ = ("deadline", "done", "error", "kept")
 
@@ -65,7 +67,7 @@ class _Flight:
 
 
 class _Flights:
-    """The walks of one process. A fork leaves them to the parent, with their locks."""
+    """Resolutions of one process. A fork leaves them, with their locks, to the parent."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
@@ -74,7 +76,7 @@ class _Flights:
 
 
 class CachedLookup:
-    """Lookup of paths in the cache, and by walks where the cache has no answer. Thread-safe."""
+    """Lookup of paths in the cache and, for uncached ones, by resolutions. Thread-safe."""
 
     def __init__(
         self,
@@ -97,12 +99,12 @@ class CachedLookup:
 
     @property
     def walker(self) -> ResolutionDriver:
-        """The walker of this process."""
+        """Resolution driver of this process."""
         self.own_process()
         return self._walker
 
     def own_process(self) -> _Flights:
-        """Returns the walks of this process; after a fork, with new locks and nothing under way."""
+        """Returns the state of this process; after a fork a new one, with new locks."""
         flights = self._flights
         if flights.pid != os.getpid():
             # After a fork: what other threads of the parent held will never be let go here.
@@ -119,7 +121,7 @@ class CachedLookup:
     def resolve_path(
         self, path: Path, wanted: LookupOptions, token: str, deadline: float
     ) -> TopicLocation:
-        """Returns the location of a path, from memory or by a walk that others may share.
+        """Returns the location of a path, from the cache or by a resolution that others may share.
 
         Raises:
             KdirError: as ``Resolver.resolve``.
@@ -154,7 +156,7 @@ class CachedLookup:
         return _given(kept)
 
     def _wait(self, flight: _Flight, path: Path, deadline: float) -> CachedAnswer | None:
-        """Returns what another thread's walk came to; None = it ended early, by its own
+        """Returns the result of another thread's resolution; None = it ended early, by its own
         deadline.
         """
         if not flight.done.wait(max(0.0, deadline - self._clock())):
@@ -180,8 +182,8 @@ class CachedLookup:
         token: str,
         deadline: float,
     ) -> ResolutionStateMachine:
-        """Returns a walk of its own, shared with no other caller, that waits for this session's
-        writes.
+        """Returns the result of a resolution of its own, shared with no other caller, that reads
+        this session's writes.
         """
         question = self.question(wanted, token)
         rules = rules.for_token(token)
@@ -193,7 +195,7 @@ class CachedLookup:
         return walk
 
     def question(self, wanted: LookupOptions, token: str) -> ResolveRequestOptions:
-        """Returns the question to every server on the way."""
+        """Returns the request options for every server on the way."""
         return ResolveRequestOptions(
             wanted.prefer, self.session.with_token(token), wanted.no_follow
         )
@@ -203,7 +205,7 @@ class CachedLookup:
     def find_many(
         self, paths: Sequence[Path], wanted: LookupOptions, token: str, deadline: float
     ) -> dict[Path, TopicLocation | KdirError]:
-        """Returns the outcome of each of many paths, the uncached ones asked for together."""
+        """Returns the outcomes of many paths; the uncached ones are resolved together."""
         now, written = self._clock(), self.session.text
         positions = _positions(token)
         found: dict[Path, TopicLocation | KdirError] = {}
@@ -225,7 +227,7 @@ class CachedLookup:
     def walk_many(
         self, paths: Sequence[Path], wanted: LookupOptions, token: str, deadline: float
     ) -> list[ResolutionStateMachine]:
-        """Returns a walk of its own for each path, each ended; other callers do not share them."""
+        """Returns an ended resolution for each path; other callers do not share them."""
         self.own_process()
         question = self.question(wanted, token)
         rules = self._rules(wanted).for_token(token)
@@ -234,7 +236,7 @@ class CachedLookup:
     # -- remembering -----------------------------------------------------------------------
 
     def add_referral(self, walk: ResolutionStateMachine, since: float) -> None:
-        """Keeps the referrals that proved right, and drops those that did not."""
+        """Caches the referrals that were confirmed, and removes those that were not."""
         for mount in walk.bad_hints:
             self._cache.remove_referral(mount)
         for attempt in walk.attempts:
@@ -256,10 +258,10 @@ class CachedLookup:
         since: float,
         written: str,
     ) -> CachedAnswer:
-        """Keeps what a walk came to. ``written`` is what the session had written when it began.
+        """Caches the result of a resolution. ``written`` are the session's writes when it began.
 
         Raises:
-            KdirError: it came to nothing, and there is nothing old to give either.
+            KdirError: it failed, and there is no old answer to return either.
         """
         self.add_referral(walk, since)
         path = walk.path
@@ -315,9 +317,9 @@ class CachedLookup:
         return self.freshness.freshness_of(end, since)
 
     def _store(self, key: Hashable, kept: CachedAnswer, sender: Sender, written: str) -> None:
-        """Remembers an answer, unless a change that this client knows of has overtaken it.
+        """Caches an answer, unless a change that this client knows is newer.
 
-        The look comes after the store: whoever learns of a change notes its revision first and
+        The check comes after the store: whoever learns of a change records its revision first and
         drops answers then, so that one of the two finds an old answer.
         """
         self._cache.put(key, kept)
@@ -348,7 +350,7 @@ class CachedLookup:
 
 
 class Session:
-    """Token of what this client wrote, so that it reads its own writes. Thread-safe."""
+    """Token of this client's own writes, by which it reads them. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -375,18 +377,18 @@ class Session:
             self._token, self.text = Token(), ""
 
     def is_after(self, read: ReadPositions) -> bool:
-        """True if something on the way to an answer is older than what was written here."""
+        """True if something on the way to an answer is older than this session's writes."""
         return read.is_before(self._token.positions)
 
     def with_token(self, text: str) -> str:
-        """Returns the session's token with the caller's."""
+        """Returns the caller's token merged with the session's."""
         if not text or not self.text:
             return text or self.text
         return str(Token.merge([self._token, Token.parse(text)]))
 
 
 def absent_error(path: Path, end: AbsentResult) -> errors.Absent:
-    """Returns what the owner's *absent* is raised as."""
+    """Returns the error for an owner's *absent*."""
     facts = {
         "path": str(path),
         "cluster_id": end.sender.cluster_id,
@@ -449,20 +451,20 @@ def _given(kept: CachedAnswer) -> TopicLocation:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Every question of one resolve, in order, and what it came to: a location or an error."""
+    """Every query of one resolution, in order, and its result: a location or an error."""
 
     path: Path
     steps: tuple[Attempt, ...]
-    """Who was asked (``ask``), who answered what (``reply``), how long it took."""
+    """Servers that were queried (``ask``), their replies (``reply``), and the durations."""
     location: TopicLocation | None
     error: KdirError | None
     lifetime_seconds: int
-    """For how long the answer, or the absence, may be kept."""
+    """Time for which the answer, or the absence, may be cached."""
     elapsed_seconds: float
 
 
 def trace_of(walk: ResolutionStateMachine, elapsed_seconds: float) -> Trace:
-    """Returns what a walk that has ended was."""
+    """Returns the trace of an ended resolution."""
     location: TopicLocation | None = None
     error: KdirError | None = None
     lifetime = 0

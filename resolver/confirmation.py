@@ -1,8 +1,8 @@
-"""Approval of what cannot be undone: by ``--yes``, or by a person at a terminal; and what of a
-planned change that is.
+"""Approval of irreversible actions, by ``--yes`` or by a person at a terminal; and which effects of
+a planned change are irreversible.
 
-The one place that decides it, for the verbs that ask servers (``Session.approve``) and for those
-that work on stores (``directory/maintenance/offline_commands.py``).
+The one place that decides it, for commands that call servers (``Session.approve``) and for those
+that open stores (``directory/maintenance/offline_commands.py``).
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ __all__ = [
 GROW_CALL: Final = "CreatePartitions"
 """Kafka's call that gives a topic more partitions."""
 GROWTH: Final = "This cannot be undone, and keyed data changes place"
-"""What comes of more partitions, for people."""
+"""Consequence of more partitions, for people."""
 _DATA_LOSS: Final = "Kafka may delete data, which cannot be undone"
 
 
 class NotApproved(Exception):
-    """Error of an action without ``--yes`` where there is no terminal to ask at."""
+    """Error: an action needs ``--yes``, since there is no terminal to ask at."""
 
     def __init__(self, action: str, consequence: str = "") -> None:
         super().__init__(
@@ -63,11 +63,11 @@ def confirm(question: str) -> bool:
 
 
 def approve(action: str, consequence: str = "", *, yes: bool) -> bool:
-    """Returns whether something that cannot be undone may be done.
+    """Returns whether an irreversible action may be done.
 
     Args:
-        action: what would be done, as in ``remove topic /la/x``.
-        consequence: what comes of it, as a sentence without a full stop.
+        action: as in ``remove topic /la/x``.
+        consequence: a sentence without a full stop.
         yes: ``--yes`` was given.
 
     Raises:
@@ -83,15 +83,15 @@ def approve(action: str, consequence: str = "", *, yes: bool) -> bool:
 def irreversible_effect(
     plan: access_pb2.ChangePlan, unknown: Sequence[str] = ()
 ) -> tuple[str, str] | None:
-    """Returns what a planned change of policies does that cannot be undone, and what comes of it;
-    None = it can be undone.
+    """Returns the irreversible effect of a planned change of policies, and its consequence; None =
+    it is reversible.
 
-    That is more partitions, and what may make Kafka delete data of armed topics. What takes rights
-    away or disarms is undone by granting or arming again (decision 0062).
+    Irreversible are more partitions, and changes by which Kafka may delete data of armed topics.
+    Revoked rights and disarming are reversed by granting or arming again (decision 0062).
 
     Args:
-        plan: with what the clusters below add.
-        unknown: the clusters below of which it is not known.
+        plan: includes the effects in the clusters below.
+        unknown: the clusters below whose effects are unknown.
     """
     for call in plan.kafka_calls:
         if call.operation == GROW_CALL:
@@ -120,7 +120,7 @@ def irreversible_effect(
 
 
 def lock_out_effect(path: str, plan: access_pb2.ChangePlan) -> tuple[str, str] | None:
-    """Returns that a planned change closes a directory to the caller, too, and what comes of it;
+    """Returns that a planned change closes a directory to the caller, too, and the consequence;
     None = it does not.
     """
     return (f"close {path}", "You could not open it again") if plan.locks_out else None

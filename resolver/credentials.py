@@ -1,7 +1,7 @@
-"""A user's credentials: certificates and tokens from files, as they are now; writes none anywhere.
+"""A user's credentials: certificates and tokens, read from files and reloaded when these change.
 
-TLS is used where there is a ``ca``: whose servers are believed. Servers are believed for the name
-or address that was dialled, and for no other. Where a token goes is decided by the transport.
+TLS is used if there is a ``ca``, whose servers are trusted: for the name or address that was
+dialled, and for no other. The transport decides where a token is sent.
 """
 
 from __future__ import annotations
@@ -21,13 +21,15 @@ __all__ = ["UserCredentials"]
 
 
 class UserCredentials:
-    """``resolver.transport.Credentials`` of a user. Files are read again when they change."""
+    """Credentials of a user (``resolver.transport.Credentials``). Files are read again when they
+    change.
+    """
 
     def __init__(self, login: LoginSettings) -> None:
         """Reads the files.
 
         Raises:
-            InvalidArgument: one cannot be used; names it, and what would be right.
+            InvalidArgument: one cannot be used; names it and the expected contents.
         """
         if bool(login.cert) != bool(login.key):
             raise InvalidArgument("cert and key go together", field="cert")
@@ -46,7 +48,7 @@ class UserCredentials:
 
     @property
     def fingerprint(self) -> str:
-        """Identifies users where answers are remembered; reveals no secret."""
+        """Key of the user for cached answers; reveals no secret."""
         login = self._login
         if not any(login):
             return ""
@@ -104,7 +106,7 @@ def _read(file: str, what: str) -> bytes | None:
 
 
 def _check(login: LoginSettings) -> None:
-    """What gRPC would say of these files is a failed handshake, without a reason."""
+    """Checks files for which gRPC's only error would be a failed handshake without a reason."""
     import ssl
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

@@ -1,6 +1,7 @@
-"""Listing a directory, page by page, across mounts, links and unions; refuses to hide a gap.
+"""Lists a directory, page by page, across mounts, links and unions; missing parts are reported,
+never hidden.
 
-What could not be listed is named in ``Listing.not_listed``, with the reason, and the rest is given
+What could not be listed is in ``Listing.not_listed``, with the reason, and the rest is returned
 (HDFS calls it a partial listing). Mounts are entered, links are not: a tree has no circles.
 """
 
@@ -35,22 +36,22 @@ _MOST_MOUNTS = 16
 
 @dataclass(frozen=True, slots=True)
 class ListedEntry:
-    """One entry, where it was found."""
+    """Entry of a listing, with its origin."""
 
     path: Path
-    """As reached from the path that was listed; the entry's own path is canonical."""
+    """Path from the listed one; the entry's own path is canonical."""
     entry: entry_pb2.Entry
     authority: resolve_pb2.Authority
-    """Who answered."""
+    """Authority of the answer."""
     inherited: policies_pb2.Policies | None
-    """What the entries of its page inherit; None where nobody set anything."""
+    """Policies that the entries of its page inherit; None if none are set."""
     source: Path
-    """The canonical directory that was listed: for a union, the target it came from."""
+    """Canonical directory that was listed; for a union, the target."""
 
 
 @dataclass(frozen=True, slots=True)
 class NotListed:
-    """A part that is missing, and why."""
+    """Missing part of a listing, with the reason."""
 
     path: Path
     error: KdirError
@@ -65,7 +66,7 @@ class Filter:
     include_system: bool = False
 
     def passes(self, entry: entry_pb2.Entry) -> bool:
-        """True if an entry is wanted, where the server could not be asked to choose."""
+        """True if an entry passes, where the server could not filter."""
         kind = _KINDS.get(entry.WhichOneof("kind") or "", 0)
         if self.kinds and kind not in self.kinds:
             return False
@@ -77,9 +78,8 @@ _KINDS = {"directory": 1, "topic": 2, "link": 3, "mount": 4}
 
 
 class Listing:
-    """The entries of a directory, as they come; iterate once.
-
-    ``not_listed`` is complete when the iteration has ended.
+    """Entries of a directory, as they arrive; to be iterated once. ``not_listed`` is complete at
+    the end of the iteration.
     """
 
     def __init__(self, asked: Path) -> None:
@@ -100,7 +100,7 @@ class Listing:
 
     @property
     def is_partial(self) -> bool:
-        """Whether something is missing, as far as the iteration has come."""
+        """True if something is missing, as far as the iteration has come."""
         return bool(self.not_listed)
 
 
@@ -131,7 +131,7 @@ class DirectoryListings:
         token: str,
         timeout_seconds: float,
     ) -> Listing:
-        """Returns a listing whose first page was received.
+        """Returns a listing after its first page was received.
 
         Raises:
             KdirError: nothing could be listed.
@@ -155,7 +155,7 @@ class DirectoryListings:
         return listing
 
     def locate_directory(self, path: Path, token: str, deadline: float) -> Any:
-        """Returns where a directory is, with all targets of a union."""
+        """Returns the location of a directory, with all targets of a union."""
         wanted = LookupOptions(prefer=_DIRECTORY)
         rules = self._rules(wanted).gathering_unions()
         since = self._clock()
@@ -169,7 +169,7 @@ class DirectoryListings:
         request: directory_pb2.ListEntriesRequest,
         deadline: float,
     ) -> directory_pb2.ListEntriesResponse:
-        """Returns one page, by whichever of the servers answers."""
+        """Returns one page, from any of the servers."""
         rpc = method("DirectoryService.ListEntries")
         response: directory_pb2.ListEntriesResponse
         response = self._owners.call_owner(
@@ -178,16 +178,16 @@ class DirectoryListings:
         return response
 
     def deadline(self, timeout_seconds: float) -> float:
-        """Returns the time on the clock ``timeout_seconds`` from now."""
+        """Returns the time on the clock in ``timeout_seconds``."""
         return self._clock() + timeout_seconds
 
     def token(self, token: str) -> str:
-        """Returns the caller's, with what this client wrote."""
+        """Returns the caller's token merged with this client's writes."""
         return self._lookups.session.with_token(token)
 
 
 class _Task:
-    """One listing under way."""
+    """One listing in progress."""
 
     def __init__(
         self,
@@ -207,7 +207,7 @@ class _Task:
         self._across = across
 
     def directory(self, path: Path, shown: Path, depth: int) -> Iterator[ListedEntry]:
-        """Yields what is in a directory; ``shown`` is how its path looks to the caller."""
+        """Yields the entries of a directory; ``shown`` is its path for the caller."""
         if depth > _MOST_MOUNTS:
             raise errors.ReferralLoop(
                 f"{self._listing.path}: more than {_MOST_MOUNTS} mounts within each other"
@@ -227,7 +227,7 @@ class _Task:
                 raise AssertionError(f"a walk to {path} did not end: {end}")
 
     def _found(self, found: AnswerResult, shown: Path, depth: int) -> Iterator[ListedEntry]:
-        """Yields what is in a directory that was found; what is none lists itself."""
+        """Yields the entries of a directory that was found; any other entry lists itself."""
         resolution: Any = found.answer.payload
         if resolution.entry.WhichOneof("kind") == "directory":
             yield from self._pages(found, shown, depth)
@@ -279,14 +279,14 @@ class _Task:
                 listing.directory = response.directory
 
     def _part(self, path: Path, shown: Path, depth: int) -> Iterator[ListedEntry]:
-        """Yields what is in a part of the whole; that it cannot be listed is noted, not raised."""
+        """Yields the entries of a part; an error is recorded, not raised."""
         try:
             yield from self.directory(path, shown, depth)
         except KdirError as error:
             self._listing.not_listed.append(NotListed(path, error))
 
     def _union(self, united: United, shown: Path, depth: int) -> Iterator[ListedEntry]:
-        """Yields the targets' entries in name order; of one name the first target's counts."""
+        """Yields the targets' entries in name order; the first target with a name counts."""
         parts: list[Iterator[ListedEntry]] = []
         failures: list[KdirError] = []
         self._listing.not_listed.extend(NotListed(path, error) for path, error in united.missing)
@@ -317,8 +317,8 @@ class _Task:
 
 
 def _primed(entries: Iterator[ListedEntry]) -> Iterator[ListedEntry]:
-    """Returns the same, after the first has come: what fails at once is raised here, not at
-    iteration.
+    """Returns the iterator after its first element was received, so that early errors are raised
+    here.
     """
     first = next(entries, None)
     return iter(()) if first is None else _chain(first, entries)
@@ -352,7 +352,7 @@ def _is_container(listed: ListedEntry) -> bool:
 
 
 def _below(entry: entry_pb2.Entry, directory: Path) -> tuple[Path, tuple[str, ...]]:
-    """Returns an entry's path, and that below the directory it was listed in.
+    """Returns an entry's path below the directory it was listed in.
 
     Raises:
         Lame: no honest server lists such an entry there.

@@ -1,7 +1,8 @@
-"""Endpoints: which directory servers, of those that others name, may be asked, and how they fared
-(R9, R10). Networks are checked for addresses; a host *name* is checked by name only,
-since what it resolves to can change between the check and the call: settings that must keep
-clients inside some domains name those domains.
+"""Endpoints: which servers named by others may be called, and the recent health of each (R9, R10).
+
+Networks apply to addresses; a host *name* is checked by name only, since its address can change
+between the check and the call: settings that must keep clients inside some domains name those
+domains.
 """
 
 from __future__ import annotations
@@ -18,22 +19,23 @@ __all__ = ["LEAST_SECONDS", "AllowList", "ServerHealth", "per_server_timeout"]
 
 _METADATA_NAMES: Final = frozenset({"metadata", "metadata.google.internal", "instance-data"})
 FAILED_SECONDS: Final = 2.0
-"""For so long a server that did not answer is asked after the others."""
+"""Time for which a server that did not answer is tried after the others."""
 LAME_SECONDS: Final = 10.0
-"""For so long a server that answered wrongly is asked after the others (R3)."""
+"""Time for which a server that answered wrongly is tried after the others (R3)."""
 SLOW_SECONDS: Final = 30.0
-"""For so long one that neither answered nor refused is asked after the others: to find that out
-costs time, while one that refuses says so at once."""
+"""The same for one that neither answered nor refused, which costs time to find out."""
 GOOD_SECONDS: Final = 600.0
-"""For so long one that answered is asked first; then the choice is free again, so that those who
-fled from a server that was restarted come back to it."""
+"""Time for which a server that answered is tried first; then the choice is free again, so that
+clients return to a restarted server.
+"""
 FIRST_TRY_SECONDS: Final = 0.5
-"""A server that can be asked again after the others is given so long at first: a healthy one needs
-some milliseconds, and a first connection across an ocean three round trips."""
+"""First timeout of a server that can be tried again after the others: a healthy one needs some
+milliseconds, and a first connection across an ocean three round trips.
+"""
 _BATCH_PATHS_A_SECOND: Final = 2_000.0
-"""A large batch takes its time: the answer has to travel, too."""
+"""Rate by which a large batch gets more time: its answer must be transferred, too."""
 LEAST_SECONDS: Final = 0.01
-"""No call is given less: it could not even be sent."""
+"""Shortest timeout of a call."""
 _MOST_REMEMBERED: Final = 1000
 
 
@@ -81,9 +83,7 @@ class AllowList:
 
     @classmethod
     def for_servers(cls, start: Iterable[Endpoint]) -> AllowList:
-        """Returns the default: loopback is allowed only when every server to begin with is there
-        too.
-        """
+        """Returns the default: loopback is allowed only if every start server is on loopback."""
         return cls(loopback=all(endpoint.is_loopback for endpoint in start))
 
     @classmethod
@@ -91,7 +91,7 @@ class AllowList:
         """Returns the list of a config: CIDR networks and domains; None = the default.
 
         Raises:
-            InvalidArgument: one is neither.
+            InvalidArgument: an element is neither.
         """
         if allow is None:
             return cls.for_servers(start)
@@ -104,11 +104,11 @@ class AllowList:
 
     @property
     def shown(self) -> str:
-        """For people: what is listed."""
+        """The list as text, for people."""
         return ", ".join((*self.networks, *self.names)) or "nothing"
 
     def why_not_allowed(self, text: str) -> str:
-        """Returns why an endpoint may not be asked; empty = it may."""
+        """Returns why an endpoint may not be called; empty = it may."""
         verdict = self._verdicts.get(text)
         if verdict is None:
             verdict = self._judge(text)
@@ -166,10 +166,11 @@ class AllowList:
 def per_server_timeout(
     left_seconds: float, share: float, *, hurried: bool = False, paths: int = 1
 ) -> float:
-    """Returns how long to wait for one server: its share of the time left, and where others of its
-    kind were not asked yet (``hurried``) not longer than a healthy one needs. The habit is a DNS
-    stub resolver's: a short first round, a longer second one; so one that hangs, with its port
-    still open, costs half a second and not half of the deadline.
+    """Returns the timeout for one server: its share of the remaining time and, while others of its
+    kind were not tried yet (``hurried``), no more than a healthy one needs.
+
+    As in a DNS stub resolver: a short first round, a longer second one; so a hanging server with an
+    open port costs half a second instead of half of the deadline.
     """
     part = left_seconds * share
     if hurried:
@@ -178,9 +179,9 @@ def per_server_timeout(
 
 
 class ServerHealth:
-    """Recent outcomes of each server: they order servers that are otherwise equal.
+    """Recent results of each server, which order servers that are otherwise equal.
 
-    Nobody is left out: when all look down, all are asked (the habit of CoreDNS' ``forward``).
+    No server is left out: when all look down, all are tried (as CoreDNS' ``forward`` does).
     Thread-safe without a lock, which a fork could leave held: each change is one step of a dict.
     """
 
@@ -195,7 +196,7 @@ class ServerHealth:
         self._good_until: dict[str, float] = {}
 
     def note_success(self, endpoint: str) -> None:
-        """Records a correct answer: the connection is open, so the server is ordered first for a
+        """Records a correct answer: the connection is open, so the server is tried first for a
         while.
         """
         if endpoint in self._good_until and not self._bad_until:
@@ -213,7 +214,7 @@ class ServerHealth:
         self._bad_until[endpoint] = self._clock() + seconds
 
     def note_slow(self, endpoint: str) -> None:
-        """Records that a server sent nothing within the time it was given."""
+        """Records that a server sent nothing within its timeout."""
         self.note_failure(endpoint, SLOW_SECONDS)
 
     def note_lame(self, endpoint: str) -> None:
@@ -221,18 +222,18 @@ class ServerHealth:
         self.note_failure(endpoint, LAME_SECONDS)
 
     def is_bad(self, endpoint: str) -> bool:
-        """True if it failed, or was lame, a short time ago."""
+        """True if the server recently failed or was lame."""
         until = self._bad_until.get(endpoint)
         return until is not None and until > self._clock()
 
     def troubles(self) -> dict[str, float]:
-        """Returns the bad ones, each with the seconds for which it still counts as such."""
+        """Returns the bad servers, each with the seconds for which it still counts as such."""
         now = self._clock()
         return {one: until - now for one, until in self._bad_until.items() if until > now}
 
     def order(self, endpoints: Sequence[str]) -> Sequence[str]:
-        """Returns those that answered, then those never asked, in random order; at last the bad
-        ones.
+        """Returns the servers in order: those that answered, then untried ones in random order,
+        then bad ones.
         """
         if len(endpoints) < 2:
             return endpoints
@@ -255,7 +256,7 @@ class ServerHealth:
 
 
 def _is_domain(text: str) -> bool:
-    """True if an element of an allow list is a domain; else it is a network.
+    """True if an element of an allow list is a domain; False for a network.
 
     Raises:
         InvalidArgument: neither.

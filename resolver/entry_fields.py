@@ -1,7 +1,6 @@
-"""Fields of an entry and of its policies by the names that people give them, with values as text.
+"""Fields of an entry and of its policies by their names on the command line, with values as text.
 
-These names are those that ``kdir set`` takes and ``kdir effective`` prints, and those in the
-records of a change log.
+The names are those of ``kdir set`` and ``kdir effective``, and of the records of a change log.
 """
 
 from __future__ import annotations

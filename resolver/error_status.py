@@ -1,9 +1,9 @@
-"""Errors as gRPC statuses and outcomes, and back; refuses to decide what is an error.
+"""Converts errors to gRPC statuses and outcomes, and back.
 
 One error is one status with exactly one ``google.rpc.ErrorInfo`` (AIP-193) in
 ``grpc-status-details-bin``: domain ``kdir``, the reason, and the facts as metadata. A status
-without it comes from something that is no directory server (a proxy, gRPC itself), so that it can
-never become what only an owner may answer: NOT_FOUND without ErrorInfo is *not* absent.
+without it comes from something other than a directory server (a proxy, gRPC itself), so it never
+becomes an answer that only an owner may give: NOT_FOUND without ErrorInfo is *not* absent.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ DETAILS_KEY: Final = "grpc-status-details-bin"
 """Trailing metadata that holds a serialised ``google.rpc.Status``."""
 
 ATTEMPTS: Final = "attempts"
-"""ErrorInfo metadata: what the answering side asked on its way, one line each."""
+"""ErrorInfo metadata: the queries that the answering side made, one line each."""
 
 # HTTP/2 peers commonly refuse more than 8 KiB of headers in all, and then the reason is lost
 # altogether. Details travel as base64, so that 5,000 bytes become 6,667.
@@ -62,11 +62,11 @@ _GENERIC: Final[Mapping[str, type[KdirError]]] = {
 def to_status(
     error: BaseException, request_id: str = ""
 ) -> tuple[grpc.StatusCode, str, tuple[tuple[str, bytes], ...]]:
-    """Returns the code, message and trailing metadata that say ``error``.
+    """Returns the code, message and trailing metadata of an error.
 
-    Anything that is no ``KdirError`` becomes INTERNAL with the request id and no part of its
-    own: nothing of a store or a stack leaks. Long facts are cut, so that the whole stays below
-    what HTTP/2 peers take as headers.
+    Anything but a ``KdirError`` becomes INTERNAL with the request id and no other detail: nothing
+    of a store or a stack leaks. Long facts are cut, so that the whole is within the header limits
+    of HTTP/2 peers.
     """
     from google.protobuf import any_pb2
     from google.rpc import error_details_pb2, status_pb2
@@ -87,8 +87,8 @@ def to_status(
 
 
 def from_rpc_error(rpc_error: grpc.RpcError, *, secure: bool | None = None) -> KdirError:
-    """Returns the error that a failed call says; never raises. ``secure``: whether it was made with
-    TLS, for a better text where that is why it failed.
+    """Returns the error of a failed call; never raises. ``secure``: the call was made with TLS,
+    which may be why it failed.
     """
     code = _code_of(rpc_error)
     info = _error_info(rpc_error)
@@ -107,7 +107,7 @@ def from_rpc_error(rpc_error: grpc.RpcError, *, secure: bool | None = None) -> K
 
 
 def _unreachable(text: str, facts: dict[str, str], *, secure: bool | None) -> KdirError:
-    """Returns what gRPC and BoringSSL report of a handshake, as text."""
+    """Returns gRPC's and BoringSSL's reason of a failed handshake, as text."""
     peer = re.match(r"(?:ipv4|ipv6|unix|dns):[^ ]*?(?=: )", text)
     where = f"{peer[0]}: " if peer else ""
     for sign, message in _HANDSHAKES.items():
@@ -142,7 +142,7 @@ _HANDSHAKES: Final[Mapping[str, str]] = {
 
 
 def _without_preamble(message: str) -> str:
-    """gRPC's text for a server that is not there, without what it repeats every time.
+    """Returns gRPC's text for an unreachable server without the constant parts.
 
     "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:7420: Failed to connect
     to remote host: Connection refused" becomes "ipv4:127.0.0.1:7420: Connection refused".
@@ -152,7 +152,7 @@ def _without_preamble(message: str) -> str:
 
 
 def to_outcome(error: KdirError) -> resolve_pb2.ErrorOutcome:
-    """Returns the same error as one path's outcome."""
+    """Returns an error as one path's outcome."""
     from kdir.v1 import error_pb2, resolve_pb2
 
     name = f"ERROR_REASON_{error.reason}"
@@ -167,7 +167,7 @@ def to_outcome(error: KdirError) -> resolve_pb2.ErrorOutcome:
 
 
 def from_outcome(outcome: resolve_pb2.ErrorOutcome) -> KdirError:
-    """Returns the error that an outcome says; never raises."""
+    """Returns the error of an outcome; never raises."""
     from kdir.v1 import error_pb2
 
     try:
@@ -215,9 +215,7 @@ def _cut(text: str, most: int) -> str:
 
 
 def _clean(text: str) -> str:
-    """Returns the text of another side, for people: not endless, and nothing that a terminal would
-    obey.
-    """
+    """Returns text from the other side for people: of limited length and printable."""
     text = text if len(text) <= _MAX_RECEIVED else text[: _MAX_RECEIVED - 1] + "…"
     return printable(text)
 

@@ -1,4 +1,4 @@
-"""The extras of the distribution, and the sentence where a feature's packages are not installed."""
+"""Extras of the distribution, and the error if the packages of a feature are not installed."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What was read from files, read again once one of them changes; refuses to know what it is.
+"""Values read from files, and read again when one of the files changes.
 
-For certificates, keys and tokens that others replace while a process runs. What cannot be read
-again leaves the last good value in force: files are replaced one after the other, and a
-certificate whose key is not there yet is no reason to stop.
+For certificates, keys and tokens that are replaced while a process runs. When reading fails, the
+last good value stays in use: files are replaced one after the other, and a certificate whose key is
+not there yet is no reason to stop.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _Stamp = tuple[int, int, int] | None
 
 
 class ReloadingValue(Generic[T]):
-    """A value made of files. Thread-safe.
+    """Value made from files. Thread-safe.
 
     Args:
-        files: what it is made of.
-        read: makes it; called now, where its errors are the caller's, and after each change.
+        files: the files.
+        read: makes the value; called now, with errors raised to the caller, and after each change.
         failed: receives, once for each change, why it could not be read again.
-        every_seconds: files are looked at no more often than this.
-        clock: seconds that never go back.
+        every_seconds: shortest interval between checks of the files.
+        clock: monotonic seconds.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class ReloadingValue(Generic[T]):
         """Rises with each new value."""
 
     def value(self, *, look: bool = False) -> T:
-        """Returns the newest one; ``look``: look at the files however lately that was done."""
+        """Returns the newest value; ``look``: check the files however recent the last check was."""
         if self._files and (look or self._clock() - self._looked_at >= self._every_seconds):
             with self._lock:
                 self._renew()

@@ -46,7 +46,7 @@ _ANY: Final = _Atom(frozenset(), inverse=True)
 
 
 class _Run:
-    """A part of a segment that holds no ``*``: it takes exactly ``length`` characters."""
+    """Part of a segment without ``*``: it matches exactly ``length`` characters."""
 
     __slots__ = ("_masks", "_others", "length", "text")
 
@@ -64,7 +64,7 @@ class _Run:
                 self._masks[character] = mask & ~bit if atom.inverse else mask | bit
 
     def starts(self, name: str, at: int) -> bool:
-        """True if it takes the characters from ``at`` on."""
+        """True if it matches the characters from ``at``."""
         if self.text is not None:
             return name.startswith(self.text, at)
         if len(name) - at < self.length:
@@ -75,7 +75,7 @@ class _Run:
         )
 
     def find(self, name: str, start: int, end: int) -> int:
-        """Returns the leftmost place between ``start`` and ``end`` where it fits; -1 = none."""
+        """Returns the leftmost match between ``start`` and ``end``; -1 = none."""
         if self.text is not None:
             return name.find(self.text, start, end)
         states, accepting = 0, 1 << (self.length - 1)
@@ -88,14 +88,14 @@ class _Run:
 
 @dataclass(frozen=True, slots=True)
 class _Segment:
-    """One segment's pattern: runs with a ``*`` between each two."""
+    """Pattern of one segment: runs with a ``*`` between each two."""
 
     runs: tuple[_Run, ...]
     prefix: str
-    """What every name that matches begins with."""
+    """Literal prefix of every match."""
 
     def matches(self, name: str) -> bool:
-        """True if a name does."""
+        """True if a name matches."""
         first, last = self.runs[0], self.runs[-1]
         if len(self.runs) == 1:
             return len(name) == first.length and first.starts(name, 0)
@@ -112,7 +112,7 @@ class _Segment:
 
 @dataclass(frozen=True, slots=True)
 class Glob:
-    """A pattern over paths. ``Glob.parse("/la/**/click*").matches(("la", "web", "clicks"))``."""
+    """Pattern over paths. ``Glob.parse("/la/**/click*").matches(("la", "web", "clicks"))``."""
 
     text: str
     _groups: tuple[tuple[_Segment, ...], ...]
@@ -120,10 +120,10 @@ class Glob:
 
     @classmethod
     def parse(cls, text: str) -> Glob:
-        """Reads a pattern.
+        """Parses a pattern.
 
         Raises:
-            InvalidArgument: naming the place (characters counted from 1) and the rule.
+            InvalidArgument: names the position (characters counted from 1) and the rule.
         """
         if not text or text == "/":
             _refuse(text, 1, "is empty; a pattern names at least one segment, such as `*`")
@@ -144,12 +144,12 @@ class Glob:
 
     @property
     def prefix(self) -> str:
-        """What the first segment of everything that matches begins with: where to start looking."""
+        """Literal prefix of the first segment of every match."""
         return self._groups[0][0].prefix if self._groups[0] else ""
 
     @property
     def is_segment(self) -> bool:
-        """Whether it is a pattern of one segment, and not ``**``."""
+        """True if it is a pattern of one segment, and not ``**``."""
         return len(self._groups) == 1 and len(self._groups[0]) == 1
 
     def matches_segment(self, name: str) -> bool:
@@ -183,7 +183,7 @@ def _fits(group: Sequence[_Segment], segments: Sequence[str], at: int) -> bool:
 
 
 class _Reader:
-    """Reads one segment's pattern out of the whole, so that places are those of the whole."""
+    """Parser of one segment within the whole pattern, so that positions are those of the whole."""
 
     def __init__(self, text: str, start: int, end: int) -> None:
         self._text = text

@@ -1,8 +1,7 @@
-"""``host:port`` as text: what is one, and what it means; refuses to look a name up.
+"""``host:port`` as text: parsing and checks, without a lookup of names.
 
-Everything that is no plain ``host:port`` is refused (schemes, users, paths, directory names), so
-that an endpoint never needs a directory look-up and never names a socket file (R9,
-R10).
+Everything but plain ``host:port`` is refused (schemes, users, paths, directory names), so that an
+endpoint never needs a directory lookup and never names a socket file (R9, R10).
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ __all__ = [
 ]
 
 MAX_ENDPOINTS: Final = 20
-"""Endpoints of one cluster that are looked at (CVE-2022-2795, CVE-2020-8616)."""
+"""Most endpoints of one cluster that are used (CVE-2022-2795, CVE-2020-8616)."""
 MAX_ENDPOINT_CHARACTERS: Final = 300
 """A host name has 253 characters at most (RFC 1035)."""
 
@@ -54,24 +53,24 @@ class Endpoint(NamedTuple):
 
     @property
     def is_loopback(self) -> bool:
-        """Whether it is on this very machine, as far as its text shows."""
+        """True if it is on this machine, by its text."""
         if not self.is_address:
             return self.host.lower().rstrip(".") in _LOCAL_NAMES
         return self.host.startswith("127.") or self.host == "::1"
 
     @property
     def target(self) -> str:
-        """As gRPC wants it, with the scheme, so that no other can be meant."""
+        """Address for gRPC, with an explicit scheme."""
         if not self.is_address:
             return f"dns:///{self.host}:{self.port}"
         return f"ipv6:{self}" if ":" in self.host else f"ipv4:{self}"
 
 
 def parse_endpoint(text: str) -> Endpoint:
-    """Reads ``host:port``, ``1.2.3.4:port`` or ``[v6]:port``.
+    """Parses ``host:port``, ``1.2.3.4:port`` or ``[v6]:port``.
 
     Raises:
-        InvalidArgument: naming what was found, cut short, and what would be right.
+        InvalidArgument: names the value found, shortened, and the expected form.
     """
     if len(text) > MAX_ENDPOINT_CHARACTERS:
         raise _wrong(text, f"longer than {MAX_ENDPOINT_CHARACTERS} characters")
@@ -95,8 +94,8 @@ def parse_endpoint(text: str) -> Endpoint:
 
 
 def plain_endpoints(texts: Iterable[str]) -> tuple[str, ...]:
-    """Returns those that are ``host:port``, of what another server sent; at most
-    ``MAX_ENDPOINTS``, without the repeated ones.
+    """Returns the valid ``host:port`` of another server's list; at most ``MAX_ENDPOINTS``, without
+    duplicates.
     """
     found: dict[str, None] = {}
     for text in islice(texts, 4 * MAX_ENDPOINTS):
@@ -109,16 +108,16 @@ def plain_endpoints(texts: Iterable[str]) -> tuple[str, ...]:
 
 
 def is_host_name(text: str) -> bool:
-    """True if it is a host name or a domain, and nothing that a library takes for an address."""
+    """True if a text is a host name or a domain, and no library takes it as an address."""
     last = text.rstrip(".").rpartition(".")[2]
     return _NAME.fullmatch(text) is not None and _NUMBER.fullmatch(last) is None
 
 
 def parse_servers(servers: str | Sequence[str]) -> tuple[Endpoint, ...]:
-    """Reads the servers to begin with: a list, or one text with commas.
+    """Parses the start servers: a list, or one text with commas.
 
     Raises:
-        InvalidArgument: one is none, or there is none.
+        InvalidArgument: one is malformed, or there is none.
     """
     texts = servers.split(",") if isinstance(servers, str) else servers
     found = tuple(dict.fromkeys(parse_endpoint(text.strip()) for text in texts if text.strip()))

@@ -1,4 +1,4 @@
-"""Slots for what may be done a few at a time, in all and for each key, such as a caller."""
+"""Slots that limit concurrent use, in all and for each key, such as a caller."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ __all__ = ["KeyedSlots"]
 
 
 class KeyedSlots:
-    """Slots at a time: ``most`` in all, of which one key gets ``per_key``. Thread-safe.
-
-    Units are calls where nothing else is stated; they may be bytes.
+    """Slots: ``most`` in all, ``per_key`` for one key. Thread-safe. A unit is a call unless stated
+    otherwise; it may be a byte.
     """
 
     def __init__(self, most: int, per_key: int) -> None:
@@ -26,7 +25,7 @@ class KeyedSlots:
         """How often there was none left."""
 
     def take(self, key: str, count: int = 1, *, wait_seconds: float = 0.0) -> bool:
-        """Takes so many for a key, if there are, or are within ``wait_seconds``."""
+        """Takes slots for a key if there are enough now, or within ``wait_seconds``."""
         deadline = time.monotonic() + wait_seconds if wait_seconds > 0 else 0.0
         with self._freed:
             while not self._has(key, count):
@@ -41,12 +40,12 @@ class KeyedSlots:
 
     @property
     def taken_count(self) -> int:
-        """How many are taken now, by all keys."""
+        """Number of slots in use, by all keys."""
         return self._sum
 
     @property
     def keys(self) -> frozenset[str]:
-        """Those that have some now."""
+        """Keys with slots in use."""
         with self._freed:
             return frozenset(self._taken)
 
@@ -55,7 +54,7 @@ class KeyedSlots:
         return self._sum + count <= self._most and taken + count <= self._per_key
 
     def give_back(self, key: str, count: int = 1) -> None:
-        """Gives back what ``take`` took."""
+        """Returns slots of ``take``."""
         with self._freed:
             self._sum -= count
             self._taken[key] -= count

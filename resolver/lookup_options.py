@@ -1,4 +1,4 @@
-"""What a caller asks for, read from the caller's own arguments; refuses to know who answers it."""
+"""Options of a lookup, from the caller's arguments."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class LookupOptions(NamedTuple):
     for_writes: bool = False
 
     def key(self, path: str) -> Hashable:
-        """Returns the cache key of an answer: the bare path in the common case."""
+        """Returns the cache key of an answer: just the path in the common case."""
         return path if self == _PLAIN else (path, self)
 
 
@@ -29,7 +29,7 @@ _PLAIN: Final = LookupOptions()
 
 
 def as_path(path: str | Path) -> Path:
-    """Returns a path that was given as text or as ``Path``.
+    """Returns a path from text or a ``Path``.
 
     Raises:
         InvalidPath: not canonical.
@@ -43,7 +43,7 @@ def as_path(path: str | Path) -> Path:
 
 
 def kind_number(name: str) -> int:
-    """Returns the number of a kind of entry, such as ``directory``; 0 for none in particular.
+    """Returns the number of a kind of entry, such as ``directory``; 0 for any.
 
     Raises:
         InvalidArgument: there is no such kind.

@@ -1,4 +1,6 @@
-"""Messages of the contract as plain values, for JSON, YAML and text; imports no protobuf."""
+"""Messages of the contract as plain values, for JSON, YAML and text; without an import
+of protobuf.
+"""
 
 from __future__ import annotations
 

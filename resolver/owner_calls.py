@@ -1,7 +1,7 @@
-"""Calls to the owner of a path: finds it, and asks its servers, once more after a move.
+"""Calls to the owner of a path: finds it, calls its servers, and once more after a move.
 
-Refuses to guess: a call goes only to servers that a walk proved to own the path. Writes carry a
-request id (AIP-155), so that asking another server after a lost answer has one effect, not two.
+A call goes only to servers that a resolution proved to own the path. Writes have a request id
+(AIP-155), so that repeating a call at another server after a lost answer has one effect.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from resolver.transport import Method, Transport, method
 __all__ = ["Owner", "OwnerCalls"]
 
 _NOT_FOLLOWED: Final = frozenset({"CreateEntry", "DeleteEntry", "MoveEntry"})
-"""Calls about the entry at the path itself, also where that is a link or a mount."""
+"""Calls about the entry at the path itself, also if that is a link or a mount."""
 _WRITE_WITHOUT_ID: Final = frozenset({"DetachParent", "AttachParent"})
-"""Calls that write and carry no request id."""
+"""Calls that write and have no request id."""
 _MOVED: Final = (errors.NotAuthoritative, errors.Unmounted, errors.Lame, errors.Unimplemented)
 _PAUSES: Final = (0.05, 0.1, 0.2, 0.4, 0.8, *repeat(1.0, 600))
-"""Seconds from one question to a server that has not loaded to the next."""
+"""Seconds between calls to a server that has not loaded."""
 _LEAST_SECONDS: Final = 0.1
-"""So much of a call's time is kept for the last question."""
+"""Part of a call's time reserved for the last attempt."""
 
 
 class Owner(NamedTuple):
     """Owner of a path: its cluster and the endpoints of its servers."""
 
     path: Path
-    """Canonical: behind the links. Where nothing exists there, where it would."""
+    """Canonical path: behind the links. If nothing exists there, the path where it would be."""
     exists: bool
     cluster: str
     cluster_id: str
@@ -50,11 +50,11 @@ class Owner(NamedTuple):
     endpoints: tuple[str, ...]
     """Its servers, the one that answered first."""
     kind: str
-    """``topic``, ``directory``, ``link`` or ``mount``; empty where nothing exists there."""
+    """``topic``, ``directory``, ``link`` or ``mount``; empty if nothing exists there."""
 
 
 class _Call:
-    """One call of a user's: its request is filled in again for each try."""
+    """One call of a user; its request is filled in again for each attempt."""
 
     __slots__ = ("at_parent", "new_path", "path", "request", "rpc", "token", "wanted")
 
@@ -101,11 +101,11 @@ class OwnerCalls:
         fresh: bool = False,
         token: str = "",
     ) -> Owner:
-        """Returns who owns the path, by a walk; ``fresh``: not by what was known before; ``token``:
-        by what holds at these positions or later.
+        """Returns the owner of a path, by a resolution. ``fresh``: without the cache; ``token``: by
+        what is valid at these positions or later.
 
         Raises:
-            KdirError: nobody who owns it could be asked.
+            KdirError: no server that owns it could be called.
         """
         rules = self._rules(wanted).by_referrals()
         if fresh:
@@ -151,9 +151,8 @@ class OwnerCalls:
         return answer
 
     def _ready(self, call: _Call, deadline: float) -> Any:
-        """Ask; who has not loaded yet is asked again, less and less often, as long as there is time
-        (P5). Nothing was done, and soon it will say. On its way there it may not answer
-        for a moment.
+        """Calls the owner; one that has not loaded yet is called again, less and less often, while
+        there is time (P5): nothing was done, and loading takes a moment.
         """
         not_ready: errors.NotReady | None = None
         for pause in _PAUSES:
@@ -186,7 +185,7 @@ class OwnerCalls:
             return self._once(call, deadline, fresh=True)
 
     def _once(self, call: _Call, deadline: float, *, fresh: bool) -> Any:
-        """Finds the owner and asks it, with what it is to know filled in."""
+        """Finds the owner and calls it, with the missing fields of the request filled in."""
         request = call.request
         if call.at_parent and not call.path.is_root:
             above = LookupOptions(for_writes=call.wanted.for_writes)
@@ -216,7 +215,7 @@ class OwnerCalls:
         )
 
     def _wrote(self, call: _Call, answer: Any) -> None:
-        """Reads what was written from now on, and forgets what it changed."""
+        """Adds the write to the session, and drops cached answers that it changed."""
         self._lookups.session.wrote(getattr(answer, "token", ""))
         fields = [field for field in ("path", "new_path") if _has(call.request, field)]
         sent = [Path.parse(getattr(call.request, field)) for field in fields]
@@ -238,11 +237,10 @@ class OwnerCalls:
         cluster_id: str = "",
         patient: bool = False,
     ) -> Any:
-        """Returns the first answer of servers that are all alike, of one cluster, within the
-        deadline.
+        """Returns the first answer of the equal servers of one cluster, within the deadline.
 
-        ``patient``: give a server all the time there is. A write may rightly take long (a topic is
-        waited for), and its server has just answered a walk; one that is gone says so at once.
+        ``patient``: give each server all of the remaining time. A write may take long (a topic is
+        waited for), and its server has just answered a resolution; one that is gone fails at once.
 
         Raises:
             KdirError: the error of the first server that answered, or Unreachable.

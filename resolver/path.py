@@ -1,7 +1,7 @@
-"""Path: the immutable name of an entry, a tuple of segments; refuses to know servers or kinds.
+"""Path: the immutable name of an entry, a tuple of segments.
 
-Relations between paths are by segment, never by character: ``/a/b`` is no prefix of ``/a/bc``
-(R4; the habit is dnspython's ``dns/name.py``).
+Relations between paths are by segment, never by character: ``/a/b`` is no prefix of ``/a/bc`` (R4;
+as in dnspython's ``dns/name.py``).
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ class Path:
 
     @classmethod
     def parse(cls, text: str) -> Path:
-        """Reads a canonical path.
+        """Parses a canonical path.
 
         Raises:
-            InvalidPath: naming the segment and character (counted from 1) and the rule.
+            InvalidPath: names the segment and character (counted from 1) and the rule.
         """
         if text == "/":
             return ROOT
@@ -74,7 +74,7 @@ class Path:
 
     @classmethod
     def from_segments(cls, segments: Iterable[str]) -> Path:
-        """Builds a path of segments, checking each and the whole.
+        """Returns the path of these segments, after checking each and the whole.
 
         Raises:
             InvalidPath: as ``parse``.
@@ -100,7 +100,7 @@ class Path:
 
     @property
     def is_root(self) -> bool:
-        """Whether this is ``/``."""
+        """True for ``/``."""
         return not self.segments
 
     @property
@@ -117,7 +117,7 @@ class Path:
         """Returns the path of the entry ``name`` in this directory.
 
         Raises:
-            InvalidPath: the name is no segment, or the whole becomes too long.
+            InvalidPath: the name is not a segment, or the path becomes too long.
         """
         return Path.from_segments((*self.segments, name))
 
@@ -137,7 +137,7 @@ class Path:
         """Returns the segments of this path below ``ancestor``.
 
         Raises:
-            ValueError: ``ancestor`` is no prefix; a bug of the caller's.
+            ValueError: ``ancestor`` is not a prefix: a bug of the caller.
         """
         if not ancestor.is_prefix_of(self):
             raise ValueError(f"{self} is not at or below {ancestor}")
@@ -148,7 +148,7 @@ class Path:
         return target.join(self.below(source))
 
     def relation(self, other: Path) -> Relation:
-        """Returns how this path lies to ``other``: ANCESTOR means that this one is above."""
+        """Returns the relation of this path to ``other``; ANCESTOR: this one is above."""
         if self.segments == other.segments:
             return Relation.EQUAL
         if self.is_prefix_of(other):
@@ -172,7 +172,7 @@ ROOT: Final = Path()
 
 
 def is_system(name: str) -> bool:
-    """True if a segment names a system directory, hidden from listings unless asked for."""
+    """True if a segment is a system directory's, hidden from listings by default."""
     return name.startswith("__")
 
 
@@ -185,7 +185,7 @@ def check_segment(segment: str, position: int = 1) -> None:
     """Checks one segment.
 
     Raises:
-        InvalidPath: naming the segment, its place (counted from 1) and the rule.
+        InvalidPath: names the segment, its position (counted from 1) and the rule.
     """
     if not is_segment(segment):
         raise _explained_segment(segment, position)
@@ -197,7 +197,7 @@ def _refusal(message: str, *, segment: str, position: int, rule: str) -> Invalid
 
 
 _MOST_SHOWN: Final = 60
-"""Characters that a message quotes: long input must not flood a terminal or a log."""
+"""Most characters that a message quotes: long input must not flood a terminal or a log."""
 
 
 def _explained(text: str) -> InvalidPath:

@@ -1,8 +1,8 @@
-"""Which cluster a server's certificate names, found out before a bearer token is sent there.
+"""Cluster id in a server's certificate, read before a bearer token is sent there.
 
 gRPC for Python compares a server's certificate with the name that was dialled, and with nothing
-else (grpc/grpc#32635). So the certificate is read over a connection of its own first. The
-connection of the calls then trusts that very certificate and no CA: a server that has not its key
+else (grpc/grpc#32635). So the certificate is first read over a connection of its own. The
+connection of the calls then trusts exactly that certificate and no CA: a server without its key
 cannot take its place between the check and the use.
 """
 
@@ -36,30 +36,30 @@ __all__ = [
 ]
 
 CLUSTER_URI: Final = "kdir://cluster/"
-"""What the URI begins with by which a certificate names a cluster; its id follows."""
+"""Prefix of the URI in a certificate that names a cluster; the id follows."""
 _READ_SECONDS: Final = 5.0
-"""For all addresses of a server together, its handshake included; and to wait for a slot."""
+"""Time for all addresses of a server together, handshake included; and to wait for a slot."""
 MOST_READ_AT_ONCE: Final = 64
-"""Certificates that are read at a time; see ``KeyedSlots``."""
+"""Most certificates that are read at a time; see ``KeyedSlots``."""
 _MOST_SERVERS: Final = 1000
 _MOST_CERTIFICATES: Final = 16
-"""Of one endpoint: behind a load balancer each server may have its own."""
+"""Most certificates of one endpoint: behind a load balancer each server may have its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class TlsMaterial:
-    """Certificates and keys of connections: PEM, not in its repr, and the certificate's files."""
+    """Certificates and keys of connections: PEM, not in its repr, with the certificate's files."""
 
     ca: bytes = field(repr=False)
-    """Whose certificates of servers are trusted."""
+    """CA of trusted server certificates."""
     key: bytes | None = field(default=None, repr=False)
     cert: bytes | None = field(default=None, repr=False)
     key_file: str = ""
     cert_file: str = ""
 
     def channel_credentials(self, trusted: bytes = b"") -> grpc.ChannelCredentials:
-        """Returns credentials for connections to servers that present one of the certificates
-        ``trusted``; by default one that the CA issued.
+        """Returns credentials for connections to servers with one of the ``trusted`` certificates;
+        by default one issued by the CA.
         """
         import grpc  # who reads a config needs the URI alone, before gRPC's log is set up
 
@@ -70,9 +70,8 @@ Reader = Callable[[str, str, TlsMaterial], bytes]
 
 
 class PeerCertificates:
-    """The certificates that servers showed and that name their cluster. Thread-safe.
-
-    Of one ``TlsMaterial``: with another CA, others are made.
+    """Certificates of servers that name their cluster. Thread-safe. For one ``TlsMaterial``:
+    another CA needs another object.
 
     Args:
         slots: for reading, by caller; by default as many as there are for each.
@@ -92,18 +91,18 @@ class PeerCertificates:
         self._reading: Final[dict[tuple[str, str], Future[bytes]]] = {}
 
     def known(self, endpoint: str, cluster_id: str) -> bytes:
-        """Returns the certificates of an endpoint, PEM; empty where none was read yet."""
+        """Returns the known certificates of an endpoint, PEM; empty if none was read yet."""
         return b"".join(self._known.get((endpoint, cluster_id), ()))
 
     def read(
         self, endpoint: str, cluster_id: str, timeout_seconds: float, *, caller: str = ""
     ) -> bytes:
-        """Connects, and returns what is known then: the certificate shown now and those before it.
-        Who asks for what is being read waits for that; else ``caller`` takes a slot.
+        """Connects, and returns the known certificates including the one presented now. Concurrent
+        reads of one endpoint are shared; others take a slot for ``caller``.
 
         Raises:
             HandshakeFailed: the certificate is not trusted, or does not name the cluster.
-            Unreachable, DeadlineExceeded
+            Unreachable, DeadlineExceeded: no connection, or not in time.
         """
         deadline = time.monotonic() + timeout_seconds
         reading = self._begin((endpoint, cluster_id), caller, timeout_seconds)
@@ -164,7 +163,7 @@ class PeerCertificates:
 
 
 def read_certificate(endpoint: str, cluster_id: str, material: TlsMaterial) -> bytes:
-    """Returns the certificate that a server shows, PEM, if it names the cluster.
+    """Returns the certificate that a server presents, PEM, if it names the cluster.
 
     Raises:
         HandshakeFailed: it is not trusted, is for another host, or names another cluster or none.
@@ -206,10 +205,10 @@ def read_certificate(endpoint: str, cluster_id: str, material: TlsMaterial) -> b
 
 
 def _connection(addresses: Sequence[Any], deadline: float) -> socket.socket:
-    """Connects to the first of the addresses that answers; each gets its part of the time left.
+    """Connects to the first address that answers; each gets its part of the remaining time.
 
     Raises:
-        OSError: none did; of the last one.
+        OSError: of the last address, if none did.
     """
     import socket
 

@@ -1,8 +1,8 @@
-"""Text of other people as one line of plain characters; the one rule for what may reach a terminal.
+"""Untrusted text as one line of printable characters; the one rule for what may reach a terminal.
 
-Printable is what ``str.isprintable`` takes: no control characters (C0, DEL, C1), no line or
-paragraph separators, no format characters (the bidirectional overrides of Unicode are such), no
-blanks other than the space, no surrogates, nothing that is not assigned.
+Printable is what ``str.isprintable`` accepts: no control characters (C0, DEL, C1), no line or
+paragraph separators, no format characters (such as Unicode's bidirectional overrides), no blanks
+other than the space, no surrogates, no unassigned characters.
 """
 
 from __future__ import annotations

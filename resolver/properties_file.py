@@ -1,6 +1,5 @@
-"""Reads Kafka client settings as people keep them in files: lines of KEY=VALUE, and comments.
-
-Knows no key, and reports nothing of a line but its number: it may hold a secret.
+"""Parses Kafka client settings from files: lines of KEY=VALUE, and comments. Errors contain no more
+of a line than its number, since it may have a secret.
 """
 
 from __future__ import annotations

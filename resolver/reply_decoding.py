@@ -1,7 +1,7 @@
-"""Replies of the contract as the walk's own values; refuses to judge who may say what.
+"""Decodes replies of the contract to values of the resolution.
 
-What cannot be read (a mount that is no path, an empty outcome) becomes a ``Lame`` error: whoever
-sent it is no directory server that one could go by.
+An undecodable reply (a mount that is not a path, an empty outcome) becomes a ``Lame`` error: its
+sender is no usable directory server.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ __all__ = [
 ]
 
 MAX_LIFETIME_SECONDS: Final = 3600
-"""No answer or referral is kept longer, whatever its sender says (R18)."""
+"""Longest lifetime of an answer or referral, whatever its sender sets (R18)."""
 MAX_NEGATIVE_SECONDS: Final = 30
-"""No absence is kept longer: a topic made a moment ago must not stay away for long (R18)."""
+"""Longest lifetime of an absence: a topic that was just created must appear soon (R18)."""
 
 _WAYS: Final = {
     resolve_pb2.REFERRAL_KIND_DOWN: AskedBecause.DOWN,
@@ -53,14 +53,14 @@ _WAYS: Final = {
 _MAX_NAME: Final = 256  # of ids and names that only people and comparisons look at
 _MAX_ENDPOINT: Final = 300
 _REMEMBERED_TOKENS: Final = 256
-"""Of servers; one gives the same token until its tree changes."""
+"""Parsed tokens of servers in the cache; a server sends the same token until its tree changes."""
 
 
 def decode_reply(response: resolve_pb2.ResolveResponse) -> Reply:
-    """Returns the reply to one question.
+    """Returns the reply to one query.
 
     Raises:
-        Lame: it cannot be read.
+        Lame: it cannot be decoded.
     """
     return Reply(decode_sender(response.authority), _outcome(response.outcome))
 
@@ -68,11 +68,10 @@ def decode_reply(response: resolve_pb2.ResolveResponse) -> Reply:
 def decode_batch(
     response: resolve_pb2.BatchResolveResponse, paths: Sequence[Path]
 ) -> Iterator[Reply | errors.KdirError]:
-    """Yields the replies to ``paths``, in order; what went wrong with one of them is an error
-    there.
+    """Yields the replies to ``paths``, in order; the error of one path is its reply.
 
     Raises:
-        Lame: there are not as many outcomes as paths.
+        Lame: the number of outcomes is not that of the paths.
     """
     if len(response.outcomes) != len(paths):
         raise errors.Lame(f"gave {len(response.outcomes)} outcomes for {len(paths)} paths")
@@ -103,7 +102,9 @@ def decode_batch(
 def _whose(
     senders: list[Sender | errors.Lame], path: Path, index: int | None
 ) -> Sender | errors.Lame:
-    """Returns who gave an outcome. Only resolutions say it; the rest is by the deepest that may."""
+    """Returns the sender of an outcome. Only resolutions name it; the others count as sent by the
+    deepest possible one.
+    """
     if not senders:
         return errors.Lame("answer without authority")
     if len(senders) == 1 and not index:
@@ -115,10 +116,10 @@ def _whose(
 
 
 def decode_sender(authority: resolve_pb2.Authority) -> Sender:
-    """Returns who answered.
+    """Returns the sender of an answer.
 
     Raises:
-        Lame: it does not say, or not so that it could be read.
+        Lame: it is missing or cannot be decoded.
     """
     cluster = authority.cluster
     if not cluster.cluster_id:
@@ -140,7 +141,9 @@ def decode_sender(authority: resolve_pb2.Authority) -> Sender:
 
 @lru_cache(_REMEMBERED_TOKENS)
 def _read_positions(token: str) -> ReadPositions:
-    """Returns what a server read: of itself, and of those that it asked in one's name."""
+    """Returns the positions that a server read: its own, and those of servers that it called on the
+    client's behalf.
+    """
     try:
         return ReadPositions(Token.parse(token).positions) if token else NOTHING_READ
     except errors.InvalidToken:
@@ -215,5 +218,5 @@ def _optional(text: str, what: str) -> Path | None:
 
 
 def _text(text: str) -> str:
-    """A name or an id for people and comparisons: short, and nothing that a terminal would obey."""
+    """Returns a name or an id for people and comparisons: short and printable."""
     return printable(text[:_MAX_NAME])

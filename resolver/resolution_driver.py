@@ -1,8 +1,8 @@
-"""Drives walks: asks over a transport within one deadline; refuses to cache or to decide anything.
+"""Drives resolutions: sends queries over a transport within one deadline.
 
-What to ask and what to believe is ``resolver/resolution/state_machine.py``'s; this module gives it
-time, servers and their replies. Used by the client for one path or thousands, and by a server that
-resolves for a client (``recursive``).
+``resolver/resolution/state_machine.py`` decides what to query and what to accept; this module
+provides time, servers and replies. Used by the client for one path or thousands, and by a server
+that resolves for a client (``recursive``).
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ __all__ = [
 
 
 MAX_BATCH: Final = 1000
-"""Paths in one call; servers take 10,000, and answers stay far below a message's limit."""
+"""Most paths in one call; servers accept 10,000, and answers stay far below a message's limit."""
 _MAX_FLYING: Final = 2
-"""Calls under way to one server: while one is answered, the next one is being filled."""
+"""Most concurrent calls to one server: while one is answered, the next one is filled."""
 
 
 class Server(NamedTuple):
-    """Endpoint to ask, with the cluster that a referral names for it; empty: none is named."""
+    """Endpoint to call, with the cluster id that a referral named; empty: none."""
 
     endpoint: str
     cluster_id: str = ""
 
 
 Options = tuple[int, str, bool, bool]
-"""(preferred kind, token, no_follow, recursive): what the questions of one call share."""
+"""Options shared by the paths of one call: preferred kind, token, no_follow, recursive."""
 
 
 def batch_resolve(
@@ -62,11 +62,11 @@ def batch_resolve(
     options: Options,
     timeout_seconds: float,
 ) -> list[Reply | KdirError]:
-    """Returns one call for all paths, or more where the server's limits ask for it; what went wrong
-    with a path is in its place.
+    """Resolves all paths in one call, or in several if the server's limits require it; the error of
+    a path is its result.
 
     Raises:
-        KdirError: the call itself failed, or its answer is none.
+        KdirError: the call itself failed, or its response is invalid.
     """
     return _send_request(transport, server, paths, options, time.monotonic() + timeout_seconds)
 
@@ -122,8 +122,8 @@ def _send_request(
 
 
 def _is_of_paths(reply: object) -> bool:
-    """True if a server refuses so many paths in one call, or so many bytes of them or of their
-    answers; not where it has too many calls.
+    """True if a server refuses the number of paths in one call, or the size of them or of their
+    answers; False if it has too many calls.
     """
     return isinstance(reply, errors.LimitExceeded) and (
         reply.metadata.get("field") == "paths" or "message larger than max" in reply.message
@@ -131,7 +131,7 @@ def _is_of_paths(reply: object) -> bool:
 
 
 class _Waiter:
-    """A thread with a question."""
+    """Thread with a query."""
 
     __slots__ = ("crew", "gone", "path", "result", "timeout_seconds", "woken")
 
@@ -148,7 +148,7 @@ class _Waiter:
 
 
 class RequestBatcher:
-    """The questions to one server with the same options. Thread-safe."""
+    """Batcher of the queries to one server with the same options. Thread-safe."""
 
     def __init__(self, transport: Transport, server: Server, options: Options) -> None:
         self._transport = transport
@@ -159,10 +159,10 @@ class RequestBatcher:
         self._flying = 0
 
     def ask(self, path: Path, timeout_seconds: float) -> Reply:
-        """Returns the server's reply, however many others ask.
+        """Returns the server's reply, in a batch with other threads' queries.
 
         Raises:
-            KdirError: what went wrong with this question.
+            KdirError: the error of this query.
         """
         me = _Waiter(path, timeout_seconds)
         if self._may_send(me) or self._is_woken_to_send(me):
@@ -182,7 +182,7 @@ class RequestBatcher:
             return False
 
     def _is_woken_to_send(self, me: _Waiter) -> bool:
-        """Waits for a result, or to be the one that sends for others."""
+        """Waits for a result, or until it is to send the next batch; True for the latter."""
         if not me.woken.acquire(timeout=me.timeout_seconds):
             with self._lock:
                 if not me.crew and me.result is None:
@@ -217,7 +217,7 @@ class RequestBatcher:
                     waiter.woken.release()
 
     def _hand_over(self) -> None:
-        """Lets the next crew, if anyone waits, be sent by the first of it."""
+        """Lets the first waiting thread send the next batch."""
         with self._lock:
             waiting = [waiter for waiter in self._waiting if not waiter.gone]
             crew, self._waiting = waiting[:MAX_BATCH], waiting[MAX_BATCH:]
@@ -235,17 +235,17 @@ _Group = list[tuple[ResolutionStateMachine, Query]]
 
 
 class ResolveRequestOptions(NamedTuple):
-    """Fields, besides the path, of the request that every server on the way receives."""
+    """Fields, besides the path, of the request to every server on the way."""
 
     prefer: int = 0
-    """``kdir.v1.EntryKind`` where a topic and a container share the name; 0 = topic first."""
+    """``kdir.v1.EntryKind`` if a topic and a container share the name; 0 = topic first."""
     token: str = ""
-    """Read at least this."""
+    """Positions to read at least."""
     no_follow: bool = False
-    """A link or mount at the very path is itself the answer."""
+    """True: return a link or mount at the path itself."""
 
     def options(self, ask: Query) -> Options:
-        """Returns what it comes to for one question of a walk."""
+        """Returns the options of one query."""
         token = self.token
         if ask.after is not None:
             place = ask.after
@@ -255,16 +255,16 @@ class ResolveRequestOptions(NamedTuple):
 
 
 class Positions:
-    """The newest position seen of each cluster, so that nobody travels back in time (R17).
+    """Newest known position of each cluster, so that no client reads older data later (R17).
 
-    ``current`` is an immutable mapping: a question remembers the one of its own moment.
+    ``current`` is an immutable mapping: a query keeps the one of its own moment.
     """
 
     def __init__(self) -> None:
         self.current: Mapping[str, Position] = MappingProxyType({})
 
     def note(self, sender: Sender) -> None:
-        """Records the revision that a reply was answered from."""
+        """Records the position of a reply."""
         if not sender.incarnation:
             return
         known = self.current.get(sender.cluster_id)
@@ -280,7 +280,7 @@ class Positions:
 
 
 class ResolutionDriver:
-    """Driver of walks over one transport. Thread-safe."""
+    """Driver of resolutions over one transport. Thread-safe."""
 
     def __init__(
         self,
@@ -298,7 +298,7 @@ class ResolutionDriver:
     def resolve(
         self, path: Path, rules: ResolutionOptions, question: ResolveRequestOptions, deadline: float
     ) -> ResolutionStateMachine:
-        """Resolves one path by ``deadline``, a reading of the clock. The result has ended."""
+        """Resolves one path by ``deadline``, a time on the clock; returns the ended resolution."""
         walk = ResolutionStateMachine(path, rules)
         while isinstance(step := walk.next_query(), Query):
             left = deadline - self._clock()
@@ -323,9 +323,8 @@ class ResolutionDriver:
         question: ResolveRequestOptions,
         deadline: float,
     ) -> list[ResolutionStateMachine]:
-        """Resolves many paths, those at the same server in one call, different servers at once.
-
-        A server that does not answer holds up only the paths that need it.
+        """Resolves many paths: those at the same server in one call, different servers
+        concurrently. A server that does not answer delays only the paths that need it.
         """
         walks = [ResolutionStateMachine(path, rules) for path in paths]
         ready: Sequence[ResolutionStateMachine] = walks
@@ -356,7 +355,7 @@ class ResolutionDriver:
         question: ResolveRequestOptions,
         deadline: float,
     ) -> list[_Group]:
-        """Returns the next question of each walk that has one, by who is asked."""
+        """Returns the next query of each resolution that has one, grouped by server."""
         late = deadline - self._clock() < LEAST_SECONDS
         groups: dict[tuple[Server, Options, bool], _Group] = {}
         full: list[_Group] = []

@@ -1,8 +1,8 @@
-"""The way back: from a cluster and a topic's name in Kafka to its path, by referrals by cluster.
+"""Reverse lookup: from a cluster and a physical name to the topic's path, by referrals by cluster.
 
-The checks are those of a walk by path as far as they can be: up is a strict ancestor and comes
-first, whoever was referred to must be who answers, nobody is asked twice, and only the cluster
-itself says that it has no such topic.
+The checks are those of a resolution by path, as far as possible: up is a strict ancestor and comes
+first, the answer must come from the server referred to, no server is queried twice, and only the
+cluster itself can answer that it has no such topic.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class ReverseLookup:
         token: str,
         deadline: float,
     ) -> TopicLocation:
-        """Returns where the topic is; ``cluster`` is a name or an id, empty = that of the first
-        server.
+        """Returns the location of a topic; ``cluster`` is a name or an id, empty = the first
+        server's.
 
         Raises:
             KdirError: as ``Resolver.which``.
@@ -100,7 +100,7 @@ class _Search:
         )
 
     def _ask_all(self, hop: Hop) -> TopicLocation | Hop:
-        """Returns the location, or the servers to ask next."""
+        """Returns the location, or the servers to query next."""
         slow: set[str] = set()
         while hop.queue:
             endpoint = hop.queue.pop(0)
@@ -134,7 +134,9 @@ class _Search:
         raise hop.combined_error(ROOT)
 
     def _trouble(self, hop: Hop, endpoint: str, error: KdirError) -> ServerFailure:
-        """Returns what an error makes of a server; what another would say too is raised again."""
+        """Returns the failure that an error means for a server; raises an error that all servers
+        would return.
+        """
         match error:
             case errors.NotReady() | errors.StoreUnavailable() | errors.TokenFromFuture():
                 return ServerFailure.NOT_READY

@@ -1,8 +1,8 @@
-"""Tokens: the opaque (cluster, incarnation, revision) positions that read-your-writes travels in.
+"""Token: opaque (cluster, incarnation, revision) positions for read-your-writes.
 
-Refuses to compare revisions of two incarnations: they say nothing about each other. A token is
-text without blanks, safe in a shell; callers hand it on and never look inside. Its check sum finds
-accidents and simple forgery; it is not a secret, since all that a token can do is make a read wait.
+Revisions of two incarnations are never compared: they have no common order. A token is text without
+blanks, safe in a shell; callers pass it on without parsing it. Its checksum finds accidents and
+simple forgery; it is no secret, since all that a token can do is make a read wait.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from resolver.errors import InvalidToken
 __all__ = ["MAX_POSITIONS", "NOTHING_READ", "Position", "ReadPositions", "Token"]
 
 MAX_POSITIONS: Final = 64
-"""A token of more clusters than a path has segments is none of ours."""
+"""Most clusters in a token: more than a path has segments is invalid."""
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """A place in the order of changes of one incarnation of one cluster's store."""
+    """Position in the order of changes of one incarnation of one cluster's store."""
 
     incarnation: str
     revision: int
@@ -33,7 +33,7 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """Positions by cluster id. Parse once, hand on as text."""
+    """Positions by cluster id."""
 
     positions: Mapping[str, Position] = field(default_factory=lambda: MappingProxyType({}))
 
@@ -44,10 +44,10 @@ class Token:
 
     @classmethod
     def parse(cls, text: str) -> Token:
-        """Reads a token; the empty text is the empty token.
+        """Parses a token; the empty text is the empty token.
 
         Raises:
-            InvalidToken: not one that a directory server gave.
+            InvalidToken: not a token of a directory server.
         """
         if not text:
             return cls()
@@ -80,8 +80,8 @@ class Token:
 
     @classmethod
     def merge(cls, tokens: Iterable[Token]) -> Token:
-        """Returns the later position of each cluster; of two incarnations the one that comes later
-        in ``tokens``, since only its store still exists.
+        """Returns the later position of each cluster; of two incarnations the one later in
+        ``tokens``, since only its store still exists.
         """
         merged: dict[str, Position] = {}
         for token in tokens:
@@ -97,19 +97,22 @@ class Token:
 
 
 class ReadPositions(NamedTuple):
-    """Positions that an answer or a referral was read at: of each cluster on the way to it.
+    """Positions that an answer or a referral was read at, for each cluster on the way.
 
     The one place where such positions are compared with a token (docs/decisions/0041).
     """
 
     positions: Mapping[str, Position] = MappingProxyType({})
-    """By cluster id; of a cluster that was asked more than once the earliest."""
+    """By cluster id; for a cluster that was queried more than once the earliest."""
     is_complete: bool = True
-    """False where clusters may be missing: a hint led past them, a target of a link could not be
-    asked, or a server walked on in one's name."""
+    """False if clusters may be missing: a hint led past them, a target of a link could not be
+    queried, or a server resolved on the client's behalf.
+    """
 
     def joined(self, other: ReadPositions) -> ReadPositions:
-        """Returns what rests on both: the earlier position of each cluster."""
+        """Returns the positions of an answer that depends on both: the earlier one of
+        each cluster.
+        """
         if not other.positions:
             return self if other.is_complete else self.incomplete()
         positions = other.positions
@@ -127,11 +130,11 @@ class ReadPositions(NamedTuple):
         return ReadPositions(positions, self.is_complete and other.is_complete)
 
     def incomplete(self) -> ReadPositions:
-        """Returns the same, with clusters missing."""
+        """Returns the positions marked as incomplete."""
         return ReadPositions(self.positions, is_complete=False) if self.is_complete else self
 
     def advanced(self, cluster_id: str, place: Position) -> ReadPositions:
-        """Returns the same, with one cluster's position replaced by a later one of the same
+        """Returns the positions with one cluster's replaced by a later one of the same
         incarnation.
         """
         known = self.positions.get(cluster_id)
@@ -144,9 +147,8 @@ class ReadPositions(NamedTuple):
         return ReadPositions({**self.positions, cluster_id: place}, self.is_complete)
 
     def reaches(self, wanted: Mapping[str, Position]) -> bool:
-        """True if what was read is good for a token of these positions: every cluster on the way
-        was read at or beyond the token's position for it, and none that the token names may be
-        missing.
+        """True if an answer at these positions is valid for a token: every cluster on the way was
+        read at or beyond the token's position, and none that the token names may be missing.
         """
         for cluster_id, place in wanted.items():
             seen = self.positions.get(cluster_id)
@@ -171,4 +173,4 @@ class ReadPositions(NamedTuple):
 
 
 NOTHING_READ: Final = ReadPositions()
-"""Of what depends on no cluster's answer."""
+"""Positions of what depends on no cluster's answer."""

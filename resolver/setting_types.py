@@ -1,8 +1,7 @@
-"""Definitions of settings that are kept as text: what fits, and which texts are the same value.
+"""Types of settings that are kept as text: valid values, and which texts are the same value.
 
-Refuses to know any setting; ``directory.namespace.topic_configs`` and
-``resolver.kafka.client_settings`` do. Numbers have Kafka's 32 and 64 bits
-(``org.apache.kafka.common.config.ConfigDef``).
+``directory.namespace.topic_configs`` and ``resolver.kafka.client_settings`` define the settings.
+Numbers have Kafka's 32 and 64 bits (``org.apache.kafka.common.config.ConfigDef``).
 """
 
 from __future__ import annotations
@@ -38,12 +37,12 @@ _MOST_COMPARED: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class SettingType:
-    """One setting: ``fits`` is a test of its text, ``wanted`` describes what would be right."""
+    """Type of a setting: ``fits`` tests a text, ``wanted`` describes the valid ones."""
 
     wanted: str
     fits: Callable[[str], bool]
     normal: Callable[[str], str] = str.strip
-    """The same text for the same value."""
+    """Returns the same text for the same value."""
 
 
 def _whole(least: int, most: int, *besides: int) -> SettingType:
@@ -110,6 +109,6 @@ def list_of(*choices: str) -> SettingType:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Returns the known name that looks most like this one, as far as its beginning says."""
+    """Returns the most similar known name."""
     # To compare costs the product of both lengths, and a name may be whatever somebody sent.
     return get_close_matches(name[:_MOST_COMPARED], known, n=1, cutoff=0.0)[0]

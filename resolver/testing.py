@@ -1,4 +1,4 @@
-"""Directories in memory, for tests of programs that use a ``Resolver``; refuses to be a server.
+"""Directories in memory, for tests of programs that use a ``Resolver``.
 
     with MemoryDirectory() as directory:
         directory.cluster("/la/tracking", "la-tracking", bootstrap_servers="localhost:9092")

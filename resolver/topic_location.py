@@ -1,4 +1,4 @@
-"""TopicLocation: where a path is, for programs; refuses to ask anyone."""
+"""TopicLocation: the answer to a lookup of a path, for programs."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ __all__ = ["Listener", "TopicLocation", "location_of"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicLocation:
-    """Location of a path. What is no topic has a ``kind``, a cluster and listeners; its ``topic``
-    and ``bootstrap_servers`` are an InvalidArgument.
+    """Location of a path. An entry that is not a topic has a ``kind``, a cluster and listeners; its
+    ``topic`` and ``bootstrap_servers`` raise InvalidArgument.
     """
 
     path: str
@@ -30,37 +30,37 @@ class TopicLocation:
     """The cluster's name, for people."""
     cluster_id: str
     physical_name: str
-    """The topic's name in Kafka; empty for what is no topic."""
+    """Topic's name in Kafka; empty for other entries."""
     topic_id: str
     """Kafka's topic id in Kafka's own text form (22 characters); empty while unknown."""
     listeners: tuple[Listener, ...]
     mount: str
-    """The path at which the cluster's tree is attached."""
+    """Path at which the cluster is mounted."""
     token: str
-    """What was read, for read-your-writes; opaque."""
+    """Positions that were read, for read-your-writes; opaque."""
     stale: bool
-    """The owner could not be asked, or its store was away: the answer may be old."""
+    """True if the owner could not be reached, or its store could not: the answer may be old."""
     age_seconds: float
-    """How old it may be where it is stale; else how far the replica lagged when it answered."""
+    """Possible age if stale; else the lag of the replica when it answered."""
     kind: str
     """``topic``, ``directory``, ``link`` or ``mount``."""
     partitions: int
     """0 = not known, or no topic."""
     replication_factor: int
     has_container: bool
-    """A directory, link or mount of the same name exists here too."""
+    """True if a directory, link or mount of the same name exists, too."""
     unconfirmed_seconds: float | None
-    """The parent has not confirmed the cluster's mount for so long; None while it does."""
+    """Time since the parent last confirmed the cluster's mount; None while it does."""
     stop_reason: str = ""
-    """Why changes in the cluster's Kafka are stopped, so that what is recorded of its topics may be
-    old; empty = they are not.
+    """Why changes in the cluster's Kafka are stopped, so that its topics' records may be old; empty
+    = they are not.
     """
     links: tuple[LinkStep, ...] = ()
-    """The links it was reached by, outermost first."""
+    """Links on the way, outermost first."""
     resolution: resolve_pb2.Resolution = field(compare=False, repr=False)
-    """The whole answer of the contract. Shared: do not change it."""
+    """Whole answer of the contract. Shared: it must not be changed."""
     authority: resolve_pb2.Authority = field(compare=False, repr=False)
-    """Who answered, from what, how fresh. Shared: do not change it."""
+    """Authority of the answer. Shared: it must not be changed."""
 
     @property
     def topic(self) -> str:
@@ -74,19 +74,19 @@ class TopicLocation:
 
     @property
     def bootstrap_servers(self) -> str:
-        """Those of the first listener, as Kafka's clients take them: ``host:port,host:port``.
+        """Servers of the first listener, as Kafka's clients take them: ``host:port,host:port``.
 
         Raises:
-            InvalidArgument: the path is no topic.
+            InvalidArgument: the path is not a topic.
         """
         self.check_topic()
         return ",".join(self.listeners[0].bootstrap_servers) if self.listeners else ""
 
     def check_topic(self) -> None:
-        """Checks that the path is a topic's.
+        """Checks that the path is a topic.
 
         Raises:
-            InvalidArgument: it is something else; names what.
+            InvalidArgument: it is not; names the kind.
         """
         if self.kind != "topic":
             raise InvalidArgument(
@@ -95,18 +95,18 @@ class TopicLocation:
 
     @property
     def entry(self) -> entry_pb2.Entry:
-        """The entry, with all that is known of it."""
+        """Entry with all fields of the answer."""
         return self.resolution.entry
 
     @property
     def effective(self) -> policies_pb2.Policies | None:
-        """What holds for it: its own policies and what it inherits; None where nothing is set."""
+        """Effective policies; None if none are set."""
         has = self.resolution.HasField("effective")
         return self.resolution.effective if has else None
 
     @property
     def is_fallback(self) -> bool:
-        """A link's first target could not be asked, and a later one answered."""
+        """True if a link's first target could not be queried, and a later one answered."""
         return any(step.fallback for step in self.links)
 
     def listener(self, name: str) -> Listener | None:
@@ -115,14 +115,14 @@ class TopicLocation:
 
 
 def location_of(answer: Answer, sender: Sender, links: tuple[LinkStep, ...] = ()) -> TopicLocation:
-    """Returns an owner's answer as a location; ``payload`` of both are the contract's messages.
+    """Returns an owner's answer as a location; both ``payload`` are the contract's messages.
 
-    What clients are made of is checked here, so that no setting, no command line and no program
-    gets more of it than it says: the listeners, and the topic's name in Kafka.
+    What clients are configured with is checked here: the listeners, and the topic's name in Kafka,
+    so that no setting, command line or program gets anything else.
 
     Raises:
-        Lame: the owner names a listener that is none, or a topic that Kafka cannot have; names the
-            field, what was found and what would be right.
+        Lame: the owner sent an invalid listener, or an invalid topic name; names the field, the
+            value found and the value expected.
     """
     resolution: resolve_pb2.Resolution = answer.payload  # type: ignore[assignment] # reply_decoding.py's
     authority: resolve_pb2.Authority = sender.payload  # type: ignore[assignment] # reply_decoding.py's

@@ -1,12 +1,12 @@
-"""Transport: how a question reaches a server and its answer comes back; refuses to choose servers.
+"""Transport: sends requests to servers and returns their responses.
 
-The seam is one method for calls with one answer and one for streams, over messages of the
-contract; ``GrpcTransport`` is the real one and ``resolver.testing`` has one in memory.
+The interface is one method for unary calls and one for streams, over messages of the contract;
+``GrpcTransport`` implements it, and ``resolver.testing`` has one in memory.
 
-A gRPC channel does not survive a fork: its threads stay behind in the parent. Channels are
-therefore made by the process that uses them, when it first does, and a child process makes its own
-(G11). Those used last are kept (``ChannelPool``): a server that resolves in its callers' names is
-referred to any number of servers, and each channel keeps a connection and its memory.
+A gRPC channel does not survive a fork: its threads stay in the parent. So each process opens its
+own channels, on first use (G11). The last used ones are kept (``ChannelPool``): a server that
+resolves on behalf of its callers is referred to any number of servers, and each channel costs a
+connection and memory.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ __all__ = [
 ]
 
 BEARER: Final = "authorization"
-"""Metadata by which a caller hands over its token: ``Bearer …`` (RFC 6750)."""
+"""Metadata with the caller's token: ``Bearer …`` (RFC 6750)."""
 MAX_MESSAGE_BYTES: Final = 16 * 1024 * 1024
-"""Of one answer; a page or a batch of ours is far smaller."""
+"""Most bytes of one response; kdir's pages and batches are far smaller."""
 
 _OPTIONS: Final[tuple[tuple[str, int], ...]] = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
@@ -71,16 +71,17 @@ _OPTIONS: Final[tuple[tuple[str, int], ...]] = (
 
 
 _MOST_CHANNELS: Final = 256
-"""So many are kept, those used last, and besides those in use."""
+"""Most unused channels that are kept, the last used ones."""
 _MOST_READINGS: Final = 4
-"""So often is a server's certificate read for one call: behind a load balancer each server may show
-its own."""
+"""Most reads of a server's certificate for one call: behind a load balancer each server may have
+its own.
+"""
 _STREAM_SECONDS: Final = 10.0
-"""For the certificate of a server before a stream, which has no deadline."""
+"""Time to read a server's certificate before a stream, which has no deadline."""
 
 
 class Method:
-    """One rpc of the contract: its full name and the classes of its messages."""
+    """RPC of the contract: its full name and the classes of its messages."""
 
     __slots__ = ("name", "request", "response", "streams")
 
@@ -110,7 +111,7 @@ _MODULES: Final = {
 
 @functools.cache
 def method(name: str) -> Method:
-    """Returns the rpc of this name, such as ``DirectoryService.CreateEntry``.
+    """Returns the RPC of this name, such as ``DirectoryService.CreateEntry``.
 
     Raises:
         KeyError: the contract has none of this name.
@@ -131,18 +132,18 @@ def method(name: str) -> Method:
 
 
 class Stream(Protocol):
-    """Stream of answers. Iterating raises ``KdirError`` when it breaks."""
+    """Stream of responses. Iteration raises ``KdirError`` when it breaks."""
 
     def __iter__(self) -> Iterator[Any]: ...
 
     def cancel(self) -> None:
-        """Ends it, from any thread; its iteration then ends with ``Cancelled``."""
+        """Cancels the stream, from any thread; its iteration then ends with ``Cancelled``."""
 
 
 class Transport(Protocol):
     """Transport of calls, each to one server. Thread-safe. Every failure is a ``KdirError``.
 
-    ``cluster_id``: whose server it is, by the referral that named it; empty where none did.
+    ``cluster_id``: the server's cluster by the referral; empty if none named it.
     """
 
     def call(
@@ -154,7 +155,7 @@ class Transport(Protocol):
         *,
         cluster_id: str = "",
     ) -> Any:
-        """Returns one question, one answer, within ``timeout_seconds``.
+        """Returns the response of a unary call, within ``timeout_seconds``.
 
         Raises:
             KdirError: the error of the server, or Unreachable, DeadlineExceeded, Unimplemented.
@@ -163,33 +164,33 @@ class Transport(Protocol):
     def stream(
         self, endpoint: str, method: Method, request: Message, *, cluster_id: str = ""
     ) -> Stream:
-        """Returns one question, answers until either side ends it. Does not wait for the first."""
+        """Returns the stream of responses to a request. Does not wait for the first."""
 
     def close(self) -> None:
-        """Gives back what was opened; calls under way end with ``Cancelled``."""
+        """Releases all resources; calls under way end with ``Cancelled``."""
 
 
 Metadata = Sequence[tuple[str, str | bytes]]
-"""What goes with a call beside the request."""
+"""Metadata of a call."""
 
 
 class Credentials(Protocol):
-    """Credentials of the caller. Thread-safe; files behind it may change."""
+    """Credentials of the caller. Thread-safe; their files may change."""
 
     def tls(self) -> tuple[int, TlsMaterial | None]:
-        """Returns what connections are made with, None: without TLS; and which one of all so far it
-        is. With another one new connections are made.
+        """Returns the material for TLS, None: without TLS; and its generation number. Another
+        generation needs new connections.
 
         Raises:
             KdirError: it cannot be used.
         """
 
     def metadata(self) -> Metadata:
-        """Returns what goes with each call, such as a bearer token."""
+        """Returns the metadata of each call, such as a bearer token."""
 
 
 class PooledChannel:
-    """A channel that somebody uses, or that is kept for the next use."""
+    """Channel in use, or kept for the next use."""
 
     __slots__ = ("channel", "methods", "use_count")
 
@@ -201,9 +202,7 @@ class PooledChannel:
 
 
 class ChannelPool:
-    """Channels by key, of which the ``most`` used last are kept, and besides those in use.
-    Thread-safe.
-    """
+    """Channels by key; beyond those in use, the ``most`` last used are kept. Thread-safe."""
 
     def __init__(self, most: int) -> None:
         self._most: Final = most
@@ -216,7 +215,7 @@ class ChannelPool:
 
     @property
     def keys(self) -> frozenset[Hashable]:
-        """Those whose channels are kept now."""
+        """Keys of the channels that are kept."""
         with self._lock:
             return frozenset(self._channels)
 
@@ -224,7 +223,7 @@ class ChannelPool:
         """Returns the channel of a key, for a use that ends with ``give_back``.
 
         Raises:
-            Closed
+            Closed: the pool is closed.
         """
         with self._lock:
             if self._is_closed:
@@ -240,11 +239,11 @@ class ChannelPool:
         return found
 
     def close_unused(self) -> None:
-        """Closes those that nobody uses now."""
+        """Closes the channels that are not in use."""
         self._keep(0)
 
     def _keep(self, most: int) -> None:
-        """Closes, of those not in use, the least recently used that are too many."""
+        """Closes the least recently used of the excess channels that are not in use."""
         if len(self._channels) <= most:
             return
         with self._lock:
@@ -255,12 +254,12 @@ class ChannelPool:
             one.channel.close()
 
     def give_back(self, taken: PooledChannel) -> None:
-        """Ends a use."""
+        """Ends the use of a channel."""
         with self._lock:
             taken.use_count -= 1
 
     def close(self) -> None:
-        """Closes all, also those in use: their calls end."""
+        """Closes all channels, also those in use: their calls end."""
         with self._lock:
             self._is_closed = True
             channels, self._channels = self._channels, OrderedDict()
@@ -269,17 +268,19 @@ class ChannelPool:
 
 
 class GrpcTransport:
-    """Over gRPC, one channel a server, made when first needed; those used last are kept.
+    """Transport over gRPC, with one channel for each server, opened on first use; the last used
+    ones are kept.
 
-    A bearer token goes to servers of this machine, and with TLS to those that the caller named
-    itself and to those whose certificate names the cluster that a referral named for them
+    A bearer token is sent to servers of this machine and, with TLS, to those that the caller named
+    itself and to those whose certificate names the cluster of the referral
     (``resolver/peer_certificates.py``).
 
     Args:
-        credentials: who one is.
-        metadata: goes with every call besides.
-        named: the servers that the caller named itself: there a certificate of the CA is enough.
-        slots: for reading certificates, by caller; where calls are made for several.
+        credentials: the caller's.
+        metadata: sent with every call besides.
+        named: servers that the caller named itself, for which a certificate of the CA is
+            sufficient.
+        slots: for reading certificates, by caller; if calls are made for several.
     """
 
     def __init__(
@@ -310,8 +311,8 @@ class GrpcTransport:
         more: Metadata = (),
         caller: str = "",
     ) -> Any:
-        """Calls one server. ``more`` is further metadata, for a server that asks in a caller's
-        name; ``caller`` names that caller, for the slots.
+        """Calls one server. ``more`` is further metadata, for a server that calls on a caller's
+        behalf; ``caller`` names that caller, for the slots.
         """
         self._renew()
         metadata = self._with(endpoint, more)
@@ -361,11 +362,11 @@ class GrpcTransport:
     def open_channel(
         self, endpoint: str, cluster_id: str, options: Sequence[tuple[str, int]] = ()
     ) -> tuple[grpc.Channel, Metadata]:
-        """Opens a channel of its own, for the caller to close, and returns it with the metadata of
-        its calls.
+        """Opens a channel for the caller, who closes it, and returns it with the metadata of its
+        calls.
 
         Raises:
-            KdirError: a token may not go there.
+            KdirError: a token may not be sent there.
         """
         self._renew()
         metadata = self._with(endpoint, ())
@@ -377,7 +378,7 @@ class GrpcTransport:
 
     @property
     def open_endpoints(self) -> frozenset[str]:
-        """Where a channel is open now."""
+        """Endpoints with an open channel."""
         return frozenset(one.endpoint for one in self._channels.keys if isinstance(one, _Peer))
 
     def close(self) -> None:
@@ -389,7 +390,7 @@ class GrpcTransport:
         """Returns the metadata of a call.
 
         Raises:
-            InvalidArgument: a token would go there without TLS.
+            InvalidArgument: a token would be sent without TLS.
         """
         if self._credentials is None and self._metadata is None and not more:
             return None
@@ -411,12 +412,12 @@ class GrpcTransport:
         again: bool,
         caller: str = "",
     ) -> _Peer:
-        """Returns whom to connect to: for a token to a server that was referred to, who shows a
-        certificate of the cluster. ``again``: read it although one is known.
+        """Returns the peer to connect to: for a token to a server of a referral, one with a
+        certificate of the cluster. ``again``: read the certificate although one is known.
 
         Raises:
-            HandshakeFailed: it shows none of that cluster.
-            Unreachable, DeadlineExceeded
+            HandshakeFailed: its certificate is not of that cluster.
+            Unreachable, DeadlineExceeded: it could not be read.
         """
         peers, generation = self._peers, self._tls[0]
         if peers is None or endpoint in self._named or not _has_token(metadata):
@@ -427,11 +428,11 @@ class GrpcTransport:
         return _Peer(endpoint, generation, trusted)
 
     def _renew(self) -> None:
-        """After certificates were replaced: new calls go over new connections; those under way, and
-        streams, go on over theirs.
+        """Opens new connections for new calls after certificates were replaced; calls and streams
+        under way keep theirs.
 
         Raises:
-            Closed
+            Closed: the transport is closed.
             KdirError: the credentials cannot be used.
         """
         if self._is_closed:
@@ -470,11 +471,11 @@ class GrpcTransport:
 
 
 class _Peer(NamedTuple):
-    """A server, and which certificates it may show, PEM; empty: all of the CA."""
+    """Server, with the certificates that it may present, PEM; empty: any of the CA."""
 
     endpoint: str
     generation: int
-    """With which certificates of one's own it is connected to; see ``Credentials.tls``."""
+    """Generation of the caller's own certificates; see ``Credentials.tls``."""
     trusted: bytes = b""
 
 

@@ -1,4 +1,4 @@
-"""Report of an error that no command expects: one sentence, and its traceback in a file."""
+"""Report of an unexpected error: one sentence, with the traceback in a file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from resolver.user_config import cache_folder
 __all__ = ["EXIT_INTERNAL", "drop_output", "report_unforeseen"]
 
 EXIT_INTERNAL: Final = 70
-"""EX_SOFTWARE of sysexits.h: what no command expects."""
+"""EX_SOFTWARE of sysexits.h: exit code of an unexpected error."""
 _MOST_CHARACTERS: Final = 300
 _PASSWORD: Final = re.compile(r"(://[^:/@\s]+:)[^@/\s]+@")
 """That of an address such as ``etcd://user:password@host``."""
@@ -42,13 +42,15 @@ def report_unforeseen(error: Exception, command: str, *, debug: bool) -> int:
 
 
 def drop_output() -> None:
-    """Lets what is still buffered not fail once more at exit."""
+    """Prevents that buffered output fails once more at exit."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _write_log(text: str) -> str:
-    """Writes the newest unforeseen error into the user's cache; empty where that cannot be."""
+    """Writes the newest unexpected error into the user's cache; returns the file, empty if that is
+    impossible.
+    """
     path = Path(cache_folder()) / "last-error.log"
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -31,25 +31,26 @@ PACKAGES: Final = ("resolver", "directory", "deploy", "bench", "tests")
 _VERBS: Final = """
 aborts accepts accounts acknowledges acts adds adopts advances allows alters announces answers
 appends applies arms asks asserts assigns attaches attempts authenticates authorizes begins binds
-blocks breaks brings builds bumps calls campaigns cancels carries changes checks chooses claims
-clamps clears closes collects combines comes commits compacts compares compiles completes computes
-configures confirms connects consumes converts copies counts creates cuts deals decides decodes
-deletes delivers describes detaches dials disarms does downloads draws drops dumps elects empties
-encodes ends enters evaluates executes expands expects explains exports extends fails fetches fills
-finalizes finds finishes flushes follows forgets formats forwards frees gathers generates gives goes
-grants grows guards handles hands has hides holds implements imports increments inserts installs
-interrupts invalidates issues iterates joins judges keeps kills leaves lets limits links lists loads
-locates locks logs looks maintains makes maps marks matches measures merges migrates mounts moves
-names notes notifies observes opens orders parses passes patches pauses pins places plans polls
-postpones prepares prevents prints probes processes produces provisions publishes puts queries
-raises re-reads reads rebuilds receives reconnects records redacts reduces refers refreshes refuses
-registers rejects releases reloads remembers removes renames renders renews repeats replaces replays
-replies reports requests requires reserves resets resigns resolves restarts restores resumes retires
-retries returns reverts revokes rewrites rotates rounds runs samples saves scans schedules seals
-searches selects sends serves sets settles shows shuts signals skips sleeps sorts spends splits
-starts stays stops stores streams strips submits subscribes sums suspends swaps sweeps takes tests
-touches traces translates traverses tries trims turns undoes unlocks unmounts unseals unsets updates
-uses validates verifies visits waits wakes walks watches withdraws works wraps writes yields
+blocks breaks brings builds bumps caches calls campaigns cancels carries changes checks chooses
+claims clamps clears closes collects combines comes commits compacts compares compiles completes
+computes configures confirms connects consumes converts copies counts creates cuts deals decides
+decodes deletes delivers describes detaches dials disarms does downloads draws drops dumps elects
+empties encodes ends enters evaluates executes expands expects explains exports extends fails
+fetches fills finalizes finds finishes flushes follows forgets formats forwards frees gathers
+generates gives goes grants grows guards handles hands has hides holds implements imports increments
+inserts installs interrupts invalidates issues iterates joins judges keeps kills leaves lets limits
+links lists loads locates locks logs looks maintains makes maps marks matches measures merges
+migrates mounts moves names notes notifies observes opens orders parses passes patches pauses pins
+places plans polls postpones prepares prevents prints probes processes produces provisions publishes
+puts queries raises re-reads reads rebuilds receives reconnects records redacts reduces refers
+refreshes refuses registers rejects releases reloads remembers removes renames renders renews
+repeats replaces replays replies reports requests requires reserves resets resigns resolves restarts
+restores resumes retires retries returns reverts revokes rewrites rotates rounds runs samples saves
+scans schedules seals searches selects sends serves sets settles shows shuts signals skips sleeps
+sorts spends splits starts stays stops stores streams strips submits subscribes sums suspends swaps
+sweeps takes tests touches traces translates traverses tries trims turns undoes unlocks unmounts
+unseals unsets updates uses validates verifies visits waits wakes walks watches withdraws works
+wraps writes yields
 """
 VERBS: Final = frozenset(_VERBS.split())
 """What a function's docstring may begin with; a new verb is added here."""

@@ -1,8 +1,8 @@
-"""Effective policies of any path from the change logs of their clusters, without asking a directory
-for each.
+"""Effective policies of any path from the change logs of its clusters, without a call for each
+path.
 
-A cluster's log is loaded when it is first asked about, and closed when nobody asked for a while.
-What is not loaded is an error, never no policies.
+A cluster's log is loaded on first use, and closed when it was not used for a while. A log that is
+not loaded is an error, never the absence of policies.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Asks a Confluent schema registry for the schemas of records: two calls of its REST API.
+"""Client of a Confluent schema registry: the two calls of its REST API that records need.
 
-Certificates of https are checked against the system's authorities; the registry is asked without a
-name.
+Certificates of https are checked against the system's authorities; the calls are anonymous.
 """
 
 from __future__ import annotations

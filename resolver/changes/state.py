@@ -1,8 +1,8 @@
-"""The state of a cluster, added up from the records of its state topic; computation only.
+"""State of a cluster, computed from the records of its state topic; no I/O.
 
-A record counts only with the checkpoint after it, and only if it is not older than what is known:
+A record counts only with the checkpoint after it, and only if it is not older than the known one:
 by (generation, revision), since a new incarnation of the store counts its revisions from the start.
-What cannot be read is counted and left out, and stops nothing.
+Unreadable records are counted and skipped.
 """
 
 from __future__ import annotations

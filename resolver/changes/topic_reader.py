@@ -1,7 +1,7 @@
-"""Reads a topic of a change log from some offset to its end, as of when the reading began.
+"""Reads a topic of a change log from an offset to its end, as of the beginning of the read.
 
-One consumer, without a group: partition 0 is assigned, only committed transactions are read, a
-topic is never made by asking, and an offset that is gone is an error instead of another offset.
+One consumer without a group: partition 0 is assigned, only committed transactions are read, topics
+are never created, and a missing offset is an error instead of another offset.
 """
 
 from __future__ import annotations

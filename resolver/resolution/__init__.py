@@ -1,1 +1,1 @@
-"""The walk from a path to its owner, as a state machine without I/O."""
+"""Resolution of a path to its owner, as a state machine without I/O."""

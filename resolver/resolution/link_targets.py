@@ -1,10 +1,9 @@
-"""A link whose targets are being worked through: which is next, and what their results mean; pure.
+"""Targets of a link in progress: which is next, and the effect of each result. Pure.
 
-Whether one answer is wanted or all that a union has: the same rules.
-
-``first``: a later target is asked when an earlier one could not be; when one says absent, only if
-the link says so. ``union``: the first target that has the name, and nothing at all while an
-earlier one cannot say. Nobody says absent for a link while one of its targets could not be asked.
+The rules are the same whether one answer is wanted or all of a union. ``first``: a later target is
+queried when an earlier one could not be; when one is absent, only if the link allows it. ``union``:
+the first target that has the name, and no answer while an earlier one cannot be queried. A link is
+never absent while one of its targets could not be queried.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ from resolver.resolution.values import (
 __all__ = ["FALLBACK_SECONDS", "LinkTargets", "Result", "enclosing_links", "is_unreachable_error"]
 
 FALLBACK_SECONDS: Final = 5
-"""An answer that a fallback gave is kept no longer: the first target may be back."""
+"""Longest lifetime of a fallback's answer: the first target may be back."""
 
 Result = AnswerResult | AbsentResult | United | KdirError
 
 
 @dataclass(slots=True)
 class LinkTargets:
-    """A rewrite in progress. ``outer`` is the link that led to the path with this one."""
+    """Rewrite in progress. ``outer`` is the link that led to the path with this one."""
 
     asked: Path
     rewrite: Rewrite
@@ -45,39 +44,41 @@ class LinkTargets:
     outer: LinkTargets | None
     for_writes: bool
     here: Referral
-    """The servers that gave the link: where to begin with a target that is theirs too."""
+    """Servers that sent the link: the start for targets that are theirs, too."""
     gathers: bool = False
-    """All that the targets of a union have is wanted."""
+    """True if all targets of a union are wanted."""
     index: int = 0
     trouble: KdirError | None = None
-    """Of the first target that could not be asked, while none before it had the name."""
+    """Error of the first target that could not be queried, while none before it had the name."""
     absent: AbsentResult | None = None
     partial: United | None = None
-    """Of a ``first`` link: what a target has that is a union with a trouble."""
+    """For a ``first`` link: the result of a target that is a union with an error."""
     parts: list[AnswerResult] = field(default_factory=list)
-    """Of a union that is gathered."""
+    """Results of a gathered union."""
     missing: list[tuple[Path, KdirError]] = field(default_factory=list)
-    """The same: targets that could not be asked."""
+    """Targets of a gathered union that could not be queried."""
 
     @property
     def target(self) -> Path:
-        """The one that is being asked."""
+        """Current target."""
         return self.rewrite.paths[self.index]
 
     @property
     def left(self) -> int:
-        """Targets that could still be asked after this one."""
+        """Targets after the current one."""
         return len(self.rewrite.paths) - self.index - 1
 
     @property
     def step(self) -> LinkStep:
-        """What an answer by the current target says of the link."""
+        """Step of the current target, for the answer."""
         rewrite = self.rewrite
         fallback = rewrite.mode is LinkMode.FIRST and self.index > 0
         return LinkStep(rewrite.link, self.target, rewrite.mode, fallback, rewrite.writes_follow)
 
     def first(self, known: Callable[[Path], Referral | None]) -> Referral | None:
-        """Returns where to begin with the target: what is known of it, or whoever gave the link."""
+        """Returns the first referral for the current target: a known one, or to the sender of the
+        link.
+        """
         here, hint = self.here, known(self.target)
         if here.mount is None or not here.mount.is_prefix_of(self.target):
             return hint
@@ -86,7 +87,7 @@ class LinkTargets:
         return hint
 
     def on_result(self, result: Result) -> Result | None:
-        """Returns what a target's result means for the link; None = ask the next target."""
+        """Returns the link's result after the current target's; None = query the next target."""
         rewrite = self.rewrite
         union = rewrite.mode is LinkMode.UNION
         if union and self.gathers:
@@ -114,7 +115,7 @@ class LinkTargets:
                 return self._after_trouble(result)
 
     def cut_short(self, result: Result) -> Result:
-        """Returns what it comes to where no more may be asked."""
+        """Returns the link's result if no more targets may be queried."""
         if self.gathers and self.rewrite.mode is LinkMode.UNION:
             self._gather(result)
             if isinstance(result, KdirError):
@@ -133,7 +134,7 @@ class LinkTargets:
         return self.partial or self.trouble
 
     def _gather(self, result: Result) -> None:
-        """Takes in what one target of a union has."""
+        """Adds the result of one target of a union."""
         match result:
             case AnswerResult():
                 self.parts.append(result)
@@ -165,5 +166,5 @@ def enclosing_links(fork: LinkTargets | None) -> Iterator[LinkTargets]:
 
 
 def is_unreachable_error(error: KdirError) -> bool:
-    """True if nobody who owns the path could be made to say anything."""
+    """True if no server that owns the path could answer."""
     return isinstance(error, errors.Unavailable | errors.DeadlineExceeded | errors.NoRoute)

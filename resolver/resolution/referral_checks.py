@@ -1,9 +1,9 @@
-"""One hop of a walk: the servers that a referral named, its checks, the error of failures; pure.
+"""Checks of one hop of a resolution: its servers, the referral's validity, and the error if all of
+them fail. Pure.
 
-What a failing hop comes to. Every server that was named is asked. If one of them answered that it
-has not loaded, the owner was reached, not ready: NotReady. Else, if one did not answer, the
-owner may be that one: Unreachable. Else what the bad or lame ones did decides: the server's own
-error, ReferralLoop, BadReferral, NoRoute, Lame.
+Every server of the hop is queried. If one has not loaded, the owner was reached and is not ready:
+NotReady. Else, if one did not answer, the owner may be that one: Unreachable. Else the bad or lame
+ones decide: the server's own error, ReferralLoop, BadReferral, NoRoute, Lame.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ __all__ = [
 
 
 class ServerFailure(enum.IntEnum):
-    """Reason why a server of a hop gave no usable answer; the highest of a hop decides its
-    error.
+    """Reason why a server of a hop gave no usable answer; the highest of a hop decides
+    its error.
     """
 
     LAME = 1
@@ -60,43 +60,43 @@ class ServerFailure(enum.IntEnum):
 
 @dataclass(slots=True)
 class Hop:
-    """The servers that one referral named, and what became of those that were asked."""
+    """Servers of one referral, and the results of those that were queried."""
 
     way: AskedBecause
     path: Path
     referral: Referral | None = None
     endpoints: tuple[str, ...] = ()
     queue: list[str] = field(default_factory=list)
-    """Those still to be asked."""
+    """Servers that are not queried yet."""
     slow: set[str] = field(default_factory=set)
-    """Those that were set aside once, for they did not answer quickly."""
+    """Servers that were postponed once, since they did not answer quickly."""
     again: dict[str, tuple[str, Position]] = field(default_factory=dict)
-    """Those whose answer was older than what was seen of (cluster id, position)."""
+    """Servers whose answer was older than a known (cluster id, position)."""
     troubles: list[tuple[ServerFailure, KdirError]] = field(default_factory=list)
 
     @property
     def mount(self) -> Path | None:
-        """Where the referral says that these servers' cluster is mounted."""
+        """Mount of these servers' cluster, by the referral."""
         return self.referral.mount if self.referral is not None else None
 
     @property
     def cluster_id(self) -> str:
-        """Which cluster the referral names."""
+        """Cluster id, by the referral."""
         return self.referral.cluster_id if self.referral is not None else ""
 
     @property
     def cluster(self) -> str:
-        """Its name, for people."""
+        """Cluster name, for people."""
         return self.referral.cluster if self.referral is not None else ""
 
     @property
     def remaining_seconds(self) -> int | None:
-        """What is left of the referral that named them; None = no referral, it does not end."""
+        """Remaining lifetime of the referral; None = no referral, unlimited."""
         return self.referral.remaining_seconds if self.referral is not None else None
 
     @property
     def label(self) -> str:
-        """The owner, for people."""
+        """Owner, for people."""
         if self.mount is None:
             return self.cluster or (
                 "the parent" if self.way is AskedBecause.UP else "the queried servers"
@@ -105,17 +105,17 @@ class Hop:
 
     @property
     def _prefix(self) -> str:
-        """The owner, before what is wrong with it; nothing of the servers that the user named."""
+        """Text before an error: the owner; empty for the servers that the user named."""
         is_named = self.mount is None and not self.cluster and self.way is not AskedBecause.UP
         return "" if is_named else f"{self.label}: "
 
     @property
     def only_lame(self) -> bool:
-        """Whether every server answered "not mine", or was another than expected."""
+        """True if every server answered "not mine", or was another than expected."""
         return bool(self.troubles) and all(t is ServerFailure.LAME for t, _ in self.troubles)
 
     def mismatch(self, sender: Sender) -> str:
-        """Returns why the sender is not who was referred to; empty = it is (R12, R16)."""
+        """Returns why the sender is not the expected one; empty = it is (R12, R16)."""
         referral = self.referral
         if referral is None:
             return ""
@@ -130,7 +130,7 @@ class Hop:
         return ""
 
     def combined_error(self, asked: Path) -> KdirError:
-        """Returns the one error that the failures come to."""
+        """Returns the one error for all failures."""
         facts = {"path": str(asked)}
         if self.mount is not None:
             facts["mount"] = str(self.mount)
@@ -164,7 +164,7 @@ class Hop:
 
 
 class VisitedServer(NamedTuple):
-    """A server that was asked and whose referral was followed."""
+    """Server whose referral was followed."""
 
     endpoint: str
     sender: Sender
@@ -174,10 +174,8 @@ class VisitedServer(NamedTuple):
 def classify_error(
     error: KdirError, way: AskedBecause, *, recursive: bool
 ) -> tuple[ServerFailure | None, AnswerStatus]:
-    """Returns what an error says of the hop, and of the server that gave it when it was asked by
-    ``way``.
-
-    No trouble: the others of the hop would say the same.
+    """Returns the failure that an error means for the server queried by ``way``. None: the other
+    servers would return the same error.
     """
     match error:
         case errors.NotReady() | errors.StoreUnavailable() | errors.TokenFromFuture():
@@ -210,8 +208,8 @@ def classify_error(
 def referral_error(path: Path, sender: Path, referral: Referral, *, went_down: bool) -> str:
     """Returns why no honest server mounted at ``sender`` refers ``path`` like this; empty = it may.
 
-    R3: down is strictly deeper and a prefix of the path; up is a strict ancestor of the
-    sender's mount, and never after the first down; direct is a prefix of the path.
+    R3: down is strictly deeper and a prefix of the path; up is a strict ancestor of the sender's
+    mount, and never after the first down; direct is a prefix of the path.
     """
     mount = referral.mount
     inside = sender.is_prefix_of(path)
@@ -237,9 +235,8 @@ def referral_error(path: Path, sender: Path, referral: Referral, *, went_down: b
 
 
 def out_of_bailiwick(ask: Query, reply: Reply, *, site_links: bool) -> str:
-    """Returns why this answer is none of the sender's business; empty = it is (R6).
-
-    ``site_links``: whether the sender is one whose site's view of the tree is one's own.
+    """Returns why an answer is out of the sender's bailiwick; empty = it is not (R6).
+    ``site_links``: the sender's site links apply to the client.
     """
     mount = reply.sender.mount
     match reply.outcome:
@@ -269,36 +266,36 @@ def first_endpoints(endpoints: Sequence[str]) -> tuple[str, ...]:
 
 
 MAX_HOPS: Final = 16
-"""Referrals and rewrites on one way from the start to an answer."""
+"""Referrals and rewrites between the start and an answer."""
 
 
 @dataclass(slots=True)
 class Trail:
-    """The servers that were asked and followed, in order. A link's next target and a restart begin
+    """Servers that were queried and followed, in order. A link's next target and a restart begin
     another, on the budgets of the whole.
     """
 
     asked: Path
-    """What the whole resolve is for."""
+    """Path of the whole resolution."""
     stops: list[VisitedServer] = field(default_factory=list)
     hops: int = 0
     went_down: bool = False
     read: ReadPositions = NOTHING_READ
-    """Of those whose referrals led to where it goes on now."""
+    """Positions of the servers whose referrals led here."""
 
     @property
     def last(self) -> VisitedServer:
-        """Whose referral is followed now."""
+        """Server whose referral is followed now."""
         return self.stops[-1]
 
     @property
     def is_too_long(self) -> bool:
-        """Whether the hops are spent."""
+        """True if no hops are left."""
         return self.hops > MAX_HOPS
 
     def begin(self, hops: int, read: ReadPositions = NOTHING_READ) -> None:
-        """Starts again, after so many hops; ``read`` is what the hint that it starts by
-        rests on.
+        """Starts again, after this many hops; ``read`` are the positions of the hint that it starts
+        by.
         """
         self.stops.clear()
         self.read = read
@@ -306,21 +303,21 @@ class Trail:
         self.went_down = False
 
     def add(self, endpoint: str, sender: Sender, hop: Hop) -> None:
-        """Goes on by the referral of the server that was asked at ``hop``."""
+        """Adds the server that was queried at ``hop``, whose referral is followed."""
         self.stops.append(VisitedServer(endpoint, sender, hop))
         self.read = self.read.joined(sender.read)
         self.hops += 1
 
     def remaining_seconds(self, hop: Hop) -> int | None:
         """Returns the shortest lifetime of the referrals on the way and of the one to ``hop``; None
-        = no end.
+        = unlimited.
         """
         parts = [stop.hop.remaining_seconds for stop in self.stops]
         parts.append(hop.remaining_seconds)
         return min((part for part in parts if part is not None), default=None)
 
     def distrust(self, ask: Query, reply: Reply, hop: Hop) -> str:
-        """Returns why a reply does not count, whatever it says; empty = it does."""
+        """Returns why a reply is ignored, whatever its contents; empty = it is not."""
         sender = reply.sender
         if not ask.recursive:  # there, whoever was asked in our name answers
             if hop.way is AskedBecause.TREE:
@@ -358,7 +355,7 @@ class Trail:
         return ServerFailure.BAD, errors.BadReferral(message, chain=chain, path=self.asked)
 
     def too_many_hops(self) -> errors.TooManyHops:
-        """Returns the error of a way that is too long."""
+        """Returns the error of a resolution with too many hops."""
         chain = " → ".join(self._stops())
         message = f"{self.asked}: more than {MAX_HOPS} hops: {chain}"
         return errors.TooManyHops(message, chain=chain, path=self.asked)

@@ -1,17 +1,16 @@
-"""The walk from a path to its owner as a state machine; does no I/O and reads no clock.
+"""Resolution of a path to its owner as a state machine, without I/O or a clock.
 
-It returns what to ask next (``next_query`` gives a ``Query`` or the end), and receives answers
-(``on_answer``) and errors (``on_error``, ``on_slow``). Its driver owns sockets, clocks and caches
+``next_query`` returns the next query or the result; the driver reports replies (``on_answer``) and
+errors (``on_error``, ``on_slow``). The driver owns sockets, clocks and caches
 (``resolver/resolution_driver.py``); tests drive it with plain values, as dnspython's
 ``_Resolution``.
 
-``resolver/resolution/referral_checks.py`` decides which answers are accepted: referrals must lead
-nearer, answers must come from the servers referred to and be about their own mount. Nothing older
-than what was seen before is accepted from one incarnation of a store.
-
-A hint (direct, or from a cache) that comes to nothing is
-tried again by the tree; a child that proves lame restarts the walk once, since its mount may have
-moved under way. Links are worked through by ``resolver/resolution/link_targets.py``.
+``resolver/resolution/referral_checks.py`` decides which replies are accepted: referrals must lead
+nearer, answers must come from the servers referred to and be about their own mount. Within one
+incarnation of a store no reply older than an earlier one is accepted. A hint (direct, or from a
+cache) that fails is replaced by the referral of the tree; a lame child restarts the resolution
+once, since its mount may have moved meanwhile. ``resolver/resolution/link_targets.py`` handles
+links.
 """
 
 from __future__ import annotations
@@ -64,16 +63,16 @@ __all__ = [
 ]
 
 MAX_CALLS: Final = 50
-"""Questions of one resolve, whatever they come to."""
+"""Most queries of one resolution."""
 MAX_TARGETS: Final = 20
-"""Targets of one link that are looked at."""
+"""Most targets of one link."""
 _MOST_SHARES: Final = 4
-"""Into how many parts the time left is split at most, however many servers could be asked."""
+"""Most parts that the remaining time is split into, however many servers are left."""
 _ALWAYS: Final = 2**31
 
 
 class ResolutionStateMachine:
-    """One resolve. Not thread-safe: one driver drives it."""
+    """Resolution of one path. Not thread-safe: one driver drives it."""
 
     __slots__ = (
         "_attempts",
@@ -120,27 +119,26 @@ class ResolutionStateMachine:
 
     @property
     def attempts(self) -> tuple[Attempt, ...]:
-        """Every question so far, in order."""
+        """Every query so far, in order."""
         return tuple(self._attempts)
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """Every path that was asked for: a link's targets too, with what lies below the link."""
+        """Every path that was queried, including those of link targets."""
         return tuple(dict.fromkeys(one.ask.path for one in self._attempts))
 
     @property
     def learned(self) -> tuple[tuple[Referral, int], ...]:
-        """Referrals whose target answered as it should, each with the seconds it may be kept and
-        with what it was read at.
-
-        Empty after a walk that failed by the tree's own fault: of a liar nothing is kept (R1).
+        """Confirmed referrals, each with its remaining seconds and the positions it was read at.
+        Empty if the resolution failed by a fault in the tree: nothing of a dishonest server is
+        cached (R1).
         """
         if isinstance(self._end, FailedResult) and isinstance(self._end.error, errors.WalkFailed):
             return ()
         return tuple(self._verified)
 
     def next_query(self) -> Query | End:
-        """Returns the next question, or how it ended."""
+        """Returns the next query, or the result."""
         while self._end is None:
             if self._current is not None:
                 return self._current
@@ -153,10 +151,10 @@ class ResolutionStateMachine:
     def on_answer(
         self, reply: Reply, floor: Mapping[str, Position], elapsed_seconds: float = 0.0
     ) -> AnswerStatus:
-        """Takes a reply to the current question.
+        """Processes a reply to the current query.
 
-        ``floor`` holds what had been seen of each cluster *when the question was asked*: an answer
-        that was overtaken on its way is not old (R17).
+        ``floor`` has the known position of each cluster *when the query was sent*: a reply that was
+        overtaken on its way does not count as old (R17).
         """
         ask = self._require_query()
         sender = reply.sender
@@ -181,14 +179,14 @@ class ResolutionStateMachine:
         return self._follow(ask, reply, elapsed_seconds)
 
     def on_error(self, error: KdirError, elapsed_seconds: float = 0.0) -> AnswerStatus:
-        """Returns the current question got no reply, or an error status."""
+        """Processes the failure of the current query: no reply, or an error status."""
         ask = self._require_query()
         self._note(ask, f"{error.message} ({error.reason})", elapsed_seconds)
         return self._classify(ask, error)
 
     def on_slow(self, elapsed_seconds: float = 0.0) -> AnswerStatus:
-        """Returns the asked server, ``hurried``, takes its time: the others of the hop first, then
-        it again, once, with all the time that is then left to it.
+        """Postpones the current query, which was ``hurried``: first the other servers of the hop,
+        then this one again, once, with all the time that is then left for it.
         """
         ask = self._require_query()
         self._note(ask, f"no answer within {elapsed_seconds:.2f} s yet", elapsed_seconds)
@@ -197,7 +195,7 @@ class ResolutionStateMachine:
         return AnswerStatus.FAILED
 
     def out_of_time(self) -> None:
-        """Ends the walk, because the deadline of the whole has passed."""
+        """Ends the resolution because the deadline has passed."""
         if self._end is None:
             message = f"{self.path}: the time was over before {self._hop.label} could be asked"
             self._cut_short(errors.DeadlineExceeded(message, path=self.path))
@@ -225,7 +223,7 @@ class ResolutionStateMachine:
         )
 
     def _shares(self) -> int:
-        """Among how many that could still be asked the time left is split."""
+        """Returns the number of parts that the remaining time is split into."""
         others = len(self._hop.queue) + 1
         if self._hop.way in (AskedBecause.DIRECT, AskedBecause.CACHE):
             others += 1  # the tree
@@ -247,7 +245,7 @@ class ResolutionStateMachine:
         self._attempts.append(Attempt(ask, verdict, elapsed_seconds, reply))
 
     def _begin(self, path: Path, *, hops: int, hint: Referral | None = None) -> None:
-        """Starts a walk to ``path`` on the budgets of the whole."""
+        """Starts the resolution of ``path`` on the budgets of the whole."""
         if hint is not None and hint.endpoints and hint.is_good_for(self._rules.wanted):
             self._read = self._read.joined(hint.read)
             self._trail.begin(hops, hint.read)
@@ -257,7 +255,7 @@ class ResolutionStateMachine:
             self._enter(None, AskedBecause.START, path)
 
     def _enter(self, referral: Referral | None, way: AskedBecause, path: Path) -> None:
-        """Makes these servers the ones to ask; where none can be, the hop has failed at once."""
+        """Makes these servers the current hop; without any allowed server the hop fails at once."""
         endpoints = self._rules.start if referral is None else first_endpoints(referral.endpoints)
         self._hop = hop = Hop(way, path, referral, endpoints)
         allowed: list[str] = []
@@ -276,7 +274,9 @@ class ResolutionStateMachine:
     # -- judging ---------------------------------------------------------------------------
 
     def _ask_again(self, ask: Query, sender: Sender, seen: Position) -> None:
-        """After an old answer: the other servers, then this one, with what to wait for; once."""
+        """Handles an old reply: the other servers first, then this one once more, with the position
+        to wait for.
+        """
         hop = self._hop
         if ask.endpoint not in hop.again:
             hop.again[ask.endpoint] = (sender.cluster_id, seen)
@@ -286,7 +286,7 @@ class ResolutionStateMachine:
         self._reject(ServerFailure.NOT_READY, errors.NotReady(behind))
 
     def _classify(self, ask: Query, error: KdirError) -> AnswerStatus:
-        """Returns what an error says of its server, and of the hop."""
+        """Returns the effect of an error on its server and the hop."""
         trouble, verdict = classify_error(error, self._hop.way, recursive=ask.recursive)
         if trouble is None:
             self._settle(error)
@@ -299,7 +299,7 @@ class ResolutionStateMachine:
     # -- following -------------------------------------------------------------------------
 
     def _follow(self, ask: Query, reply: Reply, elapsed_seconds: float) -> AnswerStatus:
-        """Goes where a reply leads that counts."""
+        """Continues by an accepted reply."""
         hop, sender = self._hop, reply.sender
         match reply.outcome:
             case Referral() as referral:
@@ -330,8 +330,8 @@ class ResolutionStateMachine:
     def _by_owner(
         self, ask: Query, sender: Sender, answered: Answer | Absent
     ) -> AnswerResult | AbsentResult:
-        """Returns what the owner answered, to be kept no longer than the answers that led to
-        it are good.
+        """Returns the owner's answer, with a lifetime of at most that of the replies that led to
+        it.
         """
         owners, links = self._owner_first(ask.endpoint), self._links()
         grounds = self._remaining_seconds()
@@ -345,7 +345,7 @@ class ResolutionStateMachine:
     def _refer(
         self, ask: Query, reply: Reply, referral: Referral, elapsed_seconds: float
     ) -> AnswerStatus:
-        """Goes on at the mount that a referral names."""
+        """Continues at the mount of a referral."""
         hop, trail = self._hop, self._trail
         if refused := trail.refusal(ask, reply.sender, referral, hop):
             self._note(ask, refused[1].message, elapsed_seconds, reply)
@@ -366,8 +366,8 @@ class ResolutionStateMachine:
         return AnswerStatus.ACCEPTED
 
     def _go_to(self, referral: Referral, path: Path) -> None:
-        """Asks the servers of a referral; by the tree where its sender may have received the
-        mount before a position of the caller's token.
+        """Queries the servers of a referral; by the tree if its sender may have received the mount
+        before a position of the caller's token.
         """
         mount = referral.mount
         if referral.way is not AskedBecause.DIRECT or mount is None:
@@ -383,7 +383,7 @@ class ResolutionStateMachine:
             self._by_tree(Hop(AskedBecause.DIRECT, path, referral), mount)
 
     def _rewrite(self, ask: Query, rewrite: Rewrite, sender: Sender) -> None:
-        """Goes on with a link's first target; a circle of links ends here."""
+        """Continues with a link's first target; a circle of links ends here."""
         before = [ask.path, *(fork.asked for fork in enclosing_links(self._fork))]
         paths = tuple(path for path in rewrite.paths[:MAX_TARGETS] if path not in before)
         if not paths:
@@ -423,7 +423,7 @@ class ResolutionStateMachine:
             self._exhausted()
 
     def _exhausted(self) -> None:
-        """No server is left at this hop."""
+        """Handles a hop without any server left."""
         hop = self._hop
         match hop.way:
             case AskedBecause.CACHE:
@@ -440,10 +440,11 @@ class ResolutionStateMachine:
                 self._settle(self._verdict(hop))
 
     def _by_tree(self, hop: Hop, mount: Path) -> None:
-        """Asks the sender of a hint for what lies above the hint's mount, and goes on there.
+        """Queries the sender of a hint for the path above the hint's mount, and continues there.
 
-        The contract has no "not by hints": but whoever owns what lies above the mount refers down
-        by its own answer, and the sender knows a way to that owner as it knows one to any path.
+        The contract has no option to exclude hints: but the owner of the path above the mount
+        refers down by its own answer, and the sender knows a route to that owner as it does for any
+        path.
         """
         sender = self._trail.last.endpoint
         self._hop = Hop(
@@ -464,7 +465,7 @@ class ResolutionStateMachine:
         return error
 
     def _gave_up(self) -> KdirError:
-        """All calls are spent: what came of them so far, if anything did."""
+        """Ends the resolution when all calls are spent, with the result so far, if any."""
         error: KdirError | None = self._verdict(self._hop) if self._hop.troubles else None
         for fork in enclosing_links(self._fork):
             error = fork.trouble or error
@@ -476,7 +477,7 @@ class ResolutionStateMachine:
     # -- ending ----------------------------------------------------------------------------
 
     def _settle(self, result: Result) -> None:
-        """One walk has ended: go on with a link's next target, or end the whole."""
+        """Handles the end of one path: continues with a link's next target, or ends the whole."""
         fork = self._fork
         while fork is not None:
             outcome = fork.on_result(result)
@@ -490,7 +491,7 @@ class ResolutionStateMachine:
         self._finish(result)
 
     def _cut_short(self, error: KdirError) -> None:
-        """Ends the whole where no more may be asked, with what was gathered."""
+        """Ends the whole if no more queries are allowed, with the results gathered."""
         result: Result = error
         for fork in enclosing_links(self._fork):
             result = fork.cut_short(result)
@@ -515,13 +516,13 @@ class ResolutionStateMachine:
     # -- small things ----------------------------------------------------------------------
 
     def _verify(self, hop: Hop) -> None:
-        """The target of a referral answered as it should: the referral may be kept."""
+        """Marks the current referral as confirmed by its target, so that it may be cached."""
         if hop.referral is not None and hop.way in (AskedBecause.DOWN, AskedBecause.DIRECT):
             referral = hop.referral._replace(read=self._trail.read)
             self._verified.append((referral, self._remaining_seconds()))
 
     def _remaining_seconds(self) -> int:
-        """For how long the answers that this walk rests on are good."""
+        """Returns the remaining lifetime of the replies that this resolution depends on."""
         parts = [self._trail.remaining_seconds(self._hop)]
         if self._fork is not None:
             parts.append(self._fork.remaining_seconds)

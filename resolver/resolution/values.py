@@ -1,10 +1,9 @@
-"""Questions, answers, referrals and options of a walk, as plain values.
+"""Queries, answers, referrals and options of a resolution, as plain values.
 
-``resolver/resolution/state_machine.py`` reasons about these; ``resolver/reply_decoding.py`` makes
-them of the contract's messages, which ride along as ``payload`` and are never looked into here.
-
-These are named tuples, not dataclasses: making a dataclass costs most of a millisecond, and what
-``kdir ls`` imports is felt on every call; making one of its values costs several times as much too.
+``resolver/resolution/state_machine.py`` decides by these; ``resolver/reply_decoding.py`` makes them
+from the contract's messages, which are carried as ``payload`` and never read here. They are named
+tuples, not dataclasses: defining a dataclass costs most of a millisecond, which every ``kdir ls``
+would pay, and creating one costs several times as much too.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ __all__ = [
 
 
 class AskedBecause(enum.Enum):
-    """Reason why a query goes to the servers to which it goes."""
+    """Reason why a query goes to these servers."""
 
     START = "start"
     CACHE = "cache"
@@ -52,18 +51,18 @@ class AskedBecause(enum.Enum):
     UP = "up"
     DIRECT = "direct"
     TREE = "tree"
-    """A direct hint failed: its sender is asked for a mount further up."""
+    """A direct hint failed: its sender is queried for a mount further up."""
 
 
 class LinkMode(enum.Enum):
-    """In which order a link's targets are asked."""
+    """Order in which a link's targets are queried."""
 
     FIRST = "first"
     UNION = "union"
 
 
 class AnswerStatus(enum.Enum):
-    """Verdict on a reply; the driver records it in the server's health."""
+    """Verdict on a reply, which the driver records in the server's health."""
 
     ACCEPTED = "accepted"
     OLD = "old"
@@ -72,7 +71,7 @@ class AnswerStatus(enum.Enum):
 
 
 class Sender(NamedTuple):
-    """Sender of an answer: its cluster, mount and revision, and for how long its answer holds."""
+    """Sender of an answer: its cluster, mount and revision, and the lifetime of its answer."""
 
     cluster_id: str
     mount: Path
@@ -84,20 +83,22 @@ class Sender(NamedTuple):
     stale: bool = False
     age_seconds: float = 0.0
     payload: object = None
-    """The driver's own form of it; never looked into."""
+    """The driver's own form; never read here."""
     behind: ReadPositions = NOTHING_READ
-    """Of the clusters that it read before it answered in one's name (``recursive``)."""
+    """Positions of the clusters that it read before it answered on the client's behalf
+    (``recursive``).
+    """
 
     @property
     def read(self) -> ReadPositions:
-        """What its answer was read at."""
+        """Positions that its answer was read at."""
         if self.cluster_id in self.behind.positions:
             return self.behind  # as its token says
         own = {self.cluster_id: Position(self.incarnation, self.revision)}
         return ReadPositions(own).joined(self.behind)
 
     def is_before(self, seen: Position | None) -> bool:
-        """True if it answered from before a position of the same incarnation of its store."""
+        """True if its position is before another one of the same incarnation."""
         return (
             seen is not None
             and self.incarnation == seen.incarnation
@@ -111,7 +112,7 @@ class Answer(NamedTuple):
     path: Path
     lifetime_seconds: int = 0
     payload: object = None
-    """The driver's own form of it; never looked into."""
+    """The driver's own form; never read here."""
 
 
 class Referral(NamedTuple):
@@ -128,27 +129,27 @@ class Referral(NamedTuple):
     lifetime_seconds: int = 0
     age_seconds: int = 0
     read: ReadPositions = NOTHING_READ
-    """Where it is remembered: of those whose answers led to it."""
+    """For a cached one: positions of the servers whose replies led to it."""
 
     @property
     def shown(self) -> str:
-        """For people: which way, and where to."""
+        """Direction and target, for people."""
         return f"{self.way.value} → {self.mount if self.mount is not None else 'the parent'}"
 
     def is_good_for(self, wanted: Mapping[str, Position]) -> bool:
-        """True if those whose answers led to it were read at these positions of a token, or later.
-        Its target is not among them: that is asked itself.
+        """True if the replies that led to it were read at these positions of a token, or later. Its
+        target, which is queried itself, does not count.
         """
         return self.read.reaches({one: wanted[one] for one in wanted if one != self.cluster_id})
 
     @property
     def remaining_seconds(self) -> int:
-        """What is left of its lifetime, which runs from the owner's answer."""
+        """Remaining lifetime, counted from the owner's answer."""
         return max(0, self.lifetime_seconds - self.age_seconds)
 
 
 class Rewrite(NamedTuple):
-    """A link is in the path: go on with one of these paths, in order."""
+    """Answer that the path leads through a link: continue with one of these paths, in order."""
 
     link: Path
     paths: tuple[Path, ...]
@@ -176,14 +177,14 @@ Outcome = Answer | Referral | Rewrite | Absent | ErrorAnswer
 
 
 class Reply(NamedTuple):
-    """One server's reply to one question."""
+    """Reply of one server to one query."""
 
     sender: Sender
     outcome: Outcome
 
 
 class Query(NamedTuple):
-    """The next question."""
+    """Next query of a resolution."""
 
     endpoint: str
     path: Path
@@ -191,31 +192,32 @@ class Query(NamedTuple):
     mount: Path | None
     cluster: str
     share: float
-    """The part of the time left that this question may take, 0 < share <= 1."""
+    """Part of the remaining time that this query may take, 0 < share <= 1."""
     recursive: bool = False
     after: Position | None = None
-    """The server's last reply was older than this, which was seen before."""
+    """Known position that the server's last reply was older than."""
     after_cluster_id: str = ""
     hurried: bool = False
-    """Others of the same hop were not asked yet: where this one does not answer quickly, it may be
-    set aside (``ResolutionStateMachine.on_slow``) until they were."""
+    """True if others of the hop were not queried yet: if this one does not answer quickly, it may
+    be postponed (``ResolutionStateMachine.on_slow``).
+    """
     cluster_id: str = ""
-    """Whose server the referral says that it is; empty where none named it."""
+    """Cluster of the server, by the referral; empty if none named it."""
 
 
 class LinkStep(NamedTuple):
-    """A link that the answer was reached by."""
+    """Link on the way to the answer."""
 
     link: Path
     target: Path
     mode: LinkMode
     fallback: bool
-    """An earlier target could not be asked, or had no such path."""
+    """True if an earlier target could not be queried, or did not have the path."""
     writes_follow: bool
 
 
 class Attempt(NamedTuple):
-    """One question that was asked, and what came of it."""
+    """One query, with its result."""
 
     ask: Query
     verdict: str
@@ -230,26 +232,26 @@ class Attempt(NamedTuple):
 
 
 class AnswerResult(NamedTuple):
-    """The owner answered."""
+    """Result of an owner that answered."""
 
     answer: Answer
     sender: Sender
     endpoints: tuple[str, ...]
-    """Of the owner, the one that answered first."""
+    """Endpoints of the owner, the one that answered first."""
     lifetime_seconds: int
-    """For the path that was asked: no longer than anything on the way may be kept."""
+    """Lifetime for the requested path: at most that of anything on the way."""
     links: tuple[LinkStep, ...] = ()
     basis_ttl_seconds: int = 0
-    """What is left of the lifetime of the answers that led to the owner."""
+    """Remaining lifetime of the replies that led to the owner."""
     read: ReadPositions = NOTHING_READ
-    """Of every cluster on the way, the owner's too."""
+    """Positions of every cluster on the way, including the owner's."""
 
 
 class AbsentResult(NamedTuple):
-    """The owner says that there is no such path."""
+    """Result that the owner has no such path."""
 
     path: Path
-    """Behind the links: where it would stand."""
+    """Path behind the links, where it would be."""
     absent: Absent
     sender: Sender
     endpoints: tuple[str, ...]
@@ -260,18 +262,20 @@ class AbsentResult(NamedTuple):
 
 
 class United(NamedTuple):
-    """Results of a union link's targets at the path, where ``ResolutionOptions.gathers_unions``."""
+    """Results of a union link's targets at the path, with ``ResolutionOptions.gathers_unions``."""
 
     parts: tuple[AnswerResult, ...]
     """In the order of the targets; at least one."""
     missing: tuple[tuple[Path, KdirError], ...]
-    """Targets that could not be asked, and why."""
+    """Targets that could not be queried, and why."""
     trouble: KdirError | None = None
-    """Of a missing target before the first part: what ends a walk that wants one answer."""
+    """Error of a missing target before the first part: it ends a resolution that wants
+    one answer.
+    """
 
 
 class FailedResult(NamedTuple):
-    """Result of a walk that failed; the error carries every attempt."""
+    """Result of a failed resolution; the error has every attempt."""
 
     error: KdirError
 
@@ -280,50 +284,51 @@ End = AnswerResult | AbsentResult | United | FailedResult
 
 
 class Chooser(Protocol):
-    """The order in which servers that are all alike are asked."""
+    """Order in which equal servers are queried."""
 
     def __call__(self, endpoints: Sequence[str], /) -> Sequence[str]:
         """Returns the same endpoints, best first."""
 
 
 class ResolutionOptions(NamedTuple):
-    """Options of a walk: what it may do, and which servers it may ask."""
+    """Options of a resolution: what it may do, and which servers it may query."""
 
     start: tuple[str, ...]
-    """The servers to begin with, all alike to the walk."""
+    """Start servers, all equal."""
     hint: Callable[[Path], Referral | None] = lambda _: None
-    """A referral that is known already, to a mount that the path lies in."""
+    """Returns a cached referral to a mount above the path."""
     refusal: Callable[[str], str] = lambda _: ""
-    """Why an endpoint that a referral names may not be asked; empty = it may."""
+    """Returns why an endpoint of a referral may not be queried; empty = it may."""
     choose: Chooser = tuple
     recursive: bool = False
-    """Let the servers one begins with walk on in one's name."""
+    """Let the start servers resolve on the client's behalf."""
     for_writes: bool = False
-    """Stay with a link's first target, unless it says ``writes = follow``."""
+    """Stay with a link's first target, unless it has ``writes = follow``."""
     gathers_unions: bool = False
-    """Ask all targets of a union link, and end with ``United``; else the first that has the name
-    counts."""
+    """Query all targets of a union link, and end with ``United``; otherwise the first with the name
+    counts.
+    """
     wanted: Mapping[str, Position] = MappingProxyType({})
-    """The positions of the caller's token: a hint that may rest on older ones is not followed."""
+    """Positions of the caller's token: a hint that may depend on older ones is not followed."""
 
     def without_hints(self) -> ResolutionOptions:
-        """Returns the same, from the top."""
+        """Returns the options without hints."""
         return self._replace(hint=lambda _: None)
 
     def for_token(self, token: str) -> ResolutionOptions:
-        """Returns the same, for a caller that wants to read at least this.
+        """Returns the options for a caller that wants to read at least this token.
 
         Raises:
-            InvalidToken: not one that a directory server gave.
+            InvalidToken: not a token of a directory server.
         """
         return self._replace(wanted=Token.parse(token).positions) if token else self
 
     def by_referrals(self) -> ResolutionOptions:
-        """Returns the same, for a caller that goes on to call the owner: a server that walks on in
-        one's name gives the owner's answer, but neither its address nor the links on the way.
+        """Returns the options for a caller that then calls the owner: a recursive server returns
+        the owner's answer, but neither its address nor the links on the way.
         """
         return self._replace(recursive=False)
 
     def gathering_unions(self) -> ResolutionOptions:
-        """Returns the same, by referrals, with all targets of union links asked."""
+        """Returns the options by referrals, with all targets of union links queried."""
         return self._replace(recursive=False, gathers_unions=True)
