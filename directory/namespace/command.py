@@ -31,7 +31,6 @@ from resolver.path import Path
 
 __all__ = [
     "CLEARED",
-    "RETIRED_FOR_MS",
     "AddGrants",
     "AdoptTopics",
     "Cleared",
@@ -56,9 +55,6 @@ __all__ = [
     "TopicObservation",
     "UpdateEntry",
 ]
-
-RETIRED_FOR_MS: Final = 24 * 3600 * 1000
-"""Time for which a deleted physical name is not used again."""
 
 
 class Cleared(enum.Enum):

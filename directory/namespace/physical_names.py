@@ -24,6 +24,7 @@ __all__ = [
     "INTERNAL_TOPICS",
     "KDIR_TOPICS",
     "MAX_NAME_LENGTH",
+    "RETIRED_FOR_MS",
     "NameRegistry",
     "check_requested_name",
     "default_physical_name",
@@ -37,6 +38,9 @@ __all__ = [
     "unify",
     "why_invalid",
 ]
+
+RETIRED_FOR_MS: Final = 24 * 3600 * 1000
+"""Time for which a deleted physical name is not used again."""
 
 INTERNAL_TOPICS: Final = frozenset(
     {"__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata"}

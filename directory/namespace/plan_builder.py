@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 from directory.access.grant_tree import EntryPlace
 from directory.access.grants import Grant
 from directory.namespace import physical_names
-from directory.namespace.command import RETIRED_FOR_MS, EntryChange, Plan, PlanContext
+from directory.namespace.command import EntryChange, Plan, PlanContext
 from directory.namespace.effective_policies import effective, levels_of, stamp_changed_fields
 from directory.namespace.entry import (
     DELETED_ID,
@@ -404,7 +404,7 @@ class PlanBuilder:
         With ``awaited``, a topic that appears under it meanwhile is not adopted either: kdir asked
         Kafka for it and has removed its entry.
         """
-        until_ms = self.context.now_ms + RETIRED_FOR_MS
+        until_ms = self.context.now_ms + physical_names.RETIRED_FOR_MS
         self.write_fact(retired_key(physical_name), retired_value(until_ms, awaited=awaited))
 
     def reinstate_name(self, physical_name: str) -> None:
@@ -513,13 +513,15 @@ class SnapshotNames:
 
     def retired_for_ms(self, physical_name: str) -> int:
         if self._snapshot.locate(physical_name) is not None:
-            return RETIRED_FOR_MS
+            return physical_names.RETIRED_FOR_MS
         value = self._snapshot.fact(retired_key(physical_name))
         if value is None:
             return 0
         until_ms = retired_until_ms(value)
         # An unreadable row does not free the name (S21).
-        return RETIRED_FOR_MS if until_ms is None else max(0, until_ms - self._now_ms)
+        return (
+            physical_names.RETIRED_FOR_MS if until_ms is None else max(0, until_ms - self._now_ms)
+        )
 
     def detached(self, physical_name: str) -> str | None:
         if self._snapshot.fact(detached_key(physical_name)) is not None:

@@ -19,7 +19,6 @@ from directory.kafka.fenced_commits import TopicCommits
 from directory.kafka.provisioning.recent_changes import RecentChanges
 from directory.kafka.reconciler_settings import KafkaContext
 from directory.namespace.adoption_mapping import Adoption, AdoptionAction, plan_adoption
-from directory.namespace.command import RETIRED_FOR_MS
 from directory.namespace.keys import (
     DETACHED,
     detached_key,
@@ -29,6 +28,7 @@ from directory.namespace.keys import (
     retired_until_ms,
     retired_value,
 )
+from directory.namespace.physical_names import RETIRED_FOR_MS
 from directory.namespace.snapshot import Snapshot
 from directory.store.base import Delete, Guard, KeyEquals, Put, Write
 from directory.store.large_changes import LARGE, SWEEP, LargeAdoption, adoptions
