@@ -352,13 +352,19 @@ class FederationState:
     def towards(self, hint: TableRow) -> Referral:
         """Returns the referral to a mount of the table, in any direction."""
         below = self.mount.is_prefix_of(hint.mount)
-        return referral_to_mount(hint, Direction.DOWN if below else Direction.DIRECT)
+        confirmed = self._confirmed(hint, self.view())
+        return referral_to_mount(confirmed, Direction.DOWN if below else Direction.DIRECT)
 
     def outside(self, path: Path) -> Referral | NoReferral:
         """Returns the answer for a path that is not below this cluster's mount."""
         view = self.view()
+
+        def deepest(path: Path) -> TableRow | None:
+            row = view.deepest(path)
+            return None if row is None else self._confirmed(row, view)
+
         return refer_outside_mount(
-            path, view.position, view.deepest, self.parent_endpoints, self._clock_ms()
+            path, view.position, deepest, self.parent_endpoints, self._clock_ms()
         )
 
     def kafka_claims(self) -> list[federation_pb2.KafkaClaim]:
@@ -465,6 +471,14 @@ class FederationState:
     def seconds_since_contact(self, live: ChildLiveness) -> float:
         """Returns the seconds since the last contact with a child."""
         return max(0, self._clock_ms() - live.contact_ms) / 1000
+
+    def _confirmed(self, row: TableRow, view: FederationView) -> TableRow:
+        """Returns a stored row with the age that its link confirms: a row that does not change is
+        not stored again for its age. What was received and is not stored yet is not referred to.
+        """
+        newest = self._enlivened(row, view)
+        is_same = (newest.row.epoch, newest.row.endpoints) == (row.row.epoch, row.row.endpoints)
+        return TableRow(row.row, newest.owner_time_ms) if is_same else row
 
     def _enlivened(self, one: TableRow, view: FederationView) -> TableRow:
         if one.mount not in view.own:

@@ -9,8 +9,10 @@ import pytest
 from kdir.v1 import federation_pb2
 
 from directory.federation import parent_state
+from directory.federation.referral import Direction, Referral
 from directory.server.cluster import Cluster
 from directory.server.config import Limits, ServerConfig
+from directory.store.replica import ReplicaState
 from resolver.path import Path as Path_
 from tests.conftest import SharedEtcd
 from tests.support.federation import eventually
@@ -94,6 +96,39 @@ def test_a_parent_that_only_welcomes_confirms_nothing(
         )
         output.hands_down = True
         assert eventually(lambda: cluster.unconfirmed_seconds() is None)
+    finally:
+        cluster.stop()
+
+
+def test_a_referral_to_another_site_has_the_age_that_the_link_confirms(
+    parent: tuple[Parent, str], tmp_path: Path
+) -> None:
+    output, address = parent
+    output.rows = [
+        federation_pb2.MountRow(
+            mount="/m",
+            cluster_id="kc-m",
+            epoch=1,
+            endpoints=["m:7420"],
+            linked=True,
+            confirmed=True,
+        )
+    ]
+    cluster = child_of(address, f"sqlite:///{tmp_path / 'a.sqlite'}")
+
+    def owner_time_ms() -> int:
+        referral = cluster.federation.outside(Path_.parse("/m/orders"))
+        return referral.owner_time_ms if isinstance(referral, Referral) else 0
+
+    def is_direct() -> bool:
+        referral = cluster.federation.outside(Path_.parse("/m/orders"))
+        return isinstance(referral, Referral) and referral.direction is Direction.DIRECT
+
+    try:
+        assert eventually(lambda: cluster.replica.state is ReplicaState.SERVING and is_direct())
+        first = owner_time_ms()
+        # Heartbeats confirm the row, which is not stored again.
+        assert eventually(lambda: owner_time_ms() > first)
     finally:
         cluster.stop()
 
