@@ -33,7 +33,7 @@ from bench.rows import Row, at_most
 from bench.writes import CREATE
 from deploy.local.kafka import KafkaBroker
 from directory.api.visible_tree import OpenTree
-from directory.federation import parent_state
+from directory.federation import inheritance
 from directory.maintenance import offline_commands
 from directory.namespace.effective_policies import ExplainedValue, explain, path_levels
 from directory.namespace.lookup import DirectoryAt
@@ -223,7 +223,7 @@ def _explained(tree: OpenTree, path: str) -> tuple[ExplainedValue, ...]:
     wanted = DirectoryPath.parse(path)
     found = tree.require_entry(wanted)
     assert isinstance(found, DirectoryAt)  # noqa: S101 - as it was made
-    levels = parent_state.inherited_origins(tree.snapshot)
+    levels = inheritance.inherited_origins(tree.snapshot)
     levels += path_levels(tree.snapshot, tree.mount, found.node.entry_id)
     return explain(levels)
 

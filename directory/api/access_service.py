@@ -21,7 +21,7 @@ from directory.api.resolve_answers import kind_from_number
 from directory.api.rpc.call_context import Call
 from directory.api.rpc.handlers import Handler, Service
 from directory.api.visible_tree import OpenTree
-from directory.federation.inherited_records import removed_grants_write
+from directory.federation.inheritance import removed_grants_write
 from directory.namespace.command import AddGrants, RemoveGrants
 from directory.namespace.entry import Kind, Topic
 from directory.namespace.lookup import TopicAt

@@ -28,7 +28,7 @@ from directory.change_log.log_state import (
     publisher_of,
     unpublished_reason,
 )
-from directory.federation import parent_state
+from directory.federation import inheritance, parent_state
 from directory.federation.federation_state import unix_ms
 from directory.federation.link_records import BELOW, is_path
 from directory.kafka.adoption.recorded_topics import recorded_at
@@ -188,7 +188,7 @@ class AdminService(Service):
         snapshot = cluster.replica.snapshot
         out.detached_reason = parent_state.detached_of(snapshot)
         if not has_inherited_policy(cluster):
-            out.inherited_missing_reason = parent_state.why_inherited_unknown(snapshot)
+            out.inherited_missing_reason = inheritance.why_inherited_unknown(snapshot)
         position = cluster.federation.view().position
         out.unmounted = bool(position.unmounted)
         if position.parent is not None:
@@ -547,25 +547,25 @@ class _ParentLinkCalls:
         records are kept.
         """
         snapshot = cluster.replica.snapshot
-        spoiled = parent_state.is_inherited_corrupt(snapshot)
+        spoiled = inheritance.is_inherited_corrupt(snapshot)
         if not request.keep_inherited and not spoiled:
             raise InvalidArgument(
                 "keep_inherited: false; expected true: what is inherited, and can be read, "
                 "does not go because a link does",
                 field="keep_inherited",
             )
-        if cluster.parent_link is None and not parent_state.is_inherited_received(snapshot):
+        if cluster.parent_link is None and not inheritance.is_inherited_received(snapshot):
             raise InvalidArgument(
                 f"cluster {cluster.config.cluster} has no parent: its config names none",
                 field="cluster",
             )
-        if not parent_state.is_inherited_received(snapshot):
+        if not inheritance.is_inherited_received(snapshot):
             raise NotReady(
                 "no parent has sent the inherited policies and grants: there is nothing to keep yet"
             )
         if request.keep_inherited:
             # Checked before anything is written, since unreadable records cannot be kept.
-            kept = [level.path for level in parent_state.inherited_levels(snapshot)]
+            kept = [level.path for level in inheritance.inherited_levels(snapshot)]
         else:
             kept = []
         known = snapshot.fact(parent_state.DETACHED_KEY)
@@ -581,8 +581,8 @@ class _ParentLinkCalls:
                     ),
                 )
                 writes += (
-                    parent_state.nothing_inherited(snapshot, unix_ms()),
-                    parent_state.rights_mark(),
+                    inheritance.nothing_inherited(snapshot, unix_ms()),
+                    inheritance.rights_mark(),
                 )
             kept_text = "nothing from now on: it could not be read" if spoiled else "kept"
             text = f"detached the cluster from its parent; what it inherits is {kept_text}"

@@ -19,7 +19,7 @@ from directory.access.grants import Operation
 from directory.access.permission_diff import AccessChange, DiffSide, diff_permissions
 from directory.api.plan_messages import call_to_proto
 from directory.api.write_checks import is_kafka_change_allowed, locks_out
-from directory.federation import parent_state
+from directory.federation import inheritance
 from directory.kafka.admin_contract import KafkaCall
 from directory.kafka.arming import dry_run_calls
 from directory.kafka.arming.dry_run_calls import predict_acl_calls
@@ -103,7 +103,7 @@ class _ChangePlanBuilder:
         self._budget = TimeBudget(_until(call))
         self._tree = router.tree(cluster, before, call)
         self._here = self._was.path.below(self._mount)
-        self._above = parent_state.inherited_origins(before)
+        self._above = inheritance.inherited_origins(before)
 
     def _standing_after(self) -> LocatedEntry | None:
         command = self._command

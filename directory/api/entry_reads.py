@@ -12,7 +12,7 @@ from directory.api.page_tokens import PageToken, page_size
 from directory.api.resolve_answers import ResolveAnswers, directory_to_proto, kind_from_number
 from directory.api.rpc.call_context import Call
 from directory.api.visible_tree import EntryAt, OpenTree, Wanted
-from directory.federation import parent_state
+from directory.federation import inheritance
 from directory.kafka.arming.drift import count_issues_below, topic_issues
 from directory.namespace.effective_policies import PolicyLevel
 from directory.namespace.entry import Directory, Kind
@@ -197,7 +197,7 @@ _SHARE: float = 0.25
 def _policies_above_mount(snapshot: Snapshot) -> list[PolicyLevel]:
     """Returns the policies set above the mount, as far as they can be read."""
     try:
-        return parent_state.inherited_origins(snapshot)
+        return inheritance.inherited_origins(snapshot)
     except NotReady:
         return []
 

@@ -16,7 +16,7 @@ from directory.api.rpc.call_context import Call
 from directory.api.rpc.handlers import Handler, Service
 from directory.api.visible_tree import EntryAt, OpenTree
 from directory.api.write_checks import authorizing_on, entry_meant
-from directory.federation import parent_state
+from directory.federation import inheritance, parent_state
 from directory.federation.federation_state import unix_ms
 from directory.kafka.applying.desired_configs import DesiredConfigs
 from directory.kafka.arming.drift import NOT_ARMED, topic_issues
@@ -173,7 +173,7 @@ class PolicyService(Service):
             )
             own = replace(changed.policies, stamps=_kept(changed.policies, entry.policies))
             desired_config, asked = changed, _changed(entry.policies, own)
-        levels = parent_state.inherited_origins(snapshot)
+        levels = inheritance.inherited_origins(snapshot)
         levels += path_levels(snapshot, tree.mount, node.entry_id)
         if isinstance(entry, Directory):
             levels = [level for level in levels if level.path != str(path)]
@@ -327,7 +327,7 @@ def _fill_used(
 ) -> None:
     """Fills in the use of each quota that binds, as far as the caller may see it."""
     snapshot = tree.snapshot
-    above = parent_state.inherited_origins(snapshot)
+    above = inheritance.inherited_origins(snapshot)
 
     def used(field: str, source_path: str) -> int:
         if source_path == str(path) and isinstance(entry, Topic):

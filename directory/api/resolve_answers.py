@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, assert_never, cast
 from kdir.v1 import policies_pb2, resolve_pb2
 
 from directory.api.visible_tree import OpenTree
-from directory.federation import parent_state
+from directory.federation import inheritance
 from directory.federation.federation_state import unix_ms
 from directory.federation.referral import Direction, NoReferral, Referral
 from directory.namespace.effective_policies import effective, levels_of
@@ -211,7 +211,7 @@ class ResolveAnswers:
         if holder in self._effective:
             return self._effective[holder]
         if self.above is None:
-            self.above = parent_state.inherited_policies(self.snapshot)
+            self.above = inheritance.inherited_policies(self.snapshot)
         own = [] if holder == _NO_HOLDER else levels_of(self.snapshot, holder)
         levels = [*self.above, *own]
         message = policies_to_proto(effective(levels)) if levels else None

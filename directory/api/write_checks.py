@@ -13,11 +13,10 @@ from directory.access.decision import AccessQuestion
 from directory.access.grant_tree import EntryPlace
 from directory.access.grants import Grant, Operation, ResourceType
 from directory.access.principals import ANONYMOUS
-from directory.api.access_control import AccessControl, check_owned
-from directory.api.caller_rights import CallerRights
+from directory.api.access_control import AccessControl, CallerRights, check_owned
 from directory.api.rpc.call_context import Call
 from directory.api.visible_tree import OpenTree
-from directory.federation.parent_state import inherited_origins
+from directory.federation.inheritance import inherited_origins
 from directory.kafka.adoption.pin_and_stop import PinAndStop
 from directory.kafka.arming.releases import why_inherited_missing
 from directory.namespace import physical_names

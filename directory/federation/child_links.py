@@ -26,7 +26,7 @@ from typing import Any, Final, TypeVar
 
 from kdir.v1 import federation_pb2
 
-from directory.federation import child_state, parent_state
+from directory.federation import child_state, inheritance, parent_state
 from directory.federation.child_state import WaitingChildren, find_waiting_child
 from directory.federation.federation_state import (
     FederationState,
@@ -34,8 +34,7 @@ from directory.federation.federation_state import (
     LocalServer,
     unix_ms,
 )
-from directory.federation.inherited_levels import levels_at_mount
-from directory.federation.inherited_records import refuse_oversized
+from directory.federation.inheritance import levels_at_mount, refuse_oversized
 from directory.federation.link_groups import LINK_GROUPS, LinkGroup, LinkGroups, LinkPace
 from directory.federation.table_exchange import ReceivedTable
 from directory.namespace.entry import Mount
@@ -553,9 +552,9 @@ class ChildLinks:
         """True if all inherited records are loaded: not loaded is not the same as none (A3)."""
         above = self.federation.parent_endpoints
         return (
-            parent_state.is_inherited_readable(snapshot)
+            inheritance.is_inherited_readable(snapshot)
             if above
-            else not parent_state.is_inherited_corrupt(snapshot)
+            else not inheritance.is_inherited_corrupt(snapshot)
         )
 
     def inherited(

@@ -148,6 +148,8 @@ class FederationState:
         self._lock = threading.Lock()
         self.newest_view: FederationView | None = None
         """See ``view``; None: nobody has asked yet for one of the tree that is loaded, if it is."""
+        self.mount = configured_mount
+        """Mount point of the cluster; until the tree is loaded, the one of its config."""
         self._listeners: list[Callable[[], None]] = []
         self._live: dict[str, ChildLiveness] = {}
         self._received_table: Mapping[Path, TableRow] = {}
@@ -173,17 +175,11 @@ class FederationState:
         if view is not None:
             return view
         with self._lock:
-            if self.newest_view is None:
-                self.newest_view = self._build(
-                    self._replica.snapshot, None, _Touched.EVERYTHING, ()
-                )
-            return self.newest_view
-
-    @property
-    def mount(self) -> Path:
-        """Mount point of the cluster; until the tree is loaded, the one of its config."""
-        view = self.newest_view
-        return view.position.mount if view is not None else self._configured_mount
+            view = self.newest_view
+            if view is None:
+                view = self._build(self._replica.snapshot, None, _Touched.EVERYTHING, ())
+                self._show(view)
+            return view
 
     def position_at(self, snapshot: Snapshot) -> Position:
         """Returns the cluster's position in the tree at one snapshot: an answer must not combine
@@ -237,11 +233,14 @@ class FederationState:
                 handed = view.handed_sequence + (_Touched.HANDED in touched)
                 self.newest_view = replace(view, snapshot=applied.after, handed_sequence=handed)
             else:
-                self.newest_view = self._build(applied.after, view, touched, applied.writes)
+                self._show(self._build(applied.after, view, touched, applied.writes))
         if touched & (_Touched.VIEW | _Touched.LINKS):
             self.table_changed()
         if _Touched.HANDED in touched:
             self.changed()
+
+    def _show(self, view: FederationView) -> None:
+        self.newest_view, self.mount = view, view.position.mount
 
     def changed(self) -> None:
         """Notifies the listeners that a value which they send has changed."""

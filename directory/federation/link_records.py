@@ -108,6 +108,6 @@ READERS: Final[Mapping[bytes, Callable[[bytes], Any]]] = {
     keys.CHILD: _of(federation_pb2.Hello),
     BELOW: _of(federation_pb2.MountTable),
 }
-"""Parsers of the rows with a key prefix, which raise ValueError. ``inherited_records`` has one
+"""Parsers of the rows with a key prefix, which raise ValueError. ``inheritance`` has one
 more.
 """

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 import grpc
 from kdir.v1 import federation_pb2, federation_pb2_grpc
 
-from directory.federation import parent_state
+from directory.federation import inheritance, parent_state
 from directory.federation.federation_state import FederationState, LocalServer, unix_ms
-from directory.federation.inherited_records import inherited_change_event
+from directory.federation.inheritance import inherited_change_event
 from directory.federation.link_groups import LINK_GROUPS, LinkGroup, LinkGroups, LinkPace
 from directory.federation.table_exchange import ReceivedTable
 from directory.namespace.keys import PARENT
@@ -506,8 +506,8 @@ class ParentLink:
                 f"sent what is inherited at {inherited.mount}, epoch {inherited.epoch}"
             )
         now = unix_ms()
-        writes = parent_state.inherited_writes(snapshot, inherited, now)
-        if writes and parent_state.is_other(snapshot, inherited):
+        writes = inheritance.inherited_writes(snapshot, inherited, now)
+        if writes and inheritance.is_other(snapshot, inherited):
             writes += (inherited_change_event(snapshot, Path.parse(welcome.mount), inherited, now),)
         writes += parent_state.first_receipt_writes(snapshot)
         if self._awaits_inherited:

@@ -9,41 +9,29 @@ unreadable inherited records do not count as nothing inherited.
 from __future__ import annotations
 
 import json
-import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from hashlib import blake2b
 from typing import Final
 
 from kdir.v1 import federation_pb2, policies_pb2
 
-from directory.access.authorizer import InheritedGrantLevel as EvaluatedLevel
-from directory.access.decision import NO_RULES, CompiledGrants
-from directory.federation.inherited_records import (
-    InheritedRecord,
-    inherited_record_write,
+from directory.federation.inheritance import (
+    is_inherited_corrupt,
+    is_inherited_received,
     parent_of,
     read_inherited,
     whole_inherited,
 )
 from directory.federation.link_records import (
     READERS,
-    check_plausible,
     encode_record,
     split_record,
     try_decode_record,
 )
 from directory.namespace import keys
-from directory.namespace.effective_policies import PolicyLevel
-from directory.namespace.entry import Directory, Policies
-from directory.namespace.grant_rows import SHUT
 from directory.namespace.snapshot import Snapshot
 from directory.store.base import Delete, Put, Write
-from directory.wire.entry_codec import policies_from_proto, policies_to_proto
-from directory.wire.entry_messages import policies_of
-from directory.wire.grant_messages import grant_to_proto, stored_grant
-from resolver.errors import InvalidArgument, NotReady
 from resolver.host_port import plain_endpoints
 from resolver.path import Path
 
@@ -63,32 +51,18 @@ __all__ = [
     "corrupt_keys",
     "detached_of",
     "first_receipt_writes",
-    "grants_level",
-    "inherited_access",
-    "inherited_levels",
-    "inherited_origins",
-    "inherited_policies",
-    "inherited_writes",
-    "is_inherited_corrupt",
-    "is_inherited_readable",
-    "is_inherited_received",
     "is_kept",
     "is_of_parent_config",
-    "is_other",
-    "level_of",
-    "nothing_inherited",
     "parent_config_writes",
     "parent_contact",
     "parent_contact_write",
     "position_of",
-    "rights_mark",
     "table_row",
     "table_rows",
     "table_steps",
     "table_writes",
     "unreadable_rows",
     "welcome_writes",
-    "why_inherited_unknown",
     "without_volatile_fields",
 ]
 
@@ -102,8 +76,6 @@ CONTACT_KEY: Final = b"f/heard"
 _LINKED: Final = b"linked"
 INHERITED_KEY: Final = keys.INHERITED
 _STEP_BYTES: Final = 256 * 1024
-_REMEMBERED: Final = 8
-"""Parsed records of parents in the cache: one for each child cluster of a process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -372,33 +344,6 @@ def attachment_basis(snapshot: Snapshot) -> str:
     return blake2b(json.dumps([above, *own]).encode(), digest_size=8).hexdigest()
 
 
-def is_inherited_received(snapshot: Snapshot) -> bool:
-    """True if a parent ever sent inherited records; otherwise nothing inherited is unknown, not
-    empty.
-    """
-    return snapshot.fact(INHERITED_KEY) is not None
-
-
-def is_inherited_readable(snapshot: Snapshot) -> bool:
-    """True if inherited records were received and can be read."""
-    return read_inherited(snapshot) is not None
-
-
-def is_inherited_corrupt(snapshot: Snapshot) -> bool:
-    """True if inherited records were received and cannot be read."""
-    return is_inherited_received(snapshot) and not is_inherited_readable(snapshot)
-
-
-def why_inherited_unknown(snapshot: Snapshot) -> str:
-    """Returns why the inherited records are unknown, as a sentence."""
-    if not is_inherited_received(snapshot):
-        return "inherited policies have not been received from the parent yet"
-    return (
-        f"inherited policies are unreadable ({INHERITED_KEY.decode()} in the store); the parent "
-        f"sends them again on the next link; without a parent: kdir parent detach"
-    )
-
-
 def corrupt_keys(snapshot: Snapshot) -> set[bytes]:
     """Returns the keys of unreadable rows of the parent about this cluster itself."""
     lost = {keys.INHERITED} if is_inherited_corrupt(snapshot) else set()
@@ -419,50 +364,6 @@ def unreadable_rows(snapshot: Snapshot) -> Iterator[tuple[bytes, str]]:
                 reader(value)
             except ValueError as error:
                 yield key, str(error)
-
-
-def inherited_levels(snapshot: Snapshot) -> list[federation_pb2.InheritedLevel]:
-    """Returns the levels above the mount, from the root down, as last received.
-
-    Raises:
-        NotReady: they cannot be read.
-    """
-    record = _known_record(snapshot)
-    return [] if record is None else list(record.message.levels)
-
-
-def _known_record(snapshot: Snapshot) -> InheritedRecord | None:
-    try:
-        return whole_inherited(snapshot)
-    except ValueError:
-        raise NotReady(why_inherited_unknown(snapshot)) from None
-
-
-def inherited_policies(snapshot: Snapshot) -> list[Policies]:
-    """Returns the policies of those levels.
-
-    Raises:
-        NotReady: they cannot be read.
-    """
-    record = _known_record(snapshot)
-    return [] if record is None else list(_policies_of(record))
-
-
-@lru_cache(_REMEMBERED)
-def _policies_of(record: InheritedRecord) -> tuple[Policies, ...]:
-    return tuple(policies_from_proto(level.policies) for level in record.message.levels)
-
-
-def inherited_origins(snapshot: Snapshot) -> list[PolicyLevel]:
-    """Returns those levels, with the stamps of their values.
-
-    Raises:
-        NotReady: they cannot be read.
-    """
-    return [
-        PolicyLevel(level.path, policies_of(level.policies, stored=True))
-        for level in inherited_levels(snapshot)
-    ]
 
 
 def ancestors(snapshot: Snapshot, now_ms: int) -> list[policies_pb2.AncestorPosition]:
@@ -488,115 +389,3 @@ def ancestors(snapshot: Snapshot, now_ms: int) -> list[policies_pb2.AncestorPosi
         position.age_seconds += age_seconds
         further.append(position)
     return [nearest, *further]
-
-
-def inherited_writes(
-    snapshot: Snapshot, inherited: federation_pb2.Inherited, now_ms: int
-) -> tuple[Write, ...]:
-    """Returns the writes that store the inherited records, with the parent's incarnation and
-    revision, if they changed. A change of rights is marked, too.
-
-    Raises:
-        InvalidArgument: no parent could send such a record; it could not be read afterwards.
-        LimitExceeded: it is too large to store.
-    """
-    try:
-        check_plausible(inherited)
-    except ValueError as error:
-        raise InvalidArgument(f"inherited: the parent says what cannot be kept: {error}") from None
-    known = read_inherited(snapshot)
-    same_mount = known is not None and (known.message.mount, known.message.epoch) == (
-        inherited.mount,
-        inherited.epoch,
-    )
-    if same_mount and not is_other(snapshot, inherited):
-        return ()
-    writes: tuple[Write, ...] = (inherited_record_write(inherited, now_ms),)
-    if known is None or (known.message.mount, _granted(known.message)) != (
-        inherited.mount,
-        _granted(inherited),
-    ):
-        writes += (rights_mark(),)
-    return writes
-
-
-def rights_mark() -> Write:
-    """Returns the write that marks a change of rights by inherited records, as a change of grants
-    does.
-    """
-    return Put(keys.GRANTS_MARK, b"%016x" % secrets.randbits(64))
-
-
-def _granted(inherited: federation_pb2.Inherited) -> list[federation_pb2.InheritedLevel]:
-    """Returns the levels without everything that does not decide access."""
-    return [
-        federation_pb2.InheritedLevel(path=one.path, grants=one.grants, closed=one.closed)
-        for one in inherited.levels
-        if one.grants or one.closed
-    ]
-
-
-def is_other(snapshot: Snapshot, inherited: federation_pb2.Inherited) -> bool:
-    """True if it differs from what is inherited now, at whatever mount."""
-    known = read_inherited(snapshot)
-    if known is None:
-        return True
-    before = known.message
-    return before.levels != inherited.levels or (before.incarnation, before.basis) != (
-        inherited.incarnation,
-        inherited.basis,
-    )
-
-
-def nothing_inherited(snapshot: Snapshot, now_ms: int) -> Write:
-    """Returns the write that replaces unreadable inherited records by none."""
-    known = parent_of(snapshot)
-    incarnation = (known[0].incarnation if known is not None else "") or "lost"
-    body = federation_pb2.Inherited(incarnation=incarnation).SerializeToString()
-    return Put(INHERITED_KEY, encode_record(now_ms, body))
-
-
-def inherited_access(snapshot: Snapshot) -> tuple[EvaluatedLevel, ...] | None:
-    """Returns the inherited levels with grants or closed directories; None if a parent never sent
-    any. A grant that this version does not understand denies everything there.
-
-    Raises:
-        NotReady: they cannot be read.
-    """
-    record = _known_record(snapshot)
-    return None if record is None else _access_of(record)
-
-
-@lru_cache(_REMEMBERED)
-def _access_of(record: InheritedRecord) -> tuple[EvaluatedLevel, ...]:
-    # With each change of the tree this is asked again, and what is inherited is as before.
-    return tuple(
-        EvaluatedLevel(Path.parse(level.path), _rules(level), level.closed)
-        for level in record.message.levels
-        if level.grants or level.closed
-    )
-
-
-def _rules(level: federation_pb2.InheritedLevel) -> CompiledGrants:
-    try:
-        return CompiledGrants.compile(map(stored_grant, level.grants))
-    except ValueError:
-        return SHUT
-
-
-def grants_level(path: Path, rules: CompiledGrants) -> federation_pb2.InheritedLevel:
-    """Returns the level of a mount with its grants, as it is sent; it has no policies."""
-    return federation_pb2.InheritedLevel(path=str(path), grants=map(grant_to_proto, rules.grants))
-
-
-def level_of(
-    path: Path, directory: Directory, rules: CompiledGrants = NO_RULES
-) -> federation_pb2.InheritedLevel:
-    """Returns the level of one directory, as it is sent."""
-    return federation_pb2.InheritedLevel(
-        path=str(path),
-        policies=policies_to_proto(directory.policies),
-        changed_by=directory.changed_by,
-        grants=map(grant_to_proto, rules.grants),
-        closed=directory.closed,
-    )

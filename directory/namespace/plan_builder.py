@@ -69,7 +69,9 @@ class PlanBuilder:
         self._guards: dict[Guard, None] = {}
         self._writes: dict[bytes, Write] = {}
         self._changes: list[EntryChange] = []
-        self._claims: dict[str, set[str]] = {}
+        self._claims: dict[str, tuple[tuple[str, ...], set[str]]] = {}
+        """By unified name, the names in use before and from now on."""
+        self._unreadable: Final = snapshot.unreadable_values
         self.names = SnapshotNames(snapshot, mount, context.now_ms)
 
     # -- policies; what the ancestors above the mount set counts like one more directory ----------
@@ -252,7 +254,7 @@ class PlanBuilder:
         found = locate_entry(self.snapshot, self.mount, path, kind)
         if kind is None and found.parent is not None and found.entry.kind.is_container:
             key = entry_key(found.parent_id, Kind.TOPIC, found.name)
-            if key not in self.snapshot.unreadable_values:  # an unreadable one is not meant
+            if key not in self._unreadable:  # an unreadable one is not meant
                 self.require_value(key, None)
         return found
 
@@ -263,10 +265,9 @@ class PlanBuilder:
             AlreadyExists: there is one that this version cannot read.
         """
         key = entry_key(parent_id, kind, name)
-        if key in self.snapshot.unreadable_values:
+        if key in self._unreadable:
             raise AlreadyExists(
-                f"something exists at {path} that cannot be read: "
-                f"{self.snapshot.unreadable_values[key]}",
+                f"something exists at {path} that cannot be read: {self._unreadable[key]}",
                 path=path,
             )
         self.require_value(key, None)
@@ -416,14 +417,14 @@ class PlanBuilder:
     def _claimants(self, physical_name: str) -> set[str]:
         unified = unify(physical_name)
         if unified not in self._claims:
-            self._claims[unified] = set(self.snapshot.same_unified(physical_name))
-        return self._claims[unified]
+            before = self.names.used_like(physical_name)
+            self._claims[unified] = before, set(before)
+        return self._claims[unified][1]
 
     def _write_claims(self) -> None:
-        for unified, now in self._claims.items():
+        for unified, (names_before, names) in self._claims.items():
             key = claim_key(unified)
-            before = claim_value(self.snapshot.same_unified(unified))
-            after = claim_value(now)
+            before, after = claim_value(names_before), claim_value(names)
             if before == after:
                 continue
             self.require_value(key, before)
@@ -450,7 +451,7 @@ class PlanBuilder:
     def _expect_root(self) -> None:
         # The root directory exists without a record until something is set on it, and an unreadable
         # record must not block all writes.
-        if ROOT_KEY in self.snapshot.unreadable_values:
+        if ROOT_KEY in self._unreadable:
             return
         root = self.snapshot.root.directory
         stored = root != Directory(entry_id=ROOT_ID)
@@ -500,19 +501,29 @@ class SnapshotNames:
         self._snapshot = snapshot
         self._mount = mount
         self._now_ms = now_ms
+        self._used: dict[str, tuple[str, ...]] = {}
+
+    def used_like(self, physical_name: str) -> tuple[str, ...]:
+        """Returns ``Snapshot.same_unified``, which is searched for once a name."""
+        found = self._used.get(physical_name)
+        if found is None:
+            found = self._used[physical_name] = self._snapshot.same_unified(physical_name)
+        return found
 
     def owner(self, physical_name: str) -> str | None:
+        if physical_name not in self.used_like(physical_name):
+            return None
         located = self._snapshot.locate(physical_name)
         if located is None or located.relative is None:
             return None  # a topic that is being removed counts as retired already
         return str(Path((*self._mount.segments, *located.relative)))
 
     def colliding(self, physical_name: str) -> str | None:
-        others = (n for n in self._snapshot.same_unified(physical_name) if n != physical_name)
+        others = (n for n in self.used_like(physical_name) if n != physical_name)
         return next(others, None)
 
     def retired_for_ms(self, physical_name: str) -> int:
-        if self._snapshot.locate(physical_name) is not None:
+        if physical_name in self.used_like(physical_name):
             return physical_names.RETIRED_FOR_MS
         value = self._snapshot.fact(retired_key(physical_name))
         if value is None:

@@ -116,7 +116,7 @@ class Snapshot:
         record is missing or unreadable.
         """
         tree = self.tree
-        if not tree.loose and not tree.physical.unreadable:
+        if not tree.loose and not tree.physical.base.unreadable:
             return tree.unreadable
         every = dict(tree.unreadable)
         for place, reason in tree.physical.unreadable.items():

@@ -20,13 +20,12 @@ from kdir.v1 import entry_pb2, federation_pb2, resolve_pb2
 from directory.access.authorizer import Authorizer
 from directory.access.decision import AccessMode
 from directory.change_log.log_state import published_revision, refuse_full_outbox
-from directory.federation import parent_state
+from directory.federation import inheritance, parent_state
 from directory.federation.child_links import ChildLinks
 from directory.federation.federation_state import FederationState, LocalServer, unix_ms
-from directory.federation.inherited_levels import refuse_oversized_inheritance
+from directory.federation.inheritance import inherited_origins, refuse_oversized_inheritance
 from directory.federation.kafka_claims import manager_before, why_unmanaged
 from directory.federation.parent_link import LinkStatus, ParentLink
-from directory.federation.parent_state import inherited_origins
 from directory.kafka.adoption.pin_and_stop import PinAndStop
 from directory.maintenance.history import ChangeHistory, RetentionLimits, RetentionTrimmer
 from directory.maintenance.reaper import Reaper
@@ -56,6 +55,15 @@ if TYPE_CHECKING:
 __all__ = ["Cluster"]
 
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _OwnFacts:
+    """What the facts of a tree say of the cluster itself: read once for all trees with the same."""
+
+    facts: object
+    position: parent_state.Position
+    held: PinAndStop
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +152,7 @@ class Cluster:
         self.beside: Callable[[], Iterable[Cluster]] = tuple
         """The clusters that the same process hosts, whether they know each other or not."""
         self._signature: _Signature | None = None
+        self._own_facts: _OwnFacts | None = None
         self.draining = False
         self._stop = threading.Event()
 
@@ -341,7 +350,7 @@ class Cluster:
         """Returns the access rules at a snapshot."""
         config = self.config
         try:
-            inherited = parent_state.inherited_access(snapshot)
+            inherited = inheritance.inherited_access(snapshot)
         except NotReady:
             inherited = None
         else:
@@ -363,7 +372,14 @@ class Cluster:
         """Returns the cluster's mount at a snapshot: a path is looked up, and authorized, at the
         mount of the same snapshot.
         """
-        return self.federation.position_at(snapshot).mount
+        return self._facts_of(snapshot).position.mount
+
+    def _facts_of(self, snapshot: Snapshot) -> _OwnFacts:
+        facts, known = snapshot.tree.facts, self._own_facts
+        if known is None or known.facts is not facts:
+            position = self.federation.position_at(snapshot)
+            known = self._own_facts = _OwnFacts(facts, position, PinAndStop.load(snapshot))
+        return known
 
     def check_mounted(self) -> None:
         """Checks that the cluster is mounted: an unmounted one does not answer.
@@ -383,7 +399,7 @@ class Cluster:
         """Returns the Kafka that this cluster is pinned to, and since when; None = none so far."""
         if self.config.kafka is None or self.replica.state is ReplicaState.LOADING:
             return None
-        held = PinAndStop.load(self.replica.snapshot)
+        held = self._facts_of(self.replica.snapshot).held
         if not held.pinned:
             return None
         return federation_pb2.KafkaClaim(
@@ -472,18 +488,16 @@ class Cluster:
         return str(Token.from_position(self.cluster_id, incarnation, revision))
 
     def _authority(self, snapshot: Snapshot) -> resolve_pb2.Authority:
-        position = self.federation.position_at(snapshot)
-        kafka = self.config.kafka
-        found = PinAndStop.load(snapshot) if kafka is not None else None
-        stop = found.stop if found is not None else None
+        own, kafka = self._facts_of(snapshot), self.config.kafka
+        position, stop = own.position, own.held.stop
         stop_reason = ""
-        if found is not None and stop is not None:
+        if kafka is not None and stop is not None:
             # Not the message of the stop: these count and name topics, and everybody gets this.
             stop_reason = "too many topics vanished from Kafka at once, or changed their topic id"
             if stop.kafka_id:
                 stop_reason = (
                     f"another Kafka cluster answers: {stop.kafka_id}, this directory belongs to "
-                    f"{found.pinned}"
+                    f"{own.held.pinned}"
                 )
         return resolve_pb2.Authority(
             cluster=entry_pb2.Cluster(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from directory.access.decision import AccessMode
-from directory.federation import parent_state
+from directory.federation import inheritance
 from directory.store.replica import ReplicaState
 from resolver.errors import NotReady
 
@@ -100,8 +100,8 @@ def has_inherited_policy(cluster: Cluster) -> bool:
     yet: everybody who is not denied is admitted.
     """
     snapshot, config = cluster.replica.snapshot, cluster.config
-    if parent_state.is_inherited_received(snapshot):
-        return not parent_state.is_inherited_corrupt(snapshot)
+    if inheritance.is_inherited_received(snapshot):
+        return not inheritance.is_inherited_corrupt(snapshot)
     return not config.parent or config.access is AccessMode.OPEN
 
 

@@ -6,21 +6,37 @@ deterministically.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import replace
+from enum import IntEnum
 from operator import itemgetter
-from typing import Any, Final, cast
+from types import MappingProxyType
+from typing import Any, Final, TypeVar, assert_never, cast
 
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 from kdir.v1 import entry_pb2, policies_pb2, scan_pb2, watch_pb2
 
 from directory.namespace.command import EntryChange
-from directory.namespace.entry import NO_POLICIES, Entry, EntryGrants, Policies, etag_of
+from directory.namespace.entry import (
+    NO_POLICIES,
+    Directory,
+    Entry,
+    EntryGrants,
+    Link,
+    LinkMode,
+    LinkWrites,
+    Mount,
+    Policies,
+    Provision,
+    Stamp,
+    Topic,
+    etag_of,
+)
 from directory.namespace.snapshot import Node
-from directory.wire.entry_messages import entry_of, fill_policies, message_of, policies_of
 from directory.wire.grant_messages import entry_grants_from_bytes, entry_grants_to_proto
-from resolver.errors import Internal, InvalidArgument
+from resolver.errors import Internal, InvalidArgument, InvalidPath
+from resolver.path import Path
 
 __all__ = [
     "ProtoCodec",
@@ -28,6 +44,7 @@ __all__ = [
     "entry_from_proto",
     "entry_to_proto",
     "policies_from_proto",
+    "policies_of",
     "policies_to_proto",
     "record_to_proto",
 ]
@@ -36,6 +53,24 @@ _KIND_TAG: Final = itemgetter(9)
 _TOPIC_TAG: Final = 0x2A
 _POLICIES_TAG: Final = 0x42
 """Tag of the policies: a record without this byte has none."""
+
+
+_E = TypeVar("_E", bound=IntEnum)
+
+_CONFIG_MAPS: Final = ("topic_config", "producer_defaults", "consumer_defaults", "tags")
+_SCALARS: Final = (
+    "partitions",
+    "replication_factor",
+    "max_topics",
+    "max_partitions",
+    "owner",
+    "contact",
+    "description",
+    "read_only",
+    "encryption_key_id",
+)
+_PROVISIONS: Final[frozenset[int]] = frozenset(Provision)
+_NEWER_STATE: Final = "this state is of a newer version of kdir:"
 
 
 class _Heads(dict[int, bytes]):
@@ -65,7 +100,7 @@ class ProtoCodec:
     def encode(self, entry: Entry) -> bytes:
         if entry.unknown and _decode(entry.unknown) == entry:
             return entry.unknown
-        return message_of(entry).SerializeToString(deterministic=True)
+        return _message_of(entry).SerializeToString(deterministic=True)
 
     def decode(self, record: bytes) -> Entry:
         return _decode(record)
@@ -142,7 +177,7 @@ def entry_to_proto(
     node, the counts of its entries are added.
     """
     message = entry_pb2.Entry() if into is None else into
-    message.CopyFrom(message_of(entry))
+    message.CopyFrom(_message_of(entry))
     message.path = path
     message.etag = etag_of(entry)
     if node is not None:
@@ -167,7 +202,7 @@ def entry_from_proto(message: entry_pb2.Entry) -> Entry:
     desired_config.change_count = 1
     try:
         _refuse_newer(desired_config)
-        return entry_of(desired_config, stored=False)
+        return _entry_of(desired_config, stored=False)
     except ValueError as error:
         raise InvalidArgument(f"entry: {error}", field="entry") from None
 
@@ -175,7 +210,7 @@ def entry_from_proto(message: entry_pb2.Entry) -> Entry:
 def policies_to_proto(policies: Policies) -> policies_pb2.Policies:
     """Encodes policies. Unset fields stay unset; a cleared key is sent as cleared."""
     message = policies_pb2.Policies()
-    fill_policies(message, policies)
+    _fill_policies(message, policies)
     return message
 
 
@@ -283,9 +318,9 @@ def _decode(record: bytes) -> Entry:
     message = _parsed(record)
     if not message.entry_id:
         raise ValueError("entry_id: missing")
-    entry = entry_of(message, stored=True)
+    entry = _entry_of(message, stored=True)
     # A record that this version would not write exactly so must be kept as it is.
-    if message_of(entry).SerializeToString(deterministic=True) != record:
+    if _message_of(entry).SerializeToString(deterministic=True) != record:
         return replace(entry, unknown=record)
     return entry
 
@@ -337,3 +372,244 @@ def _physical_name(record: bytes) -> str | None:
     if not message.entry_id:
         return None
     return message.topic.physical_name or None
+
+
+# Entries and policies as messages, field by field, both ways.
+
+
+def _entry_of(message: entry_pb2.Entry, *, stored: bool) -> Entry:
+    """Returns the entry of a message. One from a request (not ``stored``) must make sense to this
+    version in every field.
+
+    Raises:
+        ValueError: names the field, the value found and the value expected.
+    """
+    common: dict[str, Any] = {
+        "entry_id": message.entry_id,
+        "change_count": message.change_count,
+        "changed_by": message.changed_by,
+        "changed_at_ms": _millis(message),
+    }
+    if message.HasField("policies"):
+        common["policies"] = policies_of(message.policies, stored=stored)
+    match message.WhichOneof("kind"):
+        case "topic":
+            return _topic(message.topic, common, stored=stored)
+        case "directory":
+            return Directory(**common, closed=message.directory.closed)
+        case "link":
+            return _link(message.link, common)
+        case "mount":
+            return _mount(message.mount, common)
+        case _:
+            raise ValueError("kind: one of directory, topic, link and mount must be set")
+
+
+def _millis(message: entry_pb2.Entry) -> int:
+    # By hand: the well-known type's own conversion is Python too, and thrice as slow.
+    changed_at = message.changed_at
+    return changed_at.seconds * 1000 + changed_at.nanos // 1_000_000
+
+
+def _topic(message: entry_pb2.Topic, common: dict[str, Any], *, stored: bool) -> Topic:
+    if stored and not message.physical_name:
+        raise ValueError("topic.physical_name: missing")
+    provision, provision_message = Provision.PENDING, message.provision_message
+    if int(message.provision) in _PROVISIONS:
+        provision = Provision(message.provision)
+    elif message.provision:
+        # Nothing is done to a failed topic, which is all that is safe with a state unheard of.
+        provision, provision_message = Provision.FAILED, f"{_NEWER_STATE} {message.provision}"
+    return Topic(
+        **common,
+        physical_name=message.physical_name,
+        topic_id=message.topic_id,
+        partitions=message.partitions,
+        replication_factor=message.replication_factor,
+        provision=provision,
+        provision_message=provision_message,
+        drift_count=message.drift_count,
+        adopted=message.adopted,
+        provision_attempt=message.provision_attempt,
+        observed_config=MappingProxyType(dict(message.observed_config)),
+    )
+
+
+def _link(message: entry_pb2.Link, common: dict[str, Any]) -> Link:
+    if not message.targets:
+        raise ValueError("link.targets: empty; a link needs at least one target path")
+    targets = []
+    for position, target in enumerate(message.targets):
+        try:
+            targets.append(Path.parse(target))
+        except InvalidPath as error:
+            raise ValueError(f"link.targets[{position}]: {error.message}") from None
+    return Link(
+        **common,
+        targets=tuple(targets),
+        mode=_enum(LinkMode, message.mode, LinkMode.FIRST, "link.mode"),
+        writes=_enum(LinkWrites, message.writes, LinkWrites.STAY, "link.writes"),
+        fall_back_on_absent=message.fall_back_on_absent,
+    )
+
+
+def _mount(message: entry_pb2.Mount, common: dict[str, Any]) -> Mount:
+    if not message.cluster_id:
+        raise ValueError("mount.cluster_id: empty; a mount names the child's cluster id")
+    return Mount(
+        **common,
+        cluster_id=message.cluster_id,
+        cluster=message.cluster,
+        epoch=message.epoch,
+        endpoints=tuple(message.endpoints),
+    )
+
+
+def _enum(kind: type[_E], number: int, unspecified: _E, field: str) -> _E:
+    if not number:
+        return unspecified
+    try:
+        return kind(number)
+    except ValueError:
+        known = ", ".join(f"{one.name} = {one.value}" for one in kind)
+        raise ValueError(f"{field}: {number}; known are {known}") from None
+
+
+def policies_of(message: policies_pb2.Policies, *, stored: bool) -> Policies:
+    """Returns the policies of a message; as ``_entry_of``.
+
+    Raises:
+        ValueError: as ``_entry_of``.
+    """
+    values: dict[str, Any] = {
+        name: getattr(message, name) for name in _SCALARS if message.HasField(name)
+    }
+    for name in _CONFIG_MAPS:
+        if entries := getattr(message, name):
+            values[name] = MappingProxyType(dict(_settings(name, entries, stored=stored)))
+    if message.manage:
+        values["manage"] = MappingProxyType(dict(message.manage))
+    if stored and message.stamps:
+        values["stamps"] = MappingProxyType(
+            {name: Stamp(one.by, one.at_ms) for name, one in sorted(message.stamps.items())}
+        )
+    return Policies(**values) if values else NO_POLICIES
+
+
+def _settings(
+    name: str, entries: Mapping[str, policies_pb2.ConfigValue], *, stored: bool
+) -> Iterator[tuple[str, str | None]]:
+    for key, value in sorted(entries.items()):
+        kind = value.WhichOneof("kind")
+        if kind == "value":
+            yield key, value.value
+        elif kind == "cleared" and value.cleared:
+            yield key, None
+        elif not stored:
+            # In a stored record it is of a newer version: it has no effect here, and is kept.
+            raise ValueError(f"policies.{name}[{key}]: neither a value nor cleared")
+
+
+def _message_of(entry: Entry) -> entry_pb2.Entry:
+    """Returns the message of the stored form, on top of the record of a newer version, if there is
+    one.
+    """
+    message = entry_pb2.Entry()
+    if entry.unknown:
+        message.MergeFromString(entry.unknown)
+        _clear_outputs(message)
+    message.entry_id = entry.entry_id
+    message.change_count = entry.change_count
+    message.changed_by = entry.changed_by
+    if entry.changed_at_ms != _millis(message):
+        seconds, millis = divmod(entry.changed_at_ms, 1000)
+        message.changed_at.seconds = seconds
+        message.changed_at.nanos = millis * 1_000_000
+    if entry.policies is not NO_POLICIES or message.HasField("policies"):
+        _fill_policies(message.policies, entry.policies)
+        if not message.policies.ByteSize():
+            message.ClearField("policies")
+    match entry:
+        case Directory():
+            message.directory.SetInParent()
+            message.directory.closed = entry.closed
+        case Topic():
+            _fill_topic(message.topic, entry)
+        case Link():
+            message.link.targets[:] = [str(target) for target in entry.targets]
+            message.link.mode = cast("entry_pb2.LinkMode", entry.mode.value)
+            message.link.writes = cast("entry_pb2.LinkWrites", entry.writes.value)
+            message.link.fall_back_on_absent = entry.fall_back_on_absent
+        case Mount():
+            message.mount.cluster_id = entry.cluster_id
+            message.mount.cluster = entry.cluster
+            message.mount.epoch = entry.epoch
+            message.mount.endpoints[:] = entry.endpoints
+        case _:
+            assert_never(entry)
+    return message
+
+
+def _clear_outputs(message: entry_pb2.Entry) -> None:
+    message.ClearField("path")
+    message.ClearField("etag")
+    match message.WhichOneof("kind"):
+        case "directory":
+            message.directory.ClearField("topic_count")
+            message.directory.ClearField("container_count")
+            message.directory.ClearField("total_topic_count")
+        case "mount":
+            message.mount.ClearField("state")
+            message.mount.ClearField("last_contact_age_seconds")
+            message.mount.ClearField("topic_count")
+            message.mount.ClearField("message")
+        case _:
+            pass
+
+
+def _fill_topic(message: entry_pb2.Topic, topic: Topic) -> None:
+    message.physical_name = topic.physical_name
+    message.topic_id = topic.topic_id
+    message.partitions = topic.partitions
+    message.replication_factor = topic.replication_factor
+    if topic.provision_message != f"{_NEWER_STATE} {message.provision}":
+        message.provision = cast("entry_pb2.Provision", topic.provision.value)
+        message.provision_message = topic.provision_message
+    message.drift_count = topic.drift_count
+    message.adopted = topic.adopted
+    message.provision_attempt = topic.provision_attempt
+    if message.observed_config != topic.observed_config:
+        message.observed_config.clear()
+        message.observed_config.update(topic.observed_config)
+
+
+def _fill_policies(message: policies_pb2.Policies, policies: Policies) -> None:
+    """Fills in these policies; unknown fields of a newer version stay."""
+    for name in _SCALARS:
+        value = getattr(policies, name)
+        if value is None:
+            message.ClearField(name)
+        else:
+            setattr(message, name, value)
+    for name in _CONFIG_MAPS:
+        _fill_settings(getattr(message, name), getattr(policies, name))
+    message.manage.clear()
+    message.manage.update(policies.manage)
+    for name in [name for name in message.stamps if name not in policies.stamps]:
+        del message.stamps[name]
+    for name, stamp in policies.stamps.items():
+        message.stamps[name].by = stamp.by
+        message.stamps[name].at_ms = stamp.at_ms
+
+
+def _fill_settings(
+    message: MutableMapping[str, policies_pb2.ConfigValue], settings: Mapping[str, str | None]
+) -> None:
+    for key in [key for key in message if key not in settings]:
+        if message[key].WhichOneof("kind") is not None:
+            del message[key]
+    for key, value in settings.items():
+        if value is None:
+            message[key].cleared = True
+        else:
+            message[key].value = value

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from kdir.v1 import entry_pb2, federation_pb2
 
-from directory.federation.inherited_records import read_inherited
+from directory.federation.inheritance import read_inherited
 from directory.server.cluster import Cluster
 from directory.server.config import Limits, ServerConfig
 from directory.store.replica import ReplicaState

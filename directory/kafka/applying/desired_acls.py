@@ -11,7 +11,7 @@ from directory.access.decision import CompiledGrants
 from directory.access.grant_tree import GrantNode
 from directory.access.grants import IMPLIED_BY, Grant, Operation, Permission, ResourceType
 from directory.access.principals import ANY_HOST, EVERYBODY
-from directory.federation import parent_state
+from directory.federation import inheritance
 from directory.kafka.admin_contract import (
     OPERATIONS,
     Acl,
@@ -299,7 +299,7 @@ class _DesiredAclCollector:
         self._mount = mount
         self._assume = assume
         self._making = making
-        inherited = parent_state.inherited_access(snapshot) or ()
+        inherited = inheritance.inherited_access(snapshot) or ()
         self._above = tuple(PathLevel(one.rules, one.closed, not expired) for one in inherited)
         self._topics: dict[Resource, DesiredAcls] = {}
         self._patterns: dict[Resource, set[Acl]] = {}

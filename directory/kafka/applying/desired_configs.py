@@ -13,7 +13,7 @@ from functools import reduce
 from types import MappingProxyType
 from typing import Any, Final
 
-from directory.federation import parent_state
+from directory.federation import inheritance
 from directory.kafka.admin_contract import GROW, KafkaCall
 from directory.kafka.applying.last_applied import load_applied_configs
 from directory.kafka.arming.releases import Releases
@@ -132,7 +132,7 @@ class DesiredConfigs:
         self._everywhere = everywhere
         self._known = True
         try:
-            above = parent_state.inherited_policies(snapshot) if above is None else above
+            above = inheritance.inherited_policies(snapshot) if above is None else above
         except NotReady:
             above, self._known = (), False
         self._above = reduce(inherit, above, NO_POLICIES)
@@ -228,7 +228,7 @@ class ArmedTopics:
         assume: int = 0,
     ) -> None:
         if above is None:
-            above = parent_state.inherited_policies(snapshot)
+            above = inheritance.inherited_policies(snapshot)
         self._snapshot = snapshot
         self._mount = mount
         self._assume = assume
@@ -298,7 +298,7 @@ class PartitionQuota:
     def __init__(self, snapshot: Snapshot, mount: Path) -> None:
         self._snapshot = snapshot
         self._mount = mount
-        self._above: Sequence[PolicyLevel] = parent_state.inherited_origins(snapshot)
+        self._above: Sequence[PolicyLevel] = inheritance.inherited_origins(snapshot)
         self._quotas: dict[int, tuple[Quota, ...]] = {}
         self._came: dict[int, int] = {}
 

@@ -17,7 +17,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
-from directory.federation import parent_state
+from directory.federation import inheritance, parent_state
 from directory.kafka.adoption.pin_and_stop import pinned_text
 from directory.kafka.reconciler_settings import CONFIGS
 from directory.namespace.entry import Topic
@@ -64,7 +64,7 @@ def why_inherited_missing(snapshot: Snapshot, *, has_parent: bool) -> str:
     if unmounted is not None:
         return f"the cluster is unmounted: {unmounted.decode(errors='replace')}"
     known = snapshot.fact(PARENT) is not None
-    if (has_parent or known) and not parent_state.is_inherited_received(snapshot):
+    if (has_parent or known) and not inheritance.is_inherited_received(snapshot):
         return "what the directories above the mount set is not known yet: no parent has sent it"
     return ""
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Self, assert_never
 
-from directory.federation.parent_state import inherited_policies
+from directory.federation.inheritance import inherited_policies
 from directory.kafka.admin_contract import (
     AlreadyDone,
     KafkaAdmin,

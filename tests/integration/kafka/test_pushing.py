@@ -11,7 +11,7 @@ import pytest
 from kdir.v1 import federation_pb2
 
 from deploy.local.kafka import KafkaBroker
-from directory.federation import parent_state
+from directory.federation import inheritance, parent_state
 from directory.kafka.admin_client import ConfluentAdmin
 from directory.kafka.admin_contract import ConfigChange, Succeeded, TopicToCreate
 from directory.kafka.applying import config_applier
@@ -112,7 +112,7 @@ def inherit(here: World, incarnation: str = "one", **changes: str) -> None:
         path="/la", policies=policies_to_proto(Policies(topic_config=values))
     )
     output = federation_pb2.Inherited(levels=[level], revision=5, incarnation=incarnation)
-    here.writer.put_facts(parent_state.inherited_writes(here.replica.snapshot, output, 1))
+    here.writer.put_facts(inheritance.inherited_writes(here.replica.snapshot, output, 1))
 
 
 def welcome(here: World) -> None:
@@ -411,7 +411,7 @@ def test_what_an_ancestor_sets_is_pushed_and_its_restore_waits(
     assert configs(kafka, "a") == {"a": {"retention.ms": WEEK}}
     # Restored to what holds nowhere any more: gone is not empty either.
     here.writer.put_facts(
-        parent_state.inherited_writes(
+        inheritance.inherited_writes(
             here.replica.snapshot, federation_pb2.Inherited(incarnation="again"), 1
         )
     )

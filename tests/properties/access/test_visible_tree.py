@@ -16,7 +16,7 @@ from directory.access.grant_tree import EntryPlace
 from directory.access.grants import Grant, Operation, Permission
 from directory.access.principals import Caller
 from directory.api import write_checks
-from directory.api.caller_rights import CallerRights
+from directory.api.access_control import CallerRights
 from directory.api.visible_tree import OpenTree, VisibleTree, Wanted
 from directory.namespace.command import (
     AddGrants,

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kdir.v1 import federation_pb2
 
+from directory.federation import inheritance
 from directory.federation import parent_state as parent_facts
 from directory.kafka.adoption import pin_and_stop
 from directory.kafka.adoption.pin_and_stop import StopReason
@@ -269,7 +270,7 @@ class History:
         before = inherited_basis(self.snapshot, self.cluster.mount)
         self.put(*parent_facts.welcome_writes(self.snapshot, welcome, 1))
         output = federation_pb2.Inherited(revision=1, incarnation="one")
-        self.put(*parent_facts.inherited_writes(self.snapshot, output, 1))
+        self.put(*inheritance.inherited_writes(self.snapshot, output, 1))
         self.era += inherited_basis(self.snapshot, self.cluster.mount) != before
 
     def back_up(self) -> None:

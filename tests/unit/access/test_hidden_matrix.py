@@ -23,7 +23,7 @@ from kdir.v1 import access_pb2, directory_pb2, entry_pb2, federation_pb2, polici
 
 from directory.api.entry_reads import _query
 from directory.api.page_tokens import PageToken
-from directory.federation import parent_state
+from directory.federation import inheritance
 from directory.federation.federation_state import unix_ms
 from resolver.errors import AlreadyExists, KdirError, PermissionDenied
 from resolver.path import Path as EntryPath
@@ -231,7 +231,7 @@ def inherit(la: House) -> None:
     """Adds an inherited allow that no parent has confirmed for too long."""
     message = federation_pb2.Inherited(revision=1, incarnation="i")
     message.levels.add(path="/", grants=grants("expired", "all", host="*"))
-    la.put(*parent_state.inherited_writes(la.cluster.replica.snapshot, message, unix_ms()))
+    la.put(*inheritance.inherited_writes(la.cluster.replica.snapshot, message, unix_ms()))
 
 
 @pytest.fixture

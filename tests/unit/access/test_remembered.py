@@ -11,7 +11,7 @@ from directory.access.decision import AccessQuestion
 from directory.access.grant_tree import EntryPlace
 from directory.access.grants import Operation
 from directory.access.principals import Caller
-from directory.federation import parent_state
+from directory.federation import inheritance
 from tests.support.waiting import eventually
 from tests.unit.access.conftest import ADMIN, House, topic
 from tests.unit.access.test_services import Make
@@ -72,7 +72,7 @@ def test_what_a_change_does_not_touch_is_not_made_again(house: Make) -> None:
     assert granted != before
     level = federation_pb2.InheritedLevel(path="/", closed=True)
     inherited = federation_pb2.Inherited(levels=[level], revision=5, incarnation="one")
-    la.put(*parent_state.inherited_writes(la.cluster.replica.snapshot, inherited, 1))
+    la.put(*inheritance.inherited_writes(la.cluster.replica.snapshot, inherited, 1))
     assert access() != granted
     la.mkdir("/la/d/closed", closed=True)
     access()

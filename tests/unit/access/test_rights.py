@@ -10,7 +10,7 @@ import pytest
 from kdir.v1 import access_pb2, admin_pb2, directory_pb2, entry_pb2, policies_pb2
 
 from directory.api import write_checks
-from directory.api.caller_rights import CallerRights
+from directory.api.access_control import CallerRights
 from directory.api.rpc.call_context import Call
 from directory.api.write_checks import authorize_command
 from directory.namespace.command import Command, DeleteEntry

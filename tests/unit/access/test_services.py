@@ -20,9 +20,9 @@ from kdir.v1 import (
 )
 
 from directory.api import watch_service
-from directory.federation import parent_state
+from directory.federation import inheritance, parent_state
 from directory.federation.federation_state import unix_ms
-from directory.federation.inherited_records import removed_grants_write
+from directory.federation.inheritance import removed_grants_write
 from directory.namespace.keys import INHERITED
 from directory.server.cluster import Cluster
 from directory.server.feature_levels import LEVELS
@@ -579,7 +579,7 @@ def inherit(house: House, arguments: dict[str, str], *, closed: bool = False) ->
         reported_there = grants(who, output, host="*")
         message.levels.add(path="/", grants=reported_there, closed=closed)
     snapshot = house.cluster.replica.snapshot
-    house.put(*parent_state.inherited_writes(snapshot, message, unix_ms()))
+    house.put(*inheritance.inherited_writes(snapshot, message, unix_ms()))
 
 
 def test_what_an_ancestor_no_longer_grants_is_only_ever_planned(child: House) -> None:
@@ -600,9 +600,9 @@ def test_what_an_ancestor_no_longer_grants_is_only_ever_planned(child: House) ->
     assert removed_grants_write(snapshot, Path.parse("/other"), removed) is None
     write = removed_grants_write(snapshot, Path.parse("/"), removed)
     assert write is not None
-    (level,) = parent_state.inherited_levels(snapshot.apply(snapshot.revision + 1, [write]))
+    (level,) = inheritance.inherited_levels(snapshot.apply(snapshot.revision + 1, [write]))
     assert [one.operation for one in level.grants] == [access_pb2.OPERATION_WRITE]
-    assert len(parent_state.inherited_levels(snapshot)[0].grants) == 2
+    assert len(inheritance.inherited_levels(snapshot)[0].grants) == 2
 
 
 def test_A3_before_the_parents_update_only_super_users_are_answered(
@@ -661,7 +661,7 @@ def test_a_level_of_a_newer_version_lets_nobody_in(child: House) -> None:
     level = message.levels.add(path="/", grants=grants("bob", "read", host="*"))
     level.grants[0].operation = 77  # type: ignore[assignment]
     snapshot = child.cluster.replica.snapshot
-    child.put(*parent_state.inherited_writes(snapshot, message, unix_ms()))
+    child.put(*inheritance.inherited_writes(snapshot, message, unix_ms()))
     assert snapshot.fact(INHERITED) is None
     child.grant("bob", "read", "/la/a")
     assert child.outcome("bob", "/la/a") == "absent"

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from kdir.v1 import admin_pb2, directory_pb2, federation_pb2, resolve_pb2
 
-from directory.federation import parent_state
+from directory.federation import inheritance, parent_state
 from directory.federation.federation_state import unix_ms
 from directory.federation.link_records import encode_record
 from directory.namespace.keys import INHERITED
@@ -68,7 +68,7 @@ def test_what_can_be_read_does_not_go_with_the_parent(house: Make) -> None:
     la = house(parent=["127.0.0.1:1"])
     inherited = federation_pb2.Inherited(incarnation="i")
     inherited.levels.add(path="/", grants=grants("bob", "read", host="*"))
-    la.put(*parent_state.inherited_writes(la.cluster.replica.snapshot, inherited, unix_ms()))
+    la.put(*inheritance.inherited_writes(la.cluster.replica.snapshot, inherited, unix_ms()))
     drop = admin_pb2.DetachParentRequest()
     assert isinstance(la.refusal(ADMIN, "DetachParent", drop), InvalidArgument)
     assert list(detach(la, ADMIN, keep=True).kept) == ["/"]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from kdir.v1 import federation_pb2
 
-from directory.federation import parent_state
+from directory.federation import inheritance, parent_state
 from directory.federation.referral import Direction, Referral
 from directory.server.cluster import Cluster
 from directory.server.config import Limits, ServerConfig
@@ -147,7 +147,7 @@ def test_a_table_of_a_thousand_costs_no_link_and_comes_after_what_is_inherited(
         assert eventually(
             lambda: len(list(parent_state.table_rows(cluster.replica.snapshot))) == 1_000, 60
         )
-        assert parent_state.is_inherited_readable(cluster.replica.snapshot)
+        assert inheritance.is_inherited_readable(cluster.replica.snapshot)
         assert output.links == 1
     finally:
         cluster.stop()

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 import pytest
 from kdir.v1 import access_pb2, federation_pb2
 
-from directory.federation import inherited_records as kept
-from directory.federation import parent_state
+from directory.federation import inheritance, parent_state
+from directory.federation import inheritance as kept
 from directory.namespace import keys
 from directory.namespace.snapshot import Snapshot
 from directory.store.base import Put, Write
@@ -56,20 +56,20 @@ def after(rows: Rows, writes: Iterable[Write]) -> Rows:
 def test_as_much_as_is_inherited_fits_one_transaction_of_every_store() -> None:
     output = inherited_message(6)
     assert 0.9 * kept.MOST_BYTES < kept.inherited_size(output.levels) <= kept.MOST_BYTES
-    writes = parent_state.inherited_writes(holding({}), output, 5)
+    writes = inheritance.inherited_writes(holding({}), output, 5)
     size = sum(len(one.key) + len(one.value) for one in writes if isinstance(one, Put))
     assert size < kept.MOST_BYTES + 1024 < LIMITS.max_bytes - 256 * 1024, "and the mount beside it"
     snapshot = holding(after({}, writes))
-    assert parent_state.inherited_levels(snapshot) == list(output.levels)
+    assert inheritance.inherited_levels(snapshot) == list(output.levels)
     known = kept.read_inherited(snapshot)
     assert known is not None
     assert (known.at_ms, known.message.revision, known.message.incarnation) == (5, 7, "life")
-    access = parent_state.inherited_access(snapshot)
+    access = inheritance.inherited_access(snapshot)
     assert access is not None
     assert [len(level.rules.grants) for level in access] == [1000] * 6
-    assert parent_state.inherited_access(snapshot) is access  # made once, whatever else changes
+    assert inheritance.inherited_access(snapshot) is access  # made once, whatever else changes
     # The same again is no news.
-    assert parent_state.inherited_writes(snapshot, output, 6) == ()
+    assert inheritance.inherited_writes(snapshot, output, 6) == ()
 
 
 def test_the_size_is_that_of_the_message() -> None:
@@ -80,22 +80,22 @@ def test_the_size_is_that_of_the_message() -> None:
 
 @pytest.mark.parametrize("spoil", ["cut", "nonsense"])
 def test_A3_S21_a_row_that_cannot_be_read_is_not_nothing(spoil: str) -> None:
-    rows = after({}, parent_state.inherited_writes(holding({}), inherited_message(), 1))
+    rows = after({}, inheritance.inherited_writes(holding({}), inherited_message(), 1))
     value = rows[keys.INHERITED]
     rows[keys.INHERITED] = value[:20] if spoil == "cut" else value + b"\xff"
     snapshot = holding(rows)
-    assert parent_state.is_inherited_corrupt(snapshot)
+    assert inheritance.is_inherited_corrupt(snapshot)
     assert keys.INHERITED in parent_state.corrupt_keys(snapshot)
     assert [key for key, _ in parent_state.unreadable_rows(snapshot)] == [keys.INHERITED]
     with pytest.raises(NotReady, match="unreadable"):
-        parent_state.inherited_access(snapshot)
+        inheritance.inherited_access(snapshot)
     # The parent sends it again.
-    rows = after(rows, parent_state.inherited_writes(snapshot, inherited_message(), 2))
-    assert parent_state.inherited_levels(holding(rows)) == list(inherited_message().levels)
+    rows = after(rows, inheritance.inherited_writes(snapshot, inherited_message(), 2))
+    assert inheritance.inherited_levels(holding(rows)) == list(inherited_message().levels)
 
 
 def test_what_is_too_large_is_not_kept_and_what_was_kept_before_stays() -> None:
-    rows = after({}, parent_state.inherited_writes(holding({}), inherited_message(1), 1))
+    rows = after({}, inheritance.inherited_writes(holding({}), inherited_message(1), 1))
     with pytest.raises(LimitExceeded, match="at most 1,048,576: grant to fewer"):
-        parent_state.inherited_writes(holding(rows), inherited_message(7), 2)
-    assert parent_state.inherited_levels(holding(rows)) == list(inherited_message(1).levels)
+        inheritance.inherited_writes(holding(rows), inherited_message(7), 2)
+    assert inheritance.inherited_levels(holding(rows)) == list(inherited_message(1).levels)

@@ -10,8 +10,7 @@ import pytest
 from kdir.v1 import federation_pb2
 
 from directory.access.grants import Grant, Operation, Permission
-from directory.federation.inherited_levels import levels_at_mount
-from directory.federation.inherited_records import MOST_BYTES, inherited_size
+from directory.federation.inheritance import MOST_BYTES, inherited_size, levels_at_mount
 from directory.federation.link_records import encode_record
 from directory.namespace import keys
 from directory.namespace.command import (

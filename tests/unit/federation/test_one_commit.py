@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from kdir.v1 import federation_pb2
 
-from directory.federation import parent_state
-from directory.federation.inherited_records import parent_of, read_inherited
+from directory.federation import inheritance, parent_state
+from directory.federation.inheritance import parent_of, read_inherited
 from directory.namespace import keys
 from directory.namespace.snapshot import Snapshot
 from directory.server.cluster import Cluster
@@ -203,10 +203,10 @@ def test_rows_of_two_mounts_are_not_ready() -> None:
         keys.INHERITED: time + inherited("/one", "/a", 1).SerializeToString(),
     }
     snapshot = Snapshot.load(ProtoCodec(), "i", 1, [sorted(rows.items())])
-    assert parent_state.is_inherited_corrupt(snapshot)
+    assert inheritance.is_inherited_corrupt(snapshot)
     with pytest.raises(NotReady):
-        parent_state.inherited_access(snapshot)
+        inheritance.inherited_access(snapshot)
     with pytest.raises(NotReady):
-        parent_state.inherited_policies(snapshot)
+        inheritance.inherited_policies(snapshot)
     now = snapshot.apply(2, (Put(keys.PARENT, time + welcome("/a", 1).SerializeToString()),))
-    assert parent_state.inherited_access(now) == ()
+    assert inheritance.inherited_access(now) == ()

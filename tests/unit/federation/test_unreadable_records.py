@@ -9,7 +9,7 @@ import pytest
 from kdir.v1 import federation_pb2
 
 from directory.access.grants import Grant, Operation, Permission
-from directory.federation import child_state, parent_state
+from directory.federation import child_state, inheritance, parent_state
 from directory.namespace import keys
 from directory.namespace.snapshot import Snapshot
 from directory.store.base import Delete, Put
@@ -84,14 +84,14 @@ def test_S21_a_mount_below_a_child_that_is_no_path_is_left_out() -> None:
 def test_S21_inherited_records_that_cannot_be_read_are_not_nothing() -> None:
     snapshot = holding({keys.INHERITED: NONSENSE[-1], keys.PARENT: output(welcome())})
     for read in (
-        parent_state.inherited_levels,
-        parent_state.inherited_policies,
-        parent_state.inherited_origins,
+        inheritance.inherited_levels,
+        inheritance.inherited_policies,
+        inheritance.inherited_origins,
     ):
         with pytest.raises(NotReady, match="inherited policies are unreadable"):
             read(snapshot)
     assert parent_state.ancestors(snapshot, 0) == []
-    kept, marked = parent_state.inherited_writes(
+    kept, marked = inheritance.inherited_writes(
         snapshot, federation_pb2.Inherited(incarnation="i"), 1
     )
     assert (kept.key, marked.key) == (keys.INHERITED, keys.GRANTS_MARK)
@@ -105,7 +105,7 @@ def test_only_what_changes_somebodys_rights_above_is_marked_as_a_change_of_grant
     before = holding({keys.INHERITED: TIME + inherited("ana").SerializeToString()})
 
     def marks(output: federation_pb2.Inherited) -> bool:
-        written = [one.key for one in parent_state.inherited_writes(before, output, 1)]
+        written = [one.key for one in inheritance.inherited_writes(before, output, 1)]
         assert keys.INHERITED in written
         return keys.GRANTS_MARK in written
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from kdir.v1 import federation_pb2
 
-from directory.federation import parent_state
+from directory.federation import inheritance, parent_state
 from directory.kafka.admin_contract import (
     CLOSED,
     AclBinding,
@@ -169,7 +169,7 @@ def inherit(here: World, *arguments: str, incarnation: str = "one", closed: bool
     )
     snapshot = here.replica.snapshot
     writes = (
-        *parent_state.inherited_writes(snapshot, output, 1),
+        *inheritance.inherited_writes(snapshot, output, 1),
         *parent_state.welcome_writes(snapshot, reported, 1),
     )
     if writes:

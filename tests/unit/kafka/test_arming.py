@@ -9,7 +9,7 @@ from types import MappingProxyType
 import pytest
 from kdir.v1 import federation_pb2
 
-from directory.federation import parent_state
+from directory.federation import inheritance, parent_state
 from directory.kafka.admin_contract import ALTER, GROW, KafkaCall
 from directory.kafka.applying import config_diff
 from directory.kafka.applying.config_diff import (
@@ -366,7 +366,7 @@ def reported(cluster: Cluster, incarnation: str, **values: str) -> Snapshot:
     welcome = federation_pb2.Welcome(parent_cluster_id="kc-root", mount="/la", parent_mount="/")
     writes = [
         *parent_state.welcome_writes(cluster.snapshot, welcome, 1),
-        *parent_state.inherited_writes(cluster.snapshot, output, 1),
+        *inheritance.inherited_writes(cluster.snapshot, output, 1),
     ]
     return with_facts(cluster, *(one for one in writes if isinstance(one, Put)))
 

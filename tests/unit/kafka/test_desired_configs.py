@@ -6,7 +6,7 @@ from types import MappingProxyType
 
 from kdir.v1 import federation_pb2
 
-from directory.federation import parent_state
+from directory.federation import inheritance, parent_state
 from directory.kafka.admin_contract import KafkaMetadata, KafkaTopic
 from directory.kafka.adoption import recorded_topics
 from directory.kafka.adoption.metadata_diff import diff_metadata
@@ -33,7 +33,7 @@ def inherit(cluster: Cluster, **values: str) -> None:
         path="/", policies=policies_to_proto(Policies(topic_config=MappingProxyType(configs)))
     )
     output = federation_pb2.Inherited(levels=[level], revision=5, incarnation="one")
-    report(cluster, *parent_state.inherited_writes(cluster.snapshot, output, 1))
+    report(cluster, *inheritance.inherited_writes(cluster.snapshot, output, 1))
 
 
 def report(cluster: Cluster, *writes: object) -> None:
