@@ -13,10 +13,14 @@ from resolver.message_values import plain
 if TYPE_CHECKING:
     from kdir.v1 import entry_pb2, policies_pb2
 
-__all__ = ["entry_fields", "map_key", "policy_fields", "policy_key"]
+__all__ = ["SERVER_FIELDS", "entry_fields", "map_key", "policy_fields", "policy_key"]
 
+SERVER_FIELDS: Final = ("provision_attempt", "drift_count")
+"""Fields of a topic that are the server's own notes on its work in Kafka; what came of it is in
+others.
+"""
 _LEFT_OUT: Final = frozenset(
-    {"path", "etag", "change_count", "changed_at", "changed_by", "entry_id", "provision_attempt"}
+    {"path", "etag", "change_count", "changed_at", "changed_by", "entry_id", *SERVER_FIELDS}
 )
 """Fields that differ with every change, or that are in the row of the change itself."""
 _ALSO_POLICIES: Final = frozenset({"partitions", "replication_factor"})

@@ -15,7 +15,13 @@ from typing import Final
 from directory.namespace import physical_names
 from directory.namespace.command import ObservedTopic
 from directory.namespace.entry import Kind, Mount
-from directory.namespace.keys import detached_key, entry_key, is_awaited, retired_key
+from directory.namespace.keys import (
+    detached_key,
+    entry_key,
+    is_awaited,
+    parse_detached,
+    retired_key,
+)
 from directory.namespace.snapshot import LocatedTopic, Node, Snapshot
 from directory.namespace.traversal import describe_kind, traverse
 from resolver.errors import InvalidArgument, InvalidPath
@@ -42,7 +48,7 @@ ADOPTED: Final = "__adopted"
 
 DETACHED_REASON: Final = (
     "its entry was removed while Kafka's topic was left alone; to adopt it again: "
-    "kdir adopt PATH --topic NAME, or all: kdir adopt PATH --detached"
+    "kdir adopt PATH --topic NAME, or all below PATH: kdir adopt PATH --detached"
 )
 
 
@@ -51,9 +57,10 @@ def is_detached(snapshot: Snapshot, observed: ObservedTopic) -> bool:
     it and removed its entry before Kafka showed it. A topic of the same name with another id was
     created since, by somebody else.
     """
-    topic_id = snapshot.fact(detached_key(observed.physical_name))
-    if topic_id is None:
+    value = snapshot.fact(detached_key(observed.physical_name))
+    if value is None:
         return is_awaited(snapshot.fact(retired_key(observed.physical_name)))
+    topic_id, _ = parse_detached(value)
     return not topic_id or not observed.topic_id or topic_id == observed.topic_id
 
 
@@ -321,7 +328,8 @@ def _adoption(
     if not placement.segments:
         return Adoption(observed, AdoptionAction.IGNORE, (), rule, placement.reason)
     if is_detached(places.snapshot, observed):
-        return Adoption(observed, AdoptionAction.DETACHED, (), rule, DETACHED_REASON)
+        _, last = parse_detached(places.snapshot.fact(detached_key(name)) or b"")
+        return Adoption(observed, AdoptionAction.DETACHED, last, rule, DETACHED_REASON)
     segments, reason = places.assign_path(placement.segments, name)
     if reason:
         action = AdoptionAction.COLLIDES if segments else AdoptionAction.IGNORE

@@ -8,7 +8,8 @@ Refuses to know what the values mean. Keys are bytes; order of keys is order of 
     p/<unified physical name>                       claim: the physical names that share it, by \n
     r/<physical name>                               retired: unix ms until when, as decimal text;
                                                     and "awaited" where kdir asked Kafka for it
-    x/<physical name>                               detached: adoption skips it; Kafka's topic id.
+    x/<physical name>                               detached: adoption skips it; Kafka's topic id,
+                                                    and its last path below the mount
                                                     Beside a retired name that is not awaited: Kafka
                                                     has it no more, and both go when that is over
     q/<principal>\0<request id>                     an answered request (deduplication, AIP-155)
@@ -83,6 +84,7 @@ of each. "Unified" is Kafka's own rule: ``.`` and ``_`` are the same there
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from directory.namespace.entry import DELETED_ID, Kind
@@ -118,6 +120,7 @@ __all__ = [
     "child_key",
     "claim_key",
     "detached_key",
+    "detached_value",
     "directory_range",
     "entry_key",
     "event_key",
@@ -129,6 +132,7 @@ __all__ = [
     "member_key",
     "mount_row_key",
     "mounted_key",
+    "parse_detached",
     "parse_entry_key",
     "parse_grants_key",
     "quota_key",
@@ -148,6 +152,7 @@ GRANTS: Final = b"g/"
 CLAIM: Final = b"p/"
 RETIRED: Final = b"r/"
 DETACHED: Final = b"x/"
+_TOPIC_ID_BYTES: Final = 16
 _AWAITED: Final = b" awaited"
 REQUEST: Final = b"q/"
 EVENT: Final = b"o/"
@@ -257,6 +262,20 @@ def retired_key(physical_name: str) -> bytes:
 def detached_key(physical_name: str) -> bytes:
     """Returns the key of a Kafka topic that was left alone when its entry was removed."""
     return DETACHED + physical_name.encode()
+
+
+def detached_value(topic_id: bytes, relative: Sequence[str]) -> bytes:
+    """Returns what is kept of a detached topic: Kafka's topic id (16 bytes; zeros or none: not
+    known), then its last path below the mount, if that is known.
+    """
+    path = "/".join(relative).encode()
+    return topic_id.ljust(_TOPIC_ID_BYTES, b"\0") + path if path else topic_id
+
+
+def parse_detached(value: bytes) -> tuple[bytes, tuple[str, ...]]:
+    """Parses ``detached_value``: the topic id, empty = not known, and the path, empty likewise."""
+    topic_id, path = value[:_TOPIC_ID_BYTES], value[_TOPIC_ID_BYTES:].decode(errors="replace")
+    return topic_id if topic_id.strip(b"\0") else b"", tuple(path.split("/")) if path else ()
 
 
 def request_key(principal: str, request_id: str) -> bytes:

@@ -27,6 +27,7 @@ from directory.namespace.keys import (
     MOUNTED,
     READ_ONLY,
     detached_key,
+    detached_value,
     directory_range,
     mounted_key,
     removal_key,
@@ -109,7 +110,8 @@ def delete_entry(draft: PlanBuilder, command: DeleteEntry) -> Plan:
     match found.entry:
         case Topic() as topic:
             goes = draft.context.deletes_in_kafka
-            remove_topic(draft, parent.entry_id, found.name, topic, goes_in_kafka=goes)
+            place = (parent.entry_id, found.name)
+            remove_topic(draft, *place, topic, goes_in_kafka=goes, path=found.path)
             draft.record_removal(parent.entry_id, found.name, topic, found.path)
             return draft.finish(
                 topic,
@@ -203,9 +205,12 @@ def remove_topic(
     topic: Topic,
     *,
     goes_in_kafka: bool,
+    path: Path | None,
     record: bytes | None = None,
 ) -> None:
-    """Removes a topic from the tree: permanently, or as DELETING until Kafka's topic is deleted."""
+    """Removes a topic from the tree: permanently, or as DELETING until Kafka's topic is deleted.
+    ``path``: its last path, if known.
+    """
     draft.delete_record(parent_id, name, topic, record)
     fate = kafka_fate_of(topic, goes_in_kafka=goes_in_kafka)
     if fate is KafkaFate.DELETED:
@@ -214,6 +219,11 @@ def remove_topic(
         return
     draft.release_name(topic.physical_name)
     if fate is KafkaFate.DETACHED:
-        draft.write_fact(detached_key(topic.physical_name), topic.topic_id)
+        # The cluster may have been mounted elsewhere since a directory was removed.
+        known = path is not None and draft.mount.is_prefix_of(path)
+        relative = path.below(draft.mount) if path is not None and known else ()
+        draft.write_fact(
+            detached_key(topic.physical_name), detached_value(topic.topic_id, relative)
+        )
     elif fate is KafkaFate.RETIRED:
         draft.retire_name(topic.physical_name, awaited=_is_asked_for(topic))

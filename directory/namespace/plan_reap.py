@@ -230,7 +230,9 @@ def _reap(draft: PlanBuilder, leaf: _ReapTarget) -> None:
             goes = leaf.removal is not None and leaf.removal.goes_in_kafka
             goes = goes and not _is_kept(entry)
             place = (leaf.parent_id, leaf.name)
-            remove_topic(draft, *place, entry, goes_in_kafka=goes, record=leaf.record)
+            remove_topic(
+                draft, *place, entry, goes_in_kafka=goes, path=leaf.path, record=leaf.record
+            )
         case Directory():
             draft.delete_record(leaf.parent_id, leaf.name, entry)
             _drop_unreadable(draft, entry.entry_id)

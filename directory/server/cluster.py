@@ -29,7 +29,6 @@ from directory.federation.parent_link import LinkStatus, ParentLink
 from directory.kafka.adoption.pin_and_stop import PinAndStop
 from directory.maintenance.history import ChangeHistory, RetentionLimits, RetentionTrimmer
 from directory.maintenance.reaper import Reaper
-from directory.namespace.keys import CHANGE_LOG
 from directory.namespace.snapshot import Snapshot
 from directory.server.access_history import AccessHistory
 from directory.server.certificates import PeerCredentials
@@ -281,9 +280,8 @@ class Cluster:
 
     def _check_outbox(self, is_urgent: bool) -> None:  # noqa: FBT001 - one of a writer's hooks
         most = self.config.limits.outbox_changes
-        snapshot = self.replica.snapshot
-        if snapshot.fact(CHANGE_LOG) is not None:
-            refuse_full_outbox(snapshot, self.history.index, most, is_urgent=is_urgent)
+        index = self.history.index
+        refuse_full_outbox(self.replica.snapshot, index, most, is_urgent=is_urgent)
 
     # -- start and stop -------------------------------------------------------------------------
 

@@ -53,23 +53,71 @@ def _adopt_one(session: Session, arguments: Arguments, where: PathArgument, topi
 
 
 def _adopt_detached(session: Session, arguments: Arguments, where: PathArgument) -> int:
-    """Adopts all detached topics of a cluster in a directory, each under its name in Kafka."""
+    """Adopts the detached topics that were below a directory, each at its last path; those whose
+    path is not recorded in the directory, under their names in Kafka.
+    """
     from resolver.cli.error_hints import explain
     from resolver.errors import KdirError
+    from resolver.path import Path
 
     detached = detached_topics(session, where.path)
-    code = 0
+    code = elsewhere = 0
     for one in detached.topics:
-        target = PathArgument(where.path.child(one.physical_name), directory=False)
+        name, last = one.physical_name, Path.parse(one.path) if one.path else None
+        if last is not None and not where.path.is_prefix_of(last):
+            elsewhere += 1
+            continue
+        target = PathArgument(last or where.path.child(name), directory=False)
         try:
-            _adopt_one(session, arguments, target, one.physical_name)
+            _adopt_at(session, arguments, target, name, is_last=last is not None)
         except KdirError as error:
             explain(error, session)
+            session.out.note(f"not taken back: {name}; elsewhere: kdir adopt PATH --topic {name}")
             code = code or error.exit_code
+        else:
+            if last is None:
+                session.out.note(f"the path that {name} had is not recorded")
+    if elsewhere:
+        session.out.note(
+            f"left: {units.plural(elsewhere, 'topic')} that had paths elsewhere: "
+            f"kdir adopt {detached.mount} --detached"
+        )
     if not detached.topics:
         session.out.note("no topics are detached")
     note_omitted(session, detached)
     return code
+
+
+def _adopt_at(
+    session: Session, arguments: Arguments, where: PathArgument, topic: str, *, is_last: bool
+) -> None:
+    """Adopts a topic; at its last path also where the directories above it are gone, too.
+
+    Raises:
+        KdirError
+    """
+    from kdir.v1 import directory_pb2, entry_pb2
+
+    from resolver.errors import InvalidNamespace
+
+    try:
+        _adopt_one(session, arguments, where, topic)
+    except InvalidNamespace:
+        if not is_last:
+            raise
+        above = where.path.parent
+        request = directory_pb2.CreateEntryRequest(
+            path=str(above),
+            entry=entry_pb2.Entry(directory=entry_pb2.Directory()),
+            make_parents=True,
+            validate_only=arguments.flag("plan"),
+        )
+        session.resolver.call(above, "DirectoryService.CreateEntry", request)
+        if arguments.flag("plan"):
+            session.out.note(f"would make {above}, and adopt {topic} as {where}")
+        else:
+            session.out.note(f"made {above}")
+            _adopt_one(session, arguments, where, topic)
 
 
 class DetachedTopics(NamedTuple):
@@ -79,6 +127,7 @@ class DetachedTopics(NamedTuple):
     omitted_count: int
     """Topics of the cluster of which nothing is known: they exceeded one answer."""
     cluster: str
+    mount: str
 
 
 def detached_topics(session: Session, path: Path) -> DetachedTopics:
@@ -95,7 +144,8 @@ def detached_topics(session: Session, path: Path) -> DetachedTopics:
     found = [one for one in answer.adoptions if one.action == "detached"]
     # They come first in the answer: where it has others, too, none was left out.
     is_whole = len(found) < len(answer.adoptions)
-    return DetachedTopics(found, 0 if is_whole else answer.omitted_count, owner.cluster)
+    omitted = 0 if is_whole else answer.omitted_count
+    return DetachedTopics(found, omitted, owner.cluster, str(owner.mount))
 
 
 def note_omitted(session: Session, detached: DetachedTopics) -> None:
@@ -265,8 +315,9 @@ VERBS: Final = (
             "With --topic, that one topic of the cluster is adopted as PATH. With --map, all\n"
             "topics of the cluster that PATH is in, by ordered rules; the first that takes a name\n"
             "decides, what none takes stays flat. With --detached, all topics whose entries were\n"
-            "removed while Kafka kept them (kdir ls --detached) are adopted in directory PATH,\n"
-            "each under its name in Kafka. Nothing is changed in Kafka. What is too much\n"
+            "removed while Kafka kept them (kdir ls --detached), and that were below PATH, come\n"
+            "back where they were; their directories are made again, without policies and grants.\n"
+            "Nothing is changed in Kafka. What is too much\n"
             "for one command goes on when it has ended, also when a server dies: kdir stat shows\n"
             "how far it is. FILE is TOML:\n"
             "\n"
@@ -286,7 +337,7 @@ VERBS: Final = (
             Option(("--topic",), "the topic's name in Kafka", "NAME"),
             Option(("--map",), "mapping rules; - is stdin", "FILE", completes="file"),
             Option(("--remap",), "with --map: also move topics that were adopted before"),
-            Option(("--detached",), "all detached topics of the cluster, in the directory PATH"),
+            Option(("--detached",), "all detached topics that were below the directory PATH"),
             PLAN,
         ),
         formats=ENTRY_FORMATS,

@@ -211,7 +211,9 @@ def _why_left(plan: access_pb2.ChangePlan) -> str:
     """Returns why a topic gets no more partitions now, as the beginning of a sentence."""
     if plan.held_topic_count:
         return "held back until approved (kdir arm {} --aspect configs)"
-    return "being grown already" if plan.armed else "not armed for configs, left as they are"
+    if plan.armed:
+        return "being grown already"
+    return "not armed for configs (kdir arm {} --aspect configs), left as they are"
 
 
 def _candidates(session: Session, where: PathArgument) -> list[_Candidate]:

@@ -109,14 +109,17 @@ def _ls_detached(session: Session, where: PathArgument) -> None:
     out = session.out
     if out.structured:
         for one in detached.topics:
-            out.record({"physical_name": one.physical_name, "cluster": detached.cluster,
-                        "state": "detached"})  # fmt: skip
-    else:
+            out.record({"physical_name": one.physical_name, "path": one.path,
+                        "cluster": detached.cluster, "state": "detached"})  # fmt: skip
+    elif out.format == "name":
         out.lines(one.physical_name for one in detached.topics)
+    else:
+        rows = [[one.physical_name, one.path or "-"] for one in detached.topics]
+        Table(out, [Column("TOPIC"), Column("LAST PATH")]).rows(rows)
     if detached.topics:
         out.note(
             f"in {detached.cluster}'s Kafka and not in the tree; to take one back: "
-            f"kdir adopt PATH --topic NAME, all: kdir adopt {where.path} --detached"
+            f"kdir adopt PATH --topic NAME, all: kdir adopt {detached.mount} --detached"
         )
     else:
         out.note(f"no topics of {detached.cluster} are detached")

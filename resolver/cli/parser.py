@@ -292,4 +292,6 @@ def _unknown_option(name: str, known: list[str], verb: str) -> NoReturn:
 
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     hint = f"; did you mean {near[0]}?" if near else ""
+    if not verb and not near:
+        hint = " before the verb; those of a verb come after it, as in kdir ls -l"
     raise UsageError(f"unknown option {name}{hint}", verb=verb)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from resolver.cli.output import Output
 
-__all__ = ["FOR_NEW_TOPICS", "print_change_plan"]
+__all__ = ["FOR_NEW_TOPICS", "OF_NEW_TOPICS", "print_change_plan"]
 
 FOR_NEW_TOPICS: Final = (
     "of new topics: those that exist keep their partitions and replicas (kdir grow gives more)"
@@ -35,7 +35,7 @@ _SECTIONS: Final = {
     "quota": ("QUOTA PATH", "FIELD", "LIMIT", "USED AFTER"),
     "retired": ("RETIRED NAME (24 h)",),
 }
-_OF_NEW_TOPICS: Final = frozenset({"partitions", "replication_factor"})
+OF_NEW_TOPICS: Final = frozenset({"partitions", "replication_factor"})
 _RIGHT: Final = frozenset({"TOPICS", "CLUSTERS", "LIMIT", "USED AFTER"})
 
 
@@ -74,7 +74,7 @@ def _show(out: Output, plan: access_pb2.ChangePlan) -> None:
     out.note(f"dry run: affects {_entries(plan)}")
     if any(one.operation == GROW_CALL for one in plan.kafka_calls):
         out.note(f"partitions grow. {GROWTH}", "bad")
-    elif any(policy_key(one.field) in _OF_NEW_TOPICS for one in plan.policies):
+    elif any(policy_key(one.field) in OF_NEW_TOPICS for one in plan.policies):
         out.note(f"partitions and replication_factor are {FOR_NEW_TOPICS}", "faint")
     if plan.held_topic_count:
         held = units.plural(plan.held_topic_count, "topic")

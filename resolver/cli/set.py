@@ -24,7 +24,7 @@ from resolver.cli.entry_rows import CLEARED, stop_note_at
 from resolver.cli.kafka_wait import WAIT, clusters_at, wait_for_kafka, wait_seconds
 from resolver.cli.output import Column, Styled, Table
 from resolver.cli.parser import Argument, Arguments, Option, UsageError, Verb
-from resolver.cli.plan_output import FOR_NEW_TOPICS, print_change_plan
+from resolver.cli.plan_output import FOR_NEW_TOPICS, OF_NEW_TOPICS, print_change_plan
 from resolver.cli.policy_arguments import KEYS_HELP, Field, assign, forget
 from resolver.cli.session import parse_path_argument
 from resolver.confirmation import irreversible_effect, lock_out_effect
@@ -242,6 +242,8 @@ def _effective(session: Session, arguments: Arguments) -> int:
             "faint",
         )
     if changes:
+        if any(one.name in OF_NEW_TOPICS for one in fields) and _is_directory(session, where):
+            session.out.note(f"partitions and replication_factor are {FOR_NEW_TOPICS}", "faint")
         _show_topics_changed(session, where, answer, request.what_if, fields)
     if arguments.flag("diff") and not (values or drifts or session.partial):
         same = "no drift: Kafka matches every value"

@@ -122,7 +122,7 @@ def _clusters_of_servers(session: Session) -> tuple[list[ChosenCluster], KdirErr
 
     from resolver.transport import method
 
-    servers, last = session.servers(), None
+    servers, last = list(dict.fromkeys(session.servers())), None
     attempts: list[str] = []
     known: dict[str, ChosenCluster] = {}
     for server in servers:

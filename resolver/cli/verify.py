@@ -87,7 +87,7 @@ def _note_detached(session: Session, chosen: ChosenCluster) -> None:
             f"{', '.join(names[:_NAMED])}{more}"
         )
         session.out.note(
-            f"  to list all: kdir ls --detached {of}; to take all back: kdir adopt PATH --detached"
+            f"  to list all: kdir ls --detached {of}; to take all back: kdir adopt {of} --detached"
         )
 
 

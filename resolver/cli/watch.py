@@ -143,7 +143,7 @@ def _print(session: Session, table: Table, events: Any) -> None:
 
 def visible_events(events: Iterable[watch_pb2.ChangeEvent]) -> list[watch_pb2.ChangeEvent]:
     """Returns the changes that people made, and what came of them: not the server's own records of
-    a removal on its way, or of an attempt at Kafka. ``-o json`` has all.
+    a removal on its way, of an attempt at Kafka, or of how much differs there. ``-o json`` has all.
     """
     return [event for event in events if not _is_inner_record(event)]
 
@@ -151,8 +151,11 @@ def visible_events(events: Iterable[watch_pb2.ChangeEvent]) -> list[watch_pb2.Ch
 def _is_inner_record(event: watch_pb2.ChangeEvent) -> bool:
     if _DELETED in event.path.split("/"):
         return True
-    before, after = event.before.topic.provision_attempt, event.after.topic.provision_attempt
-    return event.HasField("before") and before != after and not any(summary(event))
+    from resolver.entry_fields import SERVER_FIELDS
+
+    before, after = event.before.topic, event.after.topic
+    is_noted = any(getattr(before, name) != getattr(after, name) for name in SERVER_FIELDS)
+    return event.HasField("before") and is_noted and not any(summary(event))
 
 
 def _table_row(event: watch_pb2.ChangeEvent, *, human: bool) -> list[str | Styled]:

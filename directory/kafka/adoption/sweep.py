@@ -24,6 +24,7 @@ from directory.namespace.keys import (
     detached_key,
     is_awaited,
     large_change_key,
+    parse_detached,
     retired_key,
     retired_until_ms,
     retired_value,
@@ -56,8 +57,8 @@ class _Detached:
     """A topic that was left alone in Kafka when its entry was removed."""
 
     name: str
-    topic_id: bytes
-    """Empty: not known."""
+    value: bytes
+    """What is kept of it (``detached_value``)."""
     retired: bytes | None
     """What is kept of its name besides: until when it is retired."""
 
@@ -65,7 +66,7 @@ class _Detached:
     def guards(self) -> tuple[Guard, ...]:
         """Holds while nobody changed what is kept of it."""
         retired = KeyEquals(retired_key(self.name), self.retired)
-        return KeyEquals(detached_key(self.name), self.topic_id), retired
+        return KeyEquals(detached_key(self.name), self.value), retired
 
     @property
     def is_counting(self) -> bool:
@@ -81,7 +82,8 @@ class _Detached:
         """True if what Kafka shows by the name is, or may be, this topic."""
         if not isinstance(seen, KafkaTopic):
             return seen is not None
-        return not (self.topic_id and seen.topic_id) or seen.topic_id == self.topic_id
+        topic_id, _ = parse_detached(self.value)
+        return not (topic_id and seen.topic_id) or seen.topic_id == topic_id
 
 
 class KafkaSweep:
@@ -248,11 +250,11 @@ class KafkaSweep:
         now_ms = int(self._now() * 1000)
         changes: list[tuple[Sequence[Guard], Sequence[Write]]] = []
         absent: list[_Detached] = []
-        for key, topic_id in snapshot.facts(DETACHED):
+        for key, value in snapshot.facts(DETACHED):
             name = key[len(DETACHED) :].decode(errors="replace")
             if detached_key(name) != key:
                 continue  # no name that a topic can have
-            one = _Detached(name, topic_id, snapshot.fact(retired_key(name)))
+            one = _Detached(name, value, snapshot.fact(retired_key(name)))
             if one.is_seen(survey.topics.get(name)) or name in survey.unsettled:
                 if one.retired is not None and (one.is_counting or one.is_over(now_ms)):
                     changes.append((one.guards, (Delete(retired_key(name)),)))

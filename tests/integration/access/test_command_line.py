@@ -160,6 +160,7 @@ def test_what_if_changes_nothing(kdir: Kdir) -> None:
     assert "owner\tme\t" in ran.out
     assert "dry run" in ran.err
     assert "owner" not in kdir("effective #").out
+    assert "are of new topics" in kdir("effective # --if partitions=9").err
 
 
 def test_a_difference_from_kafka_that_is_not_there_is_refused(kdir: Kdir) -> None:

@@ -24,16 +24,25 @@ def test_detached_topics_are_listed_counted_and_taken_back(
         }
         server = federation.start("/la", kafka=settings)
         eventually(partial(_has_topics, server, 3))
+        kdir(server, "mkdir", "/la/my/own")
+        kdir(server, "mv", "/la/mine/b", "/la/my/own/b")
         kdir(server, "rm", "-r", "-y", "/la/mine")
+        kdir(server, "rm", "-r", "-y", "/la/my")
         eventually(partial(_has_topics, server, 1))
-        eventually(lambda: kdir(server, "ls", "--detached", "/la").lines == ["mine.a", "mine.b"])
+        detached = ["mine.a\t/la/mine/a", "mine.b\t/la/my/own/b"]
+        eventually(lambda: kdir(server, "ls", "--detached", "/la").lines == detached)
         assert "2 topics in Kafka and not in the tree: mine.a, mine.b" in kdir(server, "verify").err
-        kdir(server, "mkdir", "/la/back")
-        assert kdir(server, "adopt", "/la/back", "--detached", "--plan").code == 0
+        planned = kdir(server, "adopt", "/la", "--detached", "--plan")
+        assert "would make /la/my/own, and adopt mine.b as /la/my/own/b" in planned.err
         assert _has_topics(server, 1)
-        kdir(server, "adopt", "/la/back", "--detached")
-        assert kdir(server, "ls", "/la/back").lines == ["mine.a", "mine.b"]
-        assert kdir(server, "which", "mine.a", "-o", "name").lines == ["/la/back/mine.a"]
+
+        # They come back where they were, at the path that they had last.
+        kdir(server, "mkdir", "/la/mine")
+        some = kdir(server, "adopt", "/la/mine", "--detached")
+        assert "left: 1 topic that had paths elsewhere: kdir adopt /la --detached" in some.err
+        kdir(server, "adopt", "/la", "--detached")
+        assert kdir(server, "which", "mine.a", "-o", "name").lines == ["/la/mine/a"]
+        assert kdir(server, "which", "mine.b", "-o", "name").lines == ["/la/my/own/b"]
         assert "no topics of la are detached" in kdir(server, "ls", "--detached", "/la").err
 
 

@@ -185,6 +185,8 @@ def test_options_may_stand_before_the_verb(
 
 
 def test_an_unknown_option_before_the_verb_is_named() -> None:
+    with pytest.raises(UsageError, match="unknown option -o before the verb; those of a verb"):
+        split_verb(["-o", "json", "ls"])
     with pytest.raises(UsageError, match=r"unknown option --att; did you mean --at\?"):
         split_verb(["--att", "h:1", "ls"])
 

@@ -588,6 +588,7 @@ def test_history_shows_what_people_did_and_what_came_of_it(kdir: Kdir) -> None:
     grown.policies.partitions = 12
     events = [
         change("/la/a", topic(provision=2), topic(provision=2, provision_attempt="a7d5")),
+        change("/la/a", topic(provision=2), topic(provision=2, drift_count=1)),
         change("/la/__deleted/01e7/a", topic(partitions=1), topic(partitions=2)),
         change("/la/a", topic(partitions=3), grown),
         change("/la/a", topic(partitions=3), topic(partitions=12, provision_attempt="a7d5")),
@@ -601,7 +602,7 @@ def test_history_shows_what_people_did_and_what_came_of_it(kdir: Kdir) -> None:
         ("/la/a", "kafka partitions: 3 → 12"),
     ]
     assert len(kdir("history / -n 1").lines) == 1
-    assert len(kdir("history / -o json").objects) == 4
+    assert len(kdir("history / -o json").objects) == 5
 
 
 def test_stat_of_a_mount_shows_that_changes_are_stopped(kdir: Kdir) -> None:

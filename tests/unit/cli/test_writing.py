@@ -347,7 +347,7 @@ def test_grow_shows_what_would_grow_and_asks(kdir: Kdir) -> None:
     assert ran.code == 0
     assert "/search/clicks" in ran.out
     assert "/search/views" not in ran.out
-    assert "not armed for configs, left as they are: 1 topic" in ran.err
+    assert "configs (kdir arm /search --aspect configs), left as they are: 1 topic" in ran.err
     held = "held back until approved (kdir arm /search --aspect configs): 1 topic"
     assert held in ran.err
     assert "would grow 1 topic. This cannot be undone, and keyed data changes place" in ran.err
@@ -627,22 +627,26 @@ def test_detached_topics_are_listed_and_taken_back(kdir: Kdir) -> None:
         adoptions=[
             admin_pb2.Adoption(physical_name="a.b", action="detached"),
             admin_pb2.Adoption(physical_name="c", path="/c", action="keep"),
-            admin_pb2.Adoption(physical_name="d", action="detached"),
+            admin_pb2.Adoption(physical_name="d", path="/search/x/d", action="detached"),
+            admin_pb2.Adoption(physical_name="e", path="/e", action="detached"),
         ]
     )
     listed = kdir("ls", "--detached", "/")
-    assert (listed.code, listed.lines) == (0, ["a.b", "d"])
+    assert (listed.code, listed.lines) == (0, ["a.b\t-", "d\t/search/x/d", "e\t/e"])
+    assert kdir("ls", "--detached", "/", "-o", "name").lines == ["a.b", "d", "e"]
     assert kdir.asked.validate_only
     assert "kdir adopt / --detached" in listed.err
     taken = kdir("adopt", "/search", "--detached")
     assert taken.err.splitlines() == [
         "adopted a.b of la as /search/a.b",
-        "adopted d of la as /search/d",
+        "the path that a.b had is not recorded",
+        "adopted d of la as /search/x/d",
+        "left: 1 topic that had paths elsewhere: kdir adopt / --detached",
     ]
     made = [one for one in kdir.calls if isinstance(one, directory_pb2.CreateEntryRequest)]
     assert [(one.path, one.adopt_existing) for one in made] == [
         ("/search/a.b", True),
-        ("/search/d", True),
+        ("/search/x/d", True),
     ]
     assert kdir("adopt", "/search", "--detached", "--topic", "d").code == 2
 

@@ -13,6 +13,7 @@ from directory.namespace.command import CreateTopic, ObservedTopic
 from directory.namespace.keys import (
     detached_key,
     is_awaited,
+    parse_detached,
     retired_key,
     retired_until_ms,
     retired_value,
@@ -55,7 +56,8 @@ def here(tmp_path: FilePath, kafka: Kafka) -> Iterator[World]:
 
 
 def kept(here: World) -> bytes | None:
-    return here.replica.snapshot.fact(detached_key("a"))
+    value = here.replica.snapshot.fact(detached_key("a"))
+    return None if value is None else parse_detached(value)[0]
 
 
 def retired(here: World) -> bytes | None:

@@ -174,7 +174,7 @@ def test_what_adoption_would_do_where_things_stand() -> None:
         "a.x collides __adopted/a.x 1",
         "a.y adopt a/y 1",
         "elsewhere keep a/x 1",
-        "gone detached  1",
+        "gone detached gone 1",
         "known.topic keep known 1",
         "m collides __adopted/m 1",
         "m.x collides __adopted/m.x 1",
