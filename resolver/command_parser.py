@@ -1,4 +1,4 @@
-"""Parser of the verbs that run without ``resolver.cli``, with the same form of errors."""
+"""Parser of the verbs that run outside ``resolver.cli``, with errors in the same form."""
 
 from __future__ import annotations
 

@@ -1,1 +1,3 @@
-"""The kdir command line: one file per family of verbs; no rule of the tree is decided here."""
+"""The kdir command line: one file for each family of verbs. Every rule of the tree is
+the servers'.
+"""

@@ -1,4 +1,6 @@
-"""Verbs about topics that were in Kafka before kdir: ``adopt``; and ``ack``, after a stop."""
+"""Verbs for topics that were in Kafka before kdir: ``adopt``; and ``ack``, which lets a stopped
+reconciler continue.
+"""
 
 from __future__ import annotations
 

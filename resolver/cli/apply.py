@@ -1,6 +1,5 @@
-"""The verb ``apply``: makes a tree as YAML documents describe it; the owners decide.
-
-Everything is read and checked before the first change.
+"""The verb ``apply``: changes a tree to what YAML documents describe. Everything is read and
+checked before the first change.
 """
 
 from __future__ import annotations
@@ -86,7 +85,7 @@ class _Change:
 
 
 class _Tree:
-    """The entries that documents name, as they are now."""
+    """Current state of the entries that documents name."""
 
     def __init__(self, session: Session, documents: Sequence[Document]) -> None:
         self._session = session
@@ -170,10 +169,10 @@ class _Tree:
 def _changes(
     session: Session, documents: Sequence[Document], tree: _Tree
 ) -> tuple[list[_Change], list[_Change]]:
-    """Returns what is to be changed: first, and after all else is done, both in order.
+    """Returns the changes to make: first, and after everything else, both in order.
 
     Raises:
-        KdirError: the grants of one are not known.
+        KdirError: the grants of an entry could not be read.
     """
     with_grants = [one for one in documents if one.grants is not None and one.order in tree.at]
     current: dict[tuple[tuple[str, ...], bool], Grants] = {}
@@ -239,7 +238,7 @@ def _deferred(one: Document) -> set[str]:
 
 
 def _updates(one: Document, entry: entry_pb2.Entry | None) -> tuple[list[_Change], list[_Change]]:
-    """Returns the changes of what is set on an entry itself: now, and after all else."""
+    """Returns the changes of an entry's own settings: now, and after everything else."""
     if one.kind == "link":
         return ([_link_update(one, entry)] if entry and one.entry.link != entry.link else []), []
     if one.own is None:
@@ -427,8 +426,8 @@ def _apply(session: Session, arguments: Arguments) -> int:
 
 
 def _sizes_that_differ(documents: Sequence[Document], tree: _Tree) -> list[str]:
-    """Returns which existing topics have another size than their documents have: a size is changed
-    by ``kdir grow``, and replicas by Kafka's own tools.
+    """Returns the existing topics with another size than in their documents: ``kdir grow`` changes
+    the partitions, and Kafka's own tools the replicas.
     """
     found = []
     for one in documents:
@@ -568,7 +567,7 @@ class _Approvals:
 
 
 def _irreversible_effects(one: _Change) -> Iterator[tuple[str, str]]:
-    """Yields what a planned change does that cannot be undone, and what comes of it."""
+    """Yields the irreversible effects of a planned change, with their consequences."""
     if one.action == "remove":
         yield f"remove {_removed(one)}", ""
     elif one.action == "set" and isinstance(one.plan, _Plan):
@@ -666,8 +665,8 @@ def _run(session: Session, changes: Sequence[_Change], approvals: _Approvals) ->
 
 
 def _planned_now(session: Session, one: _Change, made: Sequence[Path]) -> _Change:
-    """Returns a change with its plan as of now: together with those that were made above or below
-    it, it may do more than it would have done alone.
+    """Returns a change with its current plan: after earlier changes above or below it, it may do
+    more than it would have done alone.
     """
     path = Path.parse(one.path)
     related = any(path.is_prefix_of(each) or each.is_prefix_of(path) for each in made)

@@ -1,4 +1,4 @@
-"""The verb ``arm``: shows what kdir would change in Kafka, and lets it; decides nothing."""
+"""The verb ``arm``: shows what kdir would change in Kafka, and arms it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Verbs that keep a cluster's store: ``backup``, ``restore``, ``migrate``."""
+"""Verbs for a cluster's store: ``backup``, ``restore``, ``migrate``."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What a change of policies comes to in the clusters that are mounted below: each is asked itself.
+"""Effects of a change of policies in the clusters mounted below: each cluster computes its own.
 
-A cluster knows its own topics only. What would hold at the root of a cluster below is tried there
-as a change that is not made (``validate_only``), so that its counts and its calls to Kafka are its
-own. A cluster that does not answer is named, and never counted as 0.
+A cluster knows its own topics only. The values that would be inherited at the root of a cluster
+below are tried there as a dry run (``validate_only``), so that its counts and its calls to Kafka
+are its own. A cluster that does not answer is named, and never counted as 0.
 """
 
 from __future__ import annotations
@@ -78,9 +78,7 @@ def clusters_below(session: Session, path: str) -> list[ClusterBelow]:
 def query_each(
     session: Session, below: Sequence[ClusterBelow], query: Callable[[ClusterBelow], _T]
 ) -> list[_T | KdirError]:
-    """Returns the answer of each cluster, or the error instead of it; several are queried at a
-    time.
-    """
+    """Returns the answer of each cluster, or its error; several are queried at a time."""
     from concurrent.futures import ThreadPoolExecutor
 
     def ask(one: ClusterBelow) -> _T | KdirError:
@@ -125,7 +123,9 @@ class ClusterPlan:
 
 
 def failure_text(cluster: str, error: KdirError) -> str:
-    """Returns why nothing is known of a cluster: it denied it, did not answer, or refused it."""
+    """Returns why a cluster's effects are unknown: it denied the request, did not answer, or
+    refused it.
+    """
     match error:
         case Denied() | Absent():  # of a mount that is there: to who may not describe it
             what = "denied it"
@@ -139,8 +139,8 @@ def failure_text(cluster: str, error: KdirError) -> str:
 def plans_below(
     session: Session, path: str, changes: Iterable[access_pb2.PolicyChange]
 ) -> list[ClusterPlan]:
-    """Returns what changed values of a path come to in each cluster that is mounted below it, by
-    mount.
+    """Returns the effects of changed values of a path in each cluster mounted below it,
+    by mount.
     """
     from resolver.path import Path
 
@@ -212,8 +212,8 @@ def inheriting_topics(
     policies: policies_pb2.Policies,
     fields: Sequence[Field],
 ) -> list[str | KdirError]:
-    """Returns which topics of each cluster below would inherit other values, were these set at a
-    path above their mounts, as ``topics_text`` does; empty = none.
+    """Returns the topics of each cluster below that would inherit other values if these were set at
+    a path above their mounts, as ``topics_text`` does; empty = none.
     """
     from resolver.path import Path
 
@@ -231,7 +231,7 @@ def inheriting_topics(
 
 
 def topics_text(answer: policies_pb2.GetEffectivePoliciesResponse, cluster: str) -> str:
-    """Returns how many topics of a cluster would have other values, such as ``at least 3 topics of
+    """Returns the number of topics of a cluster with other values, such as ``at least 3 topics of
     la``; empty = none.
     """
     count, least = answer.topics_changed, "at least " if answer.caller_view else ""
@@ -345,7 +345,7 @@ def with_clusters_below(
 def armed_summary(
     own: str, path: str, plan: access_pb2.ChangePlan, below: Sequence[ClusterPlan]
 ) -> str:
-    """Returns what a change at a path does to Kafka: how many topics of which clusters."""
+    """Returns the effect of a change at a path on Kafka: how many topics of which clusters."""
     planned = ClusterPlan(
         own,
         path,

@@ -1,8 +1,8 @@
-"""Completion: what could stand at the cursor, and the scripts that ask it for each shell.
+"""Completion: candidates at the cursor, and the scripts that call it for each shell.
 
-Refuses to raise, to print on stderr and to keep a person waiting: verbs, options and paths that
-were listed lately come without gRPC; other paths are asked with a short deadline, and when nobody
-answers, older ones do.
+It never raises, prints nothing on stderr and never keeps a person waiting: verbs, options and
+recently listed paths need no gRPC; other paths are queried with a short deadline, and without an
+answer older ones are offered.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Verbs about the user's own set-up: ``context`` and ``completion``; they ask no directory."""
+"""Verbs for the user's own settings: ``context`` and ``completion``; no server is called."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""Verbs that change a tree: ``mkdir``, ``create``, ``rm``, ``mv``, ``ln``; the owner decides.
+"""Verbs that change a tree: ``mkdir``, ``create``, ``rm``, ``mv``, ``ln``.
 
-What was done is printed on stderr: the data of these verbs is the entry, in the formats of ``-o``.
-
-Longer than most files: a good part of it is what help says.
+Messages about what was done are printed on stderr: the data of these verbs is the entry, in the
+formats of ``-o``. Longer than most files: much of it is help text.
 """
 
 from __future__ import annotations
@@ -51,9 +50,8 @@ SET: Final = Option(
 
 
 def each(session: Session, texts: Sequence[str], act: Callable[[PathArgument], None]) -> int:
-    """Does something for each path; an error of one is printed, and does not stop the others.
-
-    Returns the exit code of the first that went wrong, or 0.
+    """Calls a function for each path; an error is printed and does not stop the others. Returns the
+    exit code of the first error, or 0.
     """
     if len(texts) == 1:
         act(parse_path_argument(texts[0]))
@@ -164,8 +162,8 @@ def _approve_tier(
 
 
 def is_likely_typo(name: str, other: str) -> bool:
-    """True if one name comes of the other by one or two letters that were changed, added, left out
-    or exchanged with the next; not where only digits differ, as in ``v1`` and ``v2``.
+    """True if two names differ by one or two letters that were changed, added, removed or swapped
+    with the next; not if only digits differ, as in ``v1`` and ``v2``.
     """
     digits = str.maketrans("", "", "0123456789")
     if not other or name == other or name.translate(digits) == other.translate(digits):

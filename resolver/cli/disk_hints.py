@@ -1,8 +1,7 @@
-"""Names of directories' children, kept on disk for completion, and servers that failed lately.
+"""Files for fast completion: names of directories' children, and servers that failed recently.
 
-One small file for a directory as some servers were seen to list it, and for the beginning that the
-names were asked by. It is a convenience: nothing but a prompt is answered from it, and losing it
-loses nothing.
+One small file for a directory, the servers that listed it, and the prefix of the names. Losing them
+loses nothing: only completion reads them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""The verb ``doctor``: how servers are, and what is not well with them; changes nothing."""
+"""The verb ``doctor``: the state of servers, and the problems of their clusters, with
+what to do.
+"""
 
 from __future__ import annotations
 

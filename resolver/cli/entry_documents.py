@@ -1,7 +1,7 @@
-"""Documents of entries: YAML to what a tree should hold, and entries to values for YAML.
+"""Documents of entries: from YAML to the desired state of a tree, and from entries to YAML values;
+no network calls.
 
-What a document may hold is what ``kdir set``, ``kdir grant``, ``kdir create`` and ``kdir ln`` take.
-No network calls.
+A document may have what ``kdir set``, ``kdir grant``, ``kdir create`` and ``kdir ln`` accept.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What went wrong, as text that a person can act on; goes to stderr, and decides no exit code."""
+"""Errors as text on stderr, with what a person can do about them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _NAMES: Final = 1_000
 
 
 def explain(error: KdirError, session: Session | None) -> None:
-    """Prints the error, and what could be done about it."""
+    """Prints the error and its hints."""
     complain(f"error: {headline(error)} ({error.reason})")
     if isinstance(error, Absent) and session is not None and (similar := _similar(error, session)):
         complain(f"  did you mean {similar}?")

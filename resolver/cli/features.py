@@ -1,4 +1,4 @@
-"""The verb ``features``: which level a cluster's servers support, and which one is finalized."""
+"""The verb ``features``: the levels that a cluster's servers support, and the finalized one."""
 
 from __future__ import annotations
 

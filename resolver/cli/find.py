@@ -1,4 +1,4 @@
-"""Verbs of the index of all clusters: ``find`` searches it, ``index`` builds it and sums it up."""
+"""Verbs for the index of all clusters: ``find`` searches it, ``index`` builds and summarizes it."""
 
 from __future__ import annotations
 

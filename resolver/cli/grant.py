@@ -1,4 +1,4 @@
-"""Verbs about who may do what: ``grant``, ``revoke``, ``grants``, ``check``; the owner decides."""
+"""Verbs for access rights: ``grant``, ``revoke``, ``grants``, ``check``; the owner decides."""
 
 from __future__ import annotations
 

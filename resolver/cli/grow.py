@@ -1,4 +1,4 @@
-"""The verb ``grow``: more partitions for the topics below a directory; asks first."""
+"""The verb ``grow``: more partitions for the topics below a directory, after confirmation."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""``--wait``: a verb ends once Kafka shows what it changed, in every cluster that inherits it.
+"""``--wait``: a verb ends once Kafka shows its changes, in every cluster that inherits them.
 
 Each cluster is asked for the calls that its armed entries still need (``PlanArming`` with
-``armed``): it reads its Kafka then, not what was recorded of it before. A cluster below has to have
-received the change first, which the positions of its ancestors show.
+``armed``), for which it reads Kafka, not its own records. A cluster below must have received the
+change first, as the positions of its ancestors show.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The verb ``log``: where a cluster's change log is, how far it is, why it waits, and what is done
-about that.
+"""The verb ``log``: the change log of a cluster: its topics, its progress, why it waits, and the
+operations on it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The verb ``ls``: what is in a directory; a gap is reported, and the exit code is 3.
+"""The verb ``ls``: the entries of a directory; missing parts are reported, with exit code 3.
 
-One page of a directory that the asked server itself owns is read without the resolver, whose
+One page of a directory that the called server itself owns is read without the resolver, whose
 modules cost as much start-up as a third of gRPC; for everything else the resolver is loaded
 (docs/decisions/0056-the-command-line-keeps-its-grammar.md).
 """

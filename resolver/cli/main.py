@@ -1,6 +1,5 @@
-"""Entry point of ``kdir``: runs a verb or prints its help, and maps errors to exit codes.
-
-Refuses to import anything that only some verbs need: start-up is felt on every call.
+"""Entry point of ``kdir``: runs a verb or prints its help, and maps errors to exit codes. Modules
+that only some verbs need are imported lazily, since every call pays for start-up.
 """
 
 from __future__ import annotations

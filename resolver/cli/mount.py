@@ -1,4 +1,6 @@
-"""Verbs about mounts, where one cluster hangs below another: ``mounts``, ``mount``, ``umount``."""
+"""Verbs for mounts, where one cluster is attached below another: ``mounts``, ``mount``,
+``umount``.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The verb ``parent``: lets a cluster go on without its parent, and with it again."""
+"""The verb ``parent``: detaches a cluster from its parent, and attaches it again."""
 
 from __future__ import annotations
 

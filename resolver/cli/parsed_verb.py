@@ -1,6 +1,5 @@
-"""The arguments of a command line, as text, and the error of a command line that is invalid.
-
-Refuses to know the grammar by which it was read (``parser.py``).
+"""Parsed arguments of a command line, as text, and the error of an invalid command line;
+``parser.py`` has the grammar.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ __all__ = ["Arguments", "ParsedVerb", "UsageError"]
 
 
 class UsageError(Exception):
-    """The arguments make no command; exit code 2."""
+    """Error: the arguments are invalid; exit code 2."""
 
     def __init__(self, message: str, *, verb: str = "") -> None:
         super().__init__(message)
@@ -25,11 +24,11 @@ class ParsedVerb(Protocol):
 
     @property
     def name(self) -> str:
-        """As it was typed."""
+        """Name as typed."""
 
     @property
     def timeout_seconds(self) -> float:
-        """Its timeout, unless another is given."""
+        """Timeout by default."""
 
 
 class Arguments(NamedTuple):
@@ -43,7 +42,7 @@ class Arguments(NamedTuple):
         return key in self.values
 
     def one(self, key: str, default: str = "") -> str:
-        """Returns the value given, the last one where there are several."""
+        """Returns the value of an option; of several, the last."""
         given = self.values.get(key)
         return given[-1] if given else default
 
@@ -52,10 +51,10 @@ class Arguments(NamedTuple):
         return tuple(self.values.get(key, ()))
 
     def whole(self, key: str, default: int = 0) -> int:
-        """Returns an option's value as a whole number from 1; ``default`` where it was not given.
+        """Returns an option's value as a whole number from 1; ``default`` if it was not given.
 
         Raises:
-            UsageError: something else.
+            UsageError: any other value.
         """
         text = self.one(key)
         if not text:
@@ -70,7 +69,7 @@ class Arguments(NamedTuple):
         """Returns an option's value as seconds, more than 0 and at most a day.
 
         Raises:
-            UsageError: something else.
+            UsageError: any other value.
         """
         text = self.one(key)
         if not text:

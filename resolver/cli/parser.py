@@ -1,7 +1,7 @@
-"""The grammar of the command line: verbs, options, arguments; refuses to know what a verb does.
+"""Grammar of the command line: verbs, options, arguments.
 
-Help, completion and parsing read the same declarations. argparse was tried: it
-loses arguments after ``--``, values that begin with a dash, and messages that name what is missing
+Help, completion and parsing read the same declarations. argparse was tried: it loses arguments
+after ``--``, values that begin with a dash, and messages that name what is missing
 (docs/decisions/0056-the-command-line-keeps-its-grammar.md).
 """
 

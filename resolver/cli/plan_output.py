@@ -1,8 +1,9 @@
-"""What ``--plan`` shows: who gains and who loses, which values become others, what Kafka is asked.
+"""Output of ``--plan``: gained and lost rights, changed values, and calls to Kafka; no network
+calls.
 
-The rows are data, on stdout; how much the change is about, and what was left out, is printed on
-stderr. Elsewhere than on a terminal each row begins with its section: ``access``, ``policy``,
-``kafka``, ``quota`` or ``retired``. No network calls.
+The rows are data, on stdout; the size of the change, and what was left out, is printed on stderr.
+Unless on a terminal each row begins with its section: ``access``, ``policy``, ``kafka``, ``quota``
+or ``retired``.
 """
 
 from __future__ import annotations

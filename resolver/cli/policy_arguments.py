@@ -1,4 +1,4 @@
-"""``KEY=VALUE`` as people write policies, to and from the contract's fields; decides no policy."""
+"""Converts ``KEY=VALUE`` of policies, as people write them, to the contract's fields and back."""
 
 from __future__ import annotations
 

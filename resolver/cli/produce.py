@@ -1,7 +1,7 @@
-"""Verbs that move messages by path: ``produce`` and ``consume``; thin, for looks and for scripts.
+"""Verbs that move messages by path: ``produce`` and ``consume``, for a quick look and for scripts.
 
-They resolve, and hand the rest to confluent-kafka. Whoever wants more takes a Kafka client and
-``kdir resolve -o kcat``.
+They resolve the path and use confluent-kafka. For more, use a Kafka client and ``kdir resolve -o
+kcat``.
 """
 
 from __future__ import annotations

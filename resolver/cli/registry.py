@@ -1,4 +1,4 @@
-"""Which file holds which verb; loads a verb's file only when that verb is wanted."""
+"""Files of the verbs; a verb's file is imported only when the verb is used."""
 
 from __future__ import annotations
 

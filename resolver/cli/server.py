@@ -1,4 +1,4 @@
-"""The verb ``server``: hands over to a directory server in this very process; knows none of it."""
+"""The verb ``server``: runs a directory server in this process."""
 
 from __future__ import annotations
 

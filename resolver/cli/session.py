@@ -1,4 +1,4 @@
-"""Session: what one command works with (servers, output, deadline), made when first wanted."""
+"""Session of one command: servers, output, deadline, each created on first use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Verbs about the policies of an entry: ``set``, ``unset``, ``effective``; none asks Kafka."""
+"""Verbs for the policies of an entry: ``set``, ``unset``, ``effective``; Kafka is not called."""
 
 from __future__ import annotations
 

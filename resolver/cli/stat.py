@@ -1,5 +1,5 @@
-"""The verb ``stat``: all that is known of one entry, and of large changes on their way there; of a
-topic also what Kafka reports.
+"""The verb ``stat``: everything known of one entry, and of large changes of it in progress; for a
+topic also Kafka's own state.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Calls about one cluster: which is meant, whom to ask, and, where the answer streams, how long to
-wait for more. Which cluster is meant is never left to chance: where the servers that were named
-belong to several, the command is refused.
+"""Calls for one cluster: which cluster is meant, which servers to call, and the timeout between the
+messages of a stream.
 
-Refuses to know what the messages mean.
+The cluster is never chosen by chance: if the named servers belong to several, the command is
+refused.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""How many topics are below a directory or a mount, at any depth and in all clusters there.
+"""Number of topics below a directory or a mount, at any depth and in all clusters there.
 
-A cluster counts its own topics; those of the clusters that are mounted below are in its mount
-table. A cluster that is not linked is not counted: the number is then a lower bound.
+A cluster counts its own topics; those of the clusters mounted below are in its mount table. A
+cluster that is not linked is not counted: the number is then a lower bound.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The verb ``tree``: draws what is below a path; siblings are asked at the same time."""
+"""The verb ``tree``: draws everything below a path; siblings are listed concurrently."""
 
 from __future__ import annotations
 

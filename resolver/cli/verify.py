@@ -1,4 +1,6 @@
-"""The verb ``verify``: shows where store, memory and Kafka differ; mends nothing."""
+"""The verb ``verify``: shows the differences between store, memory, change log and Kafka; changes
+nothing.
+"""
 
 from __future__ import annotations
 

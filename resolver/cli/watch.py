@@ -1,4 +1,4 @@
-"""Verbs about changes: ``watch`` shows them as they come, ``history`` those that are past."""
+"""Verbs for changes: ``watch`` shows them as they happen, ``history`` past ones."""
 
 from __future__ import annotations
 

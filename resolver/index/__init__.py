@@ -1,7 +1,6 @@
-"""The index: every topic of every cluster in one table; holds no code itself.
+"""Index of every topic of every cluster in one table.
 
-``row_schema`` says what a row is, ``cluster_discovery`` finds the clusters, ``cluster_scan`` reads
-one, ``spark_source`` lets Spark read them all, ``build`` writes them to the Delta table that
-``delta_table`` keeps, and ``search`` finds rows in it again and counts them, without Spark and
-Java.
+``row_schema`` defines a row, ``cluster_discovery`` finds the clusters, ``cluster_scan`` reads one,
+``spark_source`` lets Spark read them all, ``build`` writes them to the Delta table of
+``delta_table``, and ``search`` finds and counts rows without Spark and Java.
 """

@@ -1,7 +1,7 @@
-"""Converts a page of a scan to an Arrow batch, column by column; refuses to ask servers.
+"""Converts a page of a scan to an Arrow batch.
 
-Column by column, because a row at a time costs several times as much: a page's entries are listed
-once, and each column is one comprehension over them.
+Column by column, since row by row costs several times as much: a page's entries are listed once,
+and each column is one comprehension over them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""One SQL query over changes, by DuckDB, which reaches no file and no net for it.
+"""Runs one SQL query over changes by DuckDB, without access to files and the network.
 
-The changes are loaded into a table on disk, in a folder of their own that is removed at the end: a
-query may read them more than once, and memory stays bounded however many there are.
+The changes are loaded into a table on disk, in a temporary folder: a query may read them more than
+once, and memory stays bounded however many there are.
 """
 
 from __future__ import annotations

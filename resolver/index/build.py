@@ -1,11 +1,10 @@
-"""``kdir index build``: brings the Delta table up to what all clusters say now; one commit a run.
+"""``kdir index build``: updates the Delta table to the current state of all clusters; one commit a
+run.
 
-A build asks every cluster at which revision it is, reads those that have changed with Spark, and
-makes all of it seen at once. Where nothing has changed, no Spark is started at all. It refuses to
-search the table (``search``) and to serve the rows to Spark's users (``source``).
-
-The table lies in a folder that the driver and all workers see: a shared file system, or a URL such
-as ``s3://…``, which ``deltalake`` reaches from both.
+A build asks every cluster for its revision, reads the changed ones with Spark, and publishes all of
+it at once. If nothing has changed, Spark is not started. The table is in a folder that the driver
+and all workers see: a shared file system, or a URL such as ``s3://…``, which ``deltalake`` reaches
+from both.
 """
 
 from __future__ import annotations

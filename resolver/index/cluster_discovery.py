@@ -1,9 +1,9 @@
-"""Finds every cluster of the federation from a few servers; refuses to read topics.
+"""Finds every cluster of the federation from a few servers, without reading topics.
 
-Each asked server returns the mounts that it has, and each cluster is then asked itself, at the
-endpoints that are known for it: who it is, where it hangs, at which revision it is. The walk goes
-down by these mounts and up by the referral for ``/``, so that any server will do as a start.
-A cluster that does not answer is a result, not an error.
+Each server returns the mounts that it knows, and each cluster is then called itself, at its known
+endpoints: its identity, its mount, its revision. The discovery goes down by these mounts and up by
+the referral for ``/``, so that any server will do as a start. A cluster that does not answer is a
+result, not an error.
 """
 
 from __future__ import annotations

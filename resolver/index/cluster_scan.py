@@ -1,7 +1,7 @@
-"""Reads the topics of one cluster, or of one shard of it, page by page; refuses to know Spark.
+"""Reads the topics of one cluster, or of one shard of it, page by page.
 
-A ``Shard`` is a plain value, so that it can travel to another process; the channel is made where
-the shard is read, and ends there (gRPC does not survive a fork, G11).
+A ``Shard`` is a plain value, so that it can be sent to another process; the channel is opened and
+closed where the shard is read (gRPC does not survive a fork, G11).
 """
 
 from __future__ import annotations

@@ -62,12 +62,12 @@ _DESCRIPTION: Final = "Every Kafka topic of every cluster, by path. Made by kdir
 
 
 class CommitConflict(Exception):
-    """Another commit came first: load again, decide again."""
+    """Error: another commit came first; load again, decide again."""
 
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A Parquet file of the table, by its path below the table's folder."""
+    """Parquet file of the table, by its path below the table's folder."""
 
     path: str
     size: int
@@ -84,13 +84,13 @@ class ClusterFiles:
 
     @property
     def rows(self) -> int:
-        """How many topics."""
+        """Number of topics."""
         return sum(file.rows for file in self.files)
 
 
 @dataclass(frozen=True, slots=True)
 class TableState:
-    """The table at one version; None when there is no table yet."""
+    """State of the table at one version; None while there is no table yet."""
 
     version: int | None = None
     clusters: Mapping[str, ClusterFiles] = field(default_factory=dict)
@@ -251,7 +251,7 @@ class IndexTable:
         """Makes one commit on top of ``base``; returns the new version.
 
         Raises:
-            Overtaken: the table is no longer as ``base`` says.
+            Overtaken: the table is not at ``base`` any more.
         """
         from deltalake import CommitProperties
         from deltalake.transaction import AddAction

@@ -1,10 +1,9 @@
-"""The row of the index: its columns, once, for Arrow, Spark and Delta; refuses to read or write.
+"""Columns of the index, for Arrow, Spark and Delta.
 
-A row is one topic. Its columns are of two sorts: what belongs to the topic lies in the data files;
-what belongs to its whole cluster (who it is, as of when it was read, whether it is stale) is the
-same for all rows of a cluster, and the Delta table keeps it as partition values, beside the files
-and not in them. So a cluster's time and staleness change without rewriting a row (see
-delta_table.py).
+A row is one topic. Columns of the topic are in the data files; columns of its whole cluster (its
+identity, the time of the read, whether it is stale) are the same for all rows of a cluster, and the
+Delta table keeps them as partition values, beside the files. So a cluster's time and staleness
+change without rewriting a row (see delta_table.py).
 """
 
 from __future__ import annotations

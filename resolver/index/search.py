@@ -82,7 +82,7 @@ class FoundTopic:
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """Rows that a search found, and the clusters whose rows may be missing or old."""
+    """Rows of a search, and the clusters whose rows may be missing or old."""
 
     rows: tuple[FoundTopic, ...]
     """By path, then cluster."""
@@ -101,7 +101,7 @@ class SearchResult:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The index at one version."""
+    """Index at one version."""
 
     index: IndexTable
     table: DeltaTable

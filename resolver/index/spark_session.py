@@ -1,8 +1,8 @@
-"""Starts Spark for a crawl, and says in one sentence what is missing; refuses to know the index.
+"""Starts Spark for a crawl; a missing requirement is an error of one sentence.
 
 Workers need what the driver needs: this interpreter's version of Python with grpcio, protobuf,
-pyarrow and deltalake. Where all see one environment that is this very interpreter; elsewhere
-``PYSPARK_PYTHON`` names theirs. kdir's own packages travel with the job.
+pyarrow and deltalake. If all use one environment that is this very interpreter; otherwise
+``PYSPARK_PYTHON`` names theirs. kdir's own packages are sent with the job.
 """
 
 from __future__ import annotations

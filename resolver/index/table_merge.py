@@ -1,7 +1,7 @@
-"""Decides what one commit changes, from what a crawl found and what the table holds; does no I/O.
+"""Merges the results of a crawl into the table's state: what one commit changes; no I/O.
 
-The same findings can be merged again into a table that another crawl has changed meanwhile: of two
-findings about a cluster the later one counts, so that two crawls at once end as if one had waited.
+The same results can be merged again into a table that another crawl has changed meanwhile: of two
+results for a cluster the later one counts, so that two concurrent crawls end as if one had waited.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class RereadCluster:
-    """The cluster's topics were read and lie in these files."""
+    """Result that the cluster's topics were read into these files."""
 
     state: ClusterState
     files: tuple[DataFile, ...]
@@ -38,14 +38,14 @@ class RereadCluster:
 
 @dataclass(frozen=True, slots=True)
 class Unchanged:
-    """The cluster answered that nothing has changed since the table's rows of it were read."""
+    """Result that the cluster has not changed since the table's rows of it were read."""
 
     state: ClusterState
 
 
 @dataclass(frozen=True, slots=True)
 class NoAnswer:
-    """The cluster could not be read: its rows stay, and are stale."""
+    """Result that the cluster could not be read: its rows stay, and are stale."""
 
     cluster_id: str
     cluster: str
@@ -56,7 +56,7 @@ class NoAnswer:
 
 @dataclass(frozen=True, slots=True)
 class RemovedCluster:
-    """The owner of its mount point answered, and has no such mount any more."""
+    """Result that the owner of its mount point answered and has no such mount any more."""
 
     cluster_id: str
     reason: str

@@ -1,7 +1,6 @@
-"""Kafka clients that take paths where Kafka's take topic names; needs ``kdir[kafka]``.
+"""Kafka clients with paths instead of topic names; needs ``kdir[kafka]``.
 
-What Kafka's client library is not needed for, the rules of its settings, is in
-``client_settings.py``.
+``client_settings.py`` has the rules for settings, which need no Kafka client library.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The error of a path or grant for an error of a Kafka client; raises nothing."""
+"""Converts errors of Kafka clients to errors with paths and missing grants."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def client_error(
     for_writes: bool,
     operation: str = "",
 ) -> KdirError:
-    """Returns the error to raise for what a client of a path's cluster reports.
+    """Returns the error for an error of a path's client.
 
     Args:
-        settings: the client's; who it is, its group and its transactional id are named.
-        operation: what was to be done with the topic, if not to read or write it.
+        settings: the client's: its principal, group and transactional id are named.
+        operation: what was to be done with the topic, if not read or write.
     """
     own = operation or ("write" if for_writes else "read")
     missing = _missing(error.code(), settings, own, for_writes=for_writes)

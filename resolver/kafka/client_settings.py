@@ -1,10 +1,10 @@
-"""The settings of Kafka's producers and consumers: which can be a default for a path, which values
-they take, and what a producer gets when defaults, policies and its program are put together.
+"""Settings of Kafka's producers and consumers: which may be defaults of a path, their valid values,
+and the effective settings of a producer from defaults, policies and its program.
 
 Names are Kafka's (``ProducerConfig`` and ``ConsumerConfig`` of Apache Kafka 4.1) and librdkafka's
-2.x. What says where and as whom a client connects, or makes it load code, is its program's and
-never a path's: whoever may set a policy must not be able to lead producers elsewhere. Producers
-are idempotent by default, by the rules of KIP-679. Refuses to know a client library.
+2.x. Settings for where and as whom a client connects, or that load code, are the program's and
+never a path's: whoever may set a policy must not be able to redirect producers. Producers are
+idempotent by default, by the rules of KIP-679.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""A Kafka consumer that takes paths: confluent-kafka's surface, with a path where it has a topic.
+"""Kafka consumer with paths: confluent-kafka's interface, with a path instead of a topic.
 
-Paths of several clusters are one subscription: a client of the library for each cluster, asked one
-after the other. Order is Kafka's, within a partition. Refuses to make topics, to follow a path to
-another cluster after it was subscribed to, and to be used by another process than its own.
+Paths of several clusters are one subscription: one client of the library for each cluster, polled
+in rotation. Messages are ordered within a partition, as in Kafka. It creates no topics, never
+follows a path to another cluster after subscribing, and must be used by the process that created
+it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""How a Kafka client reaches the cluster of a path, and which of its settings come from whom."""
+"""Connection settings of a Kafka client for the cluster of a path, and the layers of its other
+settings.
+"""
 
 from __future__ import annotations
 

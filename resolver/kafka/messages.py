@@ -1,4 +1,4 @@
-"""Messages of Kafka with the path that they were produced to or consumed from."""
+"""Kafka messages with the path that they were produced to or consumed from."""
 
 from __future__ import annotations
 

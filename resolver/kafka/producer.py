@@ -1,8 +1,8 @@
-"""A Kafka producer that takes paths: confluent-kafka's surface, with a path where it has a topic.
+"""Kafka producer with paths: confluent-kafka's interface, with a path instead of a topic.
 
-One client of the library for each cluster and settings, made when the first message goes there.
-A warm path costs no call. Refuses to follow a link's fallback unless the link says so,
-to be used by another process than the one that made it, and to guess what is not known.
+One client of the library for each cluster and settings, created for the first message there. A
+cached path costs no call. It follows a link's fallback only if the link allows that, and must be
+used by the process that created it.
 """
 
 from __future__ import annotations
