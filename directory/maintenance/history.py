@@ -1,12 +1,9 @@
-"""History of changes, past and future, for watches; and its retention.
+"""History of changes, past and future, for watches.
 
 The newest events are in memory, limited by number and bytes; older ones are read from the store's
-``o/`` rows, which ``RetentionTrimmer`` trims. A subscription that begins in the past reads them
-page by page as its watcher takes them, and then has a queue of its own: a slow watcher loses its
-place (``Resync``) and delays nobody (S16).
-
-Trimming works in small transactions; a step that was interrupted, or done by two servers at the
-same time, does no harm.
+``o/`` rows, which ``retention.py`` trims. A subscription that begins in the past reads them page by
+page as its watcher takes them, and then has a queue of its own: a slow watcher loses its place
+(``Resync``) and delays nobody (S16).
 """
 
 from __future__ import annotations
@@ -15,37 +12,21 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from directory.maintenance.event_index import EventIndex
-from directory.namespace.keys import REQUEST
 from directory.store.base import (
-    Conflict,
-    Delete,
-    Guard,
-    KeyEquals,
-    Put,
-    Row,
     Store,
     StoreUnreachable,
-    Transaction,
-    Write,
 )
-from directory.store.event_rows import FLOOR_KEY, Events
-from directory.store.idempotency import RequestRecord
+from directory.store.event_rows import Events
 from directory.store.replica import AppliedCommit, Replica
 from resolver.errors import NotReady, Resync, StoreUnavailable
 
-__all__ = ["ChangeHistory", "RetentionLimits", "RetentionTrimmer", "Revised", "Subscription"]
+__all__ = ["ChangeHistory", "Revised", "Subscription"]
 
 _log = logging.getLogger(__name__)
-_BATCH: Final = 500
-_BATCHES: Final = 10  # of each kind in one step
-_ROUNDS: Final = 100
-"""Number of times that all answered requests are visited, at most, while one is kept."""
-
 Revised = tuple[int, Events]
 """Events of one revision, at least one, by position."""
 
@@ -407,140 +388,3 @@ def _lagged(found: str, setting: str) -> str:
 
 
 _RELOADED: Final = "the tree was loaded again: list again, then watch"
-
-
-@dataclass(frozen=True, slots=True)
-class RetentionLimits:
-    """Time and size limits of what is kept."""
-
-    requests_ms: int = 24 * 3600 * 1000
-    """Time for which an answered request is kept."""
-    events: int = 100_000
-    """Number of newest events that can be read back."""
-    event_bytes: int = 256 * 1024 * 1024
-    """Most bytes of these events."""
-
-
-class RetentionTrimmer:
-    """Trimmer of one store; used by one thread."""
-
-    def __init__(
-        self,
-        store: Store,
-        index: EventIndex,
-        retention: RetentionLimits | None = None,
-        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
-        *,
-        published: Callable[[], int | None] = lambda: None,
-    ) -> None:
-        """``published`` returns the revision up to which the change log has the events: later ones
-        are kept. None: there is no change log.
-        """
-        self._store: Final = store
-        self._index: Final = index
-        self._published: Final = published
-        self._retention: Final = retention or RetentionLimits()
-        self._now_ms: Final = now_ms
-        self._batch: Final = min(_BATCH, store.limits.max_writes // 2 - 1)
-        self._after = b""  # the answered request up to which the last step looked
-        self._oldest_ms = 0
-        """When the oldest request was answered that this round, or the last one, left."""
-        self._next_round_ms = 0
-
-    def step(self) -> int:
-        """Trims some rows; returns how many. Called every few seconds; an unreachable store raises
-        nothing, since the next call retries.
-        """
-        try:
-            return self._trim_requests() + self._trim_events()
-        except StoreUnreachable as reason:
-            _log.warning("nothing trimmed, the store is away: %s", reason)
-            return 0
-
-    def _trim_requests(self) -> int:
-        """Visits all answered requests, some at each step, since their keys have no age;
-        and again once one of those that were left has expired.
-        """
-        now_ms, kept_ms = self._now_ms(), self._retention.requests_ms
-        if not self._after:
-            # Later than a whole retention from now: the clock was set back.
-            if now_ms < self._next_round_ms <= now_ms + kept_ms + 1:
-                return 0
-            self._oldest_ms = now_ms
-        removed = 0
-        for _ in range(_BATCHES):
-            rows = self._store.read(REQUEST, limit=self._batch, after=self._after)
-            old = [row for row in rows if self._is_old(row, now_ms - kept_ms)]
-            for some in self._within_limits(old):
-                # By value: the id may be in use again.
-                guards = tuple(KeyEquals(row.key, row.value) for row in some)
-                removed += self._remove(guards, tuple(Delete(row.key) for row in some), len(some))
-            self._after = rows[-1].key if len(rows) == self._batch else b""
-            if not self._after:
-                soon = now_ms + kept_ms // _ROUNDS
-                self._next_round_ms = max(soon, self._oldest_ms + kept_ms + 1)
-                break
-        return removed
-
-    def _within_limits(self, rows: Iterable[Row]) -> Iterator[list[Row]]:
-        """Yields the rows in parts that one transaction can compare and delete."""
-        part: list[Row] = []
-        size = 0
-        for row in rows:
-            more = 2 * len(row.key) + len(row.value)
-            if part and size + more > self._store.limits.max_bytes:
-                yield part
-                part, size = [], 0
-            part.append(row)
-            size += more
-        if part:
-            yield part
-
-    def _is_old(self, row: Row, before_ms: int) -> bool:
-        try:
-            answered_at_ms = RequestRecord.from_bytes(row.value).answered_at_ms
-        except ValueError:
-            return False  # of a newer version, perhaps; it knows for how long
-        if answered_at_ms < before_ms:
-            return True
-        self._oldest_ms = min(self._oldest_ms, answered_at_ms)
-        return False
-
-    def _trim_events(self) -> int:
-        removed = self._trim_facts()
-        for _ in range(_BATCHES):
-            rows = self._index.oldest(
-                self._retention.events,
-                self._retention.event_bytes,
-                self._batch,
-                self._published(),
-            )
-            if not rows:
-                break
-            known = self._store.read(FLOOR_KEY, limit=1)
-            floor = max(rows[-1][0], int(known[0].value) if known else 0)
-            guards = (KeyEquals(FLOOR_KEY, known[0].value if known else None),)
-            writes: list[Write] = [Delete(key) for _, key in rows]
-            writes.append(Put(FLOOR_KEY, b"%d" % floor))
-            done = self._remove(guards, tuple(writes), len(rows))
-            if not done:
-                break  # another server trims too
-            self._index.forget(key for _, key in rows)
-            removed += done
-        return removed
-
-    def _trim_facts(self) -> int:
-        """Removes rows that only name facts for the change log, once they are published."""
-        published = self._published()
-        if published is None:
-            return 0
-        keys = self._index.oldest_of_facts(published, self._batch)
-        removed = self._remove((), tuple(Delete(key) for key in keys), len(keys))
-        self._index.forget(keys)
-        return removed
-
-    def _remove(self, guards: tuple[Guard, ...], writes: tuple[Write, ...], count: int) -> int:
-        if not count:
-            return 0
-        done = self._store.commit(Transaction(guards, writes))
-        return 0 if isinstance(done, Conflict) else count

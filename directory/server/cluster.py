@@ -27,8 +27,9 @@ from directory.federation.inheritance import inherited_origins, refuse_oversized
 from directory.federation.kafka_claims import manager_before, why_unmanaged
 from directory.federation.parent_link import LinkStatus, ParentLink
 from directory.kafka.adoption.pin_and_stop import PinAndStop
-from directory.maintenance.history import ChangeHistory, RetentionLimits, RetentionTrimmer
+from directory.maintenance.history import ChangeHistory
 from directory.maintenance.reaper import Reaper
+from directory.maintenance.retention import RetentionLimits, RetentionTrimmer
 from directory.namespace.snapshot import Snapshot
 from directory.server.access_history import AccessHistory
 from directory.server.certificates import PeerCredentials

@@ -15,7 +15,7 @@ from directory.access.grants import Grant, Permission
 from directory.change_log.log_state import refuse_full_outbox
 from directory.change_log.outbox_records import OversizedRecord, encode_within
 from directory.maintenance.event_index import EventIndex
-from directory.maintenance.history import RetentionLimits, RetentionTrimmer
+from directory.maintenance.retention import RetentionLimits, RetentionTrimmer
 from directory.namespace.bounds import Bounds
 from directory.namespace.command import AddGrants, CreateDirectory, RemoveGrants
 from directory.namespace.entry import DELETED_ID, Kind, Policies

@@ -8,11 +8,10 @@ import pytest
 
 from directory.maintenance.history import (
     ChangeHistory,
-    RetentionLimits,
-    RetentionTrimmer,
     Revised,
     Subscription,
 )
+from directory.maintenance.retention import RetentionLimits, RetentionTrimmer
 from directory.namespace.keys import EVENT, REQUEST
 from directory.store.base import Put, StoreUnreachable, Transaction
 from directory.store.event_rows import event_count
