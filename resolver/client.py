@@ -1,4 +1,4 @@
-"""Resolver: the public door for asking directories; refuses to hold rules of its own.
+"""Resolver: the public door for asking directories.
 
 ``resolve`` answers from memory while it may, and by a walk over the nearest directory servers else.
 What a verb needs beside that is in a module of its own, imported at its first use. The file is

@@ -1,4 +1,4 @@
-"""The errors that kdir can end in, for server and client alike; refuses to know gRPC or protobuf.
+"""The errors that kdir can end in, for server and client alike.
 
 The tree, with the gRPC code of each class (one place for the rule: servers raise these, one
 interceptor maps them to a status with one ``google.rpc.ErrorInfo``, and clients raise the same

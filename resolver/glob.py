@@ -1,4 +1,4 @@
-"""Glob: patterns over paths, matched in linear time; refuses to be a regular expression.
+"""Glob: patterns over paths, matched in linear time.
 
 Grammar, by segment, anchored at both ends::
 

@@ -1,6 +1,6 @@
 r"""The one place that knows how facts of a cluster are laid out as ordered keys of its store.
 
-Refuses to know what the values mean. Keys are bytes; order of keys is order of listing::
+Keys are bytes; order of keys is order of listing::
 
     e/<parent id: 8 bytes, big-endian><t|c><name>   an entry's record (kdir.v1.Entry without path)
     g/<parent id, 8 bytes><t|c><name>               the grants of the entry at that place

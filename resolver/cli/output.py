@@ -1,4 +1,4 @@
-"""Printing: tables, JSON lines, YAML and names; refuses to know what the things printed mean.
+"""Printing: tables, JSON lines, YAML and names.
 
 Data goes to stdout, everything else to stderr. A table has a header, aligned columns and human
 units on a terminal, or where ``-o table`` or ``-o wide`` asks for it; elsewhere it is tab-separated

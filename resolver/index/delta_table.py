@@ -1,4 +1,4 @@
-"""The Delta table of the index: what it holds, and one commit at a time; refuses to decide.
+"""The Delta table of the index: what it holds, and one commit at a time.
 
 It is partitioned by cluster: each data file holds topics of one cluster, and all that is the same
 for a whole cluster (``schema.CLUSTER_COLUMNS``: as of when, at which revision, whether stale) are

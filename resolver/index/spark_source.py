@@ -1,4 +1,4 @@
-"""Spark's data source ``kdir``: every topic of every cluster as a row; refuses to write.
+"""Spark's data source ``kdir``: every topic of every cluster as a row.
 
     register(spark)
     spark.read.format("kdir").option("servers", "la-1:7420,ny-1:7420").load("/la")

@@ -1,4 +1,4 @@
-"""Where the keys of one cluster lie in etcd; refuses to know what their values mean.
+"""Where the keys of one cluster lie in etcd.
 
 ::
 

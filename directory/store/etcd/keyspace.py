@@ -1,4 +1,4 @@
-"""One cluster's keys in etcd, in their incarnation; refuses to know what rows mean.
+"""One cluster's keys in etcd, in their incarnation.
 
 Every transaction compares the identity as it was last read. So a store that was sealed, restored or
 filled by anybody takes nothing from who does not know it yet; he reads it again, and goes on.

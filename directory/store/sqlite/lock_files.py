@@ -1,9 +1,9 @@
 """Files beside a database: the one that its writers lock, with the newest commit, and those that
 are locked while an ephemeral key's process is alive.
 
-Refuses to open the database. What it says is written after the commit and not synced: after a
-crash it may be behind, which is as good; it is never ahead. So a database that lacks the commit it
-names went back in time: a backup was put there.
+What it says is written after the commit and not synced: after a crash it may be behind, which is as
+good; it is never ahead. So a database that lacks the commit it names went back in time: a backup
+was put there.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One transaction of a sqlite store, from its guards to its log; refuses to begin or to end it."""
+"""One transaction of a sqlite store, from its guards to its log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Following a sqlite store's log; refuses to write.
+"""Following a sqlite store's log.
 
 Changes of other processes are found by asking sqlite's ``data_version`` (some 80 µs, measured) once
 the system reports that the files were written, or every ``POLL_SECONDS`` where it does not. Those
