@@ -72,6 +72,8 @@ _RECORDS: Final = ("docs/decisions/", "docs/glossary.md")
 
 _CODE: Final = re.compile(r"^```.*?^```|`[^`]*`|\]\([^)]*\)", re.MULTILINE | re.DOTALL)
 _OPTION: Final = re.compile(r"--[a-z-]+")
+_REFUSAL: Final = re.compile(r"\brefuses\s+to\b", re.IGNORECASE)
+"""What a module's docstring does not say: it says what the module is responsible for."""
 _PARTS: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _ROW: Final = re.compile(r"^\|((?: `\w+`,?)+) \|")
 
@@ -232,6 +234,8 @@ def findings(paths: Iterable[str] | None = None, root: Path = ROOT) -> Counter[s
             found[f"texts {path}"] = _count_retired([prose(text)], terms)
             continue
         tree = ast.parse(text)
+        if path.split("/")[0] in _SHIPPED and _REFUSAL.search(ast.get_docstring(tree) or ""):
+            found[f"refusals {path}"] += 1
         for name in misnamed(tree, terms):
             found[f"identifier {name}"] += 1
         found[f"docstrings {path}"] = len(undescribed(tree))

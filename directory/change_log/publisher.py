@@ -8,7 +8,7 @@ the state, the history, and a checkpoint in each topic.
 
 Where the log and the store do not meet (first use, another incarnation of the store, an outbox that
 was trimmed), the state topic is read to its end, compared with the tree, and the difference
-published (``_resync``). It refuses to publish into a log that is another cluster's, that has a
+published (``_resync``). It does not publish into a log that is another cluster's, that has a
 later incarnation than the store's, or of which much would vanish, until an operator confirms it.
 """
 

@@ -1,6 +1,6 @@
 """The settings, the context and the status of a cluster's Kafka side; plain values.
 
-Refuses to read files: ``directory/server/config.py`` does, and ``settings_of`` translates.
+``directory/server/config.py`` reads the files, and ``settings_of`` translates.
 """
 
 from __future__ import annotations

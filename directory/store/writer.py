@@ -4,10 +4,9 @@ What ends without a commit (a refusal, or nothing to change) is answered only fr
 new as the store was when the request came (``Writer.decide``): another server of the store may have
 acknowledged what this one's replica has not seen yet.
 
-Refuses to decide what a command means (``namespace/plan.py``) and whether the caller may
-(``authorization``). The same request id never has a second effect, whatever happened to the first
-answer: the request's row is written in the transaction of its effect, or, where nothing was to be
-changed, in one of its own.
+``namespace/plan.py`` plans a command, ``api/write_checks.py`` authorizes it. The same request id
+never has a second effect, whatever happened to the first answer: the request's row is written in
+the transaction of its effect, or, if there was nothing to change, in one of its own.
 """
 
 from __future__ import annotations

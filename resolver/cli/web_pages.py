@@ -1,4 +1,4 @@
-"""Pages of ``kdir ui``: what the reading verbs print, as HTML; refuses to serve them.
+"""Pages of ``kdir ui``: what the reading verbs print, as HTML.
 
 A page is made of sections, most of them the output of one verb, run with the options of the command
 that serves the pages: a page has what the command line has, by the same rights. A section that

@@ -1,4 +1,4 @@
-"""HTTP server of ``kdir ui``: GET only, own hosts only; refuses to know what a page shows.
+"""HTTP server of ``kdir ui``: GET only, own hosts only.
 
 Whoever reaches the port reads by the rights of who started it. A web site that its user visits must
 not: a request names this server by an address, or by a name that its user gave, since a site can

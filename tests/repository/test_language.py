@@ -104,6 +104,14 @@ def test_a_docstring_or_comment_with_a_retired_term_is_found(
     assert findings(paths, tmp_path) == {"remarks directory/module.py": 2}
 
 
+def test_a_module_that_says_what_it_refuses_is_found(tmp_path: Path) -> None:
+    for path in ("directory/module.py", "tests/module.py"):
+        (tmp_path / path).parent.mkdir()
+        (tmp_path / path).write_text('"""Codec of entries; refuses\nto know paths."""\n')
+    paths = ["directory/module.py", "tests/module.py"]
+    assert findings(paths, tmp_path) == {"refusals directory/module.py": 1}
+
+
 def test_a_page_or_message_with_a_retired_term_is_found(tmp_path: Path) -> None:
     page, module = tmp_path / "README.md", tmp_path / "resolver" / "module.py"
     for file, text in ((page, "Told again, told `told`."), (module, 'x = "it was told"')):

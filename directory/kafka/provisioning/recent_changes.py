@@ -3,7 +3,7 @@
 A controller acknowledges a change before brokers come to it: one that holds 10,000 partitions needs
 milliseconds for each topic. What is read of it meanwhile is of before, and would be taken for
 somebody else's doing: a new topic for missing, a deleted one for a new one. All that is read of
-Kafka is corrected here. Refuses to change anything, and to believe in a change for ever.
+Kafka is corrected here, for a limited time.
 """
 
 from __future__ import annotations

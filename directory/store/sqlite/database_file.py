@@ -1,8 +1,8 @@
 """One sqlite file of one cluster: connections to it, and who may write it when.
 
-Refuses to know tables (``schema.py``), keys and guards (``store.py``). The database file is never
-opened except through sqlite: POSIX drops all locks of a process on a file when the process closes
-any descriptor of it.
+``schema.py`` has the tables, ``store.py`` keys and guards. The database file is never opened except
+through sqlite: POSIX drops all locks of a process on a file when the process closes any descriptor
+of it.
 """
 
 from __future__ import annotations
