@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from directory.kafka.admin_contract import KafkaAdmin
 
-__all__ = ["LogRecord", "LogRefused", "LogTopics", "TopicWriter"]
+__all__ = ["LogEnd", "LogRecord", "LogRefused", "LogTopics", "TopicWriter"]
 
 _MOST_BYTES: Final = 8 * 1024 * 1024
 """Of one record with its key and Kafka's own framing, at least (``MOST_RECORD_BYTES``)."""
@@ -60,6 +60,15 @@ class LogRecord(NamedTuple):
     topic: str
     key: str
     value: bytes | None
+
+
+class LogEnd(NamedTuple):
+    """End of one of the topics."""
+
+    checkpoint: Change | None
+    """The newest; None: there is none."""
+    order: tuple[int, int, int]
+    """Of the newest change (``Change.order``), which may be after the checkpoint."""
 
 
 class LogTopics:
@@ -168,13 +177,11 @@ class LogTopics:
 
     # -- reading ---------------------------------------------------------------------------------
 
-    def last_checkpoint(
-        self, topic: str, keep_on: Callable[[], bool] = lambda: True
-    ) -> Change | None:
-        """Returns the newest committed checkpoint of one of the topics; None: there is none.
+    def end(self, topic: str, keep_on: Callable[[], bool] = lambda: True) -> LogEnd:
+        """Returns the committed end of one of the topics.
 
         Raises:
-            LogRefused: there is one, and it cannot be read.
+            LogRefused: there is a checkpoint, and it cannot be read.
             KafkaUnavailable
         """
         schemas = Schemas(self._registry)
@@ -184,7 +191,7 @@ class LogTopics:
             back = _BACK
             while low < high:
                 begin = max(low, high - back)
-                newest, unread = None, ""
+                newest, unread, order = None, "", (0, 0, 0)
                 for one in reader.read(begin, high):
                     try:
                         change = schemas.decode(one.value or b"")
@@ -193,7 +200,11 @@ class LogTopics:
                     except UndecodableRecord as error:
                         unread = str(error) if one.key in keys else unread
                         continue
-                    if change.checkpoint is not None and change.cluster_id == self.cluster_id:
+                    if change.cluster_id != self.cluster_id:
+                        continue
+                    if change.checkpoint is None:
+                        order = change.order
+                    else:
                         newest, unread = change, ""
                 if unread:
                     # An older one is not the position: what came after it would come twice.
@@ -202,9 +213,9 @@ class LogTopics:
                         f"in change_log.schema_registry the registry that it was published with"
                     )
                 if newest is not None or begin == low:
-                    return newest
+                    return LogEnd(newest, order)
                 back *= 16
-        return None
+        return LogEnd(None, (0, 0, 0))
 
     def state_digests(self, keep_on: Callable[[], bool] = lambda: True) -> dict[str, bytes]:
         """Returns what the state topic holds by key, each as ``row_digest``; schemas and the

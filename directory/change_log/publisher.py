@@ -96,6 +96,8 @@ class _Session:
     """Up to this one everything is in the log."""
     checkpoint: int = 0
     """The revision of the log's newest checkpoint; there is nothing of the log between the two."""
+    last_order: tuple[int, int, int] = (0, 0, 0)
+    """Of the newest change that the history had when the session began."""
     has_schema: bool = False
     """The schema of this kdir was written: the log may hold that of an older one only."""
     framings: Mapping[str, bytes] = field(default_factory=dict)
@@ -315,7 +317,7 @@ class ChangeLogPublisher:
         confirmed, skipped = snapshot.fact(CHANGE_LOG_RESYNC), snapshot.fact(CHANGE_LOG_SKIP)
         admin = self._admin()
         try:
-            were_there = noted is not None and noted.generation > 0 and confirmed is None
+            were_there = _is_begun(noted) and confirmed is None
             self.topics.make_and_check(admin, were_there=were_there)
         finally:
             admin.close()
@@ -329,11 +331,11 @@ class ChangeLogPublisher:
                 self._resync_facts(session, self._snapshot_for(session))
             # Every server's writer names facts for the log from this commit on, so what is
             # compared with the log is at least as new.
-            self._note(session, is_first=True)
+            self._note_first(session, noted, snapshot)
             snapshot, is_confirmed = self._snapshot_for(session), confirmed is not None
             skip = skip_of(snapshot)
             # Of a log that was not kept for a while the outbox does not name all facts.
-            if noted is None or not session.revision:
+            if not _is_begun(noted) or not session.revision:
                 self._resync(session, snapshot, is_confirmed=is_confirmed)
                 if confirmed is not None:
                     self._settle(CHANGE_LOG_RESYNC, confirmed)
@@ -352,8 +354,8 @@ class ChangeLogPublisher:
 
     def _meet(self, writer: TopicWriter, incarnation: str, *, is_confirmed: bool) -> _Session:
         """Compares the log's newest checkpoint with the store, which is in this incarnation."""
-        found = self.topics.last_checkpoint(self.topics.history, self._goes_on)
-        state = self.topics.last_checkpoint(self.topics.state, self._goes_on)
+        found, order = self.topics.end(self.topics.history, self._goes_on)
+        state, _ = self.topics.end(self.topics.state, self._goes_on)
         point = None if found is None else found.checkpoint
         if found is None or point is None:
             if state is None or state.checkpoint is None:
@@ -376,7 +378,10 @@ class ChangeLogPublisher:
                 return _Session(writer, found.generation + 1, point.incarnations, 0)
             # Both are of one transaction. Where they differ one topic was cut off.
             at = found.revision if state.order == found.order else 0
-            return _Session(writer, found.generation, point.incarnations, at, checkpoint=at)
+            generation = found.generation
+            return _Session(
+                writer, generation, point.incarnations, at, checkpoint=at, last_order=order
+            )
         if incarnation in point.incarnations and not is_confirmed:
             raise _WaitsForOperator(
                 f"the log has a later incarnation of this store, of generation "
@@ -433,7 +438,7 @@ class ChangeLogPublisher:
         records = snapshot_records(
             snapshot, mount, cluster_id, session.generation, revision=revision, now_ms=now_ms
         )
-        positions = count(self._change_count(revision))
+        positions = count(self._next_position(session, revision))
         found = (
             (key, replace(change, position=next(positions)) if _is_in_history(change) else change)
             for key, change in (records if changed else ())
@@ -491,10 +496,14 @@ class ChangeLogPublisher:
             len(records),
         )
 
-    def _change_count(self, revision: int) -> int:
-        """Returns how many changes a revision has: positions in it that are taken."""
+    def _next_position(self, session: _Session, revision: int) -> int:
+        """Returns the first position in a revision that neither a change of the store has nor one
+        of a resync of this revision that was cut off.
+        """
         commits, _ = self._index.commits(revision - 1, revision, 1)
-        return sum(len(one.events) for one in commits)
+        taken = sum(len(one.events) for one in commits)
+        *at, position = session.last_order
+        return max(taken, position + 1) if at == [session.generation, revision] else taken
 
     def _resynced(
         self,
@@ -593,10 +602,31 @@ class ChangeLogPublisher:
     def _is_noted(self, session: _Session) -> bool:
         return self._noted == (session.generation, session.checkpoint)
 
-    def _note(self, session: _Session, *, is_first: bool = False) -> None:
+    def _note_first(
+        self,
+        session: _Session,
+        noted: watch_pb2.ChangeLogState | None,
+        snapshot: Snapshot,
+    ) -> None:
+        """Writes down that a session begins. A resync that is to follow publishes what differs, and
+        none of the changes that were there when the log was begun: they do not wait.
+        """
+        is_begun, revision = _is_begun(noted), session.checkpoint
+        if not is_begun or not revision:
+            is_known = noted is not None and noted.incarnation == snapshot.incarnation
+            revision = (noted.revision if noted and is_known else 0) or snapshot.revision
+        state = watch_pb2.ChangeLogState(
+            # A log that was not kept is begun by its resync: after a crash that is to come again.
+            generation=session.generation if is_begun else 0,
+            incarnation=session.incarnations[-1],
+            revision=revision,
+            message=self.trouble,
+        )
+        self._put_note(state)
+
+    def _note(self, session: _Session) -> None:
         """Writes down how far the log is."""
-        now = self._clock()
-        if not is_first and (self._is_noted(session) or now - self._noted_at < _NOTE_SECONDS):
+        if self._is_noted(session) or self._clock() - self._noted_at < _NOTE_SECONDS:
             return
         state = watch_pb2.ChangeLogState(
             generation=session.generation,
@@ -604,8 +634,11 @@ class ChangeLogPublisher:
             revision=session.checkpoint,
             message=self.trouble,
         )
+        self._put_note(state)
+
+    def _put_note(self, state: watch_pb2.ChangeLogState) -> None:
         self._put(state)
-        self._noted, self._noted_at = (session.generation, session.checkpoint), now
+        self._noted, self._noted_at = (state.generation, state.revision), self._clock()
 
     def _report(self, trouble: str, *, waits: bool = False) -> None:
         """Reports what holds it up, in the log, and where it can, in the store; empty = nothing."""
@@ -616,7 +649,11 @@ class ChangeLogPublisher:
         self.trouble = trouble
         if not self.leader.leads:
             return
-        state = noted_state(self._replica.snapshot) or watch_pb2.ChangeLogState()
+        snapshot = self._replica.snapshot
+        # What there is before a log was ever begun does not wait for it.
+        state = noted_state(snapshot) or watch_pb2.ChangeLogState(
+            incarnation=snapshot.incarnation, revision=snapshot.revision
+        )
         state.message, state.waits_for_operator = trouble, waits
         with suppress(KdirError, StoreUnreachable):
             self._put(state)
@@ -643,6 +680,11 @@ def _is_cut(session: _Session, noted: watch_pb2.ChangeLogState | None) -> bool:
     is_same = noted.incarnation == session.incarnations[-1]
     is_same &= noted.generation == session.generation
     return is_same and session.revision < noted.revision
+
+
+def _is_begun(noted: watch_pb2.ChangeLogState | None) -> bool:
+    """True if the outbox names all facts that were written since the log's newest checkpoint."""
+    return noted is not None and noted.generation > 0
 
 
 def _encode(change: Change, framing: bytes) -> bytes:

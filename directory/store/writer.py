@@ -59,6 +59,7 @@ from resolver.errors import (
     KdirError,
     LimitExceeded,
     NotReady,
+    OutboxFull,
     PermissionDenied,
     RequestIdReused,
     StoreSealed,
@@ -577,6 +578,12 @@ class Writer:
         try:
             is_urgent = _takes_rights(request.command)
             done = self._commit_once(transaction, remaining, is_urgent=is_urgent)
+        except OutboxFull:
+            # Nothing is written now; this request's first try may have been.
+            known = self._answered(request)
+            if known is None:
+                raise
+            return known
         except StoreUnreachable as reason:
             # Whether it happened is looked up for somebody who still waits.
             self._wrote()

@@ -123,7 +123,8 @@ def kill_and_start(
 ) -> None:
     """Kills the publisher, the broker, or both, and starts them again."""
     publisher = publisher_among(servers) or chance.choice(servers)
-    victims = [(publisher,), (broker,), (publisher, broker)][number % 3]
+    choices: list[list[Server | KafkaBroker]] = [[publisher], [broker], [publisher, broker]]
+    victims = choices[number % 3]
     for one in chance.sample(victims, len(victims)):
         one.kill()
     if number % 2:

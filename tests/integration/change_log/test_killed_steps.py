@@ -11,18 +11,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kdir.v1 import watch_pb2
 
 from directory.change_log import publisher as publishing
-from directory.change_log.log_state import noted_state
+from directory.change_log.log_state import noted_state, refuse_full_outbox
 from directory.change_log.log_topics import LogTopics, TopicWriter
 from directory.change_log.publisher import ChangeLogPublisher
 from directory.kafka.admin_client import ConfluentAdmin
 from directory.maintenance.event_index import EventIndex
 from directory.namespace.command import CreateDirectory, UpdateEntry
-from directory.namespace.keys import CHANGE_LOG, EVENT, LEVEL, kafka_key
+from directory.namespace.keys import CHANGE_LOG, CHANGE_LOG_SKIP, EVENT, LEVEL, kafka_key
 from directory.store.base import Delete, Put, Transaction
 from directory.store.event_rows import FLOOR_KEY
 from directory.store.sqlite.store import SqliteStore
+from resolver.errors import KafkaUnavailable
 from tests.conftest import SharedBroker
 from tests.integration.change_log.test_publishing import logged_rows, outbox_of
 from tests.support.change_logs import ChangeLogTopics
@@ -35,7 +37,7 @@ pytestmark = pytest.mark.slow
 _TRANSACTIONS = frozenset({"begin_transaction", "commit_transaction"})
 _IDLE_SECONDS = 30.0
 """What a step returns once there is nothing to do until something is changed."""
-_READS = frozenset({"last_checkpoint", "state_digests", "make_and_check", "writer"})
+_READS = frozenset({"end", "state_digests", "make_and_check", "writer"})
 
 
 class Dying(TopicWriter):
@@ -113,6 +115,18 @@ class Log:
             admin=lambda: ConfluentAdmin([self._broker.bootstrap]),
             clock=lambda: float(next(self._ticks)),
         )
+
+    def fail(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Tries to publish while the brokers are away."""
+
+        def make_and_check(*_: object, **__: object) -> None:
+            raise KafkaUnavailable("no broker answered")
+
+        publisher = self.publisher()
+        with monkeypatch.context() as patches:
+            patches.setattr(LogTopics, "make_and_check", make_and_check)
+            eventually(lambda: (publisher.step(), publisher.trouble)[1])
+        publisher.leader.resign()
 
     def forget(self) -> None:
         """Trims the whole outbox, published or not: what the log lacks shows in the state only."""
@@ -193,6 +207,65 @@ def test_killed_at_each_step_of_a_resync_each_difference_is_there_once(
     assert {(f"/la/{name}", f"owner-{death}") for name in names} <= set(differences)
     orders = [one.order for one in found.history if one.checkpoint is None]
     assert orders == sorted(set(orders)), "each has a place of its own"
+
+
+def test_killed_at_each_step_of_a_skip_each_difference_has_a_position_of_its_own(
+    store: Path, kafka_broker: SharedBroker, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    monkeypatch.setattr(publishing, "_RESYNC_RECORDS", 1)
+    with log(store, kafka_broker) as made:
+        for name in "abc":
+            made.here.execute(CreateDirectory(path=MOUNT.join((name,))))
+        given_up = made.here.replica.snapshot.revision
+        incarnation = made.here.replica.snapshot.incarnation
+        skip = watch_pb2.ChangeLogSkip(incarnation=incarnation, revision=given_up, commits=3)
+        made.here.writer.put_facts((Put(CHANGE_LOG_SKIP, skip.SerializeToString()),))
+        for death in count(1, step // 2 + 1):
+            if made.publish(death):
+                break
+        assert death > 10
+        found = made.topics.read()
+        assert found.rows == logged_rows(str(store))
+    changes = [one for one in found.history if one.checkpoint is None]
+    assert [one.cause for one in changes] == ["resync", "resync", "resync", "skip"]
+    orders = [one.order for one in changes]
+    assert orders == sorted(set(orders)), "each has a place of its own"
+
+
+def test_what_was_there_before_a_log_does_not_wait_for_it(
+    store: Path, kafka_broker: SharedBroker, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    with server(SqliteStore(store, "la")) as here:
+        made = Log(here, kafka_broker)
+        here.writer.put_facts((Put(LEVEL, b"2"),))
+        for name in "abcdef":
+            here.execute(CreateDirectory(path=MOUNT.join((name,))))
+        made.fail(monkeypatch)
+        assert noted_state(here.replica.snapshot) is not None
+        refuse_full_outbox(here.replica.snapshot, made.index, 5, is_urgent=False)
+        for death in count(5, step):
+            is_done = made.publish(death)
+            refuse_full_outbox(here.replica.snapshot, made.index, 5, is_urgent=False)
+            if is_done:
+                break
+        assert death > 10
+        assert made.topics.read().rows == logged_rows(str(store))
+
+
+def test_a_log_that_is_kept_again_has_what_was_changed_meanwhile_wherever_its_publisher_dies(
+    store: Path, kafka_broker: SharedBroker, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    with log(store, kafka_broker) as made:
+        for death in count(2, step):
+            made.here.writer.put_facts((Delete(CHANGE_LOG),))
+            made.here.writer.put_facts((Put(kafka_key("pin"), b"%d" % death),))
+            made.fail(monkeypatch)
+            is_done = made.publish(death)
+            assert is_done or made.publish()
+            assert made.topics.read().rows == logged_rows(str(store))
+            if is_done:
+                break
+        assert death > 10
 
 
 def test_of_a_log_whose_end_the_brokers_lost_everything_is_published_again(

@@ -17,7 +17,7 @@ from directory.change_log.outbox_records import OversizedRecord, encode_within
 from directory.maintenance.event_index import EventIndex
 from directory.maintenance.retention import RetentionLimits, RetentionTrimmer
 from directory.namespace.bounds import Bounds
-from directory.namespace.command import AddGrants, CreateDirectory, RemoveGrants
+from directory.namespace.command import AddGrants, CreateDirectory, RemoveGrants, UpdateEntry
 from directory.namespace.entry import DELETED_ID, Kind, Policies
 from directory.namespace.keys import (
     CHANGE_LOG,
@@ -229,6 +229,30 @@ def test_what_takes_rights_away_roles_and_operators_are_urgent(store: Store) -> 
         writer.put_facts((Put(kafka_key("pin"), b"x"),))
         writer.put_facts((Put(CHANGE_LOG_SKIP, b""),), operation=Operation("gave up"))
         assert len(asked) == 7, "no row of the outbox; what is done about the log itself"
+
+
+def test_a_request_that_was_done_is_answered_so_where_the_outbox_is_full_since(
+    store: Store,
+) -> None:
+    is_full = False
+
+    def refuse(_is_urgent: bool) -> None:
+        if is_full:
+            raise OutboxFull("3 changes wait for the change log; nothing was written")
+
+    with server(store) as here:
+        writer = Writer(store, here.replica, ProtoCodec(), lambda _: MOUNT, check_outbox=refuse)
+        path = MOUNT.join(("a",))
+        writer.commit_command(CreateDirectory(path=path))
+        change = UpdateEntry(path=path, changes={"policies.owner": "ana"})
+        first = writer.commit_command(change, request_id="1")
+        writer.commit_command(UpdateEntry(path=path, changes={"policies.owner": "bob"}))
+        is_full = True
+        again = writer.commit_command(change, request_id="1")
+        assert again.repeated
+        assert again.revision == first.revision
+        with pytest.raises(OutboxFull):
+            writer.commit_command(change, request_id="2")
 
 
 def test_an_entry_that_no_record_could_hold_is_refused_where_a_change_log_is_kept(
