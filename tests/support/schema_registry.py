@@ -1,12 +1,15 @@
-"""A schema registry over HTTP: keeps schemas by subject and id, refuses incompatible ones."""
+"""A schema registry over HTTP or HTTPS: keeps schemas by subject and id, refuses wrong ones."""
 
 from __future__ import annotations
 
 import json
+import ssl
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 from urllib.parse import unquote
+
+from tests.support.identities import Issued
 
 __all__ = ["KeptSchemas"]
 
@@ -14,9 +17,14 @@ Answer = tuple[int, dict[str, Any]]
 
 
 class KeptSchemas:
-    """A registry on a free port; a context manager. While it is stopped nothing answers there."""
+    """A registry on a free port; a context manager. While it is stopped nothing answers there.
 
-    def __init__(self) -> None:
+    Args:
+        certificate: it speaks HTTPS with; None: HTTP.
+    """
+
+    def __init__(self, certificate: Issued | None = None) -> None:
+        self._certificate = certificate
         self.texts: dict[int, str] = {}
         self.subjects: dict[str, list[int]] = {}
         self.asked: list[str] = []
@@ -29,7 +37,8 @@ class KeptSchemas:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._port}"
+        scheme = "http" if self._certificate is None else "https"
+        return f"{scheme}://127.0.0.1:{self._port}"
 
     def __enter__(self) -> Self:
         self.start()
@@ -63,6 +72,10 @@ class KeptSchemas:
                 pass
 
         self._server = ThreadingHTTPServer(("127.0.0.1", self._port), Handler)
+        if self._certificate is not None:
+            tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            tls.load_cert_chain(self._certificate.files["cert"], self._certificate.files["key"])
+            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
         self._port = self._server.server_port
         threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
 

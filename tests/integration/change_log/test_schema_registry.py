@@ -1,5 +1,5 @@
 """A change log whose records are framed by the ids of a schema registry, on a real broker and over
-HTTP.
+HTTP and HTTPS.
 """
 
 from __future__ import annotations
@@ -28,12 +28,22 @@ from tests.integration.change_log.test_publishing import (
 from tests.support.change_logs import ChangeLogTopics
 from tests.support.command_line import Ran, run
 from tests.support.federation import Server, eventually
+from tests.support.identities import Authority
 from tests.support.schema_registry import KeptSchemas
 
 
 @pytest.fixture
 def registry() -> Iterator[KeptSchemas]:
     with KeptSchemas() as found:
+        yield found
+
+
+@pytest.fixture
+def secure_registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[KeptSchemas]:
+    """Yields a registry of HTTPS whose authority this process and those that it starts take."""
+    authority = Authority(tmp_path / "ca")
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority.file))
+    with KeptSchemas(authority.server()) as found:
         yield found
 
 
@@ -54,8 +64,9 @@ def log_by(registry: KeptSchemas, server: Server, broker: SharedBroker) -> Chang
 
 
 def test_a_log_waits_for_its_schema_registry_and_is_framed_by_its_ids(
-    tmp_path: Path, kafka_broker: SharedBroker, registry: KeptSchemas
+    tmp_path: Path, kafka_broker: SharedBroker, secure_registry: KeptSchemas
 ) -> None:
+    registry = secure_registry
     store = str(tmp_path / "la" / "la.sqlite")
     registry.stop()
     with made_with(tmp_path / "la", kafka_broker, registry) as server:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,6 +28,7 @@ from resolver.changes.registry import (
 )
 from resolver.changes.state import StateFold
 from resolver.errors import InvalidArgument, KafkaUnavailable
+from tests.support.identities import Authority
 from tests.support.schema_registry import KeptSchemas
 
 ONE = Change(
@@ -166,6 +168,23 @@ def test_a_url_that_is_no_registrys_is_refused(url: str) -> None:
         SchemaRegistry(url)
     with pytest.raises(ConfigError, match=r"change_log.schema_registry: found .* expected a URL"):
         parse_config({"change_log": {"bootstrap": ["a:1"], "schema_registry": url}})
+
+
+def test_a_certificate_of_https_is_of_an_authority_that_is_known_and_of_the_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority = Authority(tmp_path)
+    with KeptSchemas(authority.server()) as kept:
+        with pytest.raises(RegistryUnavailable, match="certificate verify failed"):
+            client(kept).register("t-value", record.schema_text())
+        monkeypatch.setenv("SSL_CERT_FILE", str(authority.file))
+        found = client(kept).register("t-value", record.schema_text())
+        assert client(kept).schema(found) == record.schema_text()
+    with (
+        KeptSchemas(authority.issue("another", addresses=["127.0.0.2"])) as kept,
+        pytest.raises(RegistryUnavailable, match="IP address mismatch"),
+    ):
+        client(kept).register("t-value", record.schema_text())
 
 
 def test_the_config_names_a_registry() -> None:
