@@ -157,6 +157,32 @@ def test_a_store_that_lost_much_does_not_empty_the_log_by_itself(
         eventually(lambda: state_of(server).state.message == "")
 
 
+def test_of_a_store_and_its_copy_the_one_that_did_not_publish_last_waits(
+    tmp_path: Path, kafka_broker: SharedBroker
+) -> None:
+    """Two stores with one cluster id: neither writes over what the other published by itself."""
+    one, two = (made(tmp_path / name, kafka_broker.bootstrap) for name in ("one", "two"))
+    stores = [tmp_path / name / "la.sqlite" for name in ("one", "two")]
+    with one:
+        one.mkdir("/la/a")
+        log = log_of(one, kafka_broker)
+        caught_up(log, str(stores[0]))
+        one.stop()
+        shutil.copy(*stores)
+        one.start()
+        with two:
+            eventually(lambda: state_of(two).state.generation == 2)
+            one.mkdir("/la/b")
+            found = waits_because(one, "a copy of the store publishes too")
+            assert found.state.waits_for_operator
+            two.mkdir("/la/c")
+            caught_up(log, str(stores[1]))
+            assert log.read().rows == logged_rows(str(stores[1]))
+        confirm(one)
+        eventually(lambda: log.read().rows == logged_rows(str(stores[0])))
+        assert "/la/c" in [path for _, path in changes_of(log.read())], "nothing of it is lost"
+
+
 def test_a_topic_that_was_deleted_is_made_again_only_for_an_operator(
     tmp_path: Path, kafka_broker: SharedBroker
 ) -> None:

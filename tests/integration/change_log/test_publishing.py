@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import random
+import secrets
+import signal
+import socket
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
 from kdir.v1 import entry_pb2
 
 from deploy.local.kafka import KafkaBroker, KafkaCluster
+from directory.change_log.log_topics import LogRecord, TopicWriter
 from directory.namespace.keys import ENTRY, EVENT, is_logged_fact
 from directory.store.addresses import open_store
 from directory.store.base import Store
 from directory.store.event_rows import FLOOR_KEY, unpack
-from resolver.errors import KdirError
+from resolver.changes.topic_reader import TopicReader
+from resolver.errors import KafkaUnavailable, KdirError
 from tests.conftest import SharedBroker
+from tests.integration.servers.test_processes import workers
 from tests.support.change_logs import ChangeLogTopics, LogContents
 from tests.support.federation import Server, eventually
 
@@ -100,6 +108,51 @@ def test_changes_are_in_the_log_once_and_in_order(
         rows = logged_rows(store)
     assert changes_of(found) == [("insert", f"/la/a/t{number}") for number in range(20)]
     assert found.rows == rows
+
+
+def test_K3_of_two_processes_of_a_server_one_publishes_and_then_the_other(
+    tmp_path: Path, kafka_broker: SharedBroker
+) -> None:
+    """A producer that was made before a fork would hang in the child."""
+    store = str(tmp_path / "la.sqlite")
+    settings = {
+        "change_log": {"bootstrap": [kafka_broker.bootstrap]},
+        "store": f"sqlite:///{store}",
+    }
+    with Server(tmp_path / "la", "/la", settings, processes=2) as server:
+        server.mkdir("/la/a")
+        log = log_of(server, kafka_broker)
+        caught_up(log, store)
+        for number, worker in enumerate(workers(server)):
+            os.kill(worker, signal.SIGKILL)
+            eventually(lambda path=f"/la/b{number}": server.mkdir(path))
+            caught_up(log, store)
+        found = caught_up(log, store)
+        rows = logged_rows(store)
+    assert changes_of(found) == [("insert", "/la/b0"), ("insert", "/la/b1")]
+    assert found.rows == rows
+
+
+def test_K5_more_than_the_clients_queue_holds_is_one_transaction(
+    kafka_broker: SharedBroker,
+) -> None:
+    topic = f"k5-{secrets.token_hex(4)}"
+    admin = AdminClient({"bootstrap.servers": kafka_broker.bootstrap, "log_level": 0})
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(30)
+    properties = {"bootstrap.servers": kafka_broker.bootstrap, "log_level": 0}
+    writer = TopicWriter({**properties, "queue.buffering.max.messages": 10}, topic, 30.0)
+    writer.write(LogRecord(topic, str(number), b"x") for number in range(500))
+    reader = TopicReader(properties, topic)
+    found = [one.key for one in reader.read(*reader.bounds())]
+    reader.close()
+    assert found == [b"%d" % number for number in range(500)]
+
+
+def test_K4_brokers_that_accept_and_never_answer_are_given_up() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        bootstrap = f"127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(KafkaUnavailable):
+            TopicWriter({"bootstrap.servers": bootstrap, "log_level": 0}, "k4", 1.0)
 
 
 def change_at_random(server: Server, thread: int, chance: random.Random) -> int:
