@@ -334,8 +334,13 @@ class TopicWriter:
         self._last_error = str(error.str())
 
     def _on_delivery(self, error: Any, _: object) -> None:
-        """A commit that fails for what was not delivered does not say why."""
-        if error is not None and not self._not_delivered:
+        """Keeps why a record was not delivered, which a commit that fails for it does not name. One
+        that was purged is no reason: the transaction had failed before.
+        """
+        from confluent_kafka import KafkaError
+
+        purged = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)  # noqa: SLF001 - its own names
+        if error is not None and not self._not_delivered and error.code() not in purged:
             self._not_delivered = str(error.str())
 
     def _unavailable(self, error: Any) -> KafkaUnavailable:

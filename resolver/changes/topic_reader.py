@@ -184,6 +184,8 @@ class TopicReader:
                     error, offset = message.error(), message.offset()
                     if error is None and offset is not None:
                         yield TopicRecord(offset, message.key(), message.value())
+                    elif error is not None and _is_of_group(error):
+                        yield None
                     elif error is None or error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001
                         raise self._unavailable(error)
                     elif offset is not None:
@@ -198,7 +200,8 @@ class TopicReader:
         self._consumer.close()
 
     def _on_error(self, error: Any) -> None:
-        self._last_error = str(error.str())
+        if not _is_of_group(error):
+            self._last_error = str(error.str())
 
     def _unavailable(self, error: Any) -> KafkaUnavailable:
         found = error.args[0] if getattr(error, "args", None) else error
@@ -208,6 +211,13 @@ class TopicReader:
 
     def _because(self) -> str:
         return f": {self._last_error}" if self._last_error else ""
+
+
+def _is_of_group(error: Any) -> bool:
+    """True if it is about the right to use the group, which is neither joined nor committed to."""
+    from confluent_kafka import KafkaError
+
+    return bool(error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED)
 
 
 def topic_names(properties: Mapping[str, Any], timeout_seconds: float = 30.0) -> set[str]:

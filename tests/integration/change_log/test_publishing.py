@@ -8,6 +8,7 @@ import secrets
 import signal
 import socket
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -120,12 +121,11 @@ def test_K3_of_two_processes_of_a_server_one_publishes_and_then_the_other(
         "store": f"sqlite:///{store}",
     }
     with Server(tmp_path / "la", "/la", settings, processes=2) as server:
-        server.mkdir("/la/a")
         log = log_of(server, kafka_broker)
         caught_up(log, store)
         for number, worker in enumerate(workers(server)):
             os.kill(worker, signal.SIGKILL)
-            eventually(lambda path=f"/la/b{number}": server.mkdir(path))
+            eventually(partial(server.mkdir, f"/la/b{number}"))
             caught_up(log, store)
         found = caught_up(log, store)
         rows = logged_rows(store)

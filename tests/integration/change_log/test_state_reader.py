@@ -94,7 +94,7 @@ def values(state: LogState | None) -> dict[int, str] | None:
     return {row.entry_id: row.record.decode() for row in state.rows.values()}
 
 
-def test_P1_P5_all_who_wait_get_the_first_whole_load_whatever_failed_before(log: Log) -> None:
+def test_P1_P5_K9_all_who_wait_get_the_first_whole_load_whatever_failed_before(log: Log) -> None:
     with closing(log.reader(timeout_seconds=5.0)) as reader:
         with pytest.raises(NotReady, match="the change log is not loaded"):
             reader.loaded(0.1)
@@ -117,7 +117,7 @@ def test_P1_P5_all_who_wait_get_the_first_whole_load_whatever_failed_before(log:
         assert reader.trouble == ""
 
 
-def test_P20_it_follows_by_checkpoints_and_stops_at_an_open_transaction(log: Log) -> None:
+def test_P20_K1_K6_it_follows_by_checkpoints_and_stops_at_an_open_transaction(log: Log) -> None:
     log.make()
     log.page(1, 1)
     with closing(log.reader()) as reader:
