@@ -102,8 +102,9 @@ def test_json_is_ascii_and_yaml_is_plain(arguments: list[str], text: str) -> Non
 def test_every_verb_that_reads_is_tried() -> None:
     tried = {arguments[0] for arguments in (*READS, *STRUCTURED)}
     reading = set(GROUPS["Read"])
-    # These follow a stream without an end, or read the index or change logs, which no server has.
-    assert reading - tried <= {"watch", "find", "audit"}
+    # These follow a stream without an end, or read the index or change logs, which no server has,
+    # or serve pages, which tests/unit/cli/test_web_pages.py try with such texts.
+    assert reading - tried <= {"watch", "find", "audit", "ui"}
 
 
 _WRITERS = {"output.py"}
