@@ -1,10 +1,10 @@
-"""A backup that is made of the state of a change log, for a cluster whose store is lost.
+"""The rows of a lost store, made of the state of its cluster's change log.
 
 The log holds what cannot be derived and does not come again by itself: entries, their grants, and
 the facts of ``is_logged_fact``. Claims and marks of what is read-only are derived from the entries.
 The rest (``NOT_HELD``) begins new.
 
-Neither the log nor the backup need fit in memory: what is larger than the cache of a database of
+Neither the log nor the rows need fit in memory: what is larger than the cache of a database of
 its own is in a temporary file.
 """
 
@@ -12,17 +12,27 @@ from __future__ import annotations
 
 import errno
 import sqlite3
-from collections.abc import ItemsView, Iterator, Mapping, MutableMapping
+from collections.abc import (
+    Callable,
+    ItemsView,
+    Iterable,
+    Iterator,
+    Mapping,
+    MutableMapping,
+    Sequence,
+)
 from contextlib import closing, contextmanager
 from functools import partial
 from itertools import count, groupby, islice
 from operator import itemgetter
-from typing import IO, Any, Final
+from typing import Any, Final
+
+from kdir.v1 import admin_pb2
 
 from directory.change_log.settings import STATE_TOPIC, ChangeLogConfig
 from directory.federation.link_records import BELOW
 from directory.kafka.client_properties import OWN
-from directory.maintenance.backup_stream import Row, backup_messages, header_of
+from directory.maintenance.backup_stream import Row, header_of
 from directory.namespace.entry import ROOT_ID, Kind
 from directory.namespace.keys import (
     CHANGE_LOG,
@@ -36,7 +46,6 @@ from directory.namespace.keys import (
     QUOTA,
     REQUEST,
     ROLE,
-    EntryKey,
     claim_key,
     grants_key,
     parse_entry_key,
@@ -48,7 +57,7 @@ from directory.namespace.tree_nodes import ROOT_KEY
 from directory.server.feature_levels import LEVELS
 from directory.store.base import Identity
 from directory.wire.entry_codec import ProtoCodec
-from resolver.backup_file import BackupWriter
+from resolver.changes.record import entry_key as entry_state_key
 from resolver.changes.registry import SchemaRegistry
 from resolver.changes.state import LogState, StateFold
 from resolver.changes.state_reader import LoadedLog, load_log, newest_checkpoint
@@ -58,10 +67,11 @@ __all__ = [
     "NOT_HELD",
     "UnusableLog",
     "log_client",
+    "log_rows",
+    "make_rows",
     "new_table",
-    "rows_of_log",
+    "read_rows",
     "scratch",
-    "write_log_backup",
 ]
 
 NOT_HELD: Final = (
@@ -74,14 +84,11 @@ and roles, how far the log is; what parent and children report again; marks that
 same time compare.
 """
 _CODEC: Final = ProtoCodec()
-_ROOT: Final = EntryKey(0, is_topic=False, name="")
-_ROWS: Final = 500
+_WRITTEN_AT_ONCE: Final = 2_000
 _CACHE_KIB: Final = 8_192
 _TABLES: Final = (
     "CREATE TABLE mapping (number, key TEXT, value BLOB, PRIMARY KEY (number, key)) WITHOUT ROWID",
     "CREATE TABLE store (key BLOB PRIMARY KEY, value BLOB) WITHOUT ROWID",
-    "CREATE TABLE added (key BLOB, value BLOB)",
-    "CREATE TABLE place (entry_id INTEGER PRIMARY KEY, key BLOB)",
     "CREATE TABLE grants (entry_id INTEGER PRIMARY KEY, value BLOB)",
     "CREATE TABLE name (unified TEXT, name TEXT, PRIMARY KEY (unified, name)) WITHOUT ROWID",
 )
@@ -104,10 +111,12 @@ def log_client(config: ChangeLogConfig) -> dict[str, Any]:
     return {**OWN, **config.client.read(), "bootstrap.servers": ",".join(config.bootstrap)}
 
 
-def write_log_backup(
-    config: ChangeLogConfig, cluster: str, cluster_id: str, file: IO[bytes]
-) -> None:
-    """Writes a backup of the store that the log of a cluster was made of.
+@contextmanager
+def log_rows(
+    config: ChangeLogConfig, cluster: str, cluster_id: str
+) -> Iterator[tuple[admin_pb2.BackupHeader, Callable[[], Iterator[Row]]]]:
+    """Yields what a backup would have of the store that the log of a cluster was made of: header,
+    and what reads the rows, as often as it is called.
 
     Args:
         cluster: its name in the config.
@@ -118,7 +127,9 @@ def write_log_backup(
         KafkaUnavailable, ConfigError, OSError
     """
     with scratch() as database:
-        _write_backup(_read_log(config, cluster, cluster_id, database).state, database, file)
+        state = _read_log(config, cluster, cluster_id, database).state
+        make_rows(state, database)
+        yield _header_of(state), partial(read_rows, database)
 
 
 @contextmanager
@@ -169,10 +180,21 @@ class _Table(MutableMapping[str, bytes]):
     """Mapping in a database that may hold several."""
 
     def __init__(self, database: sqlite3.Connection, number: int) -> None:
+        self._database: Final = database
         self._run: Final = database.execute
         self._number: Final = number
+        self._written: Final[dict[str, bytes]] = {}
+        """Not in the database yet: many at once take a third of the time."""
+
+    def _write(self) -> None:
+        rows = ((self._number, key, value) for key, value in self._written.items())
+        self._database.executemany("INSERT OR REPLACE INTO mapping VALUES (?, ?, ?)", rows)
+        self._written.clear()
 
     def __getitem__(self, key: str) -> bytes:
+        written = self._written.get(key)
+        if written is not None:
+            return written
         asked = "SELECT value FROM mapping WHERE number = ? AND key = ?"
         found = self._run(asked, (self._number, key)).fetchone()
         if found is None:
@@ -180,18 +202,23 @@ class _Table(MutableMapping[str, bytes]):
         return found[0]  # type: ignore[no-any-return]
 
     def __setitem__(self, key: str, value: bytes) -> None:
-        self._run("INSERT OR REPLACE INTO mapping VALUES (?, ?, ?)", (self._number, key, value))
+        self._written[key] = value
+        if len(self._written) >= _WRITTEN_AT_ONCE:
+            self._write()
 
     def __delitem__(self, key: str) -> None:
+        self._write()
         delete = "DELETE FROM mapping WHERE number = ? AND key = ?"
         if not self._run(delete, (self._number, key)).rowcount:
             raise KeyError(key)
 
     def __iter__(self) -> Iterator[str]:
+        self._write()
         found = self._run("SELECT key FROM mapping WHERE number = ?", (self._number,))
         return (key for (key,) in found)
 
     def __len__(self) -> int:
+        self._write()
         asked = "SELECT count(*) FROM mapping WHERE number = ?"
         return int(self._run(asked, (self._number,)).fetchone()[0])
 
@@ -200,10 +227,12 @@ class _Table(MutableMapping[str, bytes]):
 
     def pairs(self) -> Iterator[tuple[str, bytes]]:
         """Yields keys and values in one pass."""
+        self._write()
         asked = "SELECT key, value FROM mapping WHERE number = ?"
         yield from self._run(asked, (self._number,))
 
     def clear(self) -> None:
+        self._written.clear()
         self._run("DELETE FROM mapping WHERE number = ?", (self._number,))
 
 
@@ -274,7 +303,7 @@ def _why_unusable(log: LoadedLog) -> str:
 # -- rows ------------------------------------------------------------------------------------------
 
 
-def _write_backup(state: LogState, database: sqlite3.Connection, file: IO[bytes]) -> None:
+def _header_of(state: LogState) -> admin_pb2.BackupHeader:
     point = state.checkpoint
     assert point is not None and point.checkpoint is not None  # noqa: S101, PT018 - ``_read_log``
     about = point.checkpoint
@@ -285,59 +314,75 @@ def _write_backup(state: LogState, database: sqlite3.Connection, file: IO[bytes]
         incarnation=about.incarnation,
         schema_version=about.schema_version,
     )
-    level = about.feature_level or max(LEVELS)
-    pages = _pages(rows_of_log(state, database))
-    writer = BackupWriter(file)
-    for message in backup_messages(header_of(identity, point.revision, level, point.time), pages):
-        writer.write(message)
-    writer.close()
+    return header_of(identity, point.revision, about.feature_level or max(LEVELS), point.time)
 
 
-def _pages(rows: Iterator[Row]) -> Iterator[list[Row]]:
-    while page := list(islice(rows, _ROWS)):
-        yield page
-
-
-def rows_of_log(state: LogState, database: sqlite3.Connection) -> Iterator[Row]:
-    """Yields the rows of the store that the state was made of, in key order, but for those of
-    ``NOT_HELD``. Claims and marks are as the entries need them.
+def make_rows(state: LogState, database: sqlite3.Connection) -> None:
+    """Makes the rows of the store that the state was made of, but for those of ``NOT_HELD``. Claims
+    and marks are as the entries need them.
     """
     run = database.execute
-    for row in state.rows.values():
-        if row.key is None:
-            run("INSERT OR REPLACE INTO grants VALUES (?, ?)", (row.entry_id, row.record))
+    rows = (row for _, row in state.rows.pairs())
+    while page := list(islice(rows, _WRITTEN_AT_ONCE)):
+        _put(database, ((row.key, row.record) for row in page if row.key is not None))
+        database.executemany(
+            "INSERT OR REPLACE INTO grants VALUES (?, ?)",
+            ((row.entry_id, row.record) for row in page if row.key is None),
+        )
+        entries = [(row.key, row.record) for row in page if row.key and row.key.startswith(ENTRY)]
+        _put(database, _derived(database, entries))
+    for entry_id, value in run("SELECT entry_id, value FROM grants"):
+        entry = state.rows.get(entry_state_key(state.cluster_id, entry_id))
+        if entry_id == ROOT_ID:
+            key = grants_key(0, Kind.DIRECTORY, "")
+        elif entry is None or entry.key is None:
             continue
-        run("INSERT OR REPLACE INTO store VALUES (?, ?)", (row.key, row.record))
-        if row.place:
-            run("INSERT OR REPLACE INTO place VALUES (?, ?)", (row.entry_id, row.key))
-    root = grants_key(0, Kind.DIRECTORY, "")
-    run("INSERT INTO added SELECT ?, value FROM grants WHERE entry_id = ?", (root, ROOT_ID))
-    of_entries = "SELECT key, value FROM grants JOIN place USING (entry_id) WHERE entry_id != ?"
-    for key, value in run(of_entries, (ROOT_ID,)):
-        run("INSERT INTO added VALUES (?, ?)", (GRANTS + key[len(ENTRY) :], value))
-    for key, value in run("SELECT key, value FROM store"):
-        if key.startswith(ENTRY):
-            _derive(database, key, value)
-    for unified, found in groupby(run("SELECT unified, name FROM name"), itemgetter(0)):
-        claim = claim_value({name for _, name in found})
-        if claim is not None:
-            run("INSERT INTO added VALUES (?, ?)", (claim_key(unified), claim))
-    run("INSERT OR REPLACE INTO store SELECT key, value FROM added")
-    yield from run("SELECT key, value FROM store")
+        else:
+            key = GRANTS + entry.key[len(ENTRY) :]
+        _put(database, [(key, value)])
+    names = groupby(run("SELECT unified, name FROM name"), itemgetter(0))
+    claims = (
+        (claim_key(unified), claim)
+        for unified, found in names
+        if (claim := claim_value({name for _, name in found})) is not None
+    )
+    _put(database, claims)
 
 
-def _derive(database: sqlite3.Connection, key: bytes, value: bytes) -> None:
-    """Adds the mark of an entry that is read-only, and its physical name to those that are to be
+def read_rows(database: sqlite3.Connection) -> Iterator[Row]:
+    """Returns what ``make_rows`` made, in key order."""
+    return database.execute("SELECT key, value FROM store ORDER BY key")
+
+
+def _put(database: sqlite3.Connection, rows: Iterable[Row]) -> None:
+    database.executemany("INSERT OR REPLACE INTO store VALUES (?, ?)", rows)
+
+
+def _derived(database: sqlite3.Connection, entries: Sequence[Row]) -> Iterator[Row]:
+    """Yields the marks of entries that are read-only; adds the physical names that are to be
     claimed.
     """
+    topics = [(key, value) for key, value in entries if _is_topic(key)]
+    names = _CODEC.physical_names([value for _, value in topics])
+    database.executemany(
+        "INSERT OR IGNORE INTO name VALUES (?, ?)",
+        ((unify(name), name) for name in names if name is not None),
+    )
+    for key, value in entries:
+        try:
+            if not _CODEC.policies(value).read_only:
+                continue
+            parent_id = 0 if key == ROOT_KEY else parse_entry_key(key).parent_id
+            entry = _CODEC.decode(value)
+        except ValueError:
+            continue  # kept as it is: kdir verify names it
+        mark = read_only_mark(parent_id, entry)
+        if mark is not None:
+            yield read_only_key(entry.entry_id), mark
+
+
+def _is_topic(key: bytes) -> bool:
     try:
-        parent_id, is_topic, _ = _ROOT if key == ROOT_KEY else parse_entry_key(key)
-        if is_topic and (name := _CODEC.physical_names([value])[0]) is not None:
-            database.execute("INSERT OR IGNORE INTO name VALUES (?, ?)", (unify(name), name))
-        entry = _CODEC.decode(value)
+        return key != ROOT_KEY and parse_entry_key(key).is_topic
     except ValueError:
-        return  # kept as it is: kdir verify names it
-    mark = read_only_mark(parent_id, entry)
-    if mark is not None:
-        row = read_only_key(entry.entry_id), mark
-        database.execute("INSERT INTO added VALUES (?, ?)", row)
+        return False

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 
-from directory.maintenance.log_backup import UnusableLog, write_log_backup
+from directory.maintenance.log_backup import UnusableLog, log_rows
 from directory.maintenance.migrate import Stage, abort, migrate, plan_abort, plan_migration
 from directory.maintenance.restore import (
     Backup,
@@ -219,9 +219,9 @@ def _log_backup_file(options: argparse.Namespace) -> Iterator[tuple[Backup, str]
         raise ConfigError(
             f"{options.config}: has no [change_log]; expected that of cluster {config.cluster}"
         )
-    with tempfile.TemporaryFile() as file:
-        write_log_backup(config.change_log, config.cluster, options.cluster_id or "", file)
-        yield Backup.read(file, "change log"), config.store
+    of_cluster = config.cluster, options.cluster_id or ""
+    with log_rows(config.change_log, *of_cluster) as (header, rows):
+        yield Backup.of(header, rows, "change log"), config.store
 
 
 @contextmanager

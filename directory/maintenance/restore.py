@@ -210,7 +210,8 @@ class Backup:
     restored.
     """
 
-    file: IO[bytes]
+    rows: Callable[[], Iterator[Row]]
+    """Reads the rows, in key order, from the first one."""
     header: admin_pb2.BackupHeader
     topic_counts: EntryCounts
     digest: bytes
@@ -226,16 +227,31 @@ class Backup:
             DamagedBackup, OSError: it cannot be read.
             Incompatible: a newer kdir made it.
         """
+
+        def rows() -> Iterator[Row]:
+            file.seek(0)
+            return BackupReader(file).rows()
+
+        file.seek(0)
+        return cls.of(BackupReader(file).header, rows, source)
+
+    @classmethod
+    def of(
+        cls, header: admin_pb2.BackupHeader, rows: Callable[[], Iterator[Row]], source: str
+    ) -> Backup:
+        """Reads all rows once.
+
+        Raises:
+            Incompatible: made by a newer kdir.
+            Exception: what ``rows`` raises.
+        """
         topic_counts = EntryCounts()
 
         def counted() -> Iterator[Row]:
-            for key, value in reader.rows():
+            for key, value in rows():
                 topic_counts.add(key, value)
                 yield key, value
 
-        file.seek(0)
-        reader = BackupReader(file)
-        header = reader.header
         if header.schema_version > SCHEMA_VERSION:
             raise IncompatibleStore(
                 f"the backup has schema version {header.schema_version}, made by a newer kdir; "
@@ -246,12 +262,7 @@ class Backup:
                 f"feature level {header.finalized_level} is finalized in the backup; this kdir "
                 f"supports {max(LEVELS)}"
             )
-        return cls(file, header, topic_counts, digest_of(counted()), source)
-
-    def rows(self) -> Iterator[Row]:
-        """Reads the rows again."""
-        self.file.seek(0)
-        return BackupReader(self.file).rows()
+        return cls(rows, header, topic_counts, digest_of(counted()), source)
 
     @property
     def taken(self) -> str:

@@ -101,28 +101,25 @@ def place_of(parent_id: int, *, is_topic: bool, name: str) -> bytes:
     return _PLACE.pack(parent_id, b"t" if is_topic else b"c") + name.encode()
 
 
-class StateRows:
+class StateRows(Mapping[str, StateRow]):
     """Rows by key of the state topic; schemas and the checkpoint are left out."""
 
     def __init__(self, packed: Mapping[str, bytes]) -> None:
         self._packed: Final = packed
 
+    def __getitem__(self, key: str) -> StateRow:
+        return StateRow.unpack(self._packed[key])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._packed)
+
     def __len__(self) -> int:
         return len(self._packed)
 
-    def get(self, key: str) -> StateRow | None:
-        """Returns the row of a key."""
-        packed = self._packed.get(key)
-        return None if packed is None else StateRow.unpack(packed)
-
-    def items(self) -> Iterator[tuple[str, StateRow]]:
-        """Yields keys and rows, in no order."""
+    def pairs(self) -> Iterator[tuple[str, StateRow]]:
+        """Yields keys and rows in one pass, in no order."""
         for key, packed in self._packed.items():
             yield key, StateRow.unpack(packed)
-
-    def values(self) -> Iterator[StateRow]:
-        """Yields the rows, in no order."""
-        return (row for _, row in self.items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +172,7 @@ class StateFold:
         registry: SchemaRegistry | None = None,
         new_table: Callable[[], MutableMapping[str, bytes]] | None = None,
     ) -> None:
-        self._table: Final = None if new_table is None else new_table()
+        self._table = None if new_table is None else new_table()
         rows: Mapping[str, bytes] = immutables.Map() if self._table is None else self._table
         self.state = LogState(cluster_id, rows_by_key=rows)
         """As of the newest checkpoint."""
@@ -185,7 +182,9 @@ class StateFold:
         self.unreadable_checkpoint = ""
         """Why the newest checkpoint cannot be read; empty = it was read."""
         self._schemas: Final = Schemas(registry)
-        self._pending: Final = {} if new_table is None else new_table()
+        self._pending = {} if new_table is None else new_table()
+        self._has_unreadable = False
+        """Of what is pending."""
         self._kept: dict[str, _Unreadable] = {}  # in ``state.unreadable``
         self._schema_count = self._schemas.count
         """When the unreadable ones were decoded last."""
@@ -232,11 +231,15 @@ class StateFold:
 
     def _add_row(self, key: str, value: bytes | None) -> None:
         if value is None:
-            self._pending[key] = _GONE
+            if self.state.checkpoint is None:
+                self._pending.pop(key, None)  # there is nothing else that it could remove
+            else:
+                self._pending[key] = _GONE
             return
         found = self._packed(value)
         if isinstance(found, _Unreadable):
             self._pending[key] = _UNREADABLE + value
+            self._has_unreadable = True
             return
         before = self._pending.get(key, _GONE)
         if before[:1] == _ROW and found[_WHOLE_ORDER] < before[_WHOLE_ORDER]:
@@ -282,10 +285,15 @@ class StateFold:
         since = (0, 0) if held is None else held.order[:2]
         if point.order[:2] < since:
             self._skipped += 1 + len(self._pending)
-            self._pending.clear()
+            self._clear_pending()
             self.has_older_checkpoint = True
             return False
-        self._apply(since)
+        if self._table is not None and held is None and not self._has_unreadable:
+            # All that is pending is the state: of a million rows none is written again.
+            self._table, self._pending = self._pending, self._table
+            self.state = replace(self.state, rows_by_key=self._table)
+        else:
+            self._apply(since)
         self.state = replace(
             self.state,
             cluster_id=self._cluster_id,
@@ -335,11 +343,15 @@ class StateFold:
                 rows[key] = row
             elif before is not None:
                 del rows[key]
-        self._pending.clear()
+        self._clear_pending()
         if self._table is None:
             self.state = replace(
                 self.state, rows_by_key=rows.finish(), rows_by_place=places.finish()
             )
+
+    def _clear_pending(self) -> None:
+        self._pending.clear()
+        self._has_unreadable = False
 
 
 def _place_of(change: Mapping[str, Any]) -> bytes:

@@ -11,7 +11,7 @@ from directory.change_log.log_topics import LogRecord, LogRefused, LogTopics
 from directory.change_log.settings import ChangeLogConfig
 from directory.kafka.admin_client import ConfluentAdmin
 from directory.kafka.client_properties import ClientProperties
-from directory.maintenance.log_backup import NOT_HELD, write_log_backup
+from directory.maintenance.log_backup import NOT_HELD, log_rows
 from directory.store.addresses import open_store
 from resolver.backup_file import BackupReader
 from resolver.changes import record
@@ -33,11 +33,9 @@ def held_rows(store: str) -> list[tuple[bytes, bytes]]:
 
 def rebuilt_rows(bootstrap: str, cluster_id: str) -> list[tuple[bytes, bytes]]:
     """Returns the rows that a restore makes of the log of cluster la in a named Kafka."""
-    file = io.BytesIO()
     config = ChangeLogConfig((bootstrap,), ClientProperties(), is_shared=True)
-    write_log_backup(config, "la", cluster_id, file)
-    file.seek(0)
-    return list(BackupReader(file).rows())
+    with log_rows(config, "la", cluster_id) as (_, read_rows):
+        return list(read_rows())
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import secrets
 from collections.abc import Callable
@@ -17,7 +16,7 @@ from kdir.v1 import access_pb2, access_pb2_grpc, entry_pb2
 from deploy.local.kafka import KafkaBroker
 from directory.change_log.settings import ChangeLogConfig
 from directory.kafka.client_properties import ClientProperties
-from directory.maintenance.log_backup import NOT_HELD, UnusableLog, write_log_backup
+from directory.maintenance.log_backup import NOT_HELD, UnusableLog, log_rows
 from directory.namespace.keys import READ_ONLY
 from directory.store.addresses import find_identity, open_store
 from resolver.changes.record import Change, Checkpoint, checkpoint_key, encode, entry_key
@@ -223,8 +222,8 @@ def test_P15_what_is_no_whole_log_of_the_cluster_is_refused(
         place = TopicPartition(topic, 0, 1)
         admin.delete_records([place])[TopicPartition(topic, 0)].result(30)
     config = ChangeLogConfig((kafka_broker.bootstrap,), ClientProperties(), is_shared=True)
-    with pytest.raises(UnusableLog) as refused:
-        write_log_backup(config, "la", one, io.BytesIO())
+    with pytest.raises(UnusableLog) as refused, log_rows(config, "la", one):
+        pass
     assert because in str(refused.value)
 
 

@@ -17,7 +17,7 @@ from directory.change_log.outbox_records import (
     page_records,
     snapshot_records,
 )
-from directory.maintenance.log_backup import NOT_HELD, new_table, rows_of_log, scratch
+from directory.maintenance.log_backup import NOT_HELD, make_rows, new_table, read_rows, scratch
 from directory.namespace.command import (
     AddGrants,
     AdoptTopics,
@@ -217,7 +217,8 @@ def rebuilt(records: list[Record]) -> dict[bytes, bytes]:
     with scratch() as database:
         state = state_of(records, partial(new_table, database))
         assert dict(state.rows.items()) == dict(state_of(records).rows.items())
-        rows = list(rows_of_log(state, database))
+        make_rows(state, database)
+        rows = list(read_rows(database))
     assert rows == sorted(rows)
     return dict(rows)
 
