@@ -1,5 +1,5 @@
-"""The change log on a real broker: what it costs writers, how fast and how soon it publishes, what
-a change that waits costs, and a resync.
+"""The change log on a real broker: what it costs writers, how fast and how soon it publishes, and
+what a change that waits costs.
 
 Each peer is bare: fastavro and Kafka's client in a loop, with the bytes that the log's topics held,
 in transactions of the same size. Sides take turns, medians count, and the broker's Java is as in
@@ -9,10 +9,7 @@ production. Beside the rates stands the processor time of the server, on stderr.
 from __future__ import annotations
 
 import itertools
-import os
-import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -24,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import grpc
-from kdir.v1 import admin_pb2, directory_pb2, watch_pb2
+from kdir.v1 import directory_pb2, watch_pb2
 
 from bench import ground
 from bench.bare_log import BareProducer, BareRecord, LogTopic, Stored, Tail, decoded
@@ -42,7 +39,7 @@ from directory.store.event_rows import new_change_id, pack
 from directory.wire.entry_codec import ProtoCodec
 from resolver.path import Path as DirectoryPath
 
-__all__ = ["Logged", "run"]
+__all__ = ["JAVA", "Logged", "reading_tail", "run"]
 
 _THREADS: Final = 16
 _WRITE_ROUNDS: Final = 3
@@ -50,47 +47,44 @@ _ROUNDS_OF_RUN: Final = 4
 """Of two seconds each, one after the other on one side."""
 _BACKLOG: Final = min(100_000, ground.TOPICS)
 _BACKLOG_ROUNDS: Final = 3
-_AUDIT_ROUNDS: Final = 3
 _COMMITTERS: Final = 32
 _READABLE_ROUNDS: Final = 5
 _READABLE_CHANGES: Final = 250
 _READABLE_PER_SECOND: Final = 50
-_RESYNCS: Final = 3
 _ROWS_AT_ONCE: Final = 5_000
 _MEMORY_LIMIT: Final = 200
 _GET_LOG: Final = "/kdir.v1.WatchService/GetChangeLog"
 _FINALIZE: Final = "/kdir.v1.AdminService/FinalizeFeatures"
-_RESYNC: Final = "/kdir.v1.AdminService/ResyncChangeLog"
 _PATIENCE_SECONDS: Final = 900.0
-_JAVA: Final = ("-XX:TieredStopAtLevel=4", "-Xmx1g", "-Xms1g")
+JAVA: Final = ("-XX:TieredStopAtLevel=4", "-Xmx1g", "-Xms1g")
 
 
 def run() -> list[Row]:
-    """Measures writers, a backlog, the delay of a change, a resync, and memory of what waits."""
+    """Measures writers, a backlog, the delay of a change, and memory of what waits."""
     with tempfile.TemporaryDirectory(prefix="kdir-bench-") as name:
         folder = Path(name)
-        with KafkaBroker(jvm=_JAVA) as broker:
+        with KafkaBroker(jvm=JAVA) as broker:
             rows = [
                 *_writing(folder, broker),
                 *_backlog(folder, broker),
                 *_readable(folder, broker),
-                *_resync(folder, broker),
             ]
-        # What is not measured yet: Spark over two clusters, beside the backlog's topics.
         return [*rows, *_waiting(folder)]
 
 
 class Logged:
     """A server that keeps a change log."""
 
-    def __init__(self, folder: Path, broker: KafkaBroker, store: str = "") -> None:
+    def __init__(
+        self, folder: Path, broker: KafkaBroker, store: str = "", mount: str = ground.MOUNT
+    ) -> None:
         settings: dict[str, Any] = {
-            "cluster": ground.CLUSTER,
+            "cluster": mount.strip("/").replace("/", "-"),
             "change_log": {"bootstrap": [broker.bootstrap]},
         }
         if store:
             settings["store"] = store
-        self.process: Final = DirectoryProcess(folder, ground.MOUNT, settings)
+        self.process: Final = DirectoryProcess(folder, mount, settings)
         self._broker: Final = broker
 
     @property
@@ -158,7 +152,8 @@ class Logged:
 
 
 @contextmanager
-def _tail(topic: LogTopic) -> Iterator[Tail]:
+def reading_tail(topic: LogTopic) -> Iterator[Tail]:
+    """Yields a tail of a topic, which is closed after the block."""
     tail = Tail(topic)
     try:
         yield tail
@@ -187,7 +182,7 @@ def _writing(folder: Path, broker: KafkaBroker) -> list[Row]:
         for number in range(_WRITE_ROUNDS + 1):
             for _ in range(_ROUNDS_OF_RUN):
                 off.measure(mkdirs.next, _THREADS)
-            with _tail(logged.history) as tail:
+            with reading_tail(logged.history) as tail:
                 began, before = time.monotonic(), ground.cpu_seconds(logged.pid)
                 for _ in range(_ROUNDS_OF_RUN):
                     on.measure(mkdirs.next, _THREADS)
@@ -233,7 +228,7 @@ def _backlog(folder: Path, broker: KafkaBroker) -> list[Row]:
         changes.commit(logged.store, _BACKLOG)
         state, history = logged.state, logged.history
         begin, begin_of_state = history.end(), state.end()
-        with logged.running(), _tail(history) as tail:
+        with logged.running(), reading_tail(history) as tail:
             before = ground.cpu_seconds(logged.pid)
             tail.begin()
             tail.seen_at(changes.last_path.encode())
@@ -253,26 +248,8 @@ def _backlog(folder: Path, broker: KafkaBroker) -> list[Row]:
             f"{rates[-1]:,.0f}/s, {1e6 * spent[-1]:.0f} µs of processor an event; "
             f"bare {bare_rates[-1]:,.0f}/s"
         )
-    audited, bare_audited, count = [], [], 0
-    with logged.running():
-        logged.await_begun()
-        for _ in range(_AUDIT_ROUNDS):
-            began = time.monotonic()
-            _audit(logged.process.address)
-            audited.append(time.monotonic() - began)
-            began = time.monotonic()
-            count = logged.history.decode_all()
-            bare_audited.append(time.monotonic() - began)
     ratio, rate = statistics.median(map(truediv, rates, bare_rates)), statistics.median(bare_rates)
     return [
-        at_most(
-            f"kdir audit, GROUP BY over {count:,} records, start-up included",
-            statistics.median(audited),
-            "s",
-            "bare consume and fastavro",
-            statistics.median(bare_audited),
-            2,
-        ),
         at_least(
             f"events published of a backlog of {_BACKLOG:,}",
             ratio * rate,
@@ -282,16 +259,6 @@ def _backlog(folder: Path, broker: KafkaBroker) -> list[Row]:
             0.3,
         ),
     ]
-
-
-def _audit(servers: str) -> None:
-    """Counts all changes by who made them, as a person does."""
-    query = "SELECT principal, action, count(*) FROM changes GROUP BY ALL"
-    command = [sys.executable, str(Path(sys.executable).with_name("kdir")), "audit", query]
-    environment = {**os.environ, "KDIR_AT": servers}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode or "User:bench" not in done.stdout:
-        raise AssertionError(f"kdir audit: {done.returncode}: {done.stdout}{done.stderr}")
 
 
 class _Changes:
@@ -397,7 +364,7 @@ def _readable(folder: Path, broker: KafkaBroker) -> list[Row]:
         create = method_of(channel, CREATE)
         begin, begin_of_state = logged.history.end(), logged.state.end()
         tail, bare_tail = (
-            cleanup.enter_context(_tail(one)) for one in (logged.history, bare.history)
+            cleanup.enter_context(reading_tail(one)) for one in (logged.history, bare.history)
         )
         tail.begin()
         bare_tail.begin()
@@ -451,57 +418,12 @@ def _p99(seconds: Sequence[float]) -> float:
     return sorted(seconds)[int(len(seconds) * 0.99) - 1]
 
 
-# -- a resync --------------------------------------------------------------------------------------
-
-
-def _resync(folder: Path, broker: KafkaBroker) -> list[Row]:
-    """A resync that finds no difference, against a bare loop that reads the state topic."""
-    folder = folder / "resync"
-    folder.mkdir()
-    file = folder / "copy.sqlite"
-    filled = ground.filled(ground.TOPICS, max(1, ground.TOPICS // 100))
-    shutil.copyfile(filled.removeprefix("sqlite:///"), file)
-    logged = Logged(folder, broker, f"sqlite:///{file}")
-    seconds, bare, spent, count = [], [], [], 0
-    with logged.running(), channel_to(logged.process.address) as channel:
-        began = time.monotonic()
-        logged.begin()
-        _note(f"the first filling of {ground.SHOWN} took {time.monotonic() - began:.0f} s")
-        ground.await_quiet(logged.pid)
-        with _tail(logged.history) as tail:
-            tail.begin()
-            for _ in range(_RESYNCS):
-                began, before = time.monotonic(), ground.cpu_seconds(logged.pid)
-                request = admin_pb2.ResyncChangeLogRequest().SerializeToString()
-                method_of(channel, _RESYNC)(request, timeout=60)
-                # The first one has the request itself, which is a change.
-                seconds.append(tail.second_checkpoint_at(began) - began)
-                spent.append(ground.cpu_seconds(logged.pid) - before)
-                began = time.monotonic()
-                count = logged.state.decode_all()
-                bare.append(time.monotonic() - began)
-    _note(
-        f"a resync took {statistics.median(spent):.1f} s of processor in the server, "
-        f"{count:,} records"
-    )
-    return [
-        at_most(
-            f"a resync of {ground.SHOWN} topics without a difference",
-            statistics.median(map(truediv, seconds, bare)) * statistics.median(bare),
-            "s",
-            "bare consume and fastavro",
-            statistics.median(bare),
-            2,
-        ),
-    ]
-
-
 # -- memory of what waits --------------------------------------------------------------------------
 
 
 def _waiting(folder: Path) -> list[Row]:
     """Memory of the server for each change that waits, Kafka being away."""
-    with KafkaBroker(jvm=_JAVA) as broker:
+    with KafkaBroker(jvm=JAVA) as broker:
         logged = Logged(folder / "waiting", broker)
         with logged.running():
             logged.await_begun()

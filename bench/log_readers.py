@@ -1,8 +1,8 @@
 """Readers of the state of a change log on a real broker: a load, what it leaves in memory,
-effective policies, and a restore.
+effective policies, a resync, and a restore. All read one log, which a server filled from its store.
 
 Each load, and each restore, is in a process of its own, so that nothing else is counted; what is
-compared is processor time, in turns.
+compared is processor time, in turns, but for a resync: the server does more beside it.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from pathlib import Path
 from typing import Final
 
 from google.protobuf.field_mask_pb2 import FieldMask
-from kdir.v1 import directory_pb2, entry_pb2
+from kdir.v1 import admin_pb2, directory_pb2, entry_pb2
 
 from bench import ground
 from bench.bare_log import LogTopic
-from bench.changelog import Logged
+from bench.changelog import JAVA, Logged, reading_tail
 from bench.load import channel_to, method_of
 from bench.rows import Row, at_most
 from bench.writes import CREATE
@@ -50,29 +50,34 @@ from resolver.path import Path as DirectoryPath
 __all__ = ["run"]
 
 _LOADS: Final = 3
+_RESYNCS: Final = 3
+_RESTORES: Final = 3
 _FEWER: Final = 10
 """A log of so many times fewer topics is restored, too."""
 _DEPTH: Final = 8
 _ASKED: Final = 2_000
 _ASKED_ROUNDS: Final = 5
 _PATIENCE_SECONDS: Final = 900.0
-_JAVA: Final = ("-XX:TieredStopAtLevel=4", "-Xmx1g", "-Xms1g")
 _UPDATE: Final = "/kdir.v1.DirectoryService/UpdateEntry"
+_RESYNC: Final = "/kdir.v1.AdminService/ResyncChangeLog"
 
 
 def run() -> list[Row]:
-    """Measures loads, what they leave in memory, effective policies, and restores."""
+    """Measures loads, what they leave in memory, effective policies, resyncs, and restores."""
     with (
         tempfile.TemporaryDirectory(prefix="kdir-bench-") as name,
-        KafkaBroker(jvm=_JAVA) as broker,
+        KafkaBroker(jvm=JAVA) as broker,
     ):
         folder = Path(name)
         logged = _filled(folder / "all", broker, ground.TOPICS)
         with logged.running():
             logged.await_begun()
             effective = _effective(logged, *_deep_path(logged))
+            resync = _resync(logged)
+            backup = folder / "backup.kdir"
+            _run_kdir(logged, "backup", "--to", str(backup))
         fewer = _filled(folder / "fewer", broker, ground.TOPICS // _FEWER)
-        return [*_loads(logged), effective, _restores(logged, fewer)]
+        return [*_loads(logged), effective, resync, *_restores(logged, fewer, backup)]
 
 
 def _filled(folder: Path, broker: KafkaBroker, topics: int) -> Logged:
@@ -83,8 +88,16 @@ def _filled(folder: Path, broker: KafkaBroker, topics: int) -> Logged:
     shutil.copyfile(store.removeprefix("sqlite:///"), file)
     logged = Logged(folder, broker, f"sqlite:///{file}")
     with logged.running():
+        began = time.monotonic()
         logged.begin()
+        _note(f"the first filling of {topics:,} topics took {time.monotonic() - began:.0f} s")
     return logged
+
+
+def _run_kdir(logged: Logged, *arguments: str) -> None:
+    command = [str(Path(sys.executable).with_name("kdir")), *arguments]
+    environment = {**os.environ, "KDIR_AT": logged.process.address}
+    subprocess.run(command, env=environment, stdout=sys.stderr, check=True)
 
 
 def _apart(*arguments: str) -> dict[str, float]:
@@ -236,32 +249,81 @@ def _from_log(cache: PolicyCache, path: str) -> set[tuple[str, str]]:
     return {(one.value, one.path) for one in cache.effective(path).values.values()}
 
 
+# -- a resync --------------------------------------------------------------------------------------
+
+
+def _resync(logged: Logged) -> Row:
+    """A resync that finds no difference, against a bare loop that reads the state topic."""
+    seconds, bare, spent = [], [], []
+    ground.await_quiet(logged.pid)
+    with channel_to(logged.process.address) as channel, reading_tail(logged.history) as tail:
+        tail.begin()
+        for _ in range(_RESYNCS):
+            began, before = time.monotonic(), ground.cpu_seconds(logged.pid)
+            request = admin_pb2.ResyncChangeLogRequest().SerializeToString()
+            method_of(channel, _RESYNC)(request, timeout=60)
+            # The first one has the request itself, which is a change.
+            seconds.append(tail.second_checkpoint_at(began) - began)
+            spent.append(ground.cpu_seconds(logged.pid) - before)
+            began = time.monotonic()
+            logged.state.decode_all()
+            bare.append(time.monotonic() - began)
+    _note(f"a resync took {statistics.median(spent):.1f} s of processor in the server")
+    return at_most(
+        f"a resync of {ground.SHOWN} topics without a difference",
+        statistics.median(map(truediv, seconds, bare)) * statistics.median(bare),
+        "s",
+        "bare consume and fastavro",
+        statistics.median(bare),
+        2,
+    )
+
+
 # -- restores --------------------------------------------------------------------------------------
 
 
-def _restores(logged: Logged, fewer: Logged) -> Row:
-    peak, least = (
-        _apart("restore", str(one.process.config), one.process.cluster_id)["bytes"] / 2**20
-        for one in (logged, fewer)
-    )
-    return at_most(
-        f"peak memory of kdir restore --from-log, {ground.SHOWN} topics",
-        peak,
-        "MiB",
-        f"{ground.TOPICS // _FEWER:,} topics",
-        least,
-        1.5,
-    )
+def _restores(logged: Logged, fewer: Logged, backup: Path) -> list[Row]:
+    from_log, from_file = [], []
+    for _ in range(_RESTORES):
+        from_log.append(_apart("restore", *_log_of(logged)))
+        from_file.append(
+            _apart("restore", str(logged.process.config), "--from", str(backup))["seconds"]
+        )
+    few = _apart("restore", *_log_of(fewer))
+    ratio = statistics.median(map(truediv, (one["seconds"] for one in from_log), from_file))
+    seconds = statistics.median(from_file)
+    return [
+        at_most(
+            f"kdir restore --from-log, {ground.SHOWN} topics",
+            ratio * seconds,
+            "CPU s",
+            "kdir restore --from of the same",
+            seconds,
+            2,
+        ),
+        at_most(
+            f"peak memory of kdir restore --from-log, {ground.SHOWN} topics",
+            statistics.median(one["bytes"] for one in from_log) / 2**20,
+            "MiB",
+            f"{ground.TOPICS // _FEWER:,} topics",
+            few["bytes"] / 2**20,
+            1.5,
+        ),
+    ]
 
 
-def _restore(config: str, cluster_id: str) -> dict[str, float]:
+def _log_of(logged: Logged) -> tuple[str, ...]:
+    return str(logged.process.config), "--from-log", "--cluster-id", logged.process.cluster_id
+
+
+def _restore(config: str, *arguments: str) -> dict[str, float]:
     """Restores the store of a server that is not running, which is lost first."""
     for file in Path(config).parent.glob("copy.sqlite*"):
         file.unlink()
-    arguments = ["--from-log", "--config", config, "--cluster-id", cluster_id]
-    if offline_commands.main("restore", arguments):
+    began = time.process_time()
+    if offline_commands.main("restore", [*arguments, "--config", config]):
         raise AssertionError("it was not restored")
-    return {"bytes": _memory("VmHWM")}
+    return {"seconds": time.process_time() - began, "bytes": _memory("VmHWM")}
 
 
 def _memory(field: str) -> int:
@@ -270,6 +332,10 @@ def _memory(field: str) -> int:
         if line.startswith(f"{field}:"):
             return int(line.split()[1]) * 1024
     raise AssertionError(f"this process has no {field}")
+
+
+def _note(text: str) -> None:
+    sys.stderr.write(f"log_readers: {text}\n")
 
 
 _MEASURED: Final[dict[str, Callable[..., dict[str, float]]]] = {
