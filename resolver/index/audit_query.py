@@ -31,7 +31,11 @@ _FENCES: Final = {
     # Else a name that is no table is looked for among the variables of this program.
     "python_enable_replacements": "false",
 }
-_MEMORY: Final = "512MB"
+_BOUNDS: Final = {
+    "memory_limit": "512MB",
+    # Row groups of 122,880 rows that wait in memory to be written together; DuckDB's default is 5.
+    "write_buffer_row_group_count": "1",
+}
 
 
 def check_query(sql: str) -> None:
@@ -64,7 +68,7 @@ class AuditDatabase:
 
         self._folder = tempfile.mkdtemp(prefix="kdir-audit-")
         try:
-            spilled = {"temp_directory": f"{self._folder}/spilled", "memory_limit": _MEMORY}
+            spilled = {"temp_directory": f"{self._folder}/spilled", **_BOUNDS}
             self._connection = duckdb.connect(
                 f"{self._folder}/changes.duckdb", config={**_FENCES, **spilled}
             )
@@ -112,9 +116,8 @@ class AuditDatabase:
     def _add(self, table: str, batch: pa.RecordBatch) -> None:
         import pyarrow as pa
 
-        self._open.register("batch", pa.Table.from_batches([batch]))
-        self._open.execute(f"INSERT INTO {table} FROM batch")
-        self._open.unregister("batch")
+        # A registered batch would be kept until the transaction ends, even if it is unregistered.
+        self._open.from_arrow(pa.Table.from_batches([batch])).insert_into(table)
 
     def query(self, sql: str) -> Iterator[tuple[list[str], list[dict[str, Any]]]]:
         """Yields the columns of the answer, and its rows by page; the first page has none. From

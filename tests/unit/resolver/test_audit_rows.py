@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from resolver.changes import audit, record
@@ -27,6 +29,8 @@ from resolver.index.audit_query import AuditDatabase, check_query
 from resolver.path import Path as TreePath
 from tests.support.command_line import run
 
+_ROW_GROUP = 122_880
+"""DuckDB's: fewer rows are not written to disk."""
 LOG = LogLocation("kc-la", "la", "/la", ("a:9092",), "history", "state")
 
 
@@ -99,6 +103,21 @@ def test_a_query_reads_the_tables_more_than_once_and_numbers_columns() -> None:
         )
         assert pages[1][1][0] == {"n": 1200, "n_2": 1200, pages[0][0][2]: "away"}
         assert sum(len(rows) for _, rows in database.query("FROM changes")) == 1200
+
+
+def test_changes_that_were_added_are_on_disk_and_not_kept_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    rows = [decoded(revision=number, request_id=f"{number:016x}") for number in range(5_000)]
+    batch = change_batch(rows, "la")
+    with AuditDatabase() as database:
+        (stored,) = tmp_path.glob("*/changes.duckdb")
+        empty_bytes, kept_bytes = stored.stat().st_size, pa.total_allocated_bytes()
+        for _ in range(_ROW_GROUP // len(rows) + 1):
+            database.add_changes(batch.take(pa.array(range(len(rows)))))
+        assert pa.total_allocated_bytes() - kept_bytes < 2 * batch.nbytes
+        assert stored.stat().st_size > empty_bytes
 
 
 @pytest.mark.parametrize(
