@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import random
 from collections.abc import Callable
 from contextlib import suppress
@@ -15,8 +14,9 @@ from kdir.v1 import access_pb2, access_pb2_grpc, admin_pb2, admin_pb2_grpc, entr
 from deploy.local.kafka import KafkaBroker
 from directory.change_log.settings import ChangeLogConfig
 from directory.kafka.client_properties import ClientProperties
-from directory.maintenance.log_backup import write_log_backup
+from directory.maintenance.log_backup import log_rows
 from directory.maintenance.migrate import migrate, plan_migration
+from directory.maintenance.restore import Backup, plan_restore, restore
 from directory.store.addresses import open_store
 from resolver.errors import KdirError
 from tests.integration.change_log.test_bad_days import admin_of, confirm, state_of
@@ -153,11 +153,12 @@ class Cluster:
         self.check()
         self.la.stop()
         before = held_rows(self.store)
-        file = io.BytesIO()
         config = ChangeLogConfig((self.broker.bootstrap,), ClientProperties(), is_shared=True)
-        write_log_backup(config, "la", self.la.cluster_id, file)
         self.la.settings["store"] = self.new_store()
-        put_back(file.getvalue(), self.store)
+        with log_rows(config, "la", self.la.cluster_id) as (header, rows):
+            plan = plan_restore(Backup.of(header, rows, "change log"), self.store, replace=True)
+            assert not plan.refusals, plan.refusals
+            restore(plan)
         # What was written as the server stopped is not in the log.
         changed = dict(before).items() ^ dict(held_rows(self.store)).items()
         assert {key[:2] for key, _ in changed} <= {b"k/", b"x/"}, changed
