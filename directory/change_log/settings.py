@@ -56,7 +56,8 @@ def change_log_of(
     registry = table.text("schema_registry", "")
     if registry and (wrong := why_no_registry(registry)):
         # A user and a password before the host are not repeated in what logs keep.
-        table.fail("schema_registry", re.sub(r"//.*@", "//…@", registry), wrong)
+        shown = re.sub(r"^(\w+://)?.*@", r"\1…@", registry)
+        table.fail("schema_registry", shown, wrong)
     if bootstrap:
         client = client_properties(table, base)
         table.done()

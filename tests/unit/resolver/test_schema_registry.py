@@ -158,6 +158,8 @@ def test_an_incompatible_schema_is_refused(kept: KeptSchemas) -> None:
         "http://host:99999",
         "http://ho st",
         "http://user:secret@host",
+        "user:secret@host:8081",
+        "http:/user:secret@host",
         "http://host?x=1",
         "http://host#x",
     ],
