@@ -479,9 +479,9 @@ class ResponseCache:
         The last segment needs no syntax check of its own: if it names a topic in the tree, it is
         legal.
         """
-        above, _, name = text.rpartition("/")
+        above, slash, name = text.rpartition("/")
         node = self._directories.get(above) or self._see_directory(above)
-        if node is None or len(text) > MAX_PATH_BYTES:
+        if node is None or not slash or len(text) > MAX_PATH_BYTES:
             return None
         record = node.topics.get(name)
         if record is None:
@@ -561,6 +561,9 @@ class ResponseCache:
         self._left_bytes = self._most_bytes - self._splicer_bytes
 
     def _see_directory(self, text: str) -> Node | None:
+        """Returns the directory whose path, followed by a slash and a name, is that of an entry."""
+        if text == "/":
+            return None  # canonical by itself, but not before another slash: the root is ""
         try:
             node = self.answers.directory(Path.parse(text or "/"))
         except InvalidPath:

@@ -65,9 +65,13 @@ def splice_topics(splicers: Mapping[str, TopicSplicer], paths: Sequence[str]) ->
     parts: list[bytes | None] = []
     append = parts.append
     for path in paths:
-        above, _, name = path.rpartition("/")
+        above, slash, name = path.rpartition("/")
         splicer = find(above)
-        if splicer is None or (splicer.containers is not None and name in splicer.containers):
+        if (
+            splicer is None
+            or not slash
+            or (splicer.containers is not None and name in splicer.containers)
+        ):
             append(None)
             continue
         keys = splicer.keys

@@ -350,3 +350,19 @@ def test_A12_a_plan_counts_only_what_is_seen(la: House) -> None:
         )
         answer = la.ask(who, "GetEffectivePolicies", what_if)
         assert (answer.topics_changed, answer.caller_view) == (topics, who != ADMIN)
+
+
+def test_a_hidden_topic_below_the_root_is_hidden_however_its_path_is_spelled(house: Make) -> None:
+    made = house(mount="/")
+    topic(made, "/la/hidt")  # at /hidt: the helper leaves out the first segment
+    topic(made, "/la/vis")
+    made.grant("bob", "describe", "/")
+    made.grant("bob", "-describe", "/hidt")
+    assert made.outcome("bob", "/vis") == "resolution"
+    assert made.outcome("bob", "/hidt") == "absent"
+    spelled = ["//hidt", "hidt", "///hidt"]
+    for path in spelled:
+        assert made.refusal("bob", "Resolve", resolve_pb2.ResolveRequest(path=path)).reason
+    request = resolve_pb2.BatchResolveRequest(paths=spelled)
+    outcomes = made.ask("bob", "BatchResolve", request).outcomes
+    assert {one.WhichOneof("kind") for one in outcomes} == {"error"}

@@ -137,6 +137,22 @@ def test_a_bad_path_is_bad_also_beside_known_ones(tree: Cluster, text: str) -> N
     assert second == fresh(tree.snapshot, "/la/search/clicks")
 
 
+@pytest.mark.parametrize("indexed", [False, True])
+@pytest.mark.parametrize("text", ["flat", "//flat", "///flat"])
+def test_a_bad_path_is_bad_also_below_the_root(text: str, *, indexed: bool) -> None:
+    tree = Cluster("/")
+    tree.do(CreateTopic(path=path("/flat")))
+    if indexed:
+        tree.snapshot.index_physical_names()
+    ready = ResponseCache(served("/"), OpenTree(tree.snapshot, path("/"), "la"))
+    for _ in range(2):
+        with pytest.raises(InvalidPath):
+            ready.outcome_bytes(text)
+        first, second = map(read, ready.outcomes(OPEN, [text, "/flat"]))
+        assert first.error.reason
+        assert second.resolution.entry.path == "/flat"
+
+
 def test_a_path_that_nothing_leads_to_is_an_error(tree: Cluster) -> None:
     with pytest.raises(NoRoute):
         ResponseCache(served(), shown_whole(tree.snapshot)).outcome_bytes("/ny/orders")
