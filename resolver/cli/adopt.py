@@ -71,6 +71,14 @@ def _adopt_detached(session: Session, arguments: Arguments, where: PathArgument)
             continue
         target = PathArgument(last or where.path.child(name), directory=False)
         try:
+            # Another cluster may be mounted there by now, and its Kafka have a topic of this name.
+            owner = session.resolver.owner_of(target.path)
+            if owner.cluster_id != detached.cluster_id:
+                session.missing(
+                    f"not taken back: {name} of {detached.cluster}: {target} is of {owner.cluster} "
+                    f"now; elsewhere: kdir adopt PATH --topic {name}"
+                )
+                continue
             _adopt_at(session, arguments, target, name, is_last=last is not None)
         except KdirError as error:
             explain(error, session)
@@ -129,6 +137,7 @@ class DetachedTopics(NamedTuple):
     omitted_count: int
     """Topics of the cluster of which nothing is known: they exceeded one answer."""
     cluster: str
+    cluster_id: str
     mount: str
 
 
@@ -147,7 +156,7 @@ def detached_topics(session: Session, path: Path) -> DetachedTopics:
     # They come first in the answer: where it has others, too, none was left out.
     is_whole = len(found) < len(answer.adoptions)
     omitted = 0 if is_whole else answer.omitted_count
-    return DetachedTopics(found, omitted, owner.cluster, str(owner.mount))
+    return DetachedTopics(found, omitted, owner.cluster, owner.cluster_id, str(owner.mount))
 
 
 def note_omitted(session: Session, detached: DetachedTopics) -> None:

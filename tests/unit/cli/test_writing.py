@@ -651,6 +651,24 @@ def test_detached_topics_are_listed_and_taken_back(kdir: Kdir) -> None:
     assert kdir("adopt", "/search", "--detached", "--topic", "d").code == 2
 
 
+def test_a_detached_topic_is_not_taken_for_one_of_the_cluster_that_has_its_path_now(
+    kdir: Kdir,
+) -> None:
+    kdir.tree.cluster("/far", "far")
+    kdir.answers["AdminService.AdoptTopics"] = admin_pb2.AdoptTopicsResponse(
+        adoptions=[
+            admin_pb2.Adoption(physical_name="f", path="/far/f", action="detached"),
+            admin_pb2.Adoption(physical_name="d", path="/search/d", action="detached"),
+        ]
+    )
+    taken = kdir("adopt", "/", "--detached")
+    assert taken.code == 3
+    assert taken.err.splitlines() == [
+        "not taken back: f of la: /far/f is of far now; elsewhere: kdir adopt PATH --topic f",
+        "adopted d of la as /search/d",
+    ]
+
+
 def test_effective_of_nothing_says_so(kdir: Kdir) -> None:
     kdir.answers["PolicyService.GetEffectivePolicies"] = policies_pb2.GetEffectivePoliciesResponse()
     ran = kdir("effective", "/search")
