@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 import subprocess
+import sys
+import threading
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +138,22 @@ def test_pods_run_with_no_more_rights_than_they_need(chart: Chart) -> None:
         "livenessProbe": ["healthz"],
         "readinessProbe": ["readyz"],
     }
+
+
+def test_a_probe_asks_its_own_pod_whatever_proxy_the_environment_names(chart: Chart) -> None:
+    pod = chart.objects()["StatefulSet"]["spec"]["template"]["spec"]
+    _, *arguments = pod["containers"][0]["livenessProbe"]["exec"]["command"]
+    with ThreadingHTTPServer(("127.0.0.1", 0), SimpleHTTPRequestHandler) as server:
+        threading.Thread(target=server.serve_forever).start()
+        try:
+            asked = arguments[-1].replace(":9420/healthz", f":{server.server_port}/")
+            done = subprocess.run(
+                [sys.executable, arguments[0], asked],
+                env={"http_proxy": "http://127.0.0.1:9"}, check=False,
+            )  # fmt: skip
+        finally:
+            server.shutdown()
+    assert done.returncode == 0
 
 
 def test_secrets_and_monitoring_are_there_where_they_are_asked_for(chart: Chart) -> None:

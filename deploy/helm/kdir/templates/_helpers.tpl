@@ -59,13 +59,13 @@ readOnlyRootFilesystem: true
 capabilities: {drop: [ALL]}
 {{- end }}
 
-{{- /* Probe of one path of the health port, which is on loopback. */ -}}
+{{- /* Probe of one path of the health port, which is on loopback: past a proxy of the environment. */ -}}
 {{- define "kdir.probe" -}}
 exec:
   command:
     - python3
     - -c
-    - from urllib.request import urlopen; urlopen("http://127.0.0.1:9420/{{ . }}", timeout=5)
+    - from urllib.request import ProxyHandler, build_opener; build_opener(ProxyHandler({})).open("http://127.0.0.1:9420/{{ . }}", timeout=5)
 timeoutSeconds: 10
 {{- end }}
 
