@@ -25,7 +25,7 @@ def _ui(session: Session, arguments: Arguments) -> int:
     from resolver.unforeseen_errors import report_unforeseen
 
     host, port = _listen_address(arguments)
-    options = [f"--{key}={arguments.one(key)}" for key in _OPTIONS if arguments.one(key)]
+    options = _page_options(session, arguments)
     pages = Pages(
         options,
         session.transport,
@@ -51,6 +51,21 @@ def _ui(session: Session, arguments: Arguments) -> int:
         out.flush()
         server.serve_forever()
     return 0
+
+
+def _page_options(session: Session, arguments: Arguments) -> list[str]:
+    """Returns the options that every page asks with: the servers of the start, also where another
+    context is made the current one later, since the credentials are those of the start.
+
+    Raises:
+        InvalidArgument: there is no such context, or what was named is no server.
+    """
+    values = {key: arguments.one(key) for key in _OPTIONS}
+    if not values["at"] and not values["context"]:
+        context = session.context()
+        values["context"] = context.name if context else ""
+        values["at"] = "" if context else ",".join(session.servers())
+    return [f"--{key}={value}" for key, value in values.items() if value]
 
 
 def _listen_address(arguments: Arguments) -> tuple[str, int]:

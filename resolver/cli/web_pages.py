@@ -376,7 +376,8 @@ def _status(error: KdirError | None) -> int:
 
 
 def _page(status: int, title: str, parts: Iterable[str], *, heading: str = "") -> Page:
-    within = title if title.startswith("/") and "~" not in title else "/"
+    is_path = title.startswith("/") and "~" not in title
+    within = f"{title.rpartition('/')[0]}/" if is_path else "/"  # the directory of a topic
     html = (
         "<!doctype html><html lang=en><head><meta charset=utf-8>"
         '<meta name=viewport content="width=device-width">'

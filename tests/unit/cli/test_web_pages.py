@@ -191,6 +191,8 @@ def test_search_without_an_index_goes_through_a_directory(
     assert browse("/~find", q="click").links == ["/la/search/clicks", "/ny/search/clicks"]
     assert browse("/~find", q="cl*", **{"in": "/la/"}).links == ["/la/search/clicks"]
     assert browse("/~find", q="nothing-of-that").status == 404
+    assert 'name=in value="/la/search/"' in browse("/la/search/clicks").html
+    assert 'name=in value="/la/search/"' in browse("/la/search/").html
     tree.stop("/ny")
     partial = browse("/~find", q="click")
     assert partial.status == 200
@@ -307,3 +309,21 @@ def test_a_port_that_is_taken_is_named(
 ) -> None:
     assert main(["ui", "--listen", server.address], transport=tree.transport) == 2
     assert f"--listen {server.address}: " in capsys.readouterr().err
+
+
+def test_pages_stay_those_of_the_context_of_the_start(
+    tree: MemoryDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def switch_and_ask(server: WebServer) -> None:
+        assert main(["context", "use", "other"]) == 0
+        pages.append(server.make_page("/la/", {}))
+
+    pages: list[Page] = []
+    monkeypatch.setattr(WebServer, "serve_forever", switch_and_ask)
+    assert main(["context", "set", "other", "--servers", "elsewhere:1"]) == 0
+    assert main(["ui", "--listen", "127.0.0.1:0"], transport=tree.transport) == 0
+    assert main(["context", "set", "here", "--servers", "127.0.0.1:20000"]) == 0
+    assert main(["context", "use", "here"]) == 0
+    assert main(["ui", "--listen", "127.0.0.1:0"], transport=tree.transport) == 0
+    assert [page.status for page in pages] == [503, 200]
+    assert "127.0.0.1:7420" in pages[0].html
