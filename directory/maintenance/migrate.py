@@ -96,8 +96,8 @@ def plan_migration(source: str, target: str, *, force: bool = False) -> Migratio
     also while changes wait for the change log.
 
     Raises:
-        Refused: why it may not.
-        StoreUnreachable, Incompatible: as ``open_store``.
+        RestoreRefused: why it may not.
+        StoreUnreachable, IncompatibleStore: as ``open_store``.
     """
     found = _find_stage(source, target)
     if found.stage is Stage.NEW and not force:
@@ -142,8 +142,8 @@ def plan_abort(source: str, target: str) -> Migration:
     """Checks that a migration can be undone.
 
     Raises:
-        Refused: why it cannot.
-        StoreUnreachable, Incompatible: as ``open_store``.
+        RestoreRefused: why it cannot.
+        StoreUnreachable, IncompatibleStore: as ``open_store``.
     """
     found = _find_stage(source, target)
     if found.stage is Stage.DONE:
@@ -212,8 +212,9 @@ def migrate(one: Migration, report: Callable[[str], None] = lambda _: None) -> I
     """Executes the remaining steps; returns the target's identity in its new incarnation.
 
     Raises:
-        Refused: other rows came into the target meanwhile, or it has other rows than those put in.
-        StoreUnreachable, Incompatible: repeat the command to continue.
+        RestoreRefused: other rows came into the target meanwhile, or it has others than those put
+            in.
+        StoreUnreachable, IncompatibleStore: repeat the command to continue.
     """
     with ExitStack() as opened:
         source = one.open_source()
@@ -250,7 +251,7 @@ def abort(one: Migration, report: Callable[[str], None] = lambda _: None) -> Ide
     again, as a new incarnation.
 
     Raises:
-        StoreUnreachable, Incompatible: repeat the command to continue.
+        StoreUnreachable, IncompatibleStore: repeat the command to continue.
     """
     with ExitStack() as opened:
         if find_identity(one.target) is not None:

@@ -225,7 +225,7 @@ class Backup:
 
         Raises:
             DamagedBackup, OSError: it cannot be read.
-            Incompatible: a newer kdir made it.
+            IncompatibleStore: a newer kdir made it.
         """
 
         def rows() -> Iterator[Row]:
@@ -242,7 +242,7 @@ class Backup:
         """Reads all rows once.
 
         Raises:
-            Incompatible: made by a newer kdir.
+            IncompatibleStore: made by a newer kdir.
             Exception: what ``rows`` raises.
         """
         topic_counts = EntryCounts()
@@ -325,7 +325,7 @@ def plan_restore(
     """Returns the plan of a restore; changes nothing.
 
     Raises:
-        Incompatible: another cluster's store, or none that this version can use.
+        IncompatibleStore: another cluster's store, or none that this version can use.
         StoreUnreachable, DamagedBackup, OSError: the store or the backup cannot be read.
     """
     identity = find_identity(address)
@@ -389,9 +389,9 @@ def restore(plan: RestorePlan, report: Callable[[str], None] = lambda _: None) -
     """Executes a restore; returns the store's identity in its new incarnation.
 
     Raises:
-        Refused: for the plan's reasons, or other rows came into the store meanwhile.
-        StoreUnreachable, Incompatible, DamagedBackup, OSError: the store stays sealed, once it is;
-            repeat the command to finish.
+        RestoreRefused: for the plan's reasons, or other rows came into the store meanwhile.
+        StoreUnreachable, IncompatibleStore, DamagedBackup, OSError: the store stays sealed, once it
+            is; repeat the command to finish.
     """
     if plan.refusals:
         raise RestoreRefused("; ".join(plan.refusals))
@@ -423,8 +423,8 @@ def begin_new_incarnation(address: str) -> Identity:
     it.
 
     Raises:
-        Refused: the store is sealed.
-        StoreUnreachable, Incompatible: as ``open_store``.
+        RestoreRefused: the store is sealed.
+        StoreUnreachable, IncompatibleStore: as ``open_store``.
     """
     found = find_identity(address)
     if found is None:

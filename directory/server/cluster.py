@@ -166,9 +166,9 @@ class Cluster:
         """Opens the store that the config names.
 
         Raises:
-            Incompatible: another cluster's store, a newer schema, no store at all, one that the
-                cluster was moved away from, or the cluster's finalized level is higher than this
-                server's.
+            IncompatibleStore: another cluster's store, a newer schema, no store at all, one that
+                the cluster was moved away from, or the cluster's finalized level is higher than
+                this server's.
             StoreUnreachable
         """
         store = open_store(config.store, config.cluster)

@@ -296,8 +296,8 @@ class Membership:
 
         Raises:
             StoreUnreachable: the store cannot be reached.
-            Behind: the finalized level is higher than this server supports.
-            Incompatible: the store is another one by now.
+            ServerTooOld: the finalized level is higher than this server supports.
+            IncompatibleStore: the store is another one by now.
         """
         if self._replica.state is ReplicaState.LOADING:
             return
@@ -388,7 +388,7 @@ def check_level_at_startup(store: Store, levels: Levels = LEVELS) -> None:
     of them.
 
     Raises:
-        Behind: the finalized level is higher.
+        ServerTooOld: the finalized level is higher.
         StoreUnreachable: the store cannot be reached.
     """
     level = max(levels)

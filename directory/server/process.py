@@ -247,7 +247,7 @@ def _serve(
     """Runs until it is asked to stop.
 
     Raises:
-        Incompatible: a store that became reachable cannot be used; or a cluster has raised its
+        IncompatibleStore: a store that became reachable cannot be used; or a cluster has raised its
             feature level above this server's.
     """
 
@@ -432,7 +432,7 @@ class ServedAddress:
         """Opens the stores that can be reached.
 
         Raises:
-            Incompatible: a store cannot be used.
+            IncompatibleStore: a store cannot be used.
             StoreUnreachable: an embedded one cannot be opened.
         """
         while self._missing:
@@ -485,7 +485,7 @@ class ServedAddress:
         asked to stop.
 
         Raises:
-            Incompatible, ConfigError: see ``open`` and ``bind``.
+            IncompatibleStore, ConfigError: see ``open`` and ``bind``.
         """
         while not self.is_open:
             if stop.wait(_RETRY_SECONDS):
@@ -540,7 +540,7 @@ def _serve_places(
     """Serves the addresses that are open, and each of the others once it is, until asked to stop.
 
     Raises:
-        Incompatible, ConfigError: of one that opened later.
+        IncompatibleStore, ConfigError: of one that opened later.
     """
     late = [_DelayedStart(place, started, stop) for place in places if not place.is_open]
     for place in places:

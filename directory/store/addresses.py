@@ -15,7 +15,7 @@ def open_store(address: str, cluster: str, cluster_id: str | None = None) -> Sto
     store chooses one.
 
     Raises:
-        Incompatible: unknown scheme, another cluster's store, a newer schema, not a store.
+        IncompatibleStore: unknown scheme, another cluster's store, a newer schema, not a store.
         StoreUnreachable: it did not answer in time.
     """
     scheme = address.partition("://")[0]
@@ -44,7 +44,7 @@ def find_identity(address: str) -> Identity | None:
     nothing.
 
     Raises:
-        Incompatible: not an address, or not a store that this version can use.
+        IncompatibleStore: not an address, or not a store that this version can use.
         StoreUnreachable: it did not answer in time.
     """
     scheme = address.partition("://")[0]
@@ -67,7 +67,7 @@ def describe_address(address: str) -> str:
     """Returns a canonical form of an address without secrets.
 
     Raises:
-        Incompatible: not an address.
+        IncompatibleStore: not an address.
     """
     scheme = address.partition("://")[0]
     match scheme:

@@ -352,7 +352,7 @@ class Store(Protocol):
 
         Raises:
             StoreUnreachable: the store cannot be reached.
-            Incompatible: it is another store by now.
+            IncompatibleStore: it is another store by now.
         """
 
     def load(self, prefixes: Sequence[bytes] = (b"",)) -> Loading:
@@ -396,7 +396,7 @@ class Store(Protocol):
 
         Raises:
             StoreUnreachable: effect unknown.
-            Sealed: nothing was written, and nothing will be until the store is unsealed.
+            StoreIsSealed: nothing was written, and nothing will be until the store is unsealed.
             ValueError: over the limits, or a key written twice: a bug of the caller.
         """
 
@@ -416,7 +416,7 @@ class Store(Protocol):
         """Puts a key that is removed when this process ends: by a lease or a lock, within 15 s.
 
         Raises:
-            StoreUnreachable, Sealed: the key was not created.
+            StoreUnreachable, StoreIsSealed: the key was not created.
         """
 
     def remove_expired(self, prefix: bytes = b"") -> int:

@@ -148,7 +148,7 @@ def refuse_unknown(connection: sqlite3.Connection) -> None:
     """Checks that the database is a store that this version can use, of any cluster.
 
     Raises:
-        Incompatible: why it is not, without the name of the file.
+        IncompatibleStore: why it is not, without the name of the file.
     """
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     if application != _APPLICATION_ID:
@@ -165,7 +165,7 @@ def refuse_foreign(connection: sqlite3.Connection, cluster: str, cluster_id: str
     """Checks that the database is a store of this cluster that this version can use.
 
     Raises:
-        Incompatible: why it is not, without the name of the file.
+        IncompatibleStore: why it is not, without the name of the file.
     """
     refuse_unknown(connection)
     found = identity_of(connection)

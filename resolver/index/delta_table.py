@@ -251,7 +251,7 @@ class IndexTable:
         """Makes one commit on top of ``base``; returns the new version.
 
         Raises:
-            Overtaken: the table is not at ``base`` any more.
+            CommitConflict: the table is not at ``base`` any more.
         """
         from deltalake import CommitProperties
         from deltalake.transaction import AddAction

@@ -1,6 +1,8 @@
 """Names, docstrings, comments and texts are in the terms of docs/glossary.md."""
 
 import ast
+import builtins
+import re
 from pathlib import Path
 
 import pytest
@@ -26,6 +28,28 @@ def test_names_and_texts_are_in_the_terms_of_the_glossary() -> None:
         "retired words in names, texts or remarks (docs/glossary.md has what to write instead), or"
         f" docstrings that do not begin with a verb (a class's: with a noun): {dict(found)}"
     )
+
+
+def test_docstrings_name_errors_that_there_are() -> None:
+    trees = [
+        ast.parse(file.read_text())
+        for package in ("directory", "resolver")
+        for file in (ROOT / package).rglob("*.py")
+    ]
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    known = {one.name for one in nodes if isinstance(one, ast.ClassDef)}
+    known |= {*dir(builtins), "KafkaException"}
+    names = re.compile(r"^    ([A-Z]\w*(?:\.\w+)*(?:, [A-Z]\w*(?:\.\w+)*)*)(?::|$)", re.MULTILINE)
+    unknown = {
+        (one.name, error)
+        for one in nodes
+        if isinstance(one, ast.FunctionDef | ast.ClassDef)
+        for section in (ast.get_docstring(one) or "").split("\nRaises:\n")[1:]
+        for errors in names.findall(section)
+        for error in errors.split(", ")
+        if error.rpartition(".")[2] not in known
+    }
+    assert not unknown
 
 
 def test_the_glossary_has_the_retired_terms() -> None:

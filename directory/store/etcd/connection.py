@@ -246,7 +246,7 @@ class EtcdConnection:
         """Opens no connection yet.
 
         Raises:
-            Incompatible: a file in the address cannot be read.
+            IncompatibleStore: a file in the address cannot be read.
         """
         self.address: Final = address
         self._clock: Final = clock
@@ -279,7 +279,7 @@ class EtcdConnection:
 
         Raises:
             StoreUnreachable: no member answered in time.
-            Refused: etcd refuses the request.
+            EtcdRefused: etcd refuses the request.
             Compacted, FutureRevision, TooLarge: see ``call_errors.py``.
         """
         return self._read(lambda stubs: stubs.kv.Range, request, timeout_seconds)
@@ -310,7 +310,7 @@ class EtcdConnection:
 
         Raises:
             StoreUnreachable: effect unknown.
-            Refused, StoreFull: no effect.
+            EtcdRefused, StoreFull: no effect.
         """
         deadline = self._clock() + timeout_seconds
 
@@ -339,7 +339,7 @@ class EtcdConnection:
         """Grants a lease: ``LeaseGrantResponse``. A lease whose response is lost expires by itself.
 
         Raises:
-            StoreUnreachable, Refused: no lease, as far as known.
+            StoreUnreachable, EtcdRefused: no lease, as far as known.
         """
         request = etcdrpc.LeaseGrantRequest(TTL=seconds)
         return self._read(lambda stubs: stubs.lease.LeaseGrant, request, timeout_seconds)
@@ -348,7 +348,7 @@ class EtcdConnection:
         """Renews a lease: ``LeaseKeepAliveResponse``, with TTL 0 if there is none.
 
         Raises:
-            StoreUnreachable, Refused: not renewed, as far as known.
+            StoreUnreachable, EtcdRefused: not renewed, as far as known.
         """
         request = etcdrpc.LeaseKeepAliveRequest(ID=lease)
 
@@ -371,7 +371,7 @@ class EtcdConnection:
 
         Raises:
             StoreUnreachable: effect unknown.
-            Refused: also if there is no such lease.
+            EtcdRefused: also if there is no such lease.
         """
         request = etcdrpc.LeaseRevokeRequest(ID=lease)
         self._read(lambda stubs: stubs.lease.LeaseRevoke, request, timeout_seconds)
@@ -380,7 +380,7 @@ class EtcdConnection:
         """Returns the status of one member: ``StatusResponse``.
 
         Raises:
-            StoreUnreachable, Refused: it did not answer.
+            StoreUnreachable, EtcdRefused: it did not answer.
         """
         request = etcdrpc.StatusRequest()
         return self._at(number, lambda stubs: stubs.maintenance.Status, request, timeout_seconds)
@@ -389,7 +389,7 @@ class EtcdConnection:
         """Returns etcd's alarms, such as ``NOSPACE``.
 
         Raises:
-            StoreUnreachable, Refused: no member answered.
+            StoreUnreachable, EtcdRefused: no member answered.
         """
         request = etcdrpc.AlarmRequest()  # GET
         answer = self._read(lambda stubs: stubs.maintenance.Alarm, request, timeout_seconds)
@@ -419,7 +419,7 @@ class EtcdConnection:
 
         Raises:
             StoreUnreachable: not in time.
-            Refused: wrong user or password.
+            EtcdRefused: wrong user or password.
         """
         deadline = self._clock() + timeout_seconds
         try:
@@ -434,7 +434,7 @@ class EtcdConnection:
         """Sends a ``range`` to one endpoint only.
 
         Raises:
-            StoreUnreachable, Refused, Compacted, FutureRevision, TooLarge: as ``range``.
+            StoreUnreachable, EtcdRefused, Compacted, FutureRevision, TooLarge: as ``range``.
         """
         return self._at(number, lambda stubs: stubs.kv.Range, request, timeout_seconds)
 

@@ -46,7 +46,7 @@ def _folder() -> Path:
     """Returns where the generated modules lie; nothing of the package is imported to find it.
 
     Raises:
-        Incompatible: the package is not there.
+        IncompatibleStore: the package is not there.
     """
     if missing := missing_extra("a store at etcd://…", "etcd"):
         raise IncompatibleStore(missing)
@@ -67,7 +67,7 @@ def _descriptor_in(source: str) -> bytes:
     ``serialized_pb=_b('…')``, where each character is one byte.
 
     Raises:
-        Incompatible: the source holds no such literal.
+        IncompatibleStore: the source holds no such literal.
     """
     for node in ast.walk(ast.parse(source)):
         match node:

@@ -50,7 +50,7 @@ class EtcdAddress:
         """Parses an address.
 
         Raises:
-            Incompatible: one sentence that names the part, the value found and the one expected.
+            IncompatibleStore: one sentence with the part, the value found and the one expected.
         """
         rest = text.removeprefix(_SCHEME)
         if rest == text:
@@ -113,7 +113,7 @@ class EtcdAddress:
         """Returns the password, read again each time, since its file may have changed.
 
         Raises:
-            Incompatible: the file cannot be read.
+            IncompatibleStore: the file cannot be read.
         """
         if self.given_password is not None:
             return self.given_password
@@ -123,7 +123,7 @@ class EtcdAddress:
         """Returns the contents of the CA, certificate and key files; None: no TLS.
 
         Raises:
-            Incompatible: one cannot be read.
+            IncompatibleStore: one cannot be read.
         """
         if not self.ca:
             return None

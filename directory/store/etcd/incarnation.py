@@ -55,7 +55,7 @@ class Incarnation:
 
         Raises:
             ValueError: it cannot be read, and why.
-            Incompatible: a newer kdir wrote it.
+            IncompatibleStore: a newer kdir wrote it.
         """
         try:
             found: dict[str, Any] = json.loads(stored)
@@ -133,7 +133,7 @@ class Incarnation:
         """Checks that the store belongs to this cluster.
 
         Raises:
-            Incompatible: why it does not, without its address.
+            IncompatibleStore: why it does not, without its address.
         """
         found = self.identity
         if found.cluster != cluster:

@@ -178,7 +178,7 @@ class Keyspace:
         """Returns the cluster's keys; creates the store if there is none.
 
         Raises:
-            Incompatible: another cluster's store, a newer schema, or keys of something else.
+            IncompatibleStore: another cluster's store, a newer schema, or keys of something else.
             StoreUnreachable: etcd cannot be reached.
         """
         incarnation = open_or_create(connection, cluster, cluster_id)
@@ -224,7 +224,7 @@ class Keyspace:
 
         Raises:
             StoreUnreachable: etcd cannot be reached.
-            Incompatible: the store is another cluster's, or gone.
+            IncompatibleStore: the store is another cluster's, or gone.
         """
         with self._refreshing:
             while True:
@@ -335,7 +335,7 @@ class Keyspace:
 
         Raises:
             StoreUnreachable: effect unknown.
-            Sealed: the store is sealed and this is not ``filling``; nothing was written.
+            StoreIsSealed: the store is sealed and this is not ``filling``; nothing was written.
             ValueError: ``filling`` a store that is not sealed for that; or larger than etcd
                 accepts.
         """

@@ -41,7 +41,7 @@ def incarnation_of(
     """Returns the stored identity, which must be this cluster's.
 
     Raises:
-        Incompatible: it is not, or cannot be read.
+        IncompatibleStore: it is not, or cannot be read.
     """
     try:
         incarnation = Incarnation.read(stored)
@@ -57,7 +57,7 @@ def open_or_create(connection: EtcdConnection, cluster: str, cluster_id: str | N
     """Returns the incarnation of the existing store, or of a new one.
 
     Raises:
-        Incompatible: there are other keys, or the user lacks the right.
+        IncompatibleStore: there are other keys, or the user lacks the right.
         StoreUnreachable: etcd cannot be reached.
     """
     try:
@@ -112,7 +112,7 @@ def identity_at(address: EtcdAddress) -> Identity | None:
     """Returns the identity of the store there; None: there is none. Changes nothing.
 
     Raises:
-        Incompatible: the keys there are not a store's.
+        IncompatibleStore: the keys there are not a store's.
         StoreUnreachable: etcd cannot be reached.
     """
     connection = EtcdConnection(address)

@@ -155,7 +155,7 @@ class EtcdStore:
         """Opens the store; creates it if missing.
 
         Raises:
-            Incompatible, StoreUnreachable: as ``open_store``.
+            IncompatibleStore, StoreUnreachable: as ``open_store``.
         """
         self._connection: Final = EtcdConnection(address, clock=clock)
         try:
@@ -170,7 +170,7 @@ class EtcdStore:
         """Returns the store at ``etcd://…``.
 
         Raises:
-            Incompatible, StoreUnreachable
+            IncompatibleStore, StoreUnreachable
         """
         return cls(EtcdAddress.parse(address), cluster, cluster_id)
 

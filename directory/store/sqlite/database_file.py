@@ -65,7 +65,7 @@ def find_identity(path: Path) -> Identity | None:
     """Returns whose store the file is, as it is now; None: there is none, or nothing in it.
 
     Raises:
-        Incompatible: it is something else, or cannot be read.
+        IncompatibleStore: it is something else, or cannot be read.
         StoreUnreachable
     """
     if not path.exists() or not path.stat().st_size:
@@ -101,7 +101,8 @@ class DatabaseFile:
         """Opens the file.
 
         Raises:
-            Incompatible: no store of this cluster that this version can use; nothing was touched.
+            IncompatibleStore: no store of this cluster that this version can use; nothing was
+                touched.
             StoreUnreachable: others hold it for too long.
         """
         self.path: Final = path
@@ -214,7 +215,7 @@ class DatabaseFile:
 
         Raises:
             StoreUnreachable: others wrote for all of the time; the file is gone or damaged.
-            Incompatible: another store was put there.
+            IncompatibleStore: another store was put there.
         """
         deadline = self._clock() + timeout_seconds
         if not self._lock.acquire(timeout=max(0.0, timeout_seconds)):
@@ -312,7 +313,7 @@ class DatabaseFile:
         """Reads whose store this is again.
 
         Raises:
-            StoreUnreachable, Incompatible
+            StoreUnreachable, IncompatibleStore
         """
         with self.writing() as connection, away_on_error(self.path):
             found = identity_of(connection)

@@ -73,7 +73,7 @@ def database_path(address: str) -> Path:
     directory, ``sqlite:////var/lib/kdir/store.db`` absolute (four slashes, as SQLAlchemy has it).
 
     Raises:
-        Incompatible: no file, or one in memory.
+        IncompatibleStore: no file, or one in memory.
     """
     text = address.removeprefix(_SCHEME)
     if text == ":memory:":
@@ -119,7 +119,7 @@ class SqliteStore:
         """Opens the file, made if it is not there.
 
         Raises:
-            Incompatible, StoreUnreachable
+            IncompatibleStore, StoreUnreachable
         """
         self._file: Final = DatabaseFile(path, cluster, cluster_id, clock=clock)
         self._clock: Final = clock
@@ -135,7 +135,7 @@ class SqliteStore:
         """Returns the store at ``sqlite:///…``.
 
         Raises:
-            Incompatible, StoreUnreachable
+            IncompatibleStore, StoreUnreachable
         """
         return cls(database_path(address), cluster, cluster_id)
 
