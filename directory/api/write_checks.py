@@ -246,7 +246,7 @@ def refuse_lock_out(
         who = call.principal or ANONYMOUS
         raise LocksOut(
             f"closing {path} would lock {who} out: no grant on it or above lets {who} pass; "
-            f"expected a grant first (kdir grant {who} alter {path}), or allow_lock_out",
+            f"expected a grant first (kdir grant {who} alter {path})",
             path=path,
             principal=who,
         )

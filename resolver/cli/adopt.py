@@ -287,6 +287,10 @@ def _acknowledge(session: Session, arguments: Arguments) -> int:
     if not stop_reason and not given:
         session.out.note(f"{cluster} is not stopped: there is nothing to acknowledge")
         return 0
+    if not stop_reason:
+        raise UsageError(
+            f"--stopped: {cluster} is not stopped, so there is nothing to acknowledge", verb="ack"
+        )
     if not given:
         session.out.note(f"{cluster} has stopped: {stop_reason}", "bad")
         session.out.note(f"every difference from Kafka: kdir verify {where}")

@@ -10,8 +10,10 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 from resolver import units
 from resolver.cli.parser import RAW_ARGUMENTS, Argument, Arguments, Option, UsageError, Verb
+from resolver.cli.session import parse_path_argument
 from resolver.cli.streams import CLUSTER, CLUSTER_PATH, chosen_cluster, messages
 from resolver.errors import (
+    Absent,
     AlreadyExists,
     DeadlineExceeded,
     InvalidArgument,
@@ -41,6 +43,7 @@ def _backup(session: Session, arguments: Arguments) -> int:
     elif target and not arguments.flag("force"):
         _refuse_existing(target)
     chosen = chosen_cluster(session, arguments)
+    _refuse_absent_path(session, arguments.one("PATH"), chosen.mount)
     servers, cluster = chosen.servers, chosen.requested
     attempts: list[str] = []
     last: KdirError | None = None
@@ -62,6 +65,20 @@ def _backup(session: Session, arguments: Arguments) -> int:
         raise Unreachable("no known servers for this cluster")
     last.attempts = tuple(attempts)
     raise last
+
+
+def _refuse_absent_path(session: Session, path: str, mount: str) -> None:
+    """Raises UsageError if PATH is not in the tree: it was probably meant as the file."""
+    if not path or path.rstrip("/") == mount.rstrip("/"):
+        return
+    try:
+        session.resolver.resolve(parse_path_argument(path).path)
+    except Absent as error:
+        raise UsageError(
+            f"{path} is no path of the tree (PATH selects the cluster); a file is named by "
+            f"--to {path}",
+            verb="backup",
+        ) from error
 
 
 def _refuse_existing(target: str) -> None:

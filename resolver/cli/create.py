@@ -350,9 +350,11 @@ def removal_text(where: PathArgument, kind: str, answer: directory_pb2.DeleteEnt
             parts.append(f"with {' and '.join(inside)} below it")
         else:
             parts[0] += " (empty)"
-    if topics:
-        parts.append(_in_kafka(answer))
-    return ", ".join(parts)
+    text = ", ".join(parts)
+    if not topics:
+        return text
+    in_kafka = _in_kafka(answer)
+    return f"{text}{' ' if in_kafka.startswith('(') else ', '}{in_kafka}"
 
 
 def _in_kafka(answer: directory_pb2.DeleteEntryResponse) -> str:
@@ -384,7 +386,8 @@ def _in_kafka(answer: directory_pb2.DeleteEntryResponse) -> str:
         case _ if answer.kafka_topics_deleted:
             return "with its data in Kafka"
         case _:
-            return "topics and data stay in Kafka"
+            kept = "topic" if answer.topic_count == 1 else "topics"
+            return f"({kept} and data stay in Kafka)"
 
 
 # -- mv ------------------------------------------------------------------------------------------
@@ -450,7 +453,19 @@ def _link(session: Session, arguments: Arguments) -> int:
     answer = _create(session, where.path, entry_pb2.Entry(link=link), arguments)
     made = f"link {answer.entry.path} → {', '.join(targets)}"
     show_entry(session, answer.entry, f"{_did(arguments, 'make')} {made}")
+    for target in targets:
+        _note_missing_target(session, target)
     return 0
+
+
+def _note_missing_target(session: Session, target: str) -> None:
+    """Prints a note if the target of a link does not answer: absent, or not reachable now."""
+    try:
+        session.resolver.resolve(target)
+    except Absent:
+        session.out.note(f"{target} is absent: the link leads nowhere until it is made", "bad")
+    except KdirError as error:
+        session.out.note(f"{target} was not checked: {error.message} ({error.reason})", "bad")
 
 
 _PATHS: Final = Argument("PATH", "path of the entry", most=None, completes="path")

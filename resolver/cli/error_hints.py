@@ -129,7 +129,7 @@ _HINTS: Final[Mapping[type[KdirError], str]] = {
     NoRoute: "the server has no route to that path; check its parent link: kdir doctor",
     TokenExpired: "the token is from an earlier incarnation of the store; retry without it",
     OutboxFull: "kdir log; kdir log skip gives up what waits; more may wait: limits.outbox_changes",
-    LocksOut: "to close it anyway: --yes; dry run: kdir set --plan",
+    LocksOut: "to close it anyway, repeat the command with --yes; dry run: --plan",
     StoreSealed: "the reason, and the new location if it was moved: kdir doctor",
     Unauthenticated: "to authenticate: kdir context set NAME --token-file FILE, or "
     "--cert and --key",

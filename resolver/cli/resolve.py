@@ -39,8 +39,12 @@ def _resolve(session: Session, arguments: Arguments) -> int:
         _show(session, arguments, found)
         return 0
     code = 0
+    is_empty = True
     for chunk in _chunks(parts):
+        is_empty = False
         code = _resolve_chunk(session, arguments, chunk) or code
+    if is_empty:
+        session.out.note("stdin had no path: nothing was resolved")
     return code
 
 

@@ -417,6 +417,10 @@ def test_many_paths_come_from_stdin_and_each_has_its_own_outcome(kdir: Kdir) -> 
     assert "ResolveService.BatchResolve" in methods
 
 
+def test_no_path_on_stdin_is_noted(kdir: Kdir) -> None:
+    assert kdir("resolve -", stdin="\n") == Ran(0, "", "stdin had no path: nothing was resolved\n")
+
+
 def test_which_is_the_way_back(kdir: Kdir) -> None:
     assert kdir("which la-tracking search.clicks").out == "/la/tracking/search/clicks\t-\n"
     assert kdir("which la-tracking search.clicks -o name").out == "/la/tracking/search/clicks\n"

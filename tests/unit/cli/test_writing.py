@@ -295,6 +295,32 @@ def test_ln(kdir: Kdir) -> None:
     assert kdir.asked.entry.link.mode == entry_pb2.LINK_MODE_FIRST
 
 
+def test_ln_to_an_absent_path_is_made_with_a_note(kdir: Kdir) -> None:
+    ran = kdir("ln", "/search", "/nope", "/one")
+    assert ran.code == 0
+    assert ran.err.splitlines() == [
+        "made link /one → /search, /nope",
+        "/nope is absent: the link leads nowhere until it is made",
+    ]
+
+
+def test_a_backup_of_a_path_that_is_absent_names_the_option_of_the_file(kdir: Kdir) -> None:
+    ran = kdir("backup", "/nope/file")
+    assert ran.code == 2
+    assert "a file is named by --to /nope/file" in ran.err
+    assert kdir.calls == []
+
+
+def test_ack_where_nothing_is_stopped_names_its_option(kdir: Kdir) -> None:
+    answer = admin_pb2.GetStatusResponse()
+    answer.authority.cluster.cluster = "la"
+    kdir.answers["AdminService.GetStatus"] = answer
+    ran = kdir("ack", "/", "--stopped", "6 of 47")
+    assert ran.code == 2
+    assert "--stopped: la is not stopped" in ran.err
+    assert len(kdir.calls) == 1, "nothing is acknowledged"
+
+
 def test_mount_names_the_child(kdir: Kdir) -> None:
     ran = kdir("mount", "/geo", "--child", "kc-geo", "--endpoints", "g:1,g:2")
     assert ran.code == 0
@@ -429,8 +455,8 @@ def test_rm_removes_what_is_there_by_its_kind(kdir: Kdir) -> None:
 def test_rm_of_a_directory_wants_r(kdir: Kdir) -> None:
     ran = kdir("rm", "-r", "-y", "/search")
     assert ran.err == (
-        "removed directory /search, with 3 topics and 1 directory below it, "
-        "topics and data stay in Kafka\n"
+        "removed directory /search, with 3 topics and 1 directory below it "
+        "(topics and data stay in Kafka)\n"
     )
     assert kdir.asked.recursive
 
@@ -849,7 +875,8 @@ def test_making_a_directory_closed_to_oneself_takes_a_yes(kdir: Kdir) -> None:
     refused = kdir(*arguments)
     assert refused.code == 5
     assert "(LOCKS_OUT)" in refused.err
-    assert "--yes" in refused.err
+    assert "repeat the command with --yes" in refused.err
+    assert "kdir set" not in refused.err
     assert not kdir.asked.allow_lock_out
     kdir(*arguments, "--yes")
     assert kdir.asked.allow_lock_out
