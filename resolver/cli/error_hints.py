@@ -113,6 +113,8 @@ def hints(error: KdirError) -> Iterator[str]:
             yield f"who changed it: kdir history {facts['path']}; then the same command again"
         case AlreadyExists() if "path" in facts:
             yield f"existing entry: kdir stat {facts['path']}"
+        case Unavailable() if "index" in facts:  # no server was asked
+            yield "an index elsewhere: --table DIR, or KDIR_INDEX"
         case _:
             for kind, hint in _HINTS.items():
                 if isinstance(error, kind):

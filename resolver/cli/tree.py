@@ -17,6 +17,8 @@ from resolver.printable import printable
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
 
+    from kdir.v1 import entry_pb2
+
     from resolver.cli.session import PathArgument, Session
     from resolver.directory_listing import ListedEntry, NotListed
     from resolver.path import Path
@@ -32,6 +34,8 @@ class _TreeLevel(NamedTuple):
     entries: Sequence[ListedEntry] = ()
     gaps: Sequence[NotListed] = ()
     error: KdirError | None = None
+    directory: entry_pb2.Entry | None = None
+    """The directory itself, where its cluster said."""
 
 
 class _Node(NamedTuple):
@@ -68,7 +72,7 @@ def _draw_tree(
         elif session.out.format == "name":
             session.out.lines(_path(node.one) for node in nodes)
         else:
-            session.out.line(Styled(str(where.path), "container"))
+            session.out.line(Styled(str(where.path), "container"), _only_topics(first))
             _print(session, list(nodes))
         for path, error in walk.silent:
             session.not_listed(path, error)
@@ -97,7 +101,7 @@ class _TreeFetcher:
             entries = [one for one in listing if one.path != path]
         except KdirError as error:
             return _TreeLevel(error=error)
-        return _TreeLevel(entries, listing.not_listed)
+        return _TreeLevel(entries, listing.not_listed, directory=listing.directory)
 
     def nodes(
         self, level: _TreeLevel, indent: str, levels: int, counts: TopicCounts | None
@@ -126,6 +130,14 @@ class _TreeFetcher:
         if kind_of(one.entry) == "directory" and not _holds_any(one, with_topics=not self._kinds):
             return None
         return self._pool.submit(self.level, one.path)
+
+
+def _only_topics(level: _TreeLevel) -> str:
+    """Returns how many topics are in a directory of which nothing else is drawn."""
+    if level.entries or level.gaps or level.directory is None:
+        return ""
+    count = level.directory.directory.total_topic_count
+    return f"   {TopicCount(count).phrase()}" if count else ""
 
 
 def _holds_any(one: ListedEntry, *, with_topics: bool) -> bool:

@@ -147,7 +147,8 @@ class IndexTable:
         except (OSError, DeltaError) as error:
             hint = "" if self.folder is not None else _CREDENTIALS
             raise Unreachable(
-                f"the index at {self.location} cannot be reached: {one_sentence(error)}{hint}"
+                f"the index at {self.location} cannot be reached: {one_sentence(error)}{hint}",
+                index=self.location,
             ) from error
 
     def refuse_unwritable(self) -> None:

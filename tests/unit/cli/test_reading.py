@@ -460,6 +460,16 @@ def test_tree_draws_directories_mounts_and_links(kdir: Kdir) -> None:
     ]
 
 
+def test_tree_of_topics_alone_says_how_many_there_are(kdir: Kdir) -> None:
+    root = kdir.tree.at("/ny")
+    request = directory_pb2.ListEntriesRequest(path="/ny")
+    listed = root.answer("DirectoryService.ListEntries", request)
+    del listed.entries[:]  # as a server answers that is not asked for topics
+    handler = answering({"DirectoryService.ListEntries": listed}, root.answer, [])
+    kdir.tree.transport.serve("127.0.0.1:20003", handler)
+    assert kdir("tree /ny").lines == ["/ny   2 topics"]
+
+
 def _topics_in_stat(kdir: Kdir, path: str) -> list[str]:
     """Returns the numbers of topics that stat prints of what the root has at a path."""
     root = kdir.tree.at("/")

@@ -87,6 +87,8 @@ def test_what_a_cloud_answers_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -
     ran = run(["index", "build", "--table", "s3://bucket/kdir", "--at", "127.0.0.1:1"])
     assert ran.code == 3
     assert "cannot be reached: Generic S3 error: no credentials; credentials come from" in ran.err
+    assert "--table DIR, or KDIR_INDEX" in ran.err
+    assert "doctor" not in ran.err, "no server was asked"
 
 
 @pytest.mark.slow
