@@ -35,7 +35,7 @@ class _TreeLevel(NamedTuple):
     gaps: Sequence[NotListed] = ()
     error: KdirError | None = None
     directory: entry_pb2.Entry | None = None
-    """The directory itself, where its cluster said."""
+    """The directory itself; None for a union."""
 
 
 class _Node(NamedTuple):
