@@ -118,7 +118,7 @@ class CompiledGrants:
 
 
 def _wider(grant: Grant) -> tuple[str, ...]:
-    """Returns the keys of all grants that apply to every caller to whom this one applies."""
+    """Returns the keys of all grants that apply to every caller that this one applies to."""
     return Caller(grant.principal, "" if grant.host == ANY_HOST else grant.host).keys
 
 

@@ -374,7 +374,7 @@ class ResponseCache:
     def outcome_for(
         self, tree: OpenTree, text: str, prefer: Kind | None = None, *, no_follow: bool = False
     ) -> bytes:
-        """Returns the encoded outcome of a path for a caller from whom something there is hidden;
+        """Returns the encoded outcome of a path for a caller that may not see everything there;
         it is not cached.
 
         Raises:
@@ -385,7 +385,7 @@ class ResponseCache:
     def outcome_bytes(
         self, text: str, prefer: Kind | None = None, *, no_follow: bool = False
     ) -> bytes:
-        """Returns the encoded outcome of a path, for callers from whom nothing there is hidden.
+        """Returns the encoded outcome of a path, for callers that may see everything there.
 
         Raises:
             InvalidPath: the path is malformed.

@@ -75,7 +75,7 @@ class Wanted(NamedTuple):
 
 
 class OpenTree:
-    """Whole tree of a cluster at one snapshot, for callers from whom nothing is hidden."""
+    """Whole tree of a cluster at one snapshot, for callers that may see everything."""
 
     __slots__ = ("cluster", "mount", "snapshot")
 

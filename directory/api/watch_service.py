@@ -276,8 +276,8 @@ class _Watching(PolledSource):
 
 
 class _Responses:
-    """Encoded responses, shared by all watchers with the same view: of the same caller, or from
-    whom nothing is hidden, by the grants of the same snapshot.
+    """Encoded responses, shared by all watchers with the same view: of the same caller, or of
+    callers that may see everything, by the grants of the same snapshot.
 
     Thread-safe.
     """

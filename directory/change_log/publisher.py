@@ -1,10 +1,10 @@
 """Publishes a cluster's changes to its change log, on one server of the cluster.
 
-Who holds the role works in this order: the topics are checked; the transactional producer is made,
-which fences whoever published before; only then the newest checkpoint is read, which is the
-position. So whoever came last is right, whether or not it still holds the role, and after a crash
-anywhere nothing is published twice or left out. A page of the outbox is one transaction of Kafka:
-the state, the history, and a checkpoint in each topic.
+The holder of the role works in this order: the topics are checked; the transactional producer is
+made, which fences the previous publisher; only then the newest checkpoint is read, which is the
+position. So the publisher that came last is right, whether or not it still holds the role, and
+after a crash anywhere nothing is published twice or left out. A page of the outbox is one
+transaction of Kafka: the state, the history, and a checkpoint in each topic.
 
 Where the log and the store do not meet (first use, another incarnation of the store, an outbox that
 was trimmed), the state topic is read to its end, compared with the tree, and the difference
@@ -166,7 +166,7 @@ class ChangeLogPublisher:
 
     def stop(self, timeout_seconds: float = _STOP_SECONDS) -> None:
         """Ends the thread, an open transaction with it, and gives up the role. A thread that waits
-        for brokers that are away is not waited for: whoever publishes next fences it off.
+        for brokers that are away is not waited for: the next publisher fences it off.
         """
         self._stopping.set()
         self._wake.set()

@@ -137,7 +137,7 @@ class ResponseWriter:
     Args:
         context: of the call.
         finish: see ``Finish``.
-        sending: held by whoever sends many responses, of other calls too: gRPC's thread then notes
+        sending: held by a sender of many responses, of other calls too: gRPC's thread then notes
             what it has taken after them, instead of changing places with the sender at each. It
             waits meanwhile, so that nothing else may be done with it.
     """

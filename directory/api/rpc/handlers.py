@@ -355,8 +355,8 @@ def _receive(source: PolledExchange, call: Call, request: Any) -> None:
 
 
 class _Ending:
-    """End of a stream that no thread waits for. Whoever ends it, it is counted and logged, and its
-    resources are released, once. Thread-safe.
+    """End of a stream that no thread waits for. It is counted and logged, and its resources are
+    released, once, even where several threads end it. Thread-safe.
     """
 
     def __init__(self, method: str, request: Any, calls: CallMetrics) -> None:

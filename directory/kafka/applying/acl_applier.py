@@ -182,7 +182,7 @@ class AclApplier(Applier):
             self._due = self._clock() + _REFUSED_SECONDS
 
     def _record_wait_reason(self, message: str) -> None:
-        """Whoever waits for an arming is to know why it is not carried out yet."""
+        """Records in each waiting arming why it is not carried out yet."""
         writes = [replace(one.mark, message=message).to_put() for one in self._releases.values()]
         known = self._latest()
         self._commits.put_all([one for one in writes if known.fact(one.key) != one.value])
