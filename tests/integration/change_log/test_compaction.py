@@ -134,9 +134,18 @@ class CompactedLog:
         self.configure({"delete.retention.ms": "60000"})
 
     def check(self) -> None:
-        """Compares with the store, row by row."""
-        self.wait()
-        assert rebuilt_rows(self.bootstrap, self.server.cluster_id) == held_rows(self._store)
+        """Compares with the store, row by row.
+
+        Not once: what the reconciler sees of the topics' new settings is written between the two
+        reads now and then.
+        """
+
+        def is_equal() -> bool:
+            self.wait()
+            assert rebuilt_rows(self.bootstrap, self.server.cluster_id) == held_rows(self._store)
+            return True
+
+        eventually(is_equal)
 
 
 def remove(server: Server, *paths: str) -> None:

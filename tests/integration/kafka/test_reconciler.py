@@ -169,6 +169,9 @@ def test_partitions_and_configs_changed_behind_our_back_are_recorded(
     resource = ConfigResource(ConfigResource.Type.TOPIC, "a", incremental_configs=[entry])
     for altered in tool.incremental_alter_configs([resource]).values():
         altered.result(10)
+    # Acknowledged by the controller; the broker shows it a moment later.
+    eventually(lambda: kafka.list_all().partitions.get("a") == 4)
+    eventually(lambda: kafka.configs(["a"]) == {"a": {"retention.ms": "5"}})
     here.sweep()
     topic = here.topics()["a"]
     assert (topic.partitions, topic.drift_count) == (4, 1)
