@@ -3,7 +3,7 @@ them.
 
 ``directory.access`` decides, from the grants of one snapshot and what is inherited from above the
 mount; ``visible_tree.py`` filters the tree by those decisions, ``CallerRights`` checks rights on
-it, ``write_checks.py`` checks what a change needs.
+it, ``entry_writes.py`` checks what a change needs.
 """
 
 from __future__ import annotations

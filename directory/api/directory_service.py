@@ -15,11 +15,14 @@ from kdir.v1 import directory_pb2, entry_pb2
 from directory.api import entry_reads
 from directory.api.cluster_router import ClusterRouter
 from directory.api.dry_run import fill_change_plan
-from directory.api.entry_writes import commit_change
+from directory.api.entry_writes import (
+    check_kafka_removal_allowed,
+    commit_change,
+    nearest_manage_false,
+)
 from directory.api.resolve_answers import kind_from_number
 from directory.api.rpc.call_context import Call
 from directory.api.rpc.handlers import Handler, Service
-from directory.api.write_checks import check_kafka_removal_allowed, nearest_manage_false
 from directory.namespace.command import (
     CreateMount,
     CreateTopic,
@@ -300,8 +303,7 @@ def _topic(
             f'topics in Kafka; [kafka] ceiling = ["create"] would',
             ceiling=" ".join(sorted(kafka.ceiling)) or "observe",
         )
-    mount = cluster.mount_at(snapshot)
-    where = nearest_manage_false(snapshot, mount, command.path, "create", Kind.TOPIC)
+    where = nearest_manage_false(cluster, snapshot, command.path, "create", Kind.TOPIC)
     if where:
         _check_path_syntax_first(cluster, command)
         raise AboveCeiling(

@@ -17,8 +17,8 @@ from kdir.v1 import access_pb2, entry_pb2
 from directory.access.grant_tree import EntryPlace
 from directory.access.grants import Operation
 from directory.access.permission_diff import AccessChange, DiffSide, diff_permissions
+from directory.api.entry_writes import is_kafka_change_allowed, locks_out
 from directory.api.plan_messages import call_to_proto
-from directory.api.write_checks import is_kafka_change_allowed, locks_out
 from directory.federation import inheritance
 from directory.kafka.admin_contract import KafkaCall
 from directory.kafka.arming import dry_run_calls

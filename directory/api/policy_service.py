@@ -10,12 +10,12 @@ from kdir.v1 import policies_pb2
 
 from directory.access.grants import Operation
 from directory.api.cluster_router import ClusterRouter
+from directory.api.entry_writes import authorizing_on, entry_meant
 from directory.api.plan_messages import planned_to_proto
 from directory.api.redaction import redacting_stop
 from directory.api.rpc.call_context import Call
 from directory.api.rpc.handlers import Handler, Service
 from directory.api.visible_tree import EntryAt, OpenTree
-from directory.api.write_checks import authorizing_on, entry_meant
 from directory.federation import inheritance, parent_state
 from directory.federation.federation_state import unix_ms
 from directory.kafka.applying.desired_configs import DesiredConfigs

@@ -30,11 +30,10 @@ from directory.federation.link_records import (
     try_decode_record,
 )
 from directory.namespace.command import EntryChange, Plan
-from directory.namespace.effective_policies import PolicyLevel
+from directory.namespace.effective_policies import PolicyLevel, attach_effective_policies
 from directory.namespace.entry import NO_POLICIES, ROOT_ID, Directory, Kind, Policies
 from directory.namespace.grant_rows import SHUT
 from directory.namespace.keys import GRANTS_MARK, INHERITED, PARENT, event_key
-from directory.namespace.plan import attach_effective_policies
 from directory.namespace.snapshot import Snapshot
 from directory.store.base import Put, Write
 from directory.store.event_rows import new_change_id, pack
@@ -296,10 +295,16 @@ def inherited_origins(snapshot: Snapshot) -> list[PolicyLevel]:
     Raises:
         NotReady: they cannot be read.
     """
-    return [
+    record = _known_record(snapshot)
+    return [] if record is None else list(_origins_of(record))
+
+
+@lru_cache(_KEPT)
+def _origins_of(record: InheritedRecord) -> tuple[PolicyLevel, ...]:
+    return tuple(
         PolicyLevel(level.path, policies_of(level.policies, stored=True))
-        for level in inherited_levels(snapshot)
-    ]
+        for level in record.message.levels
+    )
 
 
 def inherited_writes(

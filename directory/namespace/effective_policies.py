@@ -1,5 +1,5 @@
-"""Effective policies: the own value or the nearest ancestor's, key by key for maps; and how many
-topics inherit a field.
+"""Effective policies: the own value or the nearest ancestor's, key by key for maps; those after
+each change of a plan; and how many topics inherit a field.
 
 The levels above the mount are one more, outermost level (KIP-37).
 """
@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import reduce
 from operator import attrgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from directory.namespace.command import EntryChange
 from directory.namespace.entry import (
     NO_POLICIES,
     Directory,
@@ -20,6 +22,7 @@ from directory.namespace.entry import (
     Policies,
     PolicyLevel,
     Stamp,
+    Topic,
 )
 from directory.namespace.snapshot import Node, Snapshot
 from directory.namespace.time_budget import TimeBudget
@@ -33,6 +36,7 @@ __all__ = [
     "LevelOrigin",
     "PolicyLevel",
     "Shown",
+    "attach_effective_policies",
     "count_inheritors",
     "effective",
     "explain",
@@ -203,6 +207,74 @@ def levels_of(snapshot: Snapshot, directory_id: int) -> list[Policies]:
         node = snapshot.node(node.parent_id) if node.parent_id else None
     levels.reverse()
     return levels
+
+
+def attach_effective_policies(
+    changes: Sequence[EntryChange], snapshot: Snapshot, above: Sequence[PolicyLevel]
+) -> tuple[EntryChange, ...]:
+    """Returns the changes of a plan with the effective policies after each; for a removal, those
+    before it.
+
+    Args:
+        snapshot: the snapshot of the plan.
+        above: the policies of the ancestors above the mount, outermost first.
+    """
+    carrying = _PolicyAttacher(changes, snapshot, above)
+    return tuple(_with_effective(one, carrying.policies_after(one)) for one in changes)
+
+
+def _with_effective(change: EntryChange, effective: Policies | None) -> EntryChange:
+    return change if effective is change.effective else replace(change, effective=effective)
+
+
+class _PolicyAttacher:
+    """Attacher for one plan, which visits each directory once."""
+
+    def __init__(
+        self, changes: Sequence[EntryChange], snapshot: Snapshot, above: Sequence[PolicyLevel]
+    ) -> None:
+        self._snapshot = snapshot
+        self._changed = {
+            one.entry_id: (one.parent_id, one.after.policies)
+            for one in changes
+            if isinstance(one.after, Directory)
+        }
+        self._within = {0: reduce(inherit, (level.policies for level in above), NO_POLICIES)}
+        self._plain: dict[int, Policies | None] = {}
+
+    def policies_after(self, change: EntryChange) -> Policies | None:
+        """Returns the effective policies after a change; None if none are set, or the entry has
+        none.
+        """
+        entry = change.before if change.after is None else change.after
+        if not isinstance(entry, Directory | Topic):
+            return None
+        if entry.policies is not NO_POLICIES and entry.policies != NO_POLICIES:
+            return _bare(inherit(self._holds_in(change.parent_id), entry.policies))
+        if change.parent_id not in self._plain:
+            self._plain[change.parent_id] = _bare(self._holds_in(change.parent_id))
+        return self._plain[change.parent_id]
+
+    def _holds_in(self, directory_id: int) -> Policies:
+        found = self._within.get(directory_id)
+        if found is None:
+            parent_id, own = self._changed.get(directory_id, (0, NO_POLICIES))
+            node = self._snapshot.node(directory_id)
+            if directory_id not in self._changed and node is not None:
+                parent_id, own = node.parent_id, node.directory.policies
+            found = inherit(self._holds_in(parent_id), own)
+            self._within[directory_id] = found
+        return found
+
+
+def _bare(policies: Policies) -> Policies | None:
+    """Returns policies without stamps and without cleared keys."""
+    if policies is NO_POLICIES:
+        return None
+    holds = without_cleared_keys(policies)
+    if holds.stamps:
+        holds = replace(holds, stamps=MappingProxyType({}))
+    return None if holds == NO_POLICIES else holds
 
 
 Shown = Callable[[int, str], bool]

@@ -1,6 +1,5 @@
-"""Physical names: the names that Kafka allows, and the free name that a new topic gets.
-
-A ``NameRegistry`` answers which names are taken.
+"""Physical names: the names that Kafka allows, the names that are taken in a snapshot, and the free
+name that a new topic gets.
 """
 
 from __future__ import annotations
@@ -10,13 +9,21 @@ from collections.abc import Sequence
 from itertools import count
 from typing import Final, Protocol
 
-from directory.namespace.keys import unify
+from directory.namespace.keys import (
+    DETACHED,
+    detached_key,
+    retired_key,
+    retired_until_ms,
+    unify,
+)
+from directory.namespace.snapshot import Snapshot
 from resolver.errors import (
     InvalidPhysicalName,
     PhysicalNameCollides,
     PhysicalNameRetired,
     PhysicalNameTaken,
 )
+from resolver.path import Path
 from resolver.printable import cut_name, cut_shown
 from resolver.topic_names import MAX_NAME_LENGTH, why_invalid
 
@@ -26,6 +33,7 @@ __all__ = [
     "MAX_NAME_LENGTH",
     "RETIRED_FOR_MS",
     "NameRegistry",
+    "SnapshotNames",
     "check_requested_name",
     "default_physical_name",
     "has_collision",
@@ -73,6 +81,55 @@ class NameRegistry(Protocol):
         """Returns the Kafka topic of this or a colliding name that was left alone when its entry
         was removed.
         """
+
+
+class SnapshotNames:
+    """Registry of the names in one snapshot."""
+
+    def __init__(self, snapshot: Snapshot, mount: Path, now_ms: int) -> None:
+        self._snapshot = snapshot
+        self._mount = mount
+        self._now_ms = now_ms
+        self._used: dict[str, tuple[str, ...]] = {}
+
+    def used_like(self, physical_name: str) -> tuple[str, ...]:
+        """Returns ``Snapshot.same_unified``, which is searched for once a name."""
+        found = self._used.get(physical_name)
+        if found is None:
+            found = self._used[physical_name] = self._snapshot.same_unified(physical_name)
+        return found
+
+    def owner(self, physical_name: str) -> str | None:
+        if physical_name not in self.used_like(physical_name):
+            return None
+        located = self._snapshot.locate(physical_name)
+        if located is None or located.relative is None:
+            return None  # a topic that is being removed counts as retired already
+        return str(Path((*self._mount.segments, *located.relative)))
+
+    def colliding(self, physical_name: str) -> str | None:
+        others = (n for n in self.used_like(physical_name) if n != physical_name)
+        return next(others, None)
+
+    def retired_for_ms(self, physical_name: str) -> int:
+        if physical_name in self.used_like(physical_name):
+            return RETIRED_FOR_MS
+        value = self._snapshot.fact(retired_key(physical_name))
+        if value is None:
+            return 0
+        until_ms = retired_until_ms(value)
+        # An unreadable row does not free the name (S21).
+        return RETIRED_FOR_MS if until_ms is None else max(0, until_ms - self._now_ms)
+
+    def detached(self, physical_name: str) -> str | None:
+        # A colliding name has the same prefix up to the first `.` or `_`.
+        head = unify(physical_name).split("_", 1)[0]
+        found = (
+            key[len(DETACHED) :].decode(errors="replace")
+            for key, _ in self._snapshot.facts(detached_key(head))
+        )
+        colliding = [name for name in found if has_collision(name, physical_name)]
+        return physical_name if physical_name in colliding else next(iter(colliding), None)
 
 
 def is_valid(name: str) -> bool:

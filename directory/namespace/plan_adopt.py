@@ -34,7 +34,6 @@ from directory.namespace.quotas import (
 from directory.namespace.removal_records import DELETED
 from directory.namespace.snapshot import Node
 from directory.namespace.traversal import relative_to_mount, traverse
-from directory.namespace.tree_nodes import upwards
 from resolver.errors import (
     AlreadyExists,
     Conflict,
@@ -207,7 +206,7 @@ class _Moving:
         target = traverse(draft.snapshot, relative[:-1]).node
         draft.check_not_read_only(source, topic.policies)
         draft.check_not_read_only(target)
-        counted = frozenset(node.entry_id for node in upwards(draft.snapshot.nodes, source))
+        counted = frozenset(node.entry_id for node in draft.snapshot.upwards(source))
         comes, arriving = topic_amount(topic), self._arrivals.by_directory
         check_quota(draft, target, comes, unless=counted, arriving=arriving)
         self._arrivals.add(target, comes, unless=counted)

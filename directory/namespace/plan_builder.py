@@ -30,7 +30,6 @@ from directory.namespace.entry import (
     Topic,
 )
 from directory.namespace.keys import (
-    DETACHED,
     GRANTS_MARK,
     claim_key,
     detached_key,
@@ -40,19 +39,18 @@ from directory.namespace.keys import (
     read_only_id,
     read_only_key,
     retired_key,
-    retired_until_ms,
     retired_value,
     unify,
 )
 from directory.namespace.removal_records import DELETED
 from directory.namespace.snapshot import Node, Snapshot
 from directory.namespace.traversal import LocatedEntry, locate_entry
-from directory.namespace.tree_nodes import ROOT_KEY, upwards
+from directory.namespace.tree_nodes import ROOT_KEY
 from directory.store.base import Delete, Guard, KeyEquals, Put, UnchangedSince, Write
 from resolver.errors import AlreadyExists, ReadOnly
 from resolver.path import Path
 
-__all__ = ["PlanBuilder", "SnapshotNames", "claim_value", "read_only_mark", "read_only_place"]
+__all__ = ["PlanBuilder", "claim_value", "read_only_mark", "read_only_place"]
 
 E = TypeVar("E", Directory, Topic, Link, Mount)
 
@@ -72,7 +70,7 @@ class PlanBuilder:
         self._claims: dict[str, tuple[tuple[str, ...], set[str]]] = {}
         """By unified name, the names in use before and from now on."""
         self._unreadable: Final = snapshot.unreadable_values
-        self.names = SnapshotNames(snapshot, mount, context.now_ms)
+        self.names = physical_names.SnapshotNames(snapshot, mount, context.now_ms)
 
     # -- policies; what the ancestors above the mount set counts like one more directory ----------
 
@@ -98,7 +96,7 @@ class PlanBuilder:
             if own.read_only:
                 raise ReadOnly("the entry itself is read-only")
             return
-        for above in upwards(self.snapshot.nodes, node):
+        for above in self.snapshot.upwards(node):
             read_only = above.directory.policies.read_only
             if read_only:
                 path = self.directory_path(above)
@@ -492,59 +490,6 @@ class PlanBuilder:
             grants=grants,
             grants_changed=grants_changed,
         )
-
-
-class SnapshotNames:
-    """Physical names of one cluster by a snapshot (a ``NameRegistry``)."""
-
-    def __init__(self, snapshot: Snapshot, mount: Path, now_ms: int) -> None:
-        self._snapshot = snapshot
-        self._mount = mount
-        self._now_ms = now_ms
-        self._used: dict[str, tuple[str, ...]] = {}
-
-    def used_like(self, physical_name: str) -> tuple[str, ...]:
-        """Returns ``Snapshot.same_unified``, which is searched for once a name."""
-        found = self._used.get(physical_name)
-        if found is None:
-            found = self._used[physical_name] = self._snapshot.same_unified(physical_name)
-        return found
-
-    def owner(self, physical_name: str) -> str | None:
-        if physical_name not in self.used_like(physical_name):
-            return None
-        located = self._snapshot.locate(physical_name)
-        if located is None or located.relative is None:
-            return None  # a topic that is being removed counts as retired already
-        return str(Path((*self._mount.segments, *located.relative)))
-
-    def colliding(self, physical_name: str) -> str | None:
-        others = (n for n in self.used_like(physical_name) if n != physical_name)
-        return next(others, None)
-
-    def retired_for_ms(self, physical_name: str) -> int:
-        if physical_name in self.used_like(physical_name):
-            return physical_names.RETIRED_FOR_MS
-        value = self._snapshot.fact(retired_key(physical_name))
-        if value is None:
-            return 0
-        until_ms = retired_until_ms(value)
-        # An unreadable row does not free the name (S21).
-        return (
-            physical_names.RETIRED_FOR_MS if until_ms is None else max(0, until_ms - self._now_ms)
-        )
-
-    def detached(self, physical_name: str) -> str | None:
-        if self._snapshot.fact(detached_key(physical_name)) is not None:
-            return physical_name
-        # A colliding name has the same prefix up to the first `.` or `_`.
-        unified = unify(physical_name)
-        head = unified.split("_", 1)[0]
-        for key, _ in self._snapshot.facts(detached_key(head)):
-            name = key[len(DETACHED) :].decode(errors="replace")
-            if physical_names.has_collision(name, physical_name):
-                return name
-        return None
 
 
 def read_only_mark(parent_id: int, entry: Entry) -> bytes | None:

@@ -15,6 +15,7 @@ from directory.namespace.command import (
     CreateLink,
     CreateMount,
     CreateTopic,
+    ObservedTopic,
     Plan,
 )
 from directory.namespace.entry import (
@@ -115,9 +116,10 @@ def create_topic(draft: PlanBuilder, command: CreateTopic) -> Plan:
     """
     relative, parent = _place(draft, command.path)
     name = relative[-1]
-    standing = draft.snapshot.topic(parent.entry_id, name)
-    if standing is not None and _takes_over(standing, command):
-        return _take_over(draft, command, parent, standing)
+    if command.adopt_existing is not None:
+        standing = draft.snapshot.topic(parent.entry_id, name)
+        if standing is not None and _takes_over(standing, command.adopt_existing):
+            return _take_over(draft, command, parent, standing)
     check_name_free(draft, parent, name, Kind.TOPIC, command.path)
     check_policies(command.policies, draft.context.bounds)
     _check_size("topic.partitions", command.partitions, _MOST_PARTITIONS)
@@ -171,16 +173,11 @@ def _desired_topic(
     )
 
 
-def _takes_over(standing: Topic, command: CreateTopic) -> bool:
+def _takes_over(standing: Topic, observed: ObservedTopic) -> bool:
     """True if an adoption gives the existing entry Kafka's topic as it is: one whose topic was
     replaced in Kafka, or that kdir could not create because Kafka had one of its name.
     """
-    observed = command.adopt_existing
-    return (
-        observed is not None
-        and observed.physical_name == standing.physical_name
-        and standing.provision in TAKEN_OVER
-    )
+    return observed.physical_name == standing.physical_name and standing.provision in TAKEN_OVER
 
 
 def _take_over(draft: PlanBuilder, command: CreateTopic, parent: Node, standing: Topic) -> Plan:

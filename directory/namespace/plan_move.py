@@ -39,7 +39,6 @@ from directory.namespace.traversal import (
     raise_not_reachable,
     traverse,
 )
-from directory.namespace.tree_nodes import upwards
 from resolver.errors import AlreadyExists, CrossMount, InvalidMove, InvalidPath, MountShadows
 from resolver.path import MAX_PATH_BYTES, MAX_SEGMENTS, Path
 
@@ -173,7 +172,7 @@ def _check_quota(draft: PlanBuilder, found: LocatedEntry, target: Node) -> None:
     assert found.parent is not None  # noqa: S101 - the root is never moved
     if outermost_quota_directory(snapshot, draft.context.above, target) is None:
         return
-    counted = frozenset(node.entry_id for node in upwards(snapshot.nodes, found.parent))
+    counted = frozenset(node.entry_id for node in snapshot.upwards(found.parent))
     if isinstance(entry, Topic):
         check_quota(draft, target, topic_amount(entry), unless=counted)
     elif isinstance(entry, Directory):

@@ -18,7 +18,6 @@ from directory.namespace.entry import ROOT_ID, Directory, Policies, Topic
 from directory.namespace.keys import ENTRY, INHERITED, directory_range
 from directory.namespace.plan_builder import PlanBuilder
 from directory.namespace.snapshot import Node, Snapshot
-from directory.namespace.tree_nodes import upwards
 from resolver.errors import InvalidArgument, QuotaExceeded
 from resolver.path import Path, is_system
 from resolver.units import plural
@@ -109,7 +108,7 @@ def quotas_at(
     """Yields the quotas that apply directly in a directory, nearest first. ``above`` are the
     policies of the ancestors above the mount, outermost first.
     """
-    for here in upwards(snapshot.nodes, node):
+    for here in snapshot.upwards(node):
         for field, limit in quota_limits(here.directory.policies):
             relative = snapshot.path_of(here.entry_id) or ()
             path = Path((*mount.segments, *relative))
@@ -128,7 +127,7 @@ def outermost_quota_directory(
     if any(any(quota_limits(level.policies)) for level in above):
         return ROOT_ID
     outermost: int | None = None
-    for here in upwards(snapshot.nodes, node):
+    for here in snapshot.upwards(node):
         if any(quota_limits(here.directory.policies)):
             outermost = here.entry_id
     return outermost
@@ -255,7 +254,7 @@ class QuotaAdditions:
     def add(self, node: Node, amount: Amount, unless: frozenset[int] = frozenset()) -> None:
         """Adds an amount below an existing directory, if it was not below ``unless`` before."""
         self._nodes[node.entry_id] = node
-        for here in upwards(self._draft.snapshot.nodes, node):
+        for here in self._draft.snapshot.upwards(node):
             if here.entry_id in unless:
                 return
             self._came[here.entry_id] = self._came.get(here.entry_id, NO_AMOUNT).plus(amount)

@@ -248,6 +248,13 @@ class Snapshot:
                 found.append(((*above, name), mount))
         return sorted(found, key=lambda one: one[0])
 
+    def upwards(self, node: Node) -> Iterator[Node]:
+        """Yields the directory and those above it, up to the root directory."""
+        here: Node | None = node
+        while here is not None:
+            yield here
+            here = self.nodes.get(here.parent_id) if here.parent_id else None
+
     def directories_below(self, node: Node) -> Iterator[Node]:
         """Yields the directory and every one below it, parents before children."""
         stack = [node]

@@ -23,13 +23,14 @@ from directory.change_log.log_state import published_revision, refuse_full_outbo
 from directory.federation import inheritance, parent_state
 from directory.federation.child_links import ChildLinks
 from directory.federation.federation_state import FederationState, LocalServer, unix_ms
-from directory.federation.inheritance import inherited_origins, refuse_oversized_inheritance
+from directory.federation.inheritance import refuse_oversized_inheritance
 from directory.federation.kafka_claims import manager_before, why_unmanaged
 from directory.federation.parent_link import LinkStatus, ParentLink
 from directory.kafka.adoption.pin_and_stop import PinAndStop
 from directory.maintenance.history import ChangeHistory
 from directory.maintenance.reaper import Reaper
 from directory.maintenance.retention import RetentionLimits, RetentionTrimmer
+from directory.namespace.entry import PolicyLevel
 from directory.namespace.snapshot import Snapshot
 from directory.server.access_history import AccessHistory
 from directory.server.certificates import PeerCredentials
@@ -64,6 +65,8 @@ class _OwnFacts:
     facts: object
     position: parent_state.Position
     held: PinAndStop
+    above: tuple[PolicyLevel, ...] | None
+    """Policies of the ancestors above the mount; None if they cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +123,7 @@ class Cluster:
             self.replica,
             codec,
             self.mount_at,
-            above=inherited_origins,
+            above=self.policies_above,
             bounds=config.limits.bounds,
             check=refuse_oversized_inheritance,
             check_outbox=self._check_outbox,
@@ -373,11 +376,27 @@ class Cluster:
         """
         return self._facts_of(snapshot).position.mount
 
+    def policies_above(self, snapshot: Snapshot) -> tuple[PolicyLevel, ...]:
+        """Returns the policies of the ancestors above the mount at a snapshot, outermost first.
+
+        Raises:
+            NotReady: they cannot be read.
+        """
+        above = self._facts_of(snapshot).above
+        if above is None:
+            raise NotReady(inheritance.why_inherited_unknown(snapshot))
+        return above
+
     def _facts_of(self, snapshot: Snapshot) -> _OwnFacts:
         facts, known = snapshot.tree.facts, self._own_facts
         if known is None or known.facts is not facts:
             position = self.federation.position_at(snapshot)
-            known = self._own_facts = _OwnFacts(facts, position, PinAndStop.load(snapshot))
+            try:
+                above = tuple(inheritance.inherited_origins(snapshot))
+            except NotReady:
+                above = None
+            pin = PinAndStop.load(snapshot)
+            known = self._own_facts = _OwnFacts(facts, position, pin, above)
         return known
 
     def check_mounted(self) -> None:

@@ -4,7 +4,7 @@ What ends without a commit (a refusal, or nothing to change) is answered only fr
 new as the store was when the request came (``Writer.decide``): another server of the store may have
 acknowledged what this one's replica has not seen yet.
 
-``namespace/plan.py`` plans a command, ``api/write_checks.py`` authorizes it. The same request id
+``namespace/plan.py`` plans a command, ``api/entry_writes.py`` authorizes it. The same request id
 never has a second effect, whatever happened to the first answer: the request's row is written in
 the transaction of its effect, or, if there was nothing to change, in one of its own.
 """
@@ -481,11 +481,15 @@ class Writer:
         """
         if not facts:
             return (), ()
-        if self._replica.snapshot.fact(CHANGE_LOG) is None:
+        if not self._is_logged():
             return (_NOT_LOGGED,), ()
         now_ms = self._now_ms()
         key = event_key(new_change_id(now_ms, 0))
         return (), (Put(key, pack((), time_ms=now_ms, facts=facts)),)
+
+    def _is_logged(self) -> bool:
+        """True if the cluster keeps a change log, as far as this server knows."""
+        return self._replica.snapshot.fact(CHANGE_LOG) is not None
 
     def _operated_row(self, operation: Operation, facts: Sequence[bytes]) -> Put:
         snapshot, now_ms = self._replica.snapshot, self._now_ms()
@@ -509,9 +513,7 @@ class Writer:
         """
         _refuse_oversized(transaction, self._store.limits)
         self._allow(transaction.writes)
-        keys = [write.key for write in transaction.writes]
-        is_about_log = any(key.startswith(CHANGE_LOG) for key in keys)
-        if not is_about_log and any(key.startswith(EVENT) for key in keys):
+        if self._is_logged() and _waits_for_log(transaction.writes):
             self._check_outbox(is_urgent or any(map(_is_of_role, transaction.guards)))
         try:
             return self._store.commit(transaction, seconds)
@@ -561,7 +563,7 @@ class Writer:
                 principal=request.principal,
                 request_id=request.request_id,
                 facts=facts,
-                is_logged=self._replica.snapshot.fact(CHANGE_LOG) is not None,
+                is_logged=self._is_logged(),
             )
             writes.append(Put(change_key, value))
         else:
@@ -751,6 +753,15 @@ def _without_what_is_hidden(known: CommitResult, error: KdirError) -> CommitResu
 def _counts(guard: Guard) -> TypeGuard[KeyEquals]:
     """Returns whether it guards what is counted for a quota."""
     return isinstance(guard, KeyEquals) and guard.key.startswith(QUOTA)
+
+
+def _waits_for_log(writes: Sequence[Write]) -> bool:
+    """True if the change log is to have a commit of these writes, which are not about the log
+    itself.
+    """
+    keys = [write.key for write in writes]
+    has_events = any(key.startswith(EVENT) for key in keys)
+    return has_events and not any(key.startswith(CHANGE_LOG) for key in keys)
 
 
 def _is_of_role(guard: Guard) -> bool:

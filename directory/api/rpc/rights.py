@@ -60,9 +60,9 @@ class Check:
 
 
 _ADMIN: Final = "access_control:AccessControl.require_admin"
-_COMMAND: Final = "write_checks:authorize_command"
+_COMMAND: Final = "entry_writes:authorize_command"
 _SEES: Final = "visible_tree:VisibleTree.lookup"
-_ARMING: Final = "write_checks:authorizing_on"
+_ARMING: Final = "entry_writes:authorizing_on"
 
 
 def _on_cluster(

@@ -15,7 +15,7 @@ from directory.access.decision import AccessMode, AccessQuestion
 from directory.access.grant_tree import EntryPlace
 from directory.access.grants import Grant, Operation, Permission
 from directory.access.principals import Caller
-from directory.api import write_checks
+from directory.api import entry_writes
 from directory.api.access_control import CallerRights
 from directory.api.visible_tree import OpenTree, VisibleTree, Wanted
 from directory.namespace.command import (
@@ -145,7 +145,7 @@ def refused(tree: VisibleTree, command: Command) -> object:
     """Returns how a change is refused before it is planned; None: it is not."""
     rights = CallerRights(tree.snapshot, tree.access, ANA, "m")
     try:
-        write_checks._check(SERVER, rights, command)
+        entry_writes._check(SERVER, rights, command)
     except KdirError as error:
         return type(error), str(error), dict(error.metadata)
     return None
@@ -158,7 +158,7 @@ def refusals(tree: VisibleTree) -> dict[object, object]:
             UpdateEntry(path=path, kind=kind, changes={"policies.owner": "x"}),
             DeleteEntry(path=path, kind=kind),
         ):
-            meant = write_checks.meant_command(tree, command)
+            meant = entry_writes.meant_command(tree, command)
             found[type(command), path, kind] = refused(tree, meant)
     return found
 

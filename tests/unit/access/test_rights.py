@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from kdir.v1 import access_pb2, admin_pb2, directory_pb2, entry_pb2, policies_pb2
 
-from directory.api import write_checks
+from directory.api import entry_writes
 from directory.api.access_control import CallerRights
+from directory.api.entry_writes import authorize_command
 from directory.api.rpc.call_context import Call
-from directory.api.write_checks import authorize_command
 from directory.namespace.command import Command, DeleteEntry
 from directory.namespace.physical_names import is_protected
 from directory.namespace.snapshot import Snapshot
@@ -222,13 +222,13 @@ def test_a_write_asks_for_its_rights_once(house: Make, monkeypatch: pytest.Monke
     la = house(kafka={"bootstrap": ["127.0.0.1:1"], "ceiling": ["create"]})
     la.mkdir("/la/work")
     asked: list[Command] = []
-    check = write_checks._check
+    check = entry_writes._check
 
     def counted(cluster: Cluster, view: CallerRights, command: Command) -> None:
         asked.append(command)
         check(cluster, view, command)
 
-    monkeypatch.setattr(write_checks, "_check", counted)
+    monkeypatch.setattr(entry_writes, "_check", counted)
     mount = entry_pb2.Mount(cluster_id=f"kc-{uuid.uuid4()}", cluster="x", endpoints=["10.0.0.1:1"])
     for request in (
         creating("/la/work/t", topic=entry_pb2.Topic()),
