@@ -229,7 +229,8 @@ def a_namespace(topics: int = 0, **policies: object) -> Cluster:
 
 def delete_namespace(found: re.Match[str], expected: str) -> None:
     force = found["force"] == "true"
-    topics = _SEVERAL.get(found["topics"] or "", 2) if found["held"] else 0
+    count = found["topics"] or ""
+    topics = int(count) if count.isdigit() else _SEVERAL.get(count, 2) if found["held"] else 0
     cluster = a_namespace(topics)
     command = DeleteEntry(path=path("/la/tenant/ns"), recursive=force)
     does(cluster, command, expected, Conflict)
@@ -263,12 +264,32 @@ def create_new(found: re.Match[str], expected: str) -> None:
     does(a_namespace(), CreateDirectory(path=path("/la/tenant/other")), expected, Conflict)
 
 
+def create_invalid(found: re.Match[str], expected: str) -> None:
+    assert outcome(expected) == "ERROR"
+    for name in ("a b", "a/", "", "a\u00fc", "..", "x" * 250):
+        with pytest.raises(InvalidPath):
+            path(f"/la/tenant/{name}")
+
+
+def topic_again(found: re.Match[str], expected: str) -> None:
+    does(a_namespace(topics=1), CreateTopic(path=path("/la/tenant/ns/t0")), expected, AlreadyExists)
+
+
+def delete_missing_topic(found: re.Match[str], expected: str) -> None:
+    does(a_namespace(), DeleteEntry(path=path("/la/tenant/ns/t0")), expected, Absent)
+
+
 def create_in_nothing(found: re.Match[str], expected: str) -> None:
     does(Cluster(), CreateDirectory(path=path("/la/tenant/ns")), expected, InvalidNamespace)
 
 
+def limit_of(found: re.Match[str]) -> int | None:
+    """Returns the limit as kdir has it: to Pulsar zero is no limit, to kdir no topic."""
+    return int(found["limit"]) or None
+
+
 def quota(found: re.Match[str], expected: str) -> None:
-    cluster = a_namespace(topics=int(found["have"]), max_topics=int(found["limit"]))
+    cluster = a_namespace(topics=int(found["have"]), max_topics=limit_of(found))
     if found["system"]:
         does(cluster, system_topic(found["system"]), expected)
     else:
@@ -277,17 +298,17 @@ def quota(found: re.Match[str], expected: str) -> None:
 
 
 def partition_quota(found: re.Match[str], expected: str) -> None:
-    cluster = a_namespace(max_partitions=int(found["limit"]))
+    cluster = a_namespace(max_partitions=limit_of(found))
     have = ObservedTopic(
         physical_name="have", topic_id=b"h", partitions=int(found["have"]), replication_factor=1
     )
     cluster.do(AdoptTopics(topics=((("tenant", "ns", "have"), have),)))
-    command = CreateTopic(path=path("/la/tenant/ns/more"), partitions=1)
+    command = CreateTopic(path=path("/la/tenant/ns/more"), partitions=int(found["more"] or 1))
     does(cluster, command, expected, QuotaExceeded)
 
 
 def quota_after_system(found: re.Match[str], expected: str) -> None:
-    cluster = a_namespace(max_topics=int(found["limit"]))
+    cluster = a_namespace(max_topics=limit_of(found))
     cluster.do(system_topic(found["system"]))
     for number in range(int(found["then"])):
         does(cluster, CreateTopic(path=path(f"/la/tenant/ns/t{number}")), expected, QuotaExceeded)
@@ -347,7 +368,7 @@ _SCRIPTS: tuple[tuple[str, Steps], ...] = (
     (
         (
             rf"delete \(force=(?P<force>true|false)\) an? (?:empty )?{_LEVEL}"
-            rf"(?: with (?:(?P<topics>\w+) )?(?P<held>topics?))?"
+            rf"(?: (?:with|that has|that holds) (?:(?P<topics>\w+) )?(?P<held>topics?))?"
         ),
         delete_namespace,
     ),
@@ -361,15 +382,25 @@ _SCRIPTS: tuple[tuple[str, Steps], ...] = (
     (rf"delete an? {_LEVEL} whose replication cluster is another cluster", delete_elsewhere),
     (rf"create an? {_LEVEL} that (?:already )?exists", create_existing),
     (rf"create an? (?:new )?{_LEVEL}", create_new),
+    (rf"create an? {_LEVEL} (?:with an invalid name|whose name is (?:invalid|not valid))",
+     create_invalid),
+    (r"create a topic that (?:already )?exists", topic_again),
+    (r"delete a topic that does ?n[o']t exist", delete_missing_topic),
     (rf"create an? {_LEVEL} in a tenant that does ?n[o']t exist", create_in_nothing),
     (
         (
             r"limit (?P<limit>\d+)(?: topics)?, have (?P<have>\d+)(?: user)?(?: topics)?, "
-            r"create (?:one more|(?P<system>__\w+)(?: with \d+ partitions)?)"
+            r"create (?:one more(?: user)?(?: topic)?|an? \w+ topic|(?P<system>__\w+)(?: with \d+ partitions)?)"
         ),
         quota,
     ),
-    (r"limit (?P<limit>\d+) partitions, have (?P<have>\d+), create one more", partition_quota),
+    (
+        (
+            r"limit (?P<limit>\d+) partitions, have (?P<have>\d+), "
+            r"create (?:one more|a topic with (?P<more>\d+) partitions?)"
+        ),
+        partition_quota,
+    ),
     (
         (
             r"limit (?P<limit>\d+), (?P<system>__\w+)(?: with \d+ partitions)? first, "
@@ -381,7 +412,7 @@ _SCRIPTS: tuple[tuple[str, Steps], ...] = (
     (r"set a policy, delete the topic", policy_goes_with_topic),
     (
         (
-            rf"(\d+) topics in (\d+) {_LEVEL}s, then (\d+) interleaved updates on (\d+) topics"
+            rf"(\d+) topics? in (\d+) {_LEVEL}s?, then (\d+) interleaved updates on (\d+) topics?"
             rf"(?: without waiting)?"
         ),
         interleaved_updates,
