@@ -166,7 +166,8 @@ def check_scenario(row: Row) -> None:
         assert table.remove(path).deepest(path) is None
     elif found := _EDIT.search(steps):
         path = Path.parse(found[1])
-        assert MountTable.from_rows([(path, found[2])]).add(path, found[3]).get(path) == found[3]
+        got = MountTable.from_rows([(path, found[2])]).add(path, found[3]).get(path)
+        assert f"get {path} returns {got}" == row["expected"]
     elif found := _TWICE.search(steps):
         cluster = Cluster("/")
         command = CreateMount(path=Path.parse(found[1]), cluster_id="kc-1")

@@ -201,7 +201,10 @@ def check_steps(steps: str, expected: str) -> None:
 
 def outcome(expected: str) -> str:
     """Returns OK or ERROR, with which a row's expectation begins."""
-    return "OK" if expected.startswith(("OK", "true")) else "ERROR"
+    if expected.startswith(("OK", "true")):
+        return "OK"
+    assert expected.startswith("ERROR"), f"expected OK or ERROR, found {expected!r}"
+    return "ERROR"
 
 
 def does(cluster: Cluster, command: object, expected: str, *errors: type[KdirError]) -> None:
@@ -248,6 +251,7 @@ def delete_missing(found: re.Match[str], expected: str) -> None:
 
 def delete_elsewhere(found: re.Match[str], expected: str) -> None:
     # Pulsar redirects; kdir says whose it is, and the client goes there.
+    assert expected.startswith("REDIRECT"), expected
     cluster = Cluster()
     cluster.do(CreateMount(path=path("/la/other"), cluster_id="kc-other"))
     with pytest.raises(NotAuthoritative) as raised:
