@@ -432,11 +432,11 @@ def compare(world: World, asked: Path, expected: Any, kind: str) -> None:
 
 
 def check_residual(world: World, expected: dict[str, str]) -> None:
-    """Holds a bound name to the rest of the path that the row states, by either word for it."""
-    words = {"bound", "residual", "path"}
-    assert expected.keys() <= words, f"a bound name has {sorted(words)}, found {sorted(expected)}"
-    for word in expected.keys() & {"residual", "path"}:
-        wanted = Path(tuple(map(legal, dtab.segments(expected[word]))))
+    """Holds a bound name to the rest of the path that the row states, by either name of it."""
+    names = {"bound", "residual", "path"}
+    assert expected.keys() <= names, f"a bound name has {sorted(names)}, found {sorted(expected)}"
+    for name in expected.keys() & {"residual", "path"}:
+        wanted = Path(tuple(map(legal, dtab.segments(expected[name]))))
         assert world.residuals[_address(expected["bound"])] == wanted
 
 

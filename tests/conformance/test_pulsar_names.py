@@ -386,15 +386,18 @@ _SCRIPTS: tuple[tuple[str, Steps], ...] = (
     (rf"delete an? {_LEVEL} whose replication cluster is another cluster", delete_elsewhere),
     (rf"create an? {_LEVEL} that (?:already )?exists", create_existing),
     (rf"create an? (?:new )?{_LEVEL}", create_new),
-    (rf"create an? {_LEVEL} (?:with an invalid name|whose name is (?:invalid|not valid))",
-     create_invalid),
+    (
+        rf"create an? {_LEVEL} (?:with an invalid name|whose name is (?:invalid|not valid))",
+        create_invalid,
+    ),
     (r"create a topic that (?:already )?exists", topic_again),
     (r"delete a topic that does ?n[o']t exist", delete_missing_topic),
     (rf"create an? {_LEVEL} in a tenant that does ?n[o']t exist", create_in_nothing),
     (
         (
             r"limit (?P<limit>\d+)(?: topics)?, have (?P<have>\d+)(?: user)?(?: topics)?, "
-            r"create (?:one more(?: user)?(?: topic)?|an? \w+ topic|(?P<system>__\w+)(?: with \d+ partitions)?)"
+            r"create (?:one more(?: user)?(?: topic)?|an? \w+ topic|"
+            r"(?P<system>__\w+)(?: with \d+ partitions)?)"
         ),
         quota,
     ),
