@@ -58,6 +58,7 @@ from directory.store.large_changes import progress_of, rules_from_proto
 from directory.store.replica import ReplicaState
 from resolver.errors import InvalidArgument, NotReady, StoreUnavailable
 from resolver.path import Path
+from resolver.units import plural
 
 if TYPE_CHECKING:
     from directory.api.visible_tree import OpenTree
@@ -669,8 +670,8 @@ class _ChangeLogCalls:
                 time_ms=unix_ms(),
             )
             text = (
-                f"gave up {waiting.commits:,} commits that waited for the change log, up to "
-                f"revision {snapshot.revision}"
+                f"gave up {plural(waiting.commits, 'commit')} that waited for the change log, up "
+                f"to revision {snapshot.revision}"
             )
             write = Put(CHANGE_LOG_SKIP, row.SerializeToString(deterministic=True))
             return self._put(cluster, (write,), text, call), waiting.commits

@@ -5,6 +5,7 @@ transactions; decides nothing about what is written.
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -15,7 +16,7 @@ from directory.kafka.client_properties import OWN
 from resolver.changes import record
 from resolver.changes.record import Change, Schemas, SchemaUnavailable, UndecodableRecord
 from resolver.changes.registry import RegistryRefused, RegistryUnavailable, SchemaRegistry
-from resolver.changes.topic_reader import TopicReader
+from resolver.changes.topic_reader import TopicReader, with_right
 from resolver.errors import KafkaUnavailable
 
 if TYPE_CHECKING:
@@ -45,6 +46,9 @@ _SETTINGS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
     }
 )
 _REPLICAS: Final = (3, 2, 1)
+_SHOWN_ATTEMPTS: Final = 50
+_SHOWN_SECONDS: Final = 0.2
+"""Between two looks whether the brokers show a topic that was made."""
 _BACK: Final = 4
 """So many offsets before the end the newest checkpoint is looked for first: it is the last record
 of a transaction, whose end has an offset, too."""
@@ -123,6 +127,8 @@ class LogTopics:
             )
         for kind, name in missing.items():
             _make(admin, name, _SETTINGS[kind])
+        if missing:
+            found = _wait_until_shown(admin, list(names.values()))
         for kind, name in names.items():
             self._check(admin, name, found.get(name), _SETTINGS[kind])
 
@@ -134,15 +140,18 @@ class LogTopics:
         wanted: Mapping[str, str],
     ) -> None:
         if isinstance(found, Rejected):
-            raise LogRefused(f"topic {name}: {found.message}")
+            raise LogRefused(with_right(f"topic {name}: {found.message}", "DESCRIBE on the topic"))
         if found is not None and found.partitions > 1:
             raise LogRefused(
                 f"topic {name} has {found.partitions} partitions; a change log has one, which is "
-                f"what keeps its order: delete the topic, or name another Kafka"
+                f"what keeps its order: kafka-topics.sh --delete --topic {name}, then kdir log "
+                f"resync makes it again, from the store; or name another Kafka in "
+                f"change_log.bootstrap"
             )
         own = admin.configs([name]).get(name, {})
         if isinstance(own, Rejected):
-            raise LogRefused(f"topic {name}: {own.message}")
+            why = f"topic {name}: {own.message}"
+            raise LogRefused(with_right(why, "DESCRIBE_CONFIGS on the topic"))
         policy = own.get("cleanup.policy", "delete")
         if policy != wanted["cleanup.policy"]:
             raise _wrong(name, "cleanup.policy", policy, wanted["cleanup.policy"])
@@ -270,22 +279,26 @@ class TopicWriter:
     def __init__(
         self, properties: Mapping[str, Any], transactional_id: str, timeout_seconds: float
     ) -> None:
-        from confluent_kafka import Producer
+        from confluent_kafka import KafkaException, Producer
 
         self._timeout: Final = timeout_seconds
+        self._transactional_id: Final = transactional_id
         self._last_error = ""
         self._not_delivered = ""
-        self._producer: Producer = Producer(
-            {
-                **{key: one for key, one in properties.items() if not key.startswith("receive.")},
-                "transactional.id": transactional_id,
-                "transaction.timeout.ms": int(timeout_seconds * 1000),
-                "message.max.bytes": _MOST_BYTES,
-                "linger.ms": 5,
-                "compression.type": "lz4",
-                "error_cb": self._on_error,
-            }
-        )
+        own: dict[str, Any] = {
+            "transactional.id": transactional_id,
+            "transaction.timeout.ms": int(timeout_seconds * 1000),
+            "message.max.bytes": _MOST_BYTES,
+            "linger.ms": 5,
+            "compression.type": "lz4",
+            "error_cb": self._on_error,
+        }
+        given = {key: one for key, one in properties.items() if not key.startswith("receive.")}
+        try:
+            self._producer: Producer = Producer({**given, **own})
+        except KafkaException as error:
+            # Such as acks=1, with which nothing is written once and in order.
+            raise LogRefused(f"change_log.properties: {error.args[0].str().strip()}") from None
         self._call(self._producer.init_transactions)
 
     def write(self, records: Iterable[LogRecord]) -> None:
@@ -346,7 +359,9 @@ class TopicWriter:
     def _unavailable(self, error: Any) -> KafkaUnavailable:
         text = self._not_delivered or str(error.args[0].str())
         more = f" ({self._last_error})" if self._last_error and self._last_error != text else ""
-        return KafkaUnavailable(f"{text}{more}")
+        is_of_id = "Transactional Id authorization failed" in f"{text}{more}"
+        on = f"transactional id {self._transactional_id}" if is_of_id else "the topics"
+        return KafkaUnavailable(with_right(f"{text}{more}", f"WRITE on {on}"))
 
 
 def _make(admin: KafkaAdmin, name: str, settings: Mapping[str, str]) -> None:
@@ -359,7 +374,21 @@ def _make(admin: KafkaAdmin, name: str, settings: Mapping[str, str]) -> None:
         if not isinstance(outcome, Rejected):
             return
         refused = outcome.message
-    raise LogRefused(f"topic {name} cannot be made: {refused}")
+    raise LogRefused(with_right(f"topic {name} cannot be made: {refused}", "CREATE on the topic"))
+
+
+def _wait_until_shown(admin: KafkaAdmin, names: list[str]) -> Mapping[str, KafkaTopic | Rejected]:
+    """Returns what the brokers show of topics of which some were just made: each of them may learn
+    of it a moment later.
+    """
+    found: Mapping[str, KafkaTopic | Rejected] = {}
+    for attempt in range(_SHOWN_ATTEMPTS):
+        if attempt:
+            time.sleep(_SHOWN_SECONDS)
+        found, configs = admin.describe(names), admin.configs(names)
+        if all(name in found and configs.get(name) for name in names):
+            break
+    return found
 
 
 def _wrong(name: str, setting: str, found: str, right: str) -> LogRefused:

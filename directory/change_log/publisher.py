@@ -55,6 +55,7 @@ from resolver.changes import record
 from resolver.changes.record import Change, Checkpoint
 from resolver.errors import KafkaRejected, KafkaUnavailable, KdirError, NotReady, WriteConflict
 from resolver.path import Path
+from resolver.units import plural
 
 __all__ = ["ChangeLogPublisher"]
 
@@ -547,7 +548,7 @@ class ChangeLogPublisher:
             request_id=skip.request_id,
             operation=(
                 f"gave up the changes of revisions {session.revision + 1} to {skip.revision}, in "
-                f"{skip.commits:,} commits"
+                f"{plural(skip.commits, 'commit')}"
             ),
         )
 

@@ -204,7 +204,7 @@ def _flat(where: str, table: Mapping[str, object], prefix: str = "") -> dict[str
 
 def _check_own(where: str, key: str) -> None:
     if key in _BOOTSTRAP:
-        raise ConfigError(f"{where}: {key}: kafka.bootstrap says that")
+        raise ConfigError(f"{where}: {key}: {where.partition('.')[0]}.bootstrap says that")
     if key in OWN:
         raise ConfigError(f"{where}: {key}: kdir sets that itself")
     if key in _CODE or key.endswith("_cb"):

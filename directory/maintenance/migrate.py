@@ -34,6 +34,7 @@ from directory.namespace.keys import CHANGE_LOG, CHANGE_LOG_SKIP, EVENT
 from directory.store.addresses import describe_address, find_identity, is_same_place, open_store
 from directory.store.base import FILLED_FROM, MOVED_TO, Identity, IncompatibleStore, Store
 from directory.store.event_rows import FLOOR_KEY
+from resolver.units import plural
 
 __all__ = ["Migration", "Stage", "abort", "migrate", "plan_abort", "plan_migration"]
 
@@ -115,8 +116,9 @@ def _refuse_unpublished(one: Migration) -> None:
         waiting = _waiting_commits(store)
     if waiting:
         raise RestoreRefused(
-            f"{waiting:,} commits wait for the change log: stop changing the cluster until "
-            f"nothing waits (kdir log status; --force: its history never gets them)"
+            f"{plural(waiting, 'commit waits', 'commits wait')} for the change log: stop changing "
+            f"the cluster until nothing waits (kdir log status; --force: its history never gets "
+            f"them)"
         )
 
 

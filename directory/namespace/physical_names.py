@@ -56,10 +56,13 @@ INTERNAL_TOPICS: Final = frozenset(
 """Kafka's own topics (``Topic#isInternal``, and the log of KRaft)."""
 
 KDIR_TOPICS: Final = frozenset({"__change_events", "__change_history"})
-"""kdir's own topics."""
+"""kdir's own topics, of the change log; in a Kafka that several clusters keep theirs in, with
+``.<cluster id>``.
+"""
 
 _LEGAL: Final = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
 _PROTECTED_UNIFIED: Final = frozenset(unify(name) for name in INTERNAL_TOPICS | KDIR_TOPICS)
+_PROTECTED_PREFIXES: Final = tuple(f"{unify(name)}_kc-" for name in sorted(KDIR_TOPICS))
 _SHOWN: Final = 60
 
 
@@ -156,7 +159,8 @@ def is_protected(name: str) -> bool:
     """True if a topic is Kafka's own or kdir's, or collides with such a name: kdir never adopts,
     arms, changes or deletes it.
     """
-    return unify(name) in _PROTECTED_UNIFIED
+    unified = unify(name)
+    return unified in _PROTECTED_UNIFIED or unified.startswith(_PROTECTED_PREFIXES)
 
 
 def refuse_protected(name: str) -> None:

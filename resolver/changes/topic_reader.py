@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from resolver.errors import KafkaUnavailable
 
-__all__ = ["EndReached", "TopicReader", "TopicRecord", "topic_names"]
+__all__ = ["EndReached", "TopicReader", "TopicRecord", "topic_names", "with_right"]
 
 _POLL_SECONDS: Final = 0.5
 _BATCH: Final = 500
@@ -207,7 +207,7 @@ class TopicReader:
         found = error.args[0] if getattr(error, "args", None) else error
         text = found.str() if hasattr(found, "str") else str(found)
         more = f" ({self._last_error})" if self._last_error and self._last_error != text else ""
-        return KafkaUnavailable(f"{self._topic}: {text}{more}")
+        return KafkaUnavailable(with_right(f"{self._topic}: {text}{more}", "READ on the topic"))
 
     def _because(self) -> str:
         return f": {self._last_error}" if self._last_error else ""
@@ -218,6 +218,14 @@ def _is_of_group(error: Any) -> bool:
     from confluent_kafka import KafkaError
 
     return bool(error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED)
+
+
+def with_right(message: str, right: str) -> str:
+    """Returns Kafka's message, and where it is about a missing right, which one: Kafka has the kind
+    of the resource only.
+    """
+    is_about_one = "authorization failed" in message.lower()
+    return f"{message}; missing: {right}" if is_about_one else message
 
 
 def topic_names(properties: Mapping[str, Any], timeout_seconds: float = 30.0) -> set[str]:

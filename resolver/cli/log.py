@@ -64,6 +64,8 @@ def _rows(found: watch_pb2.GetChangeLogResponse) -> Iterator[tuple[str, str | St
     yield "generation", str(state.generation) if state.generation else "none yet"
     yield "published revision", str(state.revision) if state.revision else "none yet"
     yield "store revision", str(out_of.revision)
+    if found.configured:
+        yield "readers", "whom Kafka's ACLs let read the topics: they show everything"
     yield "publisher", found.publisher or "none"
     yield "waiting", _waiting(found)
     if state.message:
@@ -144,7 +146,8 @@ VERBS: Final = (
             "order, where [change_log] is in its servers' configs. It waits for an operator where\n"
             "publishing could remove much from the log; resync confirms that. skip gives up what\n"
             "waits for Kafka. off ends a log that was taken out of the configs. All three ask\n"
-            "first, and are in kdir history."
+            "first, and are in kdir history. The topics show every change, whatever access rules\n"
+            "kdir enforces: who may read them is for Kafka's ACLs."
         ),
         arguments=(
             Argument(

@@ -183,7 +183,7 @@ def test_of_a_store_and_its_copy_the_one_that_did_not_publish_last_waits(
         assert "/la/c" in [path for _, path in changes_of(log.read())], "nothing of it is lost"
 
 
-def test_a_topic_that_was_deleted_is_made_again_only_for_an_operator(
+def test_P14_P15_a_topic_that_was_deleted_is_made_again_only_for_an_operator(
     tmp_path: Path, kafka_broker: SharedBroker
 ) -> None:
     store = tmp_path / "la" / "la.sqlite"

@@ -14,6 +14,9 @@ from resolver.revision_token import Token
 from tests.conftest import SharedBroker
 from tests.support.federation import Federation, Server, eventually
 
+TOPIC = "/la/a/b/topic"
+"""A topic without partitions: the cluster's Kafka is away."""
+
 
 @pytest.fixture(scope="module")
 def federation(
@@ -23,7 +26,8 @@ def federation(
     log = {"bootstrap": [kafka_broker.bootstrap]}
     with Federation(tmp_path_factory.mktemp("policies")) as made:
         made.start("/", change_log=log)
-        made.join("/la", "/", change_log=log)
+        away = {"bootstrap": ["127.0.0.1:1"], "ceiling": ["create"]}
+        made.join("/la", "/", change_log=log, kafka=away)
         made.join("/none", "/")
         set_policies(made["/"], "/", owner="root", contact="ops")
         child = made["/la"]
@@ -32,6 +36,9 @@ def federation(
         set_policies(child, "/la/a", owner="ana", **{"tags.tier": "gold"})
         set_policies(child, "/la/a/b", **{"topic_config.retention.ms": "60000"})
         child.link("/la/link", "/la/a/b")
+        topic = entry_pb2.Entry(topic=entry_pb2.Topic())
+        child.entries("CreateEntry", path=TOPIC, entry=topic)
+        set_policies(child, TOPIC, contact="its own")
         yield made
 
 
@@ -62,13 +69,13 @@ def cached(cache: PolicyCache, path: str) -> dict[str, tuple[str, str]]:
     return {name: tuple(one) for name, one in cache.effective(path).values.items()}  # type: ignore[misc]
 
 
-def test_P4_it_gives_what_the_servers_answer(federation: Federation) -> None:
+def test_P4_P8_it_gives_what_the_servers_answer(federation: Federation) -> None:
     child = federation["/la"]
     eventually(lambda: answered(child, "/la").get("owner") == ("root", "/"))
     with PolicyCache(federation["/"].address, timeout_seconds=60.0) as cache:
         for server in (child, federation["/"]):
             cache.wait_for(server.status().authority.token)
-        for path in ("/la/a/b/c", "/la/a/b", "/la/a", "/la"):
+        for path in ("/la/a/b/c", TOPIC, "/la/a/b", "/la/a", "/la"):
             assert cached(cache, path) == answered(child, path), path
         assert cached(cache, "/") == answered(federation["/"], "/")
         assert cache.effective("/la/link").path == "/la/a/b"

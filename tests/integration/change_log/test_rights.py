@@ -18,6 +18,9 @@ from confluent_kafka.admin import (
 
 from deploy.local.kafka import KafkaBroker
 from deploy.local.kafka_users import SaslUsers
+from directory.change_log.log_topics import LogRefused, LogTopics
+from directory.kafka.admin_client import ConfluentAdmin
+from resolver.errors import KafkaUnavailable
 from tests.integration.change_log.test_bad_days import made, state_of, waits_because
 from tests.integration.kafka.test_credentials import put
 from tests.support.federation import Server, eventually
@@ -28,8 +31,11 @@ _NEEDED = (
     (ResourceType.TRANSACTIONAL_ID, "kdir-", "WRITE"),
 )
 """As docs/how-to/change-log.md has them."""
-_TAKEN = {"Topic": _NEEDED[3], "Transactional Id": _NEEDED[5]}
-"""By Kafka's name of what they are about."""
+_TAKEN = {
+    "missing: WRITE on the topics": _NEEDED[3],
+    "missing: WRITE on transactional id kdir-kc-": _NEEDED[5],
+}
+"""By what is reported."""
 
 
 @pytest.fixture(scope="module")
@@ -56,26 +62,53 @@ def test_a_right_that_is_taken_away_is_named_and_waited_for(
         eventually(lambda: state_of(la).state.revision > 0 and not state_of(la).state.message)
         la.mkdir("/la/a")
         waits_for_nothing(la)
-        for name, (kind, prefix, operation) in _TAKEN.items():
-            taken = acl(kind, prefix, operation)
-            filters = [
-                AclBindingFilter(
-                    kind,
-                    prefix,
-                    ResourcePatternType.PREFIXED,
-                    "User:alice",
-                    "*",
-                    taken.operation,
-                    AclPermissionType.ALLOW,
-                )
-            ]
-            for gone in admin.delete_acls(filters).values():
-                assert len(gone.result(30)) == 1
-            la.mkdir(f"/la/{operation}-{prefix}")
-            waits_because(la, f"{name} authorization failed")
-            for future in admin.create_acls([taken]).values():
+        for reported, right in _TAKEN.items():
+            take_away(admin, right)
+            la.mkdir(f"/la/{right[2]}-{right[1]}")
+            waits_because(la, reported)
+            for future in admin.create_acls([acl(*right)]).values():
                 future.result(30)
             waits_for_nothing(la)
+        cluster_id = la.cluster_id
+    name_what_is_missing_at_the_start(admin, guarded, cluster_id)
+
+
+def name_what_is_missing_at_the_start(
+    admin: AdminClient, broker: KafkaBroker, cluster_id: str
+) -> None:
+    settings = {key: str(value) for key, value in broker.client("alice").items()}
+    client = ConfluentAdmin([broker.bootstrap], properties=settings)
+    missing: dict[int, Callable[[LogTopics], object]] = {
+        2: lambda topics: topics.end(topics.history),
+        4: lambda topics: topics.make_and_check(client, were_there=True),
+        0: lambda topics: topics.make_and_check(client, were_there=False),
+    }
+    for number, call in missing.items():
+        suffix = cluster_id if number else "another"  # whose topics are to be made
+        names = (f"__change_events.{suffix}", f"__change_history.{suffix}")
+        topics = LogTopics(suffix, *names, [broker.bootstrap], lambda: settings)
+        take_away(admin, _NEEDED[number])
+
+        def is_named(call: Callable[[LogTopics], object] = call, topics: LogTopics = topics) -> str:
+            try:
+                call(topics)
+            except (KafkaUnavailable, LogRefused) as error:
+                return str(error)
+            return ""
+
+        eventually(is_named)
+        assert f"missing: {_NEEDED[number][2]} on the topic" in is_named()
+    client.close()
+
+
+def take_away(admin: AdminClient, right: tuple[ResourceType, str, str]) -> None:
+    kind, prefix, operation = right
+    pattern, allow = ResourcePatternType.PREFIXED, AclPermissionType.ALLOW
+    taken = AclBindingFilter(
+        kind, prefix, pattern, "User:alice", "*", AclOperation[operation], allow
+    )
+    for gone in admin.delete_acls([taken]).values():
+        assert len(gone.result(30)) == 1
 
 
 def waits_for_nothing(server: Server) -> None:

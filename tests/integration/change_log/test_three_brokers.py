@@ -29,7 +29,7 @@ def leader_of(admin: AdminClient, topic: str) -> int:
 
 
 @pytest.mark.slow
-def test_a_leader_that_dies_loses_nothing_and_repeats_nothing(
+def test_P23_a_leader_that_dies_loses_nothing_and_repeats_nothing(
     tmp_path: Path, kafka_clusters: Callable[..., KafkaCluster]
 ) -> None:
     store = tmp_path / "la.sqlite"

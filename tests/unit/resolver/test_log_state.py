@@ -52,9 +52,11 @@ def values(fold: StateFold) -> dict[int, str]:
     return {row.entry_id: row.record.decode() for row in fold.state.rows.values()}
 
 
-def test_a_page_is_visible_with_its_checkpoint_only() -> None:
+def test_P17_what_comes_before_a_checkpoint_waits_for_it_and_counts_then() -> None:
     fold = StateFold()
-    put(fold, entry(1, 1), entry(2, 1))
+    put(fold, entry(0, 1), entry(1, 1), entry(2, 1))
+    gone(fold, 0)
+    gone(fold, 7)
     assert fold.state.checkpoint is None
     assert values(fold) == {}
     assert fold.pending_count == 2
