@@ -426,7 +426,8 @@ def _plain_text(value: str | Styled) -> str:
 
 
 def _link(path: str, text: str = "") -> str:
-    return f'<a href="{_text(quote(path))}">{_text(text or path)}</a>'
+    # One slash: a path that a server names leads to no other host, as //host/ would.
+    return f'<a href="/{_text(quote(path.lstrip("/")))}">{_text(text or path)}</a>'
 
 
 def _note(html: str) -> str:

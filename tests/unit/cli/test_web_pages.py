@@ -10,12 +10,12 @@ from html import unescape
 from typing import NamedTuple
 
 import pytest
-from kdir.v1 import entry_pb2, policies_pb2
+from kdir.v1 import entry_pb2, federation_pb2, policies_pb2
 
 from resolver.cli.main import main
 from resolver.cli.web_pages import Page, Pages
 from resolver.cli.web_server import WebServer, is_own_host
-from resolver.errors import PermissionDenied, Unauthenticated
+from resolver.errors import NoRoute, PermissionDenied, Unauthenticated
 from resolver.path import Path
 from resolver.testing import MemoryDirectory
 from tests.support.command_line import answering
@@ -183,6 +183,20 @@ def test_text_of_other_people_is_never_markup(tree: MemoryDirectory, browse: Bro
         assert "\x1b" not in page.html
         assert "\u202e" not in page.html
     assert MARKUP in pages[0].text
+
+
+def test_a_path_that_a_server_names_leads_to_no_other_host(
+    tree: MemoryDirectory, browse: Browser
+) -> None:
+    row = federation_pb2.MountRow(mount="//evil.example/m", cluster_id="x", linked=True)
+    answers = {
+        "ResolveService.Resolve": NoRoute("none", mount="//evil.example/x"),
+        "FederationService.ListMounts": federation_pb2.ListMountsResponse(rows=[row]),
+    }
+    endpoint = "127.0.0.1:20000"
+    tree.transport.serve(endpoint, answering(answers, tree.transport.handler(endpoint), []))
+    assert browse("/~mounts").links == ["/evil.example/m/"]
+    assert browse("/la/").links[-1] == "/evil.example/x/"
 
 
 def test_search_without_an_index_goes_through_a_directory(
