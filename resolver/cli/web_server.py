@@ -2,8 +2,10 @@
 
 Whoever reaches the port reads by the rights of who started it. A web site that its user visits must
 not: a request names this server by an address, or by a name that its user gave, since a site can
-have only its own names lead here (DNS rebinding); answers load nothing from elsewhere, run no
-script, and are shown in no other site's frame (Content-Security-Policy, Level 3).
+have only its own names lead here (DNS rebinding); another site can link to a page, and make a
+browser ask for it in no other way, since the duration would show what there is (Fetch Metadata
+Request Headers); answers load nothing from elsewhere, run no script, and are shown in no other
+site's frame (Content-Security-Policy, Level 3).
 """
 
 from __future__ import annotations
@@ -110,6 +112,10 @@ class _Handler(BaseHTTPRequestHandler):
         hosts = self.headers.get_all("Host") or []
         if len(hosts) != 1 or not is_own_host(hosts[0], self.server.names):
             self._answer(421, "text/plain", "This server has another name: kdir ui --host NAME\n")
+            return
+        site, purpose = (self.headers.get(f"Sec-Fetch-{key}", "") for key in ("Site", "Dest"))
+        if site in {"cross-site", "same-site"} and purpose != "document":
+            self._answer(403, "text/plain", "Another site may link to a page, and load none\n")
             return
         raw, _, text = self.path.partition("?")
         path = unquote(raw)

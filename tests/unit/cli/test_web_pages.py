@@ -236,10 +236,11 @@ def server(tree: MemoryDirectory) -> Iterator[WebServer]:
 
 
 def _ask(
-    server: WebServer, path: str, method: str = "GET", host: str = ""
+    server: WebServer, path: str, method: str = "GET", host: str = "", **headers: str
 ) -> tuple[http.client.HTTPResponse, str]:
     connection = http.client.HTTPConnection(server.address)
-    connection.request(method, path, headers={"Host": host or server.address})
+    more = {name.replace("_", "-"): value for name, value in headers.items()}
+    connection.request(method, path, headers={"Host": host or server.address, **more})
     response = connection.getresponse()
     body = response.read().decode()
     connection.close()
@@ -277,6 +278,20 @@ def test_a_site_whose_name_leads_here_reads_nothing(
     server: WebServer, host: str, status: int
 ) -> None:
     response, body = _ask(server, "/la/", host=host)
+    assert response.status == status
+    assert ("orders" in body) == (status == 200)
+
+
+@pytest.mark.parametrize(
+    ("site", "purpose", "status"),
+    [("cross-site", "document", 200), ("same-origin", "style", 200), ("none", "document", 200),
+     ("cross-site", "image", 403), ("same-site", "empty", 403), ("cross-site", "iframe", 403)],
+)  # fmt: skip
+def test_another_site_may_link_to_a_page_and_load_none(
+    server: WebServer, site: str, purpose: str, status: int
+) -> None:
+    fetched = {"Sec_Fetch_Site": site, "Sec_Fetch_Dest": purpose}
+    response, body = _ask(server, "/la/", **fetched)
     assert response.status == status
     assert ("orders" in body) == (status == 200)
 
