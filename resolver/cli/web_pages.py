@@ -210,7 +210,8 @@ class Pages:
         if not text:
             return _page(200, "search", parts)
         if self._table:
-            outcome = self._run("find", "--table", self._table, "--", text, format="json")
+            options = ("--table", self._table, "--limit", str(_MOST_ROWS))
+            outcome = self._run("find", *options, "--", text, format="json")
             records, columns = [*outcome.records], [*_FOUND]
             parts.append(_note("Topics of all clusters, in the index."))
         else:

@@ -140,6 +140,16 @@ def test_the_web_pages_search_in_it_and_name_what_is_stale(table: str) -> None:
     assert "<nothing>" not in nothing.html
 
 
+def test_the_web_pages_read_no_more_of_it_than_they_show_and_still_name_what_is_stale(
+    table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("resolver.cli.web_pages._MOST_ROWS", 1)
+    found = Pages([], MemoryTransport(), table=table).page("/~find", {"q": "click"})
+    assert found.html.count("<tr>") == 2  # the header is one, too
+    assert "2 more; raise --limit to see them" in found.html
+    assert "/ny/tracking (ny-tracking): stale since" in found.html
+
+
 def test_a_row_as_a_mapping_has_every_column(table: str) -> None:
     [row] = find(table, "Clicks-eu").rows
     shown = row.as_dict()
