@@ -25,8 +25,9 @@ from resolver.cli.parser import Argument, Arguments, Option, UsageError, Verb
 from resolver.cli.plan_output import print_change_plan
 from resolver.cli.policy_arguments import assign, field_of, forget
 from resolver.cli.session import parse_path_argument
+from resolver.cli.set import TRIES, decided_values, is_same_change
 from resolver.confirmation import irreversible_effect, lock_out_effect
-from resolver.errors import Absent, InvalidArgument, KdirError
+from resolver.errors import Absent, EtagMismatch, InvalidArgument, KdirError
 from resolver.message_values import plain
 from resolver.path import Path
 
@@ -66,6 +67,8 @@ class _Change:
     """The entry does not exist yet: less of it can be checked before."""
     plan: Any = None
     """What the server foresees; None = not asked."""
+    entry: Any = None
+    """What is to be removed, as it was listed."""
 
     def send(self, session: Session, *, validate_only: bool) -> Any:
         """Sends the request.
@@ -388,6 +391,7 @@ def _removals(
                 "",
                 "DirectoryService.DeleteEntry",
                 request,
+                entry=entry,
             )
     return list(made.values())
 
@@ -528,6 +532,7 @@ def _plan_of(session: Session, one: _Change, *, below: bool) -> Any:
         with_clusters_below(answer.plan, clusters),
         tuple(failure_text(each.cluster, each.error) for each in clusters if each.error),
         tuple(each.cluster for each in clusters if each.error),
+        answer,
     )
 
 
@@ -540,6 +545,8 @@ class _Plan(NamedTuple):
     """Why it is not known of clusters below."""
     clusters: tuple[str, ...]
     """Their names."""
+    answer: Any
+    """Of the owner."""
 
 
 class _Approvals:
@@ -639,7 +646,7 @@ def _run(session: Session, changes: Sequence[_Change], approvals: _Approvals) ->
             if planned is not one and not approvals.approve(planned):
                 every -= 1
                 continue
-            answer = planned.send(session, validate_only=False)
+            answer = _send_planned(session, planned)
             done += 1
             made.append(Path.parse(one.path))
             _show(session, table, replace(one, plan=None))
@@ -673,6 +680,37 @@ def _planned_now(session: Session, one: _Change, made: Sequence[Path]) -> _Chang
     if one.action != "set" or one.is_new or one.unfollowed or not (related or one.plan is None):
         return one
     return replace(one, plan=_plan_of(session, one, below=False))
+
+
+def _send_planned(session: Session, one: _Change) -> Any:
+    """Makes a change that was planned, if it was, of the entry that it was planned for.
+
+    Raises:
+        EtagMismatch: somebody changed the entry since.
+        KdirError
+    """
+    now = one
+    for _ in range(TRIES):
+        try:
+            return now.send(session, validate_only=False)
+        except EtagMismatch:
+            now = replace(one, plan=_plan_of(session, one, below=False))
+            if not _is_same(session, one, now):
+                raise
+    return now.send(session, validate_only=False)
+
+
+def _is_same(session: Session, planned: _Change, now: _Change) -> bool:
+    """True if only what servers record of a topic is another since it was planned."""
+    if planned.action == "set":
+        return is_same_change(planned.plan.answer, now.plan.answer)
+    if planned.kind != "topic" or _removed(planned) != _removed(now):
+        return False
+    from kdir.v1 import directory_pb2
+
+    request = directory_pb2.GetEntryRequest(path=planned.path, kind="ENTRY_KIND_TOPIC")
+    answer = session.resolver.call(planned.path, "DirectoryService.GetEntry", request)
+    return decided_values(planned.entry) == decided_values(answer.entry)
 
 
 def _note_pending(session: Session, one: _Change, answer: Any) -> None:

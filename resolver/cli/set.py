@@ -29,7 +29,7 @@ from resolver.cli.policy_arguments import KEYS_HELP, Field, assign, forget
 from resolver.cli.session import parse_path_argument
 from resolver.confirmation import irreversible_effect, lock_out_effect
 from resolver.entry_fields import policy_key
-from resolver.errors import InvalidArgument, KdirError
+from resolver.errors import EtagMismatch, InvalidArgument, KdirError
 from resolver.message_values import plain
 from resolver.path import Path
 
@@ -39,8 +39,10 @@ if TYPE_CHECKING:
     from resolver.cli.output import Output
     from resolver.cli.session import PathArgument, Session
 
-__all__ = ["VERBS"]
+__all__ = ["TRIES", "VERBS", "decided_values", "is_same_change"]
 
+TRIES: Final = 8
+"""So often a change is planned again while servers record what Kafka has of its topic."""
 _BESIDES: Final = frozenset({"acl", "topic_id"})
 """What drifts of a topic and is no policy."""
 
@@ -104,9 +106,8 @@ def _update(
             session.out.note(f"unchanged: {where}")
             return 0
         request.allow_lock_out = planned.plan.locks_out
-        request.etag = request.etag or planned.plan.etag  # the entry that was planned for
     without = [] if past == "set" or arguments.flag("clear") else _not_set(session, where, fields)
-    answer = planned if planned and arguments.flag("plan") else ask(validate_only=False)
+    answer = planned if planned and arguments.flag("plan") else _write(request, planned, ask)
     if not answer.HasField("entry"):
         answer.entry.path = str(where.path)  # all that is shown to who may not describe it
     answered = f"would {past}" if arguments.flag("plan") else past
@@ -125,6 +126,56 @@ def _update(
         token = answer.token if planned.plan.policies else ""
         _wait(session, arguments, planned, fields, token)
     return 0
+
+
+def _write(
+    request: directory_pb2.UpdateEntryRequest,
+    planned: directory_pb2.UpdateEntryResponse | None,
+    ask: Callable[..., directory_pb2.UpdateEntryResponse],
+) -> directory_pb2.UpdateEntryResponse:
+    """Makes a change; a planned one, unless an etag was given, of the entry that was planned for.
+
+    Raises:
+        EtagMismatch: somebody changed the entry since.
+    """
+    if planned is None or request.etag:
+        return ask(validate_only=False)
+    now = planned
+    for _ in range(TRIES):
+        request.etag = now.plan.etag
+        try:
+            return ask(validate_only=False)
+        except EtagMismatch:
+            request.etag = ""
+            now = ask(validate_only=True)
+            if not is_same_change(planned, now):
+                raise
+    request.etag = now.plan.etag
+    return ask(validate_only=False)
+
+
+def is_same_change(
+    planned: directory_pb2.UpdateEntryResponse, now: directory_pb2.UpdateEntryResponse
+) -> bool:
+    """True if a change that was planned twice is the same: servers recorded what Kafka has of the
+    topic in between, which makes its etag another, and nobody changed the entry.
+    """
+    return (
+        planned.entry.HasField("topic")
+        and decided_values(planned.entry) == decided_values(now.entry)
+        and list(planned.plan.policies) == list(now.plan.policies)
+        and irreversible_effect(planned.plan) == irreversible_effect(now.plan)
+    )
+
+
+def decided_values(entry: entry_pb2.Entry) -> tuple[object, ...]:
+    """Returns what people decide of a topic, without what servers record of it."""
+    policies = type(entry.policies)()
+    policies.CopyFrom(entry.policies)
+    policies.ClearField("stamps")
+    return entry.path, entry.entry_id, entry.topic.physical_name, policies.SerializeToString(
+        deterministic=True
+    )  # fmt: skip
 
 
 def _is_approved(

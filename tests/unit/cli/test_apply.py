@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +100,7 @@ class Kdir:
         handler = getattr(self, f"_{name}", None)
         if handler is None:
             return self.cluster.answer(method, request)
-        if name != "ListGrants" and not request.validate_only:
+        if name not in {"ListGrants", "GetEntry"} and not request.validate_only:
             if request.path in self.failing:
                 raise self.failing[request.path]
             self.calls.append(request)
@@ -150,6 +150,11 @@ class Kdir:
                     setattr(ours, name, getattr(theirs, name))
         return directory_pb2.UpdateEntryResponse(entry=entry, plan=self.plan)
 
+    def _GetEntry(self, request: Any) -> Any:
+        response = directory_pb2.GetEntryResponse(entry=self.entries[self._key(request)])
+        response.entry.path = request.path
+        return response
+
     def _DeleteEntry(self, request: Any) -> Any:
         path, is_topic = self._key(request)
         if not request.validate_only:
@@ -191,6 +196,16 @@ def kdir(tmp_path: Path) -> Iterator[Kdir]:
     kdir = Kdir(tmp_path)
     with kdir.tree:
         yield kdir
+
+
+class _Once(dict[str, Exception]):
+    """Errors of the next write of a path; ``meanwhile`` is what happened before it."""
+
+    meanwhile: Callable[[], None] = staticmethod(lambda: None)
+
+    def __getitem__(self, path: str) -> Exception:
+        self.meanwhile()
+        return self.pop(path)
 
 
 def actions(ran: Ran) -> list[str]:
@@ -457,3 +472,28 @@ def test_hosts_are_compared_as_servers_store_them(kdir: Kdir) -> None:
     assert {one.host for one in kdir.grants["/la/"].values()} == {"*", "10.0.0.1"}
     wrong = "{path: /la, kind: directory, grants: [{principal: a, operations: [read], host: la}]}"
     assert "grants: number 1: host: found 'la'; expected an IP" in kdir.apply(wrong).err
+
+
+@pytest.mark.parametrize("is_changed", [False, True])
+@pytest.mark.parametrize("kept", [True, False])
+def test_what_is_recorded_of_a_topic_between_plan_and_write_is_no_conflict(
+    kdir: Kdir, *, kept: bool, is_changed: bool
+) -> None:
+    """Changed by nobody, it is set, or removed; changed by somebody, it is a conflict."""
+    kdir.add_topic("/la/one")
+    entry = kdir.entries[KdirPath.parse("/la/one"), True]
+
+    def meanwhile() -> None:
+        entry.topic.observed_config["retention.ms"] = "1"
+        if is_changed:
+            entry.policies.contact = "else"
+
+    kdir.failing = failing = _Once({"/la/one": errors.EtagMismatch("/la/one has changed")})
+    failing.meanwhile = meanwhile
+    text = "{path: /la, kind: directory, policies: {}}"
+    if kept:
+        text += "\n---\n{path: /la/one, kind: topic, partitions: 1, policies: {owner: x}}"
+    ran = kdir.apply(text, "--prune", "/la", "--yes")
+    assert ran.code == (5 if is_changed else 0), ran.err
+    assert len(kdir.calls) == (0 if is_changed else 1)
+    assert ("(ETAG_MISMATCH)" in ran.err) == is_changed

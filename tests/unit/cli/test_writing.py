@@ -849,6 +849,65 @@ def test_wrong_arguments_about_contexts(arguments: list[str]) -> None:
     assert run(arguments).code == 2
 
 
+# -- what was planned and what is written ----------------------------------------------------------
+
+
+class _ChangingTopic:
+    """Owner of a topic that is another by the time of the first write after its plan."""
+
+    def __init__(self) -> None:
+        self.entry = entry_pb2.Entry(
+            path="/orders", entry_id=7, topic=entry_pb2.Topic(physical_name="orders")
+        )
+        self.before = "604800000"
+        self.count = 1
+        self.is_written = False
+
+    def observe(self) -> None:
+        """As the reconciler records what Kafka has."""
+        self.entry.topic.observed_config["retention.ms"] = "1"
+
+    def change(self) -> None:
+        """As somebody else changes another policy."""
+        self.entry.policies.owner = "else"
+
+    def change_same(self) -> None:
+        """As somebody else changes the same policy."""
+        self.before = "1"
+
+    def answer(self, request: directory_pb2.UpdateEntryRequest, happens: Any) -> Any:
+        if not request.validate_only and not self.is_written:
+            self.is_written, self.count = True, 2
+            happens(self)
+        etag = f"7-{self.count}"
+        if request.etag not in ("", etag):
+            raise errors.EtagMismatch("/orders has changed", path="/orders", etag=etag)
+        answer = directory_pb2.UpdateEntryResponse(entry=self.entry)
+        answer.plan.etag = etag
+        answer.plan.policies.add(field="topic_config.retention.ms", before=self.before, after="9")
+        return answer
+
+
+@pytest.mark.parametrize(
+    ("happens", "code"),
+    [
+        (_ChangingTopic.observe, 0),
+        (_ChangingTopic.change, 5),
+        (_ChangingTopic.change_same, 5),
+    ],
+)
+def test_what_the_reconciler_records_between_plan_and_write_is_nobodys_change(
+    kdir: Kdir, happens: Any, code: int
+) -> None:
+    topic = _ChangingTopic()
+    kdir.answers["DirectoryService.UpdateEntry"] = lambda asked: topic.answer(asked, happens)
+    ran = kdir("set", "/orders", "retention.ms=9ms")
+    assert ran.code == code, ran.err
+    last = ("", True) if code else ("7-2", False)
+    assert (kdir.asked.etag, kdir.asked.validate_only) == last
+    assert kdir("set", "/orders", "retention.ms=9ms", "--etag", "7-1").code == 5
+
+
 # -- a directory closed to oneself -----------------------------------------------------------------
 
 
