@@ -359,6 +359,7 @@ class ConfluentAdmin:
         """Asks for changes, in batches; each item has its own outcome."""
         outcomes: dict[_K, Outcome] = {}
         for batch in _batches(items, size):
+            self._current()  # what keeps a client from being made is about no item
             try:
                 with self._asking() as client:
                     still()
