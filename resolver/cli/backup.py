@@ -72,7 +72,7 @@ def _refuse_absent_path(session: Session, path: str, mount: str) -> None:
     if not path or path.rstrip("/") == mount.rstrip("/"):
         return
     try:
-        session.resolver.resolve(parse_path_argument(path).path)
+        session.resolver.resolve(parse_path_argument(path).path, no_follow=True)
     except Absent as error:
         raise UsageError(
             f"{path} is no path of the tree (PATH selects the cluster); a file is named by "

@@ -309,6 +309,8 @@ def test_a_backup_of_a_path_that_is_absent_names_the_option_of_the_file(kdir: Kd
     assert ran.code == 2
     assert "a file is named by --to /nope/file" in ran.err
     assert kdir.calls == []
+    kdir.tree.link("/dead", "/nowhere")
+    assert "is no path of the tree" not in kdir("backup", "/dead").err
 
 
 def test_ack_where_nothing_is_stopped_names_its_option(kdir: Kdir) -> None:
