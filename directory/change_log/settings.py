@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import pathlib
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from directory.kafka.client_properties import ClientProperties, client_properties
 from directory.server.toml_table import ConfigError, Table
-from resolver.changes.registry import why_no_registry
+from resolver.changes.registry import shown_url, why_no_registry
 
 if TYPE_CHECKING:
     from directory.server.config_kafka import KafkaConfig
@@ -55,9 +54,7 @@ def change_log_of(
     bootstrap = table.addresses("bootstrap")
     registry = table.text("schema_registry", "")
     if registry and (wrong := why_no_registry(registry)):
-        # A user and a password before the host are not repeated in what logs keep.
-        shown = re.sub(r"^(\w+://)?.*@", r"\1…@", registry)
-        table.fail("schema_registry", shown, wrong)
+        table.fail("schema_registry", shown_url(registry), wrong)
     if bootstrap:
         client = client_properties(table, base)
         table.done()

@@ -6,6 +6,7 @@ Certificates of https are checked against the system's authorities; the calls ar
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -17,7 +18,13 @@ from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from resolver.errors import InvalidArgument
 
-__all__ = ["RegistryRefused", "RegistryUnavailable", "SchemaRegistry", "why_no_registry"]
+__all__ = [
+    "RegistryRefused",
+    "RegistryUnavailable",
+    "SchemaRegistry",
+    "shown_url",
+    "why_no_registry",
+]
 
 _JSON: Final = "application/vnd.schemaregistry.v1+json"
 _TIMEOUT_SECONDS: Final = 10.0
@@ -53,6 +60,13 @@ def why_no_registry(url: str) -> str:
     return ""
 
 
+def shown_url(url: str) -> str:
+    """Returns a URL without what is before its host: user and password are not repeated in what
+    logs keep.
+    """
+    return re.sub(r"^(\w+://)?.*@", r"\1…@", url, flags=re.DOTALL)
+
+
 class _NoRedirects(HTTPRedirectHandler):
     """Handler that leaves a redirect the answer that it is."""
 
@@ -78,7 +92,7 @@ class SchemaRegistry:
     ) -> None:
         reason = why_no_registry(url)
         if reason:
-            raise InvalidArgument(f"schema registry: found {url!r}; {reason}")
+            raise InvalidArgument(f"schema registry: found {shown_url(url)!r}; {reason}")
         self.url: Final = url.rstrip("/")
         self._timeout: Final = timeout_seconds
         self._clock: Final = clock
