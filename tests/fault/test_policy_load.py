@@ -130,7 +130,7 @@ def test_P2_whoever_reads_while_servers_come_and_go_sees_all_of_a_policy_or_an_e
     lock = threading.Lock()
 
     def read() -> None:
-        while not over.is_set():
+        while not over.wait(0.02):
             with Resolver([server.address], timeout_seconds=10) as resolver:
                 try:
                     found = str(policies_of(resolver))

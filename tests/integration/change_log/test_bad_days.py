@@ -57,7 +57,7 @@ def state_of(server: Server) -> watch_pb2.GetChangeLogResponse:
 
 
 def waits_because(server: Server, text: str) -> watch_pb2.GetChangeLogResponse:
-    eventually(lambda: text in state_of(server).state.message)
+    eventually(lambda: text in state_of(server).state.message, 120)
     return state_of(server)
 
 

@@ -81,7 +81,7 @@ def test_killed_at_random_the_log_holds_every_acknowledged_change_once(
     request: pytest.FixtureRequest,
 ) -> None:
     is_long = request.config.getoption("--soak")  # make soak-log
-    kills, pause_seconds = (100, 0.3) if is_long else (3, 0.05)
+    kills, pause_seconds = (100, 0.3) if is_long else (3, 0.1)
     chance = random.Random(14)
     if kind == "etcd":
         store = request.getfixturevalue("etcd_cluster").address()

@@ -54,7 +54,7 @@ def test_P23_a_leader_that_dies_loses_nothing_and_repeats_nothing(
 
             def write(thread: int) -> None:
                 own = random.Random(thread)
-                while not ended.is_set():
+                while not ended.wait(0.02):
                     change_at_random(server, thread, own)
 
             writers = [threading.Thread(target=write, args=(thread,)) for thread in range(2)]

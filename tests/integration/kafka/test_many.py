@@ -51,10 +51,11 @@ def test_a_server_killed_amid_many_topics_is_followed_by_one_that_goes_on(
     kdir(server, "set", "-y", "/t/d/t007", f"retention.ms={DAY}")
     kdir(server, "set", "-y", "/t", f"retention.ms={MONTH}")
 
-    def changed() -> int:
-        return sum(one == {"retention.ms": MONTH} for one in configs(kafka, *NAMES).values())
+    def changed(names: list[str] = NAMES) -> int:
+        return sum(one == {"retention.ms": MONTH} for one in configs(kafka, *names).values())
 
-    eventually(lambda: changed() > 0)
+    # Looks at few of them: on a busy machine all are changed before all are looked at.
+    eventually(lambda: changed(NAMES[:3]) > 0)
     server.kill()
     before = changed()
     assert 0 < before < TOPICS - 1, "it was killed in the middle"

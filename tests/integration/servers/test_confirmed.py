@@ -27,7 +27,8 @@ from tests.support.federation import Server, eventually
 pytestmark = pytest.mark.slow
 
 Start = Callable[..., Server]
-ROUNDS = {"sqlite": 200, "etcd": 50}
+ROUNDS = {"sqlite": 80, "etcd": 25}
+SOAK_ROUNDS = {"sqlite": 200, "etcd": 50}
 
 
 class Pair:
@@ -50,7 +51,8 @@ def pair(request: pytest.FixtureRequest, start: Start, tmp_path: Path) -> Pair:
         shared: SharedEtcd = request.getfixturevalue("etcd_cluster")
         store = shared.address()
     one, other = (start("/la", name=name, store=store) for name in ("one", "other"))
-    return Pair(one, other, ROUNDS[request.param])
+    is_long = request.config.getoption("--soak")
+    return Pair(one, other, (SOAK_ROUNDS if is_long else ROUNDS)[request.param])
 
 
 GRANT = access_pb2.Grant(
@@ -195,7 +197,7 @@ def test_a_detach_at_one_and_an_attach_at_the_other(start: Start, tmp_path: Path
     one, other = (
         start("/la", name=name, store=store, parent=[root.address]) for name in ("one", "other")
     )
-    pair = Pair(one, other, 40)
+    pair = Pair(one, other, 20)
     root.mount_child("/la", one.cluster_id)
     # Nothing can be kept before the parent has said what there is.
     eventually(lambda: admin(one, "DetachParent", keep_inherited=True))
