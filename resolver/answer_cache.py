@@ -215,8 +215,8 @@ class Cache:
     def add_referral(self, referral: Referral, seconds: int, since: float) -> None:
         """Stores a referral that its target confirmed, for ``seconds`` from ``since``.
 
-        A new mount takes the paths below it from whoever answered for them until now: those answers
-        are removed (R21).
+        A new mount changes the owner of the paths below it: answers of the previous owner are
+        removed (R21).
         """
         mount = referral.mount
         until = since + seconds

@@ -154,7 +154,7 @@ class BackupReader:
             raise DamagedBackup("not a backup that kdir made: its first line says something else")
         message = self._next()
         if message is None or message.WhichOneof("part") != "header":
-            raise DamagedBackup(f"the header is missing, at byte {self._at:,} of what is packed")
+            raise DamagedBackup(f"the header is missing, at byte {self._at:,} of the unpacked data")
         self.header = message.header
         if not 1 <= self.header.format <= FORMAT:
             raise DamagedBackup(
@@ -188,7 +188,7 @@ class BackupReader:
                     case _:
                         raise DamagedBackup("a part that this version does not know")
             except DamagedBackup as reason:
-                raise DamagedBackup(f"{reason}, at byte {begin:,} of what is packed") from None
+                raise DamagedBackup(f"{reason}, at byte {begin:,} of the unpacked data") from None
         if self._read(1, "the end", least=0):
             raise DamagedBackup(f"it goes on after its trailer, at byte {self._at - 1:,}")
 
@@ -233,12 +233,12 @@ class BackupReader:
 
     def _cut_off(self, what: str) -> DamagedBackup:
         return DamagedBackup(
-            f"cut off after {self._rows:,} rows, at byte {self._at:,} of what is packed: {what}"
+            f"cut off after {self._rows:,} rows, at byte {self._at:,} of the unpacked data: {what}"
         )
 
     def _broken(self, at: int, what: str) -> DamagedBackup:
         return DamagedBackup(
-            f"damaged after {self._rows:,} rows, at byte {at:,} of what is packed: {what}"
+            f"damaged after {self._rows:,} rows, at byte {at:,} of the unpacked data: {what}"
         )
 
 

@@ -161,7 +161,7 @@ class CachedLookup:
         """
         if not flight.done.wait(max(0.0, deadline - self._clock())):
             raise errors.DeadlineExceeded(
-                f"{path}: the time was over while another thread's walk was under way", path=path
+                f"{path}: the deadline passed while another thread resolved the path", path=path
             )
         if flight.error is not None:
             if is_unreachable_error(flight.error) and flight.deadline < deadline:

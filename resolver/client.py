@@ -46,16 +46,15 @@ DEFAULT_STALE_SECONDS: Final = 86_400.0
 
 
 class Resolver:
-    """Client that asks directories where topics are, and more; a context manager. Thread-safe.
-
-    No server is asked when it is made.
+    """Client of directory servers: resolves paths, and calls the owners of paths. A context
+    manager. Thread-safe. The constructor calls no server.
 
     Args:
-        servers: ``host:port`` of the directory servers to begin with, all alike; a list or one
-            text with commas. Any cluster's will do: the nearest are best. None: those of the
+        servers: ``host:port`` of the directory servers to begin with, of one cluster; a list, or
+            one text with commas. Any cluster's will do: the nearest are best. None: those of the
             environment (``KDIR_AT``), else of the current context (``kdir context``), with its
-            credentials and what it allows, else this machine's own.
-        timeout_seconds: of each verb, all its calls together, unless the call says otherwise.
+            credentials and allowed servers, else the server on this machine.
+        timeout_seconds: default deadline of a method, for all its calls together.
         max_entries: answers that are remembered; 0: none, only where mounts are.
         max_stale_seconds: so old may be an answer that is given, marked stale, while the owner
             cannot be asked; 0 = never.
@@ -249,17 +248,17 @@ class Resolver:
 
         Args:
             path: canonical.
-            prefer: ``directory`` where a topic of the same name is not meant.
-            token: read at least this; what this client wrote itself it reads anyway.
-            no_follow: a link or mount at the very path is itself the answer.
-            for_writes: stay with a link's first target: an outage must not move data.
-            timeout_seconds: of the whole, all hops together.
+            prefer: ``directory`` to get the directory where a topic has the same name.
+            token: the answer is at least as new as this; also as new as this client's own writes.
+            no_follow: a link or mount at the path itself is the answer.
+            for_writes: only the first target of a link: an outage must not move data.
+            timeout_seconds: deadline for all hops together.
 
         Raises:
             InvalidPath: not canonical.
-            Absent: the owner says that there is no such path.
-            Unreachable, NotReady, Lame: nobody who owns it could say.
-            NoRoute: nothing leads there from the servers one begins with.
+            Absent: the owner answered that there is no such path.
+            Unreachable, NotReady, Lame: no owner of the path could be asked.
+            NoRoute: no referral leads there from the first servers.
             ReferralLoop, BadReferral, TooManyHops: the tree itself is wrong.
             DeadlineExceeded, PermissionDenied, TokenExpired, TokenFromFuture.
         """
@@ -537,7 +536,7 @@ class Resolver:
         token: str = "",
         timeout_seconds: float | None = None,
     ) -> TopicLocation:
-        """Returns the way back: where a topic of Kafka is in the tree.
+        """Returns the path of a Kafka topic: the reverse lookup.
 
         Args:
             cluster: its name or id; empty = that of the first server that answers.

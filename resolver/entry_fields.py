@@ -65,7 +65,7 @@ def _format_value(value: object) -> str:
 
 
 def entry_fields(entry: entry_pb2.Entry) -> Iterator[tuple[str, str | None]]:
-    """Yields the policies of an entry, as ``policy_fields`` does, and what is of its kind."""
+    """Yields the policies of an entry, as ``policy_fields`` does, and the fields of its kind."""
     yield from policy_fields(entry.policies)
     kind = entry.WhichOneof("kind")
     own = plain(getattr(entry, kind)) if kind else {}

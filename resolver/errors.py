@@ -47,7 +47,7 @@ _BY_REASON: dict[str, type[KdirError]] = {}
 
 
 class KdirError(Exception):
-    """Anything that kdir says went wrong.
+    """Base of all errors of kdir.
 
     ``message`` is one sentence for people, naming the field, what was found and what would be
     right. ``metadata`` holds the same facts for programs, as text. ``attempts`` lists, on the

@@ -275,7 +275,7 @@ class OwnerCalls:
                 self._health.note_success(endpoint)
                 return answer
         if last is None:
-            raise errors.DeadlineExceeded(f"{rpc.name}: the time was over before it was asked")
+            raise errors.DeadlineExceeded(f"{rpc.name}: the deadline passed before it was called")
         last.attempts = tuple(attempts)
         raise last
 

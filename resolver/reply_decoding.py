@@ -123,7 +123,7 @@ def decode_sender(authority: resolve_pb2.Authority) -> Sender:
     """
     cluster = authority.cluster
     if not cluster.cluster_id:
-        raise errors.Lame("does not say which cluster it is")
+        raise errors.Lame("its answer names no cluster")
     return Sender(
         cluster_id=_text(cluster.cluster_id),
         mount=_required(cluster.mount, "mount"),
@@ -171,7 +171,7 @@ def _outcome(outcome: resolve_pb2.Outcome) -> Outcome:
 def _answer(resolution: resolve_pb2.Resolution) -> Answer:
     path = _required(resolution.entry.path, "canonical path")
     if resolution.entry.WhichOneof("kind") is None:
-        raise errors.Lame(f"does not say what {path} is")
+        raise errors.Lame(f"its answer has no outcome for {path}")
     lifetime = min(resolution.lifetime_seconds, MAX_LIFETIME_SECONDS)
     return Answer(path, lifetime, resolution)
 

@@ -108,7 +108,7 @@ class _Search:
             left = self._deadline - self._locator.clock()
             if left < LEAST_SECONDS:
                 raise errors.DeadlineExceeded(
-                    f"cluster {self._request.cluster!r}: the time was over before {hop.label} "
+                    f"cluster {self._request.cluster!r}: the deadline passed before {hop.label} "
                     "could be asked"
                 )
             share = min(len(hop.queue) + 1, 4)

@@ -144,7 +144,7 @@ def location_of(answer: Answer, sender: Sender, links: tuple[LinkStep, ...] = ()
         except InvalidArgument as error:
             where = f"listeners[{number}].{error.metadata['field']}"
             raise Lame(
-                f"cluster {sender.cluster} cannot be reached as its answer says: "
+                f"cluster {sender.cluster} has a wrong listener in its answer: "
                 f"listeners[{number}].{error.message}",
                 field=where,
                 found=error.metadata["found"],

@@ -330,7 +330,7 @@ class GrpcTransport:
             except grpc.RpcError as error:
                 failure = self._failure(error)
             except ValueError as error:  # the channel was closed by another thread
-                raise Closed(f"{endpoint}: closed while it was asked") from error
+                raise Closed(f"{endpoint}: the connection was closed during the call") from error
             finally:
                 pool.give_back(channel)
             readings += 1
@@ -351,7 +351,7 @@ class GrpcTransport:
             made = _callable(channel, method)(request, metadata=metadata)
         except ValueError as error:  # the channel was closed by another thread
             pool.give_back(channel)
-            raise Closed(f"{endpoint}: closed while it was asked") from error
+            raise Closed(f"{endpoint}: the connection was closed during the call") from error
         except BaseException:
             pool.give_back(channel)
             raise

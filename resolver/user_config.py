@@ -76,7 +76,7 @@ class LoginSettings(NamedTuple):
 
     @property
     def variables(self) -> dict[str, str]:
-        """The environment that says the same."""
+        """The same settings as environment variables."""
         return {name: value for name, value in zip(_VARIABLES, self, strict=True) if value}
 
     @property
@@ -177,9 +177,9 @@ def choose_servers(at: str, name: str, environ: Mapping[str, str]) -> tuple[str,
 
 
 def choose_credentials(at: str, name: str, environ: Mapping[str, str]) -> LoginSettings:
-    """Returns who the user is to the servers of ``choose_servers``: as the context says that is
-    named, or that they are of; servers of none receive nothing. Variables of the environment go
-    before.
+    """Returns the user's credentials for the servers of ``choose_servers``: those of the named
+    context, or of the context that has these servers; none if no context has them. Environment
+    variables override them.
 
     Raises:
         InvalidArgument: there is no such context, or the file is wrong.
@@ -193,8 +193,8 @@ def choose_credentials(at: str, name: str, environ: Mapping[str, str]) -> LoginS
 
 
 def choose_allow(at: str, name: str, environ: Mapping[str, str]) -> tuple[str, ...] | None:
-    """Returns the networks and domains of the servers that may be asked besides those of
-    ``choose_servers``, of the context that ``choose_credentials`` takes; None = all.
+    """Returns the networks and domains of the servers that may be called besides those of
+    ``choose_servers``, from the context of ``choose_credentials``; None = all.
 
     Raises:
         InvalidArgument: there is no such context, or the file is wrong.
@@ -207,13 +207,13 @@ def choose_allow(at: str, name: str, environ: Mapping[str, str]) -> tuple[str, .
 
 
 def environment_allow(environ: Mapping[str, str]) -> tuple[str, ...] | None:
-    """Returns what the variable ``KDIR_ALLOW`` says, ``10.0.0.0/8,example.com``; None = nothing."""
+    """Returns the value of ``KDIR_ALLOW``, such as ``10.0.0.0/8,example.com``; None = not set."""
     answered = environ.get("KDIR_ALLOW", "")
     return tuple(part.strip() for part in answered.split(",") if part.strip()) if answered else None
 
 
 def _context_meant(at: str, name: str, environ: Mapping[str, str]) -> Context | None:
-    """Returns the context in force, or one of the servers that were named."""
+    """Returns the current context, or the one that has the named servers."""
     context = choose_context("" if name else at, name, environ)
     if context is not None:
         return context
@@ -223,7 +223,7 @@ def _context_meant(at: str, name: str, environ: Mapping[str, str]) -> Context | 
 
 
 def environment_login(environ: Mapping[str, str]) -> LoginSettings:
-    """Returns who the user is as the variables ``KDIR_CA``, ``KDIR_CERT``, … alone say."""
+    """Returns the credentials of ``KDIR_CA``, ``KDIR_CERT`` and so on, without a context's."""
     return LoginSettings(*(environ.get(name, "") for name in _VARIABLES))
 
 
@@ -231,7 +231,7 @@ def parse_servers(text: str, where: str) -> tuple[str, ...]:
     """Reads ``host:port,host:port``.
 
     Raises:
-        InvalidArgument: not of that form; ``where`` says what it was read from.
+        InvalidArgument: not of that form; ``where`` is the source, for the message.
     """
     servers = tuple(part.strip() for part in text.split(",") if part.strip())
     if not servers:

@@ -256,7 +256,7 @@ class ChangeView:
         found = self._at(now, revision)
         if found is None:
             raise Resync(
-                f"who might see what at revision {revision} is not known here any more: list "
+                f"the access rules of revision {revision} are no longer kept here: list "
                 f"again, then watch"
             )
         return found

@@ -147,7 +147,7 @@ class DirectoryService(Service):
             topic = snapshot.topic(parent, relative[-1]) if parent is not None else None
             # Another entry may be at the path by now, which the caller may not even describe.
             if topic is None or topic.entry_id != made.entry_id:
-                raise Absent(f"{path} was removed before Kafka had it", path=path)
+                raise Absent(f"{path} was removed before it was created in Kafka", path=path)
             if topic.provision is Provision.FAILED:
                 raise KafkaRejected(
                     f"{path}: {topic.provision_message}; the entry stays, as failed: "

@@ -117,7 +117,8 @@ class PolicyService(Service):
         path = Path.parse(request.path)
         if not request.plan_hash:
             raise InvalidArgument(
-                "plan_hash: empty; expected what PlanArming answered", field="plan_hash"
+                "plan_hash: empty; expected the hash of a plan that PlanArming returned",
+                field="plan_hash",
             )
         cluster = self._router.cluster_for_path(path)
 

@@ -206,7 +206,7 @@ class _LocalFirstTransport:
     def stream(
         self, endpoint: str, method: Method, request: Message, *, cluster_id: str = ""
     ) -> Stream:
-        raise Unimplemented(f"{method.name}: nothing is watched in another's name")
+        raise Unimplemented(f"{method.name}: a watch is not forwarded for another caller")
 
     def close(self) -> None:
         """Does nothing: the connections are shared."""

@@ -1,9 +1,9 @@
 """ScanService: all topics of one cluster in resumable pages, for the index.
 
 Shards are by a hash of the topic's name: disjoint and complete, whatever changes during a scan. A
-scan reads one snapshot while this server holds it: the last few scans, each for its caller and for
-some minutes. On another server, or later, it continues in the newest snapshot; the authority of
-each page says which. A scan returns a topic if the caller may describe it now and might in the
+scan reads one snapshot while this server holds it: of the last few scans, for some minutes. On
+another server, or later, it continues in the newest snapshot; the revision is in the authority of
+each page. A scan returns a topic if the caller may describe it now and might in the
 snapshot that is read.
 """
 

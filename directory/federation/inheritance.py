@@ -275,7 +275,7 @@ def _known_record(snapshot: Snapshot) -> InheritedRecord | None:
 
 
 def inherited_policies(snapshot: Snapshot) -> list[Policies]:
-    """Returns the policies of those levels.
+    """Returns the policies of the inherited levels, outermost first.
 
     Raises:
         NotReady: they cannot be read.
@@ -290,7 +290,7 @@ def _policies_of(record: InheritedRecord) -> tuple[Policies, ...]:
 
 
 def inherited_origins(snapshot: Snapshot) -> list[PolicyLevel]:
-    """Returns those levels, with the stamps of their values.
+    """Returns the policies of the inherited levels, with their paths and the stamps of the values.
 
     Raises:
         NotReady: they cannot be read.
@@ -320,7 +320,9 @@ def inherited_writes(
     try:
         check_plausible(inherited)
     except ValueError as error:
-        raise InvalidArgument(f"inherited: the parent says what cannot be kept: {error}") from None
+        raise InvalidArgument(
+            f"inherited: the parent sent a record that cannot be stored: {error}"
+        ) from None
     known = read_inherited(snapshot)
     same_mount = known is not None and (known.message.mount, known.message.epoch) == (
         inherited.mount,

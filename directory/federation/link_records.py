@@ -81,7 +81,7 @@ def check_plausible(message: Message) -> None:
                 raise ValueError("incarnation of the parent's store: missing")
             paths = [level.path for level in message.levels]
         case federation_pb2.Hello() if not message.cluster_id:
-            raise ValueError("it does not say of which cluster it is")
+            raise ValueError("it names no cluster")
         case _:
             paths = []
     for path in paths:

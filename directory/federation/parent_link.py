@@ -431,7 +431,7 @@ class ParentLink:
         if mount == above or not above.is_prefix_of(mount):
             # Kept, it would be believed at each start: not even a wrong parent may have that.
             raise MountMismatch(
-                f"the parent {welcome.parent_cluster} says that it hangs at {above} itself and "
+                f"the parent {welcome.parent_cluster} is mounted at {above} itself and "
                 f"mounts this cluster at {mount}, which is not below",
                 parent_mount=mount,
                 child_mount=self._federation.mount,

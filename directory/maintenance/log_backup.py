@@ -1,11 +1,11 @@
-"""The rows of a lost store, made of the state of its cluster's change log.
+"""Rows of a lost store, made from the state topic of its cluster's change log.
 
-The log holds what cannot be derived and does not come again by itself: entries, their grants, and
-the facts of ``is_logged_fact``. Claims and marks of what is read-only are derived from the entries.
-The rest (``NOT_HELD``) begins new.
+The log holds what cannot be derived: entries, their grants, and the facts of ``is_logged_fact``.
+Claims and read-only marks are derived from the entries. All other rows (``NOT_HELD``) are written
+again by the servers.
 
-Neither the log nor the rows need fit in memory: what is larger than the cache of a database of
-its own is in a temporary file.
+The log and the rows need not fit in memory: both pass through a temporary sqlite database, which
+writes to a file what exceeds its cache.
 """
 
 from __future__ import annotations
@@ -134,10 +134,10 @@ def log_rows(
 
 @contextmanager
 def scratch() -> Iterator[sqlite3.Connection]:
-    """Yields a database that is gone when it is closed.
+    """Yields a temporary database, which is deleted when it is closed.
 
     Raises:
-        OSError: such as where its temporary file has no room.
+        OSError: for example, the disk has no space for its file.
     """
     with closing(sqlite3.connect("", isolation_level=None)) as database:
         database.execute("PRAGMA journal_mode = OFF")

@@ -1,9 +1,10 @@
 """Reaper: finishes removals, a step at a time, on one server of a cluster; ends the retirement of
 names.
 
-It holds a role of its own only while there is work, and each of its steps is fenced by it: killed
-or paused at any step, it leaves the rest to the next. While others write it waits as long as it
-works. It never calls Kafka; topics to delete there wait as DELETING.
+One server is elected while there is work, and the guard of its election is in each commit: if it
+is killed or paused at any step, the next elected server does the rest. While other commands are
+committed it pauses after each step as long as the step took. It never calls Kafka; topics to delete
+there wait as DELETING.
 """
 
 from __future__ import annotations
@@ -148,7 +149,7 @@ class Reaper:
     # -- one round -------------------------------------------------------------------------------
 
     def step(self) -> float:
-        """Works for a while; returns the seconds until there is work again, unless woken."""
+        """Does one round of work; returns the seconds to wait until the next, unless woken."""
         if self._replica.state is not ReplicaState.SERVING:
             return _AWAY_SECONDS
         try:

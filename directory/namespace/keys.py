@@ -1,4 +1,4 @@
-r"""The one place that knows how facts of a cluster are laid out as ordered keys of its store.
+r"""Layout of a cluster's store: which ordered keys hold entries, grants, claims and facts.
 
 Keys are bytes; order of keys is order of listing::
 

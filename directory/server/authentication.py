@@ -314,7 +314,7 @@ class Tokens:
         now = self._clock()
         expires, begins = _seconds(claims, "exp"), _seconds(claims, "nbf")
         if expires is None:
-            raise Unauthenticated("the token does not say until when it is good (exp)")
+            raise Unauthenticated("the token has no expiry (exp)")
         if expires + LEEWAY_SECONDS <= now:
             raise Unauthenticated("the token has expired")
         if begins is not None and begins - LEEWAY_SECONDS > now:

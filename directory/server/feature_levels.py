@@ -146,8 +146,8 @@ def level_to_finalize(
     if finalized is None and asked and asked < supported:
         # Each of these servers supports the unreadable level; a lower one might not suffice.
         raise InvalidArgument(
-            f"level: found {asked}; which one is finalized cannot be read, and only "
-            f"{supported} is certainly not lower",
+            f"level: found {asked}; the finalized level cannot be read; expected "
+            f"{supported}, which is not lower than any finalized level",
             field="level",
         )
     if finalized is not None and asked and asked < finalized:

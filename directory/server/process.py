@@ -382,19 +382,19 @@ def _endpoints(config: ServerConfig, addresses: dict[str, str]) -> tuple[str, ..
 
 
 class ServedAddress:
-    """Clusters that share an address are served together: what one of them owns, another must not
-    refer up for want of it.
+    """Clusters that are served at one address, by one gRPC server: a path that one of them owns is
+    not referred to a parent by another.
 
     Args:
-        configs: of the clusters.
-        listen: where.
-        shared: with other processes of one supervisor.
-        joining: of these others do answer there: the address is taken once all is loaded, so that
-            no caller gets *not ready* by chance.
-        open_cluster: opens one.
+        configs: configs of the clusters.
+        listen: the address.
+        shared: True if other processes of the same supervisor listen at the address too.
+        joining: True if some of these serve already: this process binds the address only when all
+            its clusters are loaded, so that no caller gets *not ready* by chance.
+        open_cluster: opens one cluster.
         bound: called with the address once it is known.
         announce: prints a line on stdout.
-        identities: how callers there say who they are; None: they do not.
+        identities: authentication of callers; None: callers are not identified.
     """
 
     def __init__(

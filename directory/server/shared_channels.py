@@ -32,7 +32,7 @@ class SharedChannel:
 
 
 class SharedChannels:
-    """Channels that are shared by whoever wants the same, and closed with their last users."""
+    """Channels shared by all callers that use the same key; closed when the last one ends."""
 
     def __init__(self) -> None:
         self._lock: Final = threading.Lock()

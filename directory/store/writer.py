@@ -354,7 +354,7 @@ class Writer:
                 raise _unconfirmed()
             remaining = decision.deadline - self._clock()
             if remaining <= 0:
-                raise DeadlineExceeded("the time was over before the store was asked")
+                raise DeadlineExceeded("the deadline passed before the store was asked")
             try:
                 decision.newest = self._store.newest_revision(remaining)
             except StoreUnreachable as reason:
@@ -576,7 +576,7 @@ class Writer:
         transaction = Transaction(tuple(dict.fromkeys(guards)), tuple(writes))
         remaining = request.deadline - self._clock()
         if remaining <= 0:
-            raise DeadlineExceeded("the time was over before the store was asked")
+            raise DeadlineExceeded("the deadline passed before the store was asked")
         try:
             is_urgent = _takes_rights(request.command)
             done = self._commit_once(transaction, remaining, is_urgent=is_urgent)

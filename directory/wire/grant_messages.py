@@ -142,7 +142,7 @@ def entry_grants_from_bytes(record: bytes) -> EntryGrants:
         changed_by=message.changed_by,
     )
     if entry_grants_to_proto(grants).SerializeToString(deterministic=True) != record:
-        raise ValueError("written otherwise than this version writes grants")
+        raise ValueError("not in the form in which this version writes grants")
     if not grants.grants:
         raise ValueError("no grants")
     return grants

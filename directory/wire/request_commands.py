@@ -43,7 +43,7 @@ def create_command(
     """
     if request.entry.WhichOneof("kind") is None:
         raise InvalidArgument(
-            "entry: says no kind; expected one of directory, topic, link, mount",
+            "entry: has no kind; expected one of directory, topic, link, mount",
             field="entry",
         )
     if request.make_parents and not request.entry.HasField("directory"):

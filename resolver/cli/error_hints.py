@@ -84,7 +84,7 @@ def _similar(error: Absent, session: Session) -> str:
 
 
 def headline(error: KdirError) -> str:
-    """Returns the error in one sentence, without what the hints say better."""
+    """Returns the error in one sentence, without the parts that the hints repeat."""
     missing = error.metadata.get("missing")
     if isinstance(error, InvalidNamespace) and missing:
         return f"{missing} does not exist"

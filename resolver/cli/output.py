@@ -101,7 +101,7 @@ class Output:
 
     @property
     def structured(self) -> bool:
-        """Whether ``record`` is how to print."""
+        """True if the format is one of records: JSON or YAML."""
         return self.format in {"json", "yaml"}
 
     def line(self, *parts: str | Styled) -> None:
@@ -143,7 +143,7 @@ class Output:
         self._stdout.write(yaml_document(value))
 
     def flush(self) -> None:
-        """Lets whoever reads see it now; for output that comes slowly."""
+        """Flushes stdout, so that slow output is shown as it comes."""
         self._stdout.flush()
 
     def note(self, text: str, style: str = "") -> None:

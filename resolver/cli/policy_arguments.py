@@ -106,7 +106,7 @@ def field_of(key: str, verb: str) -> Field:
 
 
 def assign(entry: entry_pb2.Entry, assignment: str, verb: str) -> Field:
-    """Puts what ``KEY=VALUE`` says into an entry; returns the field.
+    """Sets the field of ``KEY=VALUE`` in an entry; returns the field.
 
     Raises:
         UsageError: not of that form, no such key, or no such value.

@@ -49,11 +49,11 @@ def client_settings(
     for_writes: bool,
     feature: str = "",
 ) -> tuple[TopicLocation, dict[str, str]]:
-    """Returns where the topic is, and a client's settings. ``own`` are the verb's: they go before
-    what the policies of the path say, and what the command line says before them.
+    """Returns the location of the topic, and the settings of a Kafka client. Those of the command
+    line override ``own``, the verb's settings, which override the policies of the path.
 
     Args:
-        feature: what needs kdir[kafka], if not the whole verb.
+        feature: the option that needs kdir[kafka], if not the whole verb does.
 
     Raises:
         InvalidArgument: the path is no topic, or kdir[kafka] is not installed.
@@ -81,7 +81,7 @@ def client_settings(
 
 
 def own_settings(arguments: Arguments) -> dict[str, str]:
-    """Returns what ``--properties`` and ``-X`` say; secrets belong into the file."""
+    """Returns the settings of ``--properties`` and ``-X``; secrets belong into the file."""
     settings: dict[str, str] = {}
     file = arguments.one("properties")
     if file:

@@ -66,9 +66,7 @@ def load_verb(name: str) -> Verb | None:
 
 
 def every_verb() -> Iterator[Verb]:
-    """Yields all verbs, in the order of help; loads every file, none of which loads
-    what is heavy.
-    """
+    """Yields all verbs, in the order of help. No verb's file imports anything heavy."""
     for names in GROUPS.values():
         for name in names:
             verb = load_verb(name)

@@ -60,7 +60,7 @@ def parse_path_argument(text: str) -> PathArgument:
 class Session:
     """One run of one verb.
 
-    ``partial`` is set by whoever had to leave something out; the exit code is then 3.
+    ``partial`` is set if the output is incomplete; the exit code is then 3.
     """
 
     def __init__(
@@ -151,10 +151,11 @@ class Session:
 
     @property
     def allow(self) -> AllowList:
-        """Which of the servers that others name may be asked.
+        """Rule for which servers named by referrals may be called.
 
         Raises:
-            InvalidArgument: the context or the environment says what is no network or domain.
+            InvalidArgument: the context or the environment has a value that is neither a network
+                nor a domain.
         """
         from resolver.endpoints import AllowList
         from resolver.host_port import parse_servers
@@ -177,14 +178,14 @@ class Session:
         return self._transport
 
     def login(self) -> LoginSettings:
-        """Returns who the user is to the servers, as far as the context or the environment says."""
+        """Returns the user's credentials, from the environment and the context."""
         from resolver.user_config import choose_credentials
 
         return choose_credentials(self._at, self._context_name, self.environ)
 
     def export_login(self) -> None:
-        """Makes who the user is, and whom to ask, the environment: for what asks all clusters, here
-        and in other processes.
+        """Sets the environment variables of credentials and allowed servers, which the index and
+        Spark read, also in other processes.
         """
         os.environ.update(self.login().variables)
         if (allow := self.allowed()) is not None:

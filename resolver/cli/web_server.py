@@ -98,7 +98,7 @@ class WebServer(ThreadingHTTPServer):
         socketserver.TCPServer.server_bind(self)  # HTTPServer would look its own name up
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Reports nothing: whoever asked is gone."""
+        """Does nothing: the browser has closed the connection."""
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -181,7 +181,7 @@ def build(
     shard_rows: int = SHARD_ROWS,
     clock: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> BuildReport:
-    """Brings the index in ``table`` up to what the clusters say now.
+    """Updates the index in ``table`` to the current state of the clusters.
 
     ``servers`` (``host:port``) are any directories of the federation; all others are found from
     them. With ``cluster``, a name or id, the rows of all others stay as they are. ``full`` reads

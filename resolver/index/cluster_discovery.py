@@ -341,10 +341,11 @@ class _ClusterCrawl:
         ]
 
     def result(self) -> FederationClusters:
-        """Returns what was found, as far as the owners of the mounts, where they answered, agree.
+        """Returns the clusters that were found.
 
-        Whom an owner does not list is not of the tree, whatever older tables or it itself say; whom
-        it lists at another place would be read under wrong paths, and counts as silent.
+        Where the owner of a mount answered, its list decides: a cluster that it does not list is
+        not in the tree, whatever an older table or the cluster itself answers. A cluster that it
+        lists at another path would be read under wrong paths, and counts as unreachable.
         """
         silent: dict[str, UnreachableCluster] = {}
         for cluster_id, mount in self._unanswered():

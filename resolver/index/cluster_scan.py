@@ -110,7 +110,9 @@ def read_pages(
             response = reading.answer(pending, token)
             token = response.next_page_token
             if token in seen:
-                raise Internal(f"{shard.state.cluster}: its scan does not end: a page comes again")
+                raise Internal(
+                    f"{shard.state.cluster}: its scan does not end: it returned a page twice"
+                )
             seen.add(token)
             if token:
                 pending = reading.ask(token)

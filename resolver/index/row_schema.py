@@ -197,7 +197,7 @@ def partition_values(state: ClusterState) -> dict[str, str | None]:
 
 
 def state_from_partition(values: Mapping[str, Any]) -> ClusterState:
-    """Returns the state that partition values, read back with their types, say."""
+    """Returns the state of a cluster from the partition values of its rows."""
     as_of, since = values["as_of"], values["stale_since"]
     return ClusterState(
         cluster_id=values["cluster_id"],

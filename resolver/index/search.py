@@ -95,7 +95,7 @@ class SearchResult:
 
     @property
     def stale(self) -> tuple[ClusterState, ...]:
-        """The searched clusters of which the index holds old rows, or none: say so."""
+        """The searched clusters whose rows in the index are old or missing."""
         return tuple(state for state in self.clusters if state.stale)
 
 
@@ -179,9 +179,9 @@ def find(
 ) -> SearchResult:
     """Searches the index in the folder ``table``.
 
-    ``cluster`` (a name or an id) restricts the search to one cluster. ``glob`` says whether the
-    pattern is one; None = where it looks like one. ``as_of`` asks how the index was then: a date
-    means the end of that day; without a time zone, times are local. ``limit`` bounds the rows
+    ``cluster`` (a name or an id) restricts the search to one cluster. ``glob``: True if the
+    pattern is a glob; None = if it looks like one. ``as_of`` is the time of the index to search: a
+    date means the end of that day; without a time zone, times are local. ``limit`` bounds the rows
     that are returned, not those that are counted.
 
     Raises:

@@ -264,7 +264,7 @@ def consumer_settings(layers: Sequence[SettingLayer]) -> dict[str, str]:
 
 
 def for_librdkafka(settings: Mapping[str, str]) -> dict[str, str]:
-    """Returns the same by librdkafka's names; what it has no setting for is left out."""
+    """Returns the settings by librdkafka's names, without those that it does not have."""
     named = ((_NOT_LIBRDKAFKAS.get(name, name), value) for name, value in settings.items())
     return {name: value for name, value in named if name}
 

@@ -140,9 +140,9 @@ class Consumer:
             elif source.settings != settings:
                 names = {name for name, _ in source.settings.items() ^ settings.items()}
                 raise InvalidArgument(
-                    f"{found.path}: its policies want another {', '.join(sorted(names))} than the "
-                    f"paths before it in cluster {found.cluster}, and a group has one; say it in "
-                    f"settings"
+                    f"{found.path}: its policies set another {', '.join(sorted(names))} than those "
+                    f"of the paths before it in cluster {found.cluster}; a consumer group has one "
+                    f"value: set it in the settings"
                 )
             source.paths[found.topic] = found.path
         self.unsubscribe()
@@ -358,7 +358,7 @@ class Consumer:
             return _Source(KafkaConsumer(dict(settings)), found.cluster, settings)
         except KafkaException as error:
             message = kafka_error_text(error)
-            raise InvalidArgument(f"{found.path}: Kafka's client says: {message}") from error
+            raise InvalidArgument(f"{found.path}: Kafka's client reports: {message}") from error
 
     def _same_process(self) -> None:
         if os.getpid() != self._process:

@@ -53,15 +53,15 @@ def without_brokers(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def kafka_error_text(error: KafkaException) -> str:
-    """Returns what Kafka's client says is wrong."""
+    """Returns the text of an error of Kafka's client."""
     return str(error.args[0].str())
 
 
 def setting_layers(
     settings: Mapping[str, Any], found: TopicLocation | None, client: Client = Client.PRODUCER
 ) -> list[SettingLayer]:
-    """Returns what the policies of a path say, then what the program says. What no policy may say
-    is left out here too: a directory of another version may not have refused it.
+    """Returns the settings from the policies of a path, then those of the program. Settings that no
+    policy may have are left out: a directory of another version may not have refused them.
     """
     layers = []
     effective = None if found is None else found.effective

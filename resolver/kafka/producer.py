@@ -248,14 +248,14 @@ class Producer:
                 # Two clients with one transactional id would shut each other out.
                 differ = sorted({name for name, _ in set(others[0][1]) ^ set(key[1])})
                 raise InvalidArgument(
-                    f"{found.path}: its policies want another {', '.join(differ)} than what this "
-                    f"transactional producer has in cluster {found.cluster}; say it in settings"
+                    f"{found.path}: its policies set another {', '.join(differ)} than this "
+                    f"transactional producer has in cluster {found.cluster}: set it in the settings"
                 )
         try:
             client = KafkaProducer(dict(settings))
         except KafkaException as error:
             raise InvalidArgument(
-                f"{found.path}: Kafka's client says: {kafka_error_text(error)}"
+                f"{found.path}: Kafka's client reports: {kafka_error_text(error)}"
             ) from error
         if self._transactional:
             try:

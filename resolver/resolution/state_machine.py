@@ -197,7 +197,7 @@ class ResolutionStateMachine:
     def out_of_time(self) -> None:
         """Ends the resolution because the deadline has passed."""
         if self._end is None:
-            message = f"{self.path}: the time was over before {self._hop.label} could be asked"
+            message = f"{self.path}: the deadline passed before {self._hop.label} could be asked"
             self._cut_short(errors.DeadlineExceeded(message, path=self.path))
 
     # -- asking ----------------------------------------------------------------------------

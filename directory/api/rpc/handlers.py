@@ -171,7 +171,8 @@ def _refuse_other_threads(service: Service, name: str, check: Check, *, streams:
     if streams:
         found = Threads.STREAMS
     if found is not check.threads:
-        raise ValueError(f"{name} runs on {found.value}, and its row says {check.threads.value}")
+        expected = check.threads.value
+        raise ValueError(f"{name} runs on {found.value}; its row in rights.py has {expected}")
 
 
 def _write(response: Message | bytes) -> bytes:

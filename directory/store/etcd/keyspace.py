@@ -1,19 +1,19 @@
 """One cluster's keys in etcd, in their incarnation.
 
-Every transaction compares the identity as it was last read. So a store that was sealed, restored or
-filled by anybody takes nothing from who does not know it yet; he reads it again, and goes on.
+Every transaction compares the identity as it was last read. After a seal, a restore or a fill by
+another process, the transaction of a process that has not read the new identity fails; the process
+reads the identity and continues.
 
-A restore is noticed by whoever remembers more than etcd does (``why_restored`` is the rule), and
-``Keyspace.refresh`` is the one place where it is concluded. It begins a new incarnation, once: that
-too is a transaction that compares the identity. What nobody remembers cannot be noticed: an etcd
-put back under its own cluster id while no server of the cluster ran (``docs/how-to/run-on-etcd.md``
-says what to do).
+A restore is noticed by a process that has seen a newer commit than etcd has (``why_restored`` is
+the rule, ``Keyspace.refresh`` the one place that applies it). It begins a new incarnation, once, by
+a transaction that compares the identity too. A restore of etcd under the same cluster id while no
+server of the cluster runs cannot be noticed (see ``docs/how-to/run-on-etcd.md``).
 
-An etcd that was put back holds less than was seen of it. That is proven only by two reads in order:
-a commit was seen, and a linearizable read that *began afterwards* finds an older revision, or
-another commit at that one. A commit that was seen while the read was under way proves nothing, nor
-does what a member answers from its local state. So ``Newest.before_reading`` is asked for before
-the read is sent, and ``why_restored`` compares with that.
+A restore is proven only by two reads in order: a commit was seen, and a linearizable read that
+*began afterwards* finds an older revision, or another commit at that one. A commit that was seen
+during the read proves nothing, nor does an answer from a member's local state. So
+``Newest.before_reading`` is called before the read is sent, and ``why_restored`` compares with
+that.
 """
 
 from __future__ import annotations
