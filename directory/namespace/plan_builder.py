@@ -285,10 +285,9 @@ class PlanBuilder:
 
     def require_ancestors(self, node: Node) -> None:
         """Adds the guards that a directory and those above it are unchanged and were not moved."""
-        here: Node | None = node
-        while here is not None and here.entry_id != ROOT_ID:
-            self.expect_entry(here.parent_id, here.name, here.directory)
-            here = self.snapshot.node(here.parent_id)
+        for here in self.snapshot.upwards(node):
+            if here.entry_id != ROOT_ID:
+                self.expect_entry(here.parent_id, here.name, here.directory)
         self._expect_root()
 
     def add_event(self, change: EntryChange) -> None:

@@ -248,12 +248,13 @@ class Snapshot:
                 found.append(((*above, name), mount))
         return sorted(found, key=lambda one: one[0])
 
-    def upwards(self, node: Node) -> Iterator[Node]:
-        """Yields the directory and those above it, up to the root directory."""
-        here: Node | None = node
-        while here is not None:
-            yield here
-            here = self.nodes.get(here.parent_id) if here.parent_id else None
+    def upwards(self, node: Node) -> list[Node]:
+        """Returns the directory and those above it, up to the root directory."""
+        found = [node]
+        while node.parent_id and (above := self.nodes.get(node.parent_id)) is not None:
+            found.append(above)
+            node = above
+        return found
 
     def directories_below(self, node: Node) -> Iterator[Node]:
         """Yields the directory and every one below it, parents before children."""

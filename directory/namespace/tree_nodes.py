@@ -38,7 +38,6 @@ __all__ = [
     "partitions_of",
     "path_in",
     "physical_index_of",
-    "upwards",
 ]
 
 
@@ -209,7 +208,7 @@ def path_in(nodes: Mapping[int, Node], directory_id: int) -> tuple[str, ...] | N
     return tuple(reversed(names))
 
 
-def upwards(nodes: Mapping[int, Node], node: Node) -> Iterator[Node]:
+def _upwards(nodes: Mapping[int, Node], node: Node) -> Iterator[Node]:
     """Yields the directory and those above it, up to the root directory."""
     here: Node | None = node
     while here is not None:
@@ -231,7 +230,7 @@ def partitions_of(
                 if node is None:
                     found[directory_id] = count
                     continue
-                for here in upwards(nodes, node) if count else ():
+                for here in _upwards(nodes, node) if count else ():
                     found[here.entry_id] = found.get(here.entry_id, 0) + count
         return Sums(found)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from directory.server.membership import Membership, check_level_at_startup
 from directory.store.base import Store
 from directory.store.replica import Replica
-from directory.store.sqlite.lock_files import SqliteAnnouncement
+from directory.store.sqlite.ephemeral_keys import SqliteAnnouncement
 from directory.store.sqlite.store import SqliteStore
 from directory.store.writer import Writer
 from directory.wire.entry_codec import ProtoCodec

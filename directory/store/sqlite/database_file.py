@@ -2,20 +2,24 @@
 
 ``schema.py`` has the tables, ``store.py`` keys and guards. The database file is never opened except
 through sqlite: POSIX drops all locks of a process on a file when the process closes any descriptor
-of it.
+of it. So writers lock a file beside it, ``<database>-life``, which holds a note of the newest
+commit. The note is written after the commit and not synced: after a crash it may be of an earlier
+commit, never of a later one. So a database that lacks the noted commit is older than the note: a
+backup was put there.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 from directory.store.base import Identity, IncompatibleStore, StoreUnreachable
 from directory.store.schema import (
@@ -31,14 +35,23 @@ from directory.store.schema import (
     refuse_foreign,
     refuse_unknown,
 )
-from directory.store.sqlite.lock_files import CommitNote, FileStamp, WriterLockFile
 
-__all__ = ["BUSY_SECONDS", "DatabaseFile", "away_on_error", "find_identity"]
+__all__ = [
+    "BUSY_SECONDS",
+    "CommitNote",
+    "DatabaseFile",
+    "FileStamp",
+    "WriterLockFile",
+    "away_on_error",
+    "find_identity",
+]
 
 BUSY_SECONDS: Final = 5.0
 _WRITER_CACHE_KIB: Final = 16_384
 _LOG_BYTES: Final = 64 * 1024 * 1024
 _INCARNATION_SUFFIX: Final = "-life"
+_NOTE_BYTES: Final = 256
+_POLL_SECONDS: Final = 0.002
 _BUSY_STEP_MS: Final = 100
 """So much longer than asked for a connection may wait for others: to set it takes a statement."""
 
@@ -84,6 +97,131 @@ def find_identity(path: Path) -> Identity | None:
         raise StoreUnreachable(f"{path}: {error}") from error
     except sqlite3.DatabaseError as error:
         raise IncompatibleStore(f"{path}: is no sqlite database ({error})") from error
+
+
+@dataclass(frozen=True, slots=True)
+class FileStamp:
+    """A database file as the file system shows it."""
+
+    inode: int
+    modified_ns: int
+    size: int
+    changed_ns: int
+    """Unlike ``modified_ns`` it cannot be set back, so that ``cp -a`` shows. Renames show too."""
+
+    def same_content(self, other: FileStamp) -> bool:
+        """True if the file was not written between the two."""
+        return (self.inode, self.modified_ns, self.size) == (
+            other.inode,
+            other.modified_ns,
+            other.size,
+        )
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Reads the file's stamp as it is now.
+
+        Raises:
+            OSError: there is none.
+        """
+        status = path.stat()
+        return cls(status.st_ino, status.st_mtime_ns, status.st_size, status.st_ctime_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class CommitNote:
+    """The newest commit when it was written, and the database file right after it."""
+
+    incarnation: str
+    revision: int
+    commit_id: str
+    stamp: FileStamp
+
+    def __str__(self) -> str:
+        at = self.stamp
+        return (
+            f"kdir {self.incarnation} {self.revision} {self.commit_id or '-'}"
+            f" {at.inode} {at.modified_ns} {at.size} {at.changed_ns}\n"
+        )
+
+    @classmethod
+    def parse(cls, text: str) -> Self | None:
+        """Parses a note; None for anything that is not a whole one."""
+        match text.split():
+            case ["kdir", incarnation, revision, commit_id, *stamp_fields]:
+                try:
+                    inode, modified_ns, size, changed_ns = map(int, stamp_fields)
+                    stamp = FileStamp(inode, modified_ns, size, changed_ns)
+                    return cls(incarnation, int(revision), commit_id.strip("-"), stamp)
+                except ValueError:
+                    return None
+            case _:
+                return None
+
+
+class WriterLockFile:
+    """``<database>-life``, open as long as the store is."""
+
+    def __init__(
+        self, path: Path, clock: Callable[[], float], sleep: Callable[[float], None]
+    ) -> None:
+        """Opens it, made if it is not there.
+
+        Raises:
+            OSError
+        """
+        self._path: Final = path
+        self._clock: Final = clock
+        self._sleep: Final = sleep
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._written = b""
+        """The note that was written here last, and"""
+        self._note: CommitNote | None = None
+        """what it says: it is not parsed while nobody else wrote one."""
+
+    def lock(self, timeout_seconds: float) -> None:
+        """Waits for the lock, which no other open store has then, in this process or another.
+
+        Raises:
+            StoreUnreachable: not in time, or closed.
+        """
+        if self._descriptor < 0:
+            raise StoreUnreachable(f"{self._path}: closed")
+        deadline = self._clock() + timeout_seconds
+        while True:
+            try:
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                if self._clock() >= deadline:
+                    raise StoreUnreachable(
+                        f"{self._path}: another process wrote for {timeout_seconds:g} s"
+                    ) from None
+                self._sleep(_POLL_SECONDS)
+
+    def unlock(self) -> None:
+        """Lets the next writer in."""
+        fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+
+    def read(self) -> CommitNote | None:
+        """Returns what was noted last; None: nothing that can be read."""
+        found = os.pread(self._descriptor, _NOTE_BYTES, 0)
+        if found != self._written:
+            return CommitNote.parse(found.decode("ascii", "replace"))
+        return self._note
+
+    def write(self, note: CommitNote) -> None:
+        """Writes the note, only while locked."""
+        self._written, self._note = b"", note
+        written = str(note).ljust(_NOTE_BYTES).encode("ascii")
+        os.pwrite(self._descriptor, written, 0)
+        self._written = written
+
+    def close(self) -> None:
+        """Frees the lock too."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
 
 
 class DatabaseFile:

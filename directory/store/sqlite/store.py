@@ -39,7 +39,7 @@ from directory.store.base import (
 )
 from directory.store.schema import Head, begin_incarnation, head_of, sealed_of, trim_log
 from directory.store.sqlite.database_file import BUSY_SECONDS, DatabaseFile, away_on_error
-from directory.store.sqlite.lock_files import (
+from directory.store.sqlite.ephemeral_keys import (
     LivenessFile,
     SqliteAnnouncement,
     announced,

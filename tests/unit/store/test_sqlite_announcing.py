@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from directory.store.base import Conflict, KeyEquals, Put, Transaction
-from directory.store.sqlite.lock_files import SqliteAnnouncement
+from directory.store.sqlite.ephemeral_keys import SqliteAnnouncement
 from directory.store.sqlite.store import SqliteStore
 from tests.support.lost_locks import lose_lock
 

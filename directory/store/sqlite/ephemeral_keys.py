@@ -1,10 +1,4 @@
-"""Files beside a database: the one that its writers lock, with the newest commit, and those that
-are locked while an ephemeral key's process is alive.
-
-What it says is written after the commit and not synced: after a crash it may be behind, which is as
-good; it is never ahead. So a database that lacks the commit it names went back in time: a backup
-was put there.
-"""
+"""Ephemeral keys of a sqlite store: the process of each holds a file locked while it is alive."""
 
 from __future__ import annotations
 
@@ -13,8 +7,7 @@ import fcntl
 import os
 import secrets
 import sqlite3
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Collection
 from pathlib import Path
 from typing import Final, Protocol, Self
 
@@ -22,146 +15,14 @@ from directory.store.base import IncompatibleStore, StoreIsSealed, StoreUnreacha
 from directory.store.sqlite.transaction import key_range
 
 __all__ = [
-    "CommitNote",
     "EphemeralKeys",
-    "FileStamp",
     "LivenessFile",
     "SqliteAnnouncement",
-    "WriterLockFile",
     "announced",
     "note",
     "remove_strays",
     "unannounced",
 ]
-
-
-_BYTES: Final = 256
-_POLL_SECONDS: Final = 0.002
-
-
-@dataclass(frozen=True, slots=True)
-class FileStamp:
-    """A database file as the file system shows it."""
-
-    inode: int
-    modified_ns: int
-    size: int
-    changed_ns: int
-    """Unlike ``modified_ns`` it cannot be set back, so that ``cp -a`` shows. Renames show too."""
-
-    def same_content(self, other: FileStamp) -> bool:
-        """True if the file was not written between the two."""
-        return (self.inode, self.modified_ns, self.size) == (
-            other.inode,
-            other.modified_ns,
-            other.size,
-        )
-
-    @classmethod
-    def read(cls, path: Path) -> Self:
-        """Reads the file's stamp as it is now.
-
-        Raises:
-            OSError: there is none.
-        """
-        status = path.stat()
-        return cls(status.st_ino, status.st_mtime_ns, status.st_size, status.st_ctime_ns)
-
-
-@dataclass(frozen=True, slots=True)
-class CommitNote:
-    """The newest commit when it was written, and the database file right after it."""
-
-    incarnation: str
-    revision: int
-    commit_id: str
-    stamp: FileStamp
-
-    def __str__(self) -> str:
-        at = self.stamp
-        return (
-            f"kdir {self.incarnation} {self.revision} {self.commit_id or '-'}"
-            f" {at.inode} {at.modified_ns} {at.size} {at.changed_ns}\n"
-        )
-
-    @classmethod
-    def parse(cls, text: str) -> Self | None:
-        """Parses a note; None for anything that is not a whole one."""
-        match text.split():
-            case ["kdir", incarnation, revision, commit_id, *stamp_fields]:
-                try:
-                    inode, modified_ns, size, changed_ns = map(int, stamp_fields)
-                    stamp = FileStamp(inode, modified_ns, size, changed_ns)
-                    return cls(incarnation, int(revision), commit_id.strip("-"), stamp)
-                except ValueError:
-                    return None
-            case _:
-                return None
-
-
-class WriterLockFile:
-    """``<database>-life``, open as long as the store is."""
-
-    def __init__(
-        self, path: Path, clock: Callable[[], float], sleep: Callable[[float], None]
-    ) -> None:
-        """Opens it, made if it is not there.
-
-        Raises:
-            OSError
-        """
-        self._path: Final = path
-        self._clock: Final = clock
-        self._sleep: Final = sleep
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        self._written = b""
-        """The note that was written here last, and"""
-        self._note: CommitNote | None = None
-        """what it says: it is not parsed while nobody else wrote one."""
-
-    def lock(self, timeout_seconds: float) -> None:
-        """Waits for the lock, which no other open store has then, in this process or another.
-
-        Raises:
-            StoreUnreachable: not in time, or closed.
-        """
-        if self._descriptor < 0:
-            raise StoreUnreachable(f"{self._path}: closed")
-        deadline = self._clock() + timeout_seconds
-        while True:
-            try:
-                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return
-            except BlockingIOError:
-                if self._clock() >= deadline:
-                    raise StoreUnreachable(
-                        f"{self._path}: another process wrote for {timeout_seconds:g} s"
-                    ) from None
-                self._sleep(_POLL_SECONDS)
-
-    def unlock(self) -> None:
-        """Lets the next writer in."""
-        fcntl.flock(self._descriptor, fcntl.LOCK_UN)
-
-    def read(self) -> CommitNote | None:
-        """Returns what was noted last; None: nothing that can be read."""
-        found = os.pread(self._descriptor, _BYTES, 0)
-        if found != self._written:
-            return CommitNote.parse(found.decode("ascii", "replace"))
-        return self._note
-
-    def write(self, note: CommitNote) -> None:
-        """Writes the note, only while locked."""
-        self._written, self._note = b"", note
-        written = str(note).ljust(_BYTES).encode("ascii")
-        os.pwrite(self._descriptor, written, 0)
-        self._written = written
-
-    def close(self) -> None:
-        """Frees the lock too."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
 
 
 class LivenessFile:
@@ -261,7 +122,7 @@ def announced(connection: sqlite3.Connection, database: Path) -> tuple[set[str],
     living: set[str] = set()
     dead: dict[bytes, str] = {}
     for key, token in connection.execute("SELECT key, token FROM announced"):
-        if _incarnations(_path(database, token)):
+        if _is_locked(_path(database, token)):
             living.add(token)
         else:
             dead[key] = token
@@ -284,11 +145,11 @@ def remove_strays(database: Path, living: Collection[str]) -> None:
         token = name.removeprefix(prefix)
         if name.startswith(prefix) and token not in living:
             path = database.with_name(name)
-            if not _incarnations(path):
+            if not _is_locked(path):
                 path.unlink(missing_ok=True)
 
 
-def _incarnations(path: Path) -> bool:
+def _is_locked(path: Path) -> bool:
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
