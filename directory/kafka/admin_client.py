@@ -26,6 +26,7 @@ from directory.kafka.admin_contract import (
     OPERATIONS,
     Acl,
     AclBinding,
+    AclOutcomes,
     AlreadyDone,
     ConfigChange,
     KafkaListing,
@@ -33,6 +34,7 @@ from directory.kafka.admin_contract import (
     KafkaTopic,
     ObservedAcls,
     Outcome,
+    Outcomes,
     OutcomeUnknown,
     PatternType,
     Rejected,
@@ -108,6 +110,7 @@ _PASSING: Final = frozenset({-1, 5, 6, 7, 8, 9, 13, 14, 15, 16, 19, 20, 41, 89})
 _K = TypeVar("_K")
 _T = TypeVar("_T")
 _AclFutures = Mapping[AclBinding, "Future[Any]"]
+_Configs = dict[str, Mapping[str, str] | Rejected]
 
 
 class ConfluentAdmin:
@@ -182,7 +185,7 @@ class ConfluentAdmin:
         return found
 
     def configs(self, names: Sequence[str]) -> Mapping[str, Mapping[str, str] | Rejected]:
-        found: dict[str, Mapping[str, str] | Rejected] = {}
+        found: _Configs = {}
         with self._asking() as client:
             under_way: deque[dict[Any, Future[Any]]] = deque()
             for batch in _batches(names, _SMALL_BATCH):
@@ -194,10 +197,8 @@ class ConfluentAdmin:
                 found |= self._read_configs(futures)
         return found
 
-    def _read_configs(
-        self, futures: Mapping[Any, Future[Any]]
-    ) -> dict[str, Mapping[str, str] | Rejected]:
-        found: dict[str, Mapping[str, str] | Rejected] = {}
+    def _read_configs(self, futures: Mapping[Any, Future[Any]]) -> _Configs:
+        found: _Configs = {}
         for resource, future in futures.items():
             match self._each(future):
                 case Rejected() as refused:
@@ -241,11 +242,8 @@ class ConfluentAdmin:
         if self._settings_read_at is not None and now - self._settings_read_at < _SETTINGS_SECONDS:
             return
         with self._asking() as client:
-            cluster = self._wait(
-                client.describe_cluster(
-                    include_authorized_operations=True, request_timeout=self._timeout
-                )
-            )
+            asked = {"include_authorized_operations": True, "request_timeout": self._timeout}
+            cluster = self._wait(client.describe_cluster(**asked))
         settings = list(self._broker_settings([str(node.id) for node in cluster.nodes]))
         if any(one is not None and not one.get(_AUTHORIZER, "?") for one in settings):
             raise self._acls_refused(_NO_AUTHORIZER)
@@ -273,64 +271,41 @@ class ConfluentAdmin:
 
     # -- what changes it ---------------------------------------------------------------------------
 
-    def create(
-        self, desired_set: Sequence[TopicToCreate], still: Still = always
-    ) -> Mapping[str, Outcome]:
+    def create(self, desired_set: Sequence[TopicToCreate], still: Still = always) -> Outcomes:
         by_name = {desired.name: desired for desired in desired_set}
 
         def ask(client: AdminClient, names: Sequence[str]) -> Mapping[str, Future[Any]]:
-            topics = [
-                admin.NewTopic(
-                    name,
-                    by_name[name].partitions or -1,
-                    by_name[name].replication_factor or -1,
-                    config=dict(by_name[name].config),
-                )
-                for name in names
-            ]
+            topics = [_new_topic(by_name[name]) for name in names]
             return client.create_topics(topics, **self._deadlines)
 
         failure = partial(_failure, already=_TOPIC_EXISTS)
         return self._change(list(by_name), still, ask, failure, _BATCH)
 
-    def delete(self, names: Sequence[str], still: Still = always) -> Mapping[str, Outcome]:
+    def delete(self, names: Sequence[str], still: Still = always) -> Outcomes:
         def ask(client: AdminClient, names: list[str]) -> Mapping[str, Future[Any]]:
             return client.delete_topics(names, **self._deadlines)
 
         failure = partial(_failure, already=_UNKNOWN_TOPIC)
         return self._change(names, still, ask, failure, _BATCH)
 
-    def alter_configs(
-        self, changes: Sequence[ConfigChange], still: Still = always
-    ) -> Mapping[str, Outcome]:
+    def alter_configs(self, changes: Sequence[ConfigChange], still: Still = always) -> Outcomes:
         configs = {change.name: change.configs for change in changes}
 
         def ask(client: AdminClient, names: Sequence[str]) -> Mapping[str, Future[Any]]:
-            resources = [
-                ConfigResource(
-                    ConfigResource.Type.TOPIC,
-                    name,
-                    incremental_configs=[_config_entry(*one) for one in configs[name].items()],
-                )
-                for name in names
-            ]
+            resources = [_config_changes(name, configs[name]) for name in names]
             futures = client.incremental_alter_configs(resources, request_timeout=self._timeout)
             return {resource.name: future for resource, future in futures.items()}
 
         return self._change(list(configs), still, ask, _failure)
 
-    def create_partitions(
-        self, partitions: Mapping[str, int], still: Still = always
-    ) -> Mapping[str, Outcome]:
+    def create_partitions(self, partitions: Mapping[str, int], still: Still = always) -> Outcomes:
         def ask(client: AdminClient, names: Sequence[str]) -> Mapping[str, Future[Any]]:
             grown = [admin.NewPartitions(name, partitions[name]) for name in names]
             return client.create_partitions(grown, **self._deadlines)
 
         return self._change(list(partitions), still, ask, _failure)
 
-    def add_acls(
-        self, bindings: Sequence[AclBinding], still: Still = always
-    ) -> Mapping[AclBinding, Outcome]:
+    def add_acls(self, bindings: Sequence[AclBinding], still: Still = always) -> AclOutcomes:
         def ask(client: AdminClient, batch: Sequence[AclBinding]) -> _AclFutures:
             entries = {admin.AclBinding(*_acl_fields(one)): one for one in batch}
             futures = client.create_acls(list(entries), request_timeout=self._timeout)
@@ -338,9 +313,7 @@ class ConfluentAdmin:
 
         return self._change(bindings, still, ask, self._acl_failure)
 
-    def remove_acls(
-        self, bindings: Sequence[AclBinding], still: Still = always
-    ) -> Mapping[AclBinding, Outcome]:
+    def remove_acls(self, bindings: Sequence[AclBinding], still: Still = always) -> AclOutcomes:
         def ask(client: AdminClient, batch: Sequence[AclBinding]) -> _AclFutures:
             filters = {admin.AclBindingFilter(*_acl_fields(one)): one for one in batch}
             futures = client.delete_acls(list(filters), request_timeout=self._timeout)
@@ -368,11 +341,10 @@ class ConfluentAdmin:
                 # Not an answer of Kafka's but of its client, to the whole batch for one of it.
                 if len(batch) == 1:
                     outcomes[batch[0]] = Rejected(refused.message)
-                for one in batch if len(batch) > 1 else ():
-                    outcomes |= self._change([one], still, ask, failure)
+                else:
+                    outcomes |= self._change(batch, still, ask, failure, 1)
                 continue
-            for item, future in futures.items():
-                outcomes[item] = self._outcome(future, failure)
+            outcomes |= {item: self._outcome(one, failure) for item, one in futures.items()}
         return outcomes
 
     def _outcome(self, future: Future[Any], failure: Callable[[KafkaError], Outcome]) -> Outcome:
@@ -411,10 +383,8 @@ class ConfluentAdmin:
 
     @property
     def _deadlines(self) -> dict[str, float]:
-        return {
-            "operation_timeout": self._timeout * _BROKER_SHARE,
-            "request_timeout": self._timeout,
-        }
+        broker = self._timeout * _BROKER_SHARE
+        return {"operation_timeout": broker, "request_timeout": self._timeout}
 
     @contextmanager
     def _asking(self) -> Iterator[AdminClient]:
@@ -514,13 +484,8 @@ def _batches(items: Sequence[_T], size: int) -> Iterator[list[_T]]:
 
 def _seen(topic: Any) -> KafkaTopic:
     counts = [len(partition.replicas) for partition in topic.partitions]
-    return KafkaTopic(
-        topic.name,
-        _id_bytes(topic.topic_id),
-        len(counts),
-        min(counts, default=0),
-        bool(topic.is_internal),
-    )
+    topic_id, least = _id_bytes(topic.topic_id), min(counts, default=0)
+    return KafkaTopic(topic.name, topic_id, len(counts), least, bool(topic.is_internal))
 
 
 def _id_bytes(topic_id: Any) -> bytes:
@@ -543,9 +508,17 @@ def _set_on_topic(entries: Mapping[str, Any]) -> Mapping[str, str]:
     }
 
 
-def _config_entry(name: str, value: str | None) -> ConfigEntry:
-    kind = admin.AlterConfigOpType.DELETE if value is None else admin.AlterConfigOpType.SET
-    return ConfigEntry(name, value, incremental_operation=kind)
+def _new_topic(one: TopicToCreate) -> admin.NewTopic:
+    counts = one.partitions or -1, one.replication_factor or -1
+    return admin.NewTopic(one.name, *counts, config=dict(one.config))
+
+
+def _config_changes(topic: str, configs: Mapping[str, str | None]) -> ConfigResource:
+    entries = []
+    for name, value in configs.items():
+        kind = admin.AlterConfigOpType.DELETE if value is None else admin.AlterConfigOpType.SET
+        entries.append(ConfigEntry(name, value, incremental_operation=kind))
+    return ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=entries)
 
 
 def _acl_fields(one: AclBinding) -> tuple[Any, ...]:

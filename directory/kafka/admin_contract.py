@@ -23,6 +23,7 @@ __all__ = [
     "OPERATIONS",
     "Acl",
     "AclBinding",
+    "AclOutcomes",
     "AlreadyDone",
     "ConfigChange",
     "KafkaAdmin",
@@ -33,6 +34,7 @@ __all__ = [
     "ObservedAcls",
     "Outcome",
     "OutcomeUnknown",
+    "Outcomes",
     "PatternType",
     "Rejected",
     "Resource",
@@ -213,6 +215,9 @@ class OutcomeUnknown:
 
 
 Outcome = Succeeded | AlreadyDone | Rejected | OutcomeUnknown
+Outcomes = Mapping[str, Outcome]
+"""By the topic's name."""
+AclOutcomes = Mapping[AclBinding, Outcome]
 
 Still = Callable[[], None]
 """Raises where something must not be asked of Kafka any more."""
@@ -254,7 +259,8 @@ class ObservedAcls:
 
 
 class KafkaAdmin(Protocol):
-    """Kafka, as far as the reconciler needs it. Used by one thread.
+    """Kafka, as far as the reconciler needs it. Used by one thread. Of what is changed each has its
+    own outcome.
 
     ``list_all``, ``describe_all``, ``describe`` and ``configs`` need only DESCRIBE and
     DESCRIBE_CONFIGS. All raise ``KafkaUnavailable`` when no broker answers in time, and
@@ -276,42 +282,32 @@ class KafkaAdmin(Protocol):
     def configs(self, names: Sequence[str]) -> Mapping[str, Mapping[str, str] | Rejected]:
         """Returns what was set on each topic itself; a topic that is gone is left out."""
 
-    def create(
-        self, desired_set: Sequence[TopicToCreate], still: Still = always
-    ) -> Mapping[str, Outcome]:
-        """Makes topics; each has its own outcome, under its name. ``still`` is called right before
-        each request, so that one who was paused on the way asks for nothing when he wakes.
+    def create(self, desired_set: Sequence[TopicToCreate], still: Still = always) -> Outcomes:
+        """Makes topics. ``still`` is called right before each request, so that one who was paused
+        on the way asks for nothing when he wakes; so it is in all that changes Kafka.
         """
 
-    def delete(self, names: Sequence[str], still: Still = always) -> Mapping[str, Outcome]:
-        """Deletes topics; each has its own outcome. The caller has compared their ids, and
-        ``still``, called right before each request, objects when that was too long ago.
+    def delete(self, names: Sequence[str], still: Still = always) -> Outcomes:
+        """Deletes topics. The caller has compared their ids, and ``still`` objects when that was
+        too long ago.
         """
 
-    def alter_configs(
-        self, changes: Sequence[ConfigChange], still: Still = always
-    ) -> Mapping[str, Outcome]:
-        """Changes configs of topics, many in one request; each topic has its own outcome."""
+    def alter_configs(self, changes: Sequence[ConfigChange], still: Still = always) -> Outcomes:
+        """Changes configs of topics, many in one request."""
 
-    def create_partitions(
-        self, partitions: Mapping[str, int], still: Still = always
-    ) -> Mapping[str, Outcome]:
-        """Gives topics more partitions, so many in all; each has its own outcome."""
+    def create_partitions(self, partitions: Mapping[str, int], still: Still = always) -> Outcomes:
+        """Gives topics more partitions, so many in all."""
 
     def acls(self) -> ObservedAcls:
         """Returns all ACLs. An authorizer that is off, or that does not let them be read, is
         ``KafkaRejected``, since both would look like none.
         """
 
-    def add_acls(
-        self, bindings: Sequence[AclBinding], still: Still = always
-    ) -> Mapping[AclBinding, Outcome]:
-        """Adds ACLs, many in one request; each has its own outcome. One that is there is done."""
+    def add_acls(self, bindings: Sequence[AclBinding], still: Still = always) -> AclOutcomes:
+        """Adds ACLs, many in one request. One that is there is done."""
 
-    def remove_acls(
-        self, bindings: Sequence[AclBinding], still: Still = always
-    ) -> Mapping[AclBinding, Outcome]:
-        """Removes exactly these ACLs; each has its own outcome."""
+    def remove_acls(self, bindings: Sequence[AclBinding], still: Still = always) -> AclOutcomes:
+        """Removes exactly these ACLs."""
 
     def close(self) -> None:
         """Ends all connections; the next call opens new ones."""

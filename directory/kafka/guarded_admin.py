@@ -12,13 +12,13 @@ from typing import Final, TypeVar
 from directory.access.grants import ResourceType
 from directory.kafka.admin_contract import (
     AclBinding,
+    AclOutcomes,
     ConfigChange,
     KafkaAdmin,
-    KafkaListing,
     KafkaMetadata,
     KafkaTopic,
-    ObservedAcls,
     Outcome,
+    Outcomes,
     Rejected,
     Still,
     TopicToCreate,
@@ -40,14 +40,8 @@ class GuardedAdmin:
     def __init__(self, admin: KafkaAdmin) -> None:
         self._admin = admin
         self._internal: set[str] = set()
-
-    # -- what only reads ---------------------------------------------------------------------------
-
-    def cluster_id(self) -> str:
-        return self._admin.cluster_id()
-
-    def list_all(self) -> KafkaListing:
-        return self._admin.list_all()
+        self.cluster_id, self.list_all = admin.cluster_id, admin.list_all
+        self.configs, self.acls, self.close = admin.configs, admin.acls, admin.close
 
     def describe_all(self) -> KafkaMetadata:
         survey = self._admin.describe_all()
@@ -59,55 +53,34 @@ class GuardedAdmin:
         self._note(found.values())
         return found
 
-    def configs(self, names: Sequence[str]) -> Mapping[str, Mapping[str, str] | Rejected]:
-        return self._admin.configs(names)
-
-    def acls(self) -> ObservedAcls:
-        return self._admin.acls()
-
     # -- what changes Kafka ------------------------------------------------------------------------
 
-    def create(
-        self, desired_set: Sequence[TopicToCreate], still: Still = always
-    ) -> Mapping[str, Outcome]:
-        by_name = {one.name: one for one in desired_set}
+    def create(self, desired_set: Sequence[TopicToCreate], still: Still = always) -> Outcomes:
+        topics = {one.name: one for one in desired_set}
         return self._unless_internal(
-            by_name, lambda some: self._admin.create([by_name[name] for name in some], still)
+            topics, lambda some: self._admin.create([topics[name] for name in some], still)
         )
 
-    def delete(self, names: Sequence[str], still: Still = always) -> Mapping[str, Outcome]:
+    def delete(self, names: Sequence[str], still: Still = always) -> Outcomes:
         return self._unless_internal(names, lambda some: self._admin.delete(some, still))
 
-    def alter_configs(
-        self, changes: Sequence[ConfigChange], still: Still = always
-    ) -> Mapping[str, Outcome]:
-        by_name = {one.name: one for one in changes}
+    def alter_configs(self, changes: Sequence[ConfigChange], still: Still = always) -> Outcomes:
+        topics = {one.name: one for one in changes}
         return self._unless_internal(
-            by_name, lambda some: self._admin.alter_configs([by_name[name] for name in some], still)
+            topics, lambda some: self._admin.alter_configs([topics[name] for name in some], still)
         )
 
-    def create_partitions(
-        self, partitions: Mapping[str, int], still: Still = always
-    ) -> Mapping[str, Outcome]:
-        def grow(some: Sequence[str]) -> Mapping[str, Outcome]:
+    def create_partitions(self, partitions: Mapping[str, int], still: Still = always) -> Outcomes:
+        def grow(some: Sequence[str]) -> Outcomes:
             return self._admin.create_partitions({name: partitions[name] for name in some}, still)
 
         return self._unless_internal(partitions, grow)
 
-    def add_acls(
-        self, bindings: Sequence[AclBinding], still: Still = always
-    ) -> Mapping[AclBinding, Outcome]:
+    def add_acls(self, bindings: Sequence[AclBinding], still: Still = always) -> AclOutcomes:
         return self._unless_internal(bindings, lambda some: self._admin.add_acls(some, still))
 
-    def remove_acls(
-        self, bindings: Sequence[AclBinding], still: Still = always
-    ) -> Mapping[AclBinding, Outcome]:
+    def remove_acls(self, bindings: Sequence[AclBinding], still: Still = always) -> AclOutcomes:
         return self._unless_internal(bindings, lambda some: self._admin.remove_acls(some, still))
-
-    def close(self) -> None:
-        self._admin.close()
-
-    # -- the rule ----------------------------------------------------------------------------------
 
     def _unless_internal(
         self, things: Iterable[_K], call: Callable[[Sequence[_K]], Mapping[_K, Outcome]]
