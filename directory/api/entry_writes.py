@@ -26,7 +26,7 @@ from directory.api.visible_tree import OpenTree
 from directory.kafka.adoption.pin_and_stop import PinAndStop
 from directory.kafka.arming.releases import why_inherited_missing
 from directory.namespace import physical_names
-from directory.namespace.adoption_mapping import map_physical_name, split_on
+from directory.namespace.adoption_mapping import map_physical_name
 from directory.namespace.command import (
     AddGrants,
     Command,
@@ -524,8 +524,8 @@ def _is_given(cluster: Cluster, view: CallerRights, path: Path, physical_name: s
         return True
     if not physical_name:
         return False  # shortened, it would have the prefix of another directory
-    rules = PinAndStop.load(view.snapshot).rules or kafka.mapping_rules
-    placed = map_physical_name((*rules, *split_on(kafka.split_on)), physical_name)
+    rules = kafka.placing(PinAndStop.load(view.snapshot).rules)
+    placed = map_physical_name(rules, physical_name)
     return placed.rule > 0 and not placed.reason and placed.segments[:-1] == relative[:-1]
 
 

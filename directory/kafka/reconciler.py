@@ -341,7 +341,7 @@ class Reconciler:
             release=term.config_applier.release_made,
         )
         # What a new topic is made with is partly inherited: "not known" is not "nothing".
-        missing = why_inherited_missing(snapshot, has_parent=self._settings.has_parent)
+        missing = why_inherited_missing(snapshot, has_parent=self._context.has_parent)
         message = self._unmanaged() or (NOT_ON_RECORD if held.unmanaged else "")
         if reason := message or missing:
             create = provisioner.put_off(work.create, reason)

@@ -169,15 +169,9 @@ def compare_kafka(
     summary names it.
     """
     from directory.kafka.admin_client import ConfluentAdmin
-    from directory.kafka.reconciler_settings import settings_of
 
-    settings = settings_of(config)
-    kafka = KafkaCheck(latest, mount, settings.placing, check)
-    admin = ConfluentAdmin(
-        settings.bootstrap,
-        properties=settings.properties,
-        timeout_seconds=settings.timeout_seconds,
-    )
+    kafka = KafkaCheck(latest, mount, config.placing, check)
+    admin = ConfluentAdmin(config.bootstrap, properties=config.client.read)
     with closing(admin):
         try:
             yield from kafka.differences(admin)

@@ -11,7 +11,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import isinf
 from typing import TYPE_CHECKING
 
@@ -218,23 +218,14 @@ class Cluster:
         if self.config.kafka is None:
             return None
         from directory.kafka.reconciler import Reconciler
-        from directory.kafka.reconciler_settings import KafkaContext, settings_of
+        from directory.kafka.reconciler_settings import KafkaContext
 
-        most = self.config.limits.inherited_grants_max_age_seconds
-        settings = replace(
-            settings_of(self.config.kafka),
-            has_parent=bool(self.config.parent),
-            grants_max_age_seconds=None if isinf(most) else most,
-        )
+        most, kafka = self.config.limits.inherited_grants_max_age_seconds, self.config.kafka
 
         def admin() -> ConfluentAdmin:
             from directory.kafka.admin_client import ConfluentAdmin
 
-            return ConfluentAdmin(
-                settings.bootstrap,
-                properties=settings.properties,
-                timeout_seconds=settings.timeout_seconds,
-            )
+            return ConfluentAdmin(kafka.bootstrap, properties=kafka.client.read)
 
         context = KafkaContext(
             self.config.cluster,
@@ -242,10 +233,12 @@ class Cluster:
             lambda: self.replica.snapshot,
             self.writer,
             self.mount_at,
-            settings,
+            kafka,
             admin,
             unconfirmed_seconds=lambda: self.unconfirmed_seconds() or 0.0,
             unmanaged=self.unmanaged,
+            has_parent=bool(self.config.parent),
+            grants_max_age_seconds=None if isinf(most) else most,
         )
         return Reconciler(context, self.store, self.replica, candidate=self.server_id)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from directory.kafka.client_properties import ClientProperties, client_properties
-from directory.namespace.adoption_mapping import MappingRule
+from directory.namespace.adoption_mapping import MappingRule, split_on
 from directory.server.toml_table import ConfigError, Table
 from resolver.errors import InvalidArgument, KdirError
 from resolver.listeners import Listener, check_listener
@@ -23,19 +23,29 @@ class KafkaConfig:
     """The Kafka cluster behind a directory."""
 
     bootstrap: tuple[str, ...]
+    """``host:port`` of some brokers."""
     ceiling: frozenset[str] = frozenset()
+    """What may be changed in Kafka at all; empty = observe."""
     split_on: str = ""
+    """Adopted names are split at this; empty = they stay flat."""
     mapping_rules: tuple[MappingRule, ...] = ()
+    """Come before ``split_on``. Rules that were adopted with (`kdir adopt --map`) come before."""
     listeners: tuple[Listener, ...] = ()
     client: ClientProperties = field(default_factory=ClientProperties)
     """Properties of kdir's own Kafka clients."""
     sweep_interval_seconds: float = 30.0
+    """From one metadata sweep to the next; longer where a sweep itself takes long. What changes in
+    between is looked for 15 times as often (``adoption/sweep.py``)."""
     changes_per_second: float = 500.0
-    """Topics changed in Kafka in a second, where armed."""
+    """Topics changed in Kafka in a second, where armed: its controller serves others."""
     revert_external_changes: bool = False
     """True: values that others changed in Kafka, where kdir pushes, are reverted."""
     max_acls: int = 2_000
-    """Most ACLs in Kafka, by anybody."""
+    """Most ACLs in Kafka, by anybody: each costs every broker."""
+
+    def placing(self, adopted: tuple[MappingRule, ...] = ()) -> tuple[MappingRule, ...]:
+        """Returns the rules in force, in order: first those that an operator adopted with."""
+        return (*(adopted or self.mapping_rules), *split_on(self.split_on))
 
 
 def kafka_of(table: Table | None, base: pathlib.Path | None) -> KafkaConfig | None:

@@ -21,10 +21,11 @@ from directory.kafka.admin_contract import KafkaAdmin, KafkaTopic, Succeeded, To
 from directory.kafka.adoption import recorded_topics
 from directory.kafka.adoption.pin_and_stop import PinAndStop
 from directory.kafka.reconciler import Reconciler
-from directory.kafka.reconciler_settings import KafkaContext, KafkaSettings
+from directory.kafka.reconciler_settings import KafkaContext
 from directory.maintenance.reaper import Reaper
 from directory.namespace.command import Command, CreateDirectory, CreateTopic, DeleteEntry
 from directory.namespace.entry import DELETED_ID, Kind, Topic
+from directory.server.config_kafka import KafkaConfig
 from directory.store.base import Store
 from directory.store.replica import Replica
 from directory.store.sqlite.store import SqliteStore
@@ -112,17 +113,20 @@ class World:
         self.unconfirmed_seconds = 0.0
         """For how long no parent has confirmed what is inherited."""
         self.admin = admin
+        names = ("has_parent", "grants_max_age_seconds", "configs_per_read")
+        of_context = {name: settings.pop(name) for name in names if name in settings}
         context = KafkaContext(
             "la-t",
             self.store.limits,
             lambda: self.replica.snapshot,
             writer(self.writer) if writer else self.writer,
             lambda _: MOUNT,
-            KafkaSettings(**({"bootstrap": ("unused:1",), "ceiling": ALL} | PACE | settings)),
+            KafkaConfig(**({"bootstrap": ("unused:1",), "ceiling": ALL} | PACE | settings)),
             admin,
             clock=lambda: self.now + time.monotonic(),
             unconfirmed_seconds=lambda: self.unconfirmed_seconds,
             unmanaged=lambda: self.unmanaged,
+            **of_context,
         )
         self.reconciler = Reconciler(context, self.store, self.replica, chance=random.Random(7))
         self.reaper = Reaper(

@@ -98,6 +98,7 @@ class KafkaSweep:
 
     def __init__(self, context: KafkaContext, recent: RecentChanges) -> None:
         self._cluster = context.cluster
+        self._context = context
         self._settings = context.settings
         self._latest = context.latest
         self._mount_at = context.mount_at
@@ -335,7 +336,7 @@ class KafkaSweep:
         names = [name for name, seen in self.survey.topics.items() if not seen.internal]
         read = self._configs_read
         chosen = heapq.nsmallest(
-            self._settings.configs_per_read, names, key=lambda name: read.get(name, -1)
+            self._context.configs_per_read, names, key=lambda name: read.get(name, -1)
         )
         found = admin.configs(chosen)
         now = self._clock()

@@ -284,7 +284,7 @@ class AclApplier(Applier):
         rest = min(one.cost * _SHARE, _MOST_REST_SECONDS)
         self._due = max(self._due, now + rest)
         self._look_at = now + max(self._settings.sweep_interval_seconds, rest)
-        most = self._settings.grants_max_age_seconds
+        most = self._context.grants_max_age_seconds
         if most is not None:
             left = most - self._context.unconfirmed_seconds()
             self._look_at = min(self._look_at, now + max(left, _CONTACT_SECONDS))

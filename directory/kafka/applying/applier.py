@@ -223,7 +223,7 @@ class Applier(ABC):
             if not armed_anywhere(snapshot, self.aspect):
                 self._drop_work()
                 return
-            self.note = why_inherited_missing(snapshot, has_parent=self._settings.has_parent)
+            self.note = why_inherited_missing(snapshot, has_parent=self._context.has_parent)
             if self.note:
                 # Woken when it is known. All is looked at then.
                 self._drop_work()

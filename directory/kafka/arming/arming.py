@@ -362,7 +362,7 @@ class ArmingService:
                 f'{aspect} in Kafka; [kafka] ceiling = ["{aspect}"] would',
                 ceiling=" ".join(sorted(self._context.settings.ceiling)) or "observe",
             )
-        if message := why_inherited_missing(snapshot, has_parent=self._context.settings.has_parent):
+        if message := why_inherited_missing(snapshot, has_parent=self._context.has_parent):
             raise NotReady(message)
         held = PinAndStop.load(snapshot)
         held.refuse_stopped()

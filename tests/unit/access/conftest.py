@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +29,12 @@ from directory.api.resolve_service import ResolveService
 from directory.api.rpc.call_context import Call
 from directory.api.scan_service import ScanService
 from directory.api.watch_service import WatchService
-from directory.kafka import reconciler_settings
-from directory.kafka.reconciler_settings import KafkaSettings, settings_of
+from directory.kafka import admin_client
+from directory.kafka.admin_client import ConfluentAdmin
 from directory.namespace.entry import Kind, Provision, Topic
 from directory.namespace.keys import entry_key
 from directory.server.cluster import Cluster
 from directory.server.config import parse_config
-from directory.server.config_kafka import KafkaConfig
 from directory.store.base import Put, Write
 from directory.wire.entry_codec import ProtoCodec
 from resolver.errors import KdirError
@@ -176,11 +175,8 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 @pytest.fixture
 def house(store: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., House]]:
     """Makes clusters. A Kafka that their config names is not there: nobody waits for it long."""
-
-    def hasty(config: KafkaConfig) -> KafkaSettings:
-        return replace(settings_of(config), timeout_seconds=0.1)
-
-    monkeypatch.setattr(reconciler_settings, "settings_of", hasty)
+    hasty = partial(ConfluentAdmin, timeout_seconds=0.1)
+    monkeypatch.setattr(admin_client, "ConfluentAdmin", hasty)
     with ExitStack() as cleanup:
 
         def make(access: str = "enforce", **settings: Any) -> House:

@@ -9,8 +9,9 @@ import pytest
 from directory.kafka.admin_contract import KafkaAdmin
 from directory.kafka.adoption import pin_and_stop
 from directory.kafka.arming.arming import ArmingService
-from directory.kafka.reconciler_settings import CONFIGS, KafkaContext, KafkaSettings
+from directory.kafka.reconciler_settings import CONFIGS, KafkaContext
 from directory.namespace.command import CreateDirectory
+from directory.server.config_kafka import KafkaConfig
 from directory.store.sqlite.store import LIMITS
 from resolver.errors import Absent, KafkaUnavailable
 from tests.support.trees import Cluster, path
@@ -35,7 +36,7 @@ def test_a_plan_is_made_at_the_mount_of_its_snapshot() -> None:
             lambda: snapshot,
             writer,
             lambda of: path("/la") if of is snapshot else path("/ny"),
-            KafkaSettings(bootstrap=("unused:1",), ceiling=frozenset({CONFIGS})),
+            KafkaConfig(bootstrap=("unused:1",), ceiling=frozenset({CONFIGS})),
             away,
         )
     )

@@ -9,9 +9,9 @@ from directory.kafka.adoption import pin_and_stop
 from directory.kafka.adoption.pin_and_stop import PinAndStop, StopReason
 from directory.kafka.provisioning.provisioning import new_topic_of
 from directory.kafka.provisioning.recent_changes import RecentChanges
-from directory.kafka.reconciler_settings import KafkaSettings
 from directory.namespace.adoption_mapping import MappingRule, map_physical_name
 from directory.namespace.entry import Policies, Topic
+from directory.server.config_kafka import KafkaConfig
 from directory.store.base import Put, Write
 
 
@@ -93,7 +93,7 @@ def test_a_stop_that_cannot_be_read_is_a_stop_and_other_rubbish_is_nothing() -> 
 
 def test_adopted_rules_come_before_the_configs_and_splitting_comes_last() -> None:
     own, adopted = MappingRule.from_fields("own.*"), MappingRule.from_fields("adopted.*")
-    settings = KafkaSettings(bootstrap=("k:1",), rules=(own,), split_on=".")
+    settings = KafkaConfig(bootstrap=("k:1",), mapping_rules=(own,), split_on=".")
     assert settings.placing()[0] is own
     assert settings.placing((adopted,))[0] is adopted
     assert map_physical_name(settings.placing((adopted,)), "a.b").segments == ("a", "b")

@@ -11,8 +11,9 @@ import pytest
 
 from directory.kafka.admin_contract import KafkaAdmin
 from directory.kafka.reconciler import Reconciler
-from directory.kafka.reconciler_settings import KafkaContext, KafkaSettings
+from directory.kafka.reconciler_settings import KafkaContext
 from directory.namespace.snapshot import Snapshot
+from directory.server.config_kafka import KafkaConfig
 from directory.store.base import Put, Transaction
 from directory.store.sqlite.store import SqliteStore
 from directory.store.writer import Writer
@@ -45,7 +46,7 @@ class World:
             lambda: replica.snapshot,
             Writer(store, replica, ProtoCodec(), lambda _: ROOT),
             lambda _: ROOT,
-            KafkaSettings(bootstrap=("unused:1",), ceiling=frozenset()),
+            KafkaConfig(bootstrap=("unused:1",), ceiling=frozenset()),
             self.open_admin,
             clock=itertools.count(0, 100).__next__,
         )
