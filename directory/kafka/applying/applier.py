@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import ClassVar, Final, Generic, NamedTuple, TypeVar
+from typing import ClassVar, Final, Generic, TypeVar
 
 from directory.kafka.admin_contract import KafkaAdmin
 from directory.kafka.adoption.pin_and_stop import PinAndStop
@@ -31,58 +31,62 @@ from directory.store.replica import AppliedCommit
 __all__ = ["AGAIN_SECONDS", "BATCH", "Applier", "BatchResult", "DirtyBatch", "DirtySet", "first_of"]
 
 
-class DirtyBatch(NamedTuple):
+@dataclass(slots=True)
+class DirtyBatch:
     """Entries that are to be looked at."""
 
-    directories: Sequence[int]
+    directories: dict[int, None] = field(default_factory=dict)
     """All below each of these ids."""
-    topics: Sequence[tuple[int, str]]
+    topics: dict[tuple[int, str], None] = field(default_factory=dict)
     """Parent ids and names."""
-    gone: set[int]
+    gone: set[int] = field(default_factory=set)
     """Entry ids of topics that are no more."""
-    marks: bool
+    marks: bool = False
     """Something was armed."""
+
+    def __bool__(self) -> bool:
+        return bool(self.directories or self.topics or self.gone or self.marks)
+
+    def add(self, more: DirtyBatch) -> None:
+        """Adds what is to be looked at besides."""
+        self.directories |= more.directories
+        self.topics |= more.topics
+        self.gone |= more.gone
+        self.marks |= more.marks
 
 
 class DirtySet:
     """Entries that commits changed and that may want pushing, until a leader takes them; for any
-    thread. A new one holds that everything has to be looked at.
+    thread. A new one holds that everything has to be looked at: what the leader before left undone
+    is there.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        # Who comes new into office looks at everything: what the one before left undone is there.
-        self._directories: dict[int, None] = {ROOT_ID: None}
-        self._topics: dict[tuple[int, str], None] = {}
-        self._gone: set[int] = set()
-        self._marks = True
+        self._noted = DirtyBatch({ROOT_ID: None}, marks=True)
 
     def __bool__(self) -> bool:
-        with self._lock:
-            return bool(self._directories or self._topics or self._gone or self._marks)
+        return bool(self._noted)
 
     def note_all(self) -> None:
         """Notes that what was changed is not known."""
-        with self._lock:
-            self._directories, self._marks = {ROOT_ID: None}, True
+        self._add(DirtyBatch({ROOT_ID: None}, marks=True))
 
     def note(self, applied: AppliedCommit) -> bool:
-        """Returns what a commit changed; whether that may want pushing."""
-        removed: set[int] = set()
-        kept: set[int] = set()
-        with self._lock:
-            before = self._counts()
+        """Notes what a commit changed; whether that may want pushing."""
+        found, kept = DirtyBatch(), set[int]()
+        try:
             for write in applied.writes:
-                if write.key == ROOT_KEY:
-                    self._directories[ROOT_ID] = None
+                if write.key == ROOT_KEY or write.key in INHERITED_KEYS:
+                    found.directories[ROOT_ID] = None
                 elif write.key.startswith(ENTRY):
-                    self._note_entry(applied, write, removed, kept)
-                elif write.key in INHERITED_KEYS:
-                    self._directories[ROOT_ID] = None
+                    _note_entry(found, kept, applied, write)
                 elif write.key.startswith(ARMED):
-                    self._marks = True
-            self._gone |= removed - kept
-            return self._marks or self._counts() != before
+                    found.marks = True
+        finally:
+            found.gone -= kept
+            self._add(found)
+        return bool(found)
 
     @contextmanager
     def take_all(self) -> Iterator[DirtyBatch]:
@@ -91,47 +95,38 @@ class DirtySet:
         A tree that is read after it was taken has what was noted; one that was read before may not.
         """
         with self._lock:
-            found = DirtyBatch(list(self._directories), list(self._topics), self._gone, self._marks)
-            self._directories, self._topics, self._gone, self._marks = {}, {}, set(), False
+            found, self._noted = self._noted, DirtyBatch()
         try:
             yield found
         except BaseException:
-            with self._lock:
-                self._directories |= dict.fromkeys(found.directories)
-                self._topics |= dict.fromkeys(found.topics)
-                self._gone |= found.gone
-                self._marks |= found.marks
+            self._add(found)
             raise
 
-    def _counts(self) -> tuple[int, int, int]:
-        return len(self._directories), len(self._topics), len(self._gone)
+    def _add(self, found: DirtyBatch) -> None:
+        with self._lock:
+            self._noted.add(found)
 
-    def _note_entry(
-        self, applied: AppliedCommit, write: Write, removed: set[int], kept: set[int]
-    ) -> None:
-        parent_id, is_topic, name = parse_entry_key(write.key)
-        if not is_topic:
-            if isinstance(write, Put):
-                self._note_directory(applied, parent_id, name)
-        elif isinstance(write, Put):
-            topic = applied.after.topic(parent_id, name)
-            if topic is not None:
-                kept.add(topic.entry_id)
-                if parent_id != DELETED_ID:
-                    self._topics[parent_id, name] = None
-        else:
-            topic = applied.before.topic(parent_id, name)
-            if topic is not None:
-                removed.add(topic.entry_id)
 
-    def _note_directory(self, applied: AppliedCommit, parent_id: int, name: str) -> None:
-        found = applied.after.container(parent_id, name)
-        if not isinstance(found, Directory) or parent_id == DELETED_ID:
-            return
-        known = applied.before.node(found.entry_id)
-        same = known is not None and known.parent_id == parent_id
-        if not same or (known is not None and known.directory.policies != found.policies):
-            self._directories[found.entry_id] = None
+def _note_entry(found: DirtyBatch, kept: set[int], applied: AppliedCommit, write: Write) -> None:
+    parent_id, is_topic, name = parse_entry_key(write.key)
+    if not is_topic:
+        entry = applied.after.container(parent_id, name) if isinstance(write, Put) else None
+        if isinstance(entry, Directory) and parent_id != DELETED_ID:
+            known = applied.before.node(entry.entry_id)
+            if (
+                known is None
+                or known.parent_id != parent_id
+                or known.directory.policies != entry.policies
+            ):
+                found.directories[entry.entry_id] = None
+    elif isinstance(write, Put):
+        topic = applied.after.topic(parent_id, name)
+        if topic is not None:
+            kept.add(topic.entry_id)
+            if parent_id != DELETED_ID:
+                found.topics[parent_id, name] = None
+    elif (topic := applied.before.topic(parent_id, name)) is not None:
+        found.gone.add(topic.entry_id)
 
 
 BATCH: Final = 250

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from types import MappingProxyType
-from typing import Final, NamedTuple, assert_never
+from typing import Final, assert_never
 
 from directory.kafka.admin_contract import (
     ALTER,
@@ -118,14 +118,6 @@ class _ConfigPass:
     """By the clock: some of it is tried again."""
 
 
-class _Judged(NamedTuple):
-    """A topic, and what follows for it."""
-
-    subject: ArmedTopic
-    verdict: ConfigDiff
-    recorded: AppliedRecord[str]
-
-
 class ConfigApplier(Applier):
     """``Applier`` of configs and partitions."""
 
@@ -168,7 +160,7 @@ class ConfigApplier(Applier):
         directories = [ROOT_ID] if ROOT_ID in noted.directories else noted.directories
         self._passes += [self._below(one, self._rules) for one in directories]
         if noted.topics:
-            self._passes.append(self._at(noted.topics, self._rules))
+            self._passes.append(self._at(list(noted.topics), self._rules))
         if noted.gone or self._clock() >= self._room_due:
             self._room_due = self._clock() + _ROOM_SECONDS
             self._look_for_room(snapshot)
@@ -301,42 +293,33 @@ class ConfigApplier(Applier):
         admin: KafkaAdmin,
         result: BatchResult[_Place],
     ) -> None:
-        """Judges the topics at these places by what Kafka has, asks for what follows and records
-        what came of it. The snapshot is one on which these rules hold. ``result`` gets the outcome;
-        also where this raises, the calls that Kafka acknowledged are in it.
+        """Looks at the topics at these places, asks for what follows and records what came of it.
+        The snapshot is one on which these rules hold. ``result`` gets the outcome; also where this
+        raises, the calls that Kafka acknowledged are in it.
         """
-        judged = self._judge(snapshot, rules, places, admin, result)
-        bound = self._bound_by_quotas(judged)
+        diffs = self._diff(snapshot, rules, places, admin, result)
+        bound = self._bound_by_quotas(diffs)
         # Until Kafka was asked to grow, a leader that comes next looks at the topic again.
-        judged = [
-            one._replace(verdict=_growing(one.verdict)) if one.subject.place in bound else one
-            for one in judged
-        ]
-        self._commits.put_all(
-            [
-                configs_to_write(one.subject.topic.entry_id, one.verdict.asked)
-                for one in judged
-                if one.verdict.asked != one.recorded
-            ]
-        )
-        allowed = self._reserve_growth(judged, bound)
-        asks = [one for one in allowed if one.verdict.calls]
+        diffs = [_growing(one) if one.subject.place in bound else one for one in diffs]
+        self._commits.put_all([one.to_write(one.asked) for one in diffs if one.asked != one.before])
+        allowed = self._reserve_growth(diffs, bound)
+        asks = [one for one in allowed if one.calls]
         outcomes = self._make_calls(snapshot, asks, admin) if asks else {}
         self._record(result, allowed, outcomes)
 
-    def _judge(
+    def _diff(
         self,
         snapshot: Snapshot,
         rules: ConfigDiffOptions,
         places: Sequence[_Place],
         admin: KafkaAdmin,
         result: BatchResult[_Place],
-    ) -> list[_Judged]:
+    ) -> list[ConfigDiff]:
         # As they are by now: the walk may be old.
         now = list(self._armed(snapshot).at_places(places))
         names = [subject.name for subject in now]
         shown, configs = admin.describe(names), admin.configs(names)
-        judged = []
+        diffs = []
         for subject in now:
             name = subject.name
             recorded = load_applied_configs(snapshot, subject.topic.entry_id)
@@ -349,45 +332,39 @@ class ConfigApplier(Applier):
             else:
                 known = self._recent.correct_configs(seen.topic_id, found)
                 have = ObservedConfig(known, self._recent.correct_topic(seen).partitions)
-                verdict = diff_configs(subject, have, recorded, rules)
-                judged.append(_Judged(subject, verdict, recorded))
-        return judged
+                diffs.append(diff_configs(subject, have, recorded, rules))
+        return diffs
 
-    def _bound_by_quotas(self, judged: Sequence[_Judged]) -> set[_Place]:
+    def _bound_by_quotas(self, diffs: Sequence[ConfigDiff]) -> set[_Place]:
         """Returns the places of what is to grow and a quota binds."""
-        growing = [one.subject for one in judged if one.verdict.grows_to]
+        growing = [one.subject for one in diffs if one.grows_to]
         if not growing:
             return set()
         newest = self._latest()
         quota = PartitionQuota(newest, self._mount_at(newest))
         return {subject.place for subject in growing if quota.binds(subject)}
 
-    def _reserve_growth(self, judged: Sequence[_Judged], bound: set[_Place]) -> Sequence[_Judged]:
+    def _reserve_growth(
+        self, diffs: Sequence[ConfigDiff], bound: set[_Place]
+    ) -> Sequence[ConfigDiff]:
         """Writes the growth down, and leaves out what there is no room for."""
         if not bound:
-            return judged
-        news = [
-            subject.observation(partitions=verdict.grows_to)
-            for subject, verdict, _ in judged
-            if subject.place in bound
-        ]
+            return diffs
+        growing = [one for one in diffs if one.subject.place in bound]
+        news = [one.subject.observation(partitions=one.grows_to) for one in growing]
         self._commits.record(news, within_quotas=True)
-        snapshot = self._latest()
-        found: list[_Judged] = []
-        writes: list[Write] = []
-        for one in judged:
-            subject, verdict, _ = one
-            now = snapshot.topic(*subject.place)
-            if subject.place in bound and (now is None or now.partitions < verdict.grows_to):
-                one = one._replace(verdict=_without_growth(verdict))  # noqa: PLW2901
-                writes.append(configs_to_write(subject.topic.entry_id, one.verdict.asked))
-                self._no_room[subject.place] = None
-            found.append(one)
-        self._commits.put_all(writes)
-        return found
+        snapshot, kept = self._latest(), dict[_Place, ConfigDiff]()
+        for one in growing:
+            place = one.subject.place
+            now = snapshot.topic(*place)
+            if now is None or now.partitions < one.grows_to:
+                kept[place] = _without_growth(one)
+                self._no_room[place] = None
+        self._commits.put_all([one.to_write(one.asked) for one in kept.values()])
+        return [kept.get(one.subject.place, one) for one in diffs]
 
     def _make_calls(
-        self, snapshot: Snapshot, asks: Sequence[_Judged], admin: KafkaAdmin
+        self, snapshot: Snapshot, asks: Sequence[ConfigDiff], admin: KafkaAdmin
     ) -> dict[str, Outcome]:
         """Makes the calls: the outcome of each topic, but of those that have another id by now."""
         basis = inherited_basis(snapshot, self._mount_at(snapshot))
@@ -397,12 +374,8 @@ class ConfigApplier(Applier):
         shown = admin.describe(names)
         still = self._commits.check_fresh(self._clock, _LOOK_SECONDS, is_released)
         same = [one for one in asks if _is_same(one.subject, shown.get(one.subject.name))]
-        changes = [
-            ConfigChange(one.subject.name, one.verdict.alterations)
-            for one in same
-            if one.verdict.alterations
-        ]
-        grown = {one.subject.name: one.verdict.grows_to for one in same if one.verdict.grows_to}
+        changes = [ConfigChange(one.subject.name, a) for one in same if (a := one.alterations)]
+        grown = {one.subject.name: one.grows_to for one in same if one.grows_to}
         outcomes: dict[str, Outcome] = {}
         try:
             if changes:
@@ -420,33 +393,33 @@ class ConfigApplier(Applier):
     def _record(
         self,
         result: BatchResult[_Place],
-        judged: Sequence[_Judged],
+        diffs: Sequence[ConfigDiff],
         outcomes: dict[str, Outcome],
     ) -> None:
         writes: list[Write] = []
         news: list[TopicObservation] = []
         changes: list[AcknowledgedChange] = []
-        for subject, verdict, _ in judged:
-            name, entry_id = subject.name, subject.topic.entry_id
-            if not verdict.calls:
-                news += _news(subject, verdict)
+        for diff in diffs:
+            name, place = diff.subject.name, diff.subject.place
+            if not diff.calls:
+                news += _news(diff)
                 continue
             match outcomes.get(name, OutcomeUnknown("no outcome")):
                 case Succeeded() | AlreadyDone():
-                    result.made[subject.place] = len(verdict.calls)
-                    changes.append(_change(subject, verdict))
-                    news += _news(subject, verdict)
-                    if verdict.done != verdict.asked:
-                        writes.append(configs_to_write(entry_id, verdict.done))
-                    _log.info("%s: %s", self._cluster, _diff_text(verdict))
+                    result.made[place] = len(diff.calls)
+                    changes.append(_change(diff))
+                    news += _news(diff)
+                    if diff.done != diff.asked:
+                        writes.append(diff.to_write(diff.done))
+                    _log.info("%s: %s", self._cluster, _diff_text(diff))
                 case Rejected(message):
-                    result.undone[subject.place] = f"{name}: {message}"
+                    result.undone[place] = f"{name}: {message}"
                     _log.warning("%s: %s refused: %s", self._cluster, name, message)
-                    calls = calls_hash(verdict.calls)
-                    kept = replace(verdict.asked, refused=message, refused_calls=calls)
-                    writes.append(configs_to_write(entry_id, kept))
+                    calls = calls_hash(diff.calls)
+                    kept = replace(diff.asked, refused=message, refused_calls=calls)
+                    writes.append(diff.to_write(kept))
                 case OutcomeUnknown(message):
-                    result.unsure[subject.place] = None
+                    result.unsure[place] = None
                     _log.warning("%s: %s: %s; it is tried again", self._cluster, name, message)
                 case other:
                     assert_never(other)
@@ -487,45 +460,43 @@ def _may_come(seen: KafkaTopic | Rejected | None) -> bool:
     )
 
 
-def _change(subject: ArmedTopic, verdict: ConfigDiff) -> AcknowledgedChange:
+def _change(diff: ConfigDiff) -> AcknowledgedChange:
     before = {
         call.key: call.before
-        for call in verdict.calls
+        for call in diff.calls
         if call.operation == ALTER and call.before is not None
     }
-    topic = subject.topic
-    return AcknowledgedChange(
-        topic.physical_name, topic.topic_id, before, verdict.alterations, verdict.grows_to
-    )
+    name, topic_id = diff.subject.name, diff.subject.topic.topic_id
+    return AcknowledgedChange(name, topic_id, before, diff.alterations, diff.grows_to)
 
 
-def _news(subject: ArmedTopic, verdict: ConfigDiff) -> list[TopicObservation]:
-    topic = subject.topic
-    news = config_news(subject, verdict.configs)
-    if verdict.partitions <= topic.partitions:
+def _news(diff: ConfigDiff) -> list[TopicObservation]:
+    subject, topic = diff.subject, diff.subject.topic
+    news = config_news(subject, diff.configs)
+    if diff.partitions <= topic.partitions:
         return [] if news is None else [news]
-    after = replace(topic, observed_config=verdict.configs, partitions=verdict.partitions)
+    after = replace(topic, observed_config=diff.configs, partitions=diff.partitions)
     drift = len(differences(after, desired_config=subject.desired_config))
     known = news or subject.observation()
     return [replace(known, partitions=after.partitions, drift_count=drift)]
 
 
-def _diff_text(verdict: ConfigDiff) -> str:
-    first = verdict.calls[0]
-    more = f" and {len(verdict.calls) - 1} more" if len(verdict.calls) > 1 else ""
+def _diff_text(diff: ConfigDiff) -> str:
+    first = diff.calls[0]
+    more = f" and {len(diff.calls) - 1} more" if len(diff.calls) > 1 else ""
     return f"{first.operation} {first.resource} {first.key} → {format_value(first.after)}{more}"
 
 
-def _growing(verdict: ConfigDiff) -> ConfigDiff:
+def _growing(diff: ConfigDiff) -> ConfigDiff:
     """Returns the same with growth on record that is not known to be done."""
-    setting = AppliedSetting(str(verdict.grows_to), done=False)
-    settings = MappingProxyType({**verdict.asked.settings, PARTITIONS: setting})
-    return replace(verdict, asked=replace(verdict.asked, settings=settings))
+    setting = AppliedSetting(str(diff.grows_to), done=False)
+    settings = MappingProxyType({**diff.asked.settings, PARTITIONS: setting})
+    return replace(diff, asked=replace(diff.asked, settings=settings))
 
 
-def _without_growth(verdict: ConfigDiff) -> ConfigDiff:
-    growth = next(call for call in verdict.calls if call.operation == GROW)
-    calls = tuple(call for call in verdict.calls if call is not growth)
-    settings = {key: one for key, one in verdict.asked.settings.items() if key != PARTITIONS}
-    asked = replace(verdict.asked, settings=MappingProxyType(settings))
-    return replace(verdict, asked=asked, calls=calls, partitions=int(growth.before or 0))
+def _without_growth(diff: ConfigDiff) -> ConfigDiff:
+    growth = next(call for call in diff.calls if call.operation == GROW)
+    calls = tuple(call for call in diff.calls if call is not growth)
+    settings = {key: one for key, one in diff.asked.settings.items() if key != PARTITIONS}
+    asked = replace(diff.asked, settings=MappingProxyType(settings))
+    return replace(diff, asked=asked, calls=calls, partitions=int(growth.before or 0))
