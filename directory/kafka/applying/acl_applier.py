@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final, assert_never
@@ -50,7 +50,6 @@ from directory.kafka.applying.last_applied import (
     ACL_BASIS,
     ARMED,
     ArmedRecord,
-    acls_to_write,
     armed_anywhere,
     armed_records,
 )
@@ -101,7 +100,7 @@ class _Release:
 class _AclRound:
     """What followed from one look, while it is carried out."""
 
-    verdicts: Sequence[AclDiff]
+    diffs: Sequence[AclDiff]
     looked_at: float
     cost: float
     """Seconds that the look took."""
@@ -120,14 +119,14 @@ class _AclRound:
     def next_changes(self, most: int) -> Sequence[AclDiff]:
         """Returns the next ones: so many resources, and not much more calls."""
         start, resources, calls = self.taken, 0, 0
-        while self.taken < len(self.verdicts):
-            one = self.verdicts[self.taken]
+        while self.taken < len(self.diffs):
+            one = self.diffs[self.taken]
             if one.calls and (resources >= most or (calls and calls + one.calls > _CALLS)):
                 break
             resources += bool(one.calls)
             calls += one.calls
             self.taken += 1
-        return self.verdicts[start : self.taken]
+        return self.diffs[start : self.taken]
 
 
 class AclApplier(Applier):
@@ -196,36 +195,27 @@ class AclApplier(Applier):
             return {}
         named = {Resource(ResourceType.TOPIC, one.name) for one in topics}
         try:
-            making = frozenset(one.topic.entry_id for one in topics)
-            survey = self._survey(snapshot, making)
-        except NotReady as reason:
-            return {one.name: f"its ACLs wait: {reason.message}" for one in named}
-        named &= survey.desired_set.by_resource.keys()
-        try:
-            return self._prepare(snapshot, survey, named, admin)
+            survey = self._survey(snapshot, frozenset(one.topic.entry_id for one in topics))
+            named &= survey.desired_set.by_resource.keys()
+            waits = self._prepare(snapshot, survey, named, admin)
         except (KafkaRejected, NotReady) as reason:
-            return {one.name: f"its ACLs wait: {reason.message}" for one in named}
+            waits = dict.fromkeys((one.name for one in named), reason.message)
+        return {name: f"its ACLs wait: {why}" for name, why in waits.items()}
 
     def _prepare(
         self, snapshot: Snapshot, survey: AclDiffs, named: set[Resource], admin: KafkaAdmin
     ) -> Mapping[str, str]:
         by_resource = survey.desired_set.by_resource
         waits = {one.name: _UNREADABLE for one in named if not by_resource[one].known}
-        looked_at, view = self._clock(), admin.acls()
-        rules = AclDiffOptions(
-            revert_external_changes=self._settings.revert_external_changes,
-            open_to_all=view.open_to_all,
-        )
-        found = FoundAcls(self._recent.correct_acls(view.bindings))
-        verdicts = survey.verdicts(found, lambda _: rules, named)
-        verdicts = _within_limit(verdicts, self._settings.max_acls - view.count)
+        looked_at = self._clock()
+        diffs = self._diff(survey, admin, only=named)
         basis = inherited_basis(snapshot, self._mount_at(snapshot))
         tally: BatchResult[Resource] = BatchResult()
-        self._carry_out(verdicts, admin, looked_at, basis, tally)
-        for one in verdicts:
+        self._carry_out(diffs, admin, looked_at, basis, tally)
+        for one in diffs:
             message = one.asked.waits or one.asked.refused or tally.undone.get(one.resource, "")
             if message:
-                waits[one.resource.name] = f"its ACLs wait: {message}"
+                waits[one.resource.name] = message
         return waits
 
     # -- one round -----------------------------------------------------------------------------
@@ -233,6 +223,25 @@ class AclApplier(Applier):
     def _survey(self, snapshot: Snapshot, making: frozenset[int] = frozenset()) -> AclDiffs:
         expired = self._context.has_expired()
         return AclDiffs(snapshot, self._mount_at(snapshot), expired=expired, making=making)
+
+    def _diff(
+        self,
+        survey: AclDiffs,
+        admin: KafkaAdmin,
+        arm: Callable[[AclDiffOptions, Resource], AclDiffOptions] = lambda rules, _: rules,
+        only: Collection[Resource] | None = None,
+    ) -> list[AclDiff]:
+        """Looks at Kafka; what follows for each resource. ``arm`` adds what an arming allows."""
+        view = admin.acls()
+        rules = AclDiffOptions(
+            revert_external_changes=self._settings.revert_external_changes,
+            open_to_all=view.open_to_all,
+        )
+        found = FoundAcls(self._recent.correct_acls(view.bindings))
+        return _within_limit(
+            survey.diffs(found, lambda one: arm(rules, one), only),
+            self._settings.max_acls - view.count,
+        )
 
     def _plan_round(self, snapshot: Snapshot, admin: KafkaAdmin) -> _AclRound:
         """Returns what is to be done now."""
@@ -247,25 +256,21 @@ class AclApplier(Applier):
         guarded = (snapshot.fact(ACL_BASIS) or b"").decode(errors="replace") != basis
         if survey.is_empty:
             return _AclRound((), started, self._clock() - started, basis, guarded)
-        looked_at, view = self._clock(), admin.acls()
 
-        def rules_of(resource: Resource) -> AclDiffOptions:
+        def arm(rules: AclDiffOptions, resource: Resource) -> AclDiffOptions:
             release = [one for one in self._releases.values() if resource in one.resources]
-            return AclDiffOptions(
-                revert_external_changes=self._settings.revert_external_changes,
+            return replace(
+                rules,
                 guarded=guarded,
                 released=any(one.released for one in release),
                 takeover=any(one.mark.takeover for one in release),
-                open_to_all=view.open_to_all,
             )
 
-        found = FoundAcls(self._recent.correct_acls(view.bindings))
-        verdicts = survey.verdicts(found, rules_of)
-        self.foreign = {one.resource: one.foreign for one in verdicts if one.foreign}
-        verdicts = _within_limit(verdicts, self._settings.max_acls - view.count)
-        verdicts.sort(key=lambda one: not one.takes)
-        cost = self._clock() - started
-        return _AclRound(verdicts, looked_at, cost, basis, guarded)
+        looked_at = self._clock()
+        diffs = self._diff(survey, admin, arm)
+        self.foreign = {one.resource: one.foreign for one in diffs if one.foreign}
+        diffs.sort(key=lambda one: not one.takes)
+        return _AclRound(diffs, looked_at, self._clock() - started, basis, guarded)
 
     def _carry_on(self, one: _AclRound, admin: KafkaAdmin) -> None:
         """A part of a round, as large as the rate allows."""
@@ -278,7 +283,7 @@ class AclApplier(Applier):
         one.tally.add(tally)
         now = self._clock()
         self._due = now + len(tally.made) / self._settings.changes_per_second
-        if one.taken < len(one.verdicts):
+        if one.taken < len(one.diffs):
             self._round = one
             return
         rest = min(one.cost * _SHARE, _MOST_REST_SECONDS)
@@ -316,7 +321,7 @@ class AclApplier(Applier):
         for release in self._releases.values():
             texts = [
                 f"{each.resource}: {why}"
-                for each in one.verdicts
+                for each in one.diffs
                 if each.resource in release.resources
                 # That it would not take anything over, is in the plan.
                 and (why := undone.get(each.resource) or each.asked.waits) not in {"", TAKEOVER}
@@ -332,7 +337,7 @@ class AclApplier(Applier):
 
     def _carry_out(
         self,
-        verdicts: Sequence[AclDiff],
+        diffs: Sequence[AclDiff],
         admin: KafkaAdmin,
         looked_at: float,
         basis: str,
@@ -342,10 +347,8 @@ class AclApplier(Applier):
         basis. ``tally`` gets the outcome; also where this raises, the calls that Kafka acknowledged
         are in it.
         """
-        self._commits.put_all(
-            [acls_to_write(one.resource, one.asked) for one in verdicts if one.asked != one.before]
-        )
-        asks = [one for one in verdicts if one.calls]
+        self._commits.put_all([one.to_write(one.asked) for one in diffs if one.asked != one.before])
+        asks = [one for one in diffs if one.calls]
         if not asks:
             return
 
@@ -376,11 +379,11 @@ class AclApplier(Applier):
         tally: BatchResult[Resource],
     ) -> None:
         writes = []
-        for verdict in asks:
-            ours = dict(verdict.asked.settings)
+        for diff in asks:
+            ours = dict(diff.asked.settings)
             message, left = "", set[Acl]()
-            for acl in (*verdict.add, *verdict.remove):
-                binding, adding = AclBinding(verdict.resource, acl), acl in verdict.add
+            for acl in (*diff.add, *diff.remove):
+                binding, adding = AclBinding(diff.resource, acl), acl in diff.add
                 match outcomes.get(binding, OutcomeUnknown("not asked yet")):
                     case Succeeded() | AlreadyDone():
                         if adding:
@@ -388,7 +391,7 @@ class AclApplier(Applier):
                         else:
                             ours.pop(acl, None)
                         self._recent.note_acl(binding, added=adding)
-                        tally.made[verdict.resource] = tally.made.get(verdict.resource, 0) + 1
+                        tally.made[diff.resource] = tally.made.get(diff.resource, 0) + 1
                         _log.info("%s: ACL %s %s", self._cluster, "+" if adding else "-", binding)
                     case Rejected(why):
                         message = why
@@ -397,29 +400,29 @@ class AclApplier(Applier):
                             ours.pop(acl, None)
                         _log.warning("%s: ACL %s refused: %s", self._cluster, binding, why)
                     case OutcomeUnknown(why):
-                        tally.unsure[verdict.resource] = None
+                        tally.unsure[diff.resource] = None
                         left.add(acl)
-                        tally.undone[verdict.resource] = why
+                        tally.undone[diff.resource] = why
                     case other:
                         assert_never(other)
-            after = replace(verdict.asked, settings=MappingProxyType(ours))
+            after = replace(diff.asked, settings=MappingProxyType(ours))
             if message:
-                refused = acl_calls_hash(left & set(verdict.add), left & set(verdict.remove))
-                after = replace(after, path=verdict.path, refused=message, refused_calls=refused)
-                tally.undone[verdict.resource] = message
-            if after != verdict.asked:
-                writes.append(acls_to_write(verdict.resource, after))
+                refused = acl_calls_hash(left & set(diff.add), left & set(diff.remove))
+                after = replace(after, path=diff.path, refused=message, refused_calls=refused)
+                tally.undone[diff.resource] = message
+            if after != diff.asked:
+                writes.append(diff.to_write(after))
         self._commits.put_all(writes)
 
 
-_UNREADABLE: Final = "its ACLs wait: grants on its path cannot be read"
+_UNREADABLE: Final = "grants on its path cannot be read"
 
 
-def _within_limit(verdicts: Sequence[AclDiff], room: int) -> list[AclDiff]:
+def _within_limit(diffs: Sequence[AclDiff], room: int) -> list[AclDiff]:
     """Lets those wait that are too many for the brokers, or close unasked what was open to all."""
     found = []
-    for verdict in verdicts:
-        one = verdict.waiting(TAKEOVER) if verdict.opens else verdict
+    for diff in diffs:
+        one = diff.waiting(TAKEOVER) if diff.opens else diff
         room += len(one.remove)
         if one.add and len(one.add) > room:
             one = one.waiting(
@@ -476,29 +479,29 @@ def _always(_: AclDiff, __: _Outcomes) -> bool:
     return True
 
 
-def _has_denies(verdict: AclDiff, outcomes: _Outcomes) -> bool:
-    return _all_done(verdict, outcomes, verdict.add, Permission.DENY)
+def _has_denies(diff: AclDiff, outcomes: _Outcomes) -> bool:
+    return _all_done(diff, outcomes, diff.add, Permission.DENY)
 
 
-def _has_something_left(verdict: AclDiff, outcomes: _Outcomes) -> bool:
+def _has_something_left(diff: AclDiff, outcomes: _Outcomes) -> bool:
     # A resource that would lose its last ACL may be open to all then.
-    added = any(_done(verdict, acl, outcomes) for acl in verdict.add)
-    return added or not (verdict.may_empty and verdict.add)
+    added = any(_done(diff, acl, outcomes) for acl in diff.add)
+    return added or not (diff.may_empty and diff.add)
 
 
-def _has_lost_allows(verdict: AclDiff, outcomes: _Outcomes) -> bool:
-    removed = _all_done(verdict, outcomes, verdict.remove, Permission.ALLOW)
-    return removed and _has_denies(verdict, outcomes)
+def _has_lost_allows(diff: AclDiff, outcomes: _Outcomes) -> bool:
+    removed = _all_done(diff, outcomes, diff.remove, Permission.ALLOW)
+    return removed and _has_denies(diff, outcomes)
 
 
 _READY: Final = (_always, _has_denies, _has_something_left, _has_lost_allows)
 
 
-def _done(verdict: AclDiff, acl: Acl, outcomes: _Outcomes) -> bool:
-    return isinstance(outcomes.get(AclBinding(verdict.resource, acl)), Succeeded | AlreadyDone)
+def _done(diff: AclDiff, acl: Acl, outcomes: _Outcomes) -> bool:
+    return isinstance(outcomes.get(AclBinding(diff.resource, acl)), Succeeded | AlreadyDone)
 
 
 def _all_done(
-    verdict: AclDiff, outcomes: _Outcomes, acls: Sequence[Acl], permission: Permission
+    diff: AclDiff, outcomes: _Outcomes, acls: Sequence[Acl], permission: Permission
 ) -> bool:
-    return all(_done(verdict, acl, outcomes) for acl in acls if acl.permission is permission)
+    return all(_done(diff, acl, outcomes) for acl in acls if acl.permission is permission)

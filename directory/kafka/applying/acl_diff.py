@@ -34,9 +34,11 @@ from directory.kafka.applying.desired_acls import (
 from directory.kafka.applying.last_applied import (
     AppliedRecord,
     AppliedSetting,
+    acls_to_write,
     load_every_applied_acls,
 )
 from directory.namespace.snapshot import Snapshot
+from directory.store.base import Write
 from resolver.errors import InvalidPath, LimitExceeded
 from resolver.path import Path
 
@@ -115,6 +117,10 @@ class AclDiff:
     path: str = ""
     may_empty: bool = False
     """What has no ACL may be everybody's."""
+
+    def to_write(self, record: AppliedRecord[Acl]) -> Write:
+        """Returns what keeps a record of this resource."""
+        return acls_to_write(self.resource, record)
 
     @property
     def calls(self) -> int:
@@ -402,7 +408,7 @@ class AclDiffs:
         """Whether there is nothing to do, whatever Kafka has."""
         return not self._kept and not self.desired_set.by_resource
 
-    def verdicts(
+    def diffs(
         self,
         found: FoundAcls,
         rules_of: Callable[[Resource], AclDiffOptions],
@@ -499,7 +505,7 @@ def plan_acls(
     rules = AclDiffOptions(
         revert_external_changes=True, released=True, open_to_all=view.open_to_all
     )
-    verdicts = survey.verdicts(FoundAcls(view.bindings), lambda _: rules, scope)
+    verdicts = survey.diffs(FoundAcls(view.bindings), lambda _: rules, scope)
     calls = ordered_calls(
         [(one.resource, one.add, one.remove) for one in verdicts],
         opens={one.resource for one in verdicts if one.opens},
